@@ -1,0 +1,54 @@
+# Two commands do most: `make demo` and `make test`. PRESET=debug, asan-ubsan, tsan or cuda (see
+# CMakePresets.json) chooses another build, under build/PRESET.
+.DEFAULT_GOAL := help
+PRESET ?= release
+PREFIX ?= /usr/local
+BUILD := build$(if $(filter-out release,$(PRESET)),/$(PRESET))
+# A source that includes torch headers takes up to 1.5 GB to compile.
+JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864); \
+  print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
+TEST_JOBS ?= 2
+CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'
+
+.PHONY: help demo test test-all build install setup format format-check tidy clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: build ## set up, build, and train a small network on drawn shapes
+	@$(BUILD)/saturate train recipes/demo.toml
+
+test: build ## set up, build, and run the tests
+	@ctest --preset $(PRESET) -j $(TEST_JOBS)
+
+test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitizer
+	@$(MAKE) --no-print-directory test PRESET=asan-ubsan
+	@$(MAKE) --no-print-directory test PRESET=tsan
+
+build: $(BUILD)/build.ninja ## build the command at build/saturate
+	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) -- $$quiet
+
+# CMake reconfigures by itself when its own files change; presets it reads only here.
+$(BUILD)/build.ninja: CMakePresets.json | setup
+	@cmake --preset $(PRESET) --log-level=NOTICE >/dev/null
+	@touch $@
+
+setup: ## install what the build needs: Debian packages, LibTorch
+	@tools/setup.sh
+
+install: build ## copy the command, library, headers and recipes to PREFIX=/usr/local
+	@cmake --install $(BUILD) --prefix $(PREFIX) >/dev/null && echo "installed to $(PREFIX)"
+
+format: ## rewrite all C++ and CUDA files in the house style
+	@tools/setup.sh --dev
+	@$(CPP_FILES) | xargs -r clang-format -i
+
+format-check: ## say which files are not in the house style
+	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
+
+tidy: $(BUILD)/build.ninja ## run clang-tidy over the rooms that need no torch
+	@$(CPP_FILES) | grep -E '^src/(base|data|image)/.*\.cpp$$' | \
+	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p $(BUILD) --quiet
+
+clean: ## remove everything built; runs/ stays
+	@rm -rf build

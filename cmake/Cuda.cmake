@@ -1,0 +1,43 @@
+# Decides SATURATE_HAS_CUDA, and makes saturate_kernels of the project's own CUDA kernels.
+# ON needs nvcc 13 alone, so that a machine with no GPU can compile and link them. AUTO is ON where
+# the LibTorch found is full too, and OFF elsewhere.
+set(SATURATE_HAS_CUDA OFF)
+if(SATURATE_CUDA STREQUAL "OFF" OR (SATURATE_CUDA STREQUAL "AUTO" AND NOT SATURATE_TORCH_FULL))
+  return()
+endif()
+
+find_program(SATURATE_NVCC nvcc HINTS $ENV{CUDACXX} PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+set(nvcc_version 0)
+if(SATURATE_NVCC)
+  execute_process(COMMAND ${SATURATE_NVCC} --version OUTPUT_VARIABLE nvcc_says)
+  string(REGEX MATCH "release ([0-9.]+)" ignored "${nvcc_says}")
+  set(nvcc_version ${CMAKE_MATCH_1})
+endif()
+# LibTorch's wheel carries the CUDA 13 runtime, and one process holds one runtime.
+if(nvcc_version VERSION_LESS 13)
+  if(SATURATE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "nvcc 13 is needed (found: ${SATURATE_NVCC} ${nvcc_version}). "
+                        "Put it on PATH, or set CUDACXX, or configure with SATURATE_CUDA=OFF")
+  endif()
+  message(STATUS "CUDA kernels: left out, no nvcc 13")
+  return()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${SATURATE_NVCC})
+set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # machine code for both, and PTX for what comes after
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+enable_language(CUDA)
+# What CMake before 3.25.2 does not know of nvcc.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+set(SATURATE_HAS_CUDA ON)
+message(STATUS "CUDA kernels: ${SATURATE_NVCC} ${nvcc_version}")
+
+file(GLOB kernel_sources CONFIGURE_DEPENDS src/*/*.cu)
+add_library(saturate_kernels STATIC ${kernel_sources})
+target_include_directories(saturate_kernels PRIVATE src)
+target_compile_definitions(saturate_kernels PUBLIC SATURATE_HAS_CUDA=1)
+target_link_libraries(saturate_kernels PUBLIC saturate_data)
+target_compile_options(saturate_kernels PRIVATE -Xcompiler=-Wall,-Wextra
+                       $<$<BOOL:${SATURATE_WERROR}>:-Werror=all-warnings>)

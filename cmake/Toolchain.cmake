@@ -1,0 +1,23 @@
+# Warnings, sanitizers, ccache and the linker: everything that says how, not what, to compile.
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(saturate_flags INTERFACE)
+target_compile_options(saturate_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SATURATE_WERROR}>>:-Werror>)
+
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+if(SATURATE_SANITIZE)
+  add_compile_options(-fsanitize=${SATURATE_SANITIZE} -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${SATURATE_SANITIZE})
+endif()

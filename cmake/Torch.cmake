@@ -1,0 +1,46 @@
+# LibTorch out of the PyPI wheel, as an imported target of our own: the wheel's CMake package asks for
+# a CUDA toolkit even where nothing is compiled for CUDA.
+
+# The cache variable stays empty unless somebody sets it, so that a LibTorch that moved is found anew.
+set(SATURATE_TORCH_DIR "" CACHE PATH "The torch package folder, with include/ and lib/, if not found")
+set(find_torch ${CMAKE_SOURCE_DIR}/tools/find_torch.sh)
+if(SATURATE_TORCH_DIR)
+  set(find_torch ${CMAKE_COMMAND} -E env SATURATE_TORCH_DIR=${SATURATE_TORCH_DIR} ${find_torch})
+endif()
+execute_process(COMMAND ${find_torch} OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
+                RESULT_VARIABLE result)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "LibTorch 2.11 not found: run tools/setup.sh, or set SATURATE_TORCH_DIR")
+endif()
+# Full: its GPU part can load. A CPU set has libtorch_cuda.so too, but not what that needs.
+execute_process(COMMAND ${find_torch} --full OUTPUT_VARIABLE full_dir
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+set(SATURATE_TORCH_FULL OFF)
+if(full_dir STREQUAL torch_dir)
+  set(SATURATE_TORCH_FULL ON)
+endif()
+message(STATUS "LibTorch: ${torch_dir} (full: ${SATURATE_TORCH_FULL})")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+             ${CMAKE_SOURCE_DIR}/tools/find_torch.sh ${torch_dir}/version.py)
+
+get_filename_component(site_packages ${torch_dir} DIRECTORY)
+set(cuda_lib ${site_packages}/nvidia/cu13/lib)
+add_library(saturate_torch INTERFACE)
+# After the system's folders: the wheel carries headers of other libraries (fmt among them) in
+# versions that are not the ones linked here.
+target_compile_options(saturate_torch INTERFACE
+  "SHELL:-idirafter ${torch_dir}/include"
+  "SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include")
+target_link_directories(saturate_torch INTERFACE ${torch_dir}/lib)
+target_link_options(saturate_torch INTERFACE
+  -Wl,-rpath,${torch_dir}/lib -Wl,-rpath,${cuda_lib} -Wl,-rpath-link,${cuda_lib}
+  # The wheel's libraries name GPU libraries that a CPU set leaves out; nothing here calls them.
+  -Wl,--allow-shlib-undefined)
+# torch_cpu registers its operators in static constructors, so it is needed even where no symbol of
+# it is named; torch_cuda likewise, wherever it can load.
+set(torch_libraries torch_cpu c10)
+if(SATURATE_TORCH_FULL AND NOT SATURATE_CUDA STREQUAL "OFF")
+  list(APPEND torch_libraries torch_cuda c10_cuda)
+endif()
+target_link_libraries(saturate_torch INTERFACE -Wl,--push-state,--no-as-needed ${torch_libraries}
+                      -Wl,--pop-state)

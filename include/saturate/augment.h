@@ -1,0 +1,93 @@
+// Augmentation: drawing a sample's parameters, and applying them to its pixels.
+//
+// The two are separate so that parameters can be drawn anywhere (they depend on the seed, epoch and
+// sample alone), dumped for a test, and applied on the CPU or on a GPU by the same pixel functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "saturate/image.h"
+#include "saturate/pixel.h"
+#include "saturate/random.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+// A rectangle in pixels.
+struct Box {
+  int x = 0, y = 0, width = 0, height = 0;
+};
+
+// What happens to one sample, in this order: cut `crop` (inside the image), resize it to
+// size x size, shift, flip.
+struct SampleTransform {
+  Box crop;
+  // Pixels of the resized image by which the window moves right and down, in [-padding, padding]:
+  // a crop out of the padded image. What it uncovers is filled by pad_mode.
+  int shift_x = 0, shift_y = 0;
+  bool flip = false;  // left to right
+};
+
+// RandomResizedCrop's box, as torchvision.transforms.RandomResizedCrop.make_params draws it: ten
+// tries at a uniform area share and a log-uniform ratio, then a centred fallback.
+Box random_resized_crop(RandomStream& random, int width, int height, double scale_min,
+                        double scale_max, double ratio_min, double ratio_max);
+
+// Parameters for one training image of `width` x `height`. Every draw comes from `random`. kNone
+// and kPad take the whole image, kCenter the box of evaluation. REQUIRES: width, height and
+// options.size > 0.
+SampleTransform draw_transform(const AugmentOptions& options, RandomStream& random, int width,
+                               int height);
+
+// The deterministic transform of evaluation. kCenter and kRandomResized: the centre crop that
+// remains after resizing the shorter side to size * eval_resize, with its edges rounded to whole
+// pixels of the image. kNone and kPad: the whole image, as in training.
+SampleTransform eval_transform(const AugmentOptions& options, int width, int height);
+
+// Antialiased bilinear resize of `box` to out_width x out_height: a triangle filter widened by the
+// reduction factor, as Pillow's BILINEAR and torchvision's antialias=True, within one level of
+// theirs. Pixels outside `box` have no influence.
+//
+// Holds scratch rows and filter tables between calls. Not for concurrent use: one per thread.
+class Resizer {
+ public:
+  // `out` holds out_height * out_width * 3 bytes, RGB interleaved. REQUIRES: box inside `in` and
+  // not empty.
+  void resize(const Image& in, const Box& box, int out_width, int out_height, uint8_t* out);
+
+  // An image for the caller's use between resizes, so that it needs no allocation of its own.
+  Image& scratch() { return scratch_; }
+
+ private:
+  struct Filter {  // one axis: weights of the input pixels below each output pixel
+    int in = -1, out = -1;
+    int taps = 0, pitch = 0;      // pitch: taps rounded up to an even number
+    int precision = 0;            // a weight of 1 is 1 << precision
+    std::vector<int> first;       // [out], first[i] + taps <= in
+    std::vector<int16_t> weight;  // [out][pitch], fixed point
+  };
+  void prepare(Filter& filter, int in, int out);
+  Filter horizontal_, vertical_;
+  std::vector<double> weights_;  // of the filter being prepared
+  std::vector<uint8_t> row_;
+  Image scratch_;
+};
+
+// Copies `box`, which may reach outside the image, without scaling. kReflect mirrors at the centres
+// of the edge pixels (which are not repeated). `out` holds box.height * box.width * 3 bytes.
+void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out);
+
+// Cuts, resizes where the crop is not size x size already, shifts and flips: uint8, size * size
+// * 3.
+void apply_transform(const AugmentOptions& options, const SampleTransform& transform,
+                     const Image& in, Resizer& resizer, uint8_t* out);
+
+// Fails with kUsage unless mean and std have three values each and every std is positive.
+Normalize make_normalize(const AugmentOptions& options);
+
+// uint8 [n, 3] interleaved to float [n, 3] interleaved (NHWC, torch's channels_last).
+void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out);
+
+}  // namespace saturate

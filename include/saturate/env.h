@@ -1,0 +1,85 @@
+// Env is the only door to files and clocks, so that a test can fail, shorten or delay any access.
+//
+// Every method is safe to call from any thread. Failures throw saturate::Error (kind kData when
+// reading, kRun when writing) naming the path and the system's reason; no method returns a partial
+// result silently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace saturate {
+
+// A file opened for positioned reads. Safe for concurrent use: reads share no cursor.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  // Bytes in the file when it was opened.
+  virtual uint64_t size() const = 0;
+  // Fills `out` from `offset` completely, or throws: reading past the end is an error.
+  virtual void read_at(uint64_t offset, std::span<std::byte> out) const = 0;
+};
+
+// A file being written from its start. Not for concurrent use. Destroying it without close() leaves
+// whatever was written; callers that need all-or-nothing use write_atomically().
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual void append(std::span<const std::byte> bytes) = 0;
+  // Returns once the data has reached the device (fsync).
+  virtual void sync() = 0;
+  virtual void close() = 0;
+};
+
+struct FileInfo {
+  std::string name;  // without its folder
+  bool is_directory;
+};
+
+class Env {
+ public:
+  virtual ~Env() = default;
+
+  virtual std::unique_ptr<ReadableFile> open_readable(const std::string& path) = 0;
+  // Creates or truncates.
+  virtual std::unique_ptr<WritableFile> open_writable(const std::string& path) = 0;
+  // Creates, or continues at the end of an existing file.
+  virtual std::unique_ptr<WritableFile> open_appendable(const std::string& path) = 0;
+
+  virtual bool exists(const std::string& path) = 0;
+  virtual bool is_directory(const std::string& path) = 0;
+  // Entries sorted by name, bytewise, without "." and "..". Symbolic links are followed.
+  virtual std::vector<FileInfo> list(const std::string& path) = 0;
+  // Creates missing parents; an existing folder is no error.
+  virtual void make_directories(const std::string& path) = 0;
+  // Atomic replacement within one file system.
+  virtual void rename(const std::string& from, const std::string& to) = 0;
+  // Removes one file; a missing file is no error.
+  virtual void remove(const std::string& path) = 0;
+  // Makes a completed rename in this folder survive a power cut.
+  virtual void sync_directory(const std::string& path) = 0;
+
+  // Monotonic, nanoseconds from an arbitrary start.
+  virtual int64_t now_ns() = 0;
+  virtual void sleep_ns(int64_t duration) = 0;
+
+  // The real one; lives for the whole process.
+  static Env& posix();
+};
+
+// Reads the whole file.
+std::vector<std::byte> read_file(Env& env, const std::string& path);
+
+// Writes a sibling temporary file, syncs it, renames it over `path` and syncs the folder: after a
+// crash `path` holds either its old contents or all of the new ones. On failure the temporary file
+// is removed and the error is rethrown.
+void write_atomically(Env& env, const std::string& path,
+                      std::span<const std::span<const std::byte>> pieces);
+void write_atomically(Env& env, const std::string& path, const std::string& text);
+
+}  // namespace saturate

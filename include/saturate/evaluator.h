@@ -1,0 +1,31 @@
+// Evaluation of a model on one source, as often as wanted.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "saturate/train_step.h"
+
+namespace saturate {
+
+// A loader over held-out images that keeps its threads between evaluations. Not for concurrent use.
+class Evaluator {
+ public:
+  // Opens `source`, whose classes must be `classes`: fails with kData naming the first that differs.
+  // REQUIRES: recipe.augment.size is set.
+  Evaluator(Env& env, const Recipe& recipe, const std::string& source,
+            const std::vector<std::string>& classes, const at::Device& device);
+  ~Evaluator();
+
+  Metrics run(Model& model);
+  size_t size() const;
+  // Samples left out so far under data.on_error=skip.
+  std::vector<SkippedSample> skipped() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

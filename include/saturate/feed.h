@@ -1,0 +1,36 @@
+// From the loader's batches to tensors on the device that trains.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "saturate/ledger.h"
+#include "saturate/loader.h"
+
+namespace saturate {
+
+struct DeviceBatch {
+  at::Tensor images;  // [N, 3, S, S] float, channels_last where asked, on the device
+  at::Tensor labels;  // [N] int64, on the device
+  int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
+};
+
+// Page-locked memory for a GPU, plain memory (the loader's own) for the CPU.
+BufferAllocator batch_allocator(const at::Device& device);
+
+// Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
+// memory, which returns to its pool when the last tensor is gone: nothing is copied. On a GPU the
+// copy has been made when next() returns. Waiting is charged to kWait, moving to kCopy.
+class Feeder {
+ public:
+  Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger);
+  // False at the end of the epoch.
+  bool next(DeviceBatch& out);
+
+ private:
+  Loader& loader_;
+  at::Device device_;
+  bool channels_last_;
+  Ledger& ledger_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,72 @@
+// Pixels in memory, and decoding them from JPEG and PNG.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace saturate {
+
+// 8-bit RGB, rows top to bottom, interleaved: pixels[(y * width + x) * 3 + channel]. A value type;
+// resize() keeps the capacity, so a reused Image stops allocating.
+struct Image {
+  int width = 0;   // pixels
+  int height = 0;  // pixels
+  std::vector<uint8_t> pixels;
+
+  void resize(int new_width, int new_height) {
+    width = new_width;
+    height = new_height;
+    pixels.resize(size_t(new_width) * size_t(new_height) * 3);
+  }
+  const uint8_t* row(int y) const { return pixels.data() + size_t(y) * size_t(width) * 3; }
+  uint8_t* row(int y) { return pixels.data() + size_t(y) * size_t(width) * 3; }
+};
+
+enum class ImageFormat { kJpeg, kPng };
+
+struct ImageInfo {
+  ImageFormat format;
+  int width, height;  // after EXIF orientation
+  int components;     // as stored: 1 grey, 2 grey+alpha, 3 colour, 4 CMYK or RGBA
+};
+
+// Decodes whole images exactly: pixels equal what Pillow gives on the same libjpeg-turbo for
+// `ImageOps.exif_transpose(Image.open(f)).convert("RGB")`. Grey becomes three equal channels, CMYK
+// (always taken for Adobe's inverted kind) and palettes become RGB, alpha is dropped and not
+// blended, EXIF orientation is applied (JPEG: else that of XMP; PNG: of an eXIf chunk). Of 16-bit
+// PNG the high byte is kept, for grey too, where Pillow turns everything above 255 white.
+//
+// Reuses its codec state between calls. Not for concurrent use: one per thread.
+class Decoder {
+ public:
+  // Images of more pixels fail before any memory is taken for them (a decompression bomb).
+  static constexpr int64_t kDefaultMaxPixels = int64_t{1} << 28;
+
+  explicit Decoder(int64_t max_pixels = kDefaultMaxPixels);
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+
+  // `where` names the image in errors, which are of kind kData: not an image, truncated, corrupt,
+  // too large. Truncated and corrupt data is an error also where libjpeg only warns or only the
+  // end marker is missing; warnings that leave the pixels right, as of stray bytes between
+  // segments, are not. `out` is unspecified after an error.
+  void decode(std::span<const std::byte> bytes, const std::string& where, Image& out);
+
+  // Reads the header only: an eXIf chunk behind a PNG's pixels is not seen, the pixel limit not
+  // checked.
+  ImageInfo probe(std::span<const std::byte> bytes, const std::string& where);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Baseline JPEG, 4:4:4 when `full_chroma`, else 4:2:0. `quality` is libjpeg's, 1 to 100.
+std::vector<std::byte> encode_jpeg(const Image& image, int quality, bool full_chroma);
+
+}  // namespace saturate

@@ -1,0 +1,49 @@
+// What is in a dataset, and which of its samples are broken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "saturate/dataset.h"
+
+namespace saturate {
+
+struct BrokenSample {
+  size_t index;
+  std::string name;
+  std::string reason;
+};
+
+struct Spread {
+  int min = 0, median = 0, max = 0;  // the lower median of an even number
+};
+
+// Counts are of sound samples, except `samples` and `class_samples`, which count all.
+struct DatasetReport {
+  size_t samples = 0;
+  std::vector<std::string> classes;
+  std::vector<size_t> class_samples;  // [classes]
+  uint64_t bytes = 0;                 // encoded
+  size_t jpeg = 0, png = 0;
+  size_t components[5] = {};         // by ImageInfo::components, 1 to 4
+  Spread width, height;              // pixels, after EXIF orientation
+  std::vector<BrokenSample> broken;  // by index
+};
+
+enum class InspectDepth {
+  kHeaders,  // reads each sample's bytes and its header
+  kPixels,   // decodes each sample, which also finds truncated and corrupt data
+};
+
+// Called from any thread, one call at a time, with `done` rising, now and then and at the end.
+using ProgressCallback = std::function<void(size_t done, size_t total)>;
+
+// Reads every sample on `threads` threads. A sample that is broken is reported, never thrown.
+// `progress` may be empty.
+DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int threads,
+                              const ProgressCallback& progress = {});
+
+}  // namespace saturate

@@ -1,0 +1,72 @@
+// The ledger: where a run's wall time goes.
+//
+// At any moment exactly one phase is charged, so the phases and the remainder sum to wall time by
+// construction. Work on a GPU is charged to the phase in which the host waits for it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "saturate/env.h"
+
+namespace saturate {
+
+enum class Phase : int {
+  kWait,        // starved of input
+  kCopy,        // host to device
+  kAugment,     // augmentation inside the step (loader threads do theirs beside it)
+  kForward,     // model and loss
+  kBackward,
+  kReduce,      // exposed communication
+  kOptimizer,
+  kHost,        // metrics, progress, bookkeeping
+  kCheckpoint,
+  kEvaluation,
+  kOther,       // the remainder: set-up and whatever no phase claims
+};
+inline constexpr int kPhaseCount = int(Phase::kOther) + 1;
+
+std::string_view phase_name(Phase phase);
+
+// Seconds by phase.
+struct PhaseTimes {
+  std::array<double, kPhaseCount> seconds{};
+  double operator[](Phase phase) const { return seconds[size_t(phase)]; }
+  double total() const;
+  PhaseTimes operator-(const PhaseTimes& earlier) const;
+};
+
+// Belongs to the thread that runs the steps. Costs two clock reads a phase (some 50 ns).
+class Ledger {
+ public:
+  // `env` must outlive the ledger.
+  explicit Ledger(Env& env);
+
+  // Charges `phase` until the scope ends, then what was charged before it: scopes nest, and an inner
+  // one's time is not the outer one's.
+  class Scope {
+   public:
+    Scope(Ledger& ledger, Phase phase) : ledger_(ledger), before_(ledger.enter(phase)) {}
+    ~Scope() { ledger_.enter(before_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Ledger& ledger_;
+    Phase before_;
+  };
+
+  // Everything charged since construction, up to now.
+  PhaseTimes times();
+
+ private:
+  Phase enter(Phase phase);
+
+  Env& env_;
+  Phase current_ = Phase::kOther;
+  int64_t since_ns_;
+  std::array<int64_t, kPhaseCount> spent_ns_{};
+};
+
+}  // namespace saturate

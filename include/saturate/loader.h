@@ -1,0 +1,101 @@
+// The loader: reads, decodes and augments samples on threads of its own and hands out whole batches
+// in order, a bounded number of them ahead.
+//
+// The sequence of batches is a pure function of (dataset, options, seed, epoch): the number of
+// threads, the machine's speed and the buffer allocator have no influence. Resuming needs only the
+// epoch and the index of the next batch.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "saturate/augment.h"
+#include "saturate/dataset.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+// The order of an epoch: a uniformly drawn permutation of [0, size), or the identity.
+std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch, bool shuffle);
+
+enum class PixelType { kUint8, kFloat32 };
+
+// Allocates `bytes` (aligned to at least 64) and frees it with the last owner; pinned memory on a
+// GPU.
+using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
+
+// Images [count, size, size, 3] (NHWC): uint8 as decoded, or float32 normalised.
+struct Batch {
+  std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
+  PixelType type = PixelType::kFloat32;
+  int size = 0;                   // side of an image, pixels
+  std::vector<int64_t> labels;    // [count]
+  std::vector<uint32_t> indices;  // [count], positions in the dataset
+  size_t count() const { return labels.size(); }
+};
+
+struct LoaderOptions {
+  size_t batch = 128;
+  int threads = 1;
+  int prefetch = 4;  // batches being filled or waiting, at most
+  bool shuffle = true;
+  bool drop_last = false;  // leave out a last batch that is not full
+  bool train = true;       // random augmentation, else eval_transform
+  OnError on_error = OnError::kFail;
+  PixelType type = PixelType::kFloat32;
+  uint64_t seed = 0;
+  // Longest wait for a batch or for the threads to stop, before the run is given up.
+  std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);
+};
+
+// A sample left out under OnError::kSkip.
+struct SkippedSample {
+  std::string name;
+  std::string reason;
+};
+
+// start_epoch(), next() and stop() belong to one consumer thread; the counters may be read from
+// any.
+class Loader {
+ public:
+  // `dataset` must outlive the loader. `augment.size` must be set. `allocate` may be empty; it is
+  // called on the consumer's thread. Fails with kUsage on options out of range.
+  Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
+         BufferAllocator allocate = {});
+  // Waits for the samples being read. Batches handed out stay valid.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Batches of an epoch.
+  size_t batches() const;
+
+  // Begins to fill batches from `first_batch` on, ending any epoch under way.
+  void start_epoch(uint32_t epoch, size_t first_batch = 0);
+
+  // Waits for the next batch; false when the epoch is over. A sample that cannot be read or decoded
+  // makes this fail with its error, the first in order (kFail), or leaves it out of its batch
+  // (kSkip; a batch left empty is passed over). Fails with kRun when no batch comes within the wait
+  // limit. After a failure every call fails alike until start_epoch(). Drops what `out` held.
+  bool next(Batch& out);
+
+  // Ends the epoch under way and waits for the threads to stop filling.
+  void stop();
+
+  // Batches that next() would return without waiting.
+  size_t ready() const;
+  // Samples left out so far under kSkip: how many, and the first hundred.
+  size_t skipped_count() const;
+  std::vector<SkippedSample> skipped() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,52 @@
+// Models: a registry of image classifiers, and the narrow view of one that the step works on.
+//
+// This header is cheap to include; only sources that define a model include torch/nn.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "saturate/recipe.h"
+#include "saturate/registry.h"
+
+namespace saturate {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// A trainable function of a batch of images. Not for concurrent use. The tensors handed out share
+// storage with the model: writing them changes it.
+class Model {
+ public:
+  virtual ~Model() = default;
+  // images [N, 3, H, W] float, any memory format, to logits [N, classes].
+  virtual at::Tensor forward(const at::Tensor& images) = 0;
+  // Batch statistics are used and updated when training, the running ones otherwise.
+  virtual void set_training(bool training) = 0;
+  // Parameters that require gradients, and buffers (BatchNorm's running statistics and counters), by
+  // torchvision's names where torchvision has the model, in registration order.
+  virtual std::vector<NamedTensor> parameters() = 0;
+  virtual std::vector<NamedTensor> buffers() = 0;
+  // Moves every tensor; 4-dimensional parameters become channels_last where asked.
+  virtual void to(const at::Device& device, bool channels_last) = 0;
+};
+
+// What a model has to know of its data.
+struct ImageShape {
+  int classes;
+  int size;  // side of the square images, pixels
+};
+
+// Builds and initialises `options.name` as torchvision does (draws come from torch's default CPU
+// generator: seed it first). Fails with kUsage on an unknown name or an impossible size.
+std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape);
+
+using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ImageShape&);
+std::span<const RegistryEntry<ModelFactory>> models();
+
+}  // namespace saturate

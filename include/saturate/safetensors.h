@@ -1,0 +1,28 @@
+// Reading and writing the safetensors format (https://github.com/huggingface/safetensors): an 8-byte
+// little-endian header length, a JSON header, and raw little-endian tensor data.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/model.h"
+
+namespace saturate {
+
+struct SafetensorsFile {
+  std::vector<NamedTensor> tensors;  // CPU, contiguous, in file order
+  std::map<std::string, std::string> metadata;
+};
+
+// Writes atomically. Tensors may live anywhere and have any layout; they are stored contiguously.
+// Fails with kRun.
+void write_safetensors(Env& env, const std::string& path, const std::vector<NamedTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+// Every header field is checked before it is believed: lengths, offsets that overlap or leave the
+// file, shapes that do not match their bytes, unknown types. Fails with kRun naming the file.
+SafetensorsFile read_safetensors(Env& env, const std::string& path);
+
+}  // namespace saturate

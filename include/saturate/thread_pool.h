@@ -1,0 +1,39 @@
+// A fixed set of threads that run tasks in the order they were submitted.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace saturate {
+
+// Cores this process may use: the affinity mask, cut by a cgroup quota where there is one. At least 1.
+int available_cores();
+
+// submit() and wait_idle() are safe from any thread. The destructor finishes the tasks that have
+// started, drops those that have not, and joins.
+class ThreadPool {
+ public:
+  // `name` shows in debuggers and traces, up to 15 characters. REQUIRES: threads > 0.
+  ThreadPool(int threads, const std::string& name);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // A task must not throw; wrap what can fail.
+  void submit(std::function<void()> task);
+  // Blocks until no task is queued or running.
+  void wait_idle();
+  int size() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Calls body(i) for every i in [0, count) on `threads` threads and waits. The first exception, by
+// index, is rethrown after all threads have stopped.
+void parallel_for(size_t count, int threads, const std::function<void(size_t)>& body);
+
+}  // namespace saturate

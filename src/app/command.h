@@ -1,0 +1,21 @@
+// A command of the command line: its file adds its options to CLI11's parser, and its action.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+
+namespace saturate {
+
+// Each adds a subcommand whose callback stores the process's exit code in `exit_code`.
+void add_train(CLI::App& app, int& exit_code);
+void add_eval(CLI::App& app, int& exit_code);
+void add_data(CLI::App& app, int& exit_code);
+void add_list(CLI::App& app, int& exit_code);
+void add_env(CLI::App& app, int& exit_code);
+
+// From now on the first SIGINT or SIGTERM is only noted; a second SIGINT ends the process at once.
+void catch_stop_signals();
+// The signal noted, or 0. Safe from any thread.
+int stop_signal();
+
+}  // namespace saturate

@@ -1,0 +1,57 @@
+// saturate list: everything a recipe can name.
+#include <fmt/format.h>
+
+#include "app/command.h"
+#include "saturate/dataset.h"
+#include "saturate/model.h"
+#include "saturate/optimizer.h"
+#include "saturate/recipe.h"
+#include "saturate/schedule.h"
+
+namespace saturate {
+namespace {
+
+template <class Table>
+void print_table(const char* title, const Table& table) {
+  fmt::print("{}\n", title);
+  for (const auto& entry : table) fmt::print("  {:<14}{}\n", entry.name, entry.doc);
+}
+
+void print_options() {
+  fmt::print("options of a recipe\n");
+  for (const auto& option : recipe_options()) {
+    std::string facts = option.type + ", default " + option.default_value;
+    if (!option.range.empty()) facts += ", " + option.range;
+    if (!option.unit.empty()) facts += " (" + option.unit + ")";
+    fmt::print("  {}\n      {}\n      {}\n", option.key, facts, option.doc);
+  }
+}
+
+int list(const std::string& what, bool markdown) {
+  if (markdown) {
+    fmt::print("{}", recipe_markdown());
+    return 0;
+  }
+  const bool all = what == "all";
+  if (all || what == "sources") print_table("sources (data.source)", dataset_sources());
+  if (all || what == "models") print_table("models (model.name)", models());
+  if (all || what == "optimizers") print_table("optimizers (optimizer.name)", optimizers());
+  if (all || what == "schedules") print_table("schedules (schedule.name)", schedules());
+  if (what == "options") print_options();
+  if (all) fmt::print("`saturate list options` prints every key of a recipe\n");
+  return 0;
+}
+
+}  // namespace
+
+void add_list(CLI::App& app, int& exit_code) {
+  auto what = std::make_shared<std::string>("all");
+  auto markdown = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("list", "Print everything a recipe can name");
+  command->add_option("WHAT", *what, "all, sources, models, optimizers, schedules or options")
+      ->check(CLI::IsMember({"all", "sources", "models", "optimizers", "schedules", "options"}));
+  command->add_flag("--markdown", *markdown, "The options as docs/recipe.md has them");
+  command->callback([what, markdown, &exit_code] { exit_code = list(*what, *markdown); });
+}
+
+}  // namespace saturate

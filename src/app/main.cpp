@@ -1,0 +1,61 @@
+// The command line: dispatches to one file per command, and turns every failure into one line on
+// stderr and the exit code of its kind.
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include "app/command.h"
+#include "saturate/error.h"
+#include "saturate/version.h"
+
+namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 done; 2 bad usage or recipe; 3 bad data; 4 the run failed; 130/143 stopped by\n"
+    "SIGINT/SIGTERM after saving a checkpoint.";
+
+int report(int code, const std::string& message) {
+  fmt::print(stderr, "saturate: error: {}\n", message);
+  return code;
+}
+
+// One line out of a message that may have many.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains vision models on LibTorch, keeps the hardware busy and says where time goes.",
+               "saturate");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("saturate ") + saturate::kVersion);
+  app.get_formatter()->column_width(36);
+  int exit_code = 0;
+  saturate::add_train(app, exit_code);
+  saturate::add_eval(app, exit_code);
+  saturate::add_data(app, exit_code);
+  saturate::add_list(app, exit_code);
+  saturate::add_env(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return report(2, first_line(error.what()) + ". Run saturate --help, or a command with --help");
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
+  try {
+    return run(argc, argv);
+  } catch (const saturate::Error& error) {
+    return report(error.exit_code(), error.what());
+  } catch (const c10::Error& error) {
+    return report(run_failed, "LibTorch: " + first_line(error.what_without_backtrace()));
+  } catch (const std::bad_alloc&) {
+    return report(run_failed, "out of memory. Lower train.batch or data.prefetch");
+  } catch (const std::exception& error) {
+    return report(run_failed, first_line(error.what()));
+  }
+}

@@ -1,0 +1,109 @@
+// saturate train: a run from a recipe.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "app/command.h"
+#include "saturate/checkpoint.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/trainer.h"
+
+namespace saturate {
+namespace {
+
+struct TrainArguments {
+  std::string recipe, out, resume;
+  std::vector<std::string> overrides;
+  bool quiet = false;
+};
+
+// runs/NAME-1, runs/NAME-2, ...: the first that is free.
+std::string free_run_folder(Env& env, const std::string& recipe_path) {
+  const std::string stem = std::filesystem::path(recipe_path).stem().string();
+  for (int i = 1;; ++i) {
+    const std::string folder = fmt::format("runs/{}-{}", stem, i);
+    if (!env.exists(folder)) return folder;
+  }
+}
+
+// The folder of the run that `path` (a run folder, or a checkpoint within one) belongs to.
+std::string run_folder_of(Env& env, const std::string& path) {
+  if (env.is_directory(path)) return path;
+  return std::filesystem::path(path).parent_path().parent_path().string();
+}
+
+std::string choose_folder(Env& env, const TrainArguments& arguments) {
+  if (!arguments.out.empty()) {
+    const bool same = !arguments.resume.empty() && arguments.resume == arguments.out;
+    if (!same && env.exists(arguments.out + "/metrics.jsonl"))
+      fail(ErrorKind::kUsage, "the folder holds a run already", arguments.out,
+           "Go on with it by --resume " + arguments.out + ", or choose another --out");
+    return arguments.out;
+  }
+  if (!arguments.resume.empty()) return run_folder_of(env, arguments.resume);
+  return free_run_folder(env, arguments.recipe);
+}
+
+std::string recipe_path(const TrainArguments& arguments, Env& env) {
+  if (!arguments.recipe.empty()) return arguments.recipe;
+  if (arguments.resume.empty())
+    fail(ErrorKind::kUsage, "no recipe given", "saturate train",
+         "Name one, as in: saturate train recipes/demo.toml");
+  return run_folder_of(env, arguments.resume) + "/recipe.toml";
+}
+
+std::string next_commands(const TrainResult& result, const Recipe& recipe,
+                          const std::string& folder, const std::string& recipe_file) {
+  const std::string& held_out =
+      recipe.data.eval_source.empty() ? recipe.data.source : recipe.data.eval_source;
+  std::string text = "\nnext:\n";
+  if (result.stopped)
+    return text + fmt::format("  saturate train --resume {}\n", folder);
+  text += fmt::format("  saturate eval {} --data '{}'\n", folder, held_out);
+  text += fmt::format("  saturate data inspect '{}'\n", recipe.data.source);
+  text += fmt::format("  saturate train {} --set optimizer.lr={:g} --set train.epochs={:g}\n",
+                      recipe_file, recipe.optimizer.lr / 2, recipe.train.epochs * 2);
+  return text;
+}
+
+int train(const TrainArguments& arguments) {
+  Env& env = Env::posix();
+  const std::string recipe_file = recipe_path(arguments, env);
+  const Recipe recipe = load_recipe(env, recipe_file, arguments.overrides);
+  catch_stop_signals();
+  TrainerOptions options;
+  options.out = choose_folder(env, arguments);
+  if (!arguments.resume.empty()) options.resume = arguments.resume;
+  options.should_stop = [] { return stop_signal() != 0; };
+  if (arguments.quiet) options.progress = Progress::Style::kSilent;
+  env.make_directories(options.out);
+  Trainer trainer(env, recipe, options);
+  if (!arguments.quiet)
+    fmt::print(stderr, "{} on {}, {} images/step, run folder {}\n", trainer.recipe().model.name,
+               trainer.recipe().data.source, trainer.recipe().train.batch, options.out);
+  const TrainResult result = trainer.run();
+  fmt::print("{}", format_summary(result));
+  fmt::print("\nrun folder  {}\ncheckpoint  {}\n", options.out, result.checkpoint);
+  fmt::print("{}", next_commands(result, trainer.recipe(), options.out, recipe_file));
+  return result.stopped ? 128 + stop_signal() : 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* command = app.add_subcommand("train", "Train a model from a recipe");
+  command->add_option("RECIPE", arguments->recipe, "Recipe file; with --resume, the run's own if left out");
+  command->add_option("--set", arguments->overrides,
+                      "section.key=value: overrides the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--out", arguments->out, "The run's folder (default runs/RECIPE-N)");
+  command->add_option("--resume", arguments->resume,
+                      "A run folder or checkpoint to go on from, by default in the same folder");
+  command->add_flag("--quiet", arguments->quiet, "No progress, only the summary");
+  command->footer("`saturate list options` prints every key of a recipe.");
+  command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,49 @@
+// Whole-file reading and atomic writing, over any Env.
+#include <unistd.h>
+
+#include "saturate/env.h"
+
+namespace saturate {
+namespace {
+
+std::string parent_of(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+std::vector<std::byte> read_file(Env& env, const std::string& path) {
+  const auto file = env.open_readable(path);
+  std::vector<std::byte> bytes(file->size());
+  file->read_at(0, bytes);
+  return bytes;
+}
+
+void write_atomically(Env& env, const std::string& path,
+                      std::span<const std::span<const std::byte>> pieces) {
+  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
+  try {
+    const auto file = env.open_writable(temporary);
+    for (const auto& piece : pieces) file->append(piece);
+    file->sync();
+    file->close();
+    env.rename(temporary, path);
+    env.sync_directory(parent_of(path));
+  } catch (...) {
+    try {
+      env.remove(temporary);
+    } catch (...) {
+      // The first failure is the one worth reporting.
+    }
+    throw;
+  }
+}
+
+void write_atomically(Env& env, const std::string& path, const std::string& text) {
+  const std::span<const std::byte> piece = std::as_bytes(std::span(text));
+  write_atomically(env, path, std::span(&piece, 1));
+}
+
+}  // namespace saturate

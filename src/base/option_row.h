@@ -1,0 +1,161 @@
+// One row of the option table: how a recipe key is named, checked, stored and explained.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "saturate/recipe.h"
+#include "saturate/registry.h"
+
+namespace saturate {
+
+using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
+
+struct OptionRow {
+  std::string key;  // "train.batch", or "seed" outside any section
+  std::string type, unit, range, doc;
+  bool is_text;  // an override's value needs no quotes
+  // Stores a value, or fails with kUsage; `where` says where the value came from.
+  std::function<void(Recipe&, const OptionValue&, const std::string& where)> set;
+  std::function<OptionValue(const Recipe&)> get;
+};
+
+// Every row, in the order of docs/recipe.md.
+const std::vector<OptionRow>& option_table();
+
+// Checks that span several keys; fails with kUsage.
+void validate_recipe(const Recipe& recipe, const std::string& where);
+
+// ---- Building rows -----------------------------------------------------------------------------
+
+// Expands to a key and the accessor of the member of the same name.
+#define SATURATE_OPTION(member) \
+  #member, [](const Recipe& recipe) -> const auto& { return recipe.member; }
+
+struct Range {
+  double low, high;
+  bool low_excluded = false;
+  std::string text() const {
+    const std::string from = fmt::format("{}{}", low_excluded ? "above " : "", low);
+    return std::isinf(high) ? (low_excluded ? from : "at least " + from)
+                            : fmt::format("{} to {}", from, high);
+  }
+  bool contains(double value) const {
+    return (low_excluded ? value > low : value >= low) && value <= high;
+  }
+};
+
+[[noreturn]] inline void fail_option(const std::string& key, const std::string& problem,
+                                     const std::string& remedy, const std::string& where) {
+  fail(ErrorKind::kUsage, key + " " + problem, where, remedy);
+}
+
+// Accessors are written over const recipes; a row stores through the same member.
+template <class Access>
+auto& mutable_member(Access access, Recipe& recipe) {
+  using T = std::remove_cvref_t<decltype(access(recipe))>;
+  return const_cast<T&>(access(recipe));
+}
+
+template <class Access>
+OptionRow integer(std::string key, Access access, Range range, std::string unit, std::string doc) {
+  using T = std::remove_cvref_t<decltype(access(std::declval<const Recipe&>()))>;
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const int64_t* number = std::get_if<int64_t>(&value);
+    if (!number) fail_option(key, "must be an integer", "Give " + range.text(), where);
+    if (!range.contains(double(*number)))
+      fail_option(key, fmt::format("is out of range: {}", *number), "Give " + range.text(), where);
+    mutable_member(access, recipe) = T(*number);
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(int64_t(access(recipe))); };
+  return {key, "integer", std::move(unit), range.text(), std::move(doc), false, set, get};
+}
+
+template <class Access>
+OptionRow number(std::string key, Access access, Range range, std::string unit, std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const int64_t* whole = std::get_if<int64_t>(&value);
+    const double* real = std::get_if<double>(&value);
+    if (!whole && !real) fail_option(key, "must be a number", "Give " + range.text(), where);
+    const double given = whole ? double(*whole) : *real;
+    if (!range.contains(given))
+      fail_option(key, fmt::format("is out of range: {}", given), "Give " + range.text(), where);
+    mutable_member(access, recipe) = given;
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "number", std::move(unit), range.text(), std::move(doc), false, set, get};
+}
+
+template <class Access>
+OptionRow flag(std::string key, Access access, std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const bool* given = std::get_if<bool>(&value);
+    if (!given) fail_option(key, "must be true or false", "Give true or false", where);
+    mutable_member(access, recipe) = *given;
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "true|false", "", "", std::move(doc), false, set, get};
+}
+
+template <class Access>
+OptionRow text(std::string key, Access access, std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const std::string* given = std::get_if<std::string>(&value);
+    if (!given) fail_option(key, "must be text", "Put it in quotes", where);
+    mutable_member(access, recipe) = *given;
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "text", "", "", std::move(doc), true, set, get};
+}
+
+template <class Access, class Enum>
+OptionRow choice(std::string key, Access access,
+                 std::vector<std::pair<std::string, Enum>> choices, std::string doc) {
+  std::vector<std::string> names;
+  std::string type;
+  for (const auto& [name, value] : choices) {
+    names.push_back(name);
+    type += (type.empty() ? "" : "|") + name;
+  }
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const std::string* given = std::get_if<std::string>(&value);
+    if (!given) fail_option(key, "must be one of " + type, "Put it in quotes", where);
+    for (const auto& [name, meaning] : choices)
+      if (name == *given) {
+        mutable_member(access, recipe) = meaning;
+        return;
+      }
+    fail_option(key, "does not know \"" + *given + "\"", suggest(*given, names), where);
+  };
+  auto get = [=](const Recipe& recipe) {
+    for (const auto& [name, meaning] : choices)
+      if (meaning == access(recipe)) return OptionValue(name);
+    return OptionValue(std::string());
+  };
+  return {key, type, "", "", std::move(doc), true, set, get};
+}
+
+template <class Access>
+OptionRow numbers(std::string key, Access access, size_t count, std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const auto* given = std::get_if<std::vector<double>>(&value);
+    if (!given || given->size() != count)
+      fail_option(key, fmt::format("must be a list of {} numbers", count),
+                  "Write it as [a, b, c]", where);
+    mutable_member(access, recipe) = *given;
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key,   "list of numbers", "", fmt::format("{} numbers", count), std::move(doc),
+          false, set,               get};
+}
+
+}  // namespace saturate

@@ -1,0 +1,187 @@
+// Env over POSIX system calls.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "saturate/env.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+std::string remedy_for(int error) {
+  switch (error) {
+    case ENOENT: return "Check the path";
+    case EACCES:
+    case EPERM: return "Check its permissions";
+    case ENOSPC:
+    case EDQUOT: return "Free some space, or choose another folder with --out";
+    case EMFILE: return "Raise the limit of open files (ulimit -n)";
+    case EROFS: return "Choose a folder that can be written";
+    default: return "Check the file system";
+  }
+}
+
+[[noreturn]] void fail_system(ErrorKind kind, const std::string& action, const std::string& path,
+                              int error = errno) {
+  fail(kind, "cannot " + action + ": " + std::strerror(error), path, remedy_for(error));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+class PosixReadableFile : public ReadableFile {
+ public:
+  PosixReadableFile(int fd, uint64_t size, std::string path)
+      : fd_(fd), size_(size), path_(std::move(path)) {}
+  uint64_t size() const override { return size_; }
+  void read_at(uint64_t offset, std::span<std::byte> out) const override {
+    while (!out.empty()) {
+      const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), off_t(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail_system(ErrorKind::kData, "read", path_);
+      if (got == 0)
+        fail(ErrorKind::kData, "file ends before byte " + std::to_string(offset + out.size()),
+             path_, "It is truncated or was changed while in use: fetch it again");
+      offset += uint64_t(got);
+      out = out.subspan(size_t(got));
+    }
+  }
+
+ private:
+  FileDescriptor fd_;
+  uint64_t size_;
+  std::string path_;
+};
+
+class PosixWritableFile : public WritableFile {
+ public:
+  PosixWritableFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  void append(std::span<const std::byte> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail_system(ErrorKind::kRun, "write", path_);
+      bytes = bytes.subspan(size_t(written));
+    }
+  }
+  void sync() override {
+    if (::fsync(fd_.get()) != 0) fail_system(ErrorKind::kRun, "sync", path_);
+  }
+  void close() override {
+    const int fd = fd_.release();
+    if (fd >= 0 && ::close(fd) != 0) fail_system(ErrorKind::kRun, "close", path_);
+  }
+
+ private:
+  FileDescriptor fd_;
+  std::string path_;
+};
+
+class PosixEnv : public Env {
+ public:
+  std::unique_ptr<ReadableFile> open_readable(const std::string& path) override {
+    FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat info;
+    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_system(ErrorKind::kData, "open", path);
+    if (S_ISDIR(info.st_mode)) fail_system(ErrorKind::kData, "open", path, EISDIR);
+    return std::make_unique<PosixReadableFile>(fd.release(), uint64_t(info.st_size), path);
+  }
+  std::unique_ptr<WritableFile> open_writable(const std::string& path) override {
+    return open_for_writing(path, O_TRUNC);
+  }
+  std::unique_ptr<WritableFile> open_appendable(const std::string& path) override {
+    return open_for_writing(path, O_APPEND);
+  }
+  bool exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
+  bool is_directory(const std::string& path) override {
+    struct stat info;
+    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  }
+  std::vector<FileInfo> list(const std::string& path) override;
+  void make_directories(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) fail_system(ErrorKind::kRun, "create folder", path, error.value());
+  }
+  void rename(const std::string& from, const std::string& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      fail_system(ErrorKind::kRun, "rename " + from, to);
+  }
+  void remove(const std::string& path) override {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+      fail_system(ErrorKind::kRun, "remove", path);
+  }
+  void sync_directory(const std::string& path) override {
+    FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail_system(ErrorKind::kRun, "sync folder", path);
+  }
+  int64_t now_ns() override {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+  }
+  void sleep_ns(int64_t duration) override {
+    timespec left{time_t(duration / 1'000'000'000), long(duration % 1'000'000'000)};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  static std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int flag) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flag, 0644);
+    if (fd < 0) fail_system(ErrorKind::kRun, "create", path);
+    return std::make_unique<PosixWritableFile>(fd, path);
+  }
+};
+
+std::vector<FileInfo> PosixEnv::list(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
+  if (!dir) fail_system(ErrorKind::kData, "open folder", path);
+  std::vector<FileInfo> entries;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(dir.get());
+    if (!entry) break;
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    // Only links and file systems that do not say need a stat of their own.
+    const bool is_dir = entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN
+                            ? is_directory(path + "/" + name)
+                            : entry->d_type == DT_DIR;
+    entries.push_back({name, is_dir});
+  }
+  if (errno != 0) fail_system(ErrorKind::kData, "list folder", path);
+  std::sort(entries.begin(), entries.end(),
+            [](const FileInfo& a, const FileInfo& b) { return a.name < b.name; });
+  return entries;
+}
+
+}  // namespace
+
+Env& Env::posix() {
+  static PosixEnv env;
+  return env;
+}
+
+}  // namespace saturate

@@ -1,0 +1,177 @@
+// The one option table. Adding a key: a member in saturate/recipe.h, a row here, `make docs`.
+#include <limits>
+
+#include "base/option_row.h"
+
+namespace saturate {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::vector<OptionRow> run_rows() {
+  return {
+      integer(SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
+              "Seed of everything random: weights, order, augmentation. The same seed gives the same "
+              "losses for any number of loader threads."),
+      number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
+             "Passes over the training source; a fraction ends within an epoch."),
+      integer(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images", "Images in one step."),
+      integer(SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
+              "Images in one evaluation batch; 0 takes train.batch."),
+      number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
+             "Share of the target spread evenly over all classes."),
+      flag(SATURATE_OPTION(train.drop_last),
+           "Leaves out an epoch's last batch where it is not full."),
+      integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",
+             "Evaluates after every so many epochs, and always at the end; 0: only at the end."),
+      choice(SATURATE_OPTION(train.device),
+             std::vector<std::pair<std::string, std::string>>{
+                 {"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+             "Where the model runs; auto takes a GPU where one can be used."),
+      integer(SATURATE_OPTION(train.threads), {0, 1024}, "threads",
+              "Threads inside one operator on the CPU; 0: one per available core. Results may differ "
+              "in the last bits between numbers of threads."),
+      flag(SATURATE_OPTION(train.channels_last),
+           "Keeps images and weights in NHWC memory order, which convolutions run fastest in."),
+  };
+}
+
+std::vector<OptionRow> data_rows() {
+  return {
+      text(SATURATE_OPTION(data.source),
+           "Training images as SCHEME:REST; `saturate list` prints the schemes."),
+      text(SATURATE_OPTION(data.eval_source),
+           "Held-out images, with the same class names; empty: no evaluation."),
+      integer(SATURATE_OPTION(data.threads), {0, 1024}, "threads",
+              "Threads that read, decode and augment; 0: one per available core."),
+      integer(SATURATE_OPTION(data.prefetch), {1, 1024}, "batches",
+              "Batches being filled or waiting, at most."),
+      choice(SATURATE_OPTION(data.decode),
+             std::vector<std::pair<std::string, DecodeMode>>{{"exact", DecodeMode::kExact}},
+             "How images are decoded; exact gives Pillow's pixels."),
+      choice(SATURATE_OPTION(data.on_error),
+             std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
+                                                          {"skip", OnError::kSkip}},
+             "What a broken image does: fail stops at the first and names it; skip counts, names and "
+             "leaves out."),
+      flag(SATURATE_OPTION(data.shuffle), "Draws a new order every epoch."),
+  };
+}
+
+std::vector<OptionRow> augment_rows() {
+  return {
+      integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
+              "Side of the square images the model gets; 0: the shorter side of the first training "
+              "image."),
+      choice(SATURATE_OPTION(augment.crop),
+             std::vector<std::pair<std::string, CropKind>>{{"none", CropKind::kNone},
+                                                           {"center", CropKind::kCenter},
+                                                           {"random_resized", CropKind::kRandomResized},
+                                                           {"pad", CropKind::kPad}},
+             "Training crop: none resizes the whole image; center as in evaluation; random_resized "
+             "is RandomResizedCrop; pad shifts the image by up to augment.padding."),
+      integer(SATURATE_OPTION(augment.padding), {0, 1024}, "pixels", "Border of crop = \"pad\"."),
+      choice(SATURATE_OPTION(augment.pad_mode),
+             std::vector<std::pair<std::string, PadMode>>{{"zero", PadMode::kZero},
+                                                          {"reflect", PadMode::kReflect}},
+             "What the border holds."),
+      number(SATURATE_OPTION(augment.scale_min), {0, 1, true}, "share of area",
+             "Smallest crop of random_resized."),
+      number(SATURATE_OPTION(augment.scale_max), {0, 1, true}, "share of area",
+             "Largest crop of random_resized."),
+      number(SATURATE_OPTION(augment.ratio_min), {0, 100, true}, "width/height",
+             "Narrowest crop of random_resized."),
+      number(SATURATE_OPTION(augment.ratio_max), {0, 100, true}, "width/height",
+             "Widest crop of random_resized."),
+      number(SATURATE_OPTION(augment.flip), {0, 1}, "probability", "Horizontal flip in training."),
+      number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
+             "Evaluation resizes the shorter side to this many times augment.size, then crops the "
+             "centre; 1.143 is ImageNet's 256 for 224."),
+      numbers(SATURATE_OPTION(augment.mean), 3, "Mean of red, green, blue, of values 0 to 1."),
+      numbers(SATURATE_OPTION(augment.std), 3, "Standard deviation of the same."),
+  };
+}
+
+std::vector<OptionRow> model_rows() {
+  return {
+      text(SATURATE_OPTION(model.name), "`saturate list` prints the names."),
+      integer(SATURATE_OPTION(model.classes), {0, 1 << 20}, "classes",
+              "Outputs of the model; 0: the classes of the training source."),
+      number(SATURATE_OPTION(model.width), {0, 16, true}, "times",
+             "Multiplies the channels of resnet9, to trade accuracy for speed."),
+  };
+}
+
+std::vector<OptionRow> optimizer_rows() {
+  return {
+      text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
+      number(SATURATE_OPTION(optimizer.lr), {0, kInf}, "", "Learning rate at the schedule's top."),
+      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd: momentum."),
+      flag(SATURATE_OPTION(optimizer.nesterov), "sgd: Nesterov's momentum."),
+      number(SATURATE_OPTION(optimizer.weight_decay), {0, kInf}, "",
+             "sgd: L2 penalty added to gradients; adamw: decoupled decay."),
+      flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
+           "Decays BatchNorm's weights and biases too."),
+      number(SATURATE_OPTION(optimizer.beta1), {0, 1}, "", "adamw: decay of the mean gradient."),
+      number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "", "adamw: decay of the mean square."),
+      number(SATURATE_OPTION(optimizer.eps), {0, 1, true}, "", "adamw: added to the denominator."),
+  };
+}
+
+std::vector<OptionRow> other_rows() {
+  return {
+      text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
+      number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
+             "Linear ramp from 0 at the start."),
+      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr",
+             "Where the schedule ends."),
+      choice(SATURATE_OPTION(precision.mode),
+             std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
+                                                                {"bf16", PrecisionMode::kBf16},
+                                                                {"auto", PrecisionMode::kAuto}},
+             "Arithmetic of forward and backward: bf16 is autocast over fp32 weights; auto takes bf16 "
+             "where the hardware has it, fp32 elsewhere."),
+      integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
+              "Saves after every so many epochs, and always at the end; 0: only at the end."),
+      integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
+              "How many of the newest are kept."),
+      integer(SATURATE_OPTION(watch.every), {1, 1 << 20}, "steps",
+              "Steps between two \"step\" lines of metrics.jsonl."),
+      flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
+  };
+}
+
+}  // namespace
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> table = [] {
+    std::vector<OptionRow> rows;
+    for (auto part : {run_rows(), data_rows(), augment_rows(), model_rows(), optimizer_rows(),
+                      other_rows()})
+      rows.insert(rows.end(), part.begin(), part.end());
+    return rows;
+  }();
+  return table;
+}
+
+void validate_recipe(const Recipe& recipe, const std::string& where) {
+  const AugmentOptions& augment = recipe.augment;
+  if (recipe.data.source.empty())
+    fail_option("data.source", "is missing", "Say where the training images are, as folder:PATH",
+                where);
+  if (augment.scale_min > augment.scale_max)
+    fail_option("augment.scale_min", "is above augment.scale_max", "Exchange them", where);
+  if (augment.ratio_min > augment.ratio_max)
+    fail_option("augment.ratio_min", "is above augment.ratio_max", "Exchange them", where);
+  for (double deviation : augment.std)
+    if (!(deviation > 0))
+      fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);
+  if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0 && recipe.optimizer.name == "sgd")
+    fail_option("optimizer.nesterov", "needs a momentum",
+                "Set optimizer.momentum, or optimizer.nesterov=false", where);
+  if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
+    fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
+                "Make it less than train.epochs", where);
+}
+
+}  // namespace saturate

@@ -1,0 +1,112 @@
+#include "data/batch_ring.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "saturate/error.h"
+
+namespace saturate {
+
+BatchRing::BatchRing(size_t slots, size_t batch, std::chrono::nanoseconds wait_limit,
+                     BufferSource take)
+    : batch_(batch), wait_limit_(wait_limit), take_buffer_(std::move(take)), slots_(slots) {}
+
+void BatchRing::fail_waiting(const std::string& what) const {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait_limit_).count();
+  fail(ErrorKind::kRun, what + " within " + std::to_string(seconds) + " s", "loader",
+       "Look for storage that hangs under data.source");
+}
+
+bool BatchRing::claim(std::optional<Claim>& claimed, std::optional<SampleFailure> failure) {
+  std::unique_lock lock(mutex_);
+  if (claimed) {
+    BatchSlot& slot = *claimed->slot;
+    if (failure) slot.failures.push_back(std::move(*failure));
+    --busy_;
+    // One consumer waits, either for a whole batch or for all threads to be done.
+    if (--slot.left == 0 || busy_ == 0) progress_.notify_all();
+    claimed.reset();
+  }
+  const auto has_work = [&] { return next_sample_ < std::min(end_, opened_ * batch_); };
+  work_.wait(lock, [&] { return ending_ || has_work(); });
+  if (ending_) return false;
+  BatchSlot& slot = slots_[next_sample_ / batch_ % slots_.size()];
+  claimed = Claim{&slot, next_sample_ % batch_, epoch_};
+  ++next_sample_;
+  ++busy_;
+  return true;
+}
+
+void BatchRing::open_slots() {
+  const size_t batches = (end_ + batch_ - 1) / batch_;
+  while (opened_ < batches && opened_ - taken_ < slots_.size()) {
+    // Not under the lock: taking a buffer may allocate pinned memory. The slot is still ours.
+    BatchSlot& slot = slots_[opened_ % slots_.size()];
+    slot.pixels = take_buffer_();
+    const size_t first = opened_ * batch_, last = std::min(first + batch_, end_);
+    slot.indices.assign(order_.begin() + ptrdiff_t(first), order_.begin() + ptrdiff_t(last));
+    slot.labels.assign(last - first, 0);
+    slot.failures.clear();
+    slot.left = last - first;
+    {
+      std::lock_guard lock(mutex_);
+      ++opened_;
+    }
+    work_.notify_all();
+  }
+}
+
+void BatchRing::start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end) {
+  {
+    std::lock_guard lock(mutex_);
+    epoch_ = epoch;
+    order_ = std::move(order);
+    end_ = end;
+    taken_ = opened_ = first_batch;
+    next_sample_ = first_batch * batch_;
+  }
+  open_slots();
+}
+
+BatchSlot* BatchRing::front() {
+  std::unique_lock lock(mutex_);
+  if (taken_ == opened_) return nullptr;
+  BatchSlot& slot = slots_[taken_ % slots_.size()];
+  if (!progress_.wait_for(lock, wait_limit_, [&] { return slot.left == 0; }))
+    fail_waiting("no batch came");
+  return &slot;
+}
+
+void BatchRing::release() {
+  {
+    std::lock_guard lock(mutex_);
+    ++taken_;
+  }
+  open_slots();
+}
+
+void BatchRing::stop() {
+  std::unique_lock lock(mutex_);
+  end_ = next_sample_ = 0;
+  if (!progress_.wait_for(lock, wait_limit_, [&] { return busy_ == 0; }))
+    fail_waiting("the loader's threads did not stop");
+  taken_ = opened_ = 0;
+  for (BatchSlot& slot : slots_) slot.pixels.reset();
+}
+
+void BatchRing::shut_down() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  work_.notify_all();
+}
+
+size_t BatchRing::ready() const {
+  std::lock_guard lock(mutex_);
+  size_t batch = taken_;
+  while (batch < opened_ && slots_[batch % slots_.size()].left == 0) ++batch;
+  return batch - taken_;
+}
+
+}  // namespace saturate

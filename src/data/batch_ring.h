@@ -1,0 +1,91 @@
+// The loader's batches in flight: threads claim one sample after another in the epoch's order, the
+// consumer takes finished batches in that order. Knows nothing of images.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace saturate {
+
+// A sample that could not be filled.
+struct SampleFailure {
+  size_t slot;  // its place in the batch
+  std::string name;
+  std::exception_ptr error;
+};
+
+// A batch being filled, or waiting. Thread that claimed sample i alone touches labels[i] and its
+// pixels; the rest is the ring's.
+struct BatchSlot {
+  std::shared_ptr<std::byte> pixels;
+  std::vector<uint32_t> indices;        // [count]
+  std::vector<int64_t> labels;          // [count]
+  std::vector<SampleFailure> failures;  // guarded by the ring's mutex while filling
+  size_t left = 0;                      // samples not finished; guarded by the ring's mutex
+};
+
+// Work for one thread: sample `place` of `slot`.
+struct Claim {
+  BatchSlot* slot;
+  size_t place;
+  uint32_t epoch;
+};
+
+// claim() is for the worker threads, everything else for the one consumer, except ready().
+//
+// Invariant: batches [taken_, opened_) are in flight, batch b in slots_[b % slots_.size()], and
+// opened_ - taken_ <= slots_.size(). Samples before next_sample_ have been claimed.
+class BatchRing {
+ public:
+  using BufferSource = std::function<std::shared_ptr<std::byte>()>;
+
+  BatchRing(size_t slots, size_t batch, std::chrono::nanoseconds wait_limit, BufferSource take);
+
+  // Worker: reports `finished` (when not null; `failure` when it failed) and claims the next
+  // sample, waiting for one as long as it takes. False when the ring has been shut down.
+  bool claim(std::optional<Claim>& claimed, std::optional<SampleFailure> failure);
+
+  // Starts an epoch over samples order[first_batch * batch .. end). REQUIRES: stopped.
+  void start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end);
+  // Waits for the oldest batch in flight; null when all have been taken. The slot is the caller's
+  // until release().
+  BatchSlot* front();
+  // Gives the slot of front() back, to be filled with the next batch.
+  void release();
+  // Hands out no more samples and waits for those claimed. Drops all batches.
+  void stop();
+  // Wakes the workers for good.
+  void shut_down();
+
+  size_t ready() const;
+
+ private:
+  void open_slots();
+  [[noreturn]] void fail_waiting(const std::string& what) const;
+
+  const size_t batch_;
+  const std::chrono::nanoseconds wait_limit_;
+  const BufferSource take_buffer_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_, progress_;
+  // All below guarded by mutex_, except as BatchSlot says.
+  std::vector<BatchSlot> slots_;
+  std::vector<uint32_t> order_;
+  uint32_t epoch_ = 0;
+  size_t end_ = 0;                 // samples of the epoch
+  size_t next_sample_ = 0;         // next to be claimed
+  size_t taken_ = 0, opened_ = 0;  // batches
+  size_t busy_ = 0;                // samples claimed and not finished
+  bool ending_ = false;
+};
+
+}  // namespace saturate

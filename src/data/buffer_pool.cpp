@@ -1,0 +1,65 @@
+#include "data/buffer_pool.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace saturate {
+namespace {
+
+std::shared_ptr<std::byte> allocate_aligned(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  const size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, padded);
+  if (!memory) throw std::bad_alloc();
+  return {static_cast<std::byte*>(memory), std::free};
+}
+
+}  // namespace
+
+// Owned by the pool and by every buffer that is out.
+struct BufferPool::Shared {
+  size_t bytes;
+  BufferAllocator allocate;
+  std::mutex mutex;
+  bool closed = false;                           // guarded by mutex
+  std::vector<std::shared_ptr<std::byte>> free;  // guarded by mutex
+
+  void give_back(std::shared_ptr<std::byte> buffer) {
+    std::lock_guard lock(mutex);
+    if (!closed) free.push_back(std::move(buffer));
+  }
+};
+
+BufferPool::BufferPool(size_t bytes, BufferAllocator allocate)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->bytes = bytes;
+  shared_->allocate = allocate ? std::move(allocate) : allocate_aligned;
+}
+
+BufferPool::~BufferPool() {
+  std::vector<std::shared_ptr<std::byte>> unused;
+  std::lock_guard lock(shared_->mutex);
+  shared_->closed = true;
+  unused.swap(shared_->free);
+}
+
+std::shared_ptr<std::byte> BufferPool::take() {
+  std::shared_ptr<std::byte> buffer;
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (!shared_->free.empty()) {
+      buffer = std::move(shared_->free.back());
+      shared_->free.pop_back();
+    }
+  }
+  if (!buffer) buffer = shared_->allocate(shared_->bytes);
+  std::byte* memory = buffer.get();
+  return {memory, [shared = shared_, buffer = std::move(buffer)](std::byte*) mutable {
+            shared->give_back(std::move(buffer));
+          }};
+}
+
+}  // namespace saturate

@@ -1,0 +1,96 @@
+// folder:PATH, the layout of torchvision's ImageFolder: a folder per class, searched to any depth,
+// classes and samples in the order ImageFolder gives them. Hidden entries are passed over.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "data/sources.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+// Deeper nesting is a link that leads back to its own parent.
+constexpr int kMaxDepth = 32;
+
+struct FolderEntry {
+  std::string folder;  // relative to the root: the class, or folders below it
+  std::string name;
+  int64_t label = 0;
+};
+
+class FolderSource : public Dataset {
+ public:
+  FolderSource(Env& env, std::string root) : env_(env), root_(std::move(root)) {
+    find_classes();
+    for (size_t label = 0; label < classes_.size(); ++label) find_images(int64_t(label));
+  }
+
+  size_t size() const override { return entries_.size(); }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+  void read(size_t index, Sample& out) const override {
+    const FolderEntry& entry = entries_[index];
+    out.name.assign(root_).append("/").append(entry.folder).append("/").append(entry.name);
+    out.label = entry.label;
+    const auto file = env_.open_readable(out.name);
+    out.bytes.resize(file->size());
+    file->read_at(0, out.bytes);
+  }
+
+ private:
+  void find_classes() {
+    if (!env_.is_directory(root_))
+      fail(ErrorKind::kData, "no such folder", root_, "Check data.source");
+    for (const FileInfo& info : env_.list(root_))
+      if (info.is_directory && info.name.front() != '.') classes_.push_back(info.name);
+    if (classes_.empty())
+      fail(ErrorKind::kData, "folder holds no class folders", root_,
+           "Put the images of each class in a sub-folder named after the class");
+  }
+
+  void find_images(int64_t label) {
+    const std::string& name = classes_[size_t(label)];
+    const size_t first = entries_.size();
+    search(name, label, 0);
+    // A class that is silently left out would shift the labels of all that follow it.
+    if (entries_.size() == first)
+      fail(ErrorKind::kData, "class folder holds no .jpg, .jpeg or .png file", root_ + "/" + name,
+           "Add images of the class, or remove its folder");
+    std::sort(entries_.begin() + ptrdiff_t(first), entries_.end(),
+              [](const FolderEntry& a, const FolderEntry& b) {
+                return std::tie(a.folder, a.name) < std::tie(b.folder, b.name);
+              });
+  }
+
+  void search(const std::string& folder, int64_t label, int depth) {
+    const std::string path = root_ + "/" + folder;
+    if (depth > kMaxDepth)
+      fail(ErrorKind::kData, "folders are nested more than 32 deep", path,
+           "Look for a symbolic link that leads back to its own parent");
+    for (FileInfo& info : env_.list(path)) {
+      if (info.is_directory) {
+        if (info.name.front() != '.') search(folder + "/" + info.name, label, depth + 1);
+      } else if (is_image_name(info.name)) {
+        entries_.push_back({folder, std::move(info.name), label});
+      }
+    }
+  }
+
+  Env& env_;
+  std::string root_;
+  std::vector<std::string> classes_;
+  std::vector<FolderEntry> entries_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest) {
+  if (rest.empty())
+    fail(ErrorKind::kUsage, "folder: needs a path", "data.source", "Write folder:PATH");
+  std::string root = rest;
+  while (root.size() > 1 && root.back() == '/') root.pop_back();
+  return std::make_unique<FolderSource>(env, std::move(root));
+}
+
+}  // namespace saturate

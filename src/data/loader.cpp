@@ -1,0 +1,215 @@
+#include "saturate/loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "data/batch_ring.h"
+#include "data/buffer_pool.h"
+#include "data/sample_reader.h"
+#include "saturate/error.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kSkippedKept = 100;
+
+size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
+  const size_t values = size_t(augment.size) * size_t(augment.size) * 3;
+  return values * (options.type == PixelType::kFloat32 ? sizeof(float) : 1);
+}
+
+void require(bool ok, const char* what, const char* where, const char* remedy) {
+  if (!ok) fail(ErrorKind::kUsage, what, where, remedy);
+}
+
+void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment) {
+  require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
+  require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
+  require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
+  require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
+  require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
+          "Split it");
+}
+
+bool is_data_error(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::kData;
+  } catch (...) {
+    return false;
+  }
+}
+
+std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.reason();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+}  // namespace
+
+struct Loader::State {
+  const Dataset& dataset;
+  const LoaderOptions options;
+  const AugmentOptions augment;
+  const size_t image_size;  // bytes
+  BufferPool buffers;
+  BatchRing ring;
+  std::exception_ptr failure;  // what ended the epoch; the consumer's
+
+  mutable std::mutex mutex;
+  size_t skipped_count = 0;            // guarded by mutex
+  std::vector<SkippedSample> skipped;  // guarded by mutex
+
+  ThreadPool threads;  // last: its threads use all of the above
+
+  State(const Dataset& data, const LoaderOptions& opt, const AugmentOptions& aug,
+        BufferAllocator allocate)
+      : dataset(data),
+        options(opt),
+        augment(aug),
+        image_size(image_bytes(opt, aug)),
+        buffers(image_size * opt.batch, std::move(allocate)),
+        ring(size_t(opt.prefetch), opt.batch, opt.wait_limit, [this] { return buffers.take(); }),
+        threads(opt.threads, "loader") {
+    for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
+  }
+
+  void work() {
+    SampleReader reader(dataset, options, augment);
+    std::optional<Claim> claimed;
+    std::optional<SampleFailure> failed;
+    while (ring.claim(claimed, std::exchange(failed, std::nullopt))) {
+      BatchSlot& slot = *claimed->slot;
+      const size_t place = claimed->place;
+      try {
+        slot.labels[place] = reader.read(claimed->epoch, slot.indices[place],
+                                         slot.pixels.get() + place * image_size);
+      } catch (...) {
+        const std::string index = "sample " + std::to_string(slot.indices[place]);
+        failed = SampleFailure{place, reader.name().empty() ? index : reader.name(),
+                               std::current_exception()};
+      }
+    }
+  }
+
+  // Fails with the first failure, in order, that may not be skipped; then closes the gaps.
+  void settle(BatchSlot& slot) {
+    auto& failures = slot.failures;
+    if (failures.empty()) return;
+    std::sort(failures.begin(), failures.end(),
+              [](const auto& a, const auto& b) { return a.slot < b.slot; });
+    for (const SampleFailure& failed : failures)
+      if (options.on_error == OnError::kFail || !is_data_error(failed.error))
+        std::rethrow_exception(failed.error);
+    for (const SampleFailure& failed : failures) slot.labels[failed.slot] = kHole;
+    size_t kept = 0;
+    for (size_t i = 0; i < slot.labels.size(); ++i) {
+      if (slot.labels[i] == kHole) continue;
+      if (kept != i) {
+        std::memcpy(slot.pixels.get() + kept * image_size, slot.pixels.get() + i * image_size,
+                    image_size);
+        slot.labels[kept] = slot.labels[i];
+        slot.indices[kept] = slot.indices[i];
+      }
+      ++kept;
+    }
+    slot.labels.resize(kept);
+    slot.indices.resize(kept);
+    std::lock_guard lock(mutex);
+    skipped_count += failures.size();
+    for (const SampleFailure& failed : failures)
+      if (skipped.size() < kSkippedKept) skipped.push_back({failed.name, reason_of(failed.error)});
+  }
+  static constexpr int64_t kHole = INT64_MIN;  // no dataset's label
+
+  bool next(Batch& out) {
+    while (BatchSlot* slot = ring.front()) {
+      settle(*slot);
+      const bool empty = slot->labels.empty();
+      if (!empty) {
+        out.pixels = std::move(slot->pixels);
+        out.type = options.type;
+        out.size = augment.size;
+        out.labels.swap(slot->labels);
+        out.indices.swap(slot->indices);
+      }
+      ring.release();
+      if (!empty) return true;
+    }
+    return false;
+  }
+};
+
+Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
+               BufferAllocator allocate) {
+  check(dataset, options, augment);
+  state_ = std::make_unique<State>(dataset, options, augment, std::move(allocate));
+}
+
+Loader::~Loader() {
+  state_->ring.shut_down();
+}
+
+size_t Loader::batches() const {
+  const size_t size = state_->dataset.size(), batch = state_->options.batch;
+  return state_->options.drop_last ? size / batch : (size + batch - 1) / batch;
+}
+
+void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
+  stop();
+  const LoaderOptions& options = state_->options;
+  const size_t size = state_->dataset.size();
+  const size_t end = options.drop_last ? batches() * options.batch : size;
+  try {
+    state_->ring.start(epoch, epoch_order(size, options.seed, epoch, options.shuffle),
+                       std::min(first_batch, batches()), end);
+  } catch (...) {
+    state_->failure =
+        std::current_exception();  // else a part of the epoch would pass for all of it
+    throw;
+  }
+}
+
+bool Loader::next(Batch& out) {
+  out.pixels.reset();
+  out.labels.clear();
+  out.indices.clear();
+  if (state_->failure) std::rethrow_exception(state_->failure);
+  try {
+    return state_->next(out);
+  } catch (...) {
+    state_->failure = std::current_exception();
+    throw;
+  }
+}
+
+void Loader::stop() {
+  state_->ring.stop();
+  state_->failure = nullptr;
+}
+
+size_t Loader::ready() const {
+  return state_->ring.ready();
+}
+
+size_t Loader::skipped_count() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->skipped_count;
+}
+
+std::vector<SkippedSample> Loader::skipped() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->skipped;
+}
+
+}  // namespace saturate

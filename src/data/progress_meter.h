@@ -1,0 +1,32 @@
+// Serialises and thins out a progress callback's calls.
+#pragma once
+
+#include <algorithm>
+#include <mutex>
+
+#include "saturate/inspect.h"
+
+namespace saturate {
+
+// Safe for concurrent use.
+class ProgressMeter {
+ public:
+  // `callback` must outlive this and may be empty.
+  ProgressMeter(const ProgressCallback& callback, size_t total)
+      : callback_(callback), total_(total), every_(std::max<size_t>(1, total / 200)) {}
+
+  void add_one() {
+    if (!callback_) return;
+    std::lock_guard lock(mutex_);
+    ++done_;
+    if (done_ % every_ == 0 || done_ == total_) callback_(done_, total_);
+  }
+
+ private:
+  const ProgressCallback& callback_;
+  const size_t total_, every_;
+  std::mutex mutex_;
+  size_t done_ = 0;  // guarded by mutex_
+};
+
+}  // namespace saturate

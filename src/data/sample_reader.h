@@ -1,0 +1,38 @@
+// One loader thread's way from a sample's index to its pixels in a batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "saturate/augment.h"
+#include "saturate/dataset.h"
+#include "saturate/image.h"
+#include "saturate/loader.h"
+
+namespace saturate {
+
+// Keeps codec state and scratch memory between samples. Not for concurrent use: one per thread.
+class SampleReader {
+ public:
+  SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
+
+  // Writes the pixels of sample `index`, [size, size, 3] of the loader's type, to `out` and returns
+  // the label. Random parameters depend on (seed, epoch, index) alone.
+  int64_t read(uint32_t epoch, uint32_t index, std::byte* out);
+
+  // The name of the sample read last; empty when the dataset failed before it named it.
+  const std::string& name() const { return sample_.name; }
+
+ private:
+  const Dataset& dataset_;
+  const LoaderOptions& options_;
+  const AugmentOptions& augment_;
+  const Normalize normalize_;
+  Decoder decoder_;
+  Resizer resizer_;
+  Sample sample_;
+  Image image_;
+  std::vector<uint8_t> scratch_;  // [size, size, 3], for kFloat32
+};
+
+}  // namespace saturate

@@ -1,0 +1,28 @@
+// The sources behind open_dataset(), one per scheme, and what they share.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "saturate/dataset.h"
+#include "saturate/env.h"
+
+namespace saturate {
+
+std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
+
+// Whether a file of this name counts as a sample: .jpg, .jpeg or .png in any case, and not hidden
+// (macOS leaves "._photo.jpg" beside photo.jpg).
+inline bool is_image_name(std::string_view name) {
+  if (name.empty() || name.front() == '.') return false;
+  const auto dot = name.rfind('.');
+  if (dot == std::string_view::npos) return false;
+  std::string ending(name.substr(dot + 1));
+  for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  return ending == "jpg" || ending == "jpeg" || ending == "png";
+}
+
+}  // namespace saturate

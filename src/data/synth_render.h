@@ -1,0 +1,21 @@
+// Drawing the images of synth: sources.
+#pragma once
+
+#include <string_view>
+
+#include "saturate/image.h"
+#include "saturate/random.h"
+
+namespace saturate {
+
+// Sorted bytewise, as class names are.
+constexpr std::string_view kShapeNames[] = {"checker", "crescent", "cross", "disc",    "dots",
+                                            "ring",    "square",   "star",  "stripes", "triangle"};
+constexpr int kShapeCount = 10;
+
+// One antialiased shape in random colours, place, size and rotation, over a gradient with noise and
+// distractors. It may be lighter or darker than the background alike, so no weighted sum of pixels
+// tells the shapes apart. Every draw comes from `random`. `difficulty` in [0, 1].
+void render_shape(int shape, int size, double difficulty, RandomStream& random, Image& out);
+
+}  // namespace saturate

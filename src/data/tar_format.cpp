@@ -1,0 +1,158 @@
+#include "data/tar_format.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+// Offsets and lengths of the header's fields.
+constexpr size_t kNameAt = 0, kNameLength = 100;
+constexpr size_t kSizeAt = 124, kSizeLength = 12;
+constexpr size_t kChecksumAt = 148, kChecksumLength = 8;
+constexpr size_t kTypeAt = 156;
+constexpr size_t kMagicAt = 257;
+constexpr size_t kPrefixAt = 345, kPrefixLength = 155;
+
+[[noreturn]] void fail_header(const std::string& what, const std::string& path, uint64_t offset) {
+  fail(ErrorKind::kData, what, path + " at byte " + std::to_string(offset),
+       "It is no tar archive, or damaged: fetch or create it again");
+}
+
+std::string_view field(std::string_view block, size_t at, size_t length) {
+  const std::string_view bytes = block.substr(at, length);
+  return bytes.substr(0, std::min(bytes.find('\0'), length));
+}
+
+// Octal digits between optional spaces, or GNU's big-endian base 256 with the top bit set.
+std::optional<uint64_t> parse_number(std::string_view bytes) {
+  const auto first = static_cast<unsigned char>(bytes.front());
+  uint64_t value = 0;
+  if (first & 0x80) {
+    if (first & 0x40) return std::nullopt;  // negative
+    value = first & 0x3f;
+    for (char c : bytes.substr(1)) {
+      if (value >> 55) return std::nullopt;
+      value = value << 8 | static_cast<unsigned char>(c);
+    }
+    return value;
+  }
+  size_t i = 0;
+  while (i < bytes.size() && bytes[i] == ' ') ++i;
+  const size_t digits = i;
+  for (; i < bytes.size() && bytes[i] >= '0' && bytes[i] <= '7'; ++i)
+    value = value << 3 | uint64_t(bytes[i] - '0');
+  const bool ended = i == bytes.size() || bytes[i] == ' ' || bytes[i] == '\0';
+  if (!ended || (i == digits && i < bytes.size() && bytes[i] != '\0')) return std::nullopt;
+  return value;
+}
+
+// The sum of all bytes, with spaces in place of the checksum itself.
+int64_t checksum(std::string_view block, bool as_signed) {
+  int64_t sum = int64_t(' ') * int64_t(kChecksumLength);
+  for (size_t i = 0; i < block.size(); ++i) {
+    if (i >= kChecksumAt && i < kChecksumAt + kChecksumLength) continue;
+    sum += as_signed ? int64_t(static_cast<signed char>(block[i]))
+                     : int64_t(static_cast<unsigned char>(block[i]));
+  }
+  return sum;
+}
+
+std::optional<uint64_t> parse_decimal(std::string_view text) {
+  uint64_t value = 0;
+  if (text.empty() || text.size() > 18) return std::nullopt;
+  for (char c : text) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + uint64_t(c - '0');
+  }
+  return value;
+}
+
+}  // namespace
+
+TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
+                           uint64_t offset) {
+  const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
+  const auto sum = parse_number(text.substr(kChecksumAt, kChecksumLength));
+  // Some old archivers summed signed characters.
+  if (!sum || (int64_t(*sum) != checksum(text, false) && int64_t(*sum) != checksum(text, true)))
+    fail_header("bad tar header: wrong checksum", path, offset);
+  const auto size = parse_number(text.substr(kSizeAt, kSizeLength));
+  if (!size || *size > uint64_t{1} << 62)
+    fail_header("bad tar header: size is no number", path, offset);
+
+  TarHeader header;
+  header.type = text[kTypeAt] == '\0' ? '0' : text[kTypeAt];
+  header.size = *size;
+  // GNU's own magic ("ustar  ") uses the prefix field for other things.
+  if (text.substr(kMagicAt, 6) == std::string_view("ustar\0", 6)) {
+    header.name = field(text, kPrefixAt, kPrefixLength);
+    if (!header.name.empty()) header.name += '/';
+  }
+  header.name += field(text, kNameAt, kNameLength);
+  return header;
+}
+
+PaxFields parse_pax(std::string_view records, const std::string& path, uint64_t offset) {
+  PaxFields fields;
+  while (!records.empty() && records.front() != '\0') {
+    // "LENGTH KEY=VALUE\n", where LENGTH counts the whole record.
+    const auto space = records.find(' ');
+    const auto length = parse_decimal(records.substr(0, std::min(space, records.size())));
+    if (!length || *length <= space + 1 || *length > records.size() || records[*length - 1] != '\n')
+      fail_header("bad pax header: record length is wrong", path, offset);
+    const std::string_view record = records.substr(space + 1, *length - space - 2);
+    const auto equals = record.find('=');
+    if (equals == std::string_view::npos)
+      fail_header("bad pax header: record without \"=\"", path, offset);
+    const std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
+    if (key == "path") fields.path = std::string(value);
+    if (key == "size") {
+      fields.size = parse_decimal(value);
+      if (!fields.size) fail_header("bad pax header: size is no number", path, offset);
+    }
+    if (key.starts_with("GNU.sparse.")) fields.sparse = true;
+    records.remove_prefix(*length);
+  }
+  return fields;
+}
+
+std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size) {
+  std::string prefix, rest = name;
+  if (name.size() > kNameLength) {
+    const auto slash = name.find('/', name.size() - kNameLength - 1);
+    if (slash == std::string::npos || slash > kPrefixLength || slash == 0)
+      fail(ErrorKind::kUsage, "name is too long for a tar archive", name,
+           "Write to a folder instead");
+    prefix = name.substr(0, slash);
+    rest = name.substr(slash + 1);
+  }
+  std::string block(kTarBlock, '\0');
+  const auto put = [&](size_t at, std::string_view value) {
+    std::memcpy(block.data() + at, value.data(), value.size());
+  };
+  const auto octal = [](uint64_t value, size_t digits) {
+    std::string out(digits, '0');
+    for (size_t i = digits; i-- > 0; value >>= 3) out[i] = char('0' + (value & 7));
+    return out;
+  };
+  if (size >= uint64_t{1} << 33)
+    fail(ErrorKind::kUsage, "file is too large for a tar archive", name,
+         "Write to a folder instead");
+  put(kNameAt, rest);
+  put(100, octal(0644, 7));  // mode
+  put(108, octal(0, 7));     // owner
+  put(116, octal(0, 7));     // group
+  put(kSizeAt, octal(size, 11));
+  put(136, octal(0, 11));  // time: the epoch, so that equal data gives equal archives
+  block[kTypeAt] = '0';
+  put(kMagicAt, std::string_view("ustar\00000", 8));
+  put(kPrefixAt, prefix);
+  put(kChecksumAt, octal(uint64_t(checksum(block, false)), 6) + std::string("\0 ", 2));
+  const auto bytes = std::as_bytes(std::span(block));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace saturate

@@ -1,0 +1,85 @@
+// The tar format: POSIX.1-1988 ustar, POSIX.1-2001 pax headers ("pax Interchange Format" in the
+// standard's pax page), and GNU tar's long names and base-256 numbers (GNU tar manual, "Basic Tar
+// Format"). Everything is a multiple of 512-byte blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "saturate/env.h"
+
+namespace saturate {
+
+constexpr uint64_t kTarBlock = 512;
+
+inline uint64_t tar_padded(uint64_t bytes) {
+  return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock;
+}
+
+// One header block as it stands.
+struct TarHeader {
+  char type = '0';
+  uint64_t size = 0;  // bytes of the payload that follows
+  std::string name;   // prefix joined; up to 256 bytes
+};
+
+// Fails with kData naming `path` and `offset` where the block is not a valid header.
+TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
+                           uint64_t offset);
+
+// What a pax header changes about the member after it.
+struct PaxFields {
+  std::optional<std::string> path;
+  std::optional<uint64_t> size;
+  bool sparse = false;  // GNU.sparse.*: the payload is not the file
+};
+PaxFields parse_pax(std::string_view records, const std::string& path, uint64_t offset);
+
+// A regular file of an archive.
+struct TarMember {
+  std::string name;
+  uint64_t offset = 0;  // of the payload in the archive, bytes
+  uint64_t size = 0;    // bytes
+  char type = '0';  // '0' regular, '1' and '2' links, 'S' sparse; folders and others are left out
+};
+
+// Calls visit(member) for every file and link, in archive order. The archive must end with its end
+// marker (a block of zeros): one without it, whatever the block it was cut at, is an error. What
+// follows the marker is ignored, as by tar itself.
+class TarScanner {
+ public:
+  TarScanner(Env& env, const std::string& path);
+
+  const ReadableFile& file() const { return *file_; }
+  std::unique_ptr<ReadableFile> release() { return std::move(file_); }
+
+  // The next file or link; false at the end marker.
+  bool next(TarMember& out);
+
+ private:
+  std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
+  std::string text_at(uint64_t offset, uint64_t size);
+  void check_payload(uint64_t offset, uint64_t size) const;
+  [[noreturn]] void fail_truncated(uint64_t offset) const;
+  void refuse_compressed();
+
+  std::string path_;
+  std::unique_ptr<ReadableFile> file_;
+  uint64_t position_ = 0;          // of the next header
+  uint64_t last_size_ = 0;         // payload of the last member
+  std::vector<std::byte> window_;  // read ahead from window_start_
+  uint64_t window_start_ = 0;
+};
+
+// The ustar header of a regular file. Fails with kUsage where the name does not fit: up to 100
+// bytes after the last '/' that leaves at most 155 bytes before it.
+std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size);
+
+}  // namespace saturate

@@ -1,0 +1,128 @@
+// Walks an archive's headers. Archives of small files are read straight through in large pieces;
+// past large payloads the scan seeks, so that it reads little of the archive.
+#include <algorithm>
+
+#include "data/tar_format.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr uint64_t kSmallPayload = 32 << 10;  // below this, reading on is cheaper than seeking
+constexpr uint64_t kWindow = 1 << 20;
+constexpr uint64_t kSeekWindow = 4 << 10;  // a header, its pax header and a long name
+constexpr uint64_t kMaxMetadata = 1 << 20;
+
+constexpr const char* kDamaged = "It is truncated or damaged: fetch or create it again";
+
+bool is_zero(std::span<const std::byte, kTarBlock> block) {
+  return std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+TarScanner::TarScanner(Env& env, const std::string& path)
+    : path_(path), file_(env.open_readable(path)) {
+  refuse_compressed();
+  if (file_->size() < kTarBlock)
+    fail(ErrorKind::kData, "file is too short for a tar archive", path_, kDamaged);
+}
+
+void TarScanner::refuse_compressed() {
+  struct Compression {
+    std::string_view magic, name, command;
+  };
+  constexpr Compression kKnown[] = {
+      {std::string_view("\x1f\x8b"), "gzip", "gunzip"},
+      {std::string_view("BZh"), "bzip2", "bunzip2"},
+      {std::string_view("\xfd\x37zXZ"), "xz", "unxz"},
+      {std::string_view("\x28\xb5\x2f\xfd"), "zstd", "unzstd"},
+  };
+  const std::string text = text_at(0, std::min<uint64_t>(file_->size(), 6));
+  for (const auto& known : kKnown)
+    if (text.starts_with(known.magic))
+      fail(ErrorKind::kData,
+           "archive is compressed with " + std::string(known.name) +
+               ", so its members cannot be read in place",
+           path_, "Unpack it first: " + std::string(known.command) + " " + path_);
+}
+
+void TarScanner::fail_truncated(uint64_t offset) const {
+  fail(ErrorKind::kData,
+       "tar archive is truncated: it has " + std::to_string(file_->size()) +
+           " bytes and goes on to " + std::to_string(offset) + " at least",
+       path_, "Fetch or create it again");
+}
+
+std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
+  if (offset > file_->size() || file_->size() - offset < kTarBlock)
+    fail_truncated(offset + kTarBlock);
+  if (offset < window_start_ || offset + kTarBlock > window_start_ + window_.size()) {
+    const uint64_t want = last_size_ > kSmallPayload ? kSeekWindow : kWindow;
+    window_.resize(size_t(std::min(want, file_->size() - offset)));
+    window_start_ = offset;
+    file_->read_at(offset, window_);
+  }
+  return std::span<const std::byte, kTarBlock>(window_.data() + (offset - window_start_),
+                                               kTarBlock);
+}
+
+void TarScanner::check_payload(uint64_t offset, uint64_t size) const {
+  if (offset > file_->size() || size > file_->size() - offset) fail_truncated(offset + size);
+}
+
+std::string TarScanner::text_at(uint64_t offset, uint64_t size) {
+  if (size > kMaxMetadata)
+    fail(ErrorKind::kData,
+         "bad tar header: a name or pax header of " + std::to_string(size) + " bytes",
+         path_ + " at byte " + std::to_string(offset), kDamaged);
+  check_payload(offset, size);
+  std::string text(size, '\0');
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  if (offset >= window_start_ && offset + size <= window_start_ + window_.size())
+    std::copy_n(window_.begin() + ptrdiff_t(offset - window_start_), size, bytes.begin());
+  else
+    file_->read_at(offset, bytes);
+  return text;
+}
+
+bool TarScanner::next(TarMember& out) {
+  std::optional<std::string> name;
+  PaxFields pax;
+  while (true) {
+    const uint64_t header_at = position_;
+    const auto block = block_at(header_at);
+    if (is_zero(block)) return false;
+    TarHeader header = parse_tar_header(block, path_, header_at);
+    const uint64_t payload_at = header_at + kTarBlock;
+    const bool about_next =
+        header.type == 'L' || header.type == 'K' || header.type == 'x' || header.type == 'g';
+    // A link's size is that of its target; nothing of it is stored.
+    if (header.type == '1' || header.type == '2') header.size = 0;
+    if (!about_next && pax.size) header.size = *pax.size;
+    check_payload(payload_at, header.size);
+    last_size_ = header.size;
+    position_ = payload_at + tar_padded(header.size);
+
+    if (header.type == 'L') {
+      name = text_at(payload_at, header.size);
+      name->resize(std::min(name->find('\0'), name->size()));
+    } else if (header.type == 'x') {
+      pax = parse_pax(text_at(payload_at, header.size), path_, header_at);
+    } else if (!about_next) {
+      if (pax.path) name = pax.path;
+      if (name) header.name = *std::exchange(name, std::nullopt);
+      const bool sparse = std::exchange(pax, {}).sparse;
+      const bool folder = header.type == '0' && header.name.ends_with('/');
+      const bool wanted = std::string_view("0127S").find(header.type) != std::string_view::npos;
+      if (!wanted || folder) continue;
+      out.name = std::move(header.name);
+      out.offset = payload_at;
+      out.size = header.size;
+      out.type = sparse ? 'S' : header.type == '7' ? '0' : header.type;
+      return true;
+    }
+  }
+}
+
+}  // namespace saturate

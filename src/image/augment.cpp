@@ -1,0 +1,181 @@
+#include "saturate/augment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+// Python's round(): halves go to the even neighbour, as in the default rounding mode.
+int round_half_even(double value) {
+  return static_cast<int>(std::nearbyint(value));
+}
+
+Box centred(int image_width, int image_height, int width, int height) {
+  return {(image_width - width) / 2, (image_height - height) / 2, width, height};
+}
+
+bool takes_whole_image(CropKind kind) {
+  return kind == CropKind::kNone || kind == CropKind::kPad;
+}
+
+int draw_shift(RandomStream& random, int padding) {
+  return static_cast<int>(random.below(2 * static_cast<uint64_t>(padding) + 1)) - padding;
+}
+
+// Where index `i`, possibly outside [0, size), lies after mirroring at both ends; -1 is "nowhere".
+int padded_index(int i, int size, PadMode mode) {
+  if (i >= 0 && i < size) return i;
+  if (mode == PadMode::kZero) return -1;
+  const int period = std::max(2 * (size - 1), 1);
+  i = (i % period + period) % period;
+  return i < size ? i : period - i;
+}
+
+void copy_padded_pixels(const uint8_t* row, int width, int from, int to, PadMode mode,
+                        uint8_t* out) {
+  for (int x = from; x < to; ++x, out += 3) {
+    const int at = padded_index(x, width, mode);
+    if (at < 0) {
+      std::memset(out, 0, 3);
+    } else {
+      std::memcpy(out, row + ptrdiff_t{at} * 3, 3);
+    }
+  }
+}
+
+void flip_rows(uint8_t* pixels, int width, int height) {
+  for (int y = 0; y < height; ++y, pixels += ptrdiff_t{width} * 3) {
+    for (int left = 0, right = width - 1; left < right; ++left, --right)
+      std::swap_ranges(pixels + left * 3, pixels + left * 3 + 3, pixels + right * 3);
+  }
+}
+
+void cut_and_resize(const Image& in, const Box& box, int size, Resizer& resizer, uint8_t* out) {
+  if (box.width == size && box.height == size) {
+    crop_padded(in, box, PadMode::kZero, out);
+  } else {
+    resizer.resize(in, box, size, size, out);
+  }
+}
+
+}  // namespace
+
+Box random_resized_crop(RandomStream& random, int width, int height, double scale_min,
+                        double scale_max, double ratio_min, double ratio_max) {
+  const double area = double(width) * height;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double target = area * random.uniform(scale_min, scale_max);
+    const double ratio = std::exp(random.uniform(std::log(ratio_min), std::log(ratio_max)));
+    const int w = round_half_even(std::sqrt(target * ratio));
+    const int h = round_half_even(std::sqrt(target / ratio));
+    if (w <= 0 || w > width || h <= 0 || h > height) continue;
+    const int y = static_cast<int>(random.below(static_cast<uint64_t>(height - h + 1)));
+    const int x = static_cast<int>(random.below(static_cast<uint64_t>(width - w + 1)));
+    return {x, y, w, h};
+  }
+  int w = width, h = height;
+  const double ratio = double(width) / height;
+  if (ratio < ratio_min) h = round_half_even(w / ratio_min);
+  if (ratio > ratio_max) w = round_half_even(h * ratio_max);
+  // torchvision lets rounding and extreme ratios make an empty or overlarge box; this does not.
+  return centred(width, height, std::clamp(w, 1, width), std::clamp(h, 1, height));
+}
+
+SampleTransform draw_transform(const AugmentOptions& options, RandomStream& random, int width,
+                               int height) {
+  SampleTransform transform = eval_transform(options, width, height);
+  if (options.crop == CropKind::kRandomResized)
+    transform.crop = random_resized_crop(random, width, height, options.scale_min,
+                                         options.scale_max, options.ratio_min, options.ratio_max);
+  if (options.crop == CropKind::kPad) {
+    transform.shift_y = draw_shift(random, options.padding);
+    transform.shift_x = draw_shift(random, options.padding);
+  }
+  transform.flip = random.bernoulli(options.flip);
+  return transform;
+}
+
+SampleTransform eval_transform(const AugmentOptions& options, int width, int height) {
+  SampleTransform transform;
+  transform.crop = {0, 0, width, height};
+  if (takes_whole_image(options.crop)) return transform;
+  const int shorter = std::min(width, height);
+  const int side = std::clamp(round_half_even(shorter / options.eval_resize), 1, shorter);
+  transform.crop = centred(width, height, side, side);
+  return transform;
+}
+
+void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out) {
+  // Columns [inside, outside) of the box lie in the image.
+  const int inside = std::clamp(-box.x, 0, box.width);
+  const int outside = std::clamp(in.width - box.x, inside, box.width);
+  const size_t row_bytes = size_t(box.width) * 3;
+  for (int y = 0; y < box.height; ++y, out += row_bytes) {
+    const int source_y = padded_index(box.y + y, in.height, mode);
+    if (source_y < 0) {
+      std::memset(out, 0, row_bytes);
+      continue;
+    }
+    const uint8_t* row = in.row(source_y);
+    copy_padded_pixels(row, in.width, box.x, box.x + inside, mode, out);
+    if (outside > inside)
+      std::memcpy(out + ptrdiff_t{inside} * 3, row + ptrdiff_t{box.x + inside} * 3,
+                  size_t(outside - inside) * 3);
+    copy_padded_pixels(row, in.width, box.x + outside, box.x + box.width, mode,
+                       out + ptrdiff_t{outside} * 3);
+  }
+}
+
+void apply_transform(const AugmentOptions& options, const SampleTransform& transform,
+                     const Image& in, Resizer& resizer, uint8_t* out) {
+  const int size = options.size;
+  if (transform.shift_x == 0 && transform.shift_y == 0) {
+    cut_and_resize(in, transform.crop, size, resizer, out);
+  } else {
+    Image& resized = resizer.scratch();
+    resized.resize(size, size);
+    cut_and_resize(in, transform.crop, size, resizer, resized.pixels.data());
+    crop_padded(resized, {transform.shift_x, transform.shift_y, size, size}, options.pad_mode, out);
+  }
+  if (transform.flip) flip_rows(out, size, size);
+}
+
+Normalize make_normalize(const AugmentOptions& options) {
+  const auto check = [](bool right, const char* key, const char* what) {
+    if (!right)
+      fail(ErrorKind::kUsage, what, key,
+           "Give three values, for red, green and blue, those of std positive");
+  };
+  check(options.mean.size() == 3, "augment.mean", "not three values");
+  check(options.std.size() == 3, "augment.std", "not three values");
+  Normalize normalize{};
+  for (size_t c = 0; c < 3; ++c) {
+    check(options.std[c] > 0, "augment.std", "a value is not positive");
+    normalize.scale[c] = static_cast<float>(1 / (255 * options.std[c]));
+    normalize.shift[c] = static_cast<float>(-options.mean[c] / options.std[c]);
+  }
+  return normalize;
+}
+
+void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out) {
+  // The three factors repeated over eight pixels, so that the compiler sees plain arrays.
+  constexpr size_t kBlock = 24;
+  float scale[kBlock], shift[kBlock];
+  for (size_t i = 0; i < kBlock; ++i) {
+    scale[i] = normalize.scale[i % 3];
+    shift[i] = normalize.shift[i % 3];
+  }
+  size_t at = 0;
+  for (; at + kBlock <= in.size(); at += kBlock) {
+    for (size_t i = 0; i < kBlock; ++i)
+      out[at + i] = normalize_value(in[at + i], scale[i], shift[i]);
+  }
+  for (; at < in.size(); ++at)
+    out[at] = normalize_value(in[at], normalize.scale[at % 3], normalize.shift[at % 3]);
+}
+
+}  // namespace saturate

@@ -1,0 +1,114 @@
+#include "image/exif.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace saturate {
+namespace {
+
+// Bounds-checked integers of either byte order; a read outside gives nothing.
+class TiffReader {
+ public:
+  explicit TiffReader(std::span<const std::byte> bytes) : bytes_(bytes) {
+    if (bytes.size() < 8 || bytes[0] != bytes[1]) return;
+    const char order = static_cast<char>(bytes[0]);
+    little_ = order == 'I';
+    valid_ = (little_ || order == 'M') && read(2, 2) == 42u;
+  }
+  bool valid() const { return valid_; }
+
+  std::optional<uint32_t> read(size_t offset, size_t width) const {
+    if (offset > bytes_.size() || bytes_.size() - offset < width) return std::nullopt;
+    uint32_t value = 0;
+    for (size_t i = 0; i < width; ++i) {
+      const size_t at = little_ ? offset + width - 1 - i : offset + i;
+      value = value << 8 | static_cast<uint32_t>(bytes_[at]);
+    }
+    return value;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  bool little_ = false;
+  bool valid_ = false;
+};
+
+}  // namespace
+
+std::optional<int> exif_orientation(std::span<const std::byte> tiff) {
+  constexpr uint32_t kOrientation = 0x0112;
+  const TiffReader reader(tiff);
+  if (!reader.valid()) return std::nullopt;
+  const size_t directory = *reader.read(4, 4);
+  const uint32_t entries = reader.read(directory, 2).value_or(0);
+  for (uint32_t i = 0; i < entries; ++i) {
+    // An entry: tag (2 bytes), type (2), count (4), value left-aligned in 4.
+    const size_t entry = directory + 2 + size_t(i) * 12;
+    const auto tag = reader.read(entry, 2);
+    if (!tag) return std::nullopt;
+    if (*tag != kOrientation) continue;
+    const auto type = reader.read(entry + 2, 2);
+    if (reader.read(entry + 4, 4) != 1u) return std::nullopt;
+    const size_t width = type == 1u ? 1 : type == 3u ? 2 : type == 4u ? 4 : 0;
+    const auto value = reader.read(entry + 8, width);
+    if (width == 0 || !value || *value < 1 || *value > 8) return std::nullopt;
+    return static_cast<int>(*value);
+  }
+  return std::nullopt;
+}
+
+std::optional<int> xmp_orientation(std::string_view packet) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  for (size_t at = packet.find(kName); at != packet.npos; at = packet.find(kName, at + 1)) {
+    std::string_view rest = packet.substr(at + kName.size());
+    if (rest.starts_with("=\"")) {
+      rest.remove_prefix(2);
+    } else if (rest.starts_with(">")) {
+      rest.remove_prefix(1);
+    } else {
+      continue;
+    }
+    if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9') return rest[0] - '0';
+  }
+  return std::nullopt;
+}
+
+void apply_orientation(const Image& in, int orientation, Image& out) {
+  const ptrdiff_t w = in.width, h = in.height;
+  // The source pixel of the upper left corner, and its moves per step right and down.
+  ptrdiff_t start = 0, right = 1, down = w;
+  switch (orientation) {
+    case 2:
+      start = w - 1, right = -1, down = w;
+      break;
+    case 3:
+      start = w * h - 1, right = -1, down = -w;
+      break;
+    case 4:
+      start = (h - 1) * w, right = 1, down = -w;
+      break;
+    case 5:
+      start = 0, right = w, down = 1;
+      break;
+    case 6:
+      start = (h - 1) * w, right = -w, down = 1;
+      break;
+    case 7:
+      start = w * h - 1, right = -w, down = -1;
+      break;
+    case 8:
+      start = w - 1, right = w, down = -1;
+      break;
+    default:
+      break;
+  }
+  const bool exchanged = exchanges_axes(orientation);
+  out.resize(exchanged ? in.height : in.width, exchanged ? in.width : in.height);
+  uint8_t* to = out.pixels.data();
+  for (ptrdiff_t y = 0; y < out.height; ++y) {
+    for (ptrdiff_t x = 0; x < out.width; ++x, to += 3)
+      std::memcpy(to, in.pixels.data() + (start + y * down + x * right) * 3, 3);
+  }
+}
+
+}  // namespace saturate

@@ -1,0 +1,171 @@
+#include "image/jpeg_decoder.h"
+
+#include <jerror.h>
+
+#include <algorithm>
+#include <new>
+#include <string_view>
+
+#include "image/exif.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kMarkerApp1 = JPEG_APP0 + 1;
+// A progressive image of thousands of tiny scans costs hours; encoders write about ten.
+constexpr int kMaxScans = 500;
+constexpr std::string_view kExifPrefix{"Exif\0\0", 6};
+constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
+
+// Warnings that leave every pixel as the encoder meant it.
+bool is_harmless(int message) {
+  switch (message) {
+    case JWRN_ADOBE_XFORM:
+    case JWRN_EXTRANEOUS_DATA:
+    case JWRN_JFIF_MAJOR:
+    case JWRN_NOT_SEQUENTIAL:
+    case JWRN_TOO_MUCH_DATA:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Adobe stores inks inverted, and Pillow takes every CMYK JPEG for Adobe's; `row` is thus 255 -
+// ink. Pillow's cmyk2rgb on the inks (libImaging/Convert.c): k' - ink * k' / 255, rounded, k' = 255
+// - K.
+void inverted_cmyk_to_rgb(const uint8_t* row, int width, uint8_t* out) {
+  for (int x = 0; x < width; ++x, row += 4, out += 3) {
+    const int k = row[3];
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - row[c]) * k + 128;
+      out[c] = static_cast<uint8_t>(k - (((product >> 8) + product) >> 8));
+    }
+  }
+}
+
+}  // namespace
+
+void JpegDecoder::on_error(j_common_ptr info) {
+  std::longjmp(reinterpret_cast<Errors*>(info->err)->jump, 1);
+}
+
+void JpegDecoder::on_message(j_common_ptr info, int level) {
+  if (level < 0 && !is_harmless(info->err->msg_code)) on_error(info);
+}
+
+void JpegDecoder::on_progress(j_common_ptr info) {
+  if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
+  info->err->msg_code = JERR_BAD_PROGRESSION;
+  on_error(info);
+}
+
+template <class Body>
+bool JpegDecoder::guarded(const Body& body) {
+  if (setjmp(errors_.jump) != 0) return false;
+  body();
+  return true;
+}
+
+JpegDecoder::JpegDecoder() {
+  info_.err = jpeg_std_error(&errors_.base);
+  errors_.base.error_exit = on_error;
+  errors_.base.emit_message = on_message;
+  progress_.progress_monitor = on_progress;
+  const bool created = guarded([this] {
+    jpeg_create_decompress(&info_);
+    jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
+  });
+  if (!created) throw std::bad_alloc();
+  info_.progress = &progress_;
+}
+
+JpegDecoder::~JpegDecoder() {
+  jpeg_destroy_decompress(&info_);
+}
+
+void JpegDecoder::close() {
+  jpeg_abort_decompress(&info_);
+}
+
+void JpegDecoder::report(const std::string& where) {
+  const int code = errors_.base.msg_code;
+  if (code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
+  if (code == JWRN_JPEG_EOF || code == JERR_INPUT_EOF) fail_image("JPEG data is truncated", where);
+  if (code == JERR_BAD_PROGRESSION && info_.input_scan_number > kMaxScans)
+    fail_image("JPEG has more than " + std::to_string(kMaxScans) + " scans", where);
+  char text[JMSG_LENGTH_MAX];
+  errors_.base.format_message(reinterpret_cast<j_common_ptr>(&info_), text);
+  fail_image("JPEG data is corrupt or of an unsupported kind: " + std::string(text), where);
+}
+
+CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where) {
+  close();
+  const bool ok = guarded([&] {
+    jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+    jpeg_read_header(&info_, TRUE);
+  });
+  if (!ok) report(where);
+  orientation_ = find_orientation();
+  return {static_cast<int>(info_.image_width), static_cast<int>(info_.image_height),
+          info_.num_components, orientation_};
+}
+
+int JpegDecoder::find_orientation() const {
+  std::optional<int> from_xmp;
+  bool exif_seen = false;
+  for (auto* marker = info_.marker_list; marker != nullptr; marker = marker->next) {
+    const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
+    if (data.starts_with(kExifPrefix) && !exif_seen) {
+      exif_seen = true;
+      const auto tiff = data.substr(kExifPrefix.size());
+      const auto found = exif_orientation(std::as_bytes(std::span(tiff)));
+      if (found) return *found;
+    } else if (data.starts_with(kXmpPrefix)) {
+      from_xmp = xmp_orientation(data.substr(kXmpPrefix.size()));
+    }
+  }
+  return from_xmp.value_or(1);
+}
+
+int JpegDecoder::read(const std::string& where, Image& out) {
+  const int components = info_.num_components;
+  if (components != 1 && components != 3 && components != 4)
+    fail_image("JPEG has " + std::to_string(components) + " components, not 1, 3 or 4", where);
+  const bool cmyk = components == 4;
+  info_.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
+  info_.dct_method = JDCT_ISLOW;
+  info_.do_fancy_upsampling = TRUE;
+  const int width = static_cast<int>(info_.image_width);
+  out.resize(width, static_cast<int>(info_.image_height));
+  if (cmyk) cmyk_row_.resize(size_t(width) * 4);
+  const bool ok = guarded([&] {
+    jpeg_start_decompress(&info_);
+    cmyk ? read_cmyk(out) : read_rgb(out);
+    jpeg_finish_decompress(&info_);
+  });
+  if (!ok) report(where);
+  return orientation_;
+}
+
+void JpegDecoder::read_rgb(Image& out) {
+  constexpr int kRows = 16;
+  while (info_.output_scanline < info_.output_height) {
+    const int next = static_cast<int>(info_.output_scanline);
+    const int count = std::min(kRows, out.height - next);
+    JSAMPROW rows[kRows];
+    for (int i = 0; i < count; ++i) rows[i] = out.row(next + i);
+    jpeg_read_scanlines(&info_, rows, static_cast<JDIMENSION>(count));
+  }
+}
+
+void JpegDecoder::read_cmyk(Image& out) {
+  JSAMPROW row = cmyk_row_.data();
+  while (info_.output_scanline < info_.output_height) {
+    uint8_t* to = out.row(static_cast<int>(info_.output_scanline));
+    jpeg_read_scanlines(&info_, &row, 1);
+    inverted_cmyk_to_rgb(row, out.width, to);
+  }
+}
+
+}  // namespace saturate

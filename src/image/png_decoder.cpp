@@ -1,0 +1,100 @@
+#include "image/png_decoder.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "image/exif.h"
+
+namespace saturate {
+
+void PngDecoder::on_error(png_structp png, png_const_charp message) {
+  auto* self = static_cast<PngDecoder*>(png_get_error_ptr(png));
+  std::snprintf(self->message_, sizeof(self->message_), "%s", message);
+  std::longjmp(self->jump_, 1);
+}
+
+void PngDecoder::on_read(png_structp png, png_bytep out, size_t count) {
+  auto* self = static_cast<PngDecoder*>(png_get_io_ptr(png));
+  if (count > self->rest_.size()) {
+    self->truncated_ = true;
+    png_error(png, "end of data");
+  }
+  std::memcpy(out, self->rest_.data(), count);
+  self->rest_ = self->rest_.subspan(count);
+}
+
+template <class Body>
+bool PngDecoder::guarded(const Body& body) {
+  if (setjmp(jump_) != 0) return false;
+  body();
+  return true;
+}
+
+void PngDecoder::close() {
+  if (png_ != nullptr) png_destroy_read_struct(&png_, &info_, nullptr);
+}
+
+void PngDecoder::report(const std::string& where) {
+  if (truncated_) fail_image("PNG data is truncated", where);
+  fail_image("PNG data is corrupt or of an unsupported kind: " + std::string(message_), where);
+}
+
+CodecHeader PngDecoder::open(std::span<const std::byte> bytes, const std::string& where) {
+  close();
+  rest_ = bytes;
+  truncated_ = false;
+  message_[0] = '\0';
+  const bool ok = guarded([&] {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
+    if (png_ != nullptr) info_ = png_create_info_struct(png_);
+    if (info_ == nullptr) return;
+    png_set_read_fn(png_, this, on_read);
+    // The decoder's own limit on pixels applies instead.
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_read_info(png_, info_);
+  });
+  if (!ok) report(where);
+  if (info_ == nullptr) throw std::bad_alloc();
+  const bool palette = png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE;
+  return {static_cast<int>(png_get_image_width(png_, info_)),
+          static_cast<int>(png_get_image_height(png_, info_)),
+          palette ? 3 : png_get_channels(png_, info_), find_orientation()};
+}
+
+int PngDecoder::find_orientation() {
+  png_uint_32 size = 0;
+  png_bytep data = nullptr;
+  if (png_get_eXIf_1(png_, info_, &size, &data) == 0) return 1;
+  return exif_orientation(std::as_bytes(std::span(data, size))).value_or(1);
+}
+
+// Alpha, also that of tRNS, is dropped and not blended, as Pillow's convert("RGB") does.
+void PngDecoder::set_rgb_output() {
+  png_set_strip_16(png_);
+  png_set_palette_to_rgb(png_);
+  png_set_expand_gray_1_2_4_to_8(png_);
+  png_set_gray_to_rgb(png_);
+  png_set_strip_alpha(png_);
+  png_set_interlace_handling(png_);
+  png_read_update_info(png_, info_);
+  if (png_get_rowbytes(png_, info_) != size_t(png_get_image_width(png_, info_)) * 3)
+    png_error(png_, "rows are not RGB");
+}
+
+int PngDecoder::read(const std::string& where, Image& out) {
+  out.resize(static_cast<int>(png_get_image_width(png_, info_)),
+             static_cast<int>(png_get_image_height(png_, info_)));
+  rows_.resize(static_cast<size_t>(out.height));
+  for (int y = 0; y < out.height; ++y) rows_[static_cast<size_t>(y)] = out.row(y);
+  const bool ok = guarded([&] {
+    set_rgb_output();
+    png_read_image(png_, rows_.data());
+    png_read_end(png_, info_);
+  });
+  if (!ok) report(where);
+  return find_orientation();
+}
+
+}  // namespace saturate

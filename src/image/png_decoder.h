@@ -1,0 +1,50 @@
+#pragma once
+
+#include <png.h>
+
+#include <csetjmp>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "image/codec.h"
+
+namespace saturate {
+
+// open() then read(), or open() alone; `bytes` must live until then. libpng has no way to reuse a
+// reader, so each image makes one.
+class PngDecoder {
+ public:
+  PngDecoder() = default;
+  ~PngDecoder() { close(); }
+  PngDecoder(const PngDecoder&) = delete;
+  PngDecoder& operator=(const PngDecoder&) = delete;
+
+  CodecHeader open(std::span<const std::byte> bytes, const std::string& where);
+  // Pixels as stored, before orientation. Returns the orientation, known only now where the eXIf
+  // chunk follows the pixels.
+  int read(const std::string& where, Image& out);
+  void close();
+
+ private:
+  [[noreturn]] static void on_error(png_structp png, png_const_charp message);
+  static void on_warning(png_structp, png_const_charp) {}
+  static void on_read(png_structp png, png_bytep out, size_t count);
+
+  template <class Body>
+  bool guarded(const Body& body);
+  [[noreturn]] void report(const std::string& where);
+  int find_orientation();
+  void set_rgb_output();
+
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  std::jmp_buf jump_{};
+  std::span<const std::byte> rest_;  // bytes libpng has not read
+  bool truncated_ = false;
+  char message_[128] = {};
+  std::vector<png_bytep> rows_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,28 @@
+// The model factories behind the table in models.cpp. They may assume what make_model() checked:
+// positive width, classes and size.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+
+#include "saturate/model.h"
+
+namespace saturate {
+
+std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape);
+
+// Fails with kUsage where `shape.size` is under `least`.
+void require_size(const ModelOptions& options, const ImageShape& shape, int least);
+
+// A number of channels multiplied by model.width, at least 1.
+inline int64_t scaled(int64_t channels, double width) {
+  return std::max<int64_t>(1, std::llround(double(channels) * width));
+}
+
+}  // namespace saturate

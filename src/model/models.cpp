@@ -1,0 +1,47 @@
+// The table of models.
+#include <array>
+#include <cmath>
+
+#include "model/factories.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr std::array<RegistryEntry<ModelFactory>, 5> kModels{{
+    {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
+    {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
+     make_simple_cnn},
+    {"resnet9", "a residual network of nine layers for 32x32 images, fast on a CPU", make_resnet9},
+    {"resnet18", "torchvision's ResNet-18, ImageNet stem", make_resnet18},
+    {"resnet50", "torchvision's ResNet-50, ImageNet stem", make_resnet50},
+}};
+
+}  // namespace
+
+std::span<const RegistryEntry<ModelFactory>> models() {
+  return kModels;
+}
+
+void require_size(const ModelOptions& options, const ImageShape& shape, int least) {
+  if (shape.size >= least) return;
+  fail(ErrorKind::kUsage,
+       options.name + " needs images of at least " + std::to_string(least) + " pixels, not " +
+           std::to_string(shape.size),
+       "augment.size", "Raise augment.size, or choose another model.name");
+}
+
+std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape) {
+  const auto& entry = find_entry(models(), options.name, "model.name");
+  if (shape.classes < 1)
+    fail(ErrorKind::kUsage,
+         "a model needs at least one class, not " + std::to_string(shape.classes), "model.classes",
+         "Set model.classes to the number of classes in the data");
+  if (!std::isfinite(options.width) || options.width <= 0)
+    fail(ErrorKind::kUsage, "the width must be positive, not " + std::to_string(options.width),
+         "model.width", "Set model.width to a number above 0, such as 1.0");
+  require_size(options, shape, 1);
+  return entry.make(options, shape);
+}
+
+}  // namespace saturate

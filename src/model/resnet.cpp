@@ -1,0 +1,131 @@
+// ResNet-18 and ResNet-50 (https://arxiv.org/abs/1512.03385) as torchvision defines them: the same
+// names, and the same order of construction, so that the same seed gives the same weights.
+#include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/max_pool2d.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <array>
+
+#include "model/factories.h"
+#include "model/module_model.h"
+
+namespace saturate {
+namespace {
+
+namespace nn = torch::nn;
+
+nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
+  const auto options =
+      nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false);
+  return nn::Conv2d(options);
+}
+
+enum class BlockKind { kBasic, kBottleneck };
+
+int64_t expansion(BlockKind kind) {
+  return kind == BlockKind::kBasic ? 1 : 4;
+}
+
+// relu(convolutions(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes.
+// A bottleneck strides in its 3x3 convolution ("ResNet V1.5"), a basic block in its first.
+class BlockImpl : public nn::Module {
+ public:
+  BlockImpl(BlockKind kind, int64_t in, int64_t planes, int64_t stride) {
+    const int64_t out = planes * expansion(kind);
+    nn::Sequential shortcut{nullptr};
+    if (stride != 1 || in != out)
+      shortcut = nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out));
+    if (kind == BlockKind::kBasic) {
+      add(conv(in, planes, 3, stride), planes);
+      add(conv(planes, planes, 3, 1), planes);
+    } else {
+      add(conv(in, planes, 1, 1), planes);
+      add(conv(planes, planes, 3, stride), planes);
+      add(conv(planes, out, 1, 1), out);
+    }
+    if (shortcut) downsample_ = register_module("downsample", shortcut);
+  }
+
+  at::Tensor forward(const at::Tensor& x) {  // [N, in, H, W] to [N, out, H / stride, W / stride]
+    at::Tensor y = x;
+    for (size_t i = 0; i < convs_.size(); ++i) {
+      y = norms_[i](convs_[i](y));
+      if (i + 1 < convs_.size()) y.relu_();
+    }
+    y += downsample_ ? downsample_->forward(x) : x;
+    return y.relu_();
+  }
+
+ private:
+  void add(const nn::Conv2d& convolution, int64_t channels) {
+    const std::string number = std::to_string(convs_.size() + 1);
+    convs_.push_back(register_module("conv" + number, convolution));
+    norms_.push_back(register_module("bn" + number, nn::BatchNorm2d(channels)));
+  }
+
+  std::vector<nn::Conv2d> convs_;
+  std::vector<nn::BatchNorm2d> norms_;
+  nn::Sequential downsample_{nullptr};
+};
+TORCH_MODULE(Block);
+
+class ResNet : public nn::Module {
+ public:
+  ResNet(BlockKind kind, const std::array<int, 4>& depths, double width, int64_t classes) {
+    int64_t channels = scaled(64, width);
+    conv1_ = register_module(
+        "conv1", nn::Conv2d(nn::Conv2dOptions(3, channels, 7).stride(2).padding(3).bias(false)));
+    bn1_ = register_module("bn1", nn::BatchNorm2d(channels));
+    for (size_t stage = 0; stage < depths.size(); ++stage) {
+      const int64_t planes = scaled(int64_t(64) << stage, width);
+      nn::Sequential layer;
+      for (int i = 0; i < depths[stage]; ++i) {
+        layer->push_back(Block(kind, channels, planes, stage > 0 && i == 0 ? 2 : 1));
+        channels = planes * expansion(kind);
+      }
+      layers_.push_back(register_module("layer" + std::to_string(stage + 1), layer));
+    }
+    fc_ = register_module("fc", nn::Linear(channels, classes));
+    initialise();
+  }
+
+  at::Tensor forward(const at::Tensor& images) {  // [N, 3, H, W] to [N, classes]
+    at::Tensor x = bn1_(conv1_(images)).relu_();
+    x = at::max_pool2d(x, 3, /*stride=*/2, /*padding=*/1);
+    for (auto& layer : layers_) x = layer->forward(x);
+    return fc_(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+  }
+
+ private:
+  // BatchNorm starts at weight 1 and bias 0 already.
+  void initialise() {
+    // Not itself: there is no shared_ptr to it yet.
+    for (const auto& module : modules(/*include_self=*/false)) {
+      if (auto* convolution = module->as<nn::Conv2d>())
+        nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
+    }
+  }
+
+  nn::Conv2d conv1_{nullptr};
+  nn::BatchNorm2d bn1_{nullptr};
+  std::vector<nn::Sequential> layers_;
+  nn::Linear fc_{nullptr};
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape) {
+  return make_module_model<ResNet>(BlockKind::kBasic, std::array{2, 2, 2, 2}, options.width,
+                                   shape.classes);
+}
+
+std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape) {
+  return make_module_model<ResNet>(BlockKind::kBottleneck, std::array{3, 4, 6, 3}, options.width,
+                                   shape.classes);
+}
+
+}  // namespace saturate

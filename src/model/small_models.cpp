@@ -1,0 +1,56 @@
+// Networks small enough for demonstrations and tests.
+#include <ATen/ops/max_pool2d.h>
+#include <torch/nn/modules/linear.h>
+
+#include "model/conv_norm.h"
+#include "model/factories.h"
+#include "model/module_model.h"
+
+namespace saturate {
+namespace {
+
+class Mlp : public torch::nn::Module {
+ public:
+  Mlp(int64_t inputs, int64_t hidden, int64_t classes)
+      : fc1_(register_module("fc1", torch::nn::Linear(inputs, hidden))),
+        fc2_(register_module("fc2", torch::nn::Linear(hidden, classes))) {}
+
+  // Flattened in NCHW order whatever the memory format.
+  at::Tensor forward(const at::Tensor& images) { return fc2_(fc1_(images.flatten(1)).relu_()); }
+
+ private:
+  torch::nn::Linear fc1_, fc2_;
+};
+
+class SimpleCnn : public torch::nn::Module {
+ public:
+  SimpleCnn(double width, int64_t classes)
+      : conv1_(register_module("conv1", ConvNorm(3, scaled(32, width)))),
+        conv2_(register_module("conv2", ConvNorm(scaled(32, width), scaled(64, width)))),
+        conv3_(register_module("conv3", ConvNorm(scaled(64, width), scaled(128, width)))),
+        fc_(register_module("fc", torch::nn::Linear(scaled(128, width), classes))) {}
+
+  at::Tensor forward(const at::Tensor& images) {  // [N, 3, H, W] to [N, classes]
+    at::Tensor x = at::max_pool2d(conv1_(images), 2);
+    x = at::max_pool2d(conv2_(x), 2);
+    return fc_(conv3_(x).mean({2, 3}));
+  }
+
+ private:
+  ConvNorm conv1_, conv2_, conv3_;
+  torch::nn::Linear fc_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& shape) {
+  return make_module_model<Mlp>(int64_t(3) * shape.size * shape.size, scaled(128, options.width),
+                                shape.classes);
+}
+
+std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape) {
+  require_size(options, shape, 4);
+  return make_module_model<SimpleCnn>(options.width, shape.classes);
+}
+
+}  // namespace saturate

@@ -1,0 +1,91 @@
+#include "run/setup.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "saturate/image.h"
+#include "saturate/thread_pool.h"
+#include "saturate/train_step.h"
+
+namespace saturate {
+
+at::Device resolve_device(const std::string& name) {
+  const bool has_gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
+  if (name == "cpu" || (name == "auto" && !has_gpu)) return at::kCPU;
+  if (!has_gpu)
+    fail(ErrorKind::kUsage, "there is no GPU that this build can use", "train.device",
+         "Set train.device=cpu; `saturate env` tells what was found");
+  return at::Device(at::kCUDA, 0);
+}
+
+namespace {
+
+int first_image_side(const Dataset& data) {
+  Sample sample;
+  data.read(0, sample);
+  const ImageInfo info = Decoder().probe(sample.bytes, sample.name);
+  return std::min(info.width, info.height);
+}
+
+}  // namespace
+
+Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
+  const int classes = int(data.classes().size());
+  if (recipe.model.classes == 0) recipe.model.classes = classes;
+  if (recipe.model.classes < classes)
+    fail(ErrorKind::kUsage,
+         fmt::format("model.classes is {}, but the training source has {} classes",
+                     recipe.model.classes, classes),
+         recipe.data.source, "Leave model.classes out to take as many as there are");
+  if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data);
+  if (recipe.data.threads == 0) recipe.data.threads = available_cores();
+  if (recipe.train.threads == 0) recipe.train.threads = available_cores();
+  if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
+  recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
+  recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+  const size_t batch = size_t(recipe.train.batch);
+  if (batch > 1 && !recipe.train.drop_last && data.size() % batch == 1)
+    fail(ErrorKind::kUsage,
+         fmt::format("{} images in batches of {} leave a last batch of one image, which BatchNorm "
+                     "cannot train on",
+                     data.size(), batch),
+         "train.batch", "Set train.drop_last=true, or choose another train.batch");
+  return recipe;
+}
+
+LoaderOptions train_loader_options(const Recipe& recipe) {
+  LoaderOptions options;
+  options.batch = size_t(recipe.train.batch);
+  options.threads = recipe.data.threads;
+  options.prefetch = recipe.data.prefetch;
+  options.shuffle = recipe.data.shuffle;
+  options.drop_last = recipe.train.drop_last;
+  options.on_error = recipe.data.on_error;
+  options.seed = recipe.seed;
+  return options;
+}
+
+LoaderOptions eval_loader_options(const Recipe& recipe) {
+  LoaderOptions options = train_loader_options(recipe);
+  options.batch = size_t(recipe.train.eval_batch);
+  options.shuffle = false;
+  options.drop_last = false;
+  options.train = false;
+  return options;
+}
+
+void require_same_classes(const std::vector<std::string>& expected,
+                          const std::vector<std::string>& found, const std::string& source) {
+  for (const auto& name : found)
+    if (std::find(expected.begin(), expected.end(), name) == expected.end())
+      fail(ErrorKind::kData, "class \"" + name + "\" is unknown to the training data", source,
+           "Give a source with the same class names");
+  for (const auto& name : expected)
+    if (std::find(found.begin(), found.end(), name) == found.end())
+      fail(ErrorKind::kData, "class \"" + name + "\" of the training data is missing", source,
+           "Give a source with the same class names");
+}
+
+}  // namespace saturate

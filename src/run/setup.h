@@ -1,0 +1,31 @@
+// What a run is made of, resolved from its recipe.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "saturate/dataset.h"
+#include "saturate/env.h"
+#include "saturate/loader.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+// "cpu", "cuda" or "auto" to a device; fails with kUsage where there is no such GPU.
+at::Device resolve_device(const std::string& name);
+
+// Replaces every "auto" of the recipe by what this machine and this data make of it: threads,
+// augment.size (from the first image), model.classes, precision. Fails with kUsage or kData.
+Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
+
+// Settings of the training and the evaluation loader.
+LoaderOptions train_loader_options(const Recipe& recipe);
+LoaderOptions eval_loader_options(const Recipe& recipe);
+
+// Fails with kData, naming `source`, unless both lists are the same.
+void require_same_classes(const std::vector<std::string>& expected,
+                          const std::vector<std::string>& found, const std::string& source);
+
+}  // namespace saturate

@@ -1,0 +1,69 @@
+#include "saturate/metrics.h"
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
+
+namespace saturate {
+namespace {
+
+using nlohmann::ordered_json;
+
+template <class T>
+ordered_json or_null(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json(nullptr);
+}
+
+// The complete lines of a file that belong to steps up to `last_step`.
+std::string lines_until(const std::string& text, int64_t last_step) {
+  std::istringstream in(text);
+  std::string kept, line;
+  while (std::getline(in, line)) {
+    if (in.eof()) break;  // no newline: cut short by a crash
+    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (record.is_object() && record.value("step", int64_t{0}) <= last_step &&
+        record.value("kind", "") != "end")
+      kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string to_json_line(const MetricsRecord& record) {
+  ordered_json phases = nullptr;
+  if (record.phases) {
+    phases = ordered_json::object();
+    for (int i = 0; i < kPhaseCount; ++i)
+      phases[std::string(phase_name(Phase(i)))] = record.phases->seconds[size_t(i)];
+  }
+  const ordered_json json = {{"kind", record.kind},
+                             {"step", record.step},
+                             {"epoch", record.epoch},
+                             {"samples", record.samples},
+                             {"time_s", record.time_s},
+                             {"loss", or_null(record.loss)},
+                             {"accuracy", or_null(record.accuracy)},
+                             {"accuracy5", or_null(record.accuracy5)},
+                             {"lr", or_null(record.lr)},
+                             {"images_per_s", or_null(record.images_per_s)},
+                             {"phases", phases},
+                             {"memory_peak_bytes", or_null(record.memory_peak_bytes)}};
+  return json.dump();
+}
+
+MetricsWriter::MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step) {
+  if (env.exists(path)) {
+    const auto bytes = read_file(env, path);
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    write_atomically(env, path, lines_until(text, keep_until_step));
+  }
+  file_ = env.open_appendable(path);
+}
+
+void MetricsWriter::write(const MetricsRecord& record) {
+  const std::string line = to_json_line(record) + "\n";
+  file_->append(std::as_bytes(std::span(line)));
+}
+
+}  // namespace saturate

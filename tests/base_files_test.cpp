@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "saturate/env.h"
+#include "saturate/fault_env.h"
+#include "saturate/registry.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::read_text;
+using testing::TempDir;
+using testing::write_file;
+
+TEST(Error, IsOneLineOfWhatWhereAndRemedy) {
+  const Error error =
+      error_of([] { fail(ErrorKind::kData, "bad\nthing", "a\tb\x7f.jpg", "Try again"); });
+  EXPECT_STREQ(error.what(), "bad?thing (a?b?.jpg). Try again");
+  EXPECT_EQ(error.reason(), "bad\nthing");
+  EXPECT_EQ(error.exit_code(), 3);
+  EXPECT_NE(std::string(error.thrown_at().file_name()).find("base_files_test"), std::string::npos);
+}
+
+TEST(Registry, NamesTheNearestEntry) {
+  const std::string known[] = {"train.batch", "train.epochs", "optimizer.lr"};
+  EXPECT_EQ(nearest_name("train.bacth", known), "train.batch");
+  EXPECT_EQ(nearest_name("optimizer.rl", known), "optimizer.lr");
+  EXPECT_EQ(nearest_name("zzz", known), "");
+  EXPECT_EQ(suggest("trian.epochs", known), "Did you mean \"train.epochs\"?");
+  EXPECT_EQ(suggest("zzz", known), "Known: train.batch, train.epochs, optimizer.lr");
+}
+
+TEST(Registry, UnknownNameIsAUsageError) {
+  constexpr RegistryEntry<int> kTable[] = {{"alpha", "first", 1}, {"beta", "second", 2}};
+  const std::span<const RegistryEntry<int>> table = kTable;
+  EXPECT_EQ(find_entry(table, "beta", "x").make, 2);
+  const Error error = error_of([&] { find_entry(table, "betta", "model.name"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_STREQ(error.what(), "unknown name \"betta\" (model.name). Did you mean \"beta\"?");
+}
+
+TEST(PosixEnv, WritesAppendsReadsListsRenamesRemoves) {
+  const TempDir dir;
+  Env& env = Env::posix();
+  env.make_directories(dir / "a/b/c");
+  env.make_directories(dir / "a/b/c");
+  const std::string path = dir / "a/file";
+  for (bool append : {false, true}) {
+    const auto file = append ? env.open_appendable(path) : env.open_writable(path);
+    file->append(std::as_bytes(std::span("hello", 5)));
+    file->sync();
+    file->close();
+  }
+  EXPECT_EQ(testing::to_text(read_file(env, path)), "hellohello");
+  const auto file = env.open_readable(path);
+  EXPECT_EQ(file->size(), 10u);
+  std::byte part[3];
+  file->read_at(4, part);
+  EXPECT_EQ(testing::to_text(part), "ohe");
+
+  const auto entries = env.list(dir / "a");
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].name, "b");
+  EXPECT_TRUE(entries[0].is_directory);
+  EXPECT_EQ(entries[1].name, "file");
+  EXPECT_FALSE(entries[1].is_directory);
+
+  env.rename(path, dir / "moved");
+  EXPECT_FALSE(env.exists(path));
+  EXPECT_TRUE(env.exists(dir / "moved"));
+  env.sync_directory(dir.path());
+  env.remove(dir / "moved");
+  env.remove(dir / "moved");
+  EXPECT_FALSE(env.exists(dir / "moved"));
+}
+
+TEST(PosixEnv, FailuresNamePathAndReason) {
+  const TempDir dir;
+  Env& env = Env::posix();
+  const Error missing = error_of([&] { env.open_readable(dir / "nothing"); });
+  EXPECT_EQ(missing.kind(), ErrorKind::kData);
+  EXPECT_EQ(missing.where(), dir / "nothing");
+  EXPECT_NE(missing.reason().find("No such file"), std::string::npos);
+  EXPECT_EQ(error_of([&] { env.open_readable(dir.path()); }).kind(), ErrorKind::kData);
+  EXPECT_EQ(error_of([&] { env.list(dir / "nothing"); }).kind(), ErrorKind::kData);
+  EXPECT_EQ(error_of([&] { env.open_writable(dir / "no/file"); }).kind(), ErrorKind::kRun);
+  EXPECT_EQ(error_of([&] { env.rename(dir / "no", dir / "yes"); }).kind(), ErrorKind::kRun);
+
+  write_file(dir / "short", "abc");
+  std::byte four[4];
+  const auto file = env.open_readable(dir / "short");
+  EXPECT_EQ(error_of([&] { file->read_at(0, four); }).kind(), ErrorKind::kData);
+}
+
+TEST(PosixEnv, ClockIsMonotonic) {
+  Env& env = Env::posix();
+  const int64_t before = env.now_ns();
+  env.sleep_ns(1000);
+  EXPECT_GE(env.now_ns(), before + 1000);
+}
+
+// A failure before the rename leaves the old file, one after it the new file, never a mixture; the
+// temporary file is gone either way.
+TEST(WriteAtomically, FailureOfAnyOperationKeepsAWholeFile) {
+  const TempDir dir;
+  const std::string path = dir / "state";
+  const std::string old_text(5000, 'o'), new_text(7000, 'n');
+  uint64_t operations = 0;
+  {
+    FaultEnv env(Env::posix());
+    write_atomically(env, path, old_text);
+    operations = env.count({});
+    EXPECT_EQ(env.count({FileOp::kSync, {}}), 1u);
+    EXPECT_EQ(env.count({FileOp::kSyncDirectory, dir.path()}), 1u);
+  }
+  ASSERT_EQ(operations, 6u);  // create, write, sync, close, rename, sync folder
+  for (uint64_t k = 0; k < operations; ++k) {
+    write_file(path, old_text);
+    FaultEnv env(Env::posix());
+    env.inject({.match = {}, .skip = k, .times = 1, .error = ENOSPC, .written = 1234});
+    const Error error = error_of([&] { write_atomically(env, path, new_text); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+    EXPECT_NE(error.reason().find("No space left on device"), std::string::npos);
+    const bool renamed = k == operations - 1;
+    EXPECT_EQ(read_text(path), renamed ? new_text : old_text) << "operation " << k;
+    EXPECT_EQ(env.list(dir.path()).size(), 1u) << "operation " << k;
+  }
+}
+
+TEST(FaultEnv, ShortWriteReachesTheFile) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  env.inject({.match = {FileOp::kWrite, "log"}, .skip = 1, .error = EIO, .written = 2});
+  const auto file = env.open_writable(dir / "log");
+  const auto text = std::as_bytes(std::span("abcd", 4));
+  file->append(text);
+  EXPECT_THROW(file->append(text), Error);
+  EXPECT_THROW(file->append(text), Error);
+  file->close();
+  EXPECT_EQ(read_text(dir / "log"), "abcdabab");
+  const auto other = env.open_writable(dir / "other");
+  other->append(text);  // the rule is about another path
+}
+
+TEST(FaultEnv, ReadFailuresAreDataErrors) {
+  const TempDir dir;
+  write_file(dir / "f", "abc");
+  FaultEnv env(Env::posix());
+  env.inject({.match = {FileOp::kRead, ""}, .times = 1, .error = EIO});
+  EXPECT_EQ(error_of([&] { read_file(env, dir / "f"); }).kind(), ErrorKind::kData);
+  EXPECT_EQ(read_file(env, dir / "f").size(), 3u);
+  env.inject({.match = {FileOp::kOpen, ""}, .error = EMFILE});
+  EXPECT_EQ(error_of([&] { read_file(env, dir / "f"); }).kind(), ErrorKind::kData);
+  env.clear();
+  EXPECT_EQ(read_file(env, dir / "f").size(), 3u);
+}
+
+TEST(FaultEnv, DelaysAdvanceAFakeClock) {
+  const TempDir dir;
+  write_file(dir / "f", "abc");
+  FaultEnv env(Env::posix());
+  env.use_fake_clock(5);
+  env.delay({FileOp::kRead, ""}, 1'000'000'000, 1'000'000'000);
+  read_file(env, dir / "f");
+  EXPECT_EQ(env.now_ns(), 1'000'000'005);
+  env.sleep_ns(7);
+  EXPECT_EQ(env.now_ns(), 1'000'000'012);
+}
+
+}  // namespace
+}  // namespace saturate

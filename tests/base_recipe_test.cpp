@@ -1,0 +1,126 @@
+// The option table: parsing, overrides, errors, saving, and the documents generated from it.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/option_row.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kMinimal = "[data]\nsource = \"synth:\"\n";
+
+std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_recipe(text, "r.toml", overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Recipe, SavedTextReadsBackToTheSameRecipe) {
+  const Recipe recipe = parse_recipe(
+      "seed = 7\n[data]\nsource = \"tar:a \\\"b\\\" \\\\ \\u00e9.tar\"\non_error = \"skip\"\n"
+      "[augment]\nmean = [0.1, 2, 0.3]\n[optimizer]\nlr = 1e-5\n[train]\nepochs = 3\n",
+      "r.toml");
+  EXPECT_EQ(recipe.data.on_error, OnError::kSkip);
+  EXPECT_EQ(recipe.augment.mean, (std::vector<double>{0.1, 2, 0.3}));
+  const std::string saved = to_toml(recipe);
+  const Recipe again = parse_recipe(saved, "saved.toml");
+  for (const auto& row : option_table()) EXPECT_EQ(row.get(recipe), row.get(again)) << row.key;
+  EXPECT_EQ(saved, to_toml(again));
+}
+
+TEST(Recipe, EveryRowStoresWhatItIsGiven) {
+  const Recipe defaults;
+  for (const auto& row : option_table()) {
+    Recipe recipe;
+    OptionValue value = row.get(defaults);
+    if (auto* flag = std::get_if<bool>(&value)) *flag = !*flag;
+    if (auto* text = std::get_if<std::string>(&value); text && row.type == "text") *text = "other";
+    if (auto* list = std::get_if<std::vector<double>>(&value)) (*list)[0] = 0.75;
+    row.set(recipe, value, "test");
+    EXPECT_EQ(row.get(recipe), value) << row.key;
+    for (const auto& other : option_table())
+      if (other.key != row.key) EXPECT_EQ(other.get(recipe), other.get(defaults)) << other.key;
+  }
+}
+
+TEST(Recipe, OverridesWinAndNeedNoQuotes) {
+  const Recipe recipe =
+      parse_recipe(kMinimal, "r.toml",
+                   std::vector<std::string>{"data.source=folder:a=b,c", "train.batch=64",
+                                            "model.name=\"mlp\"", "augment.std=[1, 2, 3]",
+                                            "train.channels_last=false"});
+  EXPECT_EQ(recipe.data.source, "folder:a=b,c");
+  EXPECT_EQ(recipe.train.batch, 64);
+  EXPECT_EQ(recipe.model.name, "mlp");
+  EXPECT_EQ(recipe.augment.std, (std::vector<double>{1, 2, 3}));
+  EXPECT_FALSE(recipe.train.channels_last);
+}
+
+TEST(Recipe, AnUnknownKeyNamesTheNearestOne) {
+  EXPECT_EQ(error_of("[train]\nbatchs = 3\n"),
+            "unknown key train.batchs (r.toml:2). Did you mean train.batch?");
+  EXPECT_EQ(error_of(kMinimal, {"optimiser.lr=1"}),
+            "unknown key optimiser.lr (--set optimiser.lr=1). Did you mean optimizer.lr?");
+  EXPECT_NE(error_of("[trian]\nbatch = 3\n").find("unknown section [trian]"), std::string::npos);
+}
+
+TEST(Recipe, AValueOutOfRangeNamesKeyAndRange) {
+  EXPECT_EQ(error_of("[train]\nbatch = 0\n"),
+            "train.batch is out of range: 0 (r.toml:2). Give 1 to 1048576");
+  EXPECT_EQ(error_of(kMinimal, {"train.epochs=-1"}),
+            "train.epochs is out of range: -1 (--set train.epochs=-1). Give above 0");
+  EXPECT_NE(error_of(kMinimal, {"train.epochs=nan"}).find("out of range"), std::string::npos);
+}
+
+TEST(Recipe, AValueOfAnotherTypeIsRefused) {
+  EXPECT_NE(error_of("[train]\nbatch = \"many\"\n").find("must be an integer"), std::string::npos);
+  EXPECT_NE(error_of("[train]\nbatch = 2.5\n").find("must be an integer"), std::string::npos);
+  EXPECT_NE(error_of("[augment]\nmean = [1, 2]\n").find("list of 3"), std::string::npos);
+  EXPECT_NE(error_of("[data]\non_error = \"skipp\"\n").find("Did you mean \"skip\"?"),
+            std::string::npos);
+  EXPECT_NE(error_of("[train]\nbatch = 1979-05-27\n").find("train.batch"), std::string::npos);
+}
+
+TEST(Recipe, BrokenTomlNamesTheLine) {
+  EXPECT_NE(error_of("seed = 1\n[data\n").find("(r.toml:2)"), std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.batch=["}).find("--set train.batch=["), std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.batch"}).find("no value"), std::string::npos);
+}
+
+TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
+  EXPECT_NE(error_of("").find("data.source is missing"), std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"augment.scale_min=0.9", "augment.scale_max=0.5"})
+                .find("above augment.scale_max"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
+            std::string::npos);
+}
+
+TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
+  std::ifstream file(SATURATE_SOURCE_DIR "/docs/recipe.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), recipe_markdown())
+      << "run: build/saturate list options --markdown > docs/recipe.md";
+}
+
+TEST(Recipe, RecipesThatShipAreValid) {
+  for (const char* name : {"demo", "cifar10", "cifar10-quick", "imagenet-sample"})
+    EXPECT_NO_THROW(load_recipe(Env::posix(),
+                                std::string(SATURATE_SOURCE_DIR "/recipes/") + name + ".toml"))
+        << name;
+}
+
+}  // namespace
+}  // namespace saturate

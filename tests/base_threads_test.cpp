@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "saturate/queue.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+using std::chrono_literals::operator""s;
+using std::chrono_literals::operator""ms;
+
+TEST(BoundedQueue, KeepsOrder) {
+  BoundedQueue<int> queue(4);
+  for (int i = 0; i < 4; ++i) ASSERT_EQ(queue.push(int{i}, 1s), QueueResult::kOk);
+  for (int i = 0, value = -1; i < 4; ++i) {
+    ASSERT_EQ(queue.pop(value, 1s), QueueResult::kOk);
+    EXPECT_EQ(value, i);
+  }
+}
+
+TEST(BoundedQueue, TimesOutFullAndEmpty) {
+  BoundedQueue<std::unique_ptr<int>> queue(1);
+  std::unique_ptr<int> value;
+  EXPECT_EQ(queue.pop(value, 1ms), QueueResult::kTimeout);
+  ASSERT_EQ(queue.push(std::make_unique<int>(1), 1s), QueueResult::kOk);
+  auto refused = std::make_unique<int>(2);
+  EXPECT_EQ(queue.push(std::move(refused), 1ms), QueueResult::kTimeout);
+  ASSERT_TRUE(refused);  // not moved from
+  EXPECT_EQ(*refused, 2);
+}
+
+TEST(BoundedQueue, DrainsAfterClose) {
+  BoundedQueue<int> queue(4);
+  queue.push(7, 1s);
+  queue.close();
+  int value = 0;
+  EXPECT_EQ(queue.push(8, 1s), QueueResult::kClosed);
+  EXPECT_EQ(queue.pop(value, 1s), QueueResult::kOk);
+  EXPECT_EQ(value, 7);
+  EXPECT_EQ(queue.pop(value, 1s), QueueResult::kClosed);
+}
+
+TEST(BoundedQueue, CloseWakesBlockedThreads) {
+  BoundedQueue<int> queue(1);
+  queue.push(0, 1s);
+  std::thread producer([&] { EXPECT_EQ(queue.push(1, 60s), QueueResult::kClosed); });
+  queue.close();
+  producer.join();
+}
+
+TEST(BoundedQueue, PassesEveryItemOnceBetweenManyThreads) {
+  BoundedQueue<int> queue(3);
+  constexpr int kItems = 2000;
+  std::atomic<int> next{0};
+  std::atomic<int64_t> sum{0};
+  std::vector<std::thread> producers, consumers;
+  for (int t = 0; t < 3; ++t) {
+    producers.emplace_back([&] {
+      for (int i; (i = next++) < kItems;) queue.push(std::move(i), 60s);
+    });
+    consumers.emplace_back([&] {
+      for (int value = 0; queue.pop(value, 60s) == QueueResult::kOk;) sum += value;
+    });
+  }
+  for (auto& thread : producers) thread.join();
+  queue.close();
+  for (auto& thread : consumers) thread.join();
+  EXPECT_EQ(sum, int64_t{kItems} * (kItems - 1) / 2);
+}
+
+TEST(ThreadPool, RunsEveryTask) {
+  ThreadPool pool(3, "test");
+  EXPECT_EQ(pool.size(), 3);
+  std::atomic<int> done{0};
+  for (int i = 0; i < 500; ++i) pool.submit([&] { ++done; });
+  pool.wait_idle();
+  EXPECT_EQ(done, 500);
+}
+
+TEST(ThreadPool, OneThreadKeepsTheOrder) {
+  ThreadPool pool(1, "test");
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) pool.submit([&order, i] { order.push_back(i); });
+  pool.wait_idle();
+  std::vector<int> expected(100);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(order, expected);
+}
+
+TEST(ThreadPool, DestructorDropsTasksNotStarted) {
+  std::atomic<bool> entered{false}, release{false};
+  std::atomic<int> later{0};
+  {
+    ThreadPool pool(1, "test");
+    pool.submit([&] {
+      entered = true;
+      while (!release) std::this_thread::yield();
+    });
+    for (int i = 0; i < 10; ++i) pool.submit([&] { ++later; });
+    while (!entered) std::this_thread::yield();
+    EXPECT_EQ(later, 0);
+    release = true;
+  }
+  EXPECT_LE(later, 10);
+}
+
+TEST(ParallelFor, CallsEachIndexOnce) {
+  for (int threads : {1, 2, 5}) {
+    std::vector<std::atomic<int>> calls(1000);
+    parallel_for(calls.size(), threads, [&](size_t i) { ++calls[i]; });
+    for (auto& count : calls) ASSERT_EQ(count, 1);
+  }
+  parallel_for(0, 4, [](size_t) { FAIL(); });
+}
+
+TEST(ParallelFor, RethrowsTheFirstErrorByIndex) {
+  for (int threads : {1, 2, 8})
+    for (int round = 0; round < 20; ++round) try {
+        parallel_for(200, threads, [](size_t i) {
+          // The lowest bad index takes longest to fail.
+          if (i == 50) std::this_thread::sleep_for(1ms);
+          if (i >= 50) throw std::runtime_error(std::to_string(i));
+        });
+        FAIL();
+      } catch (const std::runtime_error& error) {
+        ASSERT_STREQ(error.what(), "50");
+      }
+}
+
+TEST(AvailableCores, IsAtLeastOne) {
+  EXPECT_GE(available_cores(), 1);
+}
+
+}  // namespace
+}  // namespace saturate

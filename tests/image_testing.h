@@ -1,0 +1,48 @@
+// What the tests of the image room share.
+#pragma once
+
+#include <zlib.h>
+
+#include <cstdint>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/image.h"
+
+namespace saturate::testing {
+
+inline std::string golden(const std::string& name) {
+  return std::string(SATURATE_SOURCE_DIR) + "/tests/goldens/image/" + name;
+}
+
+inline std::vector<std::byte> golden_input(const std::string& name) {
+  return read_file(Env::posix(), golden("inputs/" + name));
+}
+
+inline Image decoded_input(const std::string& name) {
+  Image image;
+  Decoder().decode(golden_input(name), name, image);
+  return image;
+}
+
+// The lines of a golden text file, each ready for >>.
+inline std::vector<std::istringstream> golden_lines(const std::string& name) {
+  std::ifstream file(golden(name));
+  std::vector<std::istringstream> lines;
+  for (std::string line; std::getline(file, line);) lines.emplace_back(line);
+  return lines;
+}
+
+// As Python's zlib.crc32, in eight hexadecimal digits.
+inline std::string crc(std::span<const uint8_t> bytes) {
+  char text[9];
+  const auto value = crc32(0, bytes.data(), static_cast<uInt>(bytes.size()));
+  std::snprintf(text, sizeof text, "%08x", static_cast<unsigned>(value));
+  return text;
+}
+
+}  // namespace saturate::testing

@@ -1,0 +1,131 @@
+// What every model in the table has to do.
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+
+#include "saturate/error.h"
+#include "saturate/model.h"
+#include "saturate/optimizer.h"
+
+namespace saturate {
+namespace {
+
+std::unique_ptr<Model> make(const std::string& name, double width = 1,
+                            ImageShape shape = {10, 32}) {
+  ModelOptions options;
+  options.name = name;
+  options.width = width;
+  return make_model(options, shape);
+}
+
+class EveryModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryModel, GivesLogitsAndGradients) {
+  const auto model = make(GetParam(), 0.25);
+  model->set_training(true);
+  const at::Tensor logits = model->forward(at::randn({2, 3, 32, 32}));
+  EXPECT_EQ(logits.sizes(), (std::vector<int64_t>{2, 10}));
+  logits.sum().backward();
+  for (const auto& [name, tensor] : model->parameters())
+    EXPECT_TRUE(tensor.grad().defined()) << name;
+}
+
+TEST_P(EveryModel, ChannelsLastChangesTheLayoutOnly) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(1);
+  const auto model = make(GetParam(), 0.25);
+  model->set_training(false);
+  const at::Tensor images = at::randn({2, 3, 32, 32});
+  const auto handles = model->parameters();
+  const at::Tensor before = model->forward(images);
+  model->to(at::kCPU, true);
+  const at::Tensor after = model->forward(images.contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(at::allclose(before, after, 1e-4, 1e-5));
+  for (const auto& [name, tensor] : handles) {
+    if (tensor.dim() == 4) {
+      EXPECT_TRUE(tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) << name;
+    }
+  }
+  for (const auto& named : handles) named.tensor.zero_();
+  const at::Tensor zeroed = model->forward(images);
+  EXPECT_FALSE(zeroed.any().item<bool>());
+}
+
+TEST_P(EveryModel, EvaluationChangesNoBuffer) {
+  const at::NoGradGuard no_grad;
+  const auto model = make(GetParam(), 0.25);
+  const auto snapshot = [&] {
+    std::vector<at::Tensor> copies;
+    for (const auto& named : model->buffers()) copies.push_back(named.tensor.clone());
+    return copies;
+  };
+  const auto before = snapshot();
+  model->set_training(false);
+  model->forward(at::randn({2, 3, 32, 32}));
+  const auto evaluated = snapshot();
+  model->set_training(true);
+  model->forward(at::randn({2, 3, 32, 32}));
+  const auto trained = snapshot();
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(at::equal(before[i], evaluated[i]));
+    EXPECT_FALSE(at::equal(before[i], trained[i]));
+  }
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : models()) names.emplace_back(entry.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Model, EveryModel, ::testing::ValuesIn(model_names()),
+                         [](const auto& tested) { return tested.param; });
+
+TEST(Model, SmallNetworkLearnsEightImages) {
+  at::manual_seed(2);
+  const auto model = make("simple_cnn", 0.25);
+  OptimizerOptions options;
+  options.lr = 0.05;
+  const auto optimizer =
+      make_optimizer(options, make_parameter_groups(options, model->parameters()));
+  const at::Tensor images = at::randn({8, 3, 32, 32}), labels = at::arange(8);
+  model->set_training(true);
+  double loss = 0;
+  for (int step = 0; step < 40; ++step) {
+    optimizer->zero_grad();
+    const at::Tensor value = at::cross_entropy_loss(model->forward(images), labels);
+    value.backward();
+    optimizer->step(options.lr);
+    loss = value.item<double>();
+  }
+  EXPECT_LT(loss, 0.1);
+}
+
+void expect_usage_error(const std::string& name, double width, ImageShape shape,
+                        const std::string& where) {
+  try {
+    make(name, width, shape);
+    ADD_FAILURE() << where;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_EQ(error.where(), where);
+    EXPECT_FALSE(error.remedy().empty());
+  }
+}
+
+TEST(Model, ImpossibleOptionsAreUsageErrors) {
+  expect_usage_error("resnet19", 1, {10, 32}, "model.name");
+  expect_usage_error("mlp", 1, {0, 32}, "model.classes");
+  expect_usage_error("mlp", 1, {10, 0}, "augment.size");
+  expect_usage_error("simple_cnn", 1, {10, 3}, "augment.size");
+  expect_usage_error("resnet9", 1, {10, 7}, "augment.size");
+  expect_usage_error("resnet18", 0, {10, 32}, "model.width");
+}
+
+}  // namespace
+}  // namespace saturate

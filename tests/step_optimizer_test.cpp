@@ -1,0 +1,234 @@
+// Optimizers against torch.optim with fused=True (tests/oracles/optimizer_goldens.py).
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "saturate/optimizer.h"
+#include "saturate/safetensors.h"
+#include "tests/formula.h"
+
+namespace saturate {
+namespace {
+
+using testing::symmetric;
+
+const std::vector<std::pair<std::string, std::vector<int64_t>>> kShapes{
+    {"conv", {8, 3, 3, 3}}, {"fc", {5, 37}}, {"late", {7, 3}}, {"bn", {19}}, {"bias", {1}}};
+
+std::vector<NamedTensor> make_parameters() {
+  std::vector<NamedTensor> parameters;
+  for (const auto& [name, shape] : kShapes)
+    parameters.push_back({name, symmetric(name, shape, 1).requires_grad_()});
+  return parameters;
+}
+
+bool has_gradient(const std::string& name, int step) {
+  if (name == "late") return step >= 10;
+  return name != "bn" || step % 3 != 1;
+}
+
+void run_steps(Optimizer& optimizer, const std::vector<NamedTensor>& parameters, int from, int to) {
+  at::set_num_threads(1);  // threads waiting for such small tensors only slow a busy machine down
+  for (int step = from; step < to; ++step) {
+    optimizer.zero_grad();
+    for (const auto& [name, tensor] : parameters) {
+      if (!has_gradient(name, step)) continue;
+      const std::string key = name + ".grad." + std::to_string(step);
+      tensor.mutable_grad() = symmetric(key, tensor.sizes(), 0.5);
+    }
+    optimizer.step(0.01 * (1 + step % 7));
+  }
+}
+
+std::unique_ptr<Optimizer> optimizer_for(const OptimizerOptions& options,
+                                         const std::vector<NamedTensor>& parameters) {
+  return make_optimizer(options, make_parameter_groups(options, parameters));
+}
+
+// The parameters' values and the optimizer's state, by name.
+std::map<std::string, at::Tensor> everything(Optimizer& optimizer,
+                                             const std::vector<NamedTensor>& parameters) {
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : parameters) tensors[name] = tensor.detach();
+  for (const auto& [name, tensor] : optimizer.state()) tensors[name] = tensor;
+  return tensors;
+}
+
+void expect_equal(const std::map<std::string, at::Tensor>& actual,
+                  const std::map<std::string, at::Tensor>& expected) {
+  EXPECT_EQ(actual.size(), expected.size());
+  for (const auto& [name, tensor] : expected) {
+    ASSERT_TRUE(actual.contains(name)) << name;
+    EXPECT_TRUE(at::equal(actual.at(name), tensor)) << name;
+  }
+}
+
+OptimizerOptions adamw() {
+  OptimizerOptions options;
+  options.name = "adamw";
+  options.weight_decay = 1e-2;
+  options.beta2 = 0.95;
+  return options;
+}
+
+void expect_golden(const std::string& file, const OptimizerOptions& options) {
+  const std::string capability = at::get_cpu_capability() == "DEFAULT" ? ".default" : ".avx2";
+  std::map<std::string, at::Tensor> golden;
+  for (const auto& [name, tensor] :
+       read_safetensors(Env::posix(), SATURATE_SOURCE_DIR "/tests/goldens/step/" + file +
+                                          capability + ".safetensors")
+           .tensors)
+    golden[name] = tensor;
+  const auto parameters = make_parameters();
+  const auto optimizer = optimizer_for(options, parameters);
+  run_steps(*optimizer, parameters, 0, 100);
+  expect_equal(everything(*optimizer, parameters), golden);
+}
+
+TEST(Optimizer, NesterovIsBitEqualToTorch) {
+  expect_golden("sgd_nesterov", {});
+}
+
+TEST(Optimizer, MomentumIsBitEqualToTorch) {
+  OptimizerOptions options;
+  options.nesterov = false;
+  expect_golden("sgd_momentum", options);
+}
+
+TEST(Optimizer, PlainSgdIsBitEqualToTorch) {
+  OptimizerOptions options;
+  options.momentum = 0;
+  expect_golden("sgd_plain", options);
+}
+
+TEST(Optimizer, AdamWIsBitEqualToTorch) {
+  expect_golden("adamw", adamw());
+}
+
+class Resume : public ::testing::TestWithParam<OptimizerOptions> {};
+
+// At step 5 "late" has no state of its own yet.
+TEST_P(Resume, ContinuesBitEqually) {
+  for (const int stop : {0, 5, 40}) {
+    const auto straight = make_parameters(), stopped = make_parameters();
+    const auto whole = optimizer_for(GetParam(), straight);
+    run_steps(*whole, straight, 0, 60);
+
+    const auto before = optimizer_for(GetParam(), stopped);
+    run_steps(*before, stopped, 0, stop);
+    const auto after = optimizer_for(GetParam(), stopped);
+    after->load_state(before->state());
+    run_steps(*after, stopped, stop, 60);
+    expect_equal(everything(*after, stopped), everything(*whole, straight));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, Resume, ::testing::Values(OptimizerOptions{}, adamw()),
+                         [](const auto& tested) { return tested.param.name; });
+
+TEST(Optimizer, LoadedStateIsACopy) {
+  const auto parameters = make_parameters();
+  const auto first = optimizer_for({}, parameters), second = optimizer_for({}, parameters);
+  run_steps(*first, parameters, 0, 1);
+  second->load_state(first->state());
+  EXPECT_FALSE(second->state()[0].tensor.is_same(first->state()[0].tensor));
+  EXPECT_TRUE(at::equal(second->state()[0].tensor, first->state()[0].tensor));
+}
+
+// A gradient and loaded state in another layout than the parameter's would be walked wrongly.
+TEST(Optimizer, LayoutsMayDiffer) {
+  auto rows = make_parameters(), last = make_parameters();
+  rows.resize(1), last.resize(1);
+  last[0].tensor.set_data(last[0].tensor.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  const auto contiguous = optimizer_for(adamw(), rows);
+  run_steps(*contiguous, rows, 0, 3);
+  const auto channels_last = optimizer_for(adamw(), last);
+  run_steps(*channels_last, last, 0, 3);
+  EXPECT_TRUE(at::equal(rows[0].tensor, last[0].tensor));
+
+  channels_last->load_state(contiguous->state());
+  run_steps(*contiguous, rows, 3, 6);
+  run_steps(*channels_last, last, 3, 6);
+  EXPECT_TRUE(at::equal(rows[0].tensor, last[0].tensor));
+}
+
+TEST(Optimizer, NormAndBiasDoNotDecayUnlessAsked) {
+  OptimizerOptions options;
+  options.weight_decay = 0.25;
+  const auto split = make_parameter_groups(options, make_parameters());
+  ASSERT_EQ(split.size(), 2u);
+  EXPECT_EQ(split[0].parameters.size(), 3u);
+  EXPECT_EQ(split[0].weight_decay, 0.25);
+  EXPECT_EQ(split[1].parameters.size(), 2u);
+  EXPECT_EQ(split[1].weight_decay, 0);
+  options.decay_norm_and_bias = true;
+  EXPECT_EQ(make_parameter_groups(options, make_parameters()).size(), 1u);
+}
+
+TEST(Optimizer, ParametersWithoutGradientAreLeftAlone) {
+  const auto parameters = make_parameters();
+  const at::Tensor before = parameters[0].tensor.detach().clone();
+  const auto optimizer = optimizer_for({}, parameters);
+  optimizer->step(1);
+  parameters[1].tensor.mutable_grad() = at::ones_like(parameters[1].tensor);
+  optimizer->step(1);
+  EXPECT_TRUE(at::equal(parameters[0].tensor, before));
+  optimizer->zero_grad();
+  EXPECT_FALSE(parameters[1].tensor.grad().defined());
+}
+
+void expect_refused(std::vector<NamedTensor> state, const std::string& reason) {
+  const auto parameters = make_parameters();
+  const auto optimizer = optimizer_for({}, parameters);
+  try {
+    optimizer->load_state(state);
+    ADD_FAILURE() << reason;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+    EXPECT_NE(error.reason().find(reason), std::string::npos) << error.reason();
+  }
+  // Nothing was taken over.
+  EXPECT_FALSE(optimizer->state()[0].tensor.any().item<bool>());
+}
+
+TEST(Optimizer, StateThatDoesNotFitIsRefused) {
+  const auto parameters = make_parameters();
+  const auto optimizer = optimizer_for({}, parameters);
+  run_steps(*optimizer, parameters, 0, 1);
+  const auto state = optimizer->state();
+
+  auto changed = state;
+  changed.pop_back();
+  expect_refused(changed, "missing");
+  changed = state;
+  changed.push_back({"other.momentum", state[0].tensor});
+  expect_refused(changed, "unknown");
+  changed = state;
+  changed.push_back(state[0]);
+  expect_refused(changed, "twice");
+  changed = state;
+  changed.back().tensor = at::empty({2}, at::kFloat);
+  expect_refused(changed, "another shape");
+  changed = state;
+  changed.back().tensor = changed.back().tensor.to(at::kDouble);
+  expect_refused(changed, "another type");
+}
+
+TEST(Optimizer, UnknownNameIsAUsageError) {
+  OptimizerOptions options;
+  options.name = "adam";
+  try {
+    make_optimizer(options, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_EQ(error.where(), "optimizer.name");
+  }
+}
+
+}  // namespace
+}  // namespace saturate

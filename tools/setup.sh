@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Installs what a build needs and is missing: Debian packages, and LibTorch out of the PyPI wheel.
+#   tools/setup.sh [--dev] [--cpu|--full]
+# --dev adds clang-format and clang-tidy. --full fetches LibTorch with its GPU libraries (4.7 GB),
+# --cpu without them (1.3 GB); without either, the machine's NVIDIA driver decides. LibTorch goes to
+# ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+version=2.11.0
+packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip python3-venv
+  libjpeg62-turbo-dev libpng-dev zlib1g-dev libfmt-dev libcli11-dev libtomlplusplus-dev
+  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: error: $*" >&2; exit 1; }
+
+set=
+for arg in "$@"; do
+  case $arg in
+    --dev) packages+=(clang-format clang-tidy-16) ;;
+    --cpu) set=cpu ;;
+    --full) set=full ;;
+    *) fail "unknown option $arg. Try tools/setup.sh [--dev] [--cpu|--full]" ;;
+  esac
+done
+
+has_nvidia_driver() {
+  [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1 ||
+    PATH=$PATH:/sbin ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '
+}
+# A LibTorch chosen by hand is taken as it is.
+[ -z "${SATURATE_TORCH_DIR:-}" ] || set=cpu
+[ -n "$set" ] || { if has_nvidia_driver; then set=full; else set=cpu; fi; }
+
+missing_packages() {
+  comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
+    <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null |
+      sed -n 's/^installed //p' | sort)
+}
+
+find_torch() { if [ $set = full ]; then tools/find_torch.sh --full; else tools/find_torch.sh; fi; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo DEBIAN_FRONTEND=noninteractive "$@"; fi
+}
+
+apt_install() {
+  as_root apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=600 "$@"
+}
+
+install_packages() {
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    fail "these Debian packages are missing, and there is neither root nor sudo: $*"
+  say "installing $# packages with apt: $*"
+  # Package lists may be absent or out of date, so a refusal is followed by one update.
+  { apt_install "$@" || { as_root apt-get update -q && apt_install "$@"; }; } >"$scratch/apt" 2>&1 || {
+    tail -n 15 "$scratch/apt" >&2
+    fail "apt could not install them (its last lines are above)"
+  }
+}
+
+# The folder appears under its name only when whole; .complete is what find_torch.sh looks for.
+fetch_torch() {
+  local dir=$cache/torch-$version-$set need_gb=3 wheels=("torch==$version")
+  if [ $set = cpu ]; then
+    wheels=(--no-deps "${wheels[@]}" nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96)
+  else
+    need_gb=11
+  fi
+  [ "$(df --output=avail -B1G "$cache" | tail -n 1)" -ge $need_gb ] ||
+    fail "LibTorch needs $need_gb GB free in $cache. Free some, or set SATURATE_DEPS elsewhere"
+  local python=/usr/bin/python3 progress=(--quiet)
+  [ -x $python ] || python=python3
+  [ ! -t 1 ] || progress=()
+  say "fetching LibTorch $version ($set set) from PyPI into $dir"
+  rm -rf "$dir.tmp" "$dir"
+  TMPDIR=$scratch $python -m pip install "${progress[@]}" --no-input --no-cache-dir \
+    --disable-pip-version-check --root-user-action=ignore --target "$dir.tmp" "${wheels[@]}" ||
+    fail "pip could not fetch LibTorch (its message is above). Run again, or set SATURATE_TORCH_DIR"
+  touch "$dir.tmp/.complete"
+  mv "$dir.tmp" "$dir"
+}
+
+command -v dpkg-query >/dev/null ||
+  fail "this is not Debian. Install by hand what these packages hold: ${packages[*]}"
+if [ -z "$(missing_packages)" ] && torch=$(find_torch 2>/dev/null); then
+  say "all there (LibTorch in $torch)"
+  exit 0
+fi
+
+# One at a time: whoever waits for the lock finds the work done.
+cache=${SATURATE_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/saturate}
+mkdir -p "$cache" || fail "cannot write $cache. Set SATURATE_DEPS to a folder of yours"
+exec 9>"$cache/.lock"
+flock -n 9 || { say "waiting for another setup"; flock 9; }
+scratch=$cache/setup.tmp
+rm -rf "$scratch"
+mkdir "$scratch"
+trap 'rm -rf "$scratch"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+
+mapfile -t missing < <(missing_packages)
+[ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
+torch=$(find_torch) || {
+  [ -z "${SATURATE_TORCH_DIR:-}" ] || fail "set SATURATE_TORCH_DIR to a LibTorch $version, or unset it"
+  fetch_torch
+  torch=$(find_torch) || fail "the LibTorch fetched does not load: ldd says what it lacks"
+}
+say "ready (LibTorch in $torch)"
