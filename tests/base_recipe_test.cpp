@@ -47,17 +47,18 @@ TEST(Recipe, EveryRowStoresWhatItIsGiven) {
     if (auto* list = std::get_if<std::vector<double>>(&value)) (*list)[0] = 0.75;
     row.set(recipe, value, "test");
     EXPECT_EQ(row.get(recipe), value) << row.key;
-    for (const auto& other : option_table())
-      if (other.key != row.key) EXPECT_EQ(other.get(recipe), other.get(defaults)) << other.key;
+    for (const auto& other : option_table()) {
+      if (other.key == row.key) continue;
+      EXPECT_EQ(other.get(recipe), other.get(defaults)) << other.key;
+    }
   }
 }
 
 TEST(Recipe, OverridesWinAndNeedNoQuotes) {
-  const Recipe recipe =
-      parse_recipe(kMinimal, "r.toml",
-                   std::vector<std::string>{"data.source=folder:a=b,c", "train.batch=64",
-                                            "model.name=\"mlp\"", "augment.std=[1, 2, 3]",
-                                            "train.channels_last=false"});
+  const Recipe recipe = parse_recipe(
+      kMinimal, "r.toml",
+      std::vector<std::string>{"data.source=folder:a=b,c", "train.batch=64", "model.name=\"mlp\"",
+                               "augment.std=[1, 2, 3]", "train.channels_last=false"});
   EXPECT_EQ(recipe.data.source, "folder:a=b,c");
   EXPECT_EQ(recipe.train.batch, 64);
   EXPECT_EQ(recipe.model.name, "mlp");
@@ -117,8 +118,8 @@ TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
 
 TEST(Recipe, RecipesThatShipAreValid) {
   for (const char* name : {"demo", "cifar10", "cifar10-quick", "imagenet-sample"})
-    EXPECT_NO_THROW(load_recipe(Env::posix(),
-                                std::string(SATURATE_SOURCE_DIR "/recipes/") + name + ".toml"))
+    EXPECT_NO_THROW(
+        load_recipe(Env::posix(), std::string(SATURATE_SOURCE_DIR "/recipes/") + name + ".toml"))
         << name;
 }
 

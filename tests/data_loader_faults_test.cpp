@@ -110,6 +110,9 @@ TEST(LoaderFaults, SkipLeavesOutExactlyTheBrokenSamples) {
     for (uint32_t index : epoch_order(40, 2, 1, true))
       if (is_broken(index)) expected.push_back("memory:" + std::to_string(index));
     EXPECT_EQ(names, expected) << "in the epoch's order";
+    loader.start_epoch(2);
+    while (loader.next(batch)) continue;
+    EXPECT_EQ(loader.skipped_count(), 4u) << "each is counted once, not once an epoch";
   }
 }
 

@@ -12,6 +12,12 @@
 #include "tests/formula.h"
 
 namespace saturate {
+
+// What a parameterised test is called.
+void PrintTo(const OptimizerOptions& options, std::ostream* out) {
+  *out << options.name;
+}
+
 namespace {
 
 using testing::symmetric;

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>

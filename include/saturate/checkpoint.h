@@ -1,7 +1,7 @@
 // Checkpoints: everything a run needs to go on, in one safetensors file.
 //
-// Tensors are named "model.NAME" and "optimizer.NAME"; the file's metadata holds the position in the
-// run, the recipe, the class names and a CRC-32 of all tensor data. docs/checkpoint_format.md
+// Tensors are named "model.NAME" and "optimizer.NAME"; the file's metadata holds the position in
+// the run, the recipe, the class names and a CRC-32 of all tensor data. docs/checkpoint_format.md
 // specifies it.
 #pragma once
 
@@ -18,11 +18,11 @@ namespace saturate {
 
 // Where in a run a checkpoint was taken.
 struct RunPosition {
-  int64_t step = 0;      // steps completed
-  int64_t epoch = 0;     // the epoch the next batch belongs to
-  int64_t batch = 0;     // the next batch's index within it
-  int64_t samples = 0;   // trained on so far
-  double time_s = 0;     // wall time of the run so far
+  int64_t step = 0;     // steps completed
+  int64_t epoch = 0;    // the epoch the next batch belongs to
+  int64_t batch = 0;    // the next batch's index within it
+  int64_t samples = 0;  // trained on so far
+  double time_s = 0;    // wall time of the run so far
 };
 
 struct Checkpoint {
@@ -33,15 +33,16 @@ struct Checkpoint {
   std::vector<NamedTensor> model, optimizer;
 };
 
-// Writes atomically: after a crash at any moment the file is either absent or whole. Fails with kRun.
+// Writes atomically: after a crash at any moment the file is either absent or whole. Fails with
+// kRun.
 void write_checkpoint(Env& env, const std::string& path, const Checkpoint& checkpoint);
 
-// Fails with kRun naming the file where it is missing, unreadable, damaged (the checksum tells), not
-// a checkpoint, or of a newer version.
+// Fails with kRun naming the file where it is missing, unreadable, damaged (the checksum tells),
+// not a checkpoint, or of a newer version.
 Checkpoint read_checkpoint(Env& env, const std::string& path);
 
-// Copies tensors into a model's parameters and buffers by name. Fails with kRun naming `where` and the
-// first tensor that is missing or of another shape.
+// Copies tensors into a model's parameters and buffers by name. Fails with kRun naming `where` and
+// the first tensor that is missing or of another shape.
 void load_into(Model& model, const std::vector<NamedTensor>& tensors, const std::string& where);
 
 // A model's parameters, then its buffers.

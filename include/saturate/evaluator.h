@@ -12,8 +12,8 @@ namespace saturate {
 // A loader over held-out images that keeps its threads between evaluations. Not for concurrent use.
 class Evaluator {
  public:
-  // Opens `source`, whose classes must be `classes`: fails with kData naming the first that differs.
-  // REQUIRES: recipe.augment.size is set.
+  // Opens `source`, whose classes must be `classes`: fails with kData naming the first that
+  // differs. REQUIRES: recipe.augment.size is set.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device);
   ~Evaluator();

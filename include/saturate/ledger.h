@@ -13,17 +13,17 @@
 namespace saturate {
 
 enum class Phase : int {
-  kWait,        // starved of input
-  kCopy,        // host to device
-  kAugment,     // augmentation inside the step (loader threads do theirs beside it)
-  kForward,     // model and loss
+  kWait,     // starved of input
+  kCopy,     // host to device
+  kAugment,  // augmentation inside the step (loader threads do theirs beside it)
+  kForward,  // model and loss
   kBackward,
-  kReduce,      // exposed communication
+  kReduce,  // exposed communication
   kOptimizer,
-  kHost,        // metrics, progress, bookkeeping
+  kHost,  // metrics, progress, bookkeeping
   kCheckpoint,
   kEvaluation,
-  kOther,       // the remainder: set-up and whatever no phase claims
+  kOther,  // the remainder: set-up and whatever no phase claims
 };
 inline constexpr int kPhaseCount = int(Phase::kOther) + 1;
 
@@ -43,8 +43,8 @@ class Ledger {
   // `env` must outlive the ledger.
   explicit Ledger(Env& env);
 
-  // Charges `phase` until the scope ends, then what was charged before it: scopes nest, and an inner
-  // one's time is not the outer one's.
+  // Charges `phase` until the scope ends, then what was charged before it: scopes nest, and an
+  // inner one's time is not the outer one's.
   class Scope {
    public:
     Scope(Ledger& ledger, Phase phase) : ledger_(ledger), before_(ledger.enter(phase)) {}

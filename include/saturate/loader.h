@@ -89,7 +89,7 @@ class Loader {
 
   // Batches that next() would return without waiting.
   size_t ready() const;
-  // Samples left out so far under kSkip: how many, and the first hundred.
+  // Different samples left out so far under kSkip: how many, and the first hundred.
   size_t skipped_count() const;
   std::vector<SkippedSample> skipped() const;
 

@@ -26,10 +26,13 @@ class Model {
   virtual ~Model() = default;
   // images [N, 3, H, W] float, any memory format, to logits [N, classes].
   virtual at::Tensor forward(const at::Tensor& images) = 0;
+  // Called once before training from scratch, with training images as forward() gets them: a model
+  // may take statistics of its data from them. Most do nothing.
+  virtual void prepare(const at::Tensor& images) { (void)images; }
   // Batch statistics are used and updated when training, the running ones otherwise.
   virtual void set_training(bool training) = 0;
-  // Parameters that require gradients, and buffers (BatchNorm's running statistics and counters), by
-  // torchvision's names where torchvision has the model, in registration order.
+  // Parameters that require gradients, and buffers (BatchNorm's running statistics and counters),
+  // by torchvision's names where torchvision has the model, in registration order.
   virtual std::vector<NamedTensor> parameters() = 0;
   virtual std::vector<NamedTensor> buffers() = 0;
   // Moves every tensor; 4-dimensional parameters become channels_last where asked.

@@ -20,8 +20,9 @@ struct ParameterGroup {
   double weight_decay = 0;
 };
 
-// Splits parameters into those that decay and, unless decay_norm_and_bias, those that do not: every
-// parameter of one dimension or none (biases, BatchNorm's weights).
+// Groups parameters by what applies to them, groups and members in the order of `parameters`.
+// Unless decay_norm_and_bias, parameters of one dimension or none (biases, BatchNorm's weights) do
+// not decay.
 std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& options,
                                                   const std::vector<NamedTensor>& parameters);
 

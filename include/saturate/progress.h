@@ -17,8 +17,8 @@ std::string format_duration(std::optional<double> seconds);
 class Progress {
  public:
   enum class Style {
-    kAuto,  // kBar where `stream` is a terminal, else kLines
-    kBar,   // one line, redrawn at most ten times a second
+    kAuto,   // kBar where `stream` is a terminal, else kLines
+    kBar,    // one line, redrawn at most ten times a second
     kLines,  // a line every ten seconds at most
     kSilent,
   };
@@ -35,8 +35,8 @@ class Progress {
   void update(int64_t done, const std::string& details);
   // A line of its own that stays, above the bar.
   void note(const std::string& line);
-  // Starts the clock of the time left at `done`: work done earlier, by a resumed run, does not count
-  // as done at this run's speed.
+  // Starts the clock of the time left at `done`: work done earlier, by a resumed run, does not
+  // count as done at this run's speed.
   void start_at(int64_t done);
 
  private:

@@ -37,10 +37,10 @@ struct AugmentOptions {
   CropKind crop = CropKind::kNone;
   int padding = 4;  // kPad, pixels at size `size`
   PadMode pad_mode = PadMode::kZero;
-  double scale_min = 0.08, scale_max = 1.0;       // kRandomResized: share of the image's area
+  double scale_min = 0.08, scale_max = 1.0;         // kRandomResized: share of the image's area
   double ratio_min = 3.0 / 4, ratio_max = 4.0 / 3;  // kRandomResized: width over height
-  double flip = 0.5;           // probability of a horizontal flip
-  double eval_resize = 1.0;    // evaluation: shorter side is size * eval_resize, then centre crop
+  double flip = 0.5;                                // probability of a horizontal flip
+  double eval_resize = 1.0;  // evaluation: shorter side is size * eval_resize, then centre crop
   std::vector<double> mean = {0.485, 0.456, 0.406};
   std::vector<double> std = {0.229, 0.224, 0.225};
 };
@@ -106,9 +106,9 @@ struct Recipe {
   WatchOptions watch;
 };
 
-// Reads a recipe file, then applies `overrides`, each "section.key=value" as after --set. An unknown
-// key, a value of the wrong type or out of range fails with kUsage naming the key, the file and line
-// (or the override), and the nearest known key. Relative paths inside stay as written.
+// Reads a recipe file, then applies `overrides`, each "section.key=value" as after --set. An
+// unknown key, a value of the wrong type or out of range fails with kUsage naming the key, the file
+// and line (or the override), and the nearest known key. Relative paths inside stay as written.
 Recipe load_recipe(Env& env, const std::string& path, std::span<const std::string> overrides = {});
 // The same for text; `where` stands for the file's name in errors.
 Recipe parse_recipe(const std::string& text, const std::string& where,
@@ -119,9 +119,9 @@ std::string to_toml(const Recipe& recipe);
 
 // One row of the option table, as text.
 struct OptionInfo {
-  std::string key;            // "train.batch"
-  std::string type;           // "integer", "number", "true|false", "text", "a|b|c", "list of numbers"
-  std::string unit;           // "" where it has none
+  std::string key;   // "train.batch"
+  std::string type;  // "integer", "number", "true|false", "text", "a|b|c", "list of numbers"
+  std::string unit;  // "" where it has none
   std::string default_value;  // as TOML
   std::string range;          // "" where any value of the type will do
   std::string doc;

@@ -1,5 +1,5 @@
-// Reading and writing the safetensors format (https://github.com/huggingface/safetensors): an 8-byte
-// little-endian header length, a JSON header, and raw little-endian tensor data.
+// Reading and writing the safetensors format (https://github.com/huggingface/safetensors): an
+// 8-byte little-endian header length, a JSON header, and raw little-endian tensor data.
 #pragma once
 
 #include <map>

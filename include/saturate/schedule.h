@@ -8,8 +8,8 @@
 
 namespace saturate {
 
-// `progress` runs from 0 at the end of warm-up to 1 after the last step; the result is the factor on
-// optimizer.lr, between 1 and `final_lr`.
+// `progress` runs from 0 at the end of warm-up to 1 after the last step; the result is the factor
+// on optimizer.lr, between 1 and `final_lr`.
 using ScheduleCurve = double (*)(double progress, double final_lr);
 std::span<const RegistryEntry<ScheduleCurve>> schedules();
 

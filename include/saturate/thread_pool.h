@@ -8,7 +8,8 @@
 
 namespace saturate {
 
-// Cores this process may use: the affinity mask, cut by a cgroup quota where there is one. At least 1.
+// Cores this process may use: the affinity mask, cut by a cgroup quota where there is one. At
+// least 1.
 int available_cores();
 
 // submit() and wait_idle() are safe from any thread. The destructor finishes the tasks that have

@@ -26,8 +26,11 @@ namespace saturate {
 struct Metrics {
   int64_t samples = 0;
   double loss = 0;
-  double accuracy = 0;                // top-1
-  std::optional<double> accuracy5;    // top-5, where there are more than five classes
+  double accuracy = 0;              // top-1
+  std::optional<double> accuracy5;  // top-5, where there are more than five classes
+
+  // Makes these the means over the samples of both.
+  void merge(const Metrics& other);
 };
 
 // Sums on the device; only read() waits for it.
@@ -67,8 +70,8 @@ class TrainStep {
   Ledger& ledger_;
 };
 
-// Runs the model over everything `feeder` gives, in evaluation mode and without gradients; leaves the
-// model in training mode.
+// Runs the model over everything `feeder` gives, in evaluation mode and without gradients; leaves
+// the model in training mode.
 Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision);
 
 }  // namespace saturate

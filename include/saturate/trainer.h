@@ -48,8 +48,8 @@ struct TrainResult {
   std::vector<SkippedSample> skipped;
 };
 
-// Belongs to one thread. Everything that can be known to be wrong is found by the constructor, before
-// any training time is spent; errors are of all kinds.
+// Belongs to one thread. Everything that can be known to be wrong is found by the constructor,
+// before any training time is spent; errors are of all kinds.
 class Trainer {
  public:
   Trainer(Env& env, const Recipe& recipe, TrainerOptions options);

@@ -121,7 +121,8 @@ void add_inspect(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = data.add_subcommand(
       "inspect", "Tell counts, classes, sizes and formats, and list broken images");
-  command->add_option("SOURCE", arguments->source, "Source, as data.source of a recipe")->required();
+  command->add_option("SOURCE", arguments->source, "Source, as data.source of a recipe")
+      ->required();
   command->add_option("--json", arguments->json, "Write the report to this file too");
   command->add_option("--threads", arguments->threads, "Default: one per available core")
       ->check(CLI::Range(1, 1024));

@@ -17,7 +17,9 @@
 namespace saturate {
 namespace {
 
-void row(const char* name, const std::string& value) { fmt::print("{:<14}{}\n", name, value); }
+void row(const char* name, const std::string& value) {
+  fmt::print("{:<14}{}\n", name, value);
+}
 
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");

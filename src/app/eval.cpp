@@ -59,11 +59,13 @@ int eval(const EvalArguments& arguments) {
 void add_eval(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<EvalArguments>();
   CLI::App* command = app.add_subcommand("eval", "Evaluate a saved model on a source");
-  command->add_option("CHECKPOINT", arguments->checkpoint, "A run folder (its newest) or a checkpoint")
+  command
+      ->add_option("CHECKPOINT", arguments->checkpoint, "A run folder (its newest) or a checkpoint")
       ->required();
   command->add_option("--data", arguments->data, "Source, as data.source of a recipe")->required();
-  command->add_option("--set", arguments->overrides,
-                      "section.key=value: overrides the run's recipe; may be repeated")
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the run's recipe; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--json", arguments->json, "Write the result to this file too");
   command->callback([arguments, &exit_code] { exit_code = eval(*arguments); });

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <csignal>
+
 #include "app/command.h"
 #include "saturate/error.h"
 #include "saturate/version.h"
@@ -19,11 +21,14 @@ int report(int code, const std::string& message) {
 }
 
 // One line out of a message that may have many.
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
 
 int run(int argc, char** argv) {
-  CLI::App app("Trains vision models on LibTorch, keeps the hardware busy and says where time goes.",
-               "saturate");
+  CLI::App app(
+      "Trains vision models on LibTorch, keeps the hardware busy and says where time goes.",
+      "saturate");
   app.footer(kFooter);
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("saturate ") + saturate::kVersion);
@@ -46,6 +51,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file that may grow no further (ulimit -f) is then an error like a full disk, not a crash.
+  std::signal(SIGXFSZ, SIG_IGN);
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
     return run(argc, argv);

@@ -12,7 +12,8 @@ extern "C" void note_signal(int signal) {
   // The contract's exit code for an interrupt; nothing but async-signal-safe calls here.
   if (noted_signal == SIGINT && signal == SIGINT) _exit(130);
   noted_signal = signal;
-  static const char message[] = "\nsaturate: stopping after this step; Ctrl-C again leaves at once\n";
+  static const char message[] =
+      "\nsaturate: stopping after this step; Ctrl-C again leaves at once\n";
   if (write(STDERR_FILENO, message, sizeof message - 1) < 0) return;
 }
 
@@ -26,6 +27,8 @@ void catch_stop_signals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-int stop_signal() { return noted_signal; }
+int stop_signal() {
+  return noted_signal;
+}
 
 }  // namespace saturate

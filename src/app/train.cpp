@@ -1,6 +1,7 @@
 // saturate train: a run from a recipe.
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "app/command.h"
@@ -57,14 +58,12 @@ std::string next_commands(const TrainResult& result, const Recipe& recipe,
                           const std::string& folder, const std::string& recipe_file) {
   const std::string& held_out =
       recipe.data.eval_source.empty() ? recipe.data.source : recipe.data.eval_source;
-  std::string text = "\nnext:\n";
-  if (result.stopped)
-    return text + fmt::format("  saturate train --resume {}\n", folder);
-  text += fmt::format("  saturate eval {} --data '{}'\n", folder, held_out);
-  text += fmt::format("  saturate data inspect '{}'\n", recipe.data.source);
-  text += fmt::format("  saturate train {} --set optimizer.lr={:g} --set train.epochs={:g}\n",
-                      recipe_file, recipe.optimizer.lr / 2, recipe.train.epochs * 2);
-  return text;
+  const std::string next = std::string("  ") + program_invocation_name;  // as the user called it
+  if (result.stopped) return fmt::format("\nnext:\n{} train --resume {}\n", next, folder);
+  return fmt::format("\nnext:\n{} eval {} --data '{}'\n", next, folder, held_out) +
+         fmt::format("{} data inspect '{}'\n", next, recipe.data.source) +
+         fmt::format("{} train {} --set optimizer.lr={:g} --set train.epochs={:g}\n", next,
+                     recipe_file, recipe.optimizer.lr / 2, recipe.train.epochs * 2);
 }
 
 int train(const TrainArguments& arguments) {
@@ -94,9 +93,11 @@ int train(const TrainArguments& arguments) {
 void add_train(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* command = app.add_subcommand("train", "Train a model from a recipe");
-  command->add_option("RECIPE", arguments->recipe, "Recipe file; with --resume, the run's own if left out");
-  command->add_option("--set", arguments->overrides,
-                      "section.key=value: overrides the recipe; may be repeated")
+  command->add_option("RECIPE", arguments->recipe,
+                      "Recipe file; with --resume, the run's own if left out");
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the recipe; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--out", arguments->out, "The run's folder (default runs/RECIPE-N)");
   command->add_option("--resume", arguments->resume,

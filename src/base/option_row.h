@@ -38,8 +38,10 @@ void validate_recipe(const Recipe& recipe, const std::string& where);
 // ---- Building rows -----------------------------------------------------------------------------
 
 // Expands to a key and the accessor of the member of the same name.
-#define SATURATE_OPTION(member) \
-  #member, [](const Recipe& recipe) -> const auto& { return recipe.member; }
+#define SATURATE_OPTION(member)                      \
+#member, [](const Recipe& recipe) -> const auto& { \
+    return recipe.member;                            \
+  }
 
 struct Range {
   double low, high;
@@ -118,8 +120,8 @@ OptionRow text(std::string key, Access access, std::string doc) {
 }
 
 template <class Access, class Enum>
-OptionRow choice(std::string key, Access access,
-                 std::vector<std::pair<std::string, Enum>> choices, std::string doc) {
+OptionRow choice(std::string key, Access access, std::vector<std::pair<std::string, Enum>> choices,
+                 std::string doc) {
   std::vector<std::string> names;
   std::string type;
   for (const auto& [name, value] : choices) {
@@ -149,13 +151,13 @@ OptionRow numbers(std::string key, Access access, size_t count, std::string doc)
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const auto* given = std::get_if<std::vector<double>>(&value);
     if (!given || given->size() != count)
-      fail_option(key, fmt::format("must be a list of {} numbers", count),
-                  "Write it as [a, b, c]", where);
+      fail_option(key, fmt::format("must be a list of {} numbers", count), "Write it as [a, b, c]",
+                  where);
     mutable_member(access, recipe) = *given;
   };
   auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
-  return {key,   "list of numbers", "", fmt::format("{} numbers", count), std::move(doc),
-          false, set,               get};
+  return {key, "list of numbers", "", fmt::format("{} numbers", count), std::move(doc), false, set,
+          get};
 }
 
 }  // namespace saturate

@@ -19,14 +19,20 @@ namespace {
 
 std::string remedy_for(int error) {
   switch (error) {
-    case ENOENT: return "Check the path";
+    case ENOENT:
+      return "Check the path";
     case EACCES:
-    case EPERM: return "Check its permissions";
+    case EPERM:
+      return "Check its permissions";
     case ENOSPC:
-    case EDQUOT: return "Free some space, or choose another folder with --out";
-    case EMFILE: return "Raise the limit of open files (ulimit -n)";
-    case EROFS: return "Choose a folder that can be written";
-    default: return "Check the file system";
+    case EDQUOT:
+      return "Free some space, or choose another folder with --out";
+    case EMFILE:
+      return "Raise the limit of open files (ulimit -n)";
+    case EROFS:
+      return "Choose a folder that can be written";
+    default:
+      return "Check the file system";
   }
 }
 
@@ -125,8 +131,7 @@ class PosixEnv : public Env {
     if (error) fail_system(ErrorKind::kRun, "create folder", path, error.value());
   }
   void rename(const std::string& from, const std::string& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0)
-      fail_system(ErrorKind::kRun, "rename " + from, to);
+    if (::rename(from.c_str(), to.c_str()) != 0) fail_system(ErrorKind::kRun, "rename " + from, to);
   }
   void remove(const std::string& path) override {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)

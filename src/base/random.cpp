@@ -40,9 +40,13 @@ uint64_t RandomStream::next_u64() {
   return low | uint64_t(next_u32()) << 32;
 }
 
-float RandomStream::next_float() { return float(next_u32() >> 8) * 0x1p-24f; }
+float RandomStream::next_float() {
+  return float(next_u32() >> 8) * 0x1p-24f;
+}
 
-double RandomStream::next_double() { return double(next_u64() >> 11) * 0x1p-53; }
+double RandomStream::next_double() {
+  return double(next_u64() >> 11) * 0x1p-53;
+}
 
 uint64_t RandomStream::below(uint64_t bound) {
   // Lemire, "Fast random integer generation in an interval", ACM TOMACS 29(1), 2019.

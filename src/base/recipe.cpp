@@ -2,10 +2,10 @@
 #include "saturate/recipe.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <sstream>
-#include <toml++/toml.h>
 
 #include "base/option_row.h"
 #include "saturate/env.h"
@@ -174,8 +174,8 @@ std::vector<OptionInfo> recipe_options() {
   const Recipe defaults;
   std::vector<OptionInfo> options;
   for (const OptionRow* row : rows_by_section())
-    options.push_back({row->key, row->type, row->unit, format_value(row->get(defaults)),
-                       row->range, row->doc});
+    options.push_back(
+        {row->key, row->type, row->unit, format_value(row->get(defaults)), row->range, row->doc});
   return options;
 }
 

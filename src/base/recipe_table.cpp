@@ -1,4 +1,5 @@
-// The one option table. Adding a key: a member in saturate/recipe.h, a row here, `make docs`.
+// The one option table. Adding a key: a member in saturate/recipe.h, a row here, and
+//   build/saturate list options --markdown > docs/recipe.md
 #include <limits>
 
 #include "base/option_row.h"
@@ -10,9 +11,10 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::vector<OptionRow> run_rows() {
   return {
-      integer(SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
-              "Seed of everything random: weights, order, augmentation. The same seed gives the same "
-              "losses for any number of loader threads."),
+      integer(
+          SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
+          "Seed of everything random: weights, order, augmentation. The same seed gives the same "
+          "losses for any number of loader threads."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images", "Images in one step."),
@@ -23,14 +25,15 @@ std::vector<OptionRow> run_rows() {
       flag(SATURATE_OPTION(train.drop_last),
            "Leaves out an epoch's last batch where it is not full."),
       integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",
-             "Evaluates after every so many epochs, and always at the end; 0: only at the end."),
+              "Evaluates after every so many epochs, and always at the end; 0: only at the end."),
       choice(SATURATE_OPTION(train.device),
              std::vector<std::pair<std::string, std::string>>{
                  {"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
              "Where the model runs; auto takes a GPU where one can be used."),
-      integer(SATURATE_OPTION(train.threads), {0, 1024}, "threads",
-              "Threads inside one operator on the CPU; 0: one per available core. Results may differ "
-              "in the last bits between numbers of threads."),
+      integer(
+          SATURATE_OPTION(train.threads), {0, 1024}, "threads",
+          "Threads inside one operator on the CPU; 0: one per available core. Results may differ "
+          "in the last bits between numbers of threads."),
       flag(SATURATE_OPTION(train.channels_last),
            "Keeps images and weights in NHWC memory order, which convolutions run fastest in."),
   };
@@ -49,11 +52,12 @@ std::vector<OptionRow> data_rows() {
       choice(SATURATE_OPTION(data.decode),
              std::vector<std::pair<std::string, DecodeMode>>{{"exact", DecodeMode::kExact}},
              "How images are decoded; exact gives Pillow's pixels."),
-      choice(SATURATE_OPTION(data.on_error),
-             std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
-                                                          {"skip", OnError::kSkip}},
-             "What a broken image does: fail stops at the first and names it; skip counts, names and "
-             "leaves out."),
+      choice(
+          SATURATE_OPTION(data.on_error),
+          std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
+                                                       {"skip", OnError::kSkip}},
+          "What a broken image does: fail stops at the first and names it; skip counts, names and "
+          "leaves out."),
       flag(SATURATE_OPTION(data.shuffle), "Draws a new order every epoch."),
   };
 }
@@ -64,10 +68,11 @@ std::vector<OptionRow> augment_rows() {
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),
       choice(SATURATE_OPTION(augment.crop),
-             std::vector<std::pair<std::string, CropKind>>{{"none", CropKind::kNone},
-                                                           {"center", CropKind::kCenter},
-                                                           {"random_resized", CropKind::kRandomResized},
-                                                           {"pad", CropKind::kPad}},
+             std::vector<std::pair<std::string, CropKind>>{
+                 {"none", CropKind::kNone},
+                 {"center", CropKind::kCenter},
+                 {"random_resized", CropKind::kRandomResized},
+                 {"pad", CropKind::kPad}},
              "Training crop: none resizes the whole image; center as in evaluation; random_resized "
              "is RandomResizedCrop; pad shifts the image by up to augment.padding."),
       integer(SATURATE_OPTION(augment.padding), {0, 1024}, "pixels", "Border of crop = \"pad\"."),
@@ -123,14 +128,14 @@ std::vector<OptionRow> other_rows() {
       text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
       number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
              "Linear ramp from 0 at the start."),
-      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr",
-             "Where the schedule ends."),
-      choice(SATURATE_OPTION(precision.mode),
-             std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
-                                                                {"bf16", PrecisionMode::kBf16},
-                                                                {"auto", PrecisionMode::kAuto}},
-             "Arithmetic of forward and backward: bf16 is autocast over fp32 weights; auto takes bf16 "
-             "where the hardware has it, fp32 elsewhere."),
+      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr", "Where the schedule ends."),
+      choice(
+          SATURATE_OPTION(precision.mode),
+          std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
+                                                             {"bf16", PrecisionMode::kBf16},
+                                                             {"auto", PrecisionMode::kAuto}},
+          "Arithmetic of forward and backward: bf16 is autocast over fp32 weights; auto takes bf16 "
+          "where the hardware has it, fp32 elsewhere."),
       integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
               "Saves after every so many epochs, and always at the end; 0: only at the end."),
       integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
@@ -146,8 +151,8 @@ std::vector<OptionRow> other_rows() {
 const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> table = [] {
     std::vector<OptionRow> rows;
-    for (auto part : {run_rows(), data_rows(), augment_rows(), model_rows(), optimizer_rows(),
-                      other_rows()})
+    for (auto part :
+         {run_rows(), data_rows(), augment_rows(), model_rows(), optimizer_rows(), other_rows()})
       rows.insert(rows.end(), part.begin(), part.end());
     return rows;
   }();

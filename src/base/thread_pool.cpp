@@ -30,8 +30,9 @@ int cgroup_cores() {
 int available_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                          : int(std::thread::hardware_concurrency());
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0
+                  ? CPU_COUNT(&set)
+                  : int(std::thread::hardware_concurrency());
   if (const int quota = cgroup_cores(); quota > 0) cores = std::min(cores, quota);
   return std::max(1, cores);
 }
@@ -91,13 +92,15 @@ void ThreadPool::wait_idle() {
   state_->idle.wait(lock, [&] { return state_->tasks.empty() && state_->running == 0; });
 }
 
-int ThreadPool::size() const { return int(state_->threads.size()); }
+int ThreadPool::size() const {
+  return int(state_->threads.size());
+}
 
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& body) {
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};
   std::mutex mutex;
-  std::exception_ptr error;   // guarded by mutex
+  std::exception_ptr error;    // guarded by mutex
   size_t error_index = count;  // guarded by mutex
   const auto work = [&] {
     for (size_t i; !failed && (i = next++) < count;) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "data/batch_ring.h"
@@ -67,8 +68,8 @@ struct Loader::State {
   std::exception_ptr failure;  // what ended the epoch; the consumer's
 
   mutable std::mutex mutex;
-  size_t skipped_count = 0;            // guarded by mutex
-  std::vector<SkippedSample> skipped;  // guarded by mutex
+  std::unordered_set<uint32_t> skipped_indices;  // guarded by mutex
+  std::vector<SkippedSample> skipped;            // guarded by mutex
 
   ThreadPool threads;  // last: its threads use all of the above
 
@@ -111,6 +112,7 @@ struct Loader::State {
     for (const SampleFailure& failed : failures)
       if (options.on_error == OnError::kFail || !is_data_error(failed.error))
         std::rethrow_exception(failed.error);
+    note_skipped(slot);
     for (const SampleFailure& failed : failures) slot.labels[failed.slot] = kHole;
     size_t kept = 0;
     for (size_t i = 0; i < slot.labels.size(); ++i) {
@@ -125,10 +127,13 @@ struct Loader::State {
     }
     slot.labels.resize(kept);
     slot.indices.resize(kept);
+  }
+
+  void note_skipped(const BatchSlot& slot) {
     std::lock_guard lock(mutex);
-    skipped_count += failures.size();
-    for (const SampleFailure& failed : failures)
-      if (skipped.size() < kSkippedKept) skipped.push_back({failed.name, reason_of(failed.error)});
+    for (const SampleFailure& failed : slot.failures)
+      if (skipped_indices.insert(slot.indices[failed.slot]).second && skipped.size() < kSkippedKept)
+        skipped.push_back({failed.name, reason_of(failed.error)});
   }
   static constexpr int64_t kHole = INT64_MIN;  // no dataset's label
 
@@ -204,7 +209,7 @@ size_t Loader::ready() const {
 
 size_t Loader::skipped_count() const {
   std::lock_guard lock(state_->mutex);
-  return state_->skipped_count;
+  return state_->skipped_indices.size();
 }
 
 std::vector<SkippedSample> Loader::skipped() const {

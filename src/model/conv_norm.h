@@ -1,32 +1,46 @@
 // relu(BatchNorm(convolution)): the unit that the small networks are made of.
 #pragma once
 
+#include <ATen/ops/max_pool2d.h>
+#include <torch/nn/init.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 
+#include <algorithm>
+
 namespace saturate {
 
-// Stride 1 and "same" padding unless told: [N, in, H, W] to [N, out, H, W].
-struct ConvShape {
-  int64_t kernel = 3, stride = 1, padding = 1;
-};
+enum class Pool { kNone, kMax2 };
 
+// 3x3, stride 1, "same" padding: [N, in, H, W] to [N, out, H, W], or [N, out, H/2, W/2] where
+// pooled.
 class ConvNormImpl : public torch::nn::Module {
  public:
-  ConvNormImpl(int64_t in, int64_t out, ConvShape shape = {})
-      : conv_(torch::nn::Conv2dOptions(in, out, shape.kernel)
-                  .stride(shape.stride)
-                  .padding(shape.padding)
-                  .bias(false)),
-        norm_(out) {
+  ConvNormImpl(int64_t in, int64_t out, Pool pool = Pool::kNone)
+      : conv_(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)),
+        norm_(out),
+        pool_(pool) {
     register_module("conv", conv_);
     register_module("norm", norm_);
   }
-  at::Tensor forward(const at::Tensor& x) { return norm_(conv_(x)).relu_(); }
+
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = conv_(x);
+    // Before the rest, which then has a quarter of the work.
+    if (pool_ == Pool::kMax2) y = at::max_pool2d(y, 2);
+    return norm_(y).relu_();
+  }
+
+  // Makes the first channels of the output those of the input, as far as both have them.
+  void start_as_identity() {
+    const auto& weight = conv_->weight;  // [out, in, 3, 3]
+    torch::nn::init::dirac_(weight.narrow(0, 0, std::min(weight.size(0), weight.size(1))));
+  }
 
  private:
   torch::nn::Conv2d conv_;
   torch::nn::BatchNorm2d norm_;
+  Pool pool_;
 };
 TORCH_MODULE(ConvNorm);
 

@@ -21,12 +21,13 @@ std::vector<NamedTensor> ModuleModelBase::buffers() {
 // set_data keeps every handle that was given out pointing at the moved tensor.
 void ModuleModelBase::to(const at::Device& device, bool channels_last) {
   const at::NoGradGuard no_grad;
-  for (auto& parameter : module_.parameters()) {
-    auto moved = parameter.to(device);
+  const auto move = [&](at::Tensor& tensor) {
+    auto moved = tensor.to(device);
     if (channels_last && moved.dim() == 4) moved = moved.contiguous(at::MemoryFormat::ChannelsLast);
-    parameter.set_data(moved);
-  }
-  for (auto& buffer : module_.buffers()) buffer.set_data(buffer.to(device));
+    tensor.set_data(moved);
+  };
+  for (auto& parameter : module_.parameters()) move(parameter);
+  for (auto& buffer : module_.buffers()) move(buffer);
 }
 
 }  // namespace saturate

@@ -26,13 +26,16 @@ class ModuleModelBase : public Model {
   torch::nn::Module& module_;
 };
 
-// `Module` has at::Tensor forward(const at::Tensor&).
+// `Module` has at::Tensor forward(const at::Tensor&), and may have void prepare(const at::Tensor&).
 template <class Module>
 class ModuleModel : public ModuleModelBase {
  public:
   explicit ModuleModel(std::shared_ptr<Module> module)
       : ModuleModelBase(*module), module_(std::move(module)) {}
   at::Tensor forward(const at::Tensor& images) override { return module_->forward(images); }
+  void prepare(const at::Tensor& images) override {
+    if constexpr (requires(Module & module) { module.prepare(images); }) module_->prepare(images);
+  }
 
  private:
   std::shared_ptr<Module> module_;

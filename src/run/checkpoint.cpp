@@ -23,11 +23,16 @@ at::Tensor stored_form(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous();
 }
 
-// Over all tensors' bytes in the order they are stored.
+// Over names and bytes of all tensors in the order of their names: a file may store them in
+// another.
 uint32_t checksum(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string_view, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : tensors) by_name[name] = &tensor;
   uLong crc = crc32(0, nullptr, 0);
-  for (const auto& [name, tensor] : tensors)
-    crc = crc32_z(crc, static_cast<const Bytef*>(tensor.const_data_ptr()), tensor.nbytes());
+  for (const auto& [name, tensor] : by_name) {
+    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(name.data()), name.size());
+    crc = crc32_z(crc, static_cast<const Bytef*>(tensor->const_data_ptr()), tensor->nbytes());
+  }
   return uint32_t(crc);
 }
 
@@ -87,18 +92,17 @@ void write_checkpoint(Env& env, const std::string& path, const Checkpoint& check
                                 {"classes", checkpoint.classes},
                                 {"image_size", checkpoint.image_size}};
   // Names of classes come from folders, which may hold bytes that are not UTF-8.
-  const std::string text =
-      state.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  write_safetensors(env, path, tensors,
-                    {{"format", kFormat},
-                     {"state", text},
-                     {"crc32", fmt::format("{:08x}", checksum(tensors))}});
+  const std::string text = state.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  write_safetensors(
+      env, path, tensors,
+      {{"format", kFormat}, {"state", text}, {"crc32", fmt::format("{:08x}", checksum(tensors))}});
 }
 
 Checkpoint read_checkpoint(Env& env, const std::string& path) {
   SafetensorsFile file = read_safetensors(env, path);
   if (file.metadata["format"] != kFormat)
-    fail(ErrorKind::kRun, "not a checkpoint of saturate", path, "Give a run folder or a file in it");
+    fail(ErrorKind::kRun, "not a checkpoint of saturate", path,
+         "Give a run folder or a file in it");
   Checkpoint checkpoint;
   parse_metadata(file.metadata["state"], path, checkpoint);
   if (file.metadata["crc32"] != fmt::format("{:08x}", checksum(file.tensors)))
@@ -127,9 +131,10 @@ void load_into(Model& model, const std::vector<NamedTensor>& tensors, const std:
            "The checkpoint is of another model: check model.name");
     if (found->second.sizes() != target.sizes())
       fail(ErrorKind::kRun,
-           fmt::format("tensor {} has shape {}, the model has {}", name,
-                       shape_text(found->second), shape_text(target)),
-           where, "The checkpoint is of another model: check model.*, augment.size and the classes");
+           fmt::format("tensor {} has shape {}, the model has {}", name, shape_text(found->second),
+                       shape_text(target)),
+           where,
+           "The checkpoint is of another model: check model.*, augment.size and the classes");
     target.copy_(found->second);
   }
 }
@@ -163,8 +168,7 @@ std::vector<std::string> list_checkpoints(Env& env, const std::string& folder) {
 Checkpoint find_checkpoint(Env& env, const std::string& path,
                            const std::function<void(const std::string&)>& warn,
                            std::string* found_path) {
-  if (!env.exists(path))
-    fail(ErrorKind::kRun, "no such run or checkpoint", path, "Check the path");
+  if (!env.exists(path)) fail(ErrorKind::kRun, "no such run or checkpoint", path, "Check the path");
   std::vector<std::string> candidates = {path};
   if (env.is_directory(path)) {
     const std::string inner = path + "/checkpoints";

@@ -37,8 +37,12 @@ Metrics Evaluator::run(Model& model) {
   return evaluate(model, state_->feeder, state_->precision);
 }
 
-size_t Evaluator::size() const { return state_->data->size(); }
+size_t Evaluator::size() const {
+  return state_->data->size();
+}
 
-std::vector<SkippedSample> Evaluator::skipped() const { return state_->loader.skipped(); }
+std::vector<SkippedSample> Evaluator::skipped() const {
+  return state_->loader.skipped();
+}
 
 }  // namespace saturate

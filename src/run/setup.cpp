@@ -22,11 +22,19 @@ at::Device resolve_device(const std::string& name) {
 
 namespace {
 
-int first_image_side(const Dataset& data) {
+// The shorter side of the first image, passing over broken ones where they may be skipped.
+int first_image_side(const Dataset& data, OnError on_error) {
+  Decoder decoder;
   Sample sample;
-  data.read(0, sample);
-  const ImageInfo info = Decoder().probe(sample.bytes, sample.name);
-  return std::min(info.width, info.height);
+  for (size_t i = 0;; ++i) {
+    try {
+      data.read(i, sample);
+      const ImageInfo info = decoder.probe(sample.bytes, sample.name);
+      return std::min(info.width, info.height);
+    } catch (const Error&) {
+      if (on_error == OnError::kFail || i + 1 == data.size()) throw;
+    }
+  }
 }
 
 }  // namespace
@@ -39,7 +47,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
          fmt::format("model.classes is {}, but the training source has {} classes",
                      recipe.model.classes, classes),
          recipe.data.source, "Leave model.classes out to take as many as there are");
-  if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data);
+  if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data, recipe.data.on_error);
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
   if (recipe.train.threads == 0) recipe.train.threads = available_cores();
   if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;

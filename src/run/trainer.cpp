@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -19,7 +20,9 @@ namespace {
 double cpu_seconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return double(time.tv_sec) + time.tv_usec * 1e-6; };
+  const auto seconds = [](const timeval& time) {
+    return double(time.tv_sec) + time.tv_usec * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -29,7 +32,15 @@ int64_t memory_peak_bytes() {
   return int64_t(usage.ru_maxrss) * 1024;
 }
 
-std::string percent(double share) { return fmt::format("{:.2f}%", share * 100); }
+void set_metrics(MetricsRecord& record, const Metrics& metrics) {
+  record.loss = metrics.loss;
+  record.accuracy = metrics.accuracy;
+  record.accuracy5 = metrics.accuracy5;
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.2f}%", share * 100);
+}
 
 }  // namespace
 
@@ -37,6 +48,7 @@ struct Trainer::State {
   State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in);
 
   void build_model();
+  void prepare_model();
   void resume();
   TrainResult run();
   bool train_epoch();  // false when asked to stop
@@ -45,8 +57,7 @@ struct Trainer::State {
   void finish_epoch();
   void evaluate_now();
   void save_checkpoint();
-  void merge(const Metrics& part);
-  void warn_of_skipped();
+  void warn_of_skipped(const std::vector<SkippedSample>& skipped, size_t count, size_t& warned);
   MetricsRecord record(const std::string& kind);
   double time_s() { return resumed.time_s + ledger.times().total(); }
   // Wall time without evaluation and checkpoints, which images/s leaves out.
@@ -78,7 +89,7 @@ struct Trainer::State {
   RunningMetrics running;  // since the last "step" record
   Metrics epoch_metrics;   // of this epoch, up to the last "step" record
   PhaseTimes step_mark, epoch_mark;
-  size_t warned_skips = 0;
+  size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
   std::string details;
   TrainResult result;
 };
@@ -103,9 +114,12 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   schedule_factor(recipe.schedule, 0, warmup_steps, total_steps);  // an unknown name shows now
   build_model();
   if (!recipe.data.eval_source.empty())
-    evaluator = std::make_unique<Evaluator>(env, recipe, recipe.data.eval_source, data->classes(),
-                                            device);
-  if (options.resume) resume();
+    evaluator =
+        std::make_unique<Evaluator>(env, recipe, recipe.data.eval_source, data->classes(), device);
+  if (options.resume)
+    resume();
+  else
+    prepare_model();
   write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
   metrics = std::make_unique<MetricsWriter>(env, options.out + "/metrics.jsonl", position.step);
 }
@@ -118,6 +132,21 @@ void Trainer::State::build_model() {
                              make_parameter_groups(recipe.optimizer, model->parameters()));
   step = std::make_unique<TrainStep>(*model, *optimizer, recipe.precision.mode,
                                      recipe.train.label_smoothing, ledger);
+}
+
+// Shows the model the first training images, enough of them for statistics.
+void Trainer::State::prepare_model() {
+  constexpr int64_t kEnough = 2048;
+  std::vector<at::Tensor> images;
+  DeviceBatch batch;
+  int64_t count = 0;
+  loader.start_epoch(0);
+  while (count < kEnough && feeder.next(batch)) {
+    count += batch.count();
+    images.push_back(batch.images);
+  }
+  loader.stop();
+  model->prepare(at::cat(images));
 }
 
 void Trainer::State::resume() {
@@ -148,34 +177,13 @@ MetricsRecord Trainer::State::record(const std::string& kind) {
   return record;
 }
 
-void Trainer::State::merge(const Metrics& part) {
-  const double before = double(epoch_metrics.samples), more = double(part.samples);
-  const auto mean = [&](double a, double b) { return (a * before + b * more) / (before + more); };
-  if (part.samples == 0) return;
-  epoch_metrics.loss = mean(epoch_metrics.loss, part.loss);
-  epoch_metrics.accuracy = mean(epoch_metrics.accuracy, part.accuracy);
-  if (part.accuracy5)
-    epoch_metrics.accuracy5 = mean(epoch_metrics.accuracy5.value_or(0), *part.accuracy5);
-  epoch_metrics.samples += part.samples;
-}
-
-namespace {
-
-void set_metrics(MetricsRecord& record, const Metrics& metrics) {
-  record.loss = metrics.loss;
-  record.accuracy = metrics.accuracy;
-  record.accuracy5 = metrics.accuracy5;
-}
-
-}  // namespace
-
 void Trainer::State::record_steps() {
   const Metrics part = running.read();
   if (part.samples == 0) return;
   if (!std::isfinite(part.loss))
     fail(ErrorKind::kRun, fmt::format("the loss is not finite by step {}", position.step),
          options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
-  merge(part);
+  epoch_metrics.merge(part);
   MetricsRecord line = record("step");
   set_metrics(line, part);
   line.lr = lr;
@@ -199,16 +207,17 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
   result.samples += batch.count();
   if (position.step % recipe.watch.every == 0) record_steps();
   progress->update(position.step, details);
-  warn_of_skipped();
+  if (loader.skipped_count() != warned_train)
+    warn_of_skipped(loader.skipped(), loader.skipped_count(), warned_train);
 }
 
-void Trainer::State::warn_of_skipped() {
-  if (loader.skipped_count() == warned_skips) return;
-  const auto skipped = loader.skipped();
-  for (; warned_skips < skipped.size(); ++warned_skips)
-    progress->note(fmt::format("saturate: warning: skipped {}: {}", skipped[warned_skips].name,
-                               skipped[warned_skips].reason));
-  warned_skips = loader.skipped_count();
+// Names what was skipped since the last call; only the first hundred have names.
+void Trainer::State::warn_of_skipped(const std::vector<SkippedSample>& skipped, size_t count,
+                                     size_t& warned) {
+  for (size_t i = warned; i < skipped.size(); ++i)
+    progress->note(
+        fmt::format("saturate: warning: skipped {}: {}", skipped[i].name, skipped[i].reason));
+  warned = count;
 }
 
 bool Trainer::State::train_epoch() {
@@ -256,14 +265,15 @@ void Trainer::State::evaluate_now() {
   Ledger::Scope scope(ledger, Phase::kEvaluation);
   const double begin = ledger.times().total();
   const Metrics found = evaluator->run(*model);
+  const auto skipped = evaluator->skipped();
+  warn_of_skipped(skipped, skipped.size(), warned_eval);
   MetricsRecord line = record("eval");
   set_metrics(line, found);
   line.images_per_s = double(found.samples) / (ledger.times().total() - begin);
   metrics->write(line);
-  progress->note(fmt::format("          eval  loss {:.4f}  acc {}{}  on {} images", found.loss,
-                             percent(found.accuracy),
-                             found.accuracy5 ? "  acc5 " + percent(*found.accuracy5) : "",
-                             found.samples));
+  progress->note(fmt::format(
+      "          eval  loss {:.4f}  acc {}{}  on {} images", found.loss, percent(found.accuracy),
+      found.accuracy5 ? "  acc5 " + percent(*found.accuracy5) : "", found.samples));
   result.eval = found;
   evaluated_step = position.step;
 }
@@ -272,8 +282,9 @@ void Trainer::State::save_checkpoint() {
   if (saved_step == position.step) return;
   Ledger::Scope scope(ledger, Phase::kCheckpoint);
   position.time_s = time_s();
-  Checkpoint checkpoint{position,          to_toml(recipe),     data->classes(),
-                        recipe.augment.size, model_state(*model), optimizer->state()};
+  Checkpoint checkpoint{
+      position,          to_toml(recipe), data->classes(), recipe.augment.size, model_state(*model),
+      optimizer->state()};
   result.checkpoint = store.save(checkpoint);
   saved_step = position.step;
 }
@@ -312,7 +323,11 @@ TrainResult Trainer::State::run() {
 Trainer::Trainer(Env& env, const Recipe& recipe, TrainerOptions options)
     : state_(std::make_unique<State>(env, recipe, std::move(options))) {}
 Trainer::~Trainer() = default;
-TrainResult Trainer::run() { return state_->run(); }
-const Recipe& Trainer::recipe() const { return state_->recipe; }
+TrainResult Trainer::run() {
+  return state_->run();
+}
+const Recipe& Trainer::recipe() const {
+  return state_->recipe;
+}
 
 }  // namespace saturate

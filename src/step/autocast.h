@@ -13,8 +13,7 @@ class AutocastScope {
  public:
   AutocastScope(PrecisionMode precision, at::DeviceType device)
       : device_(device), before_(at::autocast::is_autocast_enabled(device)) {
-    if (precision == PrecisionMode::kBf16)
-      at::autocast::set_autocast_dtype(device, at::kBFloat16);
+    if (precision == PrecisionMode::kBf16) at::autocast::set_autocast_dtype(device, at::kBFloat16);
     at::autocast::set_autocast_enabled(device, precision == PrecisionMode::kBf16);
     at::autocast::increment_nesting();
   }

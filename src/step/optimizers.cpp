@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
@@ -208,14 +209,16 @@ constexpr std::array<RegistryEntry<OptimizerFactory>, 2> kOptimizers{{
 
 std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& options,
                                                   const std::vector<NamedTensor>& parameters) {
-  ParameterGroup decayed{{}, options.weight_decay}, plain{{}, 0};
+  std::vector<ParameterGroup> groups;
   for (const auto& named : parameters) {
     const bool decays = options.decay_norm_and_bias || named.tensor.dim() > 1;
-    (decays ? decayed : plain).parameters.push_back(named);
-  }
-  std::vector<ParameterGroup> groups;
-  for (auto* group : {&decayed, &plain}) {
-    if (!group->parameters.empty()) groups.push_back(std::move(*group));
+    const double weight_decay = decays ? options.weight_decay : 0;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& known) {
+      return known.weight_decay == weight_decay;
+    });
+    if (group == groups.end())
+      group = groups.insert(groups.end(), ParameterGroup{{}, weight_decay});
+    group->parameters.push_back(named);
   }
   return groups;
 }

@@ -24,15 +24,25 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
   return native ? PrecisionMode::kBf16 : PrecisionMode::kFp32;
 }
 
+void Metrics::merge(const Metrics& other) {
+  if (other.samples == 0) return;
+  const double share = double(other.samples) / double(samples + other.samples);
+  const auto mean = [share](double a, double b) { return a + (b - a) * share; };
+  loss = mean(loss, other.loss);
+  accuracy = mean(accuracy, other.accuracy);
+  if (other.accuracy5) accuracy5 = mean(accuracy5.value_or(0), *other.accuracy5);
+  samples += other.samples;
+}
+
 void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits,
                          const at::Tensor& labels) {
   const c10::NoGradGuard no_grad;
   const int64_t n = labels.size(0), classes = logits.size(1);
   const auto ranked = std::get<1>(at::topk(logits.detach(), std::min<int64_t>(5, classes), 1));
   const auto hits = ranked.eq(labels.unsqueeze(1));  // [N, up to 5]
-  const auto batch = at::stack({loss.detach().to(at::kDouble) * n,
-                                hits.select(1, 0).sum().to(at::kDouble),
-                                hits.sum().to(at::kDouble)});
+  const auto batch =
+      at::stack({loss.detach().to(at::kDouble) * n, hits.select(1, 0).sum().to(at::kDouble),
+                 hits.sum().to(at::kDouble)});
   if (!sums_.defined()) sums_ = at::zeros({3}, batch.options());
   sums_ += batch;
   samples_ += n;

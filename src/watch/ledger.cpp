@@ -7,12 +7,14 @@ namespace saturate {
 
 std::string_view phase_name(Phase phase) {
   static constexpr std::array<std::string_view, kPhaseCount> kNames = {
-      "wait",   "copy",      "augment", "forward",    "backward",   "reduce",
+      "wait",      "copy", "augment",    "forward",    "backward", "reduce",
       "optimizer", "host", "checkpoint", "evaluation", "other"};
   return kNames[size_t(phase)];
 }
 
-double PhaseTimes::total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+double PhaseTimes::total() const {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
 
 PhaseTimes PhaseTimes::operator-(const PhaseTimes& earlier) const {
   PhaseTimes difference;

@@ -10,7 +10,7 @@
 namespace saturate {
 namespace {
 
-constexpr int64_t kBarInterval = 100'000'000;       // ns
+constexpr int64_t kBarInterval = 100'000'000;      // ns
 constexpr int64_t kLineInterval = 10'000'000'000;  // ns
 constexpr int kBarCells = 20;
 

@@ -43,9 +43,10 @@ std::string format_summary(const TrainResult& result) {
   const double training = result.wall_s - result.phases[Phase::kEvaluation] -
                           result.phases[Phase::kCheckpoint] - result.phases[Phase::kOther];
   if (result.samples > 0)
-    text += fmt::format("\n{:.0f} images/s in training, {:.2f} cores in use, peak memory {:.2f} GiB\n",
-                        double(result.samples) / training, result.cores_used,
-                        double(result.memory_peak_bytes) / (1 << 30));
+    text +=
+        fmt::format("\n{:.0f} images/s in training, {:.2f} cores in use, peak memory {:.2f} GiB\n",
+                    double(result.samples) / training, result.cores_used,
+                    double(result.memory_peak_bytes) / (1 << 30));
   if (result.skipped_count > 0) {
     text += fmt::format("skipped {} broken images:\n", result.skipped_count);
     for (const auto& sample : result.skipped)

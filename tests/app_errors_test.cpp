@@ -1,0 +1,183 @@
+// What a user sees when something is wrong: one line, the place, a remedy, the contract's exit
+// code.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class CommandErrors : public ::testing::Test {
+ protected:
+  CommandResult train(const std::string& source, const std::string& more = "",
+                      const std::string& before = "") {
+    return run_saturate(
+        "train " + write_small_recipe(dir, source) + " --out " + (dir / "run") + " " + more,
+        before);
+  }
+  TempDir dir;
+};
+
+TEST_F(CommandErrors, BadUsageExitsWithTwo) {
+  expect_error(run_saturate(""), 2, {"subcommand is required", "saturate --help"});
+  expect_error(run_saturate("trian x"), 2, {"--help"});
+  expect_error(run_saturate("train"), 2, {"no recipe given"});
+  expect_error(run_saturate("train no-such.toml"), 2, {"(no-such.toml)", "Check the path"});
+  expect_error(run_saturate("list nothing"), 2, {"nothing"});
+  expect_error(run_saturate("eval x"), 2, {"--data"});
+}
+
+TEST_F(CommandErrors, AnUnknownKeyNamesTheNearest) {
+  expect_error(train(kSmallSynth, "--set train.batchsize=3"), 2,
+               {"unknown key train.batchsize", "Did you mean train.batch?"});
+  expect_error(train(kSmallSynth, "--set model.name=restnet18"), 2,
+               {"\"restnet18\"", "model.name", "Did you mean \"resnet18\"?"});
+  expect_error(train(kSmallSynth, "--set schedule.name=cosin"), 2, {"Did you mean \"cosine\"?"});
+  expect_error(train(kSmallSynth, "--set optimizer.name=sdg"), 2, {"Did you mean \"sgd\"?"});
+  expect_error(train("floder:x"), 2, {"Did you mean \"folder\"?"});
+}
+
+TEST_F(CommandErrors, AValueOutOfRangeNamesKeyAndRange) {
+  expect_error(train(kSmallSynth, "--set train.batch=0"), 2,
+               {"train.batch is out of range: 0", "Give 1 to"});
+  expect_error(train("synth:size=1"), 2, {"size"});
+  expect_error(train(kSmallSynth, "--set model.classes=3"), 2, {"model.classes is 3", "10"});
+  expect_error(train(kSmallSynth, "--set train.batch=199"), 2, {"last batch of one image"});
+  expect_error(train(kSmallSynth, "--set train.batch=201 --set train.drop_last=true"), 2,
+               {"no full batch"});
+}
+
+TEST_F(CommandErrors, MissingOrEmptyFoldersExitWithThree) {
+  expect_error(train("folder:" + (dir / "missing")), 3, {"no such folder", dir / "missing"});
+  std::filesystem::create_directories(dir / "empty");
+  expect_error(train("folder:" + (dir / "empty")), 3, {"no class folders", dir / "empty"});
+  std::filesystem::create_directories(dir / "hollow/cat");
+  expect_error(train("folder:" + (dir / "hollow")), 3, {"hollow/cat"});
+  expect_error(train("tar:" + (dir / "missing.tar")), 3, {"missing.tar"});
+}
+
+// Twelve sound images of two classes, and three broken ones.
+void write_partly_broken(const std::string& root) {
+  write_folder_dataset(root, 12);
+  write_file(root + "/even/zero.jpg", "");
+  write_file(root + "/odd/text.jpg", "not a picture\n");
+  const std::string jpeg = noise_jpeg(40, 40, 9);
+  write_file(root + "/odd/cut.jpg", jpeg.substr(0, jpeg.size() / 2));
+}
+
+TEST_F(CommandErrors, ABrokenImageStopsTheRunAndIsNamed) {
+  for (const auto& [name, content, reason] : std::vector<std::array<std::string, 3>>{
+           {"zero.jpg", "", "empty"},
+           {"text.jpg", "hello hello hello", "not a JPEG"},
+           {"cut.jpg", noise_jpeg(40, 40, 9).substr(0, 900), "truncated"}}) {
+    const std::string root = dir / name;
+    write_folder_dataset(root, 12);
+    write_file(root + "/odd/" + name, content);
+    const CommandResult result = train("folder:" + root);
+    expect_error(result, 3, {root + "/odd/" + name, reason, "data.on_error=skip"});
+    std::filesystem::remove_all(dir / "run");
+  }
+}
+
+TEST_F(CommandErrors, SkippedImagesAreCountedAndNamed) {
+  write_partly_broken(dir / "data");
+  const CommandResult result = train("folder:" + (dir / "data"),
+                                     "--set data.on_error=skip --set train.epochs=1 --set "
+                                     "train.batch=4");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("skipped 3 broken images"), std::string::npos) << result.out;
+  for (const char* name : {"even/zero.jpg", "odd/text.jpg", "odd/cut.jpg"})
+    EXPECT_NE(result.out.find(name), std::string::npos) << name;
+  EXPECT_EQ(read_metrics(dir / "run").back()["samples"], 12);
+}
+
+TEST_F(CommandErrors, InspectListsBrokenImages) {
+  write_partly_broken(dir / "data");
+  const CommandResult result =
+      run_saturate("data inspect folder:" + (dir / "data") + " --json " + (dir / "report.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(read_text(dir / "report.json"));
+  EXPECT_EQ(json["samples"], 15);
+  EXPECT_EQ(json["broken"].size(), 3u);
+  EXPECT_EQ(json["classes"]["odd"], 8);
+}
+
+TEST_F(CommandErrors, AFolderThatHoldsARunIsNotOverwritten) {
+  ASSERT_EQ(train(kSmallSynth, "--set train.epochs=0.1").exit_code, 0);
+  expect_error(train(kSmallSynth), 2, {"holds a run already", "--resume"});
+}
+
+TEST_F(CommandErrors, EvaluationDataOfOtherClassesIsRefused) {
+  write_folder_dataset(dir / "data", 12);
+  expect_error(
+      train("folder:" + (dir / "data"), std::string("--set data.eval_source=") + kSmallSynthTest),
+      3, {"unknown to the training data"});
+}
+
+TEST_F(CommandErrors, CheckpointsThatCannotBeUsedExitWithFour) {
+  ASSERT_EQ(train(kSmallSynth, "--set train.epochs=0.1").exit_code, 0);
+  const std::string good = dir / "run/checkpoints/step-00000001.safetensors";
+  const std::string bytes = read_text(good);
+  const auto eval = [&](const std::string& path) {
+    return run_saturate("eval " + path + " --data " + kSmallSynthTest);
+  };
+  ASSERT_EQ(eval(good).exit_code, 0);
+  expect_error(eval(dir / "none"), 4, {"no such run or checkpoint"});
+  write_file(dir / "cut", bytes.substr(0, bytes.size() - 100));
+  expect_error(eval(dir / "cut"), 4, {dir / "cut"});
+  std::string flipped = bytes;
+  flipped[flipped.size() - 5000] ^= 4;
+  write_file(dir / "flipped", flipped);
+  expect_error(eval(dir / "flipped"), 4, {"checksum"});
+  write_file(dir / "text", "hello");
+  expect_error(eval(dir / "text"), 4, {dir / "text"});
+  expect_error(
+      run_saturate("eval " + good + " --data " + kSmallSynthTest + " --set model.name=mlp"), 4,
+      {"tensor", "another model"});
+  std::filesystem::create_directories(dir / "folder");
+  expect_error(eval(dir / "folder"), 4, {"holds no checkpoint"});
+}
+
+TEST_F(CommandErrors, AnUnreadableCheckpointIsNamed) {
+  if (geteuid() == 0) GTEST_SKIP() << "root can read every file";
+  write_file(dir / "locked", "x");
+  std::filesystem::permissions(dir / "locked", std::filesystem::perms::none);
+  expect_error(run_saturate("eval " + (dir / "locked") + " --data synth:"), 4,
+               {"Permission denied", dir / "locked"});
+}
+
+TEST_F(CommandErrors, AFileThatMayNotGrowFailsTheSaveWithoutRemains) {
+  const CommandResult result =
+      train(kSmallSynth, "--set model.name=resnet18 --set train.epochs=0.1 --set augment.size=32",
+            "ulimit -f 1000;");  // a checkpoint of ResNet-18 is 90 MB
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_NE(result.err.find("cannot write"), std::string::npos) << result.err;
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints"));
+}
+
+TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutRemains) {
+  const std::string disk = dir / "disk";
+  std::filesystem::create_directories(disk);
+  if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "mounting a small disk needs root";
+  const CommandResult result =
+      run_saturate("train " + write_small_recipe(dir, kSmallSynth) + " --out " + disk +
+                   "/run --set model.name=resnet18 --set train.epochs=0.1 --set augment.size=32");
+  const bool remains = !std::filesystem::is_empty(disk + "/run/checkpoints");
+  umount(disk.c_str());
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_NE(result.err.find("No space left on device"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("Free some space"), std::string::npos) << result.err;
+  EXPECT_FALSE(remains);
+}
+
+TEST_F(CommandErrors, ALossThatTurnsNotFiniteEndsTheRun) {
+  const CommandResult result = train(kSmallSynth, "--set optimizer.lr=1e30");
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_NE(result.err.find("the loss is not finite by step"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace saturate::testing

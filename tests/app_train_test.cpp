@@ -1,0 +1,167 @@
+// Whole runs of `saturate train` and `eval`: what they write, that they repeat, resume and stop.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class TrainCommand : public ::testing::Test {
+ protected:
+  // Runs into the folder `name` with --set for each override.
+  CommandResult train(const std::string& name, const std::vector<std::string>& overrides = {},
+                      const std::string& more = "") {
+    std::string arguments = "train " + recipe + " --out " + (dir / name) + " " + more;
+    for (const auto& text : overrides) arguments += " --set '" + text + "'";
+    return run_saturate(arguments);
+  }
+
+  TempDir dir;
+  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
+};
+
+TEST_F(TrainCommand, WritesWhatTheContractPromises) {
+  const CommandResult result = train("run");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("where time went"), std::string::npos);
+  EXPECT_NE(result.out.find("next:"), std::string::npos);
+  EXPECT_EQ(result.err.find('\r'), std::string::npos) << "no live bar in a log file";
+
+  const auto records = read_metrics(dir / "run");
+  ASSERT_EQ(records.size(), 20u + 2 + 2 + 1);
+  EXPECT_EQ(records.back()["kind"], "end");
+  EXPECT_EQ(records.back()["step"], 20);
+  EXPECT_EQ(records.back()["samples"], 400);
+  double phases = 0;
+  for (const auto& [name, seconds] : records.back()["phases"].items()) phases += double(seconds);
+  EXPECT_NEAR(phases, records.back()["time_s"], 0.01 * phases);
+  EXPECT_TRUE(std::filesystem::exists(dir / "run/checkpoints/step-00000020.safetensors"));
+  EXPECT_NE(read_text(dir / "run/recipe.toml").find("classes = 10"), std::string::npos);
+}
+
+TEST_F(TrainCommand, TheSameSeedGivesTheSameLossesForAnyNumberOfLoaderThreads) {
+  ASSERT_EQ(train("one", {"data.threads=1"}).exit_code, 0);
+  ASSERT_EQ(train("four", {"data.threads=4", "data.prefetch=2"}).exit_code, 0);
+  ASSERT_EQ(train("other", {"seed=4"}).exit_code, 0);
+  EXPECT_EQ(losses(dir / "one", "step"), losses(dir / "four", "step"));
+  EXPECT_EQ(losses(dir / "one", "eval"), losses(dir / "four", "eval"));
+  EXPECT_NE(losses(dir / "one", "step"), losses(dir / "other", "step"));
+}
+
+TEST_F(TrainCommand, TheSavedRecipeRepeatsTheRun) {
+  ASSERT_EQ(train("first").exit_code, 0);
+  const CommandResult again =
+      run_saturate("train " + (dir / "first/recipe.toml") + " --out " + (dir / "again"));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(losses(dir / "first", "step"), losses(dir / "again", "step"));
+}
+
+TEST_F(TrainCommand, EvalPrintsTheAccuracyThatTrainingPrinted) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const CommandResult eval = run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
+                                          " --json " + (dir / "eval.json"));
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  const auto json = nlohmann::json::parse(read_text(dir / "eval.json"));
+  const auto end = read_metrics(dir / "run").back();
+  EXPECT_EQ(json["accuracy"], end["accuracy"]);
+  EXPECT_EQ(json["loss"], end["loss"]);
+  EXPECT_EQ(json["samples"], 50);
+}
+
+TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
+  ASSERT_EQ(train("whole", {"train.epochs=3"}).exit_code, 0);
+  ASSERT_EQ(train("cut", {"train.epochs=3"}).exit_code, 0);
+  for (const char* later : {"20", "30"})
+    std::filesystem::remove(dir /
+                            ("cut/checkpoints/step-000000" + std::string(later) + ".safetensors"));
+  const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(losses(dir / "whole", "step"), losses(dir / "cut", "step"));
+  EXPECT_EQ(losses(dir / "whole", "eval"), losses(dir / "cut", "eval"));
+}
+
+// Starts the command without waiting for it.
+pid_t start_saturate(const std::vector<std::string>& arguments, const std::string& log) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  if (!freopen(log.c_str(), "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(99);
+  std::vector<char*> argv = {const_cast<char*>(SATURATE_COMMAND)};
+  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(SATURATE_COMMAND, argv.data());
+  _exit(98);
+}
+
+TEST_F(TrainCommand, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
+  ASSERT_EQ(train("whole", {"train.epochs=30"}).exit_code, 0);
+  const std::string out = dir / "cut";
+  const pid_t child =
+      start_saturate({"train", recipe, "--out", out, "--set", "train.epochs=30"}, dir / "log");
+  // The signal is to arrive in mid-run: after the first steps have been recorded.
+  for (int i = 0; i < 3000 && read_text(out + "/metrics.jsonl").size() < 2000; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  kill(child, SIGINT);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_EQ(WEXITSTATUS(status), 130) << read_text(dir / "log");
+  ASSERT_LT(losses(out, "step").size(), losses(dir / "whole", "step").size());
+
+  const CommandResult resumed =
+      run_saturate("train --resume " + out + " --set data.threads=4 --set train.epochs=30");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(losses(dir / "whole", "step"), losses(out, "step"));
+  EXPECT_EQ(losses(dir / "whole", "eval"), losses(out, "eval"));
+}
+
+TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {
+  ASSERT_EQ(train("run", {"train.epochs=4", "checkpoint.keep=2"}).exit_code, 0);
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "run/checkpoints"))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"step-00000030.safetensors", "step-00000040.safetensors"}));
+}
+
+TEST_F(TrainCommand, ABrokenNewestCheckpointIsPassedOver) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string newest = dir / "run/checkpoints/step-00000020.safetensors";
+  std::string bytes = read_text(newest);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(newest, bytes);
+  const CommandResult resumed = run_saturate("train --resume " + (dir / "run"));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("passing over a broken checkpoint"), std::string::npos);
+  EXPECT_EQ(read_metrics(dir / "run").back()["step"], 20);
+}
+
+TEST_F(TrainCommand, EveryModelAndOptimizerTrains) {
+  for (const char* model : {"mlp", "simple_cnn", "resnet9", "resnet18", "resnet50"}) {
+    const std::string run = std::string("run-") + model;
+    const CommandResult result =
+        train(run, {std::string("model.name=") + model, "train.epochs=0.3", "augment.size=32",
+                    "model.width=0.25", "optimizer.name=adamw", "optimizer.lr=1e-3"});
+    EXPECT_EQ(result.exit_code, 0) << model << ": " << result.err;
+    EXPECT_EQ(losses(dir / run, "step").size(), 3u);
+  }
+}
+
+TEST_F(TrainCommand, Bf16LearnsToo) {
+  ASSERT_EQ(train("fp32", {"train.epochs=4"}).exit_code, 0);
+  ASSERT_EQ(train("bf16", {"train.epochs=4", "precision.mode=bf16"}).exit_code, 0);
+  const double fp32 = losses(dir / "fp32", "step").back();
+  const double bf16 = losses(dir / "bf16", "step").back();
+  EXPECT_NE(fp32, bf16);
+  EXPECT_NEAR(bf16, fp32, 0.25);
+  EXPECT_LT(bf16, losses(dir / "bf16", "step").front());
+}
+
+}  // namespace
+}  // namespace saturate::testing
