@@ -26,8 +26,9 @@ class Model {
   virtual ~Model() = default;
   // images [N, 3, H, W] float, any memory format, to logits [N, classes].
   virtual at::Tensor forward(const at::Tensor& images) = 0;
-  // Called once before training from scratch, with training images as forward() gets them: a model
-  // may take statistics of its data from them. Most do nothing.
+  // A model that takes statistics of its data before training from scratch says how many images it
+  // wants to see, and is given about as many, as forward() gets them.
+  virtual int64_t wanted_images() const { return 0; }
   virtual void prepare(const at::Tensor& images) { (void)images; }
   // Batch statistics are used and updated when training, the running ones otherwise.
   virtual void set_training(bool training) = 0;

@@ -77,6 +77,7 @@ struct TrainOptions {
   int eval_batch = 0;  // 0: as train.batch
   double label_smoothing = 0;
   int eval_every = 1;  // epochs; 0: only at the end
+  bool eval_flip = false;
   bool drop_last = false;
   std::string device = "auto";
   int threads = 0;  // intra-op threads; 0: one per available core

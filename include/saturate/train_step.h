@@ -72,6 +72,7 @@ class TrainStep {
 
 // Runs the model over everything `feeder` gives, in evaluation mode and without gradients; leaves
 // the model in training mode.
-Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision);
+// `flip`: the logits are the mean over each image and its mirror image.
+Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision, bool flip);
 
 }  // namespace saturate

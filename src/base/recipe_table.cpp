@@ -22,6 +22,10 @@ std::vector<OptionRow> run_rows() {
               "Images in one evaluation batch; 0 takes train.batch."),
       number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
              "Share of the target spread evenly over all classes."),
+      flag(
+          SATURATE_OPTION(train.eval_flip),
+          "Evaluation averages the logits of each image and of its mirror image: more accurate, at "
+          "twice the cost."),
       flag(SATURATE_OPTION(train.drop_last),
            "Leaves out an epoch's last batch where it is not full."),
       integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",

@@ -26,15 +26,20 @@ class ModuleModelBase : public Model {
   torch::nn::Module& module_;
 };
 
-// `Module` has at::Tensor forward(const at::Tensor&), and may have void prepare(const at::Tensor&).
+// `Module` has at::Tensor forward(const at::Tensor&), and may have
+// static constexpr int64_t kWantedImages and void prepare(const at::Tensor&).
 template <class Module>
 class ModuleModel : public ModuleModelBase {
  public:
   explicit ModuleModel(std::shared_ptr<Module> module)
       : ModuleModelBase(*module), module_(std::move(module)) {}
   at::Tensor forward(const at::Tensor& images) override { return module_->forward(images); }
+  int64_t wanted_images() const override {
+    if constexpr (requires { Module::kWantedImages; }) return Module::kWantedImages;
+    return 0;
+  }
   void prepare(const at::Tensor& images) override {
-    if constexpr (requires(Module & module) { module.prepare(images); }) module_->prepare(images);
+    if constexpr (requires { Module::kWantedImages; }) module_->prepare(images);
   }
 
  private:

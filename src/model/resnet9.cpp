@@ -44,6 +44,8 @@ class ResNet9 : public torch::nn::Module {
       unit->start_as_identity();
   }
 
+  static constexpr int64_t kWantedImages = 2048;
+
   void prepare(const at::Tensor& images) {
     stem_weight_.copy_(whitening_filters(images, kStemKernel, kStemComponents));
   }

@@ -13,7 +13,8 @@ struct Evaluator::State {
                batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger),
-        precision(recipe.precision.mode) {}
+        precision(recipe.precision.mode),
+        flip(recipe.train.eval_flip) {}
 
   const Dataset& checked(const std::string& source, const std::vector<std::string>& classes) {
     require_same_classes(classes, data->classes(), source);
@@ -25,6 +26,7 @@ struct Evaluator::State {
   Ledger ledger;  // the feeder's own: a run charges an evaluation as a whole
   Feeder feeder;
   PrecisionMode precision;
+  bool flip;
 };
 
 Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
@@ -34,7 +36,7 @@ Evaluator::~Evaluator() = default;
 
 Metrics Evaluator::run(Model& model) {
   state_->loader.start_epoch(0);
-  return evaluate(model, state_->feeder, state_->precision);
+  return evaluate(model, state_->feeder, state_->precision, state_->flip);
 }
 
 size_t Evaluator::size() const {

@@ -134,14 +134,15 @@ void Trainer::State::build_model() {
                                      recipe.train.label_smoothing, ledger);
 }
 
-// Shows the model the first training images, enough of them for statistics.
+// Shows the model as many of the first training images as it wants to see.
 void Trainer::State::prepare_model() {
-  constexpr int64_t kEnough = 2048;
+  const int64_t wanted = model->wanted_images();
+  if (wanted == 0) return;
   std::vector<at::Tensor> images;
   DeviceBatch batch;
   int64_t count = 0;
   loader.start_epoch(0);
-  while (count < kEnough && feeder.next(batch)) {
+  while (count < wanted && feeder.next(batch)) {
     count += batch.count();
     images.push_back(batch.images);
   }

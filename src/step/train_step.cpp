@@ -95,14 +95,15 @@ void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics
   metrics.add(loss, logits, batch.labels);
 }
 
-Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision) {
+Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision, bool flip) {
   const c10::InferenceMode inference;
   model.set_training(false);
   RunningMetrics metrics;
   DeviceBatch batch;
   while (feeder.next(batch)) {
     AutocastScope autocast(precision, batch.images.device().type());
-    const at::Tensor logits = model.forward(batch.images).to(at::kFloat);
+    at::Tensor logits = model.forward(batch.images).to(at::kFloat);
+    if (flip) logits = (logits + model.forward(batch.images.flip({3})).to(at::kFloat)) / 2;
     metrics.add(at::cross_entropy_loss(logits, batch.labels), logits, batch.labels);
   }
   model.set_training(true);
