@@ -8,6 +8,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +24,8 @@ TEST(RunningMetrics, CountsHitsAmongTheFirstAndTheFirstFive) {
   // Class c has logit c: label 6 is first, label 2 fifth, label 1 sixth.
   const at::Tensor logits = at::arange(7, at::kFloat).expand({3, 7});
   RunningMetrics running;
-  running.add(at::tensor(2.0f), logits, at::tensor({6, 2, 1}, at::kLong));
-  running.add(at::tensor(5.0f), logits.slice(0, 0, 1), at::tensor({6}, at::kLong));
+  running.add(at::scalar_tensor(2.0), logits, at::tensor({6, 2, 1}, at::kLong));
+  running.add(at::scalar_tensor(5.0), logits.slice(0, 0, 1), at::tensor({6}, at::kLong));
   const Metrics metrics = running.read();
   EXPECT_EQ(metrics.samples, 4);
   EXPECT_DOUBLE_EQ(metrics.loss, (3 * 2.0 + 5.0) / 4);
@@ -35,7 +36,7 @@ TEST(RunningMetrics, CountsHitsAmongTheFirstAndTheFirstFive) {
 
 TEST(RunningMetrics, FiveClassesHaveNoTopFive) {
   RunningMetrics running;
-  running.add(at::tensor(1.0f), at::randn({2, 5}), at::tensor({0, 1}, at::kLong));
+  running.add(at::scalar_tensor(1.0), at::randn({2, 5}), at::tensor({0, 1}, at::kLong));
   EXPECT_FALSE(running.read().accuracy5.has_value());
 }
 
