@@ -86,6 +86,14 @@ TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
   EXPECT_EQ(losses(dir / "whole", "eval"), losses(dir / "cut", "eval"));
 }
 
+// The checksum over all weights and optimizer state of a checkpoint, from its header.
+std::string checksum(const std::string& checkpoint) {
+  const std::string text = read_text(checkpoint), key = "\"crc32\":\"";
+  const auto at = text.find(key);
+  EXPECT_NE(at, std::string::npos) << checkpoint;
+  return at == std::string::npos ? checkpoint : text.substr(at + key.size(), 8);
+}
+
 // Starts the command without waiting for it.
 pid_t start_saturate(const std::vector<std::string>& arguments, const std::string& log) {
   const pid_t child = fork();
@@ -118,6 +126,8 @@ TEST_F(TrainCommand, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(losses(dir / "whole", "step"), losses(out, "step"));
   EXPECT_EQ(losses(dir / "whole", "eval"), losses(out, "eval"));
+  const std::string last = "/checkpoints/step-00000300.safetensors";
+  EXPECT_EQ(checksum((dir / "whole") + last), checksum(out + last)) << "weights are bit-equal";
 }
 
 TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {

@@ -1,14 +1,13 @@
 // The ledger, metrics.jsonl and the progress display, on a clock that only tests advance.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "saturate/fault_env.h"
 #include "saturate/metrics.h"
 #include "saturate/progress.h"
+#include "tests/data_testing.h"
 
 namespace saturate {
 namespace {
@@ -69,20 +68,9 @@ TEST(Metrics, UnknownIsNullAndKeysAreTheContract) {
   EXPECT_EQ(json["phases"]["wait"], 0.25);
 }
 
-class TemporaryFolder : public ::testing::Test {
- protected:
-  TemporaryFolder() {
-    std::string pattern = ::testing::TempDir() + "saturate-XXXXXX";
-    path = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() override { std::filesystem::remove_all(path); }
-  std::string path;
-};
-
-using MetricsFile = TemporaryFolder;
-
-TEST_F(MetricsFile, AResumedRunDropsTheStepsItRepeatsAndALineCutShort) {
-  const std::string file = path + "/metrics.jsonl";
+TEST(MetricsFile, AResumedRunDropsTheStepsItRepeatsAndALineCutShort) {
+  const testing::TempDir dir;
+  const std::string file = dir / "metrics.jsonl";
   {
     MetricsWriter writer(Env::posix(), file, 0);
     for (int step = 1; step <= 4; ++step) {
