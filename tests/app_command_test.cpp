@@ -35,8 +35,7 @@ TEST(Command, ListNamesWhatARecipeCanName) {
                            "resnet50", "sgd", "adamw", "cosine"})
     EXPECT_NE(all.find(std::string("\n  ") + name), std::string::npos) << name;
   EXPECT_NE(run_saturate("list options").out.find("train.batch"), std::string::npos);
-  EXPECT_EQ(run_saturate("list options --markdown").out,
-            read_text(SATURATE_SOURCE_DIR "/docs/recipe.md"));
+  EXPECT_EQ(run_saturate("list options --markdown").out, read_text(source_path("docs/recipe.md")));
 }
 
 TEST(Command, SynthWritesAFolderAndAnArchiveWithTheSameContents) {

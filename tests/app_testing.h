@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/data_testing.h"
+#include "tests/paths.h"
 
 namespace saturate::testing {
 
@@ -21,8 +22,8 @@ struct CommandResult {
 // Runs `saturate ARGUMENTS` through the shell, with `before` in front (such as "ulimit -f 10;").
 inline CommandResult run_saturate(const std::string& arguments, const std::string& before = "") {
   const TempDir dir;
-  const std::string command = before + " '" SATURATE_COMMAND "' " + arguments + " >'" +
-                              (dir / "out") + "' 2>'" + (dir / "err") + "' </dev/null";
+  const std::string command = before + " '" + kCommand + "' " + arguments + " >'" + (dir / "out") +
+                              "' 2>'" + (dir / "err") + "' </dev/null";
   const int status = std::system(command.c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return {code, read_text(dir / "out"), read_text(dir / "err")};

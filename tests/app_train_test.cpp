@@ -99,10 +99,10 @@ pid_t start_saturate(const std::vector<std::string>& arguments, const std::strin
   const pid_t child = fork();
   if (child != 0) return child;
   if (!freopen(log.c_str(), "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(99);
-  std::vector<char*> argv = {const_cast<char*>(SATURATE_COMMAND)};
+  std::vector<char*> argv = {const_cast<char*>(kCommand.c_str())};
   for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  execv(SATURATE_COMMAND, argv.data());
+  execv(kCommand.c_str(), argv.data());
   _exit(98);
 }
 

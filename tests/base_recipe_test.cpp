@@ -8,6 +8,7 @@
 #include "saturate/env.h"
 #include "saturate/error.h"
 #include "saturate/recipe.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -109,7 +110,7 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
 }
 
 TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
-  std::ifstream file(SATURATE_SOURCE_DIR "/docs/recipe.md");
+  std::ifstream file(testing::source_path("docs/recipe.md"));
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), recipe_markdown())
@@ -119,7 +120,7 @@ TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
 TEST(Recipe, RecipesThatShipAreValid) {
   for (const char* name : {"demo", "cifar10", "cifar10-quick", "imagenet-sample"})
     EXPECT_NO_THROW(
-        load_recipe(Env::posix(), std::string(SATURATE_SOURCE_DIR "/recipes/") + name + ".toml"))
+        load_recipe(Env::posix(), testing::source_path(std::string("recipes/") + name + ".toml")))
         << name;
 }
 

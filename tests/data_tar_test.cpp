@@ -8,6 +8,7 @@
 #include "saturate/export.h"
 #include "saturate/fault_env.h"
 #include "tests/data_testing.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -22,7 +23,7 @@ Env& env() {
 }
 
 std::string golden(const std::string& name) {
-  return std::string(SATURATE_SOURCE_DIR) + "/tests/goldens/tar/" + name;
+  return testing::source_path("tests/goldens/tar/" + name);
 }
 
 struct Expected {
@@ -237,7 +238,7 @@ TEST(TarSource, OpensWithFewReads) {
 }
 
 TEST(TarSource, OpensCifar) {
-  const std::string path = std::string(SATURATE_SHARED_DIR) + "/data/cifar10-train.tar";
+  const std::string path = testing::shared_path("data/cifar10-train.tar");
   if (!env().exists(path)) GTEST_SKIP() << path << " is absent";
   FaultEnv counting(env());
   const auto dataset = open_dataset(counting, "tar:" + path);

@@ -8,6 +8,7 @@
 #include "saturate/error.h"
 #include "saturate/image.h"
 #include "tests/image_testing.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -65,7 +66,7 @@ TEST(Decoder, EveryKindOfFileEqualsPillow) {
 }
 
 TEST(Decoder, AllPhotographsEqualPillow) {
-  const std::string folder = std::string(SATURATE_SHARED_DIR) + "/data/imagenet-400";
+  const std::string folder = testing::shared_path("data/imagenet-400");
   if (!Env::posix().is_directory(folder)) GTEST_SKIP() << "no photographs at " << folder;
   compare_with_pillow("photographs.txt", folder, 400);
 }

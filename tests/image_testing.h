@@ -12,11 +12,12 @@
 
 #include "saturate/env.h"
 #include "saturate/image.h"
+#include "tests/paths.h"
 
 namespace saturate::testing {
 
 inline std::string golden(const std::string& name) {
-  return std::string(SATURATE_SOURCE_DIR) + "/tests/goldens/image/" + name;
+  return source_path("tests/goldens/image/" + name);
 }
 
 inline std::vector<std::byte> golden_input(const std::string& name) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/formula.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -22,7 +23,7 @@ constexpr int kClasses = 100;
 class ResNet : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    std::ifstream file(SATURATE_SOURCE_DIR "/tests/goldens/model/" + GetParam() + ".json");
+    std::ifstream file(testing::source_path("tests/goldens/model/" + GetParam() + ".json"));
     golden_ = json::parse(file);
     ModelOptions options;
     options.name = GetParam();

@@ -11,11 +11,12 @@
 
 #include "saturate/error.h"
 #include "saturate/safetensors.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
 
-const std::string kGoldens = SATURATE_SOURCE_DIR "/tests/goldens/model/";
+const std::string kGoldens = testing::source_path("tests/goldens/model/");
 
 std::string temporary(const std::string& name) {
   return ::testing::TempDir() + "saturate-" + std::to_string(::getpid()) + "-" + name;

@@ -10,6 +10,7 @@
 #include "saturate/optimizer.h"
 #include "saturate/safetensors.h"
 #include "tests/formula.h"
+#include "tests/paths.h"
 
 namespace saturate {
 
@@ -85,7 +86,7 @@ void expect_golden(const std::string& file, const OptimizerOptions& options) {
   const std::string capability = at::get_cpu_capability() == "DEFAULT" ? ".default" : ".avx2";
   std::map<std::string, at::Tensor> golden;
   for (const auto& [name, tensor] :
-       read_safetensors(Env::posix(), SATURATE_SOURCE_DIR "/tests/goldens/step/" + file +
+       read_safetensors(Env::posix(), testing::source_path("tests/goldens/step/") + file +
                                           capability + ".safetensors")
            .tensors)
     golden[name] = tensor;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "saturate/schedule.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -18,7 +19,7 @@ ScheduleOptions schedule(const std::string& name, double final_lr) {
 }
 
 TEST(Schedule, FollowsTorchForAThousandSteps) {
-  std::ifstream file(SATURATE_SOURCE_DIR "/tests/goldens/step/schedules.json");
+  std::ifstream file(testing::source_path("tests/goldens/step/schedules.json"));
   const auto golden = nlohmann::json::parse(file);
   ASSERT_EQ(golden.size(), 5u);
   for (const auto& row : golden) {

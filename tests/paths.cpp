@@ -1,0 +1,15 @@
+#include "tests/paths.h"
+
+namespace saturate::testing {
+
+std::string source_path(const std::string& file) {
+  return SATURATE_SOURCE_DIR "/" + file;
+}
+
+std::string shared_path(const std::string& file) {
+  return SATURATE_SOURCE_DIR "/../shared/" + file;
+}
+
+const std::string kCommand = SATURATE_COMMAND;
+
+}  // namespace saturate::testing

@@ -1,0 +1,16 @@
+// Where the project's files are. In one source of its own, so that every other test compiles to the
+// same object in any checkout and the compiler's cache can serve it.
+#pragma once
+
+#include <string>
+
+namespace saturate::testing {
+
+// Of a file in the project, as "docs/recipe.md".
+std::string source_path(const std::string& file);
+// Of a file in the folder of real data beside the project, which may be absent.
+std::string shared_path(const std::string& file);
+// The command `saturate`; empty in the tests of the torch-free rooms.
+extern const std::string kCommand;
+
+}  // namespace saturate::testing
