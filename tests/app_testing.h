@@ -1,12 +1,16 @@
 // Running the command as its user would.
 #pragma once
 
+#include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/data_testing.h"
@@ -69,6 +73,49 @@ inline std::string write_small_recipe(const TempDir& dir, const std::string& sou
                        "[model]\nname = \"simple_cnn\"\n[optimizer]\nlr = 0.05\n"
                        "[train]\nbatch = 20\nepochs = 2\nthreads = 1\n[watch]\nevery = 1\n");
   return path;
+}
+
+// The checksum over all weights and optimizer state of a checkpoint, from its header.
+inline std::string checksum(const std::string& checkpoint) {
+  const std::string text = read_text(checkpoint), key = "\"crc32\":\"";
+  const auto at = text.find(key);
+  EXPECT_NE(at, std::string::npos) << checkpoint;
+  return at == std::string::npos ? checkpoint : text.substr(at + key.size(), 8);
+}
+
+// Starts the command without waiting for it.
+inline pid_t start_saturate(const std::vector<std::string>& arguments, const std::string& log) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  if (!freopen(log.c_str(), "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(99);
+  std::vector<char*> argv = {const_cast<char*>(kCommand.c_str())};
+  for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(kCommand.c_str(), argv.data());
+  _exit(98);
+}
+
+// Waits until a condition holds; false after `seconds`.
+template <class Condition>
+bool wait_until(const Condition& condition, double seconds = 30) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// The exit code of a process started by start_saturate; 128 + N where signal N ended it, -1 (and
+// the process killed) where it has not ended within `seconds`.
+inline int exit_code_of(pid_t child, double seconds = 60) {
+  int status = 0;
+  if (!wait_until([&] { return waitpid(child, &status, WNOHANG) == child; }, seconds)) {
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    return -1;
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 inline const char* kSmallSynth = "synth:size=16,count=200,difficulty=0.1";

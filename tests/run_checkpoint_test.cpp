@@ -1,13 +1,13 @@
-// Checkpoints and whole runs over storage that fails.
+// Checkpoints, and saving them over storage that fails.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
-#include "saturate/trainer.h"
 #include "tests/data_testing.h"
 
 namespace saturate {
@@ -19,6 +19,11 @@ using testing::TempDir;
 Checkpoint sample_checkpoint(int64_t step) {
   Checkpoint checkpoint;
   checkpoint.position = {step, 2, 3, 456, 7.5};
+  checkpoint.epoch_metrics = {75, 1.25, 0.5, std::nullopt};
+  checkpoint.evaluation = Evaluation{4, {50, std::nan(""), 0.25, 0.75}, Metrics{50, 2, 0.125, 1}};
+  checkpoint.best.best = 0.1;
+  checkpoint.best.best_step = 4;
+  checkpoint.best.waited = 1;
   checkpoint.recipe_toml = "[data]\nsource = \"synth:\"\n";
   checkpoint.classes = {"cat", "d\"o\"g \xc3\xa9"};
   checkpoint.image_size = 32;
@@ -26,6 +31,8 @@ Checkpoint sample_checkpoint(int64_t step) {
   checkpoint.model = {{"weight", at::arange(12, at::kFloat).reshape({3, 4})},
                       {"count", at::full({}, step, at::kLong)}};
   checkpoint.optimizer = {{"weight.momentum", at::full({3, 4}, 0.5)}};
+  checkpoint.average = {{"weight", at::full({3, 4}, 0.75)}};
+  checkpoint.random = {{"cpu", at::arange(5, at::kByte)}};
   return checkpoint;
 }
 
@@ -39,6 +46,17 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read.position.batch, 3);
   EXPECT_EQ(read.position.samples, 456);
   EXPECT_EQ(read.position.time_s, 7.5);
+  EXPECT_EQ(read.epoch_metrics.samples, 75);
+  EXPECT_EQ(read.epoch_metrics.loss, 1.25);
+  EXPECT_FALSE(read.epoch_metrics.accuracy5);
+  ASSERT_TRUE(read.evaluation && read.evaluation->plain);
+  EXPECT_EQ(read.evaluation->step, 4);
+  EXPECT_TRUE(std::isnan(read.evaluation->metrics.loss));
+  EXPECT_EQ(read.evaluation->metrics.accuracy5, 0.75);
+  EXPECT_EQ(read.evaluation->plain->accuracy, 0.125);
+  EXPECT_EQ(read.best.best, 0.1);
+  EXPECT_EQ(read.best.best_step, 4);
+  EXPECT_EQ(read.best.waited, 1);
   EXPECT_EQ(read.recipe_toml, written.recipe_toml);
   EXPECT_EQ(read.classes, written.classes);
   EXPECT_EQ(read.image_size, 32);
@@ -49,6 +67,10 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_EQ(tensors["count"].item<int64_t>(), 5);
   ASSERT_EQ(read.optimizer.size(), 1u);
   EXPECT_EQ(read.optimizer[0].name, "weight.momentum");
+  ASSERT_EQ(read.average.size(), 1u);
+  EXPECT_TRUE(read.average[0].tensor.equal(written.average[0].tensor));
+  ASSERT_EQ(read.random.size(), 1u);
+  EXPECT_TRUE(read.random[0].tensor.equal(written.random[0].tensor));
 }
 
 TEST(Checkpoint, AFlippedByteOfDataAndACutAreNoticed) {
@@ -56,7 +78,7 @@ TEST(Checkpoint, AFlippedByteOfDataAndACutAreNoticed) {
   const std::string path = dir / "c.safetensors";
   write_checkpoint(Env::posix(), path, sample_checkpoint(5));
   const std::string good = testing::read_text(path);
-  const size_t data_bytes = 2 * 12 * sizeof(float) + sizeof(int64_t);
+  const size_t data_bytes = 3 * 12 * sizeof(float) + sizeof(int64_t) + 5;
   for (size_t at = good.size() - data_bytes; at < good.size(); ++at) {
     std::string bad = good;
     bad[at] ^= 0x10;
@@ -77,7 +99,7 @@ TEST(Checkpoint, AFailedWriteLeavesTheOlderOnesAndNoRemains) {
                     FileOp::kSyncDirectory}) {
     const std::string folder = dir / ("op" + std::to_string(int(op)));
     FaultEnv env(Env::posix());
-    CheckpointStore store(env, folder, 3);
+    CheckpointStore store(env, folder, 3, true);
     store.save(sample_checkpoint(1));
     const uint64_t operations = env.count({op, ""});  // of one save
     for (uint64_t nth = 0; nth < operations; ++nth) {
@@ -99,69 +121,78 @@ TEST(Checkpoint, AFailedWriteLeavesTheOlderOnesAndNoRemains) {
   }
 }
 
-Recipe small_recipe() {
-  return parse_recipe(
-      "[data]\nsource = \"synth:size=16,count=100\"\nthreads = 1\n[model]\nname = \"mlp\"\n"
-      "[train]\nbatch = 25\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n",
-      "test");
-}
-
-TrainerOptions quiet_options(const std::string& out) {
-  TrainerOptions options;
-  options.out = out;
-  options.progress = Progress::Style::kSilent;
-  return options;
-}
-
-TEST(TrainerOverFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
+TEST(Checkpoint, WhatAKilledProcessLeftHalfWrittenIsRemoved) {
   const TempDir dir;
+  testing::write_file(dir / "step-00000007.safetensors.tmp-123", "half");
+  testing::write_file(dir / "notes.txt", "mine");
+  const CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  const auto left = Env::posix().list(dir.path());
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].name, "notes.txt");
+}
+
+TEST(Checkpoint, TheBestIsKeptBesideTheNewest) {
+  const TempDir dir;
+  for (const bool keep_best : {false, true}) {
+    const std::string folder = dir / (keep_best ? "kept" : "not");
+    CheckpointStore store(Env::posix(), folder, 2, keep_best);
+    for (int64_t step = 1; step <= 9; ++step) store.save(sample_checkpoint(step));
+    EXPECT_EQ(list_checkpoints(Env::posix(), folder).size(), keep_best ? 3u : 2u);
+    EXPECT_EQ(Env::posix().exists(store.path_of(4)), keep_best);
+  }
+}
+
+TEST(Checkpoint, WithoutPermissionToReadItIsNamed) {
+  const TempDir dir;
+  const std::string path = dir / "c.safetensors";
+  write_checkpoint(Env::posix(), path, sample_checkpoint(5));
   FaultEnv env(Env::posix());
   Fault fault;
-  fault.match = {FileOp::kWrite, "step-00000008"};
+  fault.match = {FileOp::kOpen, "c.safetensors"};
+  fault.error = EACCES;
   env.inject(fault);
-  Trainer trainer(env, small_recipe(), quiet_options(dir / "run"));
-  const Error error = error_of([&] { trainer.run(); });
+  const Error error = error_of([&] { read_checkpoint(env, path); });
   EXPECT_EQ(error.exit_code(), 4);
-  EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos);
-  EXPECT_EQ(find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).position.step, 4);
-
-  TrainerOptions options = quiet_options(dir / "run");
-  options.resume = dir / "run";
-  const TrainResult result = Trainer(Env::posix(), small_recipe(), options).run();
-  EXPECT_EQ(result.steps, 8);
-  EXPECT_EQ(result.steps_here, 4);
+  EXPECT_NE(std::string(error.what()).find("Permission denied (" + path + ")"), std::string::npos)
+      << error.what();
 }
 
-TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
+TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
   const TempDir dir;
   FaultEnv env(Env::posix());
+  env.delay({FileOp::kWrite, ""}, 20'000'000, 20'000'000);
+  CheckpointStore store(env, dir.path(), 3, true);
+  CheckpointWriter writer(env, store);
+  EXPECT_FALSE(writer.poll() || writer.wait());
+  for (int64_t step : {5, 6}) {
+    Checkpoint checkpoint = sample_checkpoint(step);
+    writer.start(checkpoint);
+    EXPECT_TRUE(writer.busy());
+    checkpoint.model[0].tensor.fill_(-1);  // training goes on
+    const auto outcome = writer.wait();
+    ASSERT_TRUE(outcome && !outcome->error);
+    EXPECT_EQ(outcome->step, step);
+    EXPECT_GE(outcome->seconds, 0.02);
+    const Checkpoint read = read_checkpoint(env, outcome->path);
+    for (const auto& [name, tensor] : read.model)
+      EXPECT_TRUE(name != "weight" || tensor.equal(sample_checkpoint(step).model[0].tensor));
+    EXPECT_FALSE(writer.busy() || writer.wait());
+  }
+}
+
+TEST(CheckpointWriter, TellsOfAFailure) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  CheckpointStore store(env, dir.path(), 3, true);
+  CheckpointWriter writer(env, store);
   Fault fault;
-  fault.match = {FileOp::kWrite, "metrics.jsonl"};
+  fault.match = {FileOp::kSync, "step-"};
   env.inject(fault);
-  Trainer trainer(env, small_recipe(), quiet_options(dir / "run"));
-  EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
-}
-
-TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
-  const TempDir dir;
-  Trainer(Env::posix(), small_recipe(), quiet_options(dir / "run")).run();
-  Recipe other = small_recipe();
-  other.train.batch = 50;
-  TrainerOptions options = quiet_options(dir / "run");
-  options.resume = dir / "run";
-  const Error error = error_of([&] { Trainer(Env::posix(), other, options); });
-  EXPECT_EQ(error.exit_code(), 2);
-  EXPECT_NE(std::string(error.what()).find("train.batch"), std::string::npos);
-}
-
-TEST(Trainer, TheLedgersPhasesSumToWallTime) {
-  const TempDir dir;
-  const TrainResult result =
-      Trainer(Env::posix(), small_recipe(), quiet_options(dir / "run")).run();
-  EXPECT_NEAR(result.phases.total(), result.wall_s, 0.01 * result.wall_s);
-  EXPECT_GT(result.phases[Phase::kForward], 0);
-  EXPECT_GT(result.phases[Phase::kBackward], 0);
-  EXPECT_GT(result.phases[Phase::kOptimizer], 0);
+  writer.start(sample_checkpoint(5));
+  const auto outcome = writer.wait();
+  ASSERT_TRUE(outcome);
+  EXPECT_TRUE(outcome->error);
+  EXPECT_TRUE(list_checkpoints(env, dir.path()).empty());
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
   at::manual_seed(1);
   const at::Tensor initial = at::randn({4, 12});
   LinearModel model(initial.clone());
-  DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 3, 0}, at::kLong)};
+  DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 3, 0}, at::kLong), {}};
   OptimizerOptions options;
   options.momentum = 0;
   options.nesterov = false;
@@ -119,9 +119,11 @@ TEST(Evaluate, FlippedImagesCountHalf) {
       at::cross_entropy_loss(model.forward(batch.images), batch.labels).item<float>();
   const double mean = at::cross_entropy_loss(logits, batch.labels).item<float>();
   loader.start_epoch(0);
-  EXPECT_NEAR(evaluate(model, feeder, PrecisionMode::kFp32, false).loss, plain, 1e-5);
+  EXPECT_NEAR(evaluate(model, feeder, {}).value().loss, plain, 1e-5);
   loader.start_epoch(0);
-  EXPECT_NEAR(evaluate(model, feeder, PrecisionMode::kFp32, true).loss, mean, 1e-5);
+  EvaluationOptions flipped;
+  flipped.flip = true;
+  EXPECT_NEAR(evaluate(model, feeder, flipped).value().loss, mean, 1e-5);
   EXPECT_GT(std::abs(plain - mean), 1e-3) << "or this shows nothing";
   EXPECT_TRUE(model.training);
 }

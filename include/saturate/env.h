@@ -36,6 +36,12 @@ class WritableFile {
   virtual void close() = 0;
 };
 
+// Held until destroyed, or until the process ends in whatever way.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
 struct FileInfo {
   std::string name;  // without its folder
   bool is_directory;
@@ -63,6 +69,10 @@ class Env {
   virtual void remove(const std::string& path) = 0;
   // Makes a completed rename in this folder survive a power cut.
   virtual void sync_directory(const std::string& path) = 0;
+
+  // Locks a file, created where missing and never removed, against every other lock of it. Fails at
+  // once with kUsage, naming the process, where somebody holds it.
+  virtual std::unique_ptr<FileLock> lock(const std::string& path) = 0;
 
   // Monotonic, nanoseconds from an arbitrary start.
   virtual int64_t now_ns() = 0;

@@ -14,7 +14,7 @@ enum class FileOp {
   kOpen,  // open_readable
   kRead,  // ReadableFile::read_at
   kList,
-  kCreate,  // open_writable, open_appendable
+  kCreate,  // open_writable, open_appendable, lock
   kWrite,   // WritableFile::append
   kSync,
   kClose,
@@ -70,6 +70,7 @@ class FaultEnv : public Env {
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
   void sync_directory(const std::string& path) override;
+  std::unique_ptr<FileLock> lock(const std::string& path) override;
   int64_t now_ns() override;
   void sleep_ns(int64_t duration) override;
 

@@ -9,8 +9,9 @@
 namespace saturate {
 
 struct DeviceBatch {
-  at::Tensor images;  // [N, 3, S, S] float, channels_last where asked, on the device
-  at::Tensor labels;  // [N] int64, on the device
+  at::Tensor images;               // [N, 3, S, S] float, channels_last where asked, on the device
+  at::Tensor labels;               // [N] int64, on the device
+  std::vector<std::string> names;  // [N], where the loader gives them
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
 

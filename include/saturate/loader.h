@@ -33,9 +33,10 @@ using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 struct Batch {
   std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
   PixelType type = PixelType::kFloat32;
-  int size = 0;                   // side of an image, pixels
-  std::vector<int64_t> labels;    // [count]
-  std::vector<uint32_t> indices;  // [count], positions in the dataset
+  int size = 0;                    // side of an image, pixels
+  std::vector<int64_t> labels;     // [count]
+  std::vector<uint32_t> indices;   // [count], positions in the dataset
+  std::vector<std::string> names;  // [count], where LoaderOptions::names asks for them
   size_t count() const { return labels.size(); }
 };
 
@@ -48,6 +49,7 @@ struct LoaderOptions {
   bool train = true;       // random augmentation, else eval_transform
   OnError on_error = OnError::kFail;
   PixelType type = PixelType::kFloat32;
+  bool names = false;  // batches carry the names of their samples
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);

@@ -33,8 +33,12 @@ class Progress {
 
   // `done` of the total; `details` follows the numbers ("loss 1.234").
   void update(int64_t done, const std::string& details);
+  // Takes the bar away, for what is printed next.
+  void finish() { erase(); }
   // A line of its own that stays, above the bar.
   void note(const std::string& line);
+  // The same, shown by kSilent too.
+  void warn(const std::string& line);
   // Starts the clock of the time left at `done`: work done earlier, by a resumed run, does not
   // count as done at this run's speed.
   void start_at(int64_t done);

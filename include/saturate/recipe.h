@@ -20,6 +20,12 @@ enum class DecodeMode { kExact };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
+enum class Monitor { kEvalAccuracy, kEvalAccuracy5, kEvalLoss, kTrainAccuracy, kTrainLoss };
+// Of the training epoch rather than of an evaluation.
+inline bool is_training_metric(Monitor monitor) {
+  return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
+}
+enum class MonitorMode { kAuto, kMin, kMax };
 enum class PrecisionMode { kFp32, kBf16, kAuto };
 
 struct DataOptions {
@@ -76,8 +82,16 @@ struct TrainOptions {
   int batch = 128;
   int eval_batch = 0;  // 0: as train.batch
   double label_smoothing = 0;
-  int eval_every = 1;  // epochs; 0: only at the end
+  int eval_every = 1;        // epochs; 0: not by epochs
+  int eval_every_steps = 0;  // 0: not by steps
   bool eval_flip = false;
+  double ema = 0;          // decay of the averaged weights; 0: none
+  double max_minutes = 0;  // 0: no limit
+  Monitor monitor = Monitor::kEvalAccuracy;
+  MonitorMode monitor_mode = MonitorMode::kAuto;
+  int early_stop = 0;  // values of the monitor without a better one; 0: never
+  double min_delta = 0;
+  bool restore_best = true;
   bool drop_last = false;
   std::string device = "auto";
   int threads = 0;  // intra-op threads; 0: one per available core
@@ -85,8 +99,12 @@ struct TrainOptions {
 };
 
 struct CheckpointOptions {
-  int every = 1;  // epochs; 0: only at the end
-  int keep = 3;   // newest ones kept
+  int every = 1;             // epochs; 0: not by epochs
+  int every_steps = 0;       // 0: not by steps
+  double every_minutes = 0;  // 0: not by time
+  int keep = 3;              // newest ones kept
+  bool keep_best = true;
+  bool background = true;
 };
 
 struct WatchOptions {

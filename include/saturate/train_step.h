@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "saturate/feed.h"
@@ -70,9 +71,17 @@ class TrainStep {
   Ledger& ledger_;
 };
 
+// Sees each batch of an evaluation and its logits [N, classes]; false gives the evaluation up.
+using EvaluationObserver = std::function<bool(const DeviceBatch&, const at::Tensor& logits)>;
+
+struct EvaluationOptions {
+  PrecisionMode precision = PrecisionMode::kFp32;
+  bool flip = false;  // logits are the mean over each image and its mirror image
+  EvaluationObserver observer;
+};
+
 // Runs the model over everything `feeder` gives, in evaluation mode and without gradients; leaves
-// the model in training mode.
-// `flip`: the logits are the mean over each image and its mirror image.
-Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision, bool flip);
+// the model in training mode. Empty where the observer gave up.
+std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOptions& options);
 
 }  // namespace saturate

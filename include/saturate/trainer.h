@@ -1,10 +1,12 @@
 // Trainer: a whole run from a recipe. Start reading here.
 //
-//   open data -> build model and optimizer -> (resume)
+//   lock the folder -> open data -> build model and optimizer -> (resume)
 //   for each epoch:
-//     for each batch: the step (train_step.h); every watch.every steps a "step" record
-//     an "epoch" record, evaluation and an "eval" record, a checkpoint
-//   an "end" record
+//     for each batch: the step (train_step.h), the weights' average; a "step" record where due
+//     an "epoch" record
+//   after each step and each epoch, where due: evaluation and an "eval" record, a checkpoint
+//     (written in the background), an early end
+//   (the best weights back), the last checkpoint, an "end" record
 //
 // A run's folder holds recipe.toml (resolved), metrics.jsonl and checkpoints/.
 #pragma once
@@ -16,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "saturate/early_stopping.h"
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 #include "saturate/progress.h"
@@ -27,13 +30,20 @@ struct TrainerOptions {
   std::string out;  // the run's folder; created
   // A run folder or a checkpoint to go on from.
   std::optional<std::string> resume;
-  // Polled between steps; true saves a checkpoint and ends the run early.
+  // Polled between steps and evaluation batches; true saves a checkpoint and ends the run early.
   std::function<bool()> should_stop = [] { return false; };
   Progress::Style progress = Progress::Style::kAuto;
 };
 
+enum class RunEnd {
+  kDone,
+  kInterrupted,  // by should_stop
+  kEarlyStop,    // train.early_stop
+  kTimeLimit,    // train.max_minutes
+};
+
 struct TrainResult {
-  bool stopped = false;    // ended early by should_stop
+  RunEnd end = RunEnd::kDone;
   int64_t steps = 0;       // in the whole run
   int64_t samples = 0;     // trained on by this process
   int64_t steps_here = 0;  // made by this process
@@ -42,14 +52,15 @@ struct TrainResult {
   double cores_used = 0;   // mean over the same: CPU seconds per second
   int64_t memory_peak_bytes = 0;
   std::optional<Metrics> train;  // over the last epoch
-  std::optional<Metrics> eval;   // the last evaluation
+  std::optional<Metrics> eval;   // the last evaluation, of the weights that the run ends with
+  EarlyStopping::State best;     // of train.monitor
   std::string checkpoint;        // the last one written
   size_t skipped_count = 0;
   std::vector<SkippedSample> skipped;
 };
 
-// Belongs to one thread. Everything that can be known to be wrong is found by the constructor,
-// before any training time is spent; errors are of all kinds.
+// Belongs to one thread; holds the folder's lock while it lives. Everything that can be known to be
+// wrong is found by the constructor, before any training time is spent; errors are of all kinds.
 class Trainer {
  public:
   Trainer(Env& env, const Recipe& recipe, TrainerOptions options);

@@ -13,9 +13,10 @@ void add_data(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 
-// From now on the first SIGINT or SIGTERM is only noted; a second SIGINT ends the process at once.
+// From now on the first SIGINT, SIGTERM or SIGUSR1 is only noted; a SIGINT after it ends the
+// process at once.
 void catch_stop_signals();
-// The signal noted, or 0. Safe from any thread.
+// The signal noted (SIGTERM for SIGUSR1), or 0. Safe from any thread.
 int stop_signal();
 
 }  // namespace saturate

@@ -1,5 +1,7 @@
 // saturate eval: the accuracy of a saved model.
 #include <ATen/Parallel.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/softmax.h>
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -8,13 +10,15 @@
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
+#include "saturate/progress.h"
 
 namespace saturate {
 namespace {
 
 struct EvalArguments {
-  std::string checkpoint, data, json;
+  std::string checkpoint, data, json, predictions;
   std::vector<std::string> overrides;
+  bool plain = false;
 };
 
 void write_json(Env& env, const std::string& path, const Metrics& metrics) {
@@ -25,6 +29,40 @@ void write_json(Env& env, const std::string& path, const Metrics& metrics) {
   if (metrics.accuracy5) json["accuracy5"] = *metrics.accuracy5;
   write_atomically(env, path, json.dump(2) + "\n");
 }
+
+// A field of a CSV file (RFC 4180).
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
+// One line a sample: what it is, what the model takes it for, and how surely.
+class Predictions {
+ public:
+  explicit Predictions(const std::vector<std::string>& classes) : classes_(classes) {}
+
+  void add(const DeviceBatch& batch, const at::Tensor& logits) {
+    const auto [probability, prediction] = at::max(at::softmax(logits, 1).cpu(), 1);
+    const at::Tensor labels = batch.labels.cpu();
+    for (int64_t i = 0; i < batch.count(); ++i)
+      text_ += fmt::format("{},{},{},{:.6f}\n", csv_field(batch.names[size_t(i)]),
+                           name_of(labels.const_data_ptr<int64_t>()[i]),
+                           name_of(prediction.const_data_ptr<int64_t>()[i]),
+                           probability.const_data_ptr<float>()[i]);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string name_of(int64_t label) const {  // a model may have more outputs than classes
+    return label < int64_t(classes_.size()) ? csv_field(classes_[size_t(label)])
+                                            : std::to_string(label);
+  }
+
+  const std::vector<std::string>& classes_;
+  std::string text_ = "sample,label,prediction,probability\n";
+};
 
 void report_skipped(const Evaluator& evaluator) {
   for (const auto& sample : evaluator.skipped())
@@ -44,13 +82,30 @@ int eval(const EvalArguments& arguments) {
   const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
-  Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device);
-  const Metrics metrics = evaluator.run(*model);
+  const bool averaged = !checkpoint.average.empty() && !arguments.plain;
+  auto parameters = model->parameters();
+  if (averaged) copy_by_name(checkpoint.average, parameters, path);
+
+  const bool wants_names = !arguments.predictions.empty();
+  Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
+  Predictions predictions(checkpoint.classes);
+  Progress progress(env, "eval", "images", int64_t(evaluator.size()),
+                    recipe.watch.progress ? Progress::Style::kAuto : Progress::Style::kSilent);
+  int64_t done = 0;
+  const auto observer = [&](const DeviceBatch& batch, const at::Tensor& logits) {
+    if (wants_names) predictions.add(batch, logits);
+    progress.update(done += batch.count(), "");
+    return true;
+  };
+  const Metrics metrics = *evaluator.run(*model, observer);
+  progress.finish();
   report_skipped(evaluator);
   fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
   if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
-  fmt::print("  loss {:.4f}  on {} images  ({})\n", metrics.loss, metrics.samples, path);
+  fmt::print("  loss {:.4f}  on {} images  ({}{})\n", metrics.loss, metrics.samples, path,
+             averaged ? ", averaged weights" : "");
   if (!arguments.json.empty()) write_json(env, arguments.json, metrics);
+  if (wants_names) write_atomically(env, arguments.predictions, predictions.text());
   return 0;
 }
 
@@ -67,6 +122,10 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->add_option("--set", arguments->overrides,
                    "section.key=value: overrides the run's recipe; may be repeated")
       ->allow_extra_args(false);
+  command->add_option("--predictions", arguments->predictions,
+                      "Write a CSV file: each sample's name, label, prediction and probability");
+  command->add_flag("--plain", arguments->plain,
+                    "The weights themselves, where the checkpoint holds averaged ones (train.ema)");
   command->add_option("--json", arguments->json, "Write the result to this file too");
   command->callback([arguments, &exit_code] { exit_code = eval(*arguments); });
 }

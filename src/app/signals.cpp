@@ -6,12 +6,14 @@
 namespace saturate {
 namespace {
 
+constexpr int kInterruptedExit = 130;  // the contract's, after SIGINT
+
 volatile sig_atomic_t noted_signal = 0;
 
 extern "C" void note_signal(int signal) {
-  // The contract's exit code for an interrupt; nothing but async-signal-safe calls here.
-  if (noted_signal == SIGINT && signal == SIGINT) _exit(130);
-  noted_signal = signal;
+  // Nothing but async-signal-safe calls here.
+  if (noted_signal != 0 && signal == SIGINT) _exit(kInterruptedExit);
+  if (noted_signal == 0) noted_signal = signal == SIGUSR1 ? SIGTERM : signal;
   static const char message[] =
       "\nsaturate: stopping after this step; Ctrl-C again leaves at once\n";
   if (write(STDERR_FILENO, message, sizeof message - 1) < 0) return;
@@ -24,7 +26,8 @@ void catch_stop_signals() {
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);  // SLURM's before it takes a job's nodes
+  sigaction(SIGUSR1, &action, nullptr);  // what `sbatch --signal=USR1@60` asks for
 }
 
 int stop_signal() {

@@ -59,7 +59,8 @@ std::string next_commands(const TrainResult& result, const Recipe& recipe,
   const std::string& held_out =
       recipe.data.eval_source.empty() ? recipe.data.source : recipe.data.eval_source;
   const std::string next = std::string("  ") + program_invocation_name;  // as the user called it
-  if (result.stopped) return fmt::format("\nnext:\n{} train --resume {}\n", next, folder);
+  if (result.end == RunEnd::kInterrupted || result.end == RunEnd::kTimeLimit)
+    return fmt::format("\nnext:\n{} train --resume {}\n", next, folder);
   return fmt::format("\nnext:\n{} eval {} --data '{}'\n", next, folder, held_out) +
          fmt::format("{} data inspect '{}'\n", next, recipe.data.source) +
          fmt::format("{} train {} --set optimizer.lr={:g} --set train.epochs={:g}\n", next,
@@ -85,7 +86,7 @@ int train(const TrainArguments& arguments) {
   fmt::print("{}", format_summary(result));
   fmt::print("\nrun folder  {}\ncheckpoint  {}\n", options.out, result.checkpoint);
   fmt::print("{}", next_commands(result, trainer.recipe(), options.out, recipe_file));
-  return result.stopped ? 128 + stop_signal() : 0;
+  return result.end == RunEnd::kInterrupted ? 128 + stop_signal() : 0;
 }
 
 }  // namespace

@@ -224,6 +224,11 @@ void FaultEnv::sync_directory(const std::string& path) {
   inner_.sync_directory(path);
 }
 
+std::unique_ptr<FileLock> FaultEnv::lock(const std::string& path) {
+  before(FileOp::kCreate, path);
+  return inner_.lock(path);
+}
+
 int64_t FaultEnv::now_ns() {
   std::lock_guard lock(state_->mutex);
   return state_->fake_now_ns ? *state_->fake_now_ns : inner_.now_ns();

@@ -1,6 +1,7 @@
 // Env over POSIX system calls.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -104,6 +105,14 @@ class PosixWritableFile : public WritableFile {
   std::string path_;
 };
 
+class PosixFileLock : public FileLock {
+ public:
+  explicit PosixFileLock(int fd) : fd_(fd) {}
+
+ private:
+  FileDescriptor fd_;  // closing it unlocks
+};
+
 class PosixEnv : public Env {
  public:
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override {
@@ -141,6 +150,7 @@ class PosixEnv : public Env {
     FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail_system(ErrorKind::kRun, "sync folder", path);
   }
+  std::unique_ptr<FileLock> lock(const std::string& path) override;
   int64_t now_ns() override {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -180,6 +190,23 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
   std::sort(entries.begin(), entries.end(),
             [](const FileInfo& a, const FileInfo& b) { return a.name < b.name; });
   return entries;
+}
+
+std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (fd.get() < 0) fail_system(ErrorKind::kRun, "create", path);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) fail_system(ErrorKind::kRun, "lock", path);
+    char holder[32] = {};
+    const ssize_t length = ::pread(fd.get(), holder, sizeof holder - 1, 0);
+    fail(ErrorKind::kUsage,
+         "in use by process " + (length > 0 ? std::string(holder) : std::string("unknown")), path,
+         "Wait until it has ended, or end it");
+  }
+  // For the message above alone: a failure to write it harms nothing.
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(fd.get(), 0) == 0) (void)!::pwrite(fd.get(), pid.data(), pid.size(), 0);
+  return std::make_unique<PosixFileLock>(fd.release());
 }
 
 }  // namespace

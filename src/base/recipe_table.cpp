@@ -29,7 +29,37 @@ std::vector<OptionRow> run_rows() {
       flag(SATURATE_OPTION(train.drop_last),
            "Leaves out an epoch's last batch where it is not full."),
       integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",
-              "Evaluates after every so many epochs, and always at the end; 0: only at the end."),
+              "Evaluates after every so many epochs; 0: not by epochs. The end of a run always "
+              "evaluates."),
+      integer(SATURATE_OPTION(train.eval_every_steps), {0, 1 << 30}, "steps",
+              "Evaluates after every so many steps too; 0: not by steps."),
+      number(SATURATE_OPTION(train.ema), {0, 1}, "decay",
+             "Keeps an exponential moving average of the weights, which evaluation and `saturate "
+             "eval` then use, such as 0.999; 0: none."),
+      number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
+             "Evaluates, saves and ends after so much wall time of this process; 0: no limit."),
+      choice(
+          SATURATE_OPTION(train.monitor),
+          std::vector<std::pair<std::string, Monitor>>{{"eval_accuracy", Monitor::kEvalAccuracy},
+                                                       {"eval_accuracy5", Monitor::kEvalAccuracy5},
+                                                       {"eval_loss", Monitor::kEvalLoss},
+                                                       {"train_accuracy", Monitor::kTrainAccuracy},
+                                                       {"train_loss", Monitor::kTrainLoss}},
+          "The metric that says which weights are best, and when to stop early: of each "
+          "evaluation, or of each epoch's training."),
+      choice(
+          SATURATE_OPTION(train.monitor_mode),
+          std::vector<std::pair<std::string, MonitorMode>>{
+              {"auto", MonitorMode::kAuto}, {"min", MonitorMode::kMin}, {"max", MonitorMode::kMax}},
+          "Whether less or more of it is better; auto: less of a loss, more of an accuracy."),
+      integer(
+          SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
+          "Ends the run after so many values of train.monitor in a row without a better one, or "
+          "one that is not finite; 0: never."),
+      number(SATURATE_OPTION(train.min_delta), {0, kInf}, "",
+             "By how much a value must beat the best one to count as better."),
+      flag(SATURATE_OPTION(train.restore_best),
+           "A run with train.early_stop ends with its best weights, not its last."),
       choice(SATURATE_OPTION(train.device),
              std::vector<std::pair<std::string, std::string>>{
                  {"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
@@ -141,9 +171,18 @@ std::vector<OptionRow> other_rows() {
           "Arithmetic of forward and backward: bf16 is autocast over fp32 weights; auto takes bf16 "
           "where the hardware has it, fp32 elsewhere."),
       integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
-              "Saves after every so many epochs, and always at the end; 0: only at the end."),
+              "Saves after every so many epochs; 0: not by epochs. The end of a run, and Ctrl-C, "
+              "always save."),
+      integer(SATURATE_OPTION(checkpoint.every_steps), {0, 1 << 30}, "steps",
+              "Saves after every so many steps too; 0: not by steps."),
+      number(SATURATE_OPTION(checkpoint.every_minutes), {0, kInf}, "minutes",
+             "Saves when so much time has passed since the last save; 0: not by time."),
       integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
               "How many of the newest are kept."),
+      flag(SATURATE_OPTION(checkpoint.keep_best),
+           "Saves whenever train.monitor is better than ever, and keeps that one too."),
+      flag(SATURATE_OPTION(checkpoint.background),
+           "Writes from a copy, on a thread of its own, while training goes on."),
       integer(SATURATE_OPTION(watch.every), {1, 1 << 20}, "steps",
               "Steps between two \"step\" lines of metrics.jsonl."),
       flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
@@ -178,6 +217,12 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0 && recipe.optimizer.name == "sgd")
     fail_option("optimizer.nesterov", "needs a momentum",
                 "Set optimizer.momentum, or optimizer.nesterov=false", where);
+  if (recipe.train.ema >= 1)
+    fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
+  if (recipe.train.early_stop > 0 && recipe.data.eval_source.empty() &&
+      !is_training_metric(recipe.train.monitor))
+    fail_option("train.early_stop", "watches an evaluation, and there is no data.eval_source",
+                "Give one, or set train.monitor=train_loss", where);
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
                 "Make it less than train.epochs", where);

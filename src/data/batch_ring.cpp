@@ -46,6 +46,7 @@ void BatchRing::open_slots() {
     const size_t first = opened_ * batch_, last = std::min(first + batch_, end_);
     slot.indices.assign(order_.begin() + ptrdiff_t(first), order_.begin() + ptrdiff_t(last));
     slot.labels.assign(last - first, 0);
+    slot.names.resize(last - first);
     slot.failures.clear();
     slot.left = last - first;
     {

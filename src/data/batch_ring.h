@@ -22,12 +22,13 @@ struct SampleFailure {
   std::exception_ptr error;
 };
 
-// A batch being filled, or waiting. Thread that claimed sample i alone touches labels[i] and its
-// pixels; the rest is the ring's.
+// A batch being filled, or waiting. The thread that claimed sample i alone touches labels[i],
+// names[i] and its pixels; the rest is the ring's.
 struct BatchSlot {
   std::shared_ptr<std::byte> pixels;
   std::vector<uint32_t> indices;        // [count]
   std::vector<int64_t> labels;          // [count]
+  std::vector<std::string> names;       // [count], if the loader fills them
   std::vector<SampleFailure> failures;  // guarded by the ring's mutex while filling
   size_t left = 0;                      // samples not finished; guarded by the ring's mutex
 };

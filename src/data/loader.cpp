@@ -95,6 +95,7 @@ struct Loader::State {
       try {
         slot.labels[place] = reader.read(claimed->epoch, slot.indices[place],
                                          slot.pixels.get() + place * image_size);
+        if (options.names) slot.names[place] = reader.name();
       } catch (...) {
         const std::string index = "sample " + std::to_string(slot.indices[place]);
         failed = SampleFailure{place, reader.name().empty() ? index : reader.name(),
@@ -122,11 +123,13 @@ struct Loader::State {
                     image_size);
         slot.labels[kept] = slot.labels[i];
         slot.indices[kept] = slot.indices[i];
+        if (options.names) slot.names[kept] = std::move(slot.names[i]);
       }
       ++kept;
     }
     slot.labels.resize(kept);
     slot.indices.resize(kept);
+    if (options.names) slot.names.resize(kept);
   }
 
   void note_skipped(const BatchSlot& slot) {
@@ -147,6 +150,7 @@ struct Loader::State {
         out.size = augment.size;
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
+        out.names.swap(slot->names);
       }
       ring.release();
       if (!empty) return true;
@@ -189,6 +193,7 @@ bool Loader::next(Batch& out) {
   out.pixels.reset();
   out.labels.clear();
   out.indices.clear();
+  out.names.clear();
   if (state_->failure) std::rethrow_exception(state_->failure);
   try {
     return state_->next(out);

@@ -33,6 +33,7 @@ bool Feeder::next(DeviceBatch& out) {
   at::Tensor images = at::from_blob(
       batch.pixels.get(), {n, 3, side, side}, {side * row, 1, row, 3},
       [owner = batch.pixels](void*) mutable { owner.reset(); }, at::TensorOptions(at::kFloat));
+  out.names = std::move(batch.names);
   out.labels = at::empty({n}, at::TensorOptions(at::kLong));
   std::copy(batch.labels.begin(), batch.labels.end(), out.labels.mutable_data_ptr<int64_t>());
   // A blocking copy: the pinned buffer goes back to the loader's threads right after.

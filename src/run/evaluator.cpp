@@ -7,14 +7,19 @@ namespace saturate {
 
 struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
-        const std::vector<std::string>& classes, const at::Device& device)
+        const std::vector<std::string>& classes, const at::Device& device, bool names)
       : data(open_dataset(env, source)),
-        loader(checked(source, classes), eval_loader_options(recipe), recipe.augment,
+        loader(checked(source, classes), loader_options(recipe, names), recipe.augment,
                batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger),
-        precision(recipe.precision.mode),
-        flip(recipe.train.eval_flip) {}
+        options{recipe.precision.mode, recipe.train.eval_flip, {}} {}
+
+  static LoaderOptions loader_options(const Recipe& recipe, bool names) {
+    LoaderOptions options = eval_loader_options(recipe);
+    options.names = names;
+    return options;
+  }
 
   const Dataset& checked(const std::string& source, const std::vector<std::string>& classes) {
     require_same_classes(classes, data->classes(), source);
@@ -25,18 +30,20 @@ struct Evaluator::State {
   Loader loader;
   Ledger ledger;  // the feeder's own: a run charges an evaluation as a whole
   Feeder feeder;
-  PrecisionMode precision;
-  bool flip;
+  EvaluationOptions options;
 };
 
 Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
-                     const std::vector<std::string>& classes, const at::Device& device)
-    : state_(std::make_unique<State>(env, recipe, source, classes, device)) {}
+                     const std::vector<std::string>& classes, const at::Device& device, bool names)
+    : state_(std::make_unique<State>(env, recipe, source, classes, device, names)) {}
 Evaluator::~Evaluator() = default;
 
-Metrics Evaluator::run(Model& model) {
+std::optional<Metrics> Evaluator::run(Model& model, const EvaluationObserver& observer) {
   state_->loader.start_epoch(0);
-  return evaluate(model, state_->feeder, state_->precision, state_->flip);
+  state_->options.observer = observer;
+  const auto found = evaluate(model, state_->feeder, state_->options);
+  state_->loader.stop();
+  return found;
 }
 
 size_t Evaluator::size() const {

@@ -95,19 +95,21 @@ void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics
   metrics.add(loss, logits, batch.labels);
 }
 
-Metrics evaluate(Model& model, Feeder& feeder, PrecisionMode precision, bool flip) {
+std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOptions& options) {
   const c10::InferenceMode inference;
   model.set_training(false);
   RunningMetrics metrics;
   DeviceBatch batch;
-  while (feeder.next(batch)) {
-    AutocastScope autocast(precision, batch.images.device().type());
+  bool given_up = false;
+  while (!given_up && feeder.next(batch)) {
+    AutocastScope autocast(options.precision, batch.images.device().type());
     at::Tensor logits = model.forward(batch.images).to(at::kFloat);
-    if (flip) logits = (logits + model.forward(batch.images.flip({3})).to(at::kFloat)) / 2;
+    if (options.flip) logits = (logits + model.forward(batch.images.flip({3})).to(at::kFloat)) / 2;
     metrics.add(at::cross_entropy_loss(logits, batch.labels), logits, batch.labels);
+    given_up = options.observer && !options.observer(batch, logits);
   }
   model.set_training(true);
-  return metrics.read();
+  return given_up ? std::nullopt : std::optional(metrics.read());
 }
 
 }  // namespace saturate

@@ -37,18 +37,20 @@ std::string to_json_line(const MetricsRecord& record) {
     for (int i = 0; i < kPhaseCount; ++i)
       phases[std::string(phase_name(Phase(i)))] = record.phases->seconds[size_t(i)];
   }
-  const ordered_json json = {{"kind", record.kind},
-                             {"step", record.step},
-                             {"epoch", record.epoch},
-                             {"samples", record.samples},
-                             {"time_s", record.time_s},
-                             {"loss", or_null(record.loss)},
-                             {"accuracy", or_null(record.accuracy)},
-                             {"accuracy5", or_null(record.accuracy5)},
-                             {"lr", or_null(record.lr)},
-                             {"images_per_s", or_null(record.images_per_s)},
-                             {"phases", phases},
-                             {"memory_peak_bytes", or_null(record.memory_peak_bytes)}};
+  ordered_json json = {{"kind", record.kind},
+                       {"step", record.step},
+                       {"epoch", record.epoch},
+                       {"samples", record.samples},
+                       {"time_s", record.time_s},
+                       {"loss", or_null(record.loss)},
+                       {"accuracy", or_null(record.accuracy)},
+                       {"accuracy5", or_null(record.accuracy5)},
+                       {"lr", or_null(record.lr)},
+                       {"images_per_s", or_null(record.images_per_s)},
+                       {"phases", phases},
+                       {"memory_peak_bytes", or_null(record.memory_peak_bytes)}};
+  if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
+  if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
   return json.dump();
 }
 

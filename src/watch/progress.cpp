@@ -93,7 +93,10 @@ void Progress::erase() {
 }
 
 void Progress::note(const std::string& line_text) {
-  if (style_ == Style::kSilent) return;
+  if (style_ != Style::kSilent) warn(line_text);
+}
+
+void Progress::warn(const std::string& line_text) {
   erase();
   fmt::print(stream_, "{}\n", line_text);
   std::fflush(stream_);

@@ -11,6 +11,22 @@ std::string metrics_line(const char* title, const Metrics& metrics) {
   return text + fmt::format("  loss {:.4f}  on {} images\n", metrics.loss, metrics.samples);
 }
 
+std::string end_line(const TrainResult& result) {
+  switch (result.end) {
+    case RunEnd::kDone:
+      return "";
+    case RunEnd::kInterrupted:
+      return fmt::format("interrupted at step {}\n", result.steps);
+    case RunEnd::kEarlyStop:
+      return fmt::format(
+          "stopped early at step {}: no better value of train.monitor since step {}\n",
+          result.steps, result.best.best_step);
+    case RunEnd::kTimeLimit:
+      return fmt::format("stopped by train.max_minutes at step {}\n", result.steps);
+  }
+  return "";
+}
+
 // Phases of the step are also given per step; the others happen between steps.
 bool is_step_phase(Phase phase) {
   return phase != Phase::kCheckpoint && phase != Phase::kEvaluation && phase != Phase::kOther;
@@ -36,9 +52,12 @@ std::string phase_table(const TrainResult& result) {
 }  // namespace
 
 std::string format_summary(const TrainResult& result) {
-  std::string text;
+  std::string text = end_line(result);
   if (result.eval) text += metrics_line("held out", *result.eval);
   if (result.train) text += metrics_line("last epoch", *result.train);
+  if (result.best.best)
+    text +=
+        fmt::format("{:<12}{:.4f} at step {}\n", "best", *result.best.best, result.best.best_step);
   text += phase_table(result);
   const double training = result.wall_s - result.phases[Phase::kEvaluation] -
                           result.phases[Phase::kCheckpoint] - result.phases[Phase::kOther];

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What saving costs a run: no saves, saves in the background, saves in the foreground, interleaved.
+
+Trains ResNet-18 on drawn images with `saturate train` and reads the steps' times from metrics.jsonl.
+A peer, where --python names an interpreter with torch 2.11: how long torch.save of the same tensors,
+synced to disk, holds up a Python loop.
+
+  bench/checkpoint_cost.py --rounds 5 --json results/checkpoint_cost.json
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VARIANTS = {
+    "no saves": ["checkpoint.every_steps=0"],
+    "background": ["checkpoint.background=true"],
+    "foreground": ["checkpoint.background=false"],
+}
+WARM_UP = 4  # steps left out
+
+PEER = """
+import os, sys, time, torch, torchvision
+model = torchvision.models.resnet18()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+model(torch.randn(2, 3, 64, 64)).sum().backward()
+optimizer.step()
+for _ in range(int(sys.argv[2])):
+    begin = time.perf_counter()
+    with open(sys.argv[1], "wb") as file:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    print(time.perf_counter() - begin)
+"""
+
+
+def train(saturate, folder, arguments, settings):
+    command = [saturate, "train", ROOT / "recipes/imagenet-sample.toml", "--quiet", "--out", folder]
+    fixed = [
+        f"data.source=synth:size={arguments.size},count=100000",
+        "data.eval_source=",
+        f"augment.size={arguments.size}",
+        f"train.batch={arguments.batch}",
+        f"train.epochs={arguments.batch * arguments.steps / 100000}",
+        "schedule.warmup_epochs=0",
+        "checkpoint.every=0",
+        f"checkpoint.every_steps={arguments.every}",
+        "watch.every=1",
+    ]
+    for setting in fixed + settings:
+        command += ["--set", setting]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    times = [sum(record["phases"].values()) for record in records if record["kind"] == "step"]
+    return times[WARM_UP:]
+
+
+def row(name, unit, values):
+    return {
+        "name": name,
+        "unit": unit,
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "n": len(values),
+    }
+
+
+def host():
+    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return {
+        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--saturate", default=ROOT / "build/saturate")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=44)
+    parser.add_argument("--every", type=int, default=20, help="steps between saves")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--size", type=int, default=128)
+    parser.add_argument("--python", help="an interpreter with torch and torchvision, for the peer")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+
+    totals = {name: [] for name in VARIANTS}
+    pauses = {name: [] for name in VARIANTS}
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        for _ in range(arguments.rounds):
+            for name, settings in VARIANTS.items():
+                run = pathlib.Path(folder) / "run"
+                times = train(arguments.saturate, run, arguments, settings)
+                totals[name].append(sum(times) / len(times))
+                pauses[name].append(max(times) - statistics.median(times))
+                size = max(file.stat().st_size for file in (run / "checkpoints").iterdir())
+                shutil.rmtree(run)
+        rows = [row(f"step, {name}", "s", values) for name, values in totals.items()]
+        rows += [row(f"longest pause, {name}", "s", values) for name, values in pauses.items()]
+        for name in ("background", "foreground"):
+            cost = [with_ / without - 1 for with_, without in zip(totals[name], totals["no saves"])]
+            rows.append(row(f"cost of a save every {arguments.every} steps, {name}", "share", cost))
+        rows.append(row("checkpoint size", "bytes", [size]))
+        if arguments.python:
+            peer = [arguments.python, "-c", PEER, f"{folder}/peer.pt", str(arguments.rounds)]
+            out = subprocess.run(peer, check=True, capture_output=True, text=True).stdout
+            rows.append(row("pause, torch.save and fsync", "s", [float(line) for line in out.split()]))
+
+    for line in rows:
+        print("{name:<48} {median:>12.4f} {unit:<6} ({min:.4f} to {max:.4f}, n={n})".format(**line))
+    if arguments.json:
+        commit = subprocess.run(
+            ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip()
+        result = {"bench": "checkpoint_cost", "host": host(), "commit": commit, "rows": rows}
+        pathlib.Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+// A checkpoint's state beside its tensors, as the JSON text in the file's metadata.
+#pragma once
+
+#include <string>
+
+#include "saturate/checkpoint.h"
+
+namespace saturate {
+
+std::string checkpoint_state_json(const Checkpoint& checkpoint);
+
+// Fills everything but the tensors. Fails with kRun naming `path` on damage or a newer version.
+void parse_checkpoint_state(const std::string& json, const std::string& path,
+                            Checkpoint& checkpoint);
+
+[[noreturn]] void fail_damaged(const std::string& problem, const std::string& path);
+
+}  // namespace saturate

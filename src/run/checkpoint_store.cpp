@@ -1,0 +1,143 @@
+// Which checkpoints of a run there are, and saving them in the background.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "saturate/checkpoint.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kPrefix = "step-";
+constexpr const char* kSuffix = ".safetensors";
+
+// Copies `from` into `to`'s memory where that fits, as it does from one snapshot of a run to the
+// next: fresh memory costs more than the copy. Strides stay, so each copy is one run of bytes.
+void copy_tensors(const std::vector<NamedTensor>& from, std::vector<NamedTensor>& to) {
+  const c10::NoGradGuard no_grad;
+  to.resize(from.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    const at::Tensor& source = from[i].tensor;
+    at::Tensor& target = to[i].tensor;
+    to[i].name = from[i].name;
+    if (!target.defined() || target.sizes() != source.sizes() ||
+        target.strides() != source.strides() || target.dtype() != source.dtype())
+      target = at::empty_like(source.detach(), source.options().device(at::kCPU));
+    target.copy_(source.detach());
+  }
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(Env& env, std::string folder, int keep, bool keep_best)
+    : env_(env), folder_(std::move(folder)), keep_(keep), keep_best_(keep_best) {
+  env_.make_directories(folder_);
+  for (const auto& entry : env_.list(folder_))
+    if (entry.name.starts_with(kPrefix) && entry.name.find(".tmp-") != std::string::npos)
+      env_.remove(folder_ + "/" + entry.name);
+}
+
+std::string CheckpointStore::path_of(int64_t step) const {
+  return fmt::format("{}/{}{:08}{}", folder_, kPrefix, step, kSuffix);
+}
+
+std::string CheckpointStore::save(const Checkpoint& checkpoint) {
+  const std::string path = path_of(checkpoint.position.step);
+  write_checkpoint(env_, path, checkpoint);
+  const std::string best = keep_best_ ? path_of(checkpoint.best.best_step) : "";
+  try {
+    const auto paths = list_checkpoints(env_, folder_);
+    for (size_t i = size_t(keep_); i < paths.size(); ++i)
+      if (paths[i] != best) env_.remove(paths[i]);
+  } catch (const Error&) {
+    // The new one is safe; the next save tries again.
+  }
+  return path;
+}
+
+std::vector<std::string> list_checkpoints(Env& env, const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const auto& entry : env.list(folder))
+    if (!entry.is_directory && entry.name.starts_with(kPrefix) && entry.name.ends_with(kSuffix))
+      paths.push_back(folder + "/" + entry.name);
+  // Step numbers are zero-padded, and a longer one is larger.
+  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
+    return a.size() != b.size() ? a.size() > b.size() : a > b;
+  });
+  return paths;
+}
+
+Checkpoint find_checkpoint(Env& env, const std::string& path,
+                           const std::function<void(const std::string&)>& warn,
+                           std::string* found_path) {
+  if (!env.exists(path)) fail(ErrorKind::kRun, "no such run or checkpoint", path, "Check the path");
+  std::vector<std::string> candidates = {path};
+  if (env.is_directory(path)) {
+    const std::string inner = path + "/checkpoints";
+    candidates = list_checkpoints(env, env.is_directory(inner) ? inner : path);
+    if (candidates.empty())
+      fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
+           "Give the folder of a run that has saved one");
+  }
+  for (const auto& candidate : candidates) {
+    try {
+      Checkpoint checkpoint = read_checkpoint(env, candidate);
+      if (found_path) *found_path = candidate;
+      return checkpoint;
+    } catch (const Error& error) {
+      if (candidate == candidates.back()) throw;
+      warn(std::string("passing over a broken checkpoint: ") + error.what());
+    }
+  }
+  return {};  // not reached: the last candidate returns or throws
+}
+
+CheckpointWriter::CheckpointWriter(Env& env, CheckpointStore& store) : env_(env), store_(store) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  wait();
+}
+
+bool CheckpointWriter::busy() const {
+  return future_.valid() && future_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+void CheckpointWriter::start(Checkpoint checkpoint) {
+  for (auto tensors :
+       {&Checkpoint::model, &Checkpoint::optimizer, &Checkpoint::average, &Checkpoint::random}) {
+    copy_tensors(checkpoint.*tensors, snapshot_.*tensors);
+    checkpoint.*tensors = std::move(snapshot_.*tensors);
+  }
+  snapshot_ = std::move(checkpoint);
+  future_ = std::async(std::launch::async, [this] { return save(); });
+}
+
+CheckpointWriter::Outcome CheckpointWriter::save() {
+  Outcome outcome;
+  outcome.step = snapshot_.position.step;
+  const int64_t begin = env_.now_ns();
+  try {
+    outcome.path = store_.save(snapshot_);
+  } catch (...) {
+    outcome.error = std::current_exception();
+  }
+  outcome.seconds = double(env_.now_ns() - begin) * 1e-9;
+  return outcome;
+}
+
+std::optional<CheckpointWriter::Outcome> CheckpointWriter::poll() {
+  if (!future_.valid() || busy()) return std::nullopt;
+  return future_.get();
+}
+
+std::optional<CheckpointWriter::Outcome> CheckpointWriter::wait() {
+  if (!future_.valid()) return std::nullopt;
+  return future_.get();
+}
+
+}  // namespace saturate

@@ -1,0 +1,122 @@
+#include "run/run_log.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+namespace saturate {
+namespace {
+
+void set_metrics(MetricsRecord& record, const Metrics& metrics) {
+  record.loss = metrics.loss;
+  record.accuracy = metrics.accuracy;
+  record.accuracy5 = metrics.accuracy5;
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.2f}%", share * 100);
+}
+
+// Wall time without evaluation and checkpoints, which images/s leaves out.
+double training_s(const PhaseTimes& times) {
+  return times.total() - times[Phase::kEvaluation] - times[Phase::kCheckpoint];
+}
+
+std::string evaluation_line(const char* title, const Metrics& metrics) {
+  return fmt::format("          {}  loss {:.4f}  acc {}{}  on {} images", title, metrics.loss,
+                     percent(metrics.accuracy),
+                     metrics.accuracy5 ? "  acc5 " + percent(*metrics.accuracy5) : "",
+                     metrics.samples);
+}
+
+}  // namespace
+
+int64_t memory_peak_bytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t(usage.ru_maxrss) * 1024;
+}
+
+RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger)
+    : plan_(plan),
+      epochs_(recipe.train.epochs),
+      ledger_(ledger),
+      metrics_(env, plan.folder + "/metrics.jsonl", plan.begin.step),
+      progress_(env, "train", "steps", plan.total_steps,
+                recipe.watch.progress ? plan.style : Progress::Style::kSilent) {
+  progress_.start_at(plan.begin.step);
+}
+
+double RunLog::time_s() {
+  return plan_.begin.time_s + ledger_.times().total();
+}
+
+MetricsRecord RunLog::record(const std::string& kind, const RunPosition& position) {
+  MetricsRecord record;
+  record.kind = kind;
+  record.step = position.step;
+  record.epoch = double(position.step) / double(plan_.epoch_steps);
+  record.samples = position.samples;
+  record.time_s = time_s();
+  record.memory_peak_bytes = memory_peak_bytes();
+  return record;
+}
+
+void RunLog::begin_epoch() {
+  epoch_mark_ = step_mark_ = ledger_.times();
+}
+
+void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) {
+  MetricsRecord line = record("step", position);
+  set_metrics(line, part);
+  line.lr = lr;
+  const PhaseTimes now = ledger_.times();
+  line.phases = now - step_mark_;
+  line.images_per_s = double(part.samples) / training_s(*line.phases);
+  step_mark_ = now;
+  metrics_.write(line);
+  details_ = fmt::format("epoch {:.1f}/{:g}  loss {:.4f}  acc {}  {:.0f} img/s", line.epoch,
+                         epochs_, part.loss, percent(part.accuracy), *line.images_per_s);
+}
+
+void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double lr) {
+  MetricsRecord line = record("epoch", position);
+  set_metrics(line, metrics);
+  line.lr = lr;
+  line.phases = ledger_.times() - epoch_mark_;
+  line.images_per_s = double(metrics.samples) / training_s(*line.phases);
+  metrics_.write(line);
+  note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  acc {}  {:.0f} images/s  {}", line.epoch,
+                   epochs_, metrics.loss, percent(metrics.accuracy), *line.images_per_s,
+                   format_duration(line.phases->total())));
+}
+
+void RunLog::evaluation(const RunPosition& position, const Evaluation& found, double seconds) {
+  MetricsRecord line = record("eval", position);
+  set_metrics(line, found.metrics);
+  line.images_per_s = double(found.metrics.samples) / seconds;
+  if (found.plain) {
+    line.plain_loss = found.plain->loss;
+    line.plain_accuracy = found.plain->accuracy;
+  }
+  metrics_.write(line);
+  note(evaluation_line("eval", found.metrics));
+  if (found.plain) note(evaluation_line("     of the weights without averaging:", *found.plain));
+}
+
+void RunLog::end(const RunPosition& position, const std::optional<Evaluation>& last) {
+  MetricsRecord line = record("end", position);
+  if (last) set_metrics(line, last->metrics);
+  line.phases = ledger_.times();
+  metrics_.write(line);
+}
+
+void RunLog::show(const RunPosition& position, const std::string& details) {
+  progress_.update(position.step, details);
+}
+
+void RunLog::warn_of_skipped(const std::vector<SkippedSample>& skipped, size_t& warned) {
+  for (; warned < skipped.size(); ++warned)
+    warn(fmt::format("skipped {}: {}", skipped[warned].name, skipped[warned].reason));
+}
+
+}  // namespace saturate

@@ -1,0 +1,61 @@
+// What a run says of itself: metrics.jsonl, and progress on stderr.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "saturate/checkpoint.h"
+#include "saturate/ledger.h"
+#include "saturate/loader.h"
+#include "saturate/metrics.h"
+#include "saturate/progress.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+int64_t memory_peak_bytes();
+
+class RunLog {
+ public:
+  struct Plan {
+    std::string folder;
+    Progress::Style style;
+    int64_t epoch_steps, total_steps;
+    RunPosition begin;  // not at zero in a resumed run
+  };
+
+  // `ledger` must outlive this.
+  RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger);
+
+  // Wall time of the whole run, earlier processes included.
+  double time_s();
+
+  void begin_epoch();
+  // `part`: means since the last such call.
+  void steps(const RunPosition& position, const Metrics& part, double lr);
+  void epoch(const RunPosition& position, const Metrics& metrics, double lr);
+  // `seconds`: what it took.
+  void evaluation(const RunPosition& position, const Evaluation& found, double seconds);
+  void end(const RunPosition& position, const std::optional<Evaluation>& last);
+
+  void show(const RunPosition& position) { progress_.update(position.step, details_); }
+  void show(const RunPosition& position, const std::string& details);
+  void note(const std::string& text) { progress_.note(text); }
+  void warn(const std::string& text) { progress_.warn("saturate: warning: " + text); }
+  // Names what was skipped since the last call with the same `warned`.
+  void warn_of_skipped(const std::vector<SkippedSample>& skipped, size_t& warned);
+
+ private:
+  MetricsRecord record(const std::string& kind, const RunPosition& position);
+
+  const Plan plan_;
+  const double epochs_;
+  Ledger& ledger_;
+  MetricsWriter metrics_;
+  Progress progress_;
+  PhaseTimes step_mark_, epoch_mark_;
+  std::string details_;
+};
+
+}  // namespace saturate

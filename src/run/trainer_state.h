@@ -1,0 +1,87 @@
+// The trainer's insides: trainer.cpp is the loop, trainer_setup.cpp what comes before it,
+// trainer_saving.cpp checkpoints.
+#pragma once
+
+#include "run/run_log.h"
+#include "run/setup.h"
+#include "saturate/checkpoint.h"
+#include "saturate/evaluator.h"
+#include "saturate/trainer.h"
+#include "saturate/weight_average.h"
+
+namespace saturate {
+
+// CPU time of this process so far, all threads.
+double cpu_seconds();
+
+// Whether something that happens after every so many (0: never) is due.
+inline bool is_multiple(int64_t count, int64_t every) {
+  return every > 0 && count > 0 && count % every == 0;
+}
+
+struct Trainer::State {
+  State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in);
+
+  void build_model();
+  void prepare_model();
+  void resume();
+
+  TrainResult run();
+  void train_epoch();
+  void train_batch(const DeviceBatch& batch);
+  void record_steps();
+  void close_epoch();
+  void between_steps();
+  void note_end();
+
+  std::optional<Metrics> evaluate(const char* title);
+  void evaluate_now();
+  void observe(const Metrics& metrics);
+  bool save_is_due();
+  Checkpoint snapshot();
+  void save(bool wait);
+  void report(const CheckpointWriter::Outcome& outcome);
+  void save_last();
+  void restore_best();
+  TrainResult finish();
+
+  bool at_epoch_end() const { return position.batch == 0; }
+  std::optional<int64_t> evaluated_step() const {
+    return evaluation ? std::optional(evaluation->step) : std::nullopt;
+  }
+
+  Env& env;
+  TrainerOptions options;
+  std::unique_ptr<FileLock> lock;  // on the run's folder
+  Ledger ledger;
+  double cpu_begin;
+  int64_t begin_ns;
+  at::Device device;
+  std::unique_ptr<Dataset> data;
+  Recipe recipe;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Optimizer> optimizer;
+  std::optional<WeightAverage> average;
+  std::unique_ptr<Evaluator> evaluator;
+  Loader loader;
+  Feeder feeder;
+  CheckpointStore store;
+  CheckpointWriter writer;
+  std::unique_ptr<RunLog> log;
+  std::unique_ptr<TrainStep> step;
+
+  int64_t epoch_steps, total_steps, warmup_steps;
+  RunPosition position, resumed;
+  double lr = 0;
+  RunningMetrics running;  // since the last "step" record
+  Metrics epoch_metrics;   // of this epoch, up to the last "step" record
+  std::optional<Evaluation> evaluation;
+  EarlyStopping stopping;
+  bool unsaved = true, best_unsaved = false, save_due = false;
+  int64_t saved_ns;
+  size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
+  std::optional<RunEnd> ended;
+  TrainResult result;
+};
+
+}  // namespace saturate

@@ -1,0 +1,207 @@
+// Runs that are stopped, killed, limited or shared: what they leave behind, and how they go on.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class SurvivingRun : public ::testing::Test {
+ protected:
+  CommandResult train(const std::string& name, const std::vector<std::string>& overrides = {},
+                      const std::string& more = "") {
+    std::string arguments = "train " + recipe + " --out " + (dir / name) + " " + more;
+    for (const auto& text : overrides) arguments += " --set '" + text + "'";
+    return run_saturate(arguments);
+  }
+  // The same without waiting for its end; its stderr goes to NAME.log.
+  pid_t start(const std::string& name, const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments = {"train", recipe, "--out", dir / name};
+    for (const auto& text : overrides) arguments.insert(arguments.end(), {"--set", text});
+    return start_saturate(arguments, dir / (name + ".log"));
+  }
+  std::string log_of(const std::string& name) { return read_text(dir / (name + ".log")); }
+  static void wait_for_steps(const std::string& folder, int steps) {
+    ASSERT_TRUE(
+        wait_until([&] { return count_lines(read_text(folder + "/metrics.jsonl")) >= steps; }));
+  }
+  CommandResult eval(const std::string& name, const std::string& more = "") {
+    return run_saturate("eval " + (dir / name) + " --data " + kSmallSynthTest + " --json " +
+                        (dir / "eval.json") + " " + more);
+  }
+
+  TempDir dir;
+  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
+};
+
+TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
+  ASSERT_EQ(train("whole", {"train.epochs=30"}).exit_code, 0);
+  const std::string out = dir / "cut";
+  const pid_t child =
+      start_saturate({"train", recipe, "--out", out, "--set", "train.epochs=30"}, dir / "log");
+  wait_for_steps(out, 5);
+  kill(child, SIGINT);
+  ASSERT_EQ(exit_code_of(child), 130) << read_text(dir / "log");
+  ASSERT_LT(losses(out, "step").size(), losses(dir / "whole", "step").size());
+
+  const CommandResult resumed =
+      run_saturate("train --resume " + out + " --set data.threads=4 --set train.epochs=30");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(losses(dir / "whole", "step"), losses(out, "step"));
+  EXPECT_EQ(losses(dir / "whole", "eval"), losses(out, "eval"));
+  const std::string last = "/checkpoints/step-00000300.safetensors";
+  EXPECT_EQ(checksum((dir / "whole") + last), checksum(out + last)) << "weights are bit-equal";
+}
+
+TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const std::string name = "run" + std::to_string(signal);
+    const pid_t child = start(name, {"train.epochs=1000"});
+    wait_for_steps(dir / name, 5);
+    kill(child, signal);
+    EXPECT_EQ(exit_code_of(child, 20), 143) << log_of(name);
+    const int64_t last = read_metrics(dir / name).back()["step"];
+    EXPECT_TRUE(std::filesystem::exists(
+        dir / fmt::format("{}/checkpoints/step-{:08}.safetensors", name, last)));
+  }
+}
+
+TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
+  const std::string slow = "data.eval_source=synth:size=64,count=3000,split=test";
+  const std::vector<std::string> overrides = {slow, "train.epochs=1", "train.eval_batch=10"};
+  const pid_t child = start("cut", overrides);
+  wait_for_steps(dir / "cut", 11);  // ten steps and the epoch: evaluating
+  kill(child, SIGTERM);
+  ASSERT_EQ(exit_code_of(child, 20), 143) << log_of("cut");
+  EXPECT_TRUE(losses(dir / "cut", "eval").empty());
+  const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  ASSERT_EQ(train("whole", overrides).exit_code, 0);
+  EXPECT_EQ(losses(dir / "cut", "eval"), losses(dir / "whole", "eval"));
+  EXPECT_EQ(losses(dir / "cut", "epoch"), losses(dir / "whole", "epoch"));
+}
+
+TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
+  // Steps of many seconds.
+  const pid_t child = start("run", {"model.name=resnet50", "augment.size=224", "train.batch=100"});
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "run/metrics.jsonl"); }));
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  kill(child, SIGINT);
+  EXPECT_TRUE(wait_until([&] { return log_of("run").find("Ctrl-C again") != std::string::npos; }));
+  kill(child, SIGINT);
+  EXPECT_EQ(exit_code_of(child, 3), 130);
+}
+
+TEST_F(SurvivingRun, AFolderInUseIsRefused) {
+  const pid_t child = start("run", {"train.epochs=1000"});
+  wait_for_steps(dir / "run", 15);
+  expect_error(run_saturate("train --resume " + (dir / "run")), 2,
+               {"in use by process " + std::to_string(child), "run/.lock"});
+  kill(child, SIGKILL);
+  exit_code_of(child);
+  const CommandResult resumed =
+      run_saturate("train --resume " + (dir / "run") + " --set train.epochs=3");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
+TEST_F(SurvivingRun, WallTimeIsLimited) {
+  const CommandResult limited =
+      train("run", {"train.max_minutes=0.02", "train.epochs=100000", "watch.every=100"});
+  ASSERT_EQ(limited.exit_code, 0) << limited.err;
+  EXPECT_NE(limited.out.find("stopped by train.max_minutes"), std::string::npos) << limited.out;
+  EXPECT_NE(limited.out.find("train --resume"), std::string::npos) << limited.out;
+  const auto end = read_metrics(dir / "run").back();
+  EXPECT_FALSE(end["accuracy"].is_null()) << "evaluated";
+  EXPECT_LT(end["time_s"], 10);
+}
+
+TEST_F(SurvivingRun, EvaluatesAndSavesBySteps) {
+  ASSERT_EQ(train("run", {"train.eval_every=0", "train.eval_every_steps=6", "checkpoint.every=0",
+                          "checkpoint.every_steps=4", "checkpoint.background=false",
+                          "checkpoint.keep=9", "checkpoint.keep_best=false"})
+                .exit_code,
+            0);
+  std::vector<int> evaluated, saved;
+  for (const auto& record : read_metrics(dir / "run"))
+    if (record["kind"] == "eval") evaluated.push_back(record["step"]);
+  EXPECT_EQ(evaluated, (std::vector<int>{6, 12, 18, 20}));
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "run/checkpoints"))
+    saved.push_back(std::stoi(entry.path().filename().string().substr(5)));
+  std::sort(saved.begin(), saved.end());
+  EXPECT_EQ(saved, (std::vector<int>{4, 8, 12, 16, 20}));
+}
+
+TEST_F(SurvivingRun, StopsEarlyAndEndsWithTheBestWeights) {
+  // Held to be better the larger it is, the loss is best at first.
+  ASSERT_EQ(train("run", {"train.monitor=eval_loss", "train.monitor_mode=max", "train.early_stop=2",
+                          "train.epochs=50", "train.ema=0.5"})
+                .exit_code,
+            0);
+  const auto records = read_metrics(dir / "run");
+  const auto evaluations = losses(dir / "run", "eval");
+  size_t best = 0;
+  for (size_t i = 0; i < evaluations.size(); ++i)
+    if (evaluations[i] > evaluations[best]) best = i;
+  EXPECT_EQ(evaluations.size(), best + 3);
+  EXPECT_EQ(records.back()["loss"], evaluations[best]);
+  ASSERT_EQ(eval("run").exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "eval.json"))["loss"], evaluations[best]);
+  const CommandResult again = run_saturate("train --resume " + (dir / "run"));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.out.find("stopped early at step"), std::string::npos) << again.out;
+}
+
+TEST_F(SurvivingRun, AveragedWeightsAreEvaluated) {
+  ASSERT_EQ(train("run", {"train.ema=0.9"}).exit_code, 0);
+  const auto records = read_metrics(dir / "run");
+  const auto evaluation = records[records.size() - 2];
+  ASSERT_EQ(evaluation["kind"], "eval");
+  EXPECT_NE(evaluation["loss"], evaluation["plain_loss"]);
+  ASSERT_EQ(eval("run").exit_code, 0);
+  auto found = nlohmann::json::parse(read_text(dir / "eval.json"));
+  EXPECT_EQ(found["loss"], evaluation["loss"]);
+  EXPECT_EQ(found["accuracy"], records.back()["accuracy"]);
+  ASSERT_EQ(eval("run", "--plain").exit_code, 0);
+  found = nlohmann::json::parse(read_text(dir / "eval.json"));
+  EXPECT_EQ(found["loss"], evaluation["plain_loss"]);
+}
+
+TEST_F(SurvivingRun, PredictionsAreOneLineASample) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  ASSERT_EQ(eval("run", "--predictions " + (dir / "predictions.csv")).exit_code, 0);
+  std::istringstream lines(read_text(dir / "predictions.csv"));
+  std::string line;
+  std::getline(lines, line);
+  EXPECT_EQ(line, "sample,label,prediction,probability");
+  int samples = 0, right = 0;
+  for (; std::getline(lines, line); ++samples) {
+    std::istringstream fields(line);
+    std::string name, label, prediction, probability;
+    std::getline(fields, name, ',');
+    std::getline(fields, label, ',');
+    std::getline(fields, prediction, ',');
+    std::getline(fields, probability, ',');
+    EXPECT_FALSE(name.empty());
+    right += label == prediction;
+    EXPECT_GE(std::stod(probability), 0.1 - 1e-6) << "the largest of ten";
+    EXPECT_LE(std::stod(probability), 1);
+  }
+  EXPECT_EQ(samples, 50);
+  const auto found = nlohmann::json::parse(read_text(dir / "eval.json"));
+  EXPECT_DOUBLE_EQ(found["accuracy"], right / 50.0);
+}
+
+TEST_F(SurvivingRun, MemoryStaysFlat) {
+  ASSERT_EQ(train("run", {"model.name=mlp", "train.epochs=200", "checkpoint.every_steps=5",
+                          "train.ema=0.9", "watch.every=50"})
+                .exit_code,
+            0);
+  const auto records = read_metrics(dir / "run");
+  const int64_t early = records[records.size() / 4]["memory_peak_bytes"];
+  const int64_t late = records.back()["memory_peak_bytes"];
+  EXPECT_LT(late - early, 8 << 20);
+}
+
+}  // namespace
+}  // namespace saturate::testing

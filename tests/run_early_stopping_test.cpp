@@ -1,0 +1,82 @@
+// Early stopping against Lightning's (tests/oracles/run_goldens.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "saturate/early_stopping.h"
+#include "tests/paths.h"
+
+namespace saturate {
+namespace {
+
+double value_of(const nlohmann::json& value) {
+  return value.is_number() ? value.get<double>() : std::stod(value.get<std::string>());
+}
+
+// Where it stops; empty where it does not.
+std::optional<size_t> stop_of(EarlyStopping& stopping, const nlohmann::json& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    stopping.observe(value_of(values[i]), int64_t(i));
+    if (stopping.should_stop()) return i;
+  }
+  return std::nullopt;
+}
+
+TEST(EarlyStopping, StopsWhereLightningDoes) {
+  std::ifstream file(testing::source_path("tests/goldens/run/early_stopping.json"));
+  const auto cases = nlohmann::json::parse(file);
+  ASSERT_EQ(cases.size(), 36u);
+  for (const auto& golden : cases) {
+    EarlyStopping stopping(golden["mode"] == "max", golden["patience"], golden["min_delta"]);
+    const auto stop = stop_of(stopping, golden["values"]);
+    EXPECT_EQ(stop ? nlohmann::json(*stop) : nlohmann::json(), golden["stop_at"]) << golden;
+    const auto best = stopping.state().best;
+    EXPECT_EQ(best ? nlohmann::json(*best) : nlohmann::json(), golden["best"]) << golden;
+  }
+}
+
+TEST(EarlyStopping, GoesOnFromItsState) {
+  EarlyStopping whole(true, 3, 0), first(true, 3, 0), second(true, 3, 0);
+  const std::vector<double> values = {1, 5, 4, 4, 3};
+  for (size_t i = 0; i < values.size(); ++i) whole.observe(values[i], int64_t(i));
+  for (size_t i = 0; i < 3; ++i) first.observe(values[i], int64_t(i));
+  second.load(first.state());
+  for (size_t i = 3; i < values.size(); ++i) {
+    EXPECT_FALSE(second.should_stop());
+    second.observe(values[i], int64_t(i));
+  }
+  EXPECT_TRUE(whole.should_stop());
+  EXPECT_TRUE(second.should_stop());
+  EXPECT_EQ(second.state().best, 5);
+  EXPECT_EQ(second.state().best_step, 1);
+}
+
+TEST(EarlyStopping, WithoutPatienceOnlyTheBestIsKept) {
+  EarlyStopping stopping(false, 0, 0);
+  EXPECT_TRUE(stopping.observe(2, 10));
+  for (int step = 11; step < 100; ++step) EXPECT_FALSE(stopping.observe(3, step));
+  EXPECT_FALSE(stopping.observe(std::nan(""), 100));
+  EXPECT_FALSE(stopping.should_stop());
+  EXPECT_EQ(stopping.state().best_step, 10);
+}
+
+TEST(EarlyStopping, LessOfALossAndMoreOfAnAccuracyIsBetter) {
+  TrainOptions options;
+  options.monitor = Monitor::kEvalLoss;
+  EarlyStopping loss = make_early_stopping(options);
+  loss.observe(1, 1);
+  EXPECT_TRUE(loss.observe(0.5, 2));
+  options.monitor = Monitor::kTrainAccuracy;
+  EarlyStopping accuracy = make_early_stopping(options);
+  accuracy.observe(0.5, 1);
+  EXPECT_TRUE(accuracy.observe(1, 2));
+  options.monitor_mode = MonitorMode::kMin;
+  EarlyStopping forced = make_early_stopping(options);
+  forced.observe(1, 1);
+  EXPECT_TRUE(forced.observe(0.5, 2));
+}
+
+}  // namespace
+}  // namespace saturate

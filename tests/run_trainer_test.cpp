@@ -1,0 +1,165 @@
+// Whole runs over storage that fails, is slow or is shared, in this process.
+#include <gtest/gtest.h>
+
+#include "saturate/checkpoint.h"
+#include "saturate/fault_env.h"
+#include "saturate/trainer.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+
+Recipe small_recipe() {
+  return parse_recipe(
+      "[data]\nsource = \"synth:size=16,count=100\"\nthreads = 1\n[model]\nname = \"mlp\"\n"
+      "[train]\nbatch = 25\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n",
+      "test");
+}
+
+TrainerOptions quiet_options(const std::string& out) {
+  TrainerOptions options;
+  options.out = out;
+  options.progress = Progress::Style::kSilent;
+  return options;
+}
+
+TEST(TrainerOverFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  Fault fault;
+  fault.match = {FileOp::kWrite, "step-00000008"};
+  env.inject(fault);
+  const Error error =
+      error_of([&] { Trainer(env, small_recipe(), quiet_options(dir / "run")).run(); });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos);
+  EXPECT_EQ(find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).position.step, 4);
+
+  TrainerOptions options = quiet_options(dir / "run");
+  options.resume = dir / "run";
+  const TrainResult result = Trainer(Env::posix(), small_recipe(), options).run();
+  EXPECT_EQ(result.steps, 8);
+  EXPECT_EQ(result.steps_here, 4);
+}
+
+// Operations on checkpoint files, of a run that saves in the foreground.
+Recipe often_saving_recipe() {
+  Recipe recipe = small_recipe();
+  recipe.checkpoint.every_steps = 2;
+  recipe.checkpoint.background = false;
+  return recipe;
+}
+
+TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
+  const TempDir dir;
+  int runs = 0;
+  for (FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kClose, FileOp::kRename,
+                    FileOp::kSyncDirectory, FileOp::kList, FileOp::kRemove}) {
+    const FaultMatch match = {op, "checkpoints"};
+    uint64_t operations = 1;
+    for (uint64_t nth = 0; nth < operations; ++nth, ++runs) {
+      const std::string out = dir / std::to_string(runs);
+      FaultEnv env(Env::posix());
+      Trainer trainer(env, often_saving_recipe(), quiet_options(out));
+      const uint64_t before = env.count(match);
+      Fault fault;
+      fault.match = match;
+      fault.skip = nth;
+      fault.times = 1;
+      fault.written = 10;
+      env.inject(fault);
+      std::optional<Error> error;
+      try {
+        EXPECT_EQ(trainer.run().steps, 8);
+      } catch (const Error& failed) {
+        EXPECT_EQ(failed.exit_code(), 4) << failed.what();
+        error = failed;
+      }
+      operations = env.count(match) - before;
+      // Only the end's own checkpoint may end a run.
+      const auto found = find_checkpoint(Env::posix(), out, [](const std::string&) { FAIL(); });
+      EXPECT_EQ(found.position.step, error && op != FileOp::kSyncDirectory ? 6 : 8)
+          << int(op) << " " << nth;
+    }
+  }
+  EXPECT_GT(runs, 8 * 4);
+}
+
+TEST(TrainerOverFaults, AFullDiskThroughoutEndsTheRunOnlyAtItsEnd) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  Fault fault;
+  fault.match = {FileOp::kWrite, "checkpoints"};
+  env.inject(fault);
+  Trainer trainer(env, often_saving_recipe(), quiet_options(dir / "run"));
+  EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
+  EXPECT_EQ(env.count({FileOp::kCreate, "checkpoints"}), 5u) << "at steps 2, 4, 6, 8, and again";
+  EXPECT_TRUE(list_checkpoints(env, dir / "run/checkpoints").empty());
+}
+
+TEST(TrainerOverFaults, ASlowDiskHoldsNothingUp) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  env.delay({FileOp::kWrite, "checkpoints"}, 50'000'000, 100'000'000);
+  Recipe recipe = small_recipe();
+  recipe.train.epochs = 10;
+  recipe.checkpoint.every_steps = 1;
+  const TrainResult result = Trainer(env, recipe, quiet_options(dir / "run")).run();
+  EXPECT_EQ(result.steps, 40);
+  EXPECT_LT(env.count({FileOp::kCreate, "checkpoints"}), 30u) << "saves are put off, not queued";
+  EXPECT_EQ(find_checkpoint(env, dir / "run", [](const std::string&) { FAIL(); }).position.step,
+            40);
+}
+
+TEST(Trainer, SavesByTheClock) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  env.use_fake_clock();
+  env.delay({FileOp::kWrite, "metrics.jsonl"}, 60'000'000'000, 60'000'000'000);
+  Recipe recipe = small_recipe();
+  recipe.watch.every = 1;  // a minute a step
+  recipe.checkpoint.every = 0;
+  recipe.checkpoint.every_minutes = 3;
+  recipe.checkpoint.background = false;
+  recipe.checkpoint.keep = 9;
+  Trainer(env, recipe, quiet_options(dir / "run")).run();
+  EXPECT_EQ(list_checkpoints(env, dir / "run/checkpoints").size(), 3u);
+}
+
+TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  Fault fault;
+  fault.match = {FileOp::kWrite, "metrics.jsonl"};
+  env.inject(fault);
+  Trainer trainer(env, small_recipe(), quiet_options(dir / "run"));
+  EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
+}
+
+TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
+  const TempDir dir;
+  Trainer(Env::posix(), small_recipe(), quiet_options(dir / "run")).run();
+  Recipe other = small_recipe();
+  other.train.batch = 50;
+  TrainerOptions options = quiet_options(dir / "run");
+  options.resume = dir / "run";
+  const Error error = error_of([&] { Trainer(Env::posix(), other, options); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_NE(std::string(error.what()).find("train.batch"), std::string::npos);
+}
+
+TEST(Trainer, TheLedgersPhasesSumToWallTime) {
+  const TempDir dir;
+  const TrainResult result =
+      Trainer(Env::posix(), small_recipe(), quiet_options(dir / "run")).run();
+  EXPECT_NEAR(result.phases.total(), result.wall_s, 0.01 * result.wall_s);
+  EXPECT_GT(result.phases[Phase::kForward], 0);
+  EXPECT_GT(result.phases[Phase::kBackward], 0);
+  EXPECT_GT(result.phases[Phase::kOptimizer], 0);
+}
+
+}  // namespace
+}  // namespace saturate
