@@ -60,6 +60,7 @@ class TarSource : public Dataset {
     const std::string_view name(names_.data() + entry.name_start, entry.name_length);
     out.name.assign(paths_[entry.archive]).append(":").append(name);
     out.label = entry.label;
+    out.encoding = SampleEncoding::kEncoded;
     out.bytes.resize(size_t(entry.size));
     files_[entry.archive]->read_at(entry.offset, out.bytes);
   }
