@@ -12,6 +12,8 @@ namespace saturate {
 
 std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_shard(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
 
 // Whether a file of this name counts as a sample: .jpg, .jpeg or .png in any case, and not hidden
