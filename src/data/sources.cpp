@@ -1,5 +1,6 @@
 #include "data/sources.h"
 
+#include "data/path_list.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -11,11 +12,31 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"shard", "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them",
      open_shard},
     {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
+    {"idx", "idx:IMAGES[,LABELS] or idx:FOLDER[,split=test], the MNIST family, .gz too", open_idx},
+    {"cifar", "cifar:FOLDER[,split=test] or cifar:FILE, binary CIFAR-10 or CIFAR-100", open_cifar},
     {"synth", "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split",
      open_synth},
 };
 
 }  // namespace
+
+std::vector<std::string> number_classes(size_t count) {
+  const size_t width = std::to_string(count - 1).size();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) {
+    const std::string digits = std::to_string(i);
+    names.push_back(std::string(width - digits.size(), '0') + digits);
+  }
+  return names;
+}
+
+std::string take_split(std::string& rest, const std::string& scheme) {
+  const std::string split = take_option(rest, "split");
+  if (!split.empty() && split != "train" && split != "test")
+    fail(ErrorKind::kUsage, scheme + " split=" + split + " is neither train nor test",
+         "data.source", "Write split=train or split=test");
+  return split;
+}
 
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources() {
   return kSources;
