@@ -8,7 +8,10 @@ namespace {
 
 constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"folder", "folder:PATH, one sub-folder of .jpg, .jpeg or .png files per class", open_folder},
-    {"tar", "tar:PATH[,PATH...], uncompressed archives of class folders, read in place", open_tar},
+    {"tar",
+     "tar:PATH[,PATH...], uncompressed archives of class folders or WebDataset pairs (KEY.jpg, "
+     "KEY.cls), read in place; {000..003} in a path counts",
+     open_tar},
     {"shard", "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them",
      open_shard},
     {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
