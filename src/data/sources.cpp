@@ -34,7 +34,7 @@ std::vector<std::string> number_classes(size_t count) {
 }
 
 std::string take_split(std::string& rest, const std::string& scheme) {
-  const std::string split = take_option(rest, "split");
+  std::string split = take_option(rest, "split");
   if (!split.empty() && split != "train" && split != "test")
     fail(ErrorKind::kUsage, scheme + " split=" + split + " is neither train nor test",
          "data.source", "Write split=train or split=test");

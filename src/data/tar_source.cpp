@@ -79,9 +79,8 @@ class TarSource : public Dataset {
         finish_group(group, archive, pairs);
         group.start(split.key, entries_.size());
       }
-      const std::string where = paths_[archive] + ":" + member.name;
       if (is_image_name(split.base)) {
-        if (member.type != '0') fail_not_stored(member, where);
+        if (member.type != '0') fail_not_stored(member, paths_[archive] + ":" + member.name);
         const std::string_view parent = parent_name(member.name);
         entries_.push_back({member.offset, member.size, names_.size(), uint32_t(member.name.size()),
                             archive, parent.empty() ? kNoLabel : folders.add(parent), kNoLabel});
