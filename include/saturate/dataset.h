@@ -1,23 +1,33 @@
-// Where samples come from. A Dataset maps an index to encoded bytes and a label; everything else
-// (order, decoding, augmentation, batches) is built on top of it.
+// Where samples come from. A Dataset maps an index to an image, encoded or as pixels, and a label;
+// everything else (order, decoding, augmentation, batches) is built on top of it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "saturate/env.h"
+#include "saturate/image.h"
 #include "saturate/registry.h"
 
 namespace saturate {
 
-// One encoded image. A reused Sample stops allocating.
+enum class SampleEncoding {
+  kEncoded,  // JPEG or PNG
+  kRaw,      // uint8 [height, width, channels]
+};
+
+// One image. A reused Sample stops allocating; every Dataset sets all that its encoding needs.
 struct Sample {
-  std::vector<std::byte> bytes;  // JPEG or PNG
-  int64_t label = 0;             // index into Dataset::classes()
-  std::string name;              // for messages: a path, or archive.tar:member
+  std::vector<std::byte> bytes;
+  SampleEncoding encoding = SampleEncoding::kEncoded;
+  int width = 0, height = 0;  // pixels; kRaw alone
+  int channels = 0;           // kRaw alone: 1 grey, 3 RGB
+  int64_t label = 0;          // index into Dataset::classes()
+  std::string name;           // for messages: a path, or archive.tar:member
 };
 
 // Immutable once opened; every method is safe to call from any thread.
@@ -30,6 +40,12 @@ class Dataset {
   // Class names, sorted bytewise; a label is a position here.
   virtual const std::vector<std::string>& classes() const = 0;
 };
+
+// The sample's pixels, as Decoder::decode gives them; grey becomes three equal channels. Fails with
+// kData naming the sample, also where raw bytes are not as many as their size says.
+void decode_sample(Decoder& decoder, const Sample& sample, Image& out);
+// What is known without decoding, as Decoder::probe.
+ImageInfo probe_sample(Decoder& decoder, const Sample& sample);
 
 // Opens "SCHEME:REST" with the table of dataset_sources(). Fails with kUsage on an unknown scheme
 // and kData on a source that is missing, empty or damaged; `env` must outlive the result.

@@ -26,7 +26,7 @@ struct Image {
   uint8_t* row(int y) { return pixels.data() + size_t(y) * size_t(width) * 3; }
 };
 
-enum class ImageFormat { kJpeg, kPng };
+enum class ImageFormat { kJpeg, kPng, kRaw };
 
 struct ImageInfo {
   ImageFormat format;
@@ -68,5 +68,8 @@ class Decoder {
 
 // Baseline JPEG, 4:4:4 when `full_chroma`, else 4:2:0. `quality` is libjpeg's, 1 to 100.
 std::vector<std::byte> encode_jpeg(const Image& image, int quality, bool full_chroma);
+
+// PNG of 8-bit pixels, interleaved as in Image: `channels` 1 (grey) or 3 (RGB).
+std::vector<std::byte> encode_png(const uint8_t* pixels, int width, int height, int channels);
 
 }  // namespace saturate

@@ -23,6 +23,17 @@ struct InspectArguments {
   bool headers = false;
 };
 
+struct PackArguments {
+  std::string source;
+  PackOptions options;
+  int threads = 0;
+  bool skip_broken = false;
+};
+
+int threads_or_all(int threads) {
+  return threads > 0 ? threads : available_cores();
+}
+
 // A progress bar as the callback that the data room takes.
 ProgressCallback show(Progress& progress) {
   return [&progress](size_t done, size_t) { progress.update(int64_t(done), ""); };
@@ -46,10 +57,19 @@ nlohmann::ordered_json to_json(const Spread& spread) {
   return {{"min", spread.min}, {"median", spread.median}, {"max", spread.max}};
 }
 
-std::string to_json(const DatasetReport& report) {
+// Names come from files, and may not be UTF-8.
+std::string to_text(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+nlohmann::ordered_json to_json(const std::vector<BrokenSample>& samples) {
   nlohmann::ordered_json broken = nlohmann::ordered_json::array();
-  for (const auto& sample : report.broken)
-    broken.push_back({{"name", sample.name}, {"reason", sample.reason}});
+  for (const auto& sample : samples)
+    broken.push_back({{"index", sample.index}, {"name", sample.name}, {"reason", sample.reason}});
+  return broken;
+}
+
+std::string to_json(const DatasetReport& report) {
   nlohmann::ordered_json classes = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
     classes[report.classes[i]] = report.class_samples[i];
@@ -57,13 +77,13 @@ std::string to_json(const DatasetReport& report) {
                                        {"bytes", report.bytes},
                                        {"jpeg", report.jpeg},
                                        {"png", report.png},
+                                       {"raw", report.raw},
                                        {"grey", report.components[1] + report.components[2]},
                                        {"width", to_json(report.width)},
                                        {"height", to_json(report.height)},
                                        {"classes", classes},
-                                       {"broken", broken}};
-  // Names come from files, and may not be UTF-8.
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+                                       {"broken", to_json(report.broken)}};
+  return to_text(json);
 }
 
 void print_report(const DatasetReport& report, const std::string& source) {
@@ -71,9 +91,9 @@ void print_report(const DatasetReport& report, const std::string& source) {
   fmt::print("{}\n", source);
   fmt::print("  images   {} in {} classes, {:.1f} MB\n", report.samples, report.classes.size(),
              double(report.bytes) * 1e-6);
-  fmt::print("  format   {} JPEG, {} PNG; {} grey, {} colour, {} CMYK or RGBA\n", report.jpeg,
-             report.png, report.components[1] + report.components[2], report.components[3],
-             report.components[4]);
+  fmt::print("  format   {} JPEG, {} PNG, {} raw; {} grey, {} colour, {} CMYK or RGBA\n",
+             report.jpeg, report.png, report.raw, report.components[1] + report.components[2],
+             report.components[3], report.components[4]);
   if (sound > 0) {
     fmt::print("  width    {} to {}, median {}\n", report.width.min, report.width.max,
                report.width.median);
@@ -90,18 +110,56 @@ void print_report(const DatasetReport& report, const std::string& source) {
   for (const auto& sample : report.broken) fmt::print("    {}: {}\n", sample.name, sample.reason);
 }
 
+DatasetReport examine(Env& env, const Dataset& dataset, const char* title, InspectDepth depth,
+                      int threads) {
+  Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
+  return inspect_dataset(dataset, depth, threads, show(progress));
+}
+
 int inspect(const InspectArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, arguments.source);
   const InspectDepth depth = arguments.headers ? InspectDepth::kHeaders : InspectDepth::kPixels;
-  const int threads = arguments.threads > 0 ? arguments.threads : available_cores();
-  DatasetReport report;
-  {
-    Progress progress(env, "inspect", "images", int64_t(dataset->size()), Progress::Style::kAuto);
-    report = inspect_dataset(*dataset, depth, threads, show(progress));
-  }
+  const DatasetReport report =
+      examine(env, *dataset, "inspect", depth, threads_or_all(arguments.threads));
   print_report(report, arguments.source);
   if (!arguments.json.empty()) write_atomically(env, arguments.json, to_json(report));
+  return 0;
+}
+
+int verify(const InspectArguments& arguments) {
+  Env& env = Env::posix();
+  const auto dataset = open_dataset(env, arguments.source);
+  const DatasetReport report =
+      examine(env, *dataset, "verify", InspectDepth::kPixels, threads_or_all(arguments.threads));
+  for (const auto& sample : report.broken) fmt::print("{}: {}\n", sample.name, sample.reason);
+  fmt::print("{} of {} images are broken ({})\n", report.broken.size(), report.samples,
+             arguments.source);
+  const nlohmann::ordered_json json = {{"source", arguments.source},
+                                       {"samples", report.samples},
+                                       {"broken", to_json(report.broken)}};
+  if (!arguments.json.empty()) write_atomically(env, arguments.json, to_text(json));
+  return report.broken.empty() ? 0 : int(ErrorKind::kData);
+}
+
+int pack(const PackArguments& arguments) {
+  Env& env = Env::posix();
+  const auto dataset = open_dataset(env, arguments.source);
+  PackOptions options = arguments.options;
+  options.threads = threads_or_all(arguments.threads);
+  options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;
+  PackReport report;
+  {
+    Progress progress(env, "pack", "images", int64_t(dataset->size()), Progress::Style::kAuto);
+    report = pack_dataset(env, *dataset, options, show(progress));
+  }
+  for (const auto& sample : report.skipped)
+    fmt::print(stderr, "saturate: warning: left out {}: {}\n", sample.name, sample.reason);
+  fmt::print(
+      "{} images of {} classes, {:.1f} MB; {} copied as they were, {} as pixels\n"
+      "train on them with data.source={}\n",
+      report.samples, dataset->classes().size(), double(report.bytes) * 1e-6, report.copied,
+      report.raw, options.out);
   return 0;
 }
 
@@ -117,27 +175,72 @@ void add_synth(CLI::App& data, int& exit_code) {
   command->callback([arguments, &exit_code] { exit_code = synth(*arguments); });
 }
 
+void add_threads(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "Default: one per available core")
+      ->check(CLI::Range(1, 1024));
+}
+
+void add_examined(CLI::App& command, InspectArguments& arguments) {
+  command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
+  command.add_option("--json", arguments.json, "Write the report to this file too");
+  add_threads(command, arguments.threads);
+}
+
 void add_inspect(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = data.add_subcommand(
       "inspect", "Tell counts, classes, sizes and formats, and list broken images");
-  command->add_option("SOURCE", arguments->source, "Source, as data.source of a recipe")
-      ->required();
-  command->add_option("--json", arguments->json, "Write the report to this file too");
-  command->add_option("--threads", arguments->threads, "Default: one per available core")
-      ->check(CLI::Range(1, 1024));
+  add_examined(*command, *arguments);
   command->add_flag("--headers", arguments->headers,
                     "Read only image headers: faster, finds fewer broken images");
   command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
 }
 
+void add_verify(CLI::App& data, int& exit_code) {
+  auto arguments = std::make_shared<InspectArguments>();
+  CLI::App* command = data.add_subcommand(
+      "verify", "Decode every image and list those that are broken; exit 3 where there are any");
+  add_examined(*command, *arguments);
+  command->callback([arguments, &exit_code] { exit_code = verify(*arguments); });
+}
+
+void add_pack(CLI::App& data, int& exit_code) {
+  auto arguments = std::make_shared<PackArguments>();
+  PackOptions& options = arguments->options;
+  CLI::App* command = data.add_subcommand("pack", "Convert any source to another format");
+  command->add_option("SOURCE", arguments->source, "Source, as data.source of a recipe")
+      ->required();
+  command->add_option("--out", options.out, "shard:FILE, lmdb:FOLDER or tar:FILE; a new one")
+      ->required();
+  command
+      ->add_option("--max-side", options.max_side,
+                   "Shrink images to this many pixels on their longer side")
+      ->check(CLI::Range(1, 65500));
+  command
+      ->add_option("--quality", options.quality,
+                   "Encode every image as JPEG of this quality (default: images are copied; 90 "
+                   "for those that are shrunk)")
+      ->check(CLI::Range(1, 100));
+  command
+      ->add_option("--raw-fraction", options.raw_fraction,
+                   "Store this share of the images decoded, as pixels: larger, and no work for "
+                   "the loader (shard and lmdb)")
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_flag("--skip-broken", arguments->skip_broken,
+                    "Leave out what cannot be read or decoded, instead of stopping");
+  add_threads(*command, arguments->threads);
+  command->callback([arguments, &exit_code] { exit_code = pack(*arguments); });
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
-  CLI::App* data = app.add_subcommand("data", "Make and examine datasets");
+  CLI::App* data = app.add_subcommand("data", "Make, convert and examine datasets");
   data->require_subcommand(1);
   add_synth(*data, exit_code);
   add_inspect(*data, exit_code);
+  add_pack(*data, exit_code);
+  add_verify(*data, exit_code);
 }
 
 }  // namespace saturate

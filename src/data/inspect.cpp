@@ -1,10 +1,10 @@
 #include "saturate/inspect.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 #include "data/progress_meter.h"
+#include "data/scratch_pool.h"
 #include "saturate/error.h"
 #include "saturate/image.h"
 #include "saturate/thread_pool.h"
@@ -12,30 +12,11 @@
 namespace saturate {
 namespace {
 
-// Scratch of one thread, lent to whichever sample is next.
+// Scratch of one thread.
 struct Inspector {
   Decoder decoder;
   Sample sample;
   Image image;
-};
-
-class InspectorPool {
- public:
-  std::unique_ptr<Inspector> take() {
-    std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<Inspector>();
-    auto inspector = std::move(free_.back());
-    free_.pop_back();
-    return inspector;
-  }
-  void give_back(std::unique_ptr<Inspector> inspector) {
-    std::lock_guard lock(mutex_);
-    free_.push_back(std::move(inspector));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Inspector>> free_;  // guarded by mutex_
 };
 
 // What one sample adds to the report.
@@ -53,10 +34,9 @@ void inspect_one(const Dataset& dataset, size_t index, InspectDepth depth, Inspe
     dataset.read(index, inspector.sample);
     out.label = inspector.sample.label;
     out.bytes = inspector.sample.bytes.size();
-    const std::string& name = inspector.sample.name;
-    out.info = inspector.decoder.probe(inspector.sample.bytes, name);
+    out.info = probe_sample(inspector.decoder, inspector.sample);
     if (depth == InspectDepth::kPixels)
-      inspector.decoder.decode(inspector.sample.bytes, name, inspector.image);
+      decode_sample(inspector.decoder, inspector.sample, inspector.image);
   } catch (const Error& error) {
     out.name = inspector.sample.name;
     out.error = error.reason();
@@ -67,6 +47,18 @@ Spread spread_of(std::vector<int>& values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   return {values.front(), values[(values.size() - 1) / 2], values.back()};
+}
+
+size_t* count_of(DatasetReport& report, ImageFormat format) {
+  switch (format) {
+    case ImageFormat::kJpeg:
+      return &report.jpeg;
+    case ImageFormat::kPng:
+      return &report.png;
+    case ImageFormat::kRaw:
+      break;
+  }
+  return &report.raw;
 }
 
 DatasetReport summarise(const Dataset& dataset, std::vector<Finding>& findings) {
@@ -83,7 +75,7 @@ DatasetReport summarise(const Dataset& dataset, std::vector<Finding>& findings) 
       continue;
     }
     report.bytes += found.bytes;
-    ++(found.info.format == ImageFormat::kJpeg ? report.jpeg : report.png);
+    ++*count_of(report, found.info.format);
     ++report.components[found.info.components];
     widths.push_back(found.info.width);
     heights.push_back(found.info.height);
@@ -99,11 +91,10 @@ DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int th
                               const ProgressCallback& progress) {
   std::vector<Finding> findings(dataset.size());
   ProgressMeter meter(progress, dataset.size());
-  InspectorPool pool;
+  ScratchPool<Inspector> pool;
   parallel_for(dataset.size(), threads, [&](size_t i) {
-    auto inspector = pool.take();
+    const ScratchPool<Inspector>::Lent inspector(pool);
     inspect_one(dataset, i, depth, *inspector, findings[i]);
-    pool.give_back(std::move(inspector));
     meter.add_one();
   });
   return summarise(dataset, findings);

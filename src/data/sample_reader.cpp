@@ -15,7 +15,7 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
 int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out) {
   sample_.name.clear();
   dataset_.read(index, sample_);
-  decoder_.decode(sample_.bytes, sample_.name, image_);
+  decode_sample(decoder_, sample_, image_);
   RandomStream random(options_.seed, epoch, index, RandomUse::kAugment);
   const SampleTransform transform =
       options_.train ? draw_transform(augment_, random, image_.width, image_.height)

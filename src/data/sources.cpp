@@ -1,5 +1,6 @@
 #include "data/sources.h"
 
+#include "data/path_list.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -7,12 +8,38 @@ namespace {
 
 constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"folder", "folder:PATH, one sub-folder of .jpg, .jpeg or .png files per class", open_folder},
-    {"tar", "tar:PATH[,PATH...], uncompressed archives of class folders, read in place", open_tar},
+    {"tar",
+     "tar:PATH[,PATH...], uncompressed archives of class folders or WebDataset pairs (KEY.jpg, "
+     "KEY.cls), read in place; {000..003} in a path counts",
+     open_tar},
+    {"shard", "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them",
+     open_shard},
+    {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
+    {"idx", "idx:IMAGES[,LABELS] or idx:FOLDER[,split=test], the MNIST family, .gz too", open_idx},
+    {"cifar", "cifar:FOLDER[,split=test] or cifar:FILE, binary CIFAR-10 or CIFAR-100", open_cifar},
     {"synth", "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split",
      open_synth},
 };
 
 }  // namespace
+
+std::vector<std::string> number_classes(size_t count) {
+  const size_t width = std::to_string(count - 1).size();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) {
+    const std::string digits = std::to_string(i);
+    names.push_back(std::string(width - digits.size(), '0') + digits);
+  }
+  return names;
+}
+
+std::string take_split(std::string& rest, const std::string& scheme) {
+  std::string split = take_option(rest, "split");
+  if (!split.empty() && split != "train" && split != "test")
+    fail(ErrorKind::kUsage, scheme + " split=" + split + " is neither train nor test",
+         "data.source", "Write split=train or split=test");
+  return split;
+}
 
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources() {
   return kSources;
@@ -22,7 +49,7 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri) {
   const auto colon = uri.find(':');
   if (colon == std::string::npos)
     fail(ErrorKind::kUsage, "source \"" + uri + "\" names no scheme", "data.source",
-         "Write folder:PATH, tar:PATH or synth:SPEC");
+         "Write folder:PATH, tar:PATH, ...: `saturate list sources` prints all");
   const auto& entry = find_entry(dataset_sources(), uri.substr(0, colon), "data.source");
   return entry.make(env, uri.substr(colon + 1));
 }

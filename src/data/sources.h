@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "saturate/dataset.h"
 #include "saturate/env.h"
@@ -12,7 +13,17 @@ namespace saturate {
 
 std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_shard(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
+
+// Names of `count` classes that the data only numbers, padded with zeros to be in sorted order.
+std::vector<std::string> number_classes(size_t count);
+
+// Cuts ",split=train" or ",split=test" out of a source's URI: "train", "test", or "".
+std::string take_split(std::string& rest, const std::string& scheme);
 
 // Whether a file of this name counts as a sample: .jpg, .jpeg or .png in any case, and not hidden
 // (macOS leaves "._photo.jpg" beside photo.jpg).

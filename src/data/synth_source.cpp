@@ -33,6 +33,7 @@ class SynthSource : public Dataset {
     thread_local Image image;
     RandomStream random(options_.seed, options_.split, index, RandomUse::kSynthetic);
     out.label = int64_t(index) % options_.classes;
+    out.encoding = SampleEncoding::kEncoded;
     out.name = (options_.split == 0 ? "synth:train:" : "synth:test:") + std::to_string(index);
     render_shape(int(out.label), int(options_.size), options_.difficulty, random, image);
     out.bytes = encode_jpeg(image, int(options_.quality), true);

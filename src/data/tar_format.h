@@ -62,6 +62,8 @@ class TarScanner {
 
   // The next file or link; false at the end marker.
   bool next(TarMember& out);
+  // The payload of a member of up to 1 MiB; empty where it is larger.
+  std::optional<std::string> text(const TarMember& member);
 
  private:
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);

@@ -86,6 +86,11 @@ std::string TarScanner::text_at(uint64_t offset, uint64_t size) {
   return text;
 }
 
+std::optional<std::string> TarScanner::text(const TarMember& member) {
+  if (member.size > kMaxMetadata) return std::nullopt;
+  return text_at(member.offset, member.size);
+}
+
 bool TarScanner::next(TarMember& out) {
   std::optional<std::string> name;
   PaxFields pax;

@@ -1,11 +1,15 @@
-// tar:PATH[,PATH...]: images in class folders inside archives, read at their offsets. The class is
-// the folder an image lies in, whatever leads to it; samples are in archive order.
+// tar:PATH[,PATH...]: images inside archives, read at their offsets, in archive order.
+//
+// Two layouts are told apart by what the archives hold. Where an image shares its key with a .cls
+// file, or a .json file with a "label", they hold WebDataset pairs (KEY.jpg, KEY.cls) and every
+// image needs a label; else the class is the folder an image lies in, whatever leads to it.
 #include <algorithm>
-#include <map>
 #include <utility>
 
+#include "data/path_list.h"
 #include "data/sources.h"
 #include "data/tar_format.h"
+#include "data/tar_labels.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -17,7 +21,8 @@ struct TarEntry {
   uint64_t name_start;  // in names_
   uint32_t name_length;
   uint32_t archive;
-  uint32_t label;
+  uint32_t label;  // while scanning: of the folders
+  uint32_t pair;   // while scanning: of the pairs
 };
 
 // The last component before the file's own name that says something, or "".
@@ -32,24 +37,23 @@ std::string_view parent_name(std::string_view path) {
   return {};
 }
 
-std::string_view base_name(std::string_view path) {
-  return path.substr(path.rfind('/') + 1);
-}
-
 class TarSource : public Dataset {
  public:
   TarSource(Env& env, std::vector<std::string> paths) : paths_(std::move(paths)) {
-    std::map<std::string, uint32_t, std::less<>> labels;  // in order of appearance at first
-    for (size_t i = 0; i < paths_.size(); ++i) scan(env, uint32_t(i), labels);
+    LabelTable folders, pairs;
+    for (size_t i = 0; i < paths_.size(); ++i) scan(env, uint32_t(i), folders, pairs);
+    const bool paired = pairs.size() > 0;
+    if (paired) keep_pairs();
     if (entries_.empty())
       fail(ErrorKind::kData, "archive holds no .jpg, .jpeg or .png file", paths_.front(),
            "Check data.source");
-    std::vector<uint32_t> sorted_label(labels.size());
-    for (const auto& [name, appeared] : labels) {
-      sorted_label[appeared] = uint32_t(classes_.size());
-      classes_.push_back(name);
+    const auto labels = paired ? pairs.settle_numbers_or_names(paths_.front(), classes_)
+                               : folders.settle_names(classes_);
+    for (TarEntry& entry : entries_) {
+      const uint32_t appeared = paired ? entry.pair : entry.label;
+      if (appeared == kNoLabel) fail_unlabelled(entry, paired);
+      entry.label = labels[appeared];
     }
-    for (TarEntry& entry : entries_) entry.label = sorted_label[entry.label];
   }
 
   size_t size() const override { return entries_.size(); }
@@ -57,33 +61,75 @@ class TarSource : public Dataset {
 
   void read(size_t index, Sample& out) const override {
     const TarEntry& entry = entries_[index];
-    const std::string_view name(names_.data() + entry.name_start, entry.name_length);
-    out.name.assign(paths_[entry.archive]).append(":").append(name);
+    out.name.assign(paths_[entry.archive]).append(":").append(name_of(entry));
     out.label = entry.label;
+    out.encoding = SampleEncoding::kEncoded;
     out.bytes.resize(size_t(entry.size));
     files_[entry.archive]->read_at(entry.offset, out.bytes);
   }
 
  private:
-  void scan(Env& env, uint32_t archive, std::map<std::string, uint32_t, std::less<>>& labels) {
+  void scan(Env& env, uint32_t archive, LabelTable& folders, LabelTable& pairs) {
     TarScanner scanner(env, paths_[archive]);
+    PairGroup group;
     TarMember member;
     while (scanner.next(member)) {
-      if (!is_image_name(base_name(member.name))) continue;
-      const std::string where = paths_[archive] + ":" + member.name;
-      if (member.type != '0') fail_not_stored(member, where);
-      const std::string_view parent = parent_name(member.name);
-      if (parent.empty())
-        fail(ErrorKind::kData, "image lies in no class folder of the archive", where,
-             "Put the images of each class in a folder named after the class");
-      auto found = labels.find(parent);
-      if (found == labels.end())
-        found = labels.emplace(std::string(parent), uint32_t(labels.size())).first;
-      entries_.push_back({member.offset, member.size, names_.size(), uint32_t(member.name.size()),
-                          archive, found->second});
-      names_ += member.name;
+      const SplitName split = split_name(member.name);
+      if (split.key != group.key) {
+        finish_group(group, archive, pairs);
+        group.start(split.key, entries_.size());
+      }
+      if (is_image_name(split.base)) {
+        if (member.type != '0') fail_not_stored(member, paths_[archive] + ":" + member.name);
+        const std::string_view parent = parent_name(member.name);
+        entries_.push_back({member.offset, member.size, names_.size(), uint32_t(member.name.size()),
+                            archive, parent.empty() ? kNoLabel : folders.add(parent), kNoLabel});
+        names_ += member.name;
+      } else if (is_label_ending(split.ending) && member.type == '0') {
+        if (const auto text = scanner.text(member)) group.add_label(split.ending, *text);
+      }
     }
+    finish_group(group, archive, pairs);
     files_.push_back(scanner.release());
+  }
+
+  // Of the images of a key only those named KEY.jpg, KEY.jpeg and KEY.png are the pair's:
+  // KEY.seg.png is something else that goes with it.
+  void finish_group(const PairGroup& group, uint32_t archive, LabelTable& pairs) {
+    if (!group.cls && !group.json) return;
+    const std::string where = paths_[archive] + ":" + group.key;
+    TarEntry* image = nullptr;
+    for (size_t i = group.first_entry; i < entries_.size(); ++i) {
+      if (!is_plain_image(entries_[i])) continue;
+      if (image != nullptr)
+        fail(ErrorKind::kData, "two images of one key", where, "Give each image a key of its own");
+      image = &entries_[i];
+    }
+    if (image == nullptr) return;
+    if (const auto label = group.label(where)) image->pair = pairs.add(*label);
+  }
+
+  // Leaves out the images that are no pair's own.
+  void keep_pairs() {
+    std::erase_if(entries_, [&](const TarEntry& entry) { return !is_plain_image(entry); });
+  }
+
+  bool is_plain_image(const TarEntry& entry) const {
+    return split_name(name_of(entry)).ending.find('.') == std::string_view::npos;
+  }
+
+  std::string_view name_of(const TarEntry& entry) const {
+    return {names_.data() + entry.name_start, entry.name_length};
+  }
+
+  [[noreturn]] void fail_unlabelled(const TarEntry& entry, bool paired) const {
+    const std::string where = paths_[entry.archive] + ":" + std::string(name_of(entry));
+    if (paired)
+      fail(ErrorKind::kData, "image has no label of its key beside it, as others have", where,
+           "Put KEY.cls, or KEY.json with a \"label\", next to each KEY.jpg");
+    fail(ErrorKind::kData, "image lies in no class folder of the archive", where,
+         "Put the images of each class in a folder named after the class, or KEY.cls next to each "
+         "KEY.jpg");
   }
 
   [[noreturn]] static void fail_not_stored(const TarMember& member, const std::string& where) {
@@ -104,15 +150,7 @@ class TarSource : public Dataset {
 }  // namespace
 
 std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest) {
-  std::vector<std::string> paths;
-  for (size_t start = 0; start <= rest.size();) {
-    const size_t comma = std::min(rest.find(',', start), rest.size());
-    if (comma == start)
-      fail(ErrorKind::kUsage, "tar: has an empty path", "data.source", "Write tar:PATH[,PATH...]");
-    paths.push_back(rest.substr(start, comma - start));
-    start = comma + 1;
-  }
-  return std::make_unique<TarSource>(env, std::move(paths));
+  return std::make_unique<TarSource>(env, expand_paths(env, rest, "tar"));
 }
 
 }  // namespace saturate

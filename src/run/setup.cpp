@@ -29,7 +29,7 @@ int first_image_side(const Dataset& data, OnError on_error) {
   for (size_t i = 0;; ++i) {
     try {
       data.read(i, sample);
-      const ImageInfo info = decoder.probe(sample.bytes, sample.name);
+      const ImageInfo info = probe_sample(decoder, sample);
       return std::min(info.width, info.height);
     } catch (const Error&) {
       if (on_error == OnError::kFail || i + 1 == data.size()) throw;

@@ -1,0 +1,95 @@
+#include "data/atomic_file.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <utility>
+
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+// Removes NAME.tmp-PID where no process has that number any more.
+void remove_leftovers(Env& env, const std::string& folder, const std::string& prefix) {
+  for (const FileInfo& info : env.list(folder)) {
+    if (info.is_directory || !info.name.starts_with(prefix)) continue;
+    const std::string digits = info.name.substr(prefix.size());
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
+    const bool is_pid = error == std::errc() && end == digits.data() + digits.size() && pid > 0;
+    if (is_pid && ::kill(pid, 0) != 0 && errno == ESRCH) env.remove(folder + "/" + info.name);
+  }
+}
+
+}  // namespace
+
+std::string parent_folder(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string claim_temporary(Env& env, const std::string& path) {
+  if (env.exists(path))
+    fail(ErrorKind::kUsage, "file exists already", path, "Choose a new one with --out");
+  const std::string folder = parent_folder(path);
+  env.make_directories(folder);
+  const std::string prefix = path + ".tmp-";
+  remove_leftovers(env, folder, prefix.substr(prefix.rfind('/') + 1));
+  return prefix + std::to_string(::getpid());
+}
+
+void discard(Env& env, const std::string& temporary) {
+  try {
+    env.remove(temporary);
+  } catch (...) {
+    // The first failure is the one worth reporting.
+  }
+}
+
+AtomicFile::AtomicFile(Env& env, std::string path)
+    : env_(env),
+      path_(std::move(path)),
+      temporary_(claim_temporary(env, path_)),
+      file_(env.open_writable(temporary_)) {
+  buffer_.reserve(kBufferBytes);
+}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) discard(env_, temporary_);
+}
+
+void AtomicFile::flush() {
+  if (!buffer_.empty()) file_->append(buffer_);
+  buffer_.clear();
+}
+
+void AtomicFile::append(std::span<const std::byte> bytes) {
+  if (buffer_.size() + bytes.size() > kBufferBytes) flush();
+  if (bytes.size() > kBufferBytes)
+    file_->append(bytes);
+  else
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  size_ += bytes.size();
+}
+
+void AtomicFile::align(uint64_t alignment) {
+  const uint64_t rest = size_ % alignment;
+  if (rest != 0) append(std::vector<std::byte>(alignment - rest));
+}
+
+void AtomicFile::commit() {
+  flush();
+  file_->sync();
+  file_->close();
+  env_.rename(temporary_, path_);
+  env_.sync_directory(parent_folder(path_));
+  committed_ = true;
+}
+
+}  // namespace saturate

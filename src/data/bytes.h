@@ -1,0 +1,93 @@
+// Little-endian fields of the project's own formats, read with bounds and written.
+#pragma once
+
+#include <zlib.h>
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace saturate {
+
+// Fields are copied as they lie in memory.
+static_assert(std::endian::native == std::endian::little);
+
+// CRC-32 as of zlib, gzip and PNG.
+inline uint32_t checksum_of(std::span<const std::byte> bytes) {
+  return uint32_t(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Takes fields one after another. Past the end they are 0 or empty, and ok() is false.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : left_(bytes) {}
+
+  std::span<const std::byte> take(size_t count) {
+    if (count > left_.size()) {
+      ok_ = false;
+      left_ = {};
+      return {};
+    }
+    const auto taken = left_.first(count);
+    left_ = left_.subspan(count);
+    return taken;
+  }
+  template <std::unsigned_integral T>
+  T number() {
+    T value = 0;
+    const auto bytes = take(sizeof value);
+    if (!bytes.empty()) std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  }
+  std::string_view text(size_t length) { return as_text(take(length)); }
+  void skip(size_t count) { take(count); }
+
+  bool ok() const { return ok_; }
+  size_t left() const { return left_.size(); }
+
+ private:
+  std::span<const std::byte> left_;
+  bool ok_ = true;
+};
+
+inline void put_bytes(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
+  const size_t at = out.size();
+  out.resize(at + bytes.size());
+  if (!bytes.empty()) std::memcpy(out.data() + at, bytes.data(), bytes.size());
+}
+
+template <std::unsigned_integral T>
+void put_number(std::vector<std::byte>& out, T value) {
+  put_bytes(out, std::as_bytes(std::span(&value, 1)));
+}
+
+inline void put_text(std::vector<std::byte>& out, std::string_view text) {
+  put_bytes(out, std::as_bytes(std::span(text)));
+}
+
+// Class names: for each a length (uint32) and its bytes.
+inline void put_classes(std::vector<std::byte>& out, std::span<const std::string> classes) {
+  for (const std::string& name : classes) {
+    put_number(out, uint32_t(name.size()));
+    put_text(out, name);
+  }
+}
+
+inline std::vector<std::string> take_classes(ByteReader& reader, uint32_t count) {
+  std::vector<std::string> classes;
+  for (uint32_t i = 0; i < count && reader.ok(); ++i)
+    classes.emplace_back(reader.text(reader.number<uint32_t>()));
+  return classes;
+}
+
+}  // namespace saturate

@@ -1,0 +1,76 @@
+// Work done on several threads and taken in order, a bounded amount of it ahead.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+
+// Which items are under way. Invariant: items [taken_, next_) are, and next_ - taken_ <= slots.
+class OrderedWindow {
+ public:
+  OrderedWindow(size_t count, size_t slots) : count_(count), done_(slots) {}
+
+  // Worker: claims the next item, waiting for room; nullopt when there is none left.
+  std::optional<size_t> claim();
+  // Worker: the claimed item is done, or failed.
+  void finish(size_t item, std::exception_ptr error);
+  // Consumer: waits until the oldest item is done; rethrows its failure.
+  void wait();
+  // Consumer: the oldest item has been taken, its slot is free.
+  void release();
+  // Makes every claim() return nullopt.
+  void stop();
+
+ private:
+  struct State {
+    bool done = false;
+    std::exception_ptr error;
+  };
+  const size_t count_;
+  std::mutex mutex_;
+  std::condition_variable room_, progress_;
+  // All below guarded by mutex_.
+  std::vector<State> done_;  // item i in done_[i % slots]
+  size_t next_ = 0, taken_ = 0;
+  bool stopped_ = false;
+};
+
+// Calls produce(i, slot) for i in [0, count) on `threads` threads, and consume(i, slot) on this one
+// in the order of i. Slots are reused. The first failure in order is thrown, once all threads have
+// stopped.
+template <class Slot, class Produce, class Consume>
+void for_each_ordered(size_t count, int threads, const Produce& produce, const Consume& consume) {
+  std::vector<Slot> slots(size_t(threads) * 4);
+  OrderedWindow window(count, slots.size());
+  ThreadPool pool(threads, "ordered");
+  const struct Stopper {  // before the pool waits for its threads
+    OrderedWindow& window;
+    ~Stopper() { window.stop(); }
+  } stopper{window};
+  for (int t = 0; t < threads; ++t)
+    pool.submit([&] {
+      while (const auto item = window.claim()) {
+        std::exception_ptr error;
+        try {
+          produce(*item, slots[*item % slots.size()]);
+        } catch (...) {
+          error = std::current_exception();
+        }
+        window.finish(*item, error);
+      }
+    });
+  for (size_t i = 0; i < count; ++i) {
+    window.wait();
+    consume(i, slots[i % slots.size()]);
+    window.release();
+  }
+}
+
+}  // namespace saturate

@@ -1,0 +1,44 @@
+// From a sample to its pixels: the one place that tells encoded samples from raw ones.
+#include <algorithm>
+
+#include "saturate/dataset.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+void check_raw(const Sample& sample) {
+  const bool sized =
+      sample.width > 0 && sample.height > 0 && (sample.channels == 1 || sample.channels == 3) &&
+      sample.bytes.size() == size_t(sample.width) * size_t(sample.height) * size_t(sample.channels);
+  if (!sized)
+    fail(ErrorKind::kData,
+         "raw image of " + std::to_string(sample.width) + " x " + std::to_string(sample.height) +
+             " x " + std::to_string(sample.channels) + " has " +
+             std::to_string(sample.bytes.size()) + " bytes",
+         sample.name, "Create the data set again");
+}
+
+}  // namespace
+
+void decode_sample(Decoder& decoder, const Sample& sample, Image& out) {
+  if (sample.encoding == SampleEncoding::kEncoded)
+    return decoder.decode(sample.bytes, sample.name, out);
+  check_raw(sample);
+  out.resize(sample.width, sample.height);
+  const auto* from = reinterpret_cast<const uint8_t*>(sample.bytes.data());
+  if (sample.channels == 3) {
+    std::copy_n(from, out.pixels.size(), out.pixels.begin());
+    return;
+  }
+  for (uint8_t* to = out.pixels.data(); to != out.pixels.data() + out.pixels.size(); to += 3)
+    to[0] = to[1] = to[2] = *from++;
+}
+
+ImageInfo probe_sample(Decoder& decoder, const Sample& sample) {
+  if (sample.encoding == SampleEncoding::kEncoded) return decoder.probe(sample.bytes, sample.name);
+  check_raw(sample);
+  return {ImageFormat::kRaw, sample.width, sample.height, sample.channels};
+}
+
+}  // namespace saturate

@@ -1,0 +1,47 @@
+// Scratch memory lent to whichever thread needs some next.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace saturate {
+
+// Holds as many objects as were ever in use at once. Safe for concurrent use.
+template <class T>
+class ScratchPool {
+ public:
+  // A T as its last user left it, or a new one; given back when `Lent` goes.
+  class Lent {
+   public:
+    explicit Lent(ScratchPool& pool) : pool_(pool), object_(pool.take()) {}
+    ~Lent() { pool_.give_back(std::move(object_)); }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+    T& operator*() const { return *object_; }
+    T* operator->() const { return object_.get(); }
+
+   private:
+    ScratchPool& pool_;
+    std::unique_ptr<T> object_;
+  };
+
+ private:
+  std::unique_ptr<T> take() {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<T>();
+    auto object = std::move(free_.back());
+    free_.pop_back();
+    return object;
+  }
+  void give_back(std::unique_ptr<T> object) {
+    std::lock_guard lock(mutex_);
+    free_.push_back(std::move(object));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_;  // guarded by mutex_
+};
+
+}  // namespace saturate

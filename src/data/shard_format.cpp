@@ -1,0 +1,140 @@
+#include "data/shard_format.h"
+
+#include <cstring>
+
+#include "data/bytes.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+[[noreturn]] void fail_shard(const std::string& what, const std::string& path) {
+  fail(ErrorKind::kData, "shard " + what, path,
+       "It is truncated or damaged: fetch it again, or create it again with saturate data pack");
+}
+
+// The last four bytes of a header or trailer are the CRC-32 of all before them.
+bool has_checksum(std::span<const std::byte> block) {
+  ByteReader crc(block.last(4));
+  return crc.number<uint32_t>() == checksum_of(block.first(block.size() - 4));
+}
+
+void check_header(const ReadableFile& file, const std::string& path) {
+  std::vector<std::byte> header(kShardHeaderBytes);
+  if (file.size() >= header.size()) file.read_at(0, header);
+  if (file.size() < header.size() || !as_text(header).starts_with(kShardMagic))
+    fail(ErrorKind::kData, "not a shard of saturate", path,
+         "Check the path; saturate data pack SOURCE --out shard:FILE writes shards");
+  if (!has_checksum(header)) fail_shard("has a damaged header: wrong checksum", path);
+  ByteReader reader(header);
+  reader.skip(kShardMagic.size());
+  const auto version = reader.number<uint32_t>();
+  if (version != kShardVersion)
+    fail(ErrorKind::kData,
+         "shard is of version " + std::to_string(version) + ", and this saturate reads version " +
+             std::to_string(kShardVersion),
+         path, "Use the saturate that wrote it, or a newer one");
+}
+
+struct Trailer {
+  uint64_t index_offset, index_size, samples;
+  uint32_t classes, index_crc;
+};
+
+Trailer read_trailer(const ReadableFile& file, const std::string& path) {
+  if (file.size() < kShardPage + kShardTrailerBytes) fail_shard("is truncated", path);
+  std::vector<std::byte> bytes(kShardTrailerBytes);
+  file.read_at(file.size() - bytes.size(), bytes);
+  ByteReader reader(bytes);
+  if (reader.text(kShardTrailerMagic.size()) != kShardTrailerMagic)
+    fail_shard("is truncated: its end is missing", path);
+  if (!has_checksum(bytes)) fail_shard("has a damaged trailer: wrong checksum", path);
+  const auto size = reader.number<uint64_t>();
+  if (size != file.size())
+    fail_shard("has " + std::to_string(file.size()) + " bytes, and " + std::to_string(size) +
+                   " were written",
+               path);
+  Trailer trailer;
+  trailer.index_offset = reader.number<uint64_t>();
+  trailer.index_size = reader.number<uint64_t>();
+  trailer.samples = reader.number<uint64_t>();
+  trailer.classes = reader.number<uint32_t>();
+  trailer.index_crc = reader.number<uint32_t>();
+  const uint64_t end = size - kShardTrailerBytes;
+  if (trailer.index_offset < kShardPage || trailer.index_offset > end ||
+      trailer.index_size != end - trailer.index_offset)
+    fail_shard("has an index outside the file", path);
+  if (trailer.samples > trailer.index_size / sizeof(ShardRecord))
+    fail_shard("has an index too small for its " + std::to_string(trailer.samples) + " samples",
+               path);
+  if (trailer.samples == 0) fail(ErrorKind::kData, "shard holds no sample", path, "Remove it");
+  return trailer;
+}
+
+void check_records(const ShardIndex& index, uint64_t data_end, const std::string& path) {
+  uint64_t end = kShardPage, name_end = 0;
+  for (size_t i = 0; i < index.records.size(); ++i) {
+    const ShardRecord& record = index.records[i];
+    const std::string which = "sample " + std::to_string(i);
+    if (record.offset < end || record.offset > data_end || record.size > data_end - record.offset)
+      fail_shard(
+          "has an index that places " + which + " outside the data or over the sample before it",
+          path);
+    if (record.name_end < name_end || record.name_end > index.names.size())
+      fail_shard("has an index that places the name of " + which + " outside the names", path);
+    const std::string problem =
+        check_payload(record.kind, record.channels, record.width, record.height, record.size,
+                      record.label, index.classes.size());
+    if (!problem.empty()) fail_shard("has an index where " + which + " " + problem, path);
+    end = record.offset + record.size;
+    name_end = record.name_end;
+  }
+}
+
+}  // namespace
+
+std::string check_payload(uint16_t kind, uint16_t channels, uint32_t width, uint32_t height,
+                          uint64_t size, uint32_t label, size_t classes) {
+  if (label >= classes)
+    return "is of class " + std::to_string(label) + " of " + std::to_string(classes);
+  if (kind == uint16_t(PayloadKind::kEncoded)) return {};
+  if (kind != uint16_t(PayloadKind::kRaw))
+    return "is of kind " + std::to_string(kind) + ", which this saturate does not read";
+  constexpr uint32_t kMaxSide = 1 << 20;  // keeps the product below from overflowing
+  const bool sized = (channels == 1 || channels == 3) && width > 0 && width <= kMaxSide &&
+                     height > 0 && height <= kMaxSide &&
+                     uint64_t{width} * height * channels == size;
+  if (sized) return {};
+  return "has " + std::to_string(size) + " bytes for " + std::to_string(width) + " x " +
+         std::to_string(height) + " pixels of " + std::to_string(channels) + " channels";
+}
+
+void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
+                  uint32_t height) {
+  sample.encoding =
+      kind == uint16_t(PayloadKind::kRaw) ? SampleEncoding::kRaw : SampleEncoding::kEncoded;
+  sample.channels = channels;
+  sample.width = int(width);
+  sample.height = int(height);
+}
+
+ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
+  check_header(file, path);
+  const Trailer trailer = read_trailer(file, path);
+  std::vector<std::byte> bytes(trailer.index_size);
+  file.read_at(trailer.index_offset, bytes);
+  if (checksum_of(bytes) != trailer.index_crc)
+    fail_shard("has a damaged index: wrong checksum", path);
+  ByteReader reader(bytes);
+  ShardIndex index;
+  const auto records = reader.take(trailer.samples * sizeof(ShardRecord));
+  index.records.resize(trailer.samples);
+  std::memcpy(index.records.data(), records.data(), records.size());
+  index.classes = take_classes(reader, trailer.classes);
+  if (!reader.ok()) fail_shard("has class names that go over the end of its index", path);
+  index.names = reader.text(reader.left());
+  check_records(index, trailer.index_offset, path);
+  return index;
+}
+
+}  // namespace saturate

@@ -1,0 +1,62 @@
+// The shard format, docs/shard_format.md: a header page, the samples' bytes, an index, a trailer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "saturate/dataset.h"
+#include "saturate/env.h"
+
+namespace saturate {
+
+constexpr std::string_view kShardMagic = "SATSHARD";
+constexpr std::string_view kShardTrailerMagic = "SATINDEX";
+constexpr uint32_t kShardVersion = 1;
+constexpr uint64_t kShardPage = 4096;       // the header's page; the index starts on one too
+constexpr uint64_t kShardAlignment = 64;    // of a sample's bytes
+constexpr uint64_t kShardHeaderBytes = 64;  // the rest of its page is zero
+constexpr uint64_t kShardTrailerBytes = 64;
+
+// What a sample's bytes are. 3 is reserved for a JPEG with a table of its restart segments.
+enum class PayloadKind : uint16_t { kEncoded = 1, kRaw = 2 };
+
+// A sample's entry in the index, as it lies in the file.
+struct ShardRecord {
+  uint64_t offset;         // of its bytes, from the start of the file
+  uint32_t size;           // bytes
+  uint32_t crc;            // CRC-32 of them
+  uint32_t label;          // position in the class table
+  uint16_t kind;           // PayloadKind
+  uint16_t channels;       // kRaw: 1 or 3; else 0
+  uint32_t width, height;  // kRaw: pixels; else 0
+  uint64_t name_end;       // in the names; its name starts where the one before it ends
+};
+static_assert(sizeof(ShardRecord) == 40);
+
+struct ShardIndex {
+  std::vector<ShardRecord> records;
+  std::vector<std::string> classes;
+  std::string names;  // of all samples, end to end
+
+  std::string_view name(size_t record) const {
+    const uint64_t begin = record == 0 ? 0 : records[record - 1].name_end;
+    return std::string_view(names).substr(begin, records[record].name_end - begin);
+  }
+};
+
+// Reads and checks header, index and trailer; every record then lies within the file and behind the
+// one before it. Fails with kData.
+ShardIndex read_shard_index(const ReadableFile& file, const std::string& path);
+
+// The kind, size and label of a stored sample, checked by `classes` and its bytes' count: what is
+// wrong with them, or "". Shared with lmdb:.
+std::string check_payload(uint16_t kind, uint16_t channels, uint32_t width, uint32_t height,
+                          uint64_t size, uint32_t label, size_t classes);
+
+// Sets what a stored sample's kind says about its bytes. REQUIRES: check_payload() passed.
+void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
+                  uint32_t height);
+
+}  // namespace saturate

@@ -1,0 +1,91 @@
+// shard:PATH[,PATH...]: the project's own format, docs/shard_format.md. A folder stands for all
+// files in it that end in .shard, by name; several shards share their class names.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "data/bytes.h"
+#include "data/path_list.h"
+#include "data/shard_format.h"
+#include "data/sources.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+struct Shard {
+  std::string path;
+  std::unique_ptr<ReadableFile> file;
+  ShardIndex index;
+  std::vector<uint32_t> labels;  // by the shard's own label
+  size_t end = 0;                // samples of this shard and those before it
+};
+
+class ShardSource : public Dataset {
+ public:
+  ShardSource(Env& env, const std::vector<std::string>& paths) {
+    std::set<std::string> names;
+    for (const std::string& path : paths) {
+      Shard shard;
+      shard.path = path;
+      shard.file = env.open_readable(path);
+      shard.index = read_shard_index(*shard.file, path);
+      shard.end = size() + shard.index.records.size();
+      names.insert(shard.index.classes.begin(), shard.index.classes.end());
+      shards_.push_back(std::move(shard));
+    }
+    classes_.assign(names.begin(), names.end());
+    for (Shard& shard : shards_)
+      for (const std::string& name : shard.index.classes)
+        shard.labels.push_back(
+            uint32_t(std::lower_bound(classes_.begin(), classes_.end(), name) - classes_.begin()));
+  }
+
+  size_t size() const override { return shards_.empty() ? 0 : shards_.back().end; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+
+  void read(size_t index, Sample& out) const override {
+    const auto shard = std::upper_bound(shards_.begin(), shards_.end(), index,
+                                        [](size_t i, const Shard& s) { return i < s.end; });
+    const size_t local = index - (shard->end - shard->index.records.size());
+    const ShardRecord& record = shard->index.records[local];
+    out.name.assign(shard->path).append(":").append(shard->index.name(local));
+    out.label = shard->labels[record.label];
+    set_encoding(out, record.kind, record.channels, record.width, record.height);
+    out.bytes.resize(record.size);
+    shard->file->read_at(record.offset, out.bytes);
+    if (checksum_of(out.bytes) != record.crc)
+      fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name,
+           "Fetch the shard again, or set data.on_error=skip to leave such samples out");
+  }
+
+ private:
+  std::vector<Shard> shards_;
+  std::vector<std::string> classes_;
+};
+
+// Folders become the shards in them.
+std::vector<std::string> find_shards(Env& env, const std::string& rest) {
+  std::vector<std::string> files;
+  for (const std::string& path : expand_paths(env, rest, "shard")) {
+    if (!env.is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    const size_t before = files.size();
+    for (const FileInfo& info : env.list(path))
+      if (!info.is_directory && info.name.ends_with(".shard"))
+        files.push_back(path + "/" + info.name);
+    if (files.size() == before)
+      fail(ErrorKind::kData, "folder holds no .shard file", path, "Check data.source");
+  }
+  return files;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_shard(Env& env, const std::string& rest) {
+  return std::make_unique<ShardSource>(env, find_shards(env, rest));
+}
+
+}  // namespace saturate

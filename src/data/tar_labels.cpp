@@ -1,0 +1,121 @@
+#include "data/tar_labels.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "data/sources.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kMaxNameBytes = 1000;
+constexpr uint32_t kMaxClasses = 1 << 20;  // as model.classes
+
+bool equals_ignoring_case(std::string_view text, std::string_view lower) {
+  return std::equal(text.begin(), text.end(), lower.begin(), lower.end(),
+                    [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + 32 : a) == b; });
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kSpace = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+// The "label" of a JSON object, a text or a whole number; empty where it has none.
+std::optional<std::string> label_of_json(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto label = json.is_object() ? json.find("label") : json.end();
+  if (label == json.end()) return std::nullopt;
+  if (label->is_string()) return label->get<std::string>();
+  if (label->is_number_integer()) return label->dump();
+  return std::nullopt;
+}
+
+// Below 2^32, else the largest.
+std::optional<uint32_t> parse_label(std::string_view text) {
+  if (text.empty() ||
+      !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    return std::nullopt;
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() ? value : UINT32_MAX;
+}
+
+}  // namespace
+
+SplitName split_name(std::string_view name) {
+  const size_t slash = name.rfind('/');
+  const size_t base = slash == std::string_view::npos ? 0 : slash + 1;
+  const size_t dot = std::min(name.find('.', base), name.size());
+  return {name.substr(0, dot), name.substr(base),
+          dot == name.size() ? std::string_view() : name.substr(dot + 1)};
+}
+
+bool is_label_ending(std::string_view ending) {
+  return equals_ignoring_case(ending, "cls") || equals_ignoring_case(ending, "json");
+}
+
+void PairGroup::start(std::string_view new_key, size_t entry) {
+  key = new_key;
+  first_entry = entry;
+  cls.reset();
+  json.reset();
+}
+
+void PairGroup::add_label(std::string_view ending, std::string text) {
+  (equals_ignoring_case(ending, "cls") ? cls : json) = std::move(text);
+}
+
+std::optional<std::string> PairGroup::label(const std::string& where) const {
+  std::optional<std::string> label;
+  if (cls)
+    label = trimmed(*cls);
+  else if (json)
+    label = label_of_json(*json);
+  if (!label) return std::nullopt;  // or JSON about something else
+  if (label->empty() || label->size() > kMaxNameBytes)
+    fail(ErrorKind::kData,
+         label->empty() ? "label is empty" : "label of " + std::to_string(label->size()) + " bytes",
+         where, "Write a class number or name");
+  return label;
+}
+
+uint32_t LabelTable::add(std::string_view text) {
+  auto found = numbers_.find(text);
+  if (found == numbers_.end())
+    found = numbers_.emplace(std::string(text), uint32_t(numbers_.size())).first;
+  return found->second;
+}
+
+std::vector<uint32_t> LabelTable::settle_names(std::vector<std::string>& classes) const {
+  std::vector<uint32_t> labels(numbers_.size());
+  for (const auto& [name, number] : numbers_) {  // in sorted order
+    labels[number] = uint32_t(classes.size());
+    classes.push_back(name);
+  }
+  return labels;
+}
+
+std::vector<uint32_t> LabelTable::settle_numbers_or_names(const std::string& where,
+                                                          std::vector<std::string>& classes) const {
+  std::vector<uint32_t> labels(numbers_.size());
+  uint32_t largest = 0;
+  for (const auto& [text, number] : numbers_) {
+    const auto label = parse_label(text);
+    if (!label) return settle_names(classes);
+    labels[number] = *label;
+    largest = std::max(largest, *label);
+  }
+  if (largest >= kMaxClasses)
+    fail(ErrorKind::kData, "label is too large for a class number", where,
+         "Number the classes from 0 on");
+  classes = number_classes(size_t{largest} + 1);
+  return labels;
+}
+
+}  // namespace saturate

@@ -1,0 +1,107 @@
+// saturate data pack and verify, and training on what they wrote.
+#include <gtest/gtest.h>
+
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+const char* kSynth = "synth:size=16,count=30,classes=3";
+
+TEST(DataCommand, PackWritesEveryFormatAndInspectReadsIt) {
+  const TempDir dir;
+  for (const char* out : {"shard:set.shard", "lmdb:set.lmdb", "tar:set.tar"}) {
+    const std::string scheme(out, strchr(out, ':') - out + 1);
+    const std::string uri = scheme + (dir / std::string(strchr(out, ':') + 1));
+    const CommandResult packed =
+        run_saturate(std::string("data pack ") + kSynth + " --threads 2 --out " + uri);
+    ASSERT_EQ(packed.exit_code, 0) << packed.err;
+    EXPECT_NE(packed.out.find("data.source=" + uri), std::string::npos) << packed.out;
+    ASSERT_EQ(run_saturate("data inspect " + uri + " --json " + (dir / "r.json")).exit_code, 0);
+    const auto json = nlohmann::json::parse(read_text(dir / "r.json"));
+    EXPECT_EQ(json["samples"], 30);
+    EXPECT_EQ(json["jpeg"], 30);
+    EXPECT_EQ(json["raw"], 0);
+    EXPECT_EQ(json["classes"].size(), 3u);
+    expect_error(run_saturate(std::string("data pack ") + kSynth + " --out " + uri), 2,
+                 {"exists already", "--out"});
+  }
+  ASSERT_EQ(
+      run_saturate("data pack tar:" + (dir / "set.tar") + " --max-side 8 --raw-fraction 0.5 " +
+                   "--out shard:" + (dir / "small.shard"))
+          .exit_code,
+      0);
+  const CommandResult seen = run_saturate("data inspect shard:" + (dir / "small.shard"));
+  EXPECT_NE(seen.out.find("15 JPEG, 0 PNG, 15 raw"), std::string::npos) << seen.out;
+  EXPECT_NE(seen.out.find("width    8 to 8"), std::string::npos) << seen.out;
+}
+
+TEST(DataCommand, PackRefusesBadOptions) {
+  const TempDir dir;
+  const std::string pack = std::string("data pack ") + kSynth + " --out ";
+  expect_error(run_saturate(pack + "folder:x"), 2, {"folder"});
+  expect_error(run_saturate(pack + (dir / "x.tar")), 2, {"--out", "shard:FILE"});
+  expect_error(run_saturate(pack + "tar:" + (dir / "x.tar") + " --raw-fraction 1"), 2,
+               {"--raw-fraction", "shard:FILE"});
+  expect_error(run_saturate(pack + "shard:" + (dir / "x") + " --quality 0"), 2, {"--quality"});
+  expect_error(run_saturate("data pack nothing:x --out tar:y"), 2, {"nothing"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(DataCommand, VerifyListsWhatIsBroken) {
+  const TempDir dir;
+  write_folder_dataset(dir / "set", 12);
+  const CommandResult sound =
+      run_saturate("data verify folder:" + (dir / "set") + " --json " + (dir / "v.json"));
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_NE(sound.out.find("0 of 12 images are broken"), std::string::npos);
+  EXPECT_TRUE(nlohmann::json::parse(read_text(dir / "v.json"))["broken"].empty());
+
+  const std::string whole = noise_jpeg(40, 40, 9);
+  write_file(dir / "set/odd/cut.jpg", whole.substr(0, whole.size() / 2));
+  write_file(dir / "set/even/text.jpg", "no picture");
+  ASSERT_EQ(run_saturate("data pack folder:" + (dir / "set") + " --out shard:" + (dir / "s.shard"))
+                .exit_code,
+            0);  // copying does not decode
+  std::string shard = read_text(dir / "s.shard");
+  shard[4096 + 100] ^= 1;  // in the first image
+  write_file(dir / "s.shard", shard);
+  const CommandResult broken =
+      run_saturate("data verify shard:" + (dir / "s.shard") + " --json " + (dir / "v.json"));
+  EXPECT_EQ(broken.exit_code, 3);
+  for (const char* part : {"odd/cut.jpg: JPEG data is truncated", "even/text.jpg: not a JPEG",
+                           "even/00000.jpg: sample is damaged", "3 of 14 images are broken"})
+    EXPECT_NE(broken.out.find(part), std::string::npos) << part << " in " << broken.out;
+  const auto json = nlohmann::json::parse(read_text(dir / "v.json"));
+  EXPECT_EQ(json["samples"], 14);
+  ASSERT_EQ(json["broken"].size(), 3u);
+  EXPECT_EQ(json["broken"][0]["index"], 0);
+
+  write_file(dir / "cut.shard", shard.substr(0, shard.size() / 2));
+  expect_error(run_saturate("data verify shard:" + (dir / "cut.shard")), 3,
+               {"truncated", dir / "cut.shard", "saturate data pack"});
+}
+
+// The same pixels in the same order: the same losses, to the last bit.
+TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
+  const TempDir dir;
+  const auto losses_on = [&](const std::string& source) {
+    const std::string run = dir / std::to_string(std::hash<std::string>()(source));
+    const CommandResult result =
+        run_saturate("train " + write_small_recipe(dir, source) + " --out " + run);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return losses(run, "step");
+  };
+  const auto expected = losses_on(kSmallSynth);
+  ASSERT_FALSE(expected.empty());
+  const std::string pack = std::string("data pack ") + kSmallSynth + " --out ";
+  for (const std::string& options :
+       {"shard:" + (dir / "a.shard"), "shard:" + (dir / "b.shard") + " --raw-fraction 0.5",
+        "lmdb:" + (dir / "c"), "tar:" + (dir / "d.tar")}) {
+    ASSERT_EQ(run_saturate(pack + options).exit_code, 0);
+    EXPECT_EQ(losses_on(options.substr(0, options.find(' '))), expected) << options;
+  }
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,162 @@
+// Every parser of the data room on inputs mutated at random. docs/style.md's promise for hostile
+// input: an Error or data, never a crash, a hang or a read outside.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "data/bytes.h"
+#include "saturate/random.h"
+#include "tests/format_testing.h"
+#include "tests/fuzz/fuzz_source.h"
+
+namespace saturate {
+namespace {
+
+using testing::format_golden;
+using testing::gunzip;
+
+class Mutator {
+ public:
+  explicit Mutator(uint64_t seed) : random_(seed, 0, 0, RandomUse::kSynthetic) {}
+
+  std::string mutate(std::string text) {
+    for (uint64_t n = 1 + random_.below(4); n > 0 && !text.empty(); --n) {
+      const size_t at = place(text.size());
+      switch (random_.below(6)) {
+        case 0:
+          text[at] = char(random_.next_u32());
+          break;
+        case 1:
+          text[at] = char(text[at] ^ (1 << random_.below(8)));
+          break;
+        case 2:
+          text.resize(at);
+          break;
+        case 3:
+          text.insert(at, text.substr(place(text.size()), random_.below(600)));
+          break;
+        case 4:
+          text.erase(at, random_.below(600));
+          break;
+        case 5:
+          put_extreme(text, at);
+          break;
+      }
+    }
+    return text;
+  }
+  bool coin() { return random_.bernoulli(0.5); }
+
+ private:
+  // Headers are at both ends: most mutations go there.
+  size_t place(size_t size) {
+    const size_t near = random_.below(std::min<size_t>(size, 700));
+    switch (random_.below(4)) {
+      case 0:
+        return random_.below(size);
+      case 1:
+        return size - 1 - near;
+      default:
+        return near;
+    }
+  }
+  // A number at an end of its range, of 1 to 8 bytes, in either byte order.
+  void put_extreme(std::string& text, size_t at) {
+    constexpr uint64_t kExtremes[] = {
+        0, 1, 0x7f, 0xff, 0xffff, 0x7fffffff, 0xffffffff, UINT64_MAX, UINT64_MAX - 63, 1u << 31};
+    uint64_t value = kExtremes[random_.below(std::size(kExtremes))];
+    const size_t bytes = size_t{1} << random_.below(4);
+    for (size_t i = 0; i < bytes && at + i < text.size(); ++i) {
+      const size_t shift = coin() ? i : bytes - 1 - i;
+      text[at + i] = char(value >> (8 * shift));
+    }
+  }
+  RandomStream random_;
+};
+
+// Mends what would otherwise keep mutations from what lies behind: checksums.
+void mend_shard(std::string& text) {
+  const auto crc_at = [&](size_t at, size_t begin, size_t size) {
+    const uint32_t crc = checksum_of(std::as_bytes(std::span(text)).subspan(begin, size));
+    std::memcpy(text.data() + at, &crc, sizeof crc);
+  };
+  if (text.size() < 128) return;
+  const size_t trailer = text.size() - 64;
+  uint64_t index, size = text.size();
+  std::memcpy(text.data() + trailer + 8, &size, sizeof size);
+  std::memcpy(&index, text.data() + trailer + 16, sizeof index);
+  if (index < trailer) crc_at(trailer + 44, index, trailer - index);
+  crc_at(trailer + 60, trailer, 60);
+  crc_at(60, 0, 60);
+}
+
+void mend_tar(std::string& text) {
+  for (size_t at = 0; at + 512 <= text.size(); at += 512) {
+    if (text.compare(at + 257, 5, "ustar") != 0) continue;
+    std::fill_n(text.begin() + ptrdiff_t(at + 148), 8, ' ');
+    unsigned sum = 0;
+    for (size_t i = 0; i < 512; ++i) sum += static_cast<unsigned char>(text[at + i]);
+    char digits[8];
+    snprintf(digits, sizeof digits, "%06o", sum);
+    std::copy_n(digits, 7, text.begin() + ptrdiff_t(at + 148));
+  }
+}
+
+struct Target {
+  const char* scheme;
+  std::vector<std::string> seeds;
+  void (*mend)(std::string&);
+  int rounds;
+};
+
+void fuzz(const Target& target) {
+  Mutator mutator(std::hash<std::string>()(target.scheme));
+  size_t read = 0, sound = 0;
+  for (const std::string& seed : target.seeds)
+    sound += testing::fuzz_source(target.scheme, std::as_bytes(std::span(seed)));
+  for (int round = 0; round < target.rounds; ++round) {
+    std::string text = mutator.mutate(target.seeds[size_t(round) % target.seeds.size()]);
+    if (target.mend && mutator.coin()) target.mend(text);
+    ASSERT_NO_THROW(read += testing::fuzz_source(target.scheme, std::as_bytes(std::span(text))))
+        << target.scheme << " round " << round;
+  }
+  EXPECT_GT(sound, 0u) << "the seeds themselves cannot be read";
+  EXPECT_GT(read, 0u) << "every mutation was refused: this tests little";
+}
+
+TEST(Fuzz, Shard) {
+  fuzz({"shard", {gunzip(format_golden("python.shard.gz"))}, mend_shard, 4000});
+}
+
+TEST(Fuzz, Tar) {
+  const auto tar = [](const char* name) {
+    return testing::read_text(testing::source_path(std::string("tests/goldens/tar/") + name));
+  };
+  fuzz({"tar",
+        {tar("gnu.tar"), tar("pax.tar"), tar("base256.tar"),
+         gunzip(format_golden("wds-numbers.tar.gz")), gunzip(format_golden("wds-names.tar.gz"))},
+        mend_tar,
+        4000});
+}
+
+TEST(Fuzz, Cifar) {
+  fuzz({"cifar",
+        {gunzip(format_golden("cifar10.bin.gz")), gunzip(format_golden("cifar100.bin.gz"))},
+        nullptr,
+        1000});
+}
+
+// Images and labels are one file here, so that nothing is ever whole: the seeds are of rank 3.
+TEST(Fuzz, Idx) {
+  const std::string plain = testing::read_text(format_golden("train-images-idx3-ubyte"));
+  Mutator mutator(1);
+  for (const std::string& seed :
+       {plain, testing::read_text(format_golden("t10k-images-idx3-ubyte.gz"))})
+    for (int round = 0; round < 2000; ++round) {
+      const std::string text = mutator.mutate(seed);
+      ASSERT_NO_THROW(testing::fuzz_source("idx", std::as_bytes(std::span(text)))) << round;
+    }
+}
+
+}  // namespace
+}  // namespace saturate

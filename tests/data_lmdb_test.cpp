@@ -1,0 +1,214 @@
+#include <gtest/gtest.h>
+#include <lmdb.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "data/lmdb_format.h"
+#include "saturate/export.h"
+#include "tests/format_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::format_golden;
+using testing::gunzip;
+using testing::read_text;
+using testing::TempDir;
+using testing::write_file;
+
+Env& env() {
+  return Env::posix();
+}
+
+class LmdbFiles : public ::testing::Test {
+ protected:
+  void pack(const Dataset& dataset, const std::string& folder) {
+    PackOptions options;
+    options.out = "lmdb:" + folder;
+    options.threads = 3;
+    pack_dataset(env(), dataset, options);
+  }
+  Error open(const std::string& text) {
+    write_file(dir / "bad/data.mdb", text);
+    const Error error = error_of([&] { open_dataset(env(), "lmdb:" + (dir / "bad")); });
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_NE(error.where().find("bad"), std::string::npos);
+    EXPECT_FALSE(error.remedy().empty());
+    return error;
+  }
+  TempDir dir;
+};
+
+// The oracle knows docs/lmdb_format.md and py-lmdb, nothing of the source.
+TEST_F(LmdbFiles, ReadTheOneWrittenByPython) {
+  write_file(dir / "python/data.mdb", gunzip(format_golden("python.mdb.gz")));
+  testing::expect_samples(*open_dataset(env(), "lmdb:" + (dir / "python")), "python.shard",
+                          dir / "python:");
+  const std::string file = dir / "python/data.mdb";
+  testing::expect_samples(*open_dataset(env(), "lmdb:" + file), "python.shard", file + ":");
+}
+
+TEST_F(LmdbFiles, HoldWhatWasPacked) {
+  testing::write_folder_dataset(dir / "set", 300);
+  const auto folder = open_dataset(env(), "folder:" + (dir / "set"));
+  pack(*folder, dir / "new/set");
+  const auto lmdb = open_dataset(env(), "lmdb:" + (dir / "new/set"));
+  testing::expect_equal(*folder, *lmdb);
+  const auto again = open_dataset(env(), "lmdb:" + (dir / "new/set"));  // twice in one process
+  testing::expect_equal(*lmdb, *again);
+  pack(testing::OracleDataset(), dir / "oracle");
+  testing::expect_equal(testing::OracleDataset(), *open_dataset(env(), "lmdb:" + (dir / "oracle")));
+}
+
+// More than one transaction's worth, and names and records of all sizes around a page's.
+TEST_F(LmdbFiles, LargeAndOddSizedRecordsSurvive) {
+  class Odd : public Dataset {
+   public:
+    size_t size() const override { return 60; }
+    const std::vector<std::string>& classes() const override { return classes_; }
+    void read(size_t i, Sample& out) const override {
+      const size_t base[] = {0, 1950, 4000, 4096 * 3, 1 << 20};
+      out.name = std::string(i % 7 * 100, 'n');
+      out.label = 0;
+      out.bytes.assign(base[i % 5] + i, std::byte(i));
+    }
+
+   private:
+    std::vector<std::string> classes_{std::string(9000, 'c')};
+  } const odd;
+  pack(odd, dir / "odd");
+  testing::expect_equal(odd, *open_dataset(env(), "lmdb:" + (dir / "odd")));
+}
+
+TEST_F(LmdbFiles, ForeignAndTruncatedOnesAreRefused) {
+  EXPECT_NE(open(gunzip(format_golden("foreign.mdb.gz"))).reason().find("not written by saturate"),
+            std::string::npos);
+  EXPECT_NE(open("").reason().find("not an LMDB"), std::string::npos);
+  EXPECT_NE(open(std::string(50'000, 'x')).reason().find("not an LMDB"), std::string::npos);
+  const std::string whole = gunzip(format_golden("python.mdb.gz"));
+  for (size_t size = 0; size < whole.size(); size += 512) open(whole.substr(0, size));
+  EXPECT_NE(open(whole.substr(0, whole.size() - 4096)).reason().find("truncated"),
+            std::string::npos);
+  EXPECT_EQ(error_of([&] { open_dataset(env(), "lmdb:" + (dir / "none")); }).kind(),
+            ErrorKind::kData);
+  EXPECT_EQ(error_of([&] { open_dataset(env(), "lmdb:"); }).kind(), ErrorKind::kUsage);
+}
+
+// Puts one record into an LMDB. Where `begun` is a pipe, the transaction is left open: a byte goes
+// there, and the process waits to be killed.
+void put(const std::string& folder, std::string key, std::vector<std::byte> value, int begun = -1) {
+  MDB_env* opened = nullptr;
+  ASSERT_EQ(mdb_env_create(&opened), 0);
+  const LmdbEnvPtr lmdb(opened);
+  ASSERT_EQ(mdb_env_set_mapsize(opened, 1 << 24), 0);
+  ASSERT_EQ(mdb_env_open(opened, folder.c_str(), 0, 0644), 0);
+  MDB_txn* txn = nullptr;
+  ASSERT_EQ(mdb_txn_begin(opened, nullptr, 0, &txn), 0);
+  MDB_dbi table;
+  ASSERT_EQ(mdb_dbi_open(txn, nullptr, 0, &table), 0);
+  MDB_val name{key.size(), key.data()}, data{value.size(), value.data()};
+  ASSERT_EQ(mdb_put(txn, table, &name, &data, 0), 0);
+  if (begun >= 0) {
+    ASSERT_EQ(write(begun, "x", 1), 1);
+    pause();
+  }
+  ASSERT_EQ(mdb_txn_commit(txn), 0);
+}
+
+TEST_F(LmdbFiles, BadRecordsAreErrors) {
+  const testing::OracleDataset oracle;
+  const std::string folder = dir / "lmdb";
+  const auto replace = [&](const std::string& key, std::vector<std::byte> value) {
+    std::filesystem::remove_all(folder);
+    pack(oracle, folder);
+    put(folder, key, std::move(value));
+  };
+  const auto open_reason = [&] {
+    return error_of([&] { open_dataset(env(), "lmdb:" + folder); }).reason();
+  };
+  replace("0000000012", {});
+  EXPECT_NE(open_reason().find("0000000009"), std::string::npos);
+  replace("foreign", {});
+  EXPECT_NE(open_reason().find("no record"), std::string::npos);
+  auto meta = encode_meta({8, oracle.classes()});
+  replace("saturate", meta);
+  EXPECT_NE(open_reason().find("9 records where 8"), std::string::npos);
+  meta[8] = std::byte{2};
+  replace("saturate", meta);
+  EXPECT_NE(open_reason().find("version 2"), std::string::npos);
+  meta = encode_meta({9, oracle.classes()});
+  meta.resize(30);
+  replace("saturate", meta);
+  EXPECT_NE(open_reason().find("damaged"), std::string::npos);
+
+  Sample sample;
+  oracle.read(4, sample);
+  const auto good = encode_record(sample);
+  const auto read_reason = [&](std::vector<std::byte> value) {
+    replace("0000000004", std::move(value));
+    const auto dataset = open_dataset(env(), "lmdb:" + folder);
+    dataset->read(3, sample);
+    const Error error = error_of([&] { dataset->read(4, sample); });
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    return error.reason();
+  };
+  auto bad = good;
+  bad.back() ^= std::byte{1};
+  EXPECT_NE(read_reason(bad).find("checksum"), std::string::npos);
+  for (size_t size : {size_t{0}, size_t{10}, size_t{30}}) {
+    bad.assign(good.begin(), good.begin() + ptrdiff_t(size));
+    EXPECT_NE(read_reason(bad).find("header"), std::string::npos);
+  }
+  bad = good;
+  bad[0] = std::byte{3};
+  EXPECT_NE(read_reason(bad).find("of class 3 of 3"), std::string::npos);
+  bad = good;
+  bad[4] = std::byte{2};
+  EXPECT_NE(read_reason(bad).find("pixels"), std::string::npos);
+}
+
+// Another process has a transaction open, then commits: neither is seen, and nobody waits.
+TEST_F(LmdbFiles, OneBeingWrittenReadsItsLastCommit) {
+  const testing::OracleDataset oracle;
+  const std::string folder = dir / "lmdb";
+  pack(oracle, folder);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t writer = fork();
+  if (writer == 0) {
+    put(folder, "0000000004", {}, ends[1]);
+    _exit(1);
+  }
+  char byte;
+  ASSERT_EQ(read(ends[0], &byte, 1), 1);
+  const auto during = open_dataset(env(), "lmdb:" + folder);
+  testing::expect_equal(oracle, *during);
+  kill(writer, SIGKILL);
+  waitpid(writer, nullptr, 0);
+
+  const pid_t second = fork();
+  if (second == 0) {
+    for (int i = 0; i < 20; ++i) put(folder, "0000000004", std::vector<std::byte>(5000));
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(second, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  testing::expect_equal(oracle, *during);  // its pages have not been used again
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_F(LmdbFiles, AFolderThatCannotBeWrittenIsRead) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  const testing::OracleDataset oracle;
+  pack(oracle, dir / "lmdb");
+  std::filesystem::permissions(
+      dir / "lmdb", std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  testing::expect_equal(oracle, *open_dataset(env(), "lmdb:" + (dir / "lmdb")));
+  std::filesystem::permissions(dir / "lmdb", std::filesystem::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace saturate

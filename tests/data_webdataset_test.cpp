@@ -1,0 +1,144 @@
+// tar: with WebDataset pairs, against what webdataset itself reads.
+#include <gtest/gtest.h>
+
+#include "data/tar_format.h"
+#include "data/tar_labels.h"
+#include "tests/format_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::format_golden;
+using testing::TempDir;
+using testing::write_file;
+
+Env& env() {
+  return Env::posix();
+}
+
+std::string tar_of(const std::vector<std::pair<std::string, std::string>>& members) {
+  std::string text;
+  for (const auto& [name, payload] : members) {
+    text += testing::to_text(make_tar_header(name, payload.size())) + payload;
+    text.resize(size_t(tar_padded(text.size())));
+  }
+  return text + std::string(1024, '\0');
+}
+
+class WebDataset : public ::testing::Test {
+ protected:
+  std::unique_ptr<Dataset> open(const std::vector<std::pair<std::string, std::string>>& members) {
+    write_file(dir / "t.tar", tar_of(members));
+    return open_dataset(env(), "tar:" + (dir / "t.tar"));
+  }
+  void expect_error(const std::vector<std::pair<std::string, std::string>>& members,
+                    const std::string& reason, const std::string& where) {
+    const Error error = error_of([&] { open(members); });
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_NE(error.reason().find(reason), std::string::npos) << error.what();
+    EXPECT_NE(error.where().find(where), std::string::npos) << error.what();
+  }
+  static std::vector<std::string> labels_of(const Dataset& dataset) {
+    std::vector<std::string> labels;
+    Sample sample;
+    for (size_t i = 0; i < dataset.size(); ++i) {
+      dataset.read(i, sample);
+      labels.push_back(dataset.classes()[size_t(sample.label)]);
+    }
+    return labels;
+  }
+  TempDir dir;
+};
+
+TEST_F(WebDataset, ReadsWhatWebdatasetReads) {
+  const std::string path = dir / "names.tar";
+  write_file(path, testing::gunzip(format_golden("wds-names.tar.gz")));
+  testing::expect_samples(*open_dataset(env(), "tar:" + path), "wds-names", path + ":");
+}
+
+TEST_F(WebDataset, NumbersAreTheLabelsThemselves) {
+  const std::string path = dir / "numbers.tar";
+  write_file(path, testing::gunzip(format_golden("wds-numbers.tar.gz")));
+  const auto dataset = open_dataset(env(), "tar:" + path);
+  const auto expected = testing::expected_samples("wds-numbers");
+  ASSERT_EQ(dataset->size(), expected.size());  // seg.png is not an image of its own
+  EXPECT_EQ(dataset->classes().size(), 12u);
+  EXPECT_EQ(dataset->classes()[3], "03");
+  Sample sample;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    dataset->read(i, sample);
+    EXPECT_EQ(std::to_string(sample.label), expected[i].class_name);
+    EXPECT_EQ(testing::hash_bytes(sample.bytes), expected[i].hash);
+    EXPECT_EQ(sample.name, path + ":" + expected[i].name);
+  }
+}
+
+TEST_F(WebDataset, ShardsInARangeShareTheirClasses) {
+  write_file(dir / "s-000.tar", tar_of({{"a.jpg", "1"}, {"a.cls", "dog"}}));
+  write_file(dir / "s-001.tar", tar_of({{"a.jpg", "2"}, {"a.cls", "cat"}}));
+  const auto dataset = open_dataset(env(), "tar:" + (dir / "s-{000..001}.tar"));
+  EXPECT_EQ(dataset->classes(), (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(labels_of(*dataset), (std::vector<std::string>{"dog", "cat"}));
+  const Error error = error_of([&] { open_dataset(env(), "tar:" + (dir / "s-{000..002}.tar")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.where(), dir / "s-002.tar");
+}
+
+TEST_F(WebDataset, LayoutsAreToldApart) {
+  // Either order, any case, text with a line's end; a mask with a longer ending is no image.
+  const auto pairs = open({{"x/a.cls", " dog\n"},
+                           {"x/a.mask.png", "m"},
+                           {"x/a.jpg", "1"},
+                           {"x/b.JPEG", "2"},
+                           {"x/b.CLS", "cat"}});
+  EXPECT_EQ(labels_of(*pairs), (std::vector<std::string>{"dog", "cat"}));
+  // Files beside the images that are no labels leave it at folders.
+  const auto folders = open({{"cat/a.v2.jpg", "1"},
+                             {"cat/a.json", "{\"author\": 3}"},
+                             {"dog/b.jpg", "2"},
+                             {"dog/b.json", "not JSON"},
+                             {"dog/index.json", "{\"label\": 3}"},
+                             {"style.cls", std::string(5000, 'x')}});
+  EXPECT_EQ(labels_of(*folders), (std::vector<std::string>{"cat", "dog"}));
+}
+
+TEST_F(WebDataset, JsonLabelsAreNumbersOrNames) {
+  const auto names = open({{"a.jpg", "1"}, {"a.json", "{\"label\": \"dog\", \"x\": [1]}"}});
+  EXPECT_EQ(names->classes(), std::vector<std::string>{"dog"});
+  const auto numbers = open({{"a.jpg", "1"}, {"a.json", "{\"label\": 2}"}});
+  EXPECT_EQ(numbers->classes(), (std::vector<std::string>{"0", "1", "2"}));
+  // .cls goes before .json.
+  const auto both = open({{"a.cls", "cat"}, {"a.jpg", "1"}, {"a.json", "{\"label\": \"dog\"}"}});
+  EXPECT_EQ(both->classes(), std::vector<std::string>{"cat"});
+  // One name among numbers makes all of them names.
+  const auto mixed = open({{"a.jpg", "1"}, {"a.cls", "10"}, {"b.jpg", "2"}, {"b.cls", "x"}});
+  EXPECT_EQ(mixed->classes(), (std::vector<std::string>{"10", "x"}));
+}
+
+TEST_F(WebDataset, BadPairsAreErrors) {
+  expect_error({{"a.jpg", "1"}, {"a.cls", "1"}, {"b.jpg", "2"}}, "no label", "t.tar:b.jpg");
+  expect_error({{"a.jpg", "1"}, {"b.jpg", "2"}, {"a.cls", "1"}, {"b.cls", "1"}}, "no class folder",
+               "t.tar:a.jpg");  // a key's files must follow one another
+  expect_error({{"a.jpg", "1"}, {"a.cls", " \n"}}, "empty", "t.tar:a");
+  expect_error({{"a.jpg", "1"}, {"a.cls", std::string(2000, 'x')}}, "2000 bytes", "t.tar:a");
+  expect_error({{"a.jpg", "1"}, {"a.cls", "4294967296"}}, "too large", "t.tar");
+  expect_error({{"a.jpg", "1"}, {"a.cls", "99999999999999999999"}}, "too large", "t.tar");
+  expect_error({{"a.jpg", "1"}, {"a.png", "2"}, {"a.cls", "1"}}, "two images", "t.tar:a");
+}
+
+TEST(SplitName, IsWebdatasetsOwn) {
+  const auto split = [](std::string_view name) {
+    const SplitName s = split_name(name);
+    return std::vector<std::string>{std::string(s.key), std::string(s.base), std::string(s.ending)};
+  };
+  using Parts = std::vector<std::string>;
+  EXPECT_EQ(split("a/b.seg.png"), (Parts{"a/b", "b.seg.png", "seg.png"}));
+  EXPECT_EQ(split("a.b/c"), (Parts{"a.b/c", "c", ""}));
+  EXPECT_EQ(split("x.jpg"), (Parts{"x", "x.jpg", "jpg"}));
+  EXPECT_EQ(split("d/.hidden"), (Parts{"d/", ".hidden", "hidden"}));
+  EXPECT_EQ(split(""), (Parts{"", "", ""}));
+}
+
+}  // namespace
+}  // namespace saturate
