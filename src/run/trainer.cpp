@@ -11,6 +11,7 @@
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
+#include "saturate/gradients.h"
 #include "saturate/metrics.h"
 #include "saturate/schedule.h"
 
@@ -36,6 +37,11 @@ void set_metrics(MetricsRecord& record, const Metrics& metrics) {
   record.loss = metrics.loss;
   record.accuracy = metrics.accuracy;
   record.accuracy5 = metrics.accuracy5;
+}
+
+std::string where_non_finite(Model& model) {
+  const std::string name = first_non_finite(model);
+  return name.empty() ? "" : ", nor is " + name;
 }
 
 std::string percent(double share) {
@@ -82,7 +88,8 @@ struct Trainer::State {
   std::unique_ptr<TrainStep> step;
   std::unique_ptr<Progress> progress;
 
-  int64_t epoch_steps, total_steps, warmup_steps;
+  int64_t epoch_steps, total_steps;
+  std::unique_ptr<Schedule> schedule;
   RunPosition position, resumed;
   int64_t saved_step = -1, evaluated_step = -1;
   double lr = 0;
@@ -110,8 +117,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
     fail(ErrorKind::kUsage, "an epoch has no full batch", "train.batch",
          "Lower train.batch, or set train.drop_last=false");
   total_steps = int64_t(std::ceil(recipe.train.epochs * double(epoch_steps) - 1e-9));
-  warmup_steps = std::llround(recipe.schedule.warmup_epochs * double(epoch_steps));
-  schedule_factor(recipe.schedule, 0, warmup_steps, total_steps);  // an unknown name shows now
+  schedule = std::make_unique<Schedule>(recipe.schedule, total_steps, epoch_steps);
   build_model();
   if (!recipe.data.eval_source.empty())
     evaluator =
@@ -130,8 +136,9 @@ void Trainer::State::build_model() {
   model->to(device, recipe.train.channels_last);
   optimizer = make_optimizer(recipe.optimizer,
                              make_parameter_groups(recipe.optimizer, model->parameters()));
-  step = std::make_unique<TrainStep>(*model, *optimizer, recipe.precision.mode,
-                                     recipe.train.label_smoothing, ledger);
+  const StepOptions step_options{recipe.precision, recipe.train.label_smoothing,
+                                 images_per_part(recipe.train), recipe.train.clip_norm};
+  step = std::make_unique<TrainStep>(*model, *optimizer, step_options, ledger);
 }
 
 // Shows the model as many of the first training images as it wants to see.
@@ -162,7 +169,8 @@ void Trainer::State::resume() {
     fail(ErrorKind::kUsage, "seed or train.batch differs from the run to resume", path,
          "Leave both as they were: a resumed run goes on with the same batches");
   load_into(*model, checkpoint.model, path);
-  optimizer->load_state(checkpoint.optimizer);
+  step->load_state(checkpoint.optimizer);
+  schedule->load_state(checkpoint.optimizer);
   position = resumed = checkpoint.position;
   saved_step = position.step;
 }
@@ -182,8 +190,10 @@ void Trainer::State::record_steps() {
   const Metrics part = running.read();
   if (part.samples == 0) return;
   if (!std::isfinite(part.loss))
-    fail(ErrorKind::kRun, fmt::format("the loss is not finite by step {}", position.step),
-         options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
+    fail(
+        ErrorKind::kRun,
+        fmt::format("the loss is not finite by step {}{}", position.step, where_non_finite(*model)),
+        options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
   epoch_metrics.merge(part);
   MetricsRecord line = record("step");
   set_metrics(line, part);
@@ -198,8 +208,7 @@ void Trainer::State::record_steps() {
 }
 
 void Trainer::State::train_batch(const DeviceBatch& batch) {
-  lr = recipe.optimizer.lr *
-       schedule_factor(recipe.schedule, position.step, warmup_steps, total_steps);
+  lr = recipe.optimizer.lr * schedule->factor(position.step);
   step->run(batch, lr, running);
   Ledger::Scope host(ledger, Phase::kHost);
   ++position.step;
@@ -275,6 +284,7 @@ void Trainer::State::evaluate_now() {
   progress->note(fmt::format(
       "          eval  loss {:.4f}  acc {}{}  on {} images", found.loss, percent(found.accuracy),
       found.accuracy5 ? "  acc5 " + percent(*found.accuracy5) : "", found.samples));
+  schedule->observe(found.loss, found.accuracy);
   result.eval = found;
   evaluated_step = position.step;
 }
@@ -284,8 +294,9 @@ void Trainer::State::save_checkpoint() {
   Ledger::Scope scope(ledger, Phase::kCheckpoint);
   position.time_s = time_s();
   Checkpoint checkpoint{
-      position,          to_toml(recipe), data->classes(), recipe.augment.size, model_state(*model),
-      optimizer->state()};
+      position,     to_toml(recipe), data->classes(), recipe.augment.size, model_state(*model),
+      step->state()};
+  for (const auto& named : schedule->state()) checkpoint.optimizer.push_back(named);
   result.checkpoint = store.save(checkpoint);
   saved_step = position.step;
 }
