@@ -28,10 +28,12 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
 TEST(Recipe, SavedTextReadsBackToTheSameRecipe) {
   const Recipe recipe = parse_recipe(
       "seed = 7\n[data]\nsource = \"tar:a \\\"b\\\" \\\\ \\u00e9.tar\"\non_error = \"skip\"\n"
-      "[augment]\nmean = [0.1, 2, 0.3]\n[optimizer]\nlr = 1e-5\n[train]\nepochs = 3\n",
+      "[augment]\nmean = [0.1, 2, 0.3]\n[optimizer]\nlr = 1e-5\nfreeze = [\"a*\", \"\\\"b\"]\n"
+      "[train]\nepochs = 3\n",
       "r.toml");
   EXPECT_EQ(recipe.data.on_error, OnError::kSkip);
   EXPECT_EQ(recipe.augment.mean, (std::vector<double>{0.1, 2, 0.3}));
+  EXPECT_EQ(recipe.optimizer.freeze, (std::vector<std::string>{"a*", "\"b"}));
   const std::string saved = to_toml(recipe);
   const Recipe again = parse_recipe(saved, "saved.toml");
   for (const auto& row : option_table()) EXPECT_EQ(row.get(recipe), row.get(again)) << row.key;
@@ -45,7 +47,8 @@ TEST(Recipe, EveryRowStoresWhatItIsGiven) {
     OptionValue value = row.get(defaults);
     if (auto* flag = std::get_if<bool>(&value)) *flag = !*flag;
     if (auto* text = std::get_if<std::string>(&value); text && row.type == "text") *text = "other";
-    if (auto* list = std::get_if<std::vector<double>>(&value)) (*list)[0] = 0.75;
+    if (auto* list = std::get_if<std::vector<double>>(&value)) *list = {0.75, 1, 2};
+    if (auto* list = std::get_if<std::vector<std::string>>(&value)) *list = {"a", "b"};
     row.set(recipe, value, "test");
     EXPECT_EQ(row.get(recipe), value) << row.key;
     for (const auto& other : option_table()) {
@@ -92,6 +95,48 @@ TEST(Recipe, AValueOfAnotherTypeIsRefused) {
   EXPECT_NE(error_of("[train]\nbatch = 1979-05-27\n").find("train.batch"), std::string::npos);
 }
 
+TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
+  const Recipe recipe = parse_recipe(
+      kMinimal, "r.toml",
+      std::vector<std::string>{"schedule.milestones=[1, 2.5]", "optimizer.freeze=[\"stem*\"]"});
+  EXPECT_EQ(recipe.schedule.milestones, (std::vector<double>{1, 2.5}));
+  EXPECT_EQ(recipe.optimizer.freeze, std::vector<std::string>{"stem*"});
+  EXPECT_NO_THROW(
+      parse_recipe(kMinimal, "r.toml",
+                   std::vector<std::string>{"optimizer.freeze=[]", "schedule.milestones=[]"}));
+  EXPECT_NE(error_of(kMinimal, {"schedule.milestones=[0, 1]"}).find("out of range: 0"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"schedule.milestones=3"}).find("list of numbers"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"optimizer.freeze=[1]"}).find("list of text"), std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"optimizer.freeze=[1, \"a\"]"}).find("optimizer.freeze"),
+            std::string::npos);
+}
+
+TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
+  const auto refused = [](std::vector<std::string> overrides, const std::string& part) {
+    overrides.push_back("train.epochs=10");
+    EXPECT_NE(error_of(kMinimal, overrides).find(part), std::string::npos)
+        << overrides[0] << ": " << error_of(kMinimal, overrides);
+  };
+  for (const std::string name : {"step", "exponential", "cosine_restarts"})
+    refused({"schedule.name=" + name}, "schedule.every_epochs is missing");
+  refused({"schedule.name=step", "schedule.every_epochs=10"}, "only 10 epochs follow");
+  refused({"schedule.name=cosine_restarts", "schedule.every_epochs=9", "schedule.warmup_epochs=2"},
+          "only 8 epochs follow");
+  refused({"schedule.name=multistep"}, "schedule.milestones is missing");
+  refused({"schedule.name=multistep", "schedule.milestones=[3, 3]"}, "must rise");
+  refused({"schedule.name=multistep", "schedule.milestones=[3, 9]", "schedule.warmup_epochs=1"},
+          "has 9 when only 9 epochs follow");
+  refused({"schedule.name=onecycle", "schedule.warmup_epochs=1"}, "starts with a rise");
+  refused({"schedule.name=onecycle", "schedule.rise=1"}, "nothing after the rise");
+  refused({"schedule.name=plateau"}, "no evaluations");
+  refused({"schedule.name=plateau", "data.eval_source=synth:", "train.eval_every=0"},
+          "train.eval_every is 0");
+  EXPECT_EQ(error_of(kMinimal, {"schedule.name=cosine_restarts", "schedule.every_epochs=10"}),
+            "no error");
+}
+
 TEST(Recipe, BrokenTomlNamesTheLine) {
   EXPECT_NE(error_of("seed = 1\n[data\n").find("(r.toml:2)"), std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"train.batch=["}).find("--set train.batch=["), std::string::npos);
@@ -104,6 +149,8 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
                 .find("above augment.scale_max"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.accumulate=129"}).find("above train.batch"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);

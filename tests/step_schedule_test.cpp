@@ -1,8 +1,10 @@
-// Schedules against torch.optim.lr_scheduler (tests/oracles/optimizer_goldens.py).
+// Schedules against torch.optim.lr_scheduler (tests/oracles/schedule_goldens.py).
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "saturate/schedule.h"
@@ -11,64 +13,170 @@
 namespace saturate {
 namespace {
 
-ScheduleOptions schedule(const std::string& name, double final_lr) {
+constexpr int64_t kTotal = 1000, kEpoch = 50;
+
+nlohmann::json golden(const std::string& file) {
+  std::ifstream stream(testing::source_path("tests/goldens/step/" + file));
+  return nlohmann::json::parse(stream);
+}
+
+// A golden's options become a recipe, as a user would write it.
+ScheduleOptions options_of(const nlohmann::json& keys) {
+  std::vector<std::string> settings = {
+      "data.source=synth:", "data.eval_source=synth:", "train.epochs=20"};
+  for (const auto& [key, value] : keys.items())
+    settings.push_back("schedule." + key + "=" + value.dump());
+  return parse_recipe("", "golden", settings).schedule;
+}
+
+ScheduleOptions named(const std::string& name, double final_lr = 0, double warmup_epochs = 0) {
   ScheduleOptions options;
   options.name = name;
   options.final_lr = final_lr;
+  options.warmup_epochs = warmup_epochs;
   return options;
 }
 
 TEST(Schedule, FollowsTorchForAThousandSteps) {
-  std::ifstream file(testing::source_path("tests/goldens/step/schedules.json"));
-  const auto golden = nlohmann::json::parse(file);
-  ASSERT_EQ(golden.size(), 5u);
-  for (const auto& row : golden) {
-    const auto options = schedule(row["name"], row["final_lr"]);
-    const int64_t warmup = row["warmup"], total = row["total"];
-    for (int64_t step = 0; step < total; ++step) {
-      const double expected = row["factors"][size_t(step)];
-      ASSERT_NEAR(schedule_factor(options, step, warmup, total), expected, 1e-12 * expected)
-          << options.name << " step " << step << " warmup " << warmup;
+  const auto rows = golden("schedules.json");
+  ASSERT_EQ(rows.size(), 17u);
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row["options"].dump());
+    const Schedule schedule(options_of(row["options"]), kTotal, kEpoch);
+    for (const auto& [step, rate] : row["rates"].items()) {
+      const double expected = rate;
+      ASSERT_NEAR(schedule.factor(std::stoll(step)), expected, 1e-12 * expected) << step;
     }
+    long double sum = 0, weighted = 0;
+    for (int64_t step = 0; step < kTotal; ++step) {
+      sum += schedule.factor(step);
+      weighted += static_cast<long double>(schedule.factor(step)) * step;
+    }
+    const double expected_sum = row["sum"], expected_weighted = row["weighted"];
+    EXPECT_NEAR(double(sum), expected_sum, 1e-12 * expected_sum);
+    EXPECT_NEAR(double(weighted), expected_weighted, 1e-12 * expected_weighted);
   }
 }
 
 // torch's recursive form loses precision where the rate vanishes, so this has the closed form.
 TEST(Schedule, CosineFallsToNothing) {
-  const auto options = schedule("cosine", 0);
-  for (int64_t step = 0; step < 1000; ++step) {
+  const Schedule schedule(named("cosine"), kTotal, kEpoch);
+  for (int64_t step = 0; step < kTotal; ++step) {
     const double half = std::acos(-1.0) * double(step) / 2000;
-    ASSERT_NEAR(schedule_factor(options, step, 0, 1000), std::cos(half) * std::cos(half), 1e-15);
+    ASSERT_NEAR(schedule.factor(step), std::cos(half) * std::cos(half), 1e-15);
   }
-  EXPECT_DOUBLE_EQ(schedule_factor(options, 1000, 0, 1000), 0);
+  EXPECT_DOUBLE_EQ(schedule.factor(kTotal), 0);
 }
 
 TEST(Schedule, WarmupReachesOneAtItsLastStep) {
-  const auto options = schedule("linear", 0.1);
-  EXPECT_DOUBLE_EQ(schedule_factor(options, 0, 4, 10), 0.25);
-  EXPECT_DOUBLE_EQ(schedule_factor(options, 3, 4, 10), 1);
-  EXPECT_DOUBLE_EQ(schedule_factor(options, 4, 4, 10), 1);
-  EXPECT_DOUBLE_EQ(schedule_factor(options, 7, 4, 10), 0.55);
+  const Schedule schedule(named("linear", 0.1, 2), 10, 2);
+  EXPECT_DOUBLE_EQ(schedule.factor(0), 0.25);
+  EXPECT_DOUBLE_EQ(schedule.factor(3), 1);
+  EXPECT_DOUBLE_EQ(schedule.factor(4), 1);
+  EXPECT_DOUBLE_EQ(schedule.factor(7), 0.55);
 }
 
 TEST(Schedule, WarmupLongerThanTheRunIsARamp) {
-  const auto options = schedule("cosine", 0);
-  EXPECT_DOUBLE_EQ(schedule_factor(options, 9, 20, 10), 0.5);
+  EXPECT_DOUBLE_EQ(Schedule(named("cosine", 0, 10), 10, 2).factor(9), 0.5);
 }
 
 TEST(Schedule, StaysAtTheEndAfterTheLastStep) {
-  EXPECT_DOUBLE_EQ(schedule_factor(schedule("linear", 0.1), 25, 0, 10), 0.1);
+  EXPECT_DOUBLE_EQ(Schedule(named("linear", 0.1), 10, 5).factor(25), 0.1);
+  EXPECT_DOUBLE_EQ(Schedule(named("onecycle", 0.1), 10, 5).factor(25), 0.1);
+}
+
+// With a warm-up that ends within an epoch, the rate still changes between epochs.
+TEST(Schedule, PerEpochHoldsTheRateForAnEpoch) {
+  ScheduleOptions options = named("linear", 0, 0.5);
+  options.per = SchedulePer::kEpoch;
+  const Schedule schedule(options, 40, 4);
+  EXPECT_DOUBLE_EQ(schedule.factor(2), 1);
+  EXPECT_DOUBLE_EQ(schedule.factor(3), 1);
+  for (int64_t step : {4, 5, 6, 7}) EXPECT_DOUBLE_EQ(schedule.factor(step), 1 - 2.0 / 38) << step;
+  EXPECT_DOUBLE_EQ(schedule.factor(8), 1 - 6.0 / 38);
+}
+
+double metric_of(const nlohmann::json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : double(value);
+}
+
+void observe(Schedule& schedule, const nlohmann::json& value) {
+  const double metric = metric_of(value);
+  schedule.observe(metric, metric);
+}
+
+TEST(Plateau, FollowsTorchAlsoAcrossASaveAndALoad) {
+  const auto rows = golden("plateau.json");
+  ASSERT_EQ(rows.size(), 3u);
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row["options"].dump());
+    for (const size_t stop : {size_t(0), size_t(7), size_t(33), size_t(60)}) {
+      Schedule first(options_of(row["options"]), kTotal, kEpoch), second = first;
+      for (size_t i = 0; i < stop; ++i) observe(first, row["metrics"][i]);
+      second.load_state(first.state());
+      for (size_t i = stop; i < row["metrics"].size(); ++i) {
+        observe(second, row["metrics"][i]);
+        const double expected = row["factors"][i];
+        ASSERT_NEAR(second.factor(100), expected, 1e-12 * expected) << stop << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Plateau, HearsOfTheMetricItWasToldOf) {
+  ScheduleOptions options = named("plateau");
+  options.patience = 0;
+  Schedule by_loss(options, kTotal, kEpoch);
+  options.metric = PlateauMetric::kAccuracy;
+  Schedule by_accuracy(options, kTotal, kEpoch);
+  for (double value : {1.0, 2.0}) {
+    by_loss.observe(/*loss=*/value, /*accuracy=*/value);
+    by_accuracy.observe(/*loss=*/value, /*accuracy=*/value);
+  }
+  EXPECT_DOUBLE_EQ(by_loss.factor(0), 0.1) << "a loss that rises is worse";
+  EXPECT_DOUBLE_EQ(by_accuracy.factor(0), 1);
+}
+
+TEST(Plateau, OnlyItHasAState) {
+  Schedule cosine(named("cosine"), kTotal, kEpoch);
+  cosine.observe(1, 1);
+  EXPECT_TRUE(cosine.state().empty());
+  EXPECT_NO_THROW(cosine.load_state({}));
+  Schedule plateau(named("plateau"), kTotal, kEpoch);
+  try {
+    plateau.load_state({{"plateau", at::empty({3}, at::kDouble)}});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  }
+}
+
+void expect_refused(const ScheduleOptions& options, const std::string& where) {
+  try {
+    Schedule(options, 10, 5);
+    ADD_FAILURE() << where;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_EQ(error.where(), where);
+  }
+}
+
+TEST(Schedule, LengthsBelowAStepAreRefused) {
+  ScheduleOptions options = named("step");
+  options.every_epochs = 0.05;
+  expect_refused(options, "schedule.every_epochs");
+  options.name = "cosine_restarts";
+  expect_refused(options, "schedule.every_epochs");
+  options.name = "multistep";
+  options.milestones = {0.05, 1};
+  expect_refused(options, "schedule.milestones");
+  options.name = "onecycle";
+  options.rise = 0.1;
+  expect_refused(options, "schedule.rise");
 }
 
 TEST(Schedule, UnknownNameIsAUsageError) {
-  try {
-    schedule_factor(schedule("cosin", 0), 0, 0, 1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_EQ(error.where(), "schedule.name");
-    EXPECT_NE(error.remedy().find("cosine"), std::string::npos);
-  }
+  expect_refused(named("cosin"), "schedule.name");
 }
 
 }  // namespace

@@ -5,14 +5,17 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"
@@ -56,7 +59,10 @@ class LinearModel : public Model {
  public:
   explicit LinearModel(at::Tensor initial) : weight(initial.requires_grad_()) {}
   at::Tensor forward(const at::Tensor& images) override {
-    return at::linear(images.contiguous().flatten(1), weight);
+    counts.push_back(images.size(0));
+    const at::Tensor logits = at::linear(images.contiguous().flatten(1), weight);
+    logits_type = logits.scalar_type();
+    return logits;
   }
   void set_training(bool now) override { training = now; }
   std::vector<NamedTensor> parameters() override { return {{"weight", weight}}; }
@@ -65,6 +71,38 @@ class LinearModel : public Model {
 
   at::Tensor weight;
   bool training = true;
+  std::vector<int64_t> counts;  // images in each forward
+  at::ScalarType logits_type{};
+};
+
+OptimizerOptions plain_sgd() {
+  OptimizerOptions options;
+  options.momentum = 0;
+  options.nesterov = false;
+  options.weight_decay = 0;
+  return options;
+}
+
+// A model that learns four classes from a batch, and all it needs.
+struct Bench {
+  Bench(const StepOptions& options, int64_t count, at::ScalarType type = at::kFloat)
+      : ledger(Env::posix()) {
+    at::manual_seed(1);
+    model = std::make_unique<LinearModel>(at::randn({4, 12}, type));
+    batch.images = at::randn({count, 3, 2, 2}, type);
+    batch.labels = at::arange(count) % 4;
+    optimizer =
+        make_optimizer(plain_sgd(), make_parameter_groups(plain_sgd(), model->parameters()));
+    step = std::make_unique<TrainStep>(*model, *optimizer, options, ledger);
+  }
+  at::Tensor weight() const { return model->weight.detach().clone(); }
+
+  Ledger ledger;
+  std::unique_ptr<LinearModel> model;
+  DeviceBatch batch;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<TrainStep> step;
+  RunningMetrics running;
 };
 
 TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
@@ -72,14 +110,10 @@ TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
   const at::Tensor initial = at::randn({4, 12});
   LinearModel model(initial.clone());
   DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 3, 0}, at::kLong), {}};
-  OptimizerOptions options;
-  options.momentum = 0;
-  options.nesterov = false;
-  options.weight_decay = 0;
   const auto optimizer =
-      make_optimizer(options, make_parameter_groups(options, model.parameters()));
+      make_optimizer(plain_sgd(), make_parameter_groups(plain_sgd(), model.parameters()));
   Ledger ledger(Env::posix());
-  TrainStep step(model, *optimizer, PrecisionMode::kFp32, /*label_smoothing=*/0.1, ledger);
+  TrainStep step(model, *optimizer, {.label_smoothing = 0.1}, ledger);
   RunningMetrics running;
   step.run(batch, /*lr=*/0.5, running);
 
@@ -92,6 +126,91 @@ TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
   EXPECT_FALSE(model.weight.grad().defined()) << "gradients are set to none";
   for (Phase phase : {Phase::kForward, Phase::kBackward, Phase::kOptimizer, Phase::kHost})
     EXPECT_GT(ledger.times()[phase], 0) << phase_name(phase);
+}
+
+TEST(TrainStep, PartsOfABatchAddUpToIt) {
+  for (const auto& [part, sizes] :
+       std::vector<std::pair<int, std::vector<int64_t>>>{{3, {3, 2, 2}}, {6, {4, 3}}, {7, {7}}}) {
+    Bench whole({.label_smoothing = 0.1}, 7, at::kDouble);
+    Bench parts({.label_smoothing = 0.1, .part = part}, 7, at::kDouble);
+    for (Bench* bench : {&whole, &parts})
+      for (int i = 0; i < 3; ++i) bench->step->run(bench->batch, /*lr=*/0.5, bench->running);
+    EXPECT_TRUE(at::allclose(parts.weight(), whole.weight(), 1e-12, 0)) << part;
+    parts.model->counts.resize(sizes.size());
+    EXPECT_EQ(parts.model->counts, sizes);
+    const Metrics expected = whole.running.read(), found = parts.running.read();
+    EXPECT_EQ(found.samples, 21);
+    EXPECT_NEAR(found.loss, expected.loss, 1e-12 * expected.loss);
+    EXPECT_EQ(found.accuracy, expected.accuracy);
+  }
+}
+
+TEST(TrainStep, ClipsTheGradientOfTheWholeBatch) {
+  Bench free({}, 8), clipped({.part = 3, .clip_norm = 0.01}, 8);
+  const at::Tensor start = free.weight();
+  for (Bench* bench : {&free, &clipped}) bench->step->run(bench->batch, 1, bench->running);
+  const at::Tensor longer = free.weight() - start, change = clipped.weight() - start;
+  EXPECT_NEAR(change.norm().item<float>(), 0.01, 1e-5);
+  EXPECT_TRUE(at::allclose(change / change.norm(), longer / longer.norm(), 1e-4, 1e-4));
+}
+
+double scale_of(TrainStep& step) {
+  for (const auto& [name, tensor] : step.scaler_state())
+    if (name == "scale") return tensor.item<float>();
+  return 0;
+}
+
+// A half holds at most 65504, which the gradient of a loss times 2^24 exceeds.
+TEST(TrainStep, HalfPrecisionLeavesOutStepsThatOverflow) {
+  Bench exact({}, 8);
+  Bench half({.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 16777216}, .part = 3},
+             8);
+  const at::Tensor start = half.weight();
+  half.step->run(half.batch, 0.5, half.running);
+  EXPECT_EQ(half.model->logits_type, at::kHalf);
+  EXPECT_TRUE(at::equal(half.weight(), start));
+  EXPECT_EQ(scale_of(*half.step), 8388608);
+  int left_out = 1;
+  for (; at::equal(half.weight(), start); ++left_out) {
+    ASSERT_LT(left_out, 20);
+    half.step->run(half.batch, 0.5, half.running);
+  }
+  EXPECT_GT(left_out, 3);
+  exact.step->run(exact.batch, 0.5, exact.running);
+  EXPECT_TRUE(at::allclose(half.weight(), exact.weight(), 0, 2e-3));
+  EXPECT_FALSE(at::equal(half.weight(), exact.weight()));
+}
+
+TEST(TrainStep, TheScalersStateIsSavedAndLoaded) {
+  const PrecisionOptions fp16{.mode = PrecisionMode::kFp16, .initial_scale = 16777216};
+  Bench first({.precision = fp16}, 8), second({.precision = fp16}, 8), plain({}, 8);
+  first.step->run(first.batch, 0.5, first.running);
+  const auto state = first.step->scaler_state();
+  EXPECT_EQ(scale_of(*second.step), 16777216);
+  second.step->load_scaler_state(state);
+  EXPECT_EQ(scale_of(*second.step), 8388608);
+  EXPECT_NO_THROW(plain.step->load_scaler_state(state)) << "of another precision";
+  EXPECT_TRUE(plain.step->scaler_state().empty());
+  EXPECT_NO_THROW(second.step->load_scaler_state({}));
+  EXPECT_EQ(scale_of(*second.step), 8388608);
+}
+
+TEST(TrainStep, BrainFloatsAreCloseToTheRest) {
+  Bench exact({}, 8), brain({.precision = {.mode = PrecisionMode::kBf16}}, 8);
+  for (Bench* bench : {&exact, &brain}) bench->step->run(bench->batch, 0.5, bench->running);
+  EXPECT_EQ(brain.model->logits_type, at::kBFloat16);
+  EXPECT_TRUE(at::allclose(brain.weight(), exact.weight(), 0, 2e-2));
+}
+
+TEST(TrainStep, Tf32IsASwitchThatTheCpuDoesNotKnow) {
+  Bench exact({}, 8);
+  EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
+  EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
+  Bench tf32({.precision = {.mode = PrecisionMode::kTf32}}, 8);
+  EXPECT_TRUE(at::globalContext().allowTF32CuDNN());
+  EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
+  for (Bench* bench : {&exact, &tf32}) bench->step->run(bench->batch, 0.5, bench->running);
+  EXPECT_TRUE(at::equal(tf32.weight(), exact.weight()));
 }
 
 TEST(Evaluate, FlippedImagesCountHalf) {

@@ -1,7 +1,7 @@
 // Checkpoints: everything a run needs to go on, in one safetensors file.
 //
-// Tensors are named "model.NAME", "optimizer.NAME", "average.NAME" and "random.DEVICE"; the file's
-// metadata holds where the run was, its recipe, the class names and a CRC-32 of all tensor data.
+// Tensors are named "model.NAME", "optimizer.NAME", "average.NAME" and so on; the file's metadata
+// holds where the run was, its recipe, the class names and a CRC-32 of all tensor data.
 // docs/checkpoint_format.md specifies it.
 #pragma once
 
@@ -45,8 +45,10 @@ struct Checkpoint {
   std::vector<std::string> classes;
   int image_size = 0;  // augment.size as resolved
   std::vector<NamedTensor> model, optimizer;
-  std::vector<NamedTensor> average;  // see weight_average.h; empty without one
-  std::vector<NamedTensor> random;   // state of torch's generator by device, for dropout
+  std::vector<NamedTensor> scaler;    // see TrainStep::scaler_state()
+  std::vector<NamedTensor> schedule;  // see schedule.h
+  std::vector<NamedTensor> average;   // see weight_average.h; empty without one
+  std::vector<NamedTensor> random;    // state of torch's generator by device, for dropout
 };
 
 // Writes atomically: after a crash at any moment the file is either absent or whole. Fails with

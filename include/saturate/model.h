@@ -32,8 +32,8 @@ class Model {
   virtual void prepare(const at::Tensor& images) { (void)images; }
   // Batch statistics are used and updated when training, the running ones otherwise.
   virtual void set_training(bool training) = 0;
-  // Parameters that require gradients, and buffers (BatchNorm's running statistics and counters),
-  // by torchvision's names where torchvision has the model, in registration order.
+  // Parameters, frozen ones too, and buffers (BatchNorm's running statistics and counters), by
+  // torchvision's names where torchvision has the model, in registration order.
   virtual std::vector<NamedTensor> parameters() = 0;
   virtual std::vector<NamedTensor> buffers() = 0;
   // Moves every tensor; 4-dimensional parameters become channels_last where asked.

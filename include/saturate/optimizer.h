@@ -1,5 +1,5 @@
-// Optimizers over LibTorch's fused operators (at::_fused_sgd_, at::_fused_adamw_): one call updates
-// all parameters of a group.
+// Optimizers: SGD, Adam and AdamW are LibTorch's fused operators (one call updates all parameters
+// of a group), the others are made of at::_foreach_* operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +14,17 @@
 
 namespace saturate {
 
-// Parameters that share a weight decay.
+// Parameters that are treated alike.
 struct ParameterGroup {
   std::vector<NamedTensor> parameters;
   double weight_decay = 0;
+  double lr_factor = 1;  // on the learning rate of a step
 };
 
 // Groups parameters by what applies to them, groups and members in the order of `parameters`.
 // Unless decay_norm_and_bias, parameters of one dimension or none (biases, BatchNorm's weights) do
-// not decay.
+// not decay. Those that optimizer.freeze names are in no group, and require no gradient from here
+// on. Fails with kUsage on a pattern that matches nothing, and where nothing is left to train.
 std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& options,
                                                   const std::vector<NamedTensor>& parameters);
 
@@ -31,7 +33,11 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // Updates every parameter that has a gradient, in place, without synchronising with a device.
-  virtual void step(double lr) = 0;
+  // `found_inf`: a float scalar beside the parameters (see grad_scaler.h); where it is 1,
+  // parameters and state stay as they are. Undefined: it is 0.
+  virtual void step(double lr, const at::Tensor& found_inf = {}) = 0;
+  // The gradients that step() would use; writing them changes them.
+  virtual std::vector<at::Tensor> gradients() const = 0;
   // Drops the gradients (sets them to none).
   virtual void zero_grad() = 0;
   // Everything needed to continue, named "PARAMETER.momentum" and the like; shares storage.

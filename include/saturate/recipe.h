@@ -26,7 +26,9 @@ inline bool is_training_metric(Monitor monitor) {
   return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
 }
 enum class MonitorMode { kAuto, kMin, kMax };
-enum class PrecisionMode { kFp32, kBf16, kAuto };
+enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto };
+enum class SchedulePer { kStep, kEpoch };
+enum class PlateauMetric { kLoss, kAccuracy };
 
 struct DataOptions {
   std::string source;
@@ -65,22 +67,40 @@ struct OptimizerOptions {
   double weight_decay = 5e-4;
   bool decay_norm_and_bias = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double trust = 0.001;                 // lars
+  double layer_decay = 1;               // factor on lr from one layer to the one before
+  std::vector<std::string> lr_factors;  // "PATTERN=FACTOR"
+  std::vector<std::string> freeze;      // patterns
 };
 
 struct ScheduleOptions {
   std::string name = "cosine";
+  SchedulePer per = SchedulePer::kStep;
   double warmup_epochs = 0;
-  double final_lr = 0;  // share of optimizer.lr
+  double final_lr = 0;             // share of optimizer.lr
+  double every_epochs = 0;         // 0: not given
+  std::vector<double> milestones;  // epochs after the warm-up
+  double gamma = 0.1;
+  int restart_mult = 1;
+  double power = 1;
+  double rise = 0.3, initial_lr = 0.04;  // onecycle: share of the steps, share of optimizer.lr
+  PlateauMetric metric = PlateauMetric::kLoss;
+  int patience = 10, cooldown = 0;  // plateau: evaluations
+  double threshold = 1e-4;          // plateau: relative
 };
 
 struct PrecisionOptions {
   PrecisionMode mode = PrecisionMode::kFp32;
+  double initial_scale = 65536;  // fp16: factor on the loss
+  int growth_interval = 2000;    // fp16: steps
 };
 
 struct TrainOptions {
   double epochs = 10;
   int batch = 128;
-  int eval_batch = 0;  // 0: as train.batch
+  int accumulate = 1;    // parts of a batch
+  double clip_norm = 0;  // 0: no clipping
+  int eval_batch = 0;    // 0: as train.batch
   double label_smoothing = 0;
   int eval_every = 1;        // epochs; 0: not by epochs
   int eval_every_steps = 0;  // 0: not by steps
@@ -139,7 +159,7 @@ std::string to_toml(const Recipe& recipe);
 // One row of the option table, as text.
 struct OptionInfo {
   std::string key;   // "train.batch"
-  std::string type;  // "integer", "number", "true|false", "text", "a|b|c", "list of numbers"
+  std::string type;  // "integer", "number", "true|false", "text", "a|b|c", "list of numbers|text"
   std::string unit;  // "" where it has none
   std::string default_value;  // as TOML
   std::string range;          // "" where any value of the type will do

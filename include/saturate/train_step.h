@@ -1,12 +1,17 @@
 // THE step. Training, benches and tests all run this one:
 //
 //   for each batch:
-//     logits = model(images)          forward, under autocast where asked
-//     loss   = cross_entropy(logits, labels)
-//     loss.backward()                 backward
-//     optimizer.step(lr)              optimizer: one fused update per parameter group
-//     optimizer.zero_grad()             gradients set to none
-//     totals += loss, hits            host: counters stay on the device, read late
+//     for each part of the batch (train.accumulate):
+//       logits = model(images)          forward, under autocast where asked
+//       loss   = cross_entropy(logits, labels)
+//       (scale * share * loss).backward()   backward: the part's share of the samples, and the
+//                                             scaler's factor where the precision is fp16
+//       totals += loss, hits            host: counters stay on the device, read late
+//     found_inf = scaler.unscale()      optimizer, fp16 only
+//     clip(gradients, train.clip_norm)
+//     optimizer.step(lr, found_inf)       one update per parameter group, none where found_inf
+//     scaler.update()                     fp16 only
+//     optimizer.zero_grad()               gradients set to none
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +21,7 @@
 #include <optional>
 
 #include "saturate/feed.h"
+#include "saturate/grad_scaler.h"
 #include "saturate/ledger.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
@@ -53,22 +59,41 @@ bool cpu_has_bf16();
 // Resolves kAuto for a device.
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
 
+struct StepOptions {
+  PrecisionOptions precision = {};  // its mode resolved
+  double label_smoothing = 0;
+  int part = 0;          // images computed together, at most; 0: the whole batch
+  double clip_norm = 0;  // largest norm of all gradients together; 0: any
+};
+
 // Not for concurrent use. What the constructor takes must outlive it.
 class TrainStep {
  public:
-  // REQUIRES: `precision` is resolved.
-  TrainStep(Model& model, Optimizer& optimizer, PrecisionMode precision, double label_smoothing,
-            Ledger& ledger);
+  // REQUIRES: the model is on its device. Sets the process's TF32 switch.
+  TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger);
 
   // One update from one batch, added to `metrics`.
   void run(const DeviceBatch& batch, double lr, RunningMetrics& metrics);
 
+  // The scaler's state, empty where the precision is not fp16. It may be missing from what is
+  // loaded, as after a run of another precision: then the scaler starts anew.
+  std::vector<NamedTensor> scaler_state() const;
+  void load_scaler_state(const std::vector<NamedTensor>& state);
+
  private:
+  struct Output {
+    at::Tensor logits, loss;  // [N, classes]; the mean over the part
+  };
+  Output forward(const DeviceBatch& part);
+  void backward(const at::Tensor& loss, double share);
+  void count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics);
+  void update(double lr);
+
   Model& model_;
   Optimizer& optimizer_;
-  PrecisionMode precision_;
-  double label_smoothing_;
+  StepOptions options_;
   Ledger& ledger_;
+  std::optional<GradScaler> scaler_;  // fp16
 };
 
 // Sees each batch of an evaluation and its logits [N, classes]; false gives the evaluation up.

@@ -14,7 +14,7 @@ namespace {
 template <class Table>
 void print_table(const char* title, const Table& table) {
   fmt::print("{}\n", title);
-  for (const auto& entry : table) fmt::print("  {:<14}{}\n", entry.name, entry.doc);
+  for (const auto& entry : table) fmt::print("  {:<16}{}\n", entry.name, entry.doc);
 }
 
 void print_options() {

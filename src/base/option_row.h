@@ -18,7 +18,8 @@
 
 namespace saturate {
 
-using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<double>>;
+using OptionValue =
+    std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
 
 struct OptionRow {
   std::string key;  // "train.batch", or "seed" outside any section
@@ -34,6 +35,8 @@ const std::vector<OptionRow>& option_table();
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);
+// The part of it about [schedule].
+void validate_schedule(const Recipe& recipe, const std::string& where);
 
 // ---- Building rows -----------------------------------------------------------------------------
 
@@ -158,6 +161,38 @@ OptionRow numbers(std::string key, Access access, size_t count, std::string doc)
   auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
   return {key, "list of numbers", "", fmt::format("{} numbers", count), std::move(doc), false, set,
           get};
+}
+
+// A list of any length, its elements within `range`.
+template <class Access>
+OptionRow number_list(std::string key, Access access, Range range, std::string unit,
+                      std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const auto* given = std::get_if<std::vector<double>>(&value);
+    if (!given) fail_option(key, "must be a list of numbers", "Write it as [a, b]", where);
+    for (double number : *given)
+      if (!range.contains(number))
+        fail_option(key, fmt::format("is out of range: {}", number), "Give " + range.text(), where);
+    mutable_member(access, recipe) = *given;
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {
+      key, "list of numbers", std::move(unit), "each " + range.text(), std::move(doc), false, set,
+      get};
+}
+
+// An empty list says nothing of its elements, and is read as one of numbers.
+template <class Access>
+OptionRow text_list(std::string key, Access access, std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const auto* given = std::get_if<std::vector<std::string>>(&value);
+    const auto* numbers = std::get_if<std::vector<double>>(&value);
+    if (!given && !(numbers && numbers->empty()))
+      fail_option(key, "must be a list of text", "Write it as [\"a\", \"b\"]", where);
+    mutable_member(access, recipe) = given ? *given : std::vector<std::string>();
+  };
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "list of text", "", "", std::move(doc), false, set, get};
 }
 
 }  // namespace saturate

@@ -37,6 +37,10 @@ OptionValue to_value(const toml::node& node, const std::string& key, const std::
     for (const auto& element : *array)
       if (auto number = element.value<double>()) numbers.push_back(*number);
     if (numbers.size() == array->size()) return numbers;
+    std::vector<std::string> texts;
+    for (const auto& element : *array)
+      if (auto text = element.value<std::string>()) texts.push_back(*text);
+    if (texts.size() == array->size()) return texts;
   }
   fail(ErrorKind::kUsage, key + " has a value of a kind that no key takes", where,
        "`saturate list options` prints what it takes");
@@ -111,6 +115,11 @@ std::string format_value(const OptionValue& value) {
     std::string operator()(const std::vector<double>& numbers) const {
       std::string list;
       for (double number : numbers) list += (list.empty() ? "" : ", ") + format_number(number);
+      return "[" + list + "]";
+    }
+    std::string operator()(const std::vector<std::string>& texts) const {
+      std::string list;
+      for (const auto& text : texts) list += (list.empty() ? "" : ", ") + format_text(text);
       return "[" + list + "]";
     }
   } format;

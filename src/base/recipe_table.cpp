@@ -18,6 +18,11 @@ std::vector<OptionRow> run_rows() {
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images", "Images in one step."),
+      integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "parts",
+              "Parts that a batch is computed in, one after the other, before the one optimizer "
+              "step: less memory for the same gradient. BatchNorm sees the parts."),
+      number(SATURATE_OPTION(train.clip_norm), {0, kInf}, "",
+             "Largest norm of all gradients together; longer ones are scaled down. 0: any."),
       integer(SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
               "Images in one evaluation batch; 0 takes train.batch."),
       number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
@@ -145,31 +150,91 @@ std::vector<OptionRow> optimizer_rows() {
   return {
       text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
       number(SATURATE_OPTION(optimizer.lr), {0, kInf}, "", "Learning rate at the schedule's top."),
-      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd: momentum."),
-      flag(SATURATE_OPTION(optimizer.nesterov), "sgd: Nesterov's momentum."),
+      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd, lars, muon: momentum."),
+      flag(SATURATE_OPTION(optimizer.nesterov), "sgd, lars, muon: Nesterov's momentum."),
       number(SATURATE_OPTION(optimizer.weight_decay), {0, kInf}, "",
-             "sgd: L2 penalty added to gradients; adamw: decoupled decay."),
+             "sgd, adam, lars: L2 penalty added to gradients; adamw, lamb, muon: decoupled decay."),
       flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
            "Decays BatchNorm's weights and biases too."),
-      number(SATURATE_OPTION(optimizer.beta1), {0, 1}, "", "adamw: decay of the mean gradient."),
-      number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "", "adamw: decay of the mean square."),
-      number(SATURATE_OPTION(optimizer.eps), {0, 1, true}, "", "adamw: added to the denominator."),
+      number(SATURATE_OPTION(optimizer.beta1), {0, 1}, "",
+             "adam, adamw, lamb, muon: decay of the mean gradient."),
+      number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "",
+             "adam, adamw, lamb, muon: decay of the mean square."),
+      number(SATURATE_OPTION(optimizer.eps), {0, 1, true}, "",
+             "adam, adamw, lamb, lars, muon: added to the denominator."),
+      number(SATURATE_OPTION(optimizer.trust), {0, kInf, true}, "",
+             "lars: a layer's step as a share of its weights' norm, at a learning rate of 1."),
+      number(SATURATE_OPTION(optimizer.layer_decay), {0, 1, true}, "",
+             "Factor on the learning rate from each layer to the one before it; the last layer has "
+             "all of it. A layer is what shares a name up to its first number, a block of a "
+             "residual network or a transformer; norms go with the layer before."),
+      text_list(SATURATE_OPTION(optimizer.lr_factors),
+                "Factors on the learning rate, each \"PATTERN=FACTOR\", for the parameters whose "
+                "name matches: * stands for any text, ? for any character. The first that matches "
+                "counts, on top of optimizer.layer_decay."),
+      text_list(SATURATE_OPTION(optimizer.freeze),
+                "Patterns of the names of parameters that stay as they are. BatchNorm's statistics "
+                "are no parameters."),
+  };
+}
+
+std::vector<OptionRow> schedule_rows() {
+  return {
+      text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
+      choice(SATURATE_OPTION(schedule.per),
+             std::vector<std::pair<std::string, SchedulePer>>{{"step", SchedulePer::kStep},
+                                                              {"epoch", SchedulePer::kEpoch}},
+             "When the rate changes: with each step, or with each epoch. The warm-up changes it "
+             "with each step."),
+      number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
+             "Linear ramp from 0 at the start; the schedule begins after it."),
+      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr",
+             "Where cosine, cosine_restarts (each time), onecycle, linear and polynomial end, and "
+             "the least of plateau."),
+      number(SATURATE_OPTION(schedule.every_epochs), {0, kInf}, "epochs",
+             "step, exponential: how long for one factor of schedule.gamma; cosine_restarts: the "
+             "first period."),
+      number_list(SATURATE_OPTION(schedule.milestones), {0, kInf, true}, "epochs",
+                  "multistep: when the rate falls, counted from the end of the warm-up."),
+      number(SATURATE_OPTION(schedule.gamma), {0, 1, true}, "",
+             "step, multistep, exponential, plateau: the factor."),
+      integer(SATURATE_OPTION(schedule.restart_mult), {1, 1 << 20}, "times",
+              "cosine_restarts: length of a period over that of the one before."),
+      number(SATURATE_OPTION(schedule.power), {0, kInf, true}, "", "polynomial: the power."),
+      number(SATURATE_OPTION(schedule.rise), {0, 1, true}, "share of steps",
+             "onecycle: how long the rate rises."),
+      number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
+             "onecycle: where it starts."),
+      choice(SATURATE_OPTION(schedule.metric),
+             std::vector<std::pair<std::string, PlateauMetric>>{
+                 {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
+             "plateau: what of each evaluation has to improve."),
+      integer(SATURATE_OPTION(schedule.patience), {0, 1 << 20}, "evaluations",
+              "plateau: how many without improvement are let pass."),
+      integer(SATURATE_OPTION(schedule.cooldown), {0, 1 << 20}, "evaluations",
+              "plateau: how many after a fall do not count."),
+      number(SATURATE_OPTION(schedule.threshold), {0, 1}, "share of best",
+             "plateau: the least improvement."),
   };
 }
 
 std::vector<OptionRow> other_rows() {
   return {
-      text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
-      number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
-             "Linear ramp from 0 at the start."),
-      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr", "Where the schedule ends."),
       choice(
           SATURATE_OPTION(precision.mode),
           std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
+                                                             {"tf32", PrecisionMode::kTf32},
                                                              {"bf16", PrecisionMode::kBf16},
+                                                             {"fp16", PrecisionMode::kFp16},
                                                              {"auto", PrecisionMode::kAuto}},
-          "Arithmetic of forward and backward: bf16 is autocast over fp32 weights; auto takes bf16 "
-          "where the hardware has it, fp32 elsewhere."),
+          "Arithmetic of forward and backward: tf32 rounds the factors of products on a GPU, and "
+          "is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with a scaled "
+          "loss; auto takes bf16 where the hardware has it, fp32 elsewhere."),
+      number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
+             "fp16: what the loss is multiplied by at first. It halves at a step whose gradients "
+             "overflow, which is left out."),
+      integer(SATURATE_OPTION(precision.growth_interval), {1, 1 << 30}, "steps",
+              "fp16: how many without overflow double the scale."),
       integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
               "Saves after every so many epochs; 0: not by epochs. The end of a run, and Ctrl-C, "
               "always save."),
@@ -194,8 +259,8 @@ std::vector<OptionRow> other_rows() {
 const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> table = [] {
     std::vector<OptionRow> rows;
-    for (auto part :
-         {run_rows(), data_rows(), augment_rows(), model_rows(), optimizer_rows(), other_rows()})
+    for (auto part : {run_rows(), data_rows(), augment_rows(), model_rows(), optimizer_rows(),
+                      schedule_rows(), other_rows()})
       rows.insert(rows.end(), part.begin(), part.end());
     return rows;
   }();
@@ -226,6 +291,10 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
                 "Make it less than train.epochs", where);
+  if (recipe.train.accumulate > recipe.train.batch)
+    fail_option("train.accumulate", "is above train.batch", "Give each part an image at least",
+                where);
+  validate_schedule(recipe, where);
 }
 
 }  // namespace saturate

@@ -6,9 +6,7 @@ namespace saturate {
 
 std::vector<NamedTensor> ModuleModelBase::parameters() {
   std::vector<NamedTensor> named;
-  for (const auto& item : module_.named_parameters()) {
-    if (item.value().requires_grad()) named.push_back({item.key(), item.value()});
-  }
+  for (const auto& item : module_.named_parameters()) named.push_back({item.key(), item.value()});
   return named;
 }
 

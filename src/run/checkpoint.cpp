@@ -16,15 +16,6 @@ namespace {
 
 constexpr const char* kFormat = "saturate-checkpoint";
 
-struct TensorGroup {
-  const char* prefix;
-  std::vector<NamedTensor> Checkpoint::*member;
-};
-constexpr TensorGroup kTensorGroups[] = {{"model.", &Checkpoint::model},
-                                         {"optimizer.", &Checkpoint::optimizer},
-                                         {"average.", &Checkpoint::average},
-                                         {"random.", &Checkpoint::random}};
-
 at::Tensor stored_form(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous();
 }

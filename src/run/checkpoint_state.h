@@ -7,6 +7,16 @@
 
 namespace saturate {
 
+// The tensors of a checkpoint, and what their names begin with in its file.
+struct TensorGroup {
+  const char* prefix;
+  std::vector<NamedTensor> Checkpoint::*member;
+};
+inline constexpr TensorGroup kTensorGroups[] = {
+    {"model.", &Checkpoint::model},     {"optimizer.", &Checkpoint::optimizer},
+    {"scaler.", &Checkpoint::scaler},   {"schedule.", &Checkpoint::schedule},
+    {"average.", &Checkpoint::average}, {"random.", &Checkpoint::random}};
+
 std::string checkpoint_state_json(const Checkpoint& checkpoint);
 
 // Fills everything but the tensors. Fails with kRun naming `path` on damage or a newer version.

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint_state.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -108,8 +108,7 @@ bool CheckpointWriter::busy() const {
 }
 
 void CheckpointWriter::start(Checkpoint checkpoint) {
-  for (auto tensors :
-       {&Checkpoint::model, &Checkpoint::optimizer, &Checkpoint::average, &Checkpoint::random}) {
+  for (const auto& [prefix, tensors] : kTensorGroups) {
     copy_tensors(checkpoint.*tensors, snapshot_.*tensors);
     checkpoint.*tensors = std::move(snapshot_.*tensors);
   }

@@ -37,7 +37,28 @@ int first_image_side(const Dataset& data, OnError on_error) {
   }
 }
 
+// BatchNorm has no variance over one image of one pixel, which is what some models end in.
+void require_no_single_image(const TrainOptions& train, size_t images) {
+  const size_t batch = size_t(train.batch), part = size_t(images_per_part(train));
+  const size_t last = train.drop_last ? 0 : images % batch;
+  const auto smallest_part = [part](size_t count) { return count / ((count + part - 1) / part); };
+  if (part == 1 || (smallest_part(batch) > 1 && (last == 0 || smallest_part(last) > 1))) return;
+  const bool parts = train.accumulate > 1;
+  fail(ErrorKind::kUsage,
+       fmt::format("{} images in batches of {}{} leave a {} of one image, which BatchNorm cannot "
+                   "train on",
+                   images, batch, parts ? fmt::format(" in {} parts", train.accumulate) : "",
+                   parts ? "part" : "last batch"),
+       "train.batch",
+       "Set train.drop_last=true, or choose another train.batch" +
+           std::string(parts ? " or train.accumulate" : ""));
+}
+
 }  // namespace
+
+int images_per_part(const TrainOptions& train) {
+  return (train.batch + train.accumulate - 1) / train.accumulate;
+}
 
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
   const int classes = int(data.classes().size());
@@ -53,13 +74,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
   recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
   recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
-  const size_t batch = size_t(recipe.train.batch);
-  if (batch > 1 && !recipe.train.drop_last && data.size() % batch == 1)
-    fail(ErrorKind::kUsage,
-         fmt::format("{} images in batches of {} leave a last batch of one image, which BatchNorm "
-                     "cannot train on",
-                     data.size(), batch),
-         "train.batch", "Set train.drop_last=true, or choose another train.batch");
+  require_no_single_image(recipe.train, data.size());
   return recipe;
 }
 

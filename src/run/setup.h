@@ -20,6 +20,9 @@ at::Device resolve_device(const std::string& name);
 // augment.size (from the first image), model.classes, precision. Fails with kUsage or kData.
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
 
+// Images in each part of a batch that train.accumulate makes, at most.
+int images_per_part(const TrainOptions& train);
+
 // Settings of the training and the evaluation loader.
 LoaderOptions train_loader_options(const Recipe& recipe);
 LoaderOptions eval_loader_options(const Recipe& recipe);

@@ -7,7 +7,7 @@
 
 #include "run/trainer_state.h"
 #include "saturate/error.h"
-#include "saturate/schedule.h"
+#include "saturate/gradients.h"
 
 namespace saturate {
 
@@ -21,6 +21,11 @@ double cpu_seconds() {
 }
 
 namespace {
+
+std::string where_non_finite(Model& model) {
+  const std::string name = first_non_finite(model);
+  return name.empty() ? "" : ", nor is " + name;
+}
 
 double value_of(Monitor monitor, const Metrics& metrics) {
   switch (monitor) {
@@ -42,15 +47,16 @@ void Trainer::State::record_steps() {
   const Metrics part = running.read();
   if (part.samples == 0) return;
   if (!std::isfinite(part.loss))
-    fail(ErrorKind::kRun, fmt::format("the loss is not finite by step {}", position.step),
-         options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
+    fail(
+        ErrorKind::kRun,
+        fmt::format("the loss is not finite by step {}{}", position.step, where_non_finite(*model)),
+        options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
   epoch_metrics.merge(part);
   log->steps(position, part, lr);
 }
 
 void Trainer::State::train_batch(const DeviceBatch& batch) {
-  lr = recipe.optimizer.lr *
-       schedule_factor(recipe.schedule, position.step, warmup_steps, total_steps);
+  lr = recipe.optimizer.lr * schedule->factor(position.step);
   step->run(batch, lr, running);
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
@@ -147,6 +153,7 @@ void Trainer::State::evaluate_now() {
     now.plain = plain;
   }
   log->evaluation(position, now, ledger.times().total() - begin);
+  schedule->observe(now.metrics.loss, now.metrics.accuracy);
   evaluation = now;
   unsaved = true;
   if (!is_training_metric(recipe.train.monitor)) observe(now.metrics);

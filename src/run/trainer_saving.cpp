@@ -29,6 +29,8 @@ Checkpoint Trainer::State::snapshot() {
   checkpoint.image_size = recipe.augment.size;
   checkpoint.model = model_state(*model);
   checkpoint.optimizer = optimizer->state();
+  checkpoint.scaler = step->scaler_state();
+  checkpoint.schedule = schedule->state();
   if (average) checkpoint.average = average->state();
   checkpoint.random.push_back({"cpu", at::globalContext().defaultGenerator(at::kCPU).get_state()});
   if (device.is_cuda())

@@ -9,7 +9,6 @@
 
 #include "run/trainer_state.h"
 #include "saturate/error.h"
-#include "saturate/schedule.h"
 
 namespace saturate {
 namespace {
@@ -47,8 +46,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
     fail(ErrorKind::kUsage, "an epoch has no full batch", "train.batch",
          "Lower train.batch, or set train.drop_last=false");
   total_steps = int64_t(std::ceil(recipe.train.epochs * double(epoch_steps) - 1e-9));
-  warmup_steps = std::llround(recipe.schedule.warmup_epochs * double(epoch_steps));
-  schedule_factor(recipe.schedule, 0, warmup_steps, total_steps);  // an unknown name shows now
+  schedule = std::make_unique<Schedule>(recipe.schedule, total_steps, epoch_steps);
   build_model();
   if (!recipe.data.eval_source.empty())
     evaluator =
@@ -70,8 +68,9 @@ void Trainer::State::build_model() {
   optimizer = make_optimizer(recipe.optimizer,
                              make_parameter_groups(recipe.optimizer, model->parameters()));
   if (recipe.train.ema > 0) average.emplace(*model, recipe.train.ema);
-  step = std::make_unique<TrainStep>(*model, *optimizer, recipe.precision.mode,
-                                     recipe.train.label_smoothing, ledger);
+  const StepOptions step_options{recipe.precision, recipe.train.label_smoothing,
+                                 images_per_part(recipe.train), recipe.train.clip_norm};
+  step = std::make_unique<TrainStep>(*model, *optimizer, step_options, ledger);
 }
 
 // Shows the model as many of the first training images as it wants to see.
@@ -100,6 +99,8 @@ void Trainer::State::resume() {
          "Leave both as they were: a resumed run goes on with the same batches");
   load_into(*model, checkpoint.model, path);
   optimizer->load_state(checkpoint.optimizer);
+  step->load_scaler_state(checkpoint.scaler);
+  schedule->load_state(checkpoint.schedule);
   if (average) average->load_state(checkpoint.average, path);
   for (const auto& [name, state] : checkpoint.random) {
     if (name != "cpu" && at::Device(name).type() != device.type()) continue;

@@ -6,6 +6,7 @@
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
+#include "saturate/schedule.h"
 #include "saturate/trainer.h"
 #include "saturate/weight_average.h"
 
@@ -70,7 +71,8 @@ struct Trainer::State {
   std::unique_ptr<RunLog> log;
   std::unique_ptr<TrainStep> step;
 
-  int64_t epoch_steps, total_steps, warmup_steps;
+  int64_t epoch_steps, total_steps;
+  std::unique_ptr<Schedule> schedule;
   RunPosition position, resumed;
   double lr = 0;
   RunningMetrics running;  // since the last "step" record

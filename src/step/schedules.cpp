@@ -8,24 +8,99 @@
 namespace saturate {
 namespace {
 
-double constant(double /*progress*/, double /*final_lr*/) {
+double progress(const CurvePoint& at) {
+  return std::min(1.0, double(at.step) / double(at.total));
+}
+
+int64_t to_steps(double epochs, const CurvePoint& at) {
+  return std::llround(epochs * double(at.epoch));
+}
+
+// From `a` to `b` as `share` goes from 0 to 1, along half a cosine.
+double half_cosine(double a, double b, double share) {
+  return b + (a - b) * (1 + std::cos(std::numbers::pi * share)) / 2;
+}
+
+// Where plateau_ does the work, too.
+double constant(const ScheduleOptions& /*options*/, const CurvePoint& /*at*/) {
   return 1;
 }
 
+double step(const ScheduleOptions& options, const CurvePoint& at) {
+  return std::pow(options.gamma, double(at.step / to_steps(options.every_epochs, at)));
+}
+
+double multistep(const ScheduleOptions& options, const CurvePoint& at) {
+  const auto passed = std::count_if(options.milestones.begin(), options.milestones.end(),
+                                    [&](double epochs) { return to_steps(epochs, at) <= at.step; });
+  return std::pow(options.gamma, double(passed));
+}
+
+double exponential(const ScheduleOptions& options, const CurvePoint& at) {
+  return std::pow(options.gamma, double(at.step) / (options.every_epochs * double(at.epoch)));
+}
+
 // SGDR (https://arxiv.org/abs/1608.03983), eq. 5, without restarts.
-double cosine(double progress, double final_lr) {
-  return final_lr + (1 - final_lr) * (1 + std::cos(std::numbers::pi * progress)) / 2;
+double cosine(const ScheduleOptions& options, const CurvePoint& at) {
+  return half_cosine(1, options.final_lr, progress(at));
 }
 
-double linear(double progress, double final_lr) {
-  return 1 + (final_lr - 1) * progress;
+// The same with restarts, each period restart_mult times as long as the one before.
+double cosine_restarts(const ScheduleOptions& options, const CurvePoint& at) {
+  int64_t period = to_steps(options.every_epochs, at), step = at.step;
+  if (options.restart_mult == 1) step %= period;
+  while (step >= period) {
+    step -= period;
+    period *= options.restart_mult;
+  }
+  return half_cosine(1, options.final_lr, double(step) / double(period));
 }
 
-constexpr std::array<RegistryEntry<ScheduleCurve>, 3> kSchedules{{
+// Super-convergence (https://arxiv.org/abs/1708.07120) as torch's OneCycleLR has it: the last step
+// has the final rate, and the momentum stays as it is.
+double onecycle(const ScheduleOptions& options, const CurvePoint& at) {
+  const double last = double(at.total) - 1, top = options.rise * double(at.total) - 1;
+  const double step = std::min(double(at.step), last);
+  if (step <= top) return half_cosine(options.initial_lr, 1, step / top);
+  return half_cosine(1, options.final_lr, (step - top) / (last - top));
+}
+
+double linear(const ScheduleOptions& options, const CurvePoint& at) {
+  return 1 + (options.final_lr - 1) * progress(at);
+}
+
+double polynomial(const ScheduleOptions& options, const CurvePoint& at) {
+  return options.final_lr + (1 - options.final_lr) * std::pow(1 - progress(at), options.power);
+}
+
+constexpr std::array<RegistryEntry<ScheduleCurve>, 10> kSchedules{{
     {"constant", "stays at optimizer.lr", constant},
+    {"step", "times schedule.gamma every schedule.every_epochs", step},
+    {"multistep", "times schedule.gamma at each of schedule.milestones", multistep},
+    {"exponential", "falls smoothly by schedule.gamma over schedule.every_epochs", exponential},
     {"cosine", "half a cosine from optimizer.lr to schedule.final_lr of it", cosine},
+    {"cosine_restarts", "the same over schedule.every_epochs, then again", cosine_restarts},
+    {"onecycle", "up from schedule.initial_lr of it, then down to schedule.final_lr", onecycle},
     {"linear", "a straight line from optimizer.lr to schedule.final_lr of it", linear},
+    {"polynomial", "the same to the power schedule.power", polynomial},
+    {"plateau", "times schedule.gamma when evaluations stop improving", constant},
 }};
+
+// A length that an option gives in epochs has to be a step at least.
+void require_whole_step(const ScheduleOptions& options, const CurvePoint& whole) {
+  const auto refuse = [](const std::string& key, const std::string& remedy) {
+    fail(ErrorKind::kUsage, "schedule." + key + " comes to less than a step", "schedule." + key,
+         remedy);
+  };
+  const std::string longer = "Make it longer, or train.batch smaller";
+  const bool periodic = options.name == "step" || options.name == "cosine_restarts";
+  if (periodic && to_steps(options.every_epochs, whole) < 1) refuse("every_epochs", longer);
+  if (options.name == "multistep")
+    for (double epochs : options.milestones)
+      if (to_steps(epochs, whole) < 1) refuse("milestones", longer);
+  if (options.name == "onecycle" && options.rise * double(whole.total) <= 1)
+    refuse("rise", "Raise it, or train for more steps");
+}
 
 }  // namespace
 
@@ -33,12 +108,26 @@ std::span<const RegistryEntry<ScheduleCurve>> schedules() {
   return kSchedules;
 }
 
-double schedule_factor(const ScheduleOptions& options, int64_t step, int64_t warmup,
-                       int64_t total) {
-  const auto curve = find_entry(schedules(), options.name, "schedule.name").make;
-  if (step < warmup) return double(step + 1) / double(warmup);
-  const double rest = double(std::max<int64_t>(1, total - warmup));
-  return curve(std::min(1.0, double(step - warmup) / rest), options.final_lr);
+Schedule::Schedule(const ScheduleOptions& options, int64_t total, int64_t epoch)
+    : options_(options),
+      curve_(find_entry(schedules(), options.name, "schedule.name").make),
+      warmup_(std::llround(options.warmup_epochs * double(epoch))),
+      total_(total),
+      epoch_(epoch),
+      plateau_(options) {
+  require_whole_step(options_, {0, std::max<int64_t>(1, total_ - warmup_), epoch_});
+}
+
+double Schedule::factor(int64_t step) const {
+  const double reduced = listens() ? plateau_.factor() : 1;
+  if (step < warmup_) return reduced * double(step + 1) / double(warmup_);
+  if (options_.per == SchedulePer::kEpoch) step = std::max(warmup_, step - step % epoch_);
+  return reduced *
+         curve_(options_, {step - warmup_, std::max<int64_t>(1, total_ - warmup_), epoch_});
+}
+
+void Schedule::observe(double loss, double accuracy) {
+  if (listens()) plateau_.observe(options_.metric == PlateauMetric::kLoss ? loss : accuracy);
 }
 
 }  // namespace saturate

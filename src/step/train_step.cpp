@@ -9,8 +9,11 @@
 #include <cpuinfo.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
-#include "step/autocast.h"
+#include "saturate/gradients.h"
+#include "step/precision.h"
 
 namespace saturate {
 
@@ -63,48 +66,98 @@ Metrics RunningMetrics::read() {
   return metrics;
 }
 
-TrainStep::TrainStep(Model& model, Optimizer& optimizer, PrecisionMode precision,
-                     double label_smoothing, Ledger& ledger)
-    : model_(model),
-      optimizer_(optimizer),
-      precision_(precision),
-      label_smoothing_(label_smoothing),
-      ledger_(ledger) {}
+namespace {
+
+// In float: autocast would do the same before the loss on a GPU, but not on the CPU.
+at::Tensor unreduced(const at::Tensor& logits) {
+  return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+}
+
+// Views of a batch's parts, as few and as equal as `part` images at most make them.
+std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
+  if (part <= 0 || batch.count() <= part) return {batch};
+  const int64_t count = (batch.count() + part - 1) / part;
+  const auto images = batch.images.tensor_split(count), labels = batch.labels.tensor_split(count);
+  std::vector<DeviceBatch> parts(size_t(count), batch);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].images = images[i];
+    parts[i].labels = labels[i];
+  }
+  return parts;
+}
+
+}  // namespace
+
+TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger)
+    : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
+  const PrecisionOptions& precision = options.precision;
+  allow_tf32(precision.mode == PrecisionMode::kTf32);
+  if (precision.mode == PrecisionMode::kFp16)
+    scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
+                                      .interval = precision.growth_interval},
+                    model.parameters().at(0).tensor.device());
+}
 
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
-  at::Tensor logits, loss;
-  {
-    Ledger::Scope scope(ledger_, Phase::kForward);
-    AutocastScope autocast(precision_, batch.images.device().type());
-    logits = model_.forward(batch.images);
-    // In float: autocast would do the same on a GPU, but not on the CPU.
-    logits = logits.to(at::kFloat);
-    loss = at::cross_entropy_loss(logits, batch.labels, /*weight=*/{}, at::Reduction::Mean,
-                                  /*ignore_index=*/-100, label_smoothing_);
+  for (const DeviceBatch& part : split(batch, options_.part)) {
+    const Output output = forward(part);
+    backward(output.loss, double(part.count()) / double(batch.count()));
+    count(output, part, metrics);
   }
-  {
-    Ledger::Scope scope(ledger_, Phase::kBackward);
-    loss.backward();
-  }
-  {
-    Ledger::Scope scope(ledger_, Phase::kOptimizer);
-    optimizer_.step(lr);
-    optimizer_.zero_grad();
-  }
+  update(lr);
+}
+
+TrainStep::Output TrainStep::forward(const DeviceBatch& part) {
+  Ledger::Scope scope(ledger_, Phase::kForward);
+  AutocastScope autocast(options_.precision.mode, part.images.device().type());
+  Output output;
+  output.logits = unreduced(model_.forward(part.images));
+  output.loss =
+      at::cross_entropy_loss(output.logits, part.labels, /*weight=*/{}, at::Reduction::Mean,
+                             /*ignore_index=*/-100, options_.label_smoothing);
+  return output;
+}
+
+void TrainStep::backward(const at::Tensor& loss, double share) {
+  Ledger::Scope scope(ledger_, Phase::kBackward);
+  const at::Tensor shared = share == 1 ? loss : loss * share;
+  (scaler_ ? scaler_->scale(shared) : shared).backward();
+}
+
+void TrainStep::count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics) {
   Ledger::Scope scope(ledger_, Phase::kHost);
-  metrics.add(loss, logits, batch.labels);
+  metrics.add(output.loss, output.logits, part.labels);
+}
+
+void TrainStep::update(double lr) {
+  Ledger::Scope scope(ledger_, Phase::kOptimizer);
+  at::Tensor found_inf;
+  if (scaler_) found_inf = scaler_->unscale(optimizer_.gradients());
+  if (options_.clip_norm > 0) clip_gradients(optimizer_.gradients(), options_.clip_norm);
+  optimizer_.step(lr, found_inf);
+  if (scaler_) scaler_->update();
+  optimizer_.zero_grad();
+}
+
+std::vector<NamedTensor> TrainStep::scaler_state() const {
+  return scaler_ ? scaler_->state() : std::vector<NamedTensor>();
+}
+
+void TrainStep::load_scaler_state(const std::vector<NamedTensor>& state) {
+  if (scaler_) scaler_->load_state(state);
 }
 
 std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOptions& options) {
   const c10::InferenceMode inference;
+  allow_tf32(options.precision == PrecisionMode::kTf32);
   model.set_training(false);
   RunningMetrics metrics;
   DeviceBatch batch;
   bool given_up = false;
   while (!given_up && feeder.next(batch)) {
     AutocastScope autocast(options.precision, batch.images.device().type());
-    at::Tensor logits = model.forward(batch.images).to(at::kFloat);
-    if (options.flip) logits = (logits + model.forward(batch.images.flip({3})).to(at::kFloat)) / 2;
+    at::Tensor logits = unreduced(model.forward(batch.images));
+    if (options.flip) logits = (logits + unreduced(model.forward(batch.images.flip({3})))) / 2;
     metrics.add(at::cross_entropy_loss(logits, batch.labels), logits, batch.labels);
     given_up = options.observer && !options.observer(batch, logits);
   }

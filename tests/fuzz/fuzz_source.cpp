@@ -44,6 +44,7 @@ class MemoryEnv : public Env {
   void rename(const std::string&, const std::string&) override { refuse(); }
   void remove(const std::string&) override { refuse(); }
   void sync_directory(const std::string&) override { refuse(); }
+  std::unique_ptr<FileLock> lock(const std::string&) override { refuse(); }
   int64_t now_ns() override { refuse(); }
   void sleep_ns(int64_t) override { refuse(); }
 

@@ -1,18 +1,30 @@
-"""Writes tests/goldens/step: torch.optim with fused=True, and torch.optim.lr_scheduler.
+"""Writes tests/goldens/step: torch.optim with fused=True, torch.optim.Muon, timm's Lars and Lamb.
 
 Run: for c in avx2 default; do ATEN_CPU_CAPABILITY=$c python tests/oracles/optimizer_goldens.py; done
-(torch 2.11). The fused kernels round differently with vectors and without, so there is one golden for
-each; AVX-512 machines run the AVX2 kernels.
+(torch 2.11, timm 1.0.31 without what it depends on). The fused kernels round
+differently with vectors and without, so there is one golden for each; AVX-512 machines run the AVX2
+kernels. The others are computed in double precision, so that one golden does for all machines.
 """
 
-import json
+import importlib.util
 import pathlib
+import sys
+import types
 
 import torch
 from safetensors.torch import save_file
-from torch.optim import lr_scheduler
 
 from formula import symmetric
+
+# Two files of timm are enough, and the whole of it wants much that is of no use here.
+for package in ("timm", "timm.optim"):
+    spec = importlib.util.find_spec("timm")
+    folder = pathlib.Path(spec.origin).parent.joinpath(*package.split(".")[1:])
+    sys.modules[package] = types.ModuleType(package)
+    sys.modules[package].__path__ = [str(folder)]
+    sys.modules[package].__spec__ = spec
+from timm.optim.lamb import Lamb  # noqa: E402
+from timm.optim.lars import Lars  # noqa: E402
 
 OUT = pathlib.Path(__file__).parent.parent / "goldens" / "step"
 STEPS = 100
@@ -50,41 +62,67 @@ def optimizer_golden(file, kind, weight_decay, state_names, **options):
     save_file(tensors, OUT / f"{file}.{CAPABILITY}.safetensors")
 
 
-def factors(make, steps):
-    """The learning rates of `steps` steps at a base rate of 1."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = make(optimizer)
-    rates = []
-    for _ in range(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return rates
+def double_golden(file, make):
+    """`make` gives optimizers for {name: parameter}; the steps are those of optimizer_golden()."""
+    parameters = {
+        name: torch.nn.Parameter(symmetric(name, shape, 1).double()) for name, shape in SHAPES.items()
+    }
+    optimizers = make(parameters)
+    for step in range(STEPS):
+        for name, parameter in parameters.items():
+            gradient = symmetric(f"{name}.grad.{step}", parameter.shape, 0.5).double()
+            parameter.grad = gradient if has_gradient(name, step) else None
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.01 * (1 + step % 7)
+            optimizer.step()
+    save_file({name: p.detach() for name, p in parameters.items()}, OUT / f"{file}.safetensors")
 
 
-def schedule_goldens():
-    total, warmup = 1000, 50
+def decay_groups(parameters, weight_decay):
+    return [
+        {"params": [parameters[n] for n in ("conv", "fc", "late")], "weight_decay": weight_decay},
+        {"params": [parameters[n] for n in ("bn", "bias")], "weight_decay": 0},
+    ]
 
-    def warmed(then):
-        def make(optimizer):
-            ramp = lr_scheduler.LinearLR(optimizer, 1 / warmup, 1.0, total_iters=warmup - 1)
-            return lr_scheduler.SequentialLR(optimizer, [ramp, then(optimizer)], [warmup])
-        return make
 
-    rows = []
+class SparseLamb(Lamb):
+    """timm counts the steps of a group, torch and this program those of a parameter."""
 
-    def add(name, final_lr, ramp, make):
-        rows.append({"name": name, "final_lr": final_lr, "warmup": ramp, "total": total,
-                     "factors": factors(make, total)})
+    def step(self):
+        if self.param_groups[0]["params"][0].grad is not None:
+            super().step()
 
-    rest = total - warmup
-    add("cosine", 0.05, warmup,
-        warmed(lambda o: lr_scheduler.CosineAnnealingLR(o, rest, eta_min=0.05)))
-    add("cosine", 0.05, 0, lambda o: lr_scheduler.CosineAnnealingLR(o, total, eta_min=0.05))
-    add("linear", 0.1, warmup, warmed(lambda o: lr_scheduler.LinearLR(o, 1.0, 0.1, rest)))
-    add("linear", 0.0, 0, lambda o: lr_scheduler.PolynomialLR(o, total, power=1.0))
-    add("constant", 0.0, warmup, warmed(lambda o: lr_scheduler.ConstantLR(o, 1.0, 1)))
-    (OUT / "schedules.json").write_text(json.dumps(rows) + "\n")
+
+def lamb(parameters):
+    options = dict(betas=(0.9, 0.95), eps=1e-8, max_grad_norm=None)
+    return [SparseLamb([p], weight_decay=0 if p.dim() < 2 else 1e-2, **options)
+            for p in parameters.values()]
+
+
+class FlatParameter(torch.optim.Optimizer):
+    """torch.optim.Muon takes matrices alone: a filter is a row of one."""
+
+    def __init__(self, parameter, **options):
+        self.original = parameter
+        self.matrix = torch.nn.Parameter(parameter.detach().view(len(parameter), -1))
+        self.muon = torch.optim.Muon([self.matrix], **options)
+        super().__init__([parameter], {})
+
+    def step(self):
+        gradient = self.original.grad
+        self.matrix.grad = None if gradient is None else gradient.view(len(gradient), -1)
+        for group in self.muon.param_groups:
+            group["lr"] = self.param_groups[0]["lr"]
+        self.muon.step()
+
+
+def muon(parameters):
+    options = dict(weight_decay=1e-2, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw")
+    rest = [parameters["bn"], parameters["bias"]]
+    return [FlatParameter(parameters[n], **options) for n in ("conv", "fc", "late")] + [
+        torch.optim.AdamW(rest, weight_decay=0, betas=(0.9, 0.95))
+    ]
 
 
 OUT.mkdir(parents=True, exist_ok=True)
@@ -95,4 +133,11 @@ optimizer_golden("sgd_plain", torch.optim.SGD, 5e-4, {}, momentum=0)
 optimizer_golden("adamw", torch.optim.AdamW, 1e-2,
                  {"step": "step", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
                  betas=(0.9, 0.95))
-schedule_goldens()
+optimizer_golden("adam", torch.optim.Adam, 1e-2,
+                 {"step": "step", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
+                 betas=(0.9, 0.95))
+double_golden("lars", lambda p: [Lars(decay_groups(p, 1e-2), momentum=0.9, nesterov=True,
+                                      trust_coeff=0.02)])
+double_golden("lamb", lamb)
+torch.Tensor.bfloat16 = torch.Tensor.double  # Muon's iteration: the program has bf16 on a GPU alone
+double_golden("muon", muon)

@@ -1,0 +1,28 @@
+// Every optimizer of the registry, and the part that two of them share.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "step/grouped_optimizer.h"
+
+namespace saturate {
+
+std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, std::vector<ParameterGroup>);
+std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, std::vector<ParameterGroup>);
+std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions&, std::vector<ParameterGroup>);
+std::unique_ptr<Optimizer> make_lars(const OptimizerOptions&, std::vector<ParameterGroup>);
+std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, std::vector<ParameterGroup>);
+std::unique_ptr<Optimizer> make_muon(const OptimizerOptions&, std::vector<ParameterGroup>);
+
+enum class Decay { kL2, kDecoupled };
+
+// Adam's slots, in the order that fused_adam() takes them.
+inline const std::vector<std::string> kAdamSlots = {"step", "exp_avg", "exp_avg_sq"};
+
+// One step of Adam (kL2) or AdamW (kDecoupled).
+void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
+                const Operands& operands, double lr, const at::Tensor& found_inf);
+
+}  // namespace saturate

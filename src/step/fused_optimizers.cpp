@@ -1,0 +1,96 @@
+// SGD, Adam and AdamW with torch.optim's fused=True semantics.
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+#include <optional>
+#include <utility>
+
+#include "step/factories.h"
+
+namespace saturate {
+namespace {
+
+std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+class Sgd : public GroupedOptimizer {
+ public:
+  Sgd(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
+      : momentum_(options.momentum), nesterov_(options.nesterov) {
+    for (auto& group : groups)
+      add_group(std::move(group),
+                momentum_ == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"});
+  }
+
+ private:
+  // torch has the first step set momenta to the gradients, which adding to zero does too; but
+  // where found_inf leaves that step out, torch's momenta stay uninitialised memory.
+  void update(const Group& group, const Operands& operands, double lr,
+              const at::Tensor& found_inf) override {
+    const Slot momenta = operands.state.empty() ? Slot() : operands.state[0];
+    at::_fused_sgd_(operands.parameters, operands.gradients, momenta, group.about.weight_decay,
+                    momentum_, lr, /*dampening=*/0.0, nesterov_, /*maximize=*/false,
+                    /*is_first_step=*/false, /*grad_scale=*/{}, if_defined(found_inf));
+  }
+
+  double momentum_;
+  bool nesterov_;
+};
+
+class Adam : public GroupedOptimizer {
+ public:
+  Adam(const OptimizerOptions& options, Decay decay, std::vector<ParameterGroup> groups)
+      : options_(options), decay_(decay) {
+    for (auto& group : groups) add_group(std::move(group), kAdamSlots);
+  }
+
+ private:
+  void update(const Group& group, const Operands& operands, double lr,
+              const at::Tensor& found_inf) override {
+    fused_adam(options_, decay_, group.about.weight_decay, operands, lr, found_inf);
+  }
+
+  OptimizerOptions options_;
+  Decay decay_;
+};
+
+}  // namespace
+
+void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
+                const Operands& operands, double lr, const at::Tensor& found_inf) {
+  const Slot &steps = operands.state[0], &means = operands.state[1], &squares = operands.state[2];
+  // The counts of steps live beside the parameters: the kernel reads them there.
+  at::_foreach_add_(steps, 1);
+  if (decay == Decay::kL2)
+    at::_fused_adam_(operands.parameters, operands.gradients, means, squares,
+                     /*max_exp_avg_sqs=*/{}, steps, lr, options.beta1, options.beta2, weight_decay,
+                     options.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{},
+                     if_defined(found_inf));
+  else
+    at::_fused_adamw_(operands.parameters, operands.gradients, means, squares,
+                      /*max_exp_avg_sqs=*/{}, steps, lr, options.beta1, options.beta2, weight_decay,
+                      options.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{},
+                      if_defined(found_inf));
+  if (found_inf.defined()) at::_foreach_sub_(steps, Slot(steps.size(), found_inf));
+}
+
+std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options,
+                                    std::vector<ParameterGroup> groups) {
+  return std::make_unique<Sgd>(options, std::move(groups));
+}
+
+std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options,
+                                     std::vector<ParameterGroup> groups) {
+  return std::make_unique<Adam>(options, Decay::kL2, std::move(groups));
+}
+
+std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions& options,
+                                      std::vector<ParameterGroup> groups) {
+  return std::make_unique<Adam>(options, Decay::kDecoupled, std::move(groups));
+}
+
+}  // namespace saturate

@@ -1,0 +1,59 @@
+// What all optimizers share: groups of parameters, and named state in slots.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "saturate/optimizer.h"
+
+namespace saturate {
+
+// One kind of state of a group, a tensor per parameter: undefined until it is created.
+using Slot = std::vector<at::Tensor>;
+
+// The tensors of a group that one step concerns, side by side.
+struct Operands {
+  std::vector<at::Tensor> parameters, gradients;
+  std::vector<Slot> state;  // one per slot
+};
+
+// State is created when a parameter first has a gradient. REQUIRES: parameters keep their device
+// and layout once the optimizer has stepped.
+class GroupedOptimizer : public Optimizer {
+ public:
+  void step(double lr, const at::Tensor& found_inf) override;
+  std::vector<at::Tensor> gradients() const override;
+  void zero_grad() override;
+  std::vector<NamedTensor> state() override;
+  void load_state(const std::vector<NamedTensor>& loaded) override;
+
+ protected:
+  struct Group {
+    ParameterGroup about;
+    std::vector<std::string> slot_names;
+    std::vector<Slot> state;  // one per slot name
+  };
+
+  // A slot "step" is a float scalar that counts steps, any other a tensor like the parameter; all
+  // start at zero.
+  void add_group(ParameterGroup group, std::vector<std::string> slot_names);
+
+  // One step of one group, without autograd. `lr` has the group's factor in it.
+  virtual void update(const Group& group, const Operands& operands, double lr,
+                      const at::Tensor& found_inf) = 0;
+
+ private:
+  template <class Visitor>
+  void visit_state(const Visitor& visit);
+
+  std::vector<Group> groups_;
+};
+
+// Makes an `update` of `operands` that knows nothing of found_inf, then takes it back where
+// found_inf is 1, without asking the device. Costs a copy of parameters and state where found_inf
+// is given.
+void unless_found_inf(const Operands& operands, const at::Tensor& found_inf,
+                      const std::function<void()>& update);
+
+}  // namespace saturate

@@ -1,0 +1,142 @@
+// Which parameter is treated how: decay, learning-rate factors, freezing.
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "saturate/error.h"
+#include "saturate/optimizer.h"
+
+namespace saturate {
+namespace {
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+void require_match(const std::string& pattern, const std::vector<NamedTensor>& parameters,
+                   const std::string& key) {
+  for (const auto& named : parameters)
+    if (matches(pattern, named.name)) return;
+  std::string some;
+  for (size_t i = 0; i < std::min<size_t>(3, parameters.size()); ++i)
+    some += (i ? ", " : "") + parameters[i].name;
+  fail(ErrorKind::kUsage, key + ": no parameter's name matches \"" + pattern + "\"", key,
+       "The model's parameters are named " + some + " and so on");
+}
+
+struct Factor {
+  std::string pattern;
+  double factor;
+};
+
+std::vector<Factor> parse_factors(const std::vector<std::string>& texts) {
+  std::vector<Factor> factors;
+  for (const auto& text : texts) {
+    const size_t equals = text.rfind('=');
+    double factor = 0;
+    bool good = equals != std::string::npos && equals > 0;
+    if (good) {
+      const char* end = text.data() + text.size();
+      const auto parsed = std::from_chars(text.data() + equals + 1, end, factor);
+      good = parsed.ec == std::errc() && parsed.ptr == end && std::isfinite(factor) && factor >= 0;
+    }
+    if (!good)
+      fail(ErrorKind::kUsage, "\"" + text + "\" is not PATTERN=FACTOR", "optimizer.lr_factors",
+           "Write it as \"fc.*=10\", the factor at least 0");
+    factors.push_back({text.substr(0, equals), factor});
+  }
+  return factors;
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+// A parameter's name up to the first part that ends in a digit and the numbers right after it
+// ("layer1.0.conv1.weight" gives "layer1.0"), or without its last part where there is none.
+std::string layer_name(const std::string& parameter) {
+  std::string name;
+  bool numbered = false;
+  for (size_t from = 0;;) {
+    const size_t dot = parameter.find('.', from);
+    if (dot == std::string::npos) return name.empty() ? parameter : name;  // never the last part
+    const std::string part = parameter.substr(from, dot - from);
+    if (numbered && !is_number(part)) return name;
+    if (!part.empty() && is_number(part.substr(part.size() - 1))) numbered = true;
+    name += (name.empty() ? "" : ".") + part;
+    from = dot + 1;
+  }
+}
+
+// The index of each parameter's layer, from 0 at the input. Layers of which no parameter has two
+// dimensions (norms) belong to the one before.
+std::vector<int> layer_indices(const std::vector<NamedTensor>& parameters) {
+  std::set<std::string> weighty;
+  for (const auto& named : parameters)
+    if (named.tensor.dim() > 1) weighty.insert(layer_name(named.name));
+  std::vector<int> indices;
+  std::vector<std::string> seen;
+  for (const auto& named : parameters) {
+    const std::string layer = layer_name(named.name);
+    auto found = std::find(seen.begin(), seen.end(), layer);
+    if (found == seen.end() && weighty.contains(layer)) found = seen.insert(seen.end(), layer);
+    const auto index = found == seen.end() ? std::ssize(seen) - 1 : found - seen.begin();
+    indices.push_back(int(std::max<std::ptrdiff_t>(0, index)));
+  }
+  return indices;
+}
+
+// optimizer.layer_decay times optimizer.lr_factors, for each parameter.
+std::vector<double> rate_factors(const OptimizerOptions& options,
+                                 const std::vector<NamedTensor>& parameters) {
+  const auto by_pattern = parse_factors(options.lr_factors);
+  for (const auto& [pattern, factor] : by_pattern)
+    require_match(pattern, parameters, "optimizer.lr_factors");
+  const auto layers = layer_indices(parameters);
+  std::vector<double> factors;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto match = std::find_if(by_pattern.begin(), by_pattern.end(), [&](const Factor& known) {
+      return matches(known.pattern, parameters[i].name);
+    });
+    factors.push_back(std::pow(options.layer_decay, layers.back() - layers[i]) *
+                      (match == by_pattern.end() ? 1 : match->factor));
+  }
+  return factors;
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& options,
+                                                  const std::vector<NamedTensor>& parameters) {
+  for (const auto& pattern : options.freeze) require_match(pattern, parameters, "optimizer.freeze");
+  const auto factors = rate_factors(options, parameters);
+  std::vector<ParameterGroup> groups;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const NamedTensor& named = parameters[i];
+    if (std::any_of(options.freeze.begin(), options.freeze.end(),
+                    [&](const std::string& pattern) { return matches(pattern, named.name); })) {
+      named.tensor.requires_grad_(false);
+      continue;
+    }
+    const bool decays = options.decay_norm_and_bias || named.tensor.dim() > 1;
+    const double weight_decay = decays ? options.weight_decay : 0;
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& known) {
+      return known.weight_decay == weight_decay && known.lr_factor == factors[i];
+    });
+    if (group == groups.end())
+      group = groups.insert(groups.end(), ParameterGroup{{}, weight_decay, factors[i]});
+    group->parameters.push_back(named);
+  }
+  if (groups.empty() && !parameters.empty())
+    fail(ErrorKind::kUsage, "optimizer.freeze leaves nothing to train", "optimizer.freeze",
+         "Name fewer parameters");
+  return groups;
+}
+
+}  // namespace saturate

@@ -1,0 +1,68 @@
+// "plateau", the one schedule with a memory.
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "saturate/error.h"
+#include "saturate/schedule.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kStateName = "plateau";  // a tensor of four doubles
+
+}  // namespace
+
+Plateau::Plateau(const ScheduleOptions& options) : options_(options) {
+  const double worst = std::numeric_limits<double>::infinity();
+  best_ = options.metric == PlateauMetric::kLoss ? worst : -worst;
+}
+
+void Plateau::observe(double metric) {
+  const bool better = options_.metric == PlateauMetric::kLoss
+                          ? metric < best_ * (1 - options_.threshold)
+                          : metric > best_ * (1 + options_.threshold);
+  if (better) best_ = metric;
+  bad_ = better ? 0 : bad_ + 1;
+  if (cooldown_ > 0) {
+    --cooldown_;
+    bad_ = 0;
+  }
+  if (bad_ > options_.patience) {
+    factor_ = std::max(factor_ * options_.gamma, options_.final_lr);
+    cooldown_ = options_.cooldown;
+    bad_ = 0;
+  }
+}
+
+std::vector<double> Plateau::state() const {
+  return {best_, double(bad_), double(cooldown_), factor_};
+}
+
+void Plateau::load_state(const std::vector<double>& state) {
+  best_ = state.at(0);
+  bad_ = int64_t(state.at(1));
+  cooldown_ = int64_t(state.at(2));
+  factor_ = state.at(3);
+}
+
+std::vector<NamedTensor> Schedule::state() const {
+  if (!listens()) return {};
+  return {{kStateName, at::tensor(plateau_.state(), at::kDouble)}};
+}
+
+void Schedule::load_state(const std::vector<NamedTensor>& tensors) {
+  if (!listens()) return;
+  for (const auto& [name, tensor] : tensors) {
+    if (name != kStateName || tensor.numel() != 4) continue;
+    const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
+    const double* value = values.const_data_ptr<double>();
+    plateau_.load_state({value, value + 4});
+    return;
+  }
+  fail(ErrorKind::kRun, "the saved state has none of the schedule \"plateau\"", kStateName,
+       "Resume with the schedule that the run had");
+}
+
+}  // namespace saturate

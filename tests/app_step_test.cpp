@@ -1,0 +1,117 @@
+// The step's settings in whole runs of `saturate train`.
+#include <gtest/gtest.h>
+
+#include "saturate/checkpoint.h"
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class StepSettings : public ::testing::Test {
+ protected:
+  CommandResult train(const std::string& name, const std::vector<std::string>& overrides) {
+    std::string arguments = "train " + recipe + " --out " + (dir / name);
+    for (const auto& text : overrides) arguments += " --set '" + text + "'";
+    return run_saturate(arguments);
+  }
+
+  TempDir dir;
+  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
+};
+
+double rate_at(const std::string& folder, int step) {
+  for (const auto& record : read_metrics(folder))
+    if (record["kind"] == "step" && record["step"] == step) return record["lr"];
+  return -1;
+}
+
+// The scaler backs off at first, and the schedule falls: both have a memory to restore.
+TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
+  const std::vector<std::string> settings = {"train.epochs=4",
+                                             "precision.mode=fp16",
+                                             "precision.initial_scale=16777216",
+                                             "precision.growth_interval=7",
+                                             "train.accumulate=3",
+                                             "train.clip_norm=1",
+                                             "schedule.name=plateau",
+                                             "schedule.metric=accuracy",
+                                             "schedule.threshold=1",
+                                             "schedule.patience=0",
+                                             "schedule.gamma=0.5"};
+  const CommandResult whole = train("whole", settings);
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  ASSERT_EQ(train("cut", settings).exit_code, 0);
+  for (const char* later : {"30", "40"})
+    std::filesystem::remove(dir /
+                            ("cut/checkpoints/step-000000" + std::string(later) + ".safetensors"));
+  const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(losses(dir / "whole", "step"), losses(dir / "cut", "step"));
+  EXPECT_LT(rate_at(dir / "cut", 40), 0.05) << "or this shows nothing";
+  EXPECT_EQ(rate_at(dir / "whole", 40), rate_at(dir / "cut", 40));
+
+  const std::string last = "/checkpoints/step-00000040.safetensors";
+  const Checkpoint a = read_checkpoint(Env::posix(), (dir / "whole") + last);
+  const Checkpoint b = read_checkpoint(Env::posix(), (dir / "cut") + last);
+  ASSERT_EQ(a.scaler.size(), 2u);
+  ASSERT_EQ(b.scaler.size(), 2u);
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_TRUE(a.scaler[i].tensor.equal(b.scaler[i].tensor)) << a.scaler[i].name;
+  EXPECT_LT(a.scaler[0].tensor.item<float>(), 16777216) << "or this shows nothing";
+  ASSERT_EQ(a.schedule.size(), 1u);
+  ASSERT_EQ(b.schedule.size(), 1u);
+  EXPECT_TRUE(a.schedule[0].tensor.equal(b.schedule[0].tensor));
+}
+
+TEST_F(StepSettings, PartsOfABatchTrainWithoutBatchNormAsTheWholeDoes) {
+  const std::vector<std::string> whole = {"model.name=mlp", "train.epochs=1"};
+  std::vector<std::string> parts = whole;
+  parts.push_back("train.accumulate=3");
+  ASSERT_EQ(train("whole", whole).exit_code, 0);
+  ASSERT_EQ(train("parts", parts).exit_code, 0);
+  const auto expected = losses(dir / "whole", "step"), found = losses(dir / "parts", "step");
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
+}
+
+TEST_F(StepSettings, FrozenParametersStayAndAreSaved) {
+  ASSERT_EQ(
+      train("run", {"train.epochs=2", "model.name=mlp", "optimizer.freeze=[\"*.bias\"]"}).exit_code,
+      0);
+  const auto at = [&](const std::string& step) {
+    return read_checkpoint(Env::posix(),
+                           dir / ("run/checkpoints/step-000000" + step + ".safetensors"));
+  };
+  const Checkpoint early = at("10"), late = at("20");
+  int frozen = 0;
+  for (size_t i = 0; i < early.model.size(); ++i) {
+    const bool bias = early.model[i].name.ends_with(".bias");
+    frozen += bias;
+    EXPECT_EQ(early.model[i].tensor.equal(late.model[i].tensor), bias) << early.model[i].name;
+  }
+  EXPECT_GT(frozen, 0);
+}
+
+TEST_F(StepSettings, EveryOptimizerLearns) {
+  for (const std::string name : {"sgd", "adam", "adamw", "lars", "lamb", "muon"}) {
+    const bool layerwise = name == "lars";
+    const CommandResult result =
+        train(name, {"optimizer.name=" + name, layerwise ? "optimizer.lr=5" : "optimizer.lr=0.01",
+                     "train.epochs=3"});
+    ASSERT_EQ(result.exit_code, 0) << name << ": " << result.err;
+    const auto found = losses(dir / name, "epoch");
+    EXPECT_LT(found.back(), 0.97 * found.front()) << name;
+  }
+}
+
+TEST_F(StepSettings, WhatDoesNotFitIsRefusedBeforeTraining) {
+  expect_error(train("a", {"optimizer.freeze=[\"stem*\"]"}), 2, {"optimizer.freeze", "stem*"});
+  expect_error(train("b", {"schedule.name=step", "schedule.every_epochs=0.01"}), 2,
+               {"schedule.every_epochs", "less than a step"});
+  expect_error(train("c", {"train.batch=19", "train.accumulate=10"}), 2,
+               {"leave a part of one image"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "a/metrics.jsonl"));
+}
+
+}  // namespace
+}  // namespace saturate::testing
