@@ -48,6 +48,7 @@ struct LoaderOptions {
   bool train = true;       // random augmentation, else eval_transform
   OnError on_error = OnError::kFail;
   PixelType type = PixelType::kFloat32;
+  DecodeMode decode = DecodeMode::kExact;
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);

@@ -33,9 +33,7 @@ class FolderSource : public Dataset {
     const FolderEntry& entry = entries_[index];
     out.name.assign(root_).append("/").append(entry.folder).append("/").append(entry.name);
     out.label = entry.label;
-    const auto file = env_.open_readable(out.name);
-    out.bytes.resize(file->size());
-    file->read_at(0, out.bytes);
+    env_.read_into(out.name, out.bytes);
   }
 
  private:

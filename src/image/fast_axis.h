@@ -16,12 +16,12 @@ constexpr int kFastMaxTaps = 64;
 
 // What is resized.
 struct FastAxisSpec {
-  int begin, length;    // the crop, in pixels of the image
-  int out;              // pixels of the output
-  int num, den;         // samples of the plane for each pixel of the image: num / den, at most 1
-  int samples;          // of the whole plane
-  bool doubled;         // num / den is 1 / 2, and the exact path doubles the plane before it crops
-  bool mirrored;        // the last output pixel comes first
+  int begin, length;  // the crop, in pixels of the image
+  int out;            // pixels of the output
+  int num, den;       // samples of the plane for each pixel of the image: num / den, at most 1
+  int samples;        // of the whole plane
+  bool doubled;       // num / den is 1 / 2, and the exact path doubles the plane before it crops
+  bool mirrored;      // the last output pixel comes first
 };
 
 // Output i is the sum over k < taps of weight[i * taps + k] / 65536 times sample first[i] + k.

@@ -8,15 +8,16 @@
 namespace saturate {
 namespace {
 
-// Sides of the crop are at least this many times those of the output after a reduction: the filter
-// that follows hides that libjpeg's own is sharper.
-constexpr int kKeptAfterReduction = 1;
+// After a reduction the crop is still at least this many times as large as the output. libjpeg's
+// reduction is sharper than the triangle filter: the rest of the resize has to hide that. At 1 the
+// worst photograph is 27 dB from exact, at 2 it is 37 dB.
+constexpr int kKeptAfterReduction = 2;
 
 // Eighths of the full size to decode at.
 int choose_scale(const Box& crop, int size) {
   int scale = 8;
-  while (scale > 1 && std::min(crop.width, crop.height) * (scale / 2) >=
-                          8 * kKeptAfterReduction * size)
+  while (scale > 1 &&
+         std::min(crop.width, crop.height) * (scale / 2) >= 8 * kKeptAfterReduction * size)
     scale /= 2;
   return scale;
 }
@@ -69,8 +70,8 @@ void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
     bands = std::min(bands, planes.end_band);
     bands_for_[size_t(y)] = bands;
     for (int c = 0; c < planes.count; ++c)
-      kept[c] = std::max(kept[c], bands * planes.plane[c].band_rows -
-                                      resize_of(c).down.first[size_t(y)]);
+      kept[c] =
+          std::max(kept[c], bands * planes.plane[c].band_rows - resize_of(c).down.first[size_t(y)]);
   }
   for (int c = 0; c < planes.count; ++c) {
     Ring& ring = ring_[c];
@@ -88,8 +89,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
   if (chroma_differs_ && !plan_plane(chroma, transform, size, resize_[1])) return false;
   plan_rings(planes, size);
   size_t widest = 0;
-  for (int c = 0; c < planes.count; ++c)
-    widest = std::max(widest, size_t(planes.plane[c].columns));
+  for (int c = 0; c < planes.count; ++c) widest = std::max(widest, size_t(planes.plane[c].columns));
   grow(blended_, widest + kFastSlack);
   for (auto& channel : channel_) {
     grow(channel, size_t(size) + kFastSlack);

@@ -1,9 +1,9 @@
 // data.decode = "fast": JPEG bytes to the pixels of a sample in one stream of rows.
 //
-// Only the columns and rows below the crop are transformed, at a reduced size where the crop is much
-// larger than the output; each component is resized at its own resolution; colour conversion, flip
-// and normalisation happen once, at the output's size. The last rows decoded and one output row are
-// all that is in memory.
+// Only the columns and rows below the crop are transformed, at a reduced size where the crop is
+// much larger than the output; each component is resized at its own resolution; colour conversion,
+// flip and normalisation happen once, at the output's size. The last rows decoded and one output
+// row are all that is in memory.
 #pragma once
 
 #include <cstddef>

@@ -60,7 +60,8 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
   // Eight outputs share a window, or four, or ..., as near as their samples lie.
   const auto fits = [&](int together) {
     for (int i = 0; i < out; i += together) {
-      const auto from = axis.first.begin() + i, to = axis.first.begin() + std::min(i + together, out);
+      const auto from = axis.first.begin() + i,
+                 to = axis.first.begin() + std::min(i + together, out);
       const auto [low, high] = std::minmax_element(from, to);
       if (*high - *low > 15) return false;
     }
@@ -76,13 +77,16 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
   gather.lane.assign(slots * 16, 0x80);
   gather.weight.assign(size_t(gather.packs * gather.taps * kFastPack), 0);
   for (int i = 0; i < out; ++i) {
-    const int pack = i / kFastPack, place = i % kFastPack, group = place / 8, window = i % 8 / together;
+    const int pack = i / kFastPack, place = i % kFastPack, group = place / 8,
+              window = i % 8 / together;
     const int begin = i / together * together;
     const int low = *std::min_element(axis.first.begin() + begin,
                                       axis.first.begin() + std::min(begin + together, out));
-    const size_t slot = (size_t(pack) * size_t(gather.windows) + size_t(window)) * 4 + size_t(group);
+    const size_t slot =
+        (size_t(pack) * size_t(gather.windows) + size_t(window)) * 4 + size_t(group);
     gather.base[slot] = low - origin;
-    gather.lane[slot * 16 + size_t(i % 8) * 2 + 1] = static_cast<uint8_t>(axis.first[size_t(i)] - low);
+    gather.lane[slot * 16 + size_t(i % 8) * 2 + 1] =
+        static_cast<uint8_t>(axis.first[size_t(i)] - low);
     for (int k = 0; k < axis.taps; ++k)
       gather.weight[size_t((pack * axis.taps + k) * kFastPack + place)] =
           axis.weight[size_t(i * axis.taps + k)];

@@ -17,17 +17,18 @@ namespace saturate {
 // and perhaps reduced, cut to the columns and rows that a crop needs.
 struct JpegPlanes {
   struct Plane {
-    int num = 1, den = 1;    // samples for each pixel of the image: num / den across
-    int vnum = 1, vden = 1;  // and down
-    int width = 0, height = 0;          // samples of the whole plane
-    int first_column = 0, columns = 0;  // decoded: the samples [first_column, first_column + columns)
-    int band_rows = 0;                  // rows in one band
+    int num = 1, den = 1;       // samples for each pixel of the image: num / den across
+    int vnum = 1, vden = 1;     // and down
+    int width = 0, height = 0;  // samples of the whole plane
+    int first_column = 0,
+        columns = 0;    // decoded: the samples [first_column, first_column + columns)
+    int band_rows = 0;  // rows in one band
     // A pixel across (down) is half a sample, and read() would double the plane.
     bool doubled = false, vdoubled = false;
   };
   int count = 0;  // 1 or 3
   Plane plane[3];
-  int band_pixels = 0;              // pixels of the image that a band is high
+  int band_pixels = 0;               // pixels of the image that a band is high
   int first_band = 0, end_band = 0;  // bands that the crop needs
 };
 

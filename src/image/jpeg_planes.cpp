@@ -18,8 +18,7 @@ bool JpegDecoder::has_planes() const {
     const jpeg_component_info& info = info_.comp_info[component];
     return info.h_samp_factor == across && info.v_samp_factor == down;
   };
-  if (info_.num_components == 1)
-    return info_.jpeg_color_space == JCS_GRAYSCALE && sampled(0, 1, 1);
+  if (info_.num_components == 1) return info_.jpeg_color_space == JCS_GRAYSCALE && sampled(0, 1, 1);
   return info_.num_components == 3 && info_.jpeg_color_space == JCS_YCbCr &&
          (sampled(0, 1, 1) || sampled(0, 2, 1) || sampled(0, 2, 2)) && sampled(1, 1, 1) &&
          sampled(2, 1, 1);
@@ -75,8 +74,7 @@ JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, 
   const int height = static_cast<int>(info_.image_height);
   planes.band_pixels = info_.max_v_samp_factor * DCTSIZE;
   planes.first_band = std::max(crop.y - margin, 0) / planes.band_pixels;
-  planes.end_band =
-      (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
+  planes.end_band = (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
   bands_to_skip_ = planes.first_band;
   return planes;
 }
