@@ -109,12 +109,12 @@ bool FastDecoder::read(const std::string& where, const SampleTransform& transfor
   const JpegPlanes planes =
       jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size));
   if (!plan(planes, transform, size)) return false;
-  stream(where, planes, size, normalize, out);
+  if (!stream(where, planes, size, normalize, out)) return false;
   jpeg_.check_end(where);
   return true;
 }
 
-void FastDecoder::read_band(const std::string& where, const JpegPlanes& planes, int band) {
+bool FastDecoder::read_band(const std::string& where, const JpegPlanes& planes, int band) {
   constexpr int kMaxRows = 16;
   uint8_t* rows[3][kMaxRows] = {};
   for (int c = 0; c < planes.count; ++c) {
@@ -122,7 +122,7 @@ void FastDecoder::read_band(const std::string& where, const JpegPlanes& planes, 
     for (int i = 0; i < count; ++i) rows[c][i] = ring_[c].row(band * count + i);
   }
   uint8_t* const* const pointers[3] = {rows[0], rows[1], rows[2]};
-  jpeg_.read_band(where, pointers);
+  return jpeg_.read_band(where, pointers);
 }
 
 void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
@@ -140,12 +140,13 @@ void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
   kernels_.gather_row(resize.gather, row, channel_[c].data());
 }
 
-void FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int size,
+bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int size,
                          const Normalize* normalize, std::byte* out) {
   const size_t row_values = size_t(size) * 3;
   int band = planes.first_band;
   for (int y = 0; y < size; ++y) {
-    for (; band < bands_for_[size_t(y)]; ++band) read_band(where, planes, band);
+    for (; band < bands_for_[size_t(y)]; ++band)
+      if (!read_band(where, planes, band)) return false;
     for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
     kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size,
                         rgb_.data());
@@ -156,6 +157,7 @@ void FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int
       std::memcpy(out + size_t(y) * row_values, rgb_.data(), row_values);
     }
   }
+  return true;
 }
 
 }  // namespace saturate

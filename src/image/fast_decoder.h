@@ -54,9 +54,9 @@ class FastDecoder {
   bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform, int size,
                   Resize& resize);
   void plan_rings(const JpegPlanes& planes, int size);
-  void stream(const std::string& where, const JpegPlanes& planes, int size,
+  bool stream(const std::string& where, const JpegPlanes& planes, int size,
               const Normalize* normalize, std::byte* out);
-  void read_band(const std::string& where, const JpegPlanes& planes, int band);
+  bool read_band(const std::string& where, const JpegPlanes& planes, int band);
   void resize_row(const JpegPlanes& planes, int c, int y);
   Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }
 

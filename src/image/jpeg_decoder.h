@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "image/baseline_scan.h"
 #include "image/codec.h"
 #include "image/libjpeg.h"
 #include "saturate/augment.h"
@@ -53,8 +54,9 @@ class JpegDecoder {
   // `scale`: 1, 2, 4 or 8.
   JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale);
   // Reads the next band: band_rows rows of each plane to rows[plane][i], which hold `columns`
-  // samples and up to 15 more. Bands before first_band are passed over by the first call.
-  void read_band(const std::string& where, uint8_t* const* const rows[3]);
+  // samples. Bands before first_band are passed over by the first call. False where only read() can
+  // tell what is wrong with the data.
+  bool read_band(const std::string& where, uint8_t* const* const rows[3]);
   // After the last band needed: fails where the data stops before the end of the image, as read()
   // would. What lies between is not decoded, so other damage there is not seen.
   void check_end(const std::string& where) const;
@@ -85,6 +87,8 @@ class JpegDecoder {
   jpeg_progress_mgr progress_{};
   std::vector<uint8_t> cmyk_row_;  // [width, 4]
   int orientation_ = 1;
+  BaselineScan scan_;
+  bool in_scan_ = false;  // scan_ reads the planes
   int bands_to_skip_ = 0;
 };
 

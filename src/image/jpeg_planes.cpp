@@ -76,10 +76,16 @@ JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, 
   planes.first_band = std::max(crop.y - margin, 0) / planes.band_pixels;
   planes.end_band = (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
   bands_to_skip_ = planes.first_band;
+  in_scan_ = scan_.start(info_);
   return planes;
 }
 
-void JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows[3]) {
+bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows[3]) {
+  if (in_scan_) {
+    for (; bands_to_skip_ > 0; --bands_to_skip_)
+      if (!scan_.read_band(rows, true)) return false;
+    return scan_.read_band(rows, false);
+  }
   JSAMPARRAY planes[3] = {const_cast<JSAMPARRAY>(rows[0]), const_cast<JSAMPARRAY>(rows[1]),
                           const_cast<JSAMPARRAY>(rows[2])};
   const auto transform = [&](boolean needed) {
@@ -93,9 +99,11 @@ void JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows
     jpeg_read_raw_data(&info_, planes, lines);
   });
   if (!ok) report(where);
+  return true;
 }
 
 void JpegDecoder::check_end(const std::string& where) const {
+  if (in_scan_) return;  // which would not have begun without an end
   if (info_.inputctl->eoi_reached || info_.unread_marker == JPEG_EOI) return;
   const std::string_view rest(reinterpret_cast<const char*>(info_.src->next_input_byte),
                               info_.src->bytes_in_buffer);
