@@ -122,6 +122,33 @@ TEST(FastDecoder, EqualsExactWhereNothingIsResized) {
   }
 }
 
+// The same coefficients coded four ways: baseline scans are decoded here (image/baseline_scan.h),
+// progressive ones and those with restarts by libjpeg.
+TEST(FastDecoder, HowCoefficientsAreCodedMakesNoDifference) {
+  FastDecoder decoder;
+  Image noise = test_picture(211, 163);
+  RandomStream random(5, 0, 0, RandomUse::kSynthetic);
+  for (uint8_t& value : noise.pixels) value = uint8_t(value + random.below(120));
+  for (const Image& picture : {test_picture(211, 163), noise}) {
+    for (const int quality : {3, 75, 100}) {
+      for (JpegKind kind : {kKinds[0], kKinds[1], kKinds[2], kKinds[3]}) {
+        for (const int size : {11, 40, 97}) {
+          const SampleTransform transform{{33, 17, 160, 133}, 0, 0, true};
+          const auto baseline =
+              fast_pixels(decoder, encode_as(picture, kind, quality), transform, size);
+          JpegKind own = kind, restarts = kind, progressive = kind;
+          own.own_tables = progressive.progressive = true;
+          restarts.restart_rows = 1;
+          for (const JpegKind& other : {own, restarts, progressive})
+            EXPECT_EQ(fast_pixels(decoder, encode_as(picture, other, quality), transform, size),
+                      baseline)
+                << kind.name << " " << quality << " " << size;
+        }
+      }
+    }
+  }
+}
+
 TEST(FastDecoder, AFlipMirrorsThePixels) {
   FastDecoder decoder;
   const auto bytes = encode_as(test_picture(97, 61), kKinds[2]);
@@ -246,13 +273,38 @@ TEST(FastDecoder, DamagedBytesNeverCrashAndItGoesOnAfterThem) {
   }
 }
 
-TEST(FastDecoder, IsNearExactOnPhotographs) {
+// Sorted; none where they are absent.
+std::vector<std::string> photographs() {
   const std::string folder = testing::shared_path("data/imagenet-400");
-  if (!Env::posix().is_directory(folder)) GTEST_SKIP() << "no photographs at " << folder;
   std::vector<std::string> files;
+  if (!Env::posix().is_directory(folder)) return files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
     if (entry.is_regular_file()) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
+  return files;
+}
+
+TEST(FastDecoder, EqualsExactOnPhotographsWhereNothingIsResized) {
+  const auto files = photographs();
+  if (files.empty()) GTEST_SKIP() << "no photographs at ../shared/data/imagenet-400";
+  FastDecoder decoder;
+  int equal = 0;
+  for (const std::string& file : files) {
+    const auto bytes = read_file(Env::posix(), file);
+    const auto info = decoder.open(bytes, file);
+    if (!info) continue;
+    const int size = std::min({info->width, info->height, 200});
+    const SampleTransform transform{
+        {info->width - size, info->height - size, size, size}, 0, 0, false};
+    equal += fast_pixels(decoder, bytes, transform, size) == exact_pixels(bytes, transform, size);
+  }
+  EXPECT_GE(equal, 300);  // the others' chroma is subsampled, and rounds otherwise
+  RecordProperty("equal", equal);
+}
+
+TEST(FastDecoder, IsNearExactOnPhotographs) {
+  const auto files = photographs();
+  if (files.empty()) GTEST_SKIP() << "no photographs at ../shared/data/imagenet-400";
   AugmentOptions options;
   options.crop = CropKind::kRandomResized;
   FastDecoder decoder;

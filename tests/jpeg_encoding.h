@@ -18,6 +18,7 @@ struct JpegKind {
   bool progressive = false;
   int restart_rows = 0;
   bool arithmetic = false;
+  bool own_tables = false;  // Huffman tables made for the image
 };
 
 // libjpeg's errors end the process: these images are right.
@@ -44,6 +45,7 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   if (kind.progressive) jpeg_simple_progression(&info);
   info.restart_in_rows = kind.restart_rows;
   info.arith_code = kind.arithmetic;
+  info.optimize_coding = kind.own_tables;
   jpeg_start_compress(&info, TRUE);
   while (info.next_scanline < info.image_height) {
     JSAMPROW row = const_cast<uint8_t*>(image.row(static_cast<int>(info.next_scanline)));

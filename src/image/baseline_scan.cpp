@@ -135,12 +135,13 @@ bool BaselineScan::start(jpeg_decompress_struct& info) {
   count += bytes * 8;
 }
 
-// A code and the value after it. False where there is no such code.
+// A code and the value after it. False where there is no such code. REQUIRES: a refill, and at most
+// one symbol since.
 [[gnu::always_inline]] inline bool BaselineScan::read_symbol(Bits& bits, const Table& table,
                                                              Symbol& symbol) {
-  if (bits.count < 32) bits.refill();
   uint32_t entry = table.entry[bits.next >> (64 - kLook)];
   if (entry == 0) [[unlikely]] {
+    bits.refill();
     entry = table.find_long(static_cast<uint32_t>(bits.next >> 48));
     if (entry == 0) return false;
     entry += entry >> 5 & 15;
@@ -163,9 +164,15 @@ template <class Take>
                                                             const Table& ac, uint32_t& last_dc,
                                                             const Take& take) {
   Symbol symbol;
+  bits.refill();
   if (!read_symbol(bits, dc, symbol)) return false;
   last_dc += static_cast<uint32_t>(symbol.value);
   for (uint32_t k = 1; k < DCTSIZE2; ++k) {
+    if (!read_symbol(bits, ac, symbol)) return false;
+    k += symbol.zeros;
+    take(k, symbol.value);
+    if (++k >= DCTSIZE2) break;
+    bits.refill();
     if (!read_symbol(bits, ac, symbol)) return false;
     k += symbol.zeros;
     take(k, symbol.value);

@@ -1,7 +1,7 @@
 // The commonest JPEG by far, baseline with all components in one Huffman-coded scan, decoded faster
-// than libjpeg does: a code and the value after it are found without a branch, and what lies outside
-// the crop is parsed but neither stored nor transformed. Headers, tables and the inverse DCT remain
-// libjpeg's.
+// than libjpeg does: a code and the value after it are found without a branch, and what lies
+// outside the crop is parsed but neither stored nor transformed. Headers, tables and the inverse
+// DCT remain libjpeg's.
 //
 // Anything irregular (damage, a missing end) is refused, for libjpeg to judge.
 #pragma once
@@ -28,20 +28,20 @@ class BaselineScan {
   bool read_band(uint8_t* const* const rows[3], bool skip);
 
  private:
-  static constexpr int kLook = 11;  // bits looked up at once
+  static constexpr int kLook = 10;  // bits looked up at once
 
   // What the next kLook bits begin with, in 16 bits: 0 to 4, the bits of the code and of the value
   // after it; 5 to 8, those of the value; 9 to 15, the zeros before it. 0: a longer code, or none.
   struct Table {
     std::array<uint16_t, 1 << kLook> entry;
-    std::array<uint8_t, 17> bits{};        // as in JHUFF_TBL
+    std::array<uint8_t, 17> bits{};  // as in JHUFF_TBL
     std::array<uint8_t, 256> huffval{};
-    std::array<int32_t, 18> end{};         // [length]: codes of that length are below, else 0
-    std::array<int32_t, 17> offset{};      // [length]: huffval index of a code, less the code
+    std::array<int32_t, 18> end{};     // [length]: codes of that length are below, else 0
+    std::array<int32_t, 17> offset{};  // [length]: huffval index of a code, less the code
     bool is_dc = false;
     void build(const JHUFF_TBL& source, bool dc);
-    // Looks at 16 bits where the entry is 0: as an entry, but with the code's length alone in bits 0
-    // to 4; 0 where there is no such code.
+    // Looks at 16 bits where the entry is 0: as an entry, but with the code's length alone in bits
+    // 0 to 4; 0 where there is no such code.
     uint32_t find_long(uint32_t look) const;
     static uint32_t meaning(int symbol, bool dc);
   };
