@@ -9,8 +9,8 @@ cd "$(dirname "$0")/.."
 
 version=2.11.0
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip python3-venv
-  libjpeg62-turbo-dev liblmdb-dev libpng-dev zlib1g-dev libfmt-dev libcli11-dev libtomlplusplus-dev
-  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libjpeg62-turbo-dev libhwy-dev liblmdb-dev libpng-dev zlib1g-dev libfmt-dev libcli11-dev
+  libtomlplusplus-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: error: $*" >&2; exit 1; }

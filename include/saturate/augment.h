@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -53,26 +54,21 @@ SampleTransform eval_transform(const AugmentOptions& options, int width, int hei
 // Holds scratch rows and filter tables between calls. Not for concurrent use: one per thread.
 class Resizer {
  public:
+  Resizer();
+  ~Resizer();
+  Resizer(Resizer&&) noexcept;
+  Resizer& operator=(Resizer&&) noexcept;
+
   // `out` holds out_height * out_width * 3 bytes, RGB interleaved. REQUIRES: box inside `in` and
   // not empty.
   void resize(const Image& in, const Box& box, int out_width, int out_height, uint8_t* out);
 
   // An image for the caller's use between resizes, so that it needs no allocation of its own.
-  Image& scratch() { return scratch_; }
+  Image& scratch();
 
  private:
-  struct Filter {  // one axis: weights of the input pixels below each output pixel
-    int in = -1, out = -1;
-    int taps = 0, pitch = 0;      // pitch: taps rounded up to an even number
-    int precision = 0;            // a weight of 1 is 1 << precision
-    std::vector<int> first;       // [out], first[i] + taps <= in
-    std::vector<int16_t> weight;  // [out][pitch], fixed point
-  };
-  void prepare(Filter& filter, int in, int out);
-  Filter horizontal_, vertical_;
-  std::vector<double> weights_;  // of the filter being prepared
-  std::vector<uint8_t> row_;
-  Image scratch_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // Copies `box`, which may reach outside the image, without scaling. kReflect mirrors at the centres

@@ -52,6 +52,8 @@ class Env {
   virtual ~Env() = default;
 
   virtual std::unique_ptr<ReadableFile> open_readable(const std::string& path) = 0;
+  // Reads the whole file into `out`, whose memory is reused. The default goes by open_readable().
+  virtual void read_into(const std::string& path, std::vector<std::byte>& out);
   // Creates or truncates.
   virtual std::unique_ptr<WritableFile> open_writable(const std::string& path) = 0;
   // Creates, or continues at the end of an existing file.

@@ -50,6 +50,7 @@ struct LoaderOptions {
   OnError on_error = OnError::kFail;
   PixelType type = PixelType::kFloat32;
   bool names = false;  // batches carry the names of their samples
+  DecodeMode decode = DecodeMode::kExact;
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);

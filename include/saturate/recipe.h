@@ -16,7 +16,7 @@ namespace saturate {
 
 class Env;
 
-enum class DecodeMode { kExact };
+enum class DecodeMode { kExact, kFast };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };

@@ -3,14 +3,10 @@
 #include <ATen/Version.h>
 #include <ATen/native/DispatchStub.h>
 #include <fmt/format.h>
-#include <sys/utsname.h>
 #include <torch/version.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "app/command.h"
-#include "saturate/thread_pool.h"
+#include "app/host.h"
 #include "saturate/train_step.h"
 #include "saturate/version.h"
 
@@ -21,23 +17,13 @@ void row(const char* name, const std::string& value) {
   fmt::print("{:<14}{}\n", name, value);
 }
 
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line))
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  return "n/a";
-}
-
 std::string gpus() {
   if (!at::hasCUDA()) return "n/a (no NVIDIA driver, or a CPU set of LibTorch)";
   return fmt::format("{}", at::detail::getCUDAHooks().deviceCount());
 }
 
 int print_env() {
-  utsname system;
-  uname(&system);
-  const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
+  const Host host = this_host();
   row("saturate", kVersion);
   row("libtorch", TORCH_VERSION);
   row("compiler", "g++ " __VERSION__);
@@ -46,12 +32,13 @@ int print_env() {
 #else
   row("build", "debug: figures measured with it mean nothing");
 #endif
-  row("system", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
-  row("cpu", cpu_name());
-  row("cores", fmt::format("{}", available_cores()));
+  row("commit", build_commit());
+  row("system", host.system);
+  row("cpu", host.cpu);
+  row("cores", fmt::format("{}", host.cores));
   row("simd", at::get_cpu_capability());
   row("bf16 on cpu", cpu_has_bf16() ? "native" : "emulated, slower than fp32");
-  row("memory", fmt::format("{:.1f} GiB", memory / (1 << 30)));
+  row("memory", fmt::format("{:.1f} GiB", double(host.memory_bytes) / (1 << 30)));
   row("gpus", gpus());
   return 0;
 }

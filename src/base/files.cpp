@@ -14,10 +14,15 @@ std::string parent_of(const std::string& path) {
 
 }  // namespace
 
+void Env::read_into(const std::string& path, std::vector<std::byte>& out) {
+  const auto file = open_readable(path);
+  out.resize(file->size());
+  file->read_at(0, out);
+}
+
 std::vector<std::byte> read_file(Env& env, const std::string& path) {
-  const auto file = env.open_readable(path);
-  std::vector<std::byte> bytes(file->size());
-  file->read_at(0, bytes);
+  std::vector<std::byte> bytes;
+  env.read_into(path, bytes);
   return bytes;
 }
 

@@ -57,22 +57,26 @@ class FileDescriptor {
   int fd_;
 };
 
+void read_fully(int fd, uint64_t offset, std::span<std::byte> out, const std::string& path) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd, out.data(), out.size(), off_t(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_system(ErrorKind::kData, "read", path);
+    if (got == 0)
+      fail(ErrorKind::kData, "file ends before byte " + std::to_string(offset + out.size()), path,
+           "It is truncated or was changed while in use: fetch it again");
+    offset += uint64_t(got);
+    out = out.subspan(size_t(got));
+  }
+}
+
 class PosixReadableFile : public ReadableFile {
  public:
   PosixReadableFile(int fd, uint64_t size, std::string path)
       : fd_(fd), size_(size), path_(std::move(path)) {}
   uint64_t size() const override { return size_; }
   void read_at(uint64_t offset, std::span<std::byte> out) const override {
-    while (!out.empty()) {
-      const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), off_t(offset));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail_system(ErrorKind::kData, "read", path_);
-      if (got == 0)
-        fail(ErrorKind::kData, "file ends before byte " + std::to_string(offset + out.size()),
-             path_, "It is truncated or was changed while in use: fetch it again");
-      offset += uint64_t(got);
-      out = out.subspan(size_t(got));
-    }
+    read_fully(fd_.get(), offset, out, path_);
   }
 
  private:
@@ -117,10 +121,14 @@ class PosixEnv : public Env {
  public:
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override {
     FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    struct stat info;
-    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_system(ErrorKind::kData, "open", path);
-    if (S_ISDIR(info.st_mode)) fail_system(ErrorKind::kData, "open", path, EISDIR);
-    return std::make_unique<PosixReadableFile>(fd.release(), uint64_t(info.st_size), path);
+    const uint64_t size = size_of(fd, path);
+    return std::make_unique<PosixReadableFile>(fd.release(), size, path);
+  }
+  // Allocates nothing itself.
+  void read_into(const std::string& path, std::vector<std::byte>& out) override {
+    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    out.resize(size_of(fd, path));
+    read_fully(fd.get(), 0, out, path);
   }
   std::unique_ptr<WritableFile> open_writable(const std::string& path) override {
     return open_for_writing(path, O_TRUNC);
@@ -163,6 +171,13 @@ class PosixEnv : public Env {
   }
 
  private:
+  // Of an open file; fails where it could not be opened.
+  static uint64_t size_of(const FileDescriptor& fd, const std::string& path) {
+    struct stat info;
+    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_system(ErrorKind::kData, "open", path);
+    if (S_ISDIR(info.st_mode)) fail_system(ErrorKind::kData, "open", path, EISDIR);
+    return uint64_t(info.st_size);
+  }
   static std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int flag) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flag, 0644);
     if (fd < 0) fail_system(ErrorKind::kRun, "create", path);

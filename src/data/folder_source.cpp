@@ -34,9 +34,7 @@ class FolderSource : public Dataset {
     out.name.assign(root_).append("/").append(entry.folder).append("/").append(entry.name);
     out.label = entry.label;
     out.encoding = SampleEncoding::kEncoded;
-    const auto file = env_.open_readable(out.name);
-    out.bytes.resize(file->size());
-    file->read_at(0, out.bytes);
+    env_.read_into(out.name, out.bytes);
   }
 
  private:

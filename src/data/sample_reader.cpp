@@ -15,18 +15,37 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
 int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out) {
   sample_.name.clear();
   dataset_.read(index, sample_);
-  decode_sample(decoder_, sample_, image_);
+  // A shifted image is resized first and cut then, which only the exact path does.
+  const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
+                    sample_.encoding == SampleEncoding::kEncoded;
+  if (!fast || !read_fast(epoch, index, out)) read_exact(epoch, index, out);
+  return sample_.label;
+}
+
+SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int width,
+                                        int height) const {
+  if (!options_.train) return eval_transform(augment_, width, height);
   RandomStream random(options_.seed, epoch, index, RandomUse::kAugment);
-  const SampleTransform transform =
-      options_.train ? draw_transform(augment_, random, image_.width, image_.height)
-                     : eval_transform(augment_, image_.width, image_.height);
+  return draw_transform(augment_, random, width, height);
+}
+
+bool SampleReader::read_fast(uint32_t epoch, uint32_t index, std::byte* out) {
+  const auto info = fast_.open(sample_.bytes, sample_.name);
+  if (!info) return false;
+  const Normalize* normalize = options_.type == PixelType::kFloat32 ? &normalize_ : nullptr;
+  return fast_.read(sample_.name, transform(epoch, index, info->width, info->height), augment_.size,
+                    normalize, out);
+}
+
+void SampleReader::read_exact(uint32_t epoch, uint32_t index, std::byte* out) {
+  decode_sample(decoder_, sample_, image_);
+  const SampleTransform drawn = transform(epoch, index, image_.width, image_.height);
   if (options_.type == PixelType::kUint8) {
-    apply_transform(augment_, transform, image_, resizer_, reinterpret_cast<uint8_t*>(out));
+    apply_transform(augment_, drawn, image_, resizer_, reinterpret_cast<uint8_t*>(out));
   } else {
-    apply_transform(augment_, transform, image_, resizer_, scratch_.data());
+    apply_transform(augment_, drawn, image_, resizer_, scratch_.data());
     normalize_pixels(normalize_, scratch_, reinterpret_cast<float*>(out));
   }
-  return sample_.label;
 }
 
 }  // namespace saturate

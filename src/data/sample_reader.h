@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "image/fast_decoder.h"
 #include "saturate/augment.h"
 #include "saturate/dataset.h"
 #include "saturate/image.h"
@@ -24,10 +25,17 @@ class SampleReader {
   const std::string& name() const { return sample_.name; }
 
  private:
+  // What happens to the pixels of a sample of that size.
+  SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height) const;
+  // Both make `out` of sample_. False where only the exact path can.
+  bool read_fast(uint32_t epoch, uint32_t index, std::byte* out);
+  void read_exact(uint32_t epoch, uint32_t index, std::byte* out);
+
   const Dataset& dataset_;
   const LoaderOptions& options_;
   const AugmentOptions& augment_;
   const Normalize normalize_;
+  FastDecoder fast_;
   Decoder decoder_;
   Resizer resizer_;
   Sample sample_;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "image/fast_kernels.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -162,20 +163,7 @@ Normalize make_normalize(const AugmentOptions& options) {
 }
 
 void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out) {
-  // The three factors repeated over eight pixels, so that the compiler sees plain arrays.
-  constexpr size_t kBlock = 24;
-  float scale[kBlock], shift[kBlock];
-  for (size_t i = 0; i < kBlock; ++i) {
-    scale[i] = normalize.scale[i % 3];
-    shift[i] = normalize.shift[i % 3];
-  }
-  size_t at = 0;
-  for (; at + kBlock <= in.size(); at += kBlock) {
-    for (size_t i = 0; i < kBlock; ++i)
-      out[at + i] = normalize_value(in[at + i], scale[i], shift[i]);
-  }
-  for (; at < in.size(); ++at)
-    out[at] = normalize_value(in[at], normalize.scale[at % 3], normalize.shift[at % 3]);
+  fast_kernels().normalize(normalize, in.data(), in.size(), out);
 }
 
 }  // namespace saturate

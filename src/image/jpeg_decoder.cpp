@@ -60,13 +60,6 @@ void JpegDecoder::on_progress(j_common_ptr info) {
   on_error(info);
 }
 
-template <class Body>
-bool JpegDecoder::guarded(const Body& body) {
-  if (setjmp(errors_.jump) != 0) return false;
-  body();
-  return true;
-}
-
 JpegDecoder::JpegDecoder() {
   info_.err = jpeg_std_error(&errors_.base);
   errors_.base.error_exit = on_error;

@@ -7,13 +7,35 @@
 #include <string>
 #include <vector>
 
+#include "image/baseline_scan.h"
 #include "image/codec.h"
 #include "image/libjpeg.h"
+#include "saturate/augment.h"
 
 namespace saturate {
 
-// One libjpeg decompressor, reused for every image. open() then read(), or open() alone; `bytes`
-// must live until then. Not movable: libjpeg keeps pointers into it.
+// The planes of an image as libjpeg stores them, Y alone or Y, Cb, Cr, each at its own resolution
+// and perhaps reduced, cut to the columns and rows that a crop needs.
+struct JpegPlanes {
+  struct Plane {
+    int num = 1, den = 1;       // samples for each pixel of the image: num / den across
+    int vnum = 1, vden = 1;     // and down
+    int width = 0, height = 0;  // samples of the whole plane
+    int first_column = 0,
+        columns = 0;    // decoded: the samples [first_column, first_column + columns)
+    int band_rows = 0;  // rows in one band
+    // A pixel across (down) is half a sample, and read() would double the plane.
+    bool doubled = false, vdoubled = false;
+  };
+  int count = 0;  // 1 or 3
+  Plane plane[3];
+  int band_pixels = 0;               // pixels of the image that a band is high
+  int first_band = 0, end_band = 0;  // bands that the crop needs
+};
+
+// One libjpeg decompressor, reused for every image. open() then read(), or open(), begin_planes()
+// and read_band() for each band, or open() alone; `bytes` must live until then. Not movable:
+// libjpeg keeps pointers into it.
 class JpegDecoder {
  public:
   JpegDecoder();
@@ -24,6 +46,21 @@ class JpegDecoder {
   CodecHeader open(std::span<const std::byte> bytes, const std::string& where);
   // Pixels as stored, before orientation. Returns the orientation.
   int read(const std::string& where, Image& out);
+
+  // Whether the open image is of the plain kinds whose planes can be read: 8-bit, Huffman-coded,
+  // grey or YCbCr with 4:4:4, 4:2:2 or 4:2:0 sampling, upright.
+  bool has_planes() const;
+  // Prepares to read the planes below `crop`, each side of them `scale` / 8 of its full size.
+  // `scale`: 1, 2, 4 or 8.
+  JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale);
+  // Reads the next band: band_rows rows of each plane to rows[plane][i], which hold `columns`
+  // samples. Bands before first_band are passed over by the first call. False where only read() can
+  // tell what is wrong with the data.
+  bool read_band(const std::string& where, uint8_t* const* const rows[3]);
+  // After the last band needed: fails where the data stops before the end of the image, as read()
+  // would. What lies between is not decoded, so other damage there is not seen.
+  void check_end(const std::string& where) const;
+
   // Frees what an image took, also after a failure.
   void close();
 
@@ -41,6 +78,7 @@ class JpegDecoder {
   bool guarded(const Body& body);
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
+  void limit_columns(JpegPlanes& planes, const Box& crop);
   void read_rgb(Image& out);
   void read_cmyk(Image& out);
 
@@ -49,6 +87,16 @@ class JpegDecoder {
   jpeg_progress_mgr progress_{};
   std::vector<uint8_t> cmyk_row_;  // [width, 4]
   int orientation_ = 1;
+  BaselineScan scan_;
+  bool in_scan_ = false;  // scan_ reads the planes
+  int bands_to_skip_ = 0;
 };
+
+template <class Body>
+bool JpegDecoder::guarded(const Body& body) {
+  if (setjmp(errors_.jump) != 0) return false;
+  body();
+  return true;
+}
 
 }  // namespace saturate

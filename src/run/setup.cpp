@@ -86,6 +86,7 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.shuffle = recipe.data.shuffle;
   options.drop_last = recipe.train.drop_last;
   options.on_error = recipe.data.on_error;
+  options.decode = recipe.data.decode;
   options.seed = recipe.seed;
   return options;
 }

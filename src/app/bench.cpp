@@ -1,0 +1,146 @@
+// saturate bench: figures of one part at a time.
+#include <fmt/format.h>
+
+#include <ctime>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "saturate/error.h"
+#include "saturate/loader.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+struct LoaderArguments {
+  std::string input, json;
+  std::vector<std::string> overrides;
+  std::vector<int> threads;
+  int repeats = 7;
+  double seconds = 0.5;
+};
+
+// A recipe, or ImageNet's usual augmentation for a source.
+Recipe recipe_of(Env& env, const LoaderArguments& arguments) {
+  if (arguments.input.ends_with(".toml"))
+    return load_recipe(env, arguments.input, arguments.overrides);
+  std::vector<std::string> settings = {"data.source=" + arguments.input, "augment.size=224",
+                                       "augment.crop=random_resized"};
+  settings.insert(settings.end(), arguments.overrides.begin(), arguments.overrides.end());
+  return parse_recipe("", "bench loader", settings);
+}
+
+// One loader, kept warm: its threads wait between repetitions.
+struct Variant {
+  std::unique_ptr<Loader> loader;
+  BenchRow row;
+  std::vector<double> cpu_ms;  // of all threads, for each image; as many as row.values
+  uint32_t epoch = 0;
+
+  // Images per second over whole epochs that last `seconds` at least.
+  void measure(Env& env, double seconds) {
+    const int64_t start = env.now_ns();
+    const std::clock_t cpu_start = std::clock();
+    size_t images = 0;
+    double passed = 0;
+    while (passed < seconds) {
+      loader->start_epoch(epoch++);
+      for (Batch batch; loader->next(batch);) images += batch.count();
+      passed = double(env.now_ns() - start) * 1e-9;
+    }
+    row.values.push_back(double(images) / passed);
+    cpu_ms.push_back(1e3 * double(std::clock() - cpu_start) / CLOCKS_PER_SEC / double(images));
+  }
+};
+
+std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
+                                   const std::vector<int>& threads) {
+  std::vector<Variant> variants;
+  for (const int count : threads) {
+    for (const auto& [decode, decode_name] :
+         {std::pair{DecodeMode::kExact, "exact"}, {DecodeMode::kFast, "fast"}}) {
+      for (const auto& [type, type_name] :
+           {std::pair{PixelType::kUint8, "uint8"}, {PixelType::kFloat32, "fp32"}}) {
+        LoaderOptions options;
+        options.batch = size_t(recipe.train.batch);
+        options.threads = count;
+        options.prefetch = recipe.data.prefetch;
+        options.on_error = recipe.data.on_error;
+        options.seed = recipe.seed;
+        options.type = type;
+        options.decode = decode;
+        Variant variant;
+        variant.loader = std::make_unique<Loader>(data, options, recipe.augment);
+        variant.row = {fmt::format("{} {} threads={}", decode_name, type_name, count),
+                       "images/s",
+                       {},
+                       {{"decode", decode_name}, {"type", type_name}, {"threads", count}}};
+        variants.push_back(std::move(variant));
+      }
+    }
+  }
+  return variants;
+}
+
+int bench_loader(const LoaderArguments& arguments) {
+  require_release_build();
+  Env& env = Env::posix();
+  const Recipe recipe = recipe_of(env, arguments);
+  const auto data = open_dataset(env, recipe.data.source);
+  std::vector<int> threads = arguments.threads;
+  if (threads.empty())
+    threads = {recipe.data.threads > 0 ? recipe.data.threads : available_cores()};
+  std::vector<Variant> variants = make_variants(*data, recipe, threads);
+  // One epoch each fills caches and buffers; then the variants take turns, so that a machine that
+  // slows down slows all of them.
+  for (Variant& variant : variants) variant.measure(env, 0);
+  for (Variant& variant : variants) {
+    variant.row.values.clear();
+    variant.cpu_ms.clear();
+  }
+  for (int i = 0; i < arguments.repeats; ++i)
+    for (Variant& variant : variants) variant.measure(env, arguments.seconds);
+  BenchReport report{"loader", {}};
+  for (Variant& variant : variants) {
+    variant.row.keys["cpu_ms_per_image"] = median_of(variant.cpu_ms);
+    report.rows.push_back(std::move(variant.row));
+  }
+  print_report(report);
+  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  return 0;
+}
+
+void add_loader(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<LoaderArguments>();
+  CLI::App* command = bench.add_subcommand(
+      "loader", "Images per second of the loader: exact and fast decoding, uint8 and fp32");
+  command
+      ->add_option("INPUT", arguments->input,
+                   "A recipe, or a source, to which 224 pixels and random_resized are then applied")
+      ->required();
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--threads", arguments->threads, "As 1,2; default: one per available core")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--repeats", arguments->repeats, "Measurements of each variant")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--seconds", arguments->seconds, "Least length of one measurement")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  command->callback([arguments, &exit_code] { exit_code = bench_loader(*arguments); });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure one part at a time");
+  bench->require_subcommand(1);
+  add_loader(*bench, exit_code);
+}
+
+}  // namespace saturate

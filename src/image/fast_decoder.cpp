@@ -1,0 +1,163 @@
+#include "image/fast_decoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+namespace saturate {
+namespace {
+
+// After a reduction the crop is still at least this many times as large as the output. libjpeg's
+// reduction is sharper than the triangle filter: the rest of the resize has to hide that. At 1 the
+// worst photograph is 27 dB from exact, at 2 it is 37 dB.
+constexpr int kKeptAfterReduction = 2;
+
+// Eighths of the full size to decode at.
+int choose_scale(const Box& crop, int size) {
+  int scale = 8;
+  while (scale > 1 &&
+         std::min(crop.width, crop.height) * (scale / 2) >= 8 * kKeptAfterReduction * size)
+    scale /= 2;
+  return scale;
+}
+
+void grow(std::vector<uint8_t>& buffer, size_t bytes) {
+  if (buffer.size() < bytes) buffer.resize(bytes);
+}
+
+}  // namespace
+
+FastDecoder::FastDecoder(int64_t max_pixels, const FastKernels& kernels)
+    : kernels_(kernels), max_pixels_(max_pixels), taps_(kFastMaxTaps) {}
+
+std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
+                                           const std::string& where) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (!text.starts_with("\xff\xd8\xff")) return std::nullopt;
+  const CodecHeader header = jpeg_.open(bytes, where);
+  if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
+    return std::nullopt;
+  width_ = header.width;
+  height_ = header.height;
+  return ImageInfo{ImageFormat::kJpeg, header.width, header.height, header.components};
+}
+
+bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
+                             int size, Resize& resize) {
+  const Box& crop = transform.crop;
+  const FastAxisSpec across{crop.x,    crop.width,  size,          plane.num,
+                            plane.den, plane.width, plane.doubled, transform.flip};
+  const FastAxisSpec down{crop.y,     crop.height,  size,           plane.vnum,
+                          plane.vden, plane.height, plane.vdoubled, false};
+  if (!axis_maker_.make(across, resize.across) || !axis_maker_.make(down, resize.down))
+    return false;
+  make_fast_gather(resize.across, resize.across.low, resize.gather);
+  return true;
+}
+
+// Every row must wait for `bands_for_`; the ring holds what is decoded by then and still needed.
+void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
+  bands_for_.assign(size_t(size), 0);
+  int bands = 0;
+  int kept[3] = {0, 0, 0};
+  for (int y = 0; y < size; ++y) {
+    for (int c = 0; c < planes.count; ++c) {
+      const FastAxis& down = resize_of(c).down;
+      const int rows = planes.plane[c].band_rows, end = down.first[size_t(y)] + down.taps;
+      bands = std::max(bands, (end + rows - 1) / rows);
+    }
+    bands = std::min(bands, planes.end_band);
+    bands_for_[size_t(y)] = bands;
+    for (int c = 0; c < planes.count; ++c)
+      kept[c] =
+          std::max(kept[c], bands * planes.plane[c].band_rows - resize_of(c).down.first[size_t(y)]);
+  }
+  for (int c = 0; c < planes.count; ++c) {
+    Ring& ring = ring_[c];
+    ring.pitch = size_t(planes.plane[c].columns) + kFastSlack;
+    ring.slots = std::bit_ceil(size_t(std::max(kept[c], planes.plane[c].band_rows)));
+    grow(ring.samples, ring.pitch * ring.slots);
+  }
+}
+
+bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform, int size) {
+  const JpegPlanes::Plane &luma = planes.plane[0], &chroma = planes.plane[1];
+  chroma_differs_ = planes.count == 3 && (luma.num * chroma.den != chroma.num * luma.den ||
+                                          luma.vnum * chroma.vden != chroma.vnum * luma.vden);
+  if (!plan_plane(luma, transform, size, resize_[0])) return false;
+  if (chroma_differs_ && !plan_plane(chroma, transform, size, resize_[1])) return false;
+  plan_rings(planes, size);
+  size_t widest = 0;
+  for (int c = 0; c < planes.count; ++c) widest = std::max(widest, size_t(planes.plane[c].columns));
+  grow(blended_, widest + kFastSlack);
+  for (auto& channel : channel_) {
+    grow(channel, size_t(size) + kFastSlack);
+    // Stays so where the image is grey.
+    if (planes.count == 1) std::fill(channel.begin(), channel.end(), uint8_t{128});
+  }
+  grow(rgb_, (size_t(size) + kFastSlack) * 3);
+  return true;
+}
+
+bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
+                       const Normalize* normalize, std::byte* out) {
+  struct Session {
+    JpegDecoder& jpeg;
+    ~Session() { jpeg.close(); }
+  } const session{jpeg_};
+  const JpegPlanes planes =
+      jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size));
+  if (!plan(planes, transform, size)) return false;
+  if (!stream(where, planes, size, normalize, out)) return false;
+  jpeg_.check_end(where);
+  return true;
+}
+
+bool FastDecoder::read_band(const std::string& where, const JpegPlanes& planes, int band) {
+  constexpr int kMaxRows = 16;
+  uint8_t* rows[3][kMaxRows] = {};
+  for (int c = 0; c < planes.count; ++c) {
+    const int count = planes.plane[c].band_rows;
+    for (int i = 0; i < count; ++i) rows[c][i] = ring_[c].row(band * count + i);
+  }
+  uint8_t* const* const pointers[3] = {rows[0], rows[1], rows[2]};
+  return jpeg_.read_band(where, pointers);
+}
+
+void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
+  const Resize& resize = resize_of(c);
+  const FastAxis &across = resize.across, &down = resize.down;
+  const int offset = across.low - planes.plane[c].first_column;
+  const int first = down.first[size_t(y)];
+  const uint8_t* row = ring_[c].row(first) + offset;
+  if (down.taps > 1) {
+    for (int k = 0; k < down.taps; ++k) taps_[size_t(k)] = ring_[c].row(first + k) + offset;
+    kernels_.blend_rows(taps_.data(), down.weight.data() + size_t(y) * size_t(down.taps), down.taps,
+                        across.high - across.low, blended_.data());
+    row = blended_.data();
+  }
+  kernels_.gather_row(resize.gather, row, channel_[c].data());
+}
+
+bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int size,
+                         const Normalize* normalize, std::byte* out) {
+  const size_t row_values = size_t(size) * 3;
+  int band = planes.first_band;
+  for (int y = 0; y < size; ++y) {
+    for (; band < bands_for_[size_t(y)]; ++band)
+      if (!read_band(where, planes, band)) return false;
+    for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
+    kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size,
+                        rgb_.data());
+    if (normalize != nullptr) {
+      auto* values = reinterpret_cast<float*>(out) + size_t(y) * row_values;
+      kernels_.normalize(*normalize, rgb_.data(), row_values, values);
+    } else {
+      std::memcpy(out + size_t(y) * row_values, rgb_.data(), row_values);
+    }
+  }
+  return true;
+}
+
+}  // namespace saturate

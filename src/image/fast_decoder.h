@@ -1,0 +1,76 @@
+// data.decode = "fast": JPEG bytes to the pixels of a sample in one stream of rows.
+//
+// Only the columns and rows below the crop are transformed, at a reduced size where the crop is
+// much larger than the output; each component is resized at its own resolution; colour conversion,
+// flip and normalisation happen once, at the output's size. The last rows decoded and one output
+// row are all that is in memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "image/fast_axis.h"
+#include "image/fast_kernels.h"
+#include "image/jpeg_decoder.h"
+#include "saturate/augment.h"
+#include "saturate/image.h"
+
+namespace saturate {
+
+// Keeps codec state and buffers between images. Not for concurrent use: one per thread.
+class FastDecoder {
+ public:
+  explicit FastDecoder(int64_t max_pixels = Decoder::kDefaultMaxPixels,
+                       const FastKernels& kernels = fast_kernels());
+
+  // Reads the header; `bytes` must live until read(). Nothing where Decoder has to decode it: no
+  // JPEG, or of a rarer kind. Errors as of Decoder::decode().
+  std::optional<ImageInfo> open(std::span<const std::byte> bytes, const std::string& where);
+
+  // Decodes the open image: cuts `transform.crop`, resizes it to size x size, flips. Writes
+  // [size, size, 3] uint8 to `out`, or floats where `normalize` is not null. False, and `out`
+  // unspecified, where Decoder has to decode it. REQUIRES: open() gave something; no shift.
+  bool read(const std::string& where, const SampleTransform& transform, int size,
+            const Normalize* normalize, std::byte* out);
+
+ private:
+  // The last rows of one plane: row r lies at slot r % slots.
+  struct Ring {
+    std::vector<uint8_t> samples;
+    size_t pitch = 0, slots = 0;  // slots: a power of two
+    uint8_t* row(int r) { return samples.data() + (size_t(r) & (slots - 1)) * pitch; }
+  };
+  // How one plane becomes one channel of the output.
+  struct Resize {
+    FastAxis across, down;
+    FastGather gather;
+  };
+
+  bool plan(const JpegPlanes& planes, const SampleTransform& transform, int size);
+  bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform, int size,
+                  Resize& resize);
+  void plan_rings(const JpegPlanes& planes, int size);
+  bool stream(const std::string& where, const JpegPlanes& planes, int size,
+              const Normalize* normalize, std::byte* out);
+  bool read_band(const std::string& where, const JpegPlanes& planes, int band);
+  void resize_row(const JpegPlanes& planes, int c, int y);
+  Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }
+
+  const FastKernels kernels_;
+  const int64_t max_pixels_;
+  JpegDecoder jpeg_;
+  int width_ = 0, height_ = 0;
+  FastAxisMaker axis_maker_;
+  Resize resize_[2];  // luma, chroma
+  bool chroma_differs_ = false;
+  Ring ring_[3];
+  std::vector<int> bands_for_;  // [size], bands decoded before an output row can be made
+  std::vector<const uint8_t*> taps_;
+  std::vector<uint8_t> blended_, channel_[3], rgb_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,59 @@
+// The inner loops of the fast path, each in a plain version and one for AVX2, AVX-512 and whatever
+// else Highway finds; all give the same bits.
+//
+// Weights are 16-bit fractions, a weight of 1 being 65535. A sample p weighs floor(p * 256 * w /
+// 65536): the sum, in 1/256 levels, starts at half a level plus half of what the taps lose by
+// flooring, so that one colour stays that colour. Sums stay below 2^16 up to kFastMaxTaps taps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "image/fast_axis.h"
+#include "saturate/pixel.h"
+
+namespace saturate {
+
+// Every row that the kernels touch is readable and writable this many bytes beyond its end.
+constexpr size_t kFastSlack = 64;
+
+inline int fast_bias(int taps) {
+  return 128 + taps / 2;
+}
+
+// A FastAxis arranged for SIMD. Outputs come in groups of eight, groups in packs of four. The eight
+// samples at tap k of a group lie in `windows` windows of 16 bytes: window w begins at byte base +
+// k of the row and holds the outputs whose entry in `lane` is below 16, as that entry. A lane is a
+// 16-bit value whose high byte is the sample, so the entries at even places are 0x80, for zero.
+struct FastGather {
+  int packs = 0, taps = 0, windows = 0;
+  std::vector<int32_t> base;     // [packs][windows][4]
+  std::vector<uint8_t> lane;     // [packs][windows][4][16]
+  std::vector<uint16_t> weight;  // [packs][taps][4][8]
+};
+constexpr int kFastPack = 32;  // outputs
+
+// `origin`: the sample that a row begins with. REQUIRES: origin <= axis.low.
+void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather);
+
+struct FastKernels {
+  const char* name;
+  // out[x] = sum over k < taps of rows[k][x] * weight[k], x in [0, n).
+  void (*blend_rows)(const uint8_t* const* rows, const uint16_t* weight, int taps, int n,
+                     uint8_t* out);
+  // out[i] = sum over taps, i in [0, gather.packs * kFastPack).
+  void (*gather_row)(const FastGather& gather, const uint8_t* row, uint8_t* out);
+  // n pixels, as libjpeg converts them, interleaved.
+  void (*ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* out);
+  // n values of interleaved pixels, the first a red one: normalize_value().
+  void (*normalize)(const Normalize& normalize, const uint8_t* in, size_t n, float* out);
+};
+
+// The best that this CPU can run.
+const FastKernels& fast_kernels();
+const FastKernels& plain_fast_kernels();
+// Every version that this CPU can run, for tests; the plain one first.
+std::vector<FastKernels> all_fast_kernels();
+
+}  // namespace saturate

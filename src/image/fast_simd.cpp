@@ -1,0 +1,200 @@
+// The kernels in Highway, compiled once for each instruction set (foreach_target.h includes this
+// file again and again) and chosen at run time. Compiled with -ffp-contract=off: a fused multiply
+// and add would round otherwise than the plain version.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "image/fast_simd.cpp"
+// SSSE3 and SSE4 would serve CPUs from before 2013: they get the plain version. What AVX3_DL adds
+// to AVX-512 is of no use here.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "image/fast_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace saturate {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+FastKernels kernels() {
+  return plain_fast_kernels();
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+using Bytes = hn::ScalableTag<uint8_t>;
+using Words = hn::ScalableTag<uint16_t>;
+
+// Samples at even and odd places are kept apart, each in the high byte of a word.
+void blend_rows(const uint8_t* const* rows, const uint16_t* weight, int taps, int n, uint8_t* out) {
+  const Bytes bytes;
+  const Words words;
+  const auto high = hn::Set(words, 0xff00);
+  const auto bias = hn::Set(words, static_cast<uint16_t>(fast_bias(taps)));
+  for (size_t x = 0; x < size_t(n); x += hn::Lanes(bytes)) {
+    auto even = bias, odd = bias;
+    for (int k = 0; k < taps; ++k) {
+      const auto samples = hn::BitCast(words, hn::LoadU(bytes, rows[k] + x));
+      const auto w = hn::Set(words, weight[k]);
+      even = hn::Add(even, hn::MulHigh(hn::ShiftLeft<8>(samples), w));
+      odd = hn::Add(odd, hn::MulHigh(hn::And(samples, high), w));
+    }
+    const auto levels = hn::Or(hn::ShiftRight<8>(even), hn::And(odd, high));
+    hn::StoreU(hn::BitCast(bytes, levels), bytes, out + x);
+  }
+}
+
+// One 16-byte window for each 128-bit block of D.
+template <class D>
+HWY_INLINE hn::Vec<D> load_windows(D d, const uint8_t* row, const int32_t* base) {
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    return hn::LoadU(d, row + base[0]);
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, load_windows(half, row, base + hn::MaxLanes(half) / 16),
+                       load_windows(half, row, base));
+  }
+}
+
+// The groups of a pack from `group` on, as many as a vector has blocks.
+template <int kWindows>
+HWY_INLINE void gather_groups(const FastGather& gather, const uint8_t* row, size_t pack,
+                              size_t group, uint8_t* out) {
+  const Bytes bytes;
+  const Words words;
+  const size_t slot = pack * kWindows * 4 + group;
+  const int32_t* base = gather.base.data() + slot;
+  const uint8_t* lane = gather.lane.data() + slot * 16;
+  const uint16_t* weight = gather.weight.data() + (pack * size_t(gather.taps) * 4 + group) * 8;
+  auto sum = hn::Set(words, static_cast<uint16_t>(fast_bias(gather.taps)));
+  for (int k = 0; k < gather.taps; ++k, weight += kFastPack) {
+    auto samples = hn::Zero(bytes);
+    for (int w = 0; w < kWindows; ++w)
+      samples = hn::Or(samples, hn::TableLookupBytesOr0(load_windows(bytes, row + k, base + w * 4),
+                                                        hn::LoadU(bytes, lane + w * 64)));
+    sum = hn::Add(sum, hn::MulHigh(hn::BitCast(words, samples), hn::LoadU(words, weight)));
+  }
+  const hn::Rebind<int16_t, Words> signed_words;
+  const hn::Rebind<uint8_t, Words> half;
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(signed_words, hn::ShiftRight<8>(sum))), half, out);
+}
+
+template <int kWindows>
+HWY_INLINE void gather_packs(const FastGather& gather, const uint8_t* row, uint8_t* out) {
+  const size_t groups = hn::Lanes(Bytes()) / 16;
+  for (size_t pack = 0; pack < size_t(gather.packs); ++pack)
+    for (size_t group = 0; group < 4; group += groups, out += groups * 8)
+      gather_groups<kWindows>(gather, row, pack, group, out);
+}
+
+void gather_row(const FastGather& gather, const uint8_t* row, uint8_t* out) {
+  switch (gather.windows) {
+    case 1:
+      return gather_packs<1>(gather, row, out);
+    case 2:
+      return gather_packs<2>(gather, row, out);
+    case 4:
+      return gather_packs<4>(gather, row, out);
+    default:
+      return gather_packs<8>(gather, row, out);
+  }
+}
+
+// As libjpeg-turbo's jdcolext: 1.402 is 1 + 0.402, 0.71414 is 1 - 0.28586, 1.772 is 2 - 0.228, so
+// that the factors fit 16 bits.
+void ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* out) {
+  const hn::ScalableTag<int16_t> words;
+  const hn::Repartition<int32_t, decltype(words)> wide;
+  const hn::Rebind<uint8_t, decltype(words)> bytes;
+  const auto centre = hn::Set(words, 128), one = hn::Set(words, 1);
+  const auto half = hn::Set(wide, 32768);
+  // -0.34414 for Cb, 0.28586 for Cr.
+  const auto to_green = hn::InterleaveLower(words, hn::Set(words, -22554), hn::Set(words, 18734));
+  const auto times = [&](auto value, int16_t factor) {
+    const auto twice = hn::MulHigh(hn::Add(value, value), hn::Set(words, factor));
+    return hn::ShiftRight<1>(hn::Add(twice, one));
+  };
+  const auto green_part = [&](auto pairs) {
+    auto unused = hn::Zero(wide);
+    return hn::ShiftRight<16>(hn::ReorderWidenMulAccumulate(wide, pairs, to_green, half, unused));
+  };
+  for (size_t x = 0; x < size_t(n); x += hn::Lanes(words), out += hn::Lanes(words) * 3) {
+    const auto luma = hn::PromoteTo(words, hn::LoadU(bytes, y + x));
+    const auto b = hn::Sub(hn::PromoteTo(words, hn::LoadU(bytes, cb + x)), centre);
+    const auto r = hn::Sub(hn::PromoteTo(words, hn::LoadU(bytes, cr + x)), centre);
+    const auto red = hn::Add(times(r, 26345), r);
+    const auto blue = hn::Add(hn::Add(times(b, -14942), b), b);
+    const auto green =
+        hn::Sub(hn::ReorderDemote2To(words, green_part(hn::InterleaveLower(words, b, r)),
+                                     green_part(hn::InterleaveUpper(words, b, r))),
+                r);
+    hn::StoreInterleaved3(hn::DemoteTo(bytes, hn::Add(luma, red)),
+                          hn::DemoteTo(bytes, hn::Add(luma, green)),
+                          hn::DemoteTo(bytes, hn::Add(luma, blue)), bytes, out);
+  }
+}
+
+void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, float* out) {
+  const hn::ScalableTag<float> floats;
+  const hn::Rebind<int32_t, decltype(floats)> integers;
+  const hn::Rebind<uint8_t, decltype(floats)> bytes;
+  constexpr size_t kLanes = hn::MaxLanes(floats);
+  // Three vectors make a whole number of pixels.
+  float scale[3 * kLanes], shift[3 * kLanes];
+  for (size_t i = 0; i < 3 * kLanes; ++i) {
+    scale[i] = normalize.scale[i % 3];
+    shift[i] = normalize.shift[i % 3];
+  }
+  const auto scale0 = hn::LoadU(floats, scale), scale1 = hn::LoadU(floats, scale + kLanes),
+             scale2 = hn::LoadU(floats, scale + 2 * kLanes);
+  const auto shift0 = hn::LoadU(floats, shift), shift1 = hn::LoadU(floats, shift + kLanes),
+             shift2 = hn::LoadU(floats, shift + 2 * kLanes);
+  const auto store = [&](size_t at, auto a, auto b) {
+    const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, hn::LoadU(bytes, in + at)));
+    hn::StoreU(hn::Add(hn::Mul(value, a), b), floats, out + at);
+  };
+  size_t at = 0;
+  for (; at + 3 * kLanes <= n; at += 3 * kLanes) {
+    store(at, scale0, shift0);
+    store(at + kLanes, scale1, shift1);
+    store(at + 2 * kLanes, scale2, shift2);
+  }
+  for (; at < n; ++at)
+    out[at] = normalize_value(in[at], normalize.scale[at % 3], normalize.shift[at % 3]);
+}
+
+FastKernels kernels() {
+  return {hwy::TargetName(HWY_TARGET), blend_rows, gather_row, ycc_to_rgb, normalize_values};
+}
+
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace saturate
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace saturate {
+
+HWY_EXPORT(kernels);
+
+const FastKernels& fast_kernels() {
+  static const FastKernels best = HWY_DYNAMIC_DISPATCH(kernels)();
+  return best;
+}
+
+std::vector<FastKernels> all_fast_kernels() {
+  std::vector<FastKernels> all{plain_fast_kernels()};
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    const FastKernels found = HWY_DYNAMIC_DISPATCH(kernels)();
+    if (found.blend_rows != plain_fast_kernels().blend_rows) all.push_back(found);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  return all;
+}
+
+}  // namespace saturate
+#endif

@@ -1,0 +1,341 @@
+// The fast path against the exact one: a full decode, then Resizer on the same crop.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "image/fast_decoder.h"
+#include "saturate/error.h"
+#include "tests/image_testing.h"
+#include "tests/jpeg_encoding.h"
+
+namespace saturate {
+namespace {
+
+using testing::encode_as;
+using testing::golden_input;
+using testing::JpegKind;
+using testing::test_picture;
+
+// Frozen. The first for photographs, the second for test_picture() too, whose one-pixel waves and
+// saturated edges are the worst there is.
+constexpr double kMedianPsnr = 48, kLeastPsnr = 36;
+constexpr double kMeanShift = 0.1, kWorstShift = 1.0;  // levels; of one channel, of one image
+
+const JpegKind kKinds[] = {
+    {"444"},
+    {"422", JCS_YCbCr, 2, 1},
+    {"420", JCS_YCbCr, 2, 2},
+    {"grey", JCS_GRAYSCALE},
+    {"progressive_444", JCS_YCbCr, 1, 1, true},
+    {"progressive_420", JCS_YCbCr, 2, 2, true},
+    {"restarts_420", JCS_YCbCr, 2, 2, false, 1},
+};
+
+struct Comparison {
+  double psnr = 0;
+  double shift[3] = {};  // mean difference of a channel
+};
+
+Comparison compare(const std::vector<uint8_t>& fast, const std::vector<uint8_t>& exact) {
+  Comparison result;
+  double squares = 0;
+  for (size_t i = 0; i < fast.size(); ++i) {
+    const double difference = double(fast[i]) - double(exact[i]);
+    squares += difference * difference;
+    result.shift[i % 3] += difference * 3 / double(fast.size());
+  }
+  result.psnr = squares == 0 ? 99 : 10 * std::log10(255 * 255 * double(fast.size()) / squares);
+  return result;
+}
+
+std::vector<uint8_t> exact_pixels(std::span<const std::byte> bytes,
+                                  const SampleTransform& transform, int size) {
+  Image image;
+  Decoder().decode(bytes, "x", image);
+  AugmentOptions options;
+  options.size = size;
+  Resizer resizer;
+  std::vector<uint8_t> out(size_t(size) * size_t(size) * 3);
+  apply_transform(options, transform, image, resizer, out.data());
+  return out;
+}
+
+std::vector<uint8_t> fast_pixels(FastDecoder& decoder, std::span<const std::byte> bytes,
+                                 const SampleTransform& transform, int size) {
+  std::vector<uint8_t> out(size_t(size) * size_t(size) * 3);
+  EXPECT_TRUE(decoder.open(bytes, "x").has_value());
+  EXPECT_TRUE(
+      decoder.read("x", transform, size, nullptr, reinterpret_cast<std::byte*>(out.data())));
+  return out;
+}
+
+// At every border and corner, inside, of one pixel, of one row, of one column, of everything.
+std::vector<Box> crops(int width, int height) {
+  const int w = width / 2, h = height / 2;
+  std::vector<Box> boxes = {{0, 0, width, height}, {0, h, width, 1}, {w, 0, 1, height}};
+  for (const int x : {0, w / 2 + 1, width - w})
+    for (const int y : {0, h / 2 + 1, height - h}) boxes.push_back({x, y, w, h});
+  for (const int x : {0, 7, 8, 15, 16, width - 1})
+    for (const int y : {0, 7, 8, 15, 16, height - 1})
+      if (x < width && y < height) boxes.push_back({x, y, 1, 1});
+  return boxes;
+}
+
+TEST(FastDecoder, IsNearExactForEverySamplingSizeAndCrop) {
+  FastDecoder decoder;
+  std::vector<double> all;
+  for (const JpegKind& kind : kKinds) {
+    for (const auto& [width, height] : {std::pair{97, 61}, {64, 48}, {33, 130}, {17, 16}}) {
+      const auto bytes = encode_as(test_picture(width, height), kind);
+      for (const Box& crop : crops(width, height)) {
+        for (const int size : {9, 32, 75}) {
+          const SampleTransform transform{crop, 0, 0, crop.x % 2 == 1};
+          const auto result = compare(fast_pixels(decoder, bytes, transform, size),
+                                      exact_pixels(bytes, transform, size));
+          EXPECT_GE(result.psnr, kLeastPsnr)
+              << kind.name << " " << width << "x" << height << " crop " << crop.x << "," << crop.y
+              << " " << crop.width << "x" << crop.height << " to " << size;
+          all.push_back(result.psnr);
+        }
+      }
+    }
+  }
+  std::sort(all.begin(), all.end());
+  EXPECT_GE(all[all.size() / 2], kMedianPsnr);
+}
+
+TEST(FastDecoder, EqualsExactWhereNothingIsResized) {
+  FastDecoder decoder;
+  for (const char* const name : {"444", "grey", "progressive_444"}) {
+    const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const JpegKind& k) {
+      return std::string_view(k.name) == name;
+    });
+    const auto bytes = encode_as(test_picture(97, 61), *kind);
+    for (const bool flip : {false, true}) {
+      const SampleTransform transform{{13, 5, 50, 50}, 0, 0, flip};
+      EXPECT_EQ(fast_pixels(decoder, bytes, transform, 50), exact_pixels(bytes, transform, 50))
+          << name;
+    }
+  }
+}
+
+// The same coefficients coded four ways: baseline scans are decoded here (image/baseline_scan.h),
+// progressive ones and those with restarts by libjpeg.
+TEST(FastDecoder, HowCoefficientsAreCodedMakesNoDifference) {
+  FastDecoder decoder;
+  Image noise = test_picture(211, 163);
+  RandomStream random(5, 0, 0, RandomUse::kSynthetic);
+  for (uint8_t& value : noise.pixels) value = uint8_t(value + random.below(120));
+  for (const Image& picture : {test_picture(211, 163), noise}) {
+    for (const int quality : {3, 75, 100}) {
+      for (JpegKind kind : {kKinds[0], kKinds[1], kKinds[2], kKinds[3]}) {
+        for (const int size : {11, 40, 97}) {
+          const SampleTransform transform{{33, 17, 160, 133}, 0, 0, true};
+          const auto baseline =
+              fast_pixels(decoder, encode_as(picture, kind, quality), transform, size);
+          JpegKind own = kind, restarts = kind, progressive = kind;
+          own.own_tables = progressive.progressive = true;
+          restarts.restart_rows = 1;
+          for (const JpegKind& other : {own, restarts, progressive})
+            EXPECT_EQ(fast_pixels(decoder, encode_as(picture, other, quality), transform, size),
+                      baseline)
+                << kind.name << " " << quality << " " << size;
+        }
+      }
+    }
+  }
+}
+
+TEST(FastDecoder, AFlipMirrorsThePixels) {
+  FastDecoder decoder;
+  const auto bytes = encode_as(test_picture(97, 61), kKinds[2]);
+  SampleTransform transform{{11, 3, 80, 50}, 0, 0, false};
+  const auto straight = fast_pixels(decoder, bytes, transform, 40);
+  transform.flip = true;
+  const auto mirrored = fast_pixels(decoder, bytes, transform, 40);
+  for (size_t y = 0; y < 40; ++y)
+    for (size_t x = 0; x < 40; ++x)
+      for (size_t c = 0; c < 3; ++c)
+        ASSERT_EQ(mirrored[(y * 40 + x) * 3 + c], straight[(y * 40 + 39 - x) * 3 + c]);
+}
+
+// Crops large enough for each reduced transform.
+TEST(FastDecoder, IsNearExactWhereItDecodesAtAReducedSize) {
+  FastDecoder decoder;
+  for (const JpegKind& kind : kKinds) {
+    const auto bytes = encode_as(test_picture(700, 523), kind);
+    for (const Box& crop : {Box{0, 0, 700, 523}, Box{99, 41, 333, 401}, Box{400, 223, 300, 300}}) {
+      for (const int size : {9, 18, 36, 72}) {
+        const SampleTransform transform{crop, 0, 0, true};
+        const auto result = compare(fast_pixels(decoder, bytes, transform, size),
+                                    exact_pixels(bytes, transform, size));
+        EXPECT_GE(result.psnr, kLeastPsnr) << kind.name << " " << crop.width << " to " << size;
+      }
+    }
+  }
+}
+
+TEST(FastDecoder, FloatsAreTheNormalisedLevels) {
+  const auto bytes = encode_as(test_picture(97, 61), kKinds[2]);
+  const Normalize normalize = make_normalize(AugmentOptions());
+  const SampleTransform transform{{11, 3, 80, 50}, 0, 0, false};
+  FastDecoder decoder;
+  const auto levels = fast_pixels(decoder, bytes, transform, 31);
+  std::vector<float> values(levels.size());
+  ASSERT_TRUE(decoder.open(bytes, "x"));
+  ASSERT_TRUE(
+      decoder.read("x", transform, 31, &normalize, reinterpret_cast<std::byte*>(values.data())));
+  for (size_t i = 0; i < levels.size(); ++i)
+    ASSERT_EQ(values[i],
+              normalize_value(levels[i], normalize.scale[i % 3], normalize.shift[i % 3]));
+}
+
+TEST(FastDecoder, EveryInstructionSetGivesTheSameImage) {
+  const auto bytes = encode_as(test_picture(300, 200), kKinds[2]);
+  const SampleTransform transform{{10, 20, 250, 171}, 0, 0, true};
+  FastDecoder plain(1 << 20, plain_fast_kernels());
+  const auto expected = fast_pixels(plain, bytes, transform, 112);
+  for (const FastKernels& kernels : all_fast_kernels()) {
+    FastDecoder decoder(1 << 20, kernels);
+    EXPECT_EQ(fast_pixels(decoder, bytes, transform, 112), expected) << kernels.name;
+  }
+}
+
+TEST(FastDecoder, LeavesRareKindsToTheExactPath) {
+  FastDecoder decoder(100 * 100);
+  for (const char* const name : {"cmyk.jpg", "ycck.jpg", "exif_6.jpg", "xmp_8.jpg", "rgb.png"})
+    EXPECT_FALSE(decoder.open(golden_input(name), name)) << name;
+  const Image picture = test_picture(64, 64);
+  for (const JpegKind& kind :
+       {JpegKind{"rgb", JCS_RGB}, JpegKind{"411", JCS_YCbCr, 4, 1},
+        JpegKind{"440", JCS_YCbCr, 1, 2}, JpegKind{"arithmetic", JCS_YCbCr, 1, 1, false, 0, true}})
+    EXPECT_FALSE(decoder.open(encode_as(picture, kind), kind.name)) << kind.name;
+  EXPECT_FALSE(decoder.open(encode_as(test_picture(15, 64), kKinds[2]), "small"));
+  EXPECT_FALSE(decoder.open(encode_as(test_picture(101, 100), kKinds[2]), "large"));
+  EXPECT_TRUE(decoder.open(encode_as(picture, kKinds[2]), "420"));
+}
+
+// The reason that decoding fails with; empty where it does not fail.
+template <class Body>
+std::string reason_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    return error.reason();
+  }
+  return "";
+}
+
+TEST(FastDecoder, ATruncatedFileFailsAsInExactModeWhateverTheCrop) {
+  FastDecoder decoder;
+  for (const JpegKind& kind : kKinds) {
+    const auto whole = encode_as(test_picture(97, 61), kind);
+    for (size_t size = 3; size < whole.size(); size += 1 + size / 61) {
+      const auto bytes = std::span(whole).first(size);
+      Image image;
+      const std::string expected = reason_of([&] { Decoder().decode(bytes, "x", image); });
+      for (const Box& crop : {Box{0, 0, 97, 61}, Box{0, 0, 20, 4}, Box{50, 40, 20, 21}}) {
+        const std::string ours = reason_of([&] {
+          std::vector<std::byte> out(9 * 9 * 3);
+          if (decoder.open(bytes, "x"))
+            decoder.read("x", {crop, 0, 0, false}, 9, nullptr, out.data());
+        });
+        EXPECT_EQ(ours, expected) << kind.name << " " << size;
+      }
+    }
+  }
+}
+
+TEST(FastDecoder, DamagedBytesNeverCrashAndItGoesOnAfterThem) {
+  FastDecoder decoder(1 << 20);
+  std::vector<std::byte> out(32 * 32 * 3);
+  for (const JpegKind& kind : kKinds) {
+    const auto intact = encode_as(test_picture(97, 61), kind);
+    for (size_t i = 0; i < intact.size(); i += 1 + i / 300) {
+      auto bytes = intact;
+      bytes[i] ^= std::byte{0x55};
+      reason_of([&] {
+        const auto info = decoder.open(bytes, "x");
+        if (!info) return;
+        const Box crop{0, 0, info->width, info->height};
+        decoder.read("x", {crop, 0, 0, false}, 32, nullptr, out.data());
+      });
+    }
+    const SampleTransform transform{{3, 3, 60, 50}, 0, 0, false};
+    EXPECT_GE(
+        compare(fast_pixels(decoder, intact, transform, 32), exact_pixels(intact, transform, 32))
+            .psnr,
+        kLeastPsnr);
+  }
+}
+
+// Sorted; none where they are absent.
+std::vector<std::string> photographs() {
+  const std::string folder = testing::shared_path("data/imagenet-400");
+  std::vector<std::string> files;
+  if (!Env::posix().is_directory(folder)) return files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+TEST(FastDecoder, EqualsExactOnPhotographsWhereNothingIsResized) {
+  const auto files = photographs();
+  if (files.empty()) GTEST_SKIP() << "no photographs at ../shared/data/imagenet-400";
+  FastDecoder decoder;
+  int equal = 0;
+  for (const std::string& file : files) {
+    const auto bytes = read_file(Env::posix(), file);
+    const auto info = decoder.open(bytes, file);
+    if (!info) continue;
+    const int size = std::min({info->width, info->height, 200});
+    const SampleTransform transform{
+        {info->width - size, info->height - size, size, size}, 0, 0, false};
+    equal += fast_pixels(decoder, bytes, transform, size) == exact_pixels(bytes, transform, size);
+  }
+  EXPECT_GE(equal, 300);  // the others' chroma is subsampled, and rounds otherwise
+  RecordProperty("equal", equal);
+}
+
+TEST(FastDecoder, IsNearExactOnPhotographs) {
+  const auto files = photographs();
+  if (files.empty()) GTEST_SKIP() << "no photographs at ../shared/data/imagenet-400";
+  AugmentOptions options;
+  options.crop = CropKind::kRandomResized;
+  FastDecoder decoder;
+  std::map<int, std::vector<double>> psnr;
+  double shift[3] = {}, worst_shift = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto bytes = read_file(Env::posix(), files[i]);
+    const auto info = decoder.open(bytes, files[i]);
+    if (!info) continue;  // two are CMYK
+    const int size = i % 2 == 0 ? 224 : 64;
+    RandomStream random(1, 0, uint32_t(i), RandomUse::kAugment);
+    const SampleTransform transform = draw_transform(options, random, info->width, info->height);
+    const auto result =
+        compare(fast_pixels(decoder, bytes, transform, size), exact_pixels(bytes, transform, size));
+    EXPECT_GE(result.psnr, kLeastPsnr) << files[i];
+    psnr[size].push_back(result.psnr);
+    for (int c = 0; c < 3; ++c) {
+      shift[c] += result.shift[c] / double(files.size());
+      worst_shift = std::max(worst_shift, std::abs(result.shift[c]));
+    }
+  }
+  EXPECT_GE(psnr[224].size() + psnr[64].size(), files.size() - 2);
+  for (auto& [size, values] : psnr) {
+    std::sort(values.begin(), values.end());
+    EXPECT_GE(values[values.size() / 2], kMedianPsnr) << size;
+    RecordProperty("median_psnr_" + std::to_string(size),
+                   std::to_string(values[values.size() / 2]));
+  }
+  for (const double value : shift) EXPECT_LT(std::abs(value), kMeanShift);
+  EXPECT_LT(worst_shift, kWorstShift);
+}
+
+}  // namespace
+}  // namespace saturate

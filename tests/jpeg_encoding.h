@@ -1,0 +1,79 @@
+// JPEG files of kinds that encode_jpeg() does not write.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "image/libjpeg.h"
+#include "saturate/image.h"
+
+namespace saturate::testing {
+
+struct JpegKind {
+  const char* name;
+  J_COLOR_SPACE space = JCS_YCbCr;
+  int across = 1, down = 1;  // sampling factors of the first component; 1 of the others
+  bool progressive = false;
+  int restart_rows = 0;
+  bool arithmetic = false;
+  bool own_tables = false;  // Huffman tables made for the image
+};
+
+// libjpeg's errors end the process: these images are right.
+inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind,
+                                        int quality = 90) {
+  jpeg_compress_struct info;
+  jpeg_error_mgr errors;
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* buffer = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &buffer, &size);
+  info.image_width = static_cast<JDIMENSION>(image.width);
+  info.image_height = static_cast<JDIMENSION>(image.height);
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);
+  jpeg_set_colorspace(&info, kind.space);
+  jpeg_set_quality(&info, quality, TRUE);
+  for (int c = 0; c < info.num_components; ++c)
+    info.comp_info[c].h_samp_factor = info.comp_info[c].v_samp_factor = 1;
+  info.comp_info[0].h_samp_factor = kind.across;
+  info.comp_info[0].v_samp_factor = kind.down;
+  if (kind.progressive) jpeg_simple_progression(&info);
+  info.restart_in_rows = kind.restart_rows;
+  info.arith_code = kind.arithmetic;
+  info.optimize_coding = kind.own_tables;
+  jpeg_start_compress(&info, TRUE);
+  while (info.next_scanline < info.image_height) {
+    JSAMPROW row = const_cast<uint8_t*>(image.row(static_cast<int>(info.next_scanline)));
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
+  const auto* data = reinterpret_cast<const std::byte*>(buffer);
+  std::vector<std::byte> bytes(data, data + size);
+  jpeg_destroy_compress(&info);
+  std::free(buffer);
+  return bytes;
+}
+
+// Colours that change smoothly, with edges and fine lines across them.
+inline Image test_picture(int width, int height) {
+  Image image;
+  image.resize(width, height);
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      uint8_t* pixel = image.row(y) + ptrdiff_t{x} * 3;
+      const bool disc = std::hypot(x - width * 0.4, y - height * 0.6) < width * 0.2;
+      const double wave = 30 * std::sin(x * 0.7 + y * 0.2) + 20 * std::cos(y * 1.1);
+      pixel[0] = uint8_t(110 + wave + (disc ? 60 : 0));
+      pixel[1] = uint8_t(70 + 100.0 * x / width + wave / 2);
+      pixel[2] = uint8_t(160 - 80.0 * y / height + (disc ? -40 : 20));
+    }
+  }
+  return image;
+}
+
+}  // namespace saturate::testing

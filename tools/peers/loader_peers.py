@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Other loaders on the photographs that `saturate bench loader` reads: RandomResizedCrop 224, flip, normalise.
+
+    tools/peers/loader_peers.py FOLDER [--threads 1,2] [--only NAME,...] [--repeats 5] [--json FILE]
+
+Prints the JSON of `saturate bench`, with a row for every peer that can be imported; why others are
+missing goes to stderr. Install what is to be measured into an environment of its own, for example
+
+    python3 -m venv /tmp/peers && /tmp/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow \\
+        nvidia-dali-cuda120 spdl ffcv
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SIZE, BATCH = 224, 64
+
+
+class Files:
+    """Paths and labels, in the order of torchvision's ImageFolder."""
+
+    def __init__(self, root):
+        classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        self.items = [(str(path), label) for label, name in enumerate(classes)
+                      for path in sorted((pathlib.Path(root) / name).rglob("*"))
+                      if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
+
+
+def torch_loader(decode, files, threads):
+    """DataLoader with as many worker processes as threads."""
+    import torch
+    import torchvision.transforms.v2 as v2
+
+    transform = v2.Compose([v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip(),
+                            v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+
+    class Dataset(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(files.items)
+
+        def __getitem__(self, index):
+            path, label = files.items[index]
+            return transform(decode(path)), label
+
+    loader = torch.utils.data.DataLoader(Dataset(), BATCH, shuffle=True, num_workers=threads,
+                                         persistent_workers=True, prefetch_factor=4,
+                                         worker_init_fn=lambda _: torch.set_num_threads(1))
+
+    def epoch():
+        return sum(len(labels) for _, labels in loader)
+    return epoch
+
+
+def torchvision_io(files, threads):
+    import torchvision.io as io
+    return torch_loader(lambda path: io.decode_image(path, mode=io.ImageReadMode.RGB), files, threads)
+
+
+def pillow(files, threads):
+    from PIL import Image
+    import torchvision.transforms.v2.functional as functional
+    return torch_loader(lambda path: functional.pil_to_tensor(Image.open(path).convert("RGB")),
+                        files, threads)
+
+
+def dali(files, threads):
+    """The CPU backend, fused decoding of a random crop."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=BATCH, num_threads=threads, device_id=None, prefetch_queue_depth=4)
+    def pipeline():
+        data, labels = fn.readers.file(files=[path for path, _ in files.items],
+                                       labels=[label for _, label in files.items],
+                                       random_shuffle=True, name="reader")
+        images = fn.decoders.image_random_crop(data, device="cpu", output_type=types.RGB,
+                                               random_area=[0.08, 1.0],
+                                               random_aspect_ratio=[3 / 4, 4 / 3])
+        images = fn.resize(images, resize_x=SIZE, resize_y=SIZE,
+                           interp_type=types.INTERP_TRIANGULAR)
+        images = fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="HWC",
+                                          mean=[255 * m for m in MEAN], std=[255 * s for s in STD],
+                                          mirror=fn.random.coin_flip())
+        return images, labels
+
+    pipe = pipeline()
+    pipe.build()
+    batches = len(files.items) // BATCH
+
+    def epoch():
+        for _ in range(batches):
+            pipe.run()
+        return batches * BATCH
+    return epoch
+
+
+def spdl(files, threads):
+    """Threads that decode with FFmpeg's filters; the crop is central, which costs as much."""
+    import numpy
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    filters = f"scale={SIZE}:{SIZE}:flags=bilinear,format=rgb24"
+    mean, std = numpy.float32(MEAN) * 255, numpy.float32(STD) * 255
+
+    def load(path):
+        frames = spdl.io.decode_packets(spdl.io.demux_image(path), filter_desc=filters)
+        pixels = spdl.io.to_numpy(spdl.io.convert_frames(frames))
+        return (pixels.astype(numpy.float32) - mean) / std
+
+    def epoch():
+        builder = PipelineBuilder().add_source([path for path, _ in files.items])
+        builder = builder.pipe(load, concurrency=threads).aggregate(BATCH)
+        with builder.pipe(numpy.stack).add_sink(4).build(num_threads=threads).auto_stop() as pipe:
+            return sum(len(batch) for batch in pipe)
+    return epoch
+
+
+def ffcv(files, threads):
+    """Its own format, written to a temporary file first: JPEGs as they are."""
+    import tempfile
+
+    import numpy
+    import torch
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
+    from ffcv.writer import DatasetWriter
+    from PIL import Image
+
+    class Dataset:
+        def __len__(self):
+            return len(files.items)
+
+        def __getitem__(self, index):
+            path, label = files.items[index]
+            return Image.open(path).convert("RGB"), label
+
+    beton = os.path.join(tempfile.mkdtemp(), "photographs.beton")
+    writer = DatasetWriter(beton, {"image": RGBImageField(write_mode="jpg", jpeg_quality=95),
+                                   "label": IntField()}, num_workers=threads)
+    writer.from_indexed_dataset(Dataset())
+    normalise = NormalizeImage(numpy.array(MEAN) * 255, numpy.array(STD) * 255, numpy.float32)
+    loader = Loader(beton, batch_size=BATCH, num_workers=threads, order=OrderOption.RANDOM,
+                    pipelines={"image": [RandomResizedCropRGBImageDecoder((SIZE, SIZE)),
+                                         RandomHorizontalFlip(), normalise, ToTensor(),
+                                         ToTorchImage()],
+                               "label": [IntDecoder(), ToTensor()]})
+    torch.set_num_threads(1)
+
+    def epoch():
+        return sum(len(labels) for _, labels in loader)
+    return epoch
+
+
+PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv)}
+
+
+def measure(epoch, seconds):
+    start, images = time.monotonic(), 0
+    while True:
+        images += epoch()
+        passed = time.monotonic() - start
+        if passed >= seconds:
+            return images / passed
+
+
+def build(names, files, threads):
+    """(row, epoch) of every peer that works, warmed up by one epoch."""
+    built = []
+    for name in names:
+        for count in threads:
+            try:
+                epoch = PEERS[name](files, count)
+                epoch()
+            except Exception as error:  # a peer that is missing or broken is not measured
+                print(f"{name} threads={count}: left out: {type(error).__name__}: {error}",
+                      file=sys.stderr)
+                continue
+            row = {"name": f"{name} fp32 threads={count}", "unit": "images/s", "peer": name,
+                   "type": "fp32", "threads": count}
+            built.append((row, epoch))
+    return built
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        return next((line.split(": ", 1)[1].strip() for line in file if line.startswith("model name")),
+                    "n/a")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--threads", default=str(len(os.sched_getaffinity(0))))
+    parser.add_argument("--only", default=",".join(PEERS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    threads = [int(count) for count in arguments.threads.split(",")]
+    built = build(arguments.only.split(","), Files(arguments.folder), threads)
+    values = [[] for _ in built]
+    for _ in range(arguments.repeats):  # in turns, so that a slow moment meets all of them
+        for (_, epoch), found in zip(built, values):
+            found.append(measure(epoch, arguments.seconds))
+    for (row, _), found in zip(built, values):
+        row.update(median=statistics.median(found), min=min(found), max=max(found), n=len(found))
+    result = {"bench": "loader_peers",
+              "host": {"cpu": cpu_name(), "system": platform.platform(),
+                       "cores": len(os.sched_getaffinity(0))},
+              "commit": None, "rows": [row for row, _ in built]}
+    text = json.dumps(result, indent=2)
+    print(text)
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
