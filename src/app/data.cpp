@@ -156,7 +156,7 @@ int pack(const PackArguments& arguments) {
   for (const auto& sample : report.skipped)
     fmt::print(stderr, "saturate: warning: left out {}: {}\n", sample.name, sample.reason);
   fmt::print(
-      "{} images of {} classes, {:.1f} MB; {} copied as they were, {} as pixels\n"
+      "{} images of {} classes, {:.1f} MB; {} copied as they were; {} stored as pixels\n"
       "train on them with data.source={}\n",
       report.samples, dataset->classes().size(), double(report.bytes) * 1e-6, report.copied,
       report.raw, options.out);

@@ -39,13 +39,14 @@ struct Packed {
 };
 
 // The part of a name that tells the sample within its data set: from the class folder on, or else
-// what follows the last slash. Where the data lay is not stored.
+// what follows the last slash or colon. Where the data lay is not stored, and packing what was
+// packed changes no name.
 std::string stored_name(const std::string& name, const std::string& class_name) {
   const std::string folder = class_name + "/";
   for (size_t at = name.rfind(folder); at != std::string::npos && !class_name.empty();
        at = at == 0 ? std::string::npos : name.rfind(folder, at - 1))
     if (at == 0 || name[at - 1] == '/' || name[at - 1] == ':') return name.substr(at);
-  return name.substr(name.rfind('/') + 1);
+  return name.substr(name.find_last_of("/:") + 1);
 }
 
 // Every 1 / fraction-th sample.

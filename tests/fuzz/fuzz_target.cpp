@@ -1,5 +1,8 @@
-// The entry point of libFuzzer: cmake -DSATURATE_FUZZ=ON with clang, then
+// The entry point of libFuzzer: cmake -DSATURATE_FUZZ=ON with clang (Debian: libclang-rt-16-dev),
+// then
 //   build/fuzz_tar tests/goldens/tar
+#include <span>
+
 #include "tests/fuzz/fuzz_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
