@@ -10,7 +10,7 @@ TEST(Command, HelpListsEveryCommandAndEachHasItsOwn) {
   const CommandResult help = run_saturate("--help");
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_EQ(help.err, "");
-  for (const char* command : {"train", "eval", "data", "list", "env"}) {
+  for (const char* command : {"train", "eval", "data", "bench", "list", "env"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     const CommandResult own = run_saturate(std::string(command) + " --help");
     EXPECT_EQ(own.exit_code, 0);

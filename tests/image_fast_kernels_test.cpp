@@ -9,6 +9,11 @@
 #include "saturate/random.h"
 
 namespace saturate {
+
+void PrintTo(const FastKernels& kernels, std::ostream* out) {
+  *out << kernels.name;
+}
+
 namespace {
 
 std::vector<uint8_t> noise(size_t size, uint32_t key) {

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Other loaders on the photographs that `saturate bench loader` reads: RandomResizedCrop 224, flip, normalise.
+"""Other loaders on the photographs that `saturate bench loader` reads.
 
     tools/peers/loader_peers.py FOLDER [--threads 1,2] [--only NAME,...] [--repeats 5] [--json FILE]
 
-Prints the JSON of `saturate bench`, with a row for every peer that can be imported; why others are
-missing goes to stderr. Install what is to be measured into an environment of its own, for example
+Each cuts and resizes at random to 224 pixels, flips and normalises to fp32. Prints the JSON of
+`saturate bench`, with a row for every peer that works; why others do not goes to stderr. Install
+what is to be measured into an environment of its own, for example
 
-    python3 -m venv /tmp/peers && /tmp/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow \\
-        nvidia-dali-cuda120 spdl ffcv
+    python3 -m venv build/peers
+    build/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow nvidia-dali-cuda120 spdl
+
+SPDL also needs FFmpeg's libraries (Debian: libavdevice59, libavfilter8). FFCV is not here: pip
+builds it from source, which needs OpenCV.
 """
 
 import argparse
@@ -60,7 +64,8 @@ def torch_loader(decode, files, threads):
 
 def torchvision_io(files, threads):
     import torchvision.io as io
-    return torch_loader(lambda path: io.decode_image(path, mode=io.ImageReadMode.RGB), files, threads)
+    return torch_loader(lambda path: io.decode_image(path, mode=io.ImageReadMode.RGB), files,
+                        threads)
 
 
 def pillow(files, threads):
@@ -101,66 +106,35 @@ def dali(files, threads):
 
 
 def spdl(files, threads):
-    """Threads that decode with FFmpeg's filters; the crop is central, which costs as much."""
+    """Threads of one process that decode, crop and resize with FFmpeg's filters."""
+    import random
+
     import numpy
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 
-    filters = f"scale={SIZE}:{SIZE}:flags=bilinear,format=rgb24"
     mean, std = numpy.float32(MEAN) * 255, numpy.float32(STD) * 255
 
     def load(path):
-        frames = spdl.io.decode_packets(spdl.io.demux_image(path), filter_desc=filters)
+        side = random.uniform(0.08, 1) ** 0.5
+        crop = f"crop=iw*{side}:ih*{side}:(iw-ow)*{random.random()}:(ih-oh)*{random.random()}"
+        flip = ",hflip" if random.random() < 0.5 else ""
+        frames = spdl.io.decode_packets(
+            spdl.io.demux_image(path),
+            filter_desc=f"{crop},scale={SIZE}:{SIZE}:flags=bilinear{flip},format=rgb24")
         pixels = spdl.io.to_numpy(spdl.io.convert_frames(frames))
         return (pixels.astype(numpy.float32) - mean) / std
 
     def epoch():
         builder = PipelineBuilder().add_source([path for path, _ in files.items])
-        builder = builder.pipe(load, concurrency=threads).aggregate(BATCH)
-        with builder.pipe(numpy.stack).add_sink(4).build(num_threads=threads).auto_stop() as pipe:
-            return sum(len(batch) for batch in pipe)
+        builder = builder.pipe(load, concurrency=threads).aggregate(BATCH).pipe(numpy.stack)
+        pipeline = builder.add_sink(4).build(num_threads=threads)
+        with pipeline.auto_stop():
+            return sum(len(batch) for batch in pipeline)
     return epoch
 
 
-def ffcv(files, threads):
-    """Its own format, written to a temporary file first: JPEGs as they are."""
-    import tempfile
-
-    import numpy
-    import torch
-    from ffcv.fields import IntField, RGBImageField
-    from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
-    from ffcv.loader import Loader, OrderOption
-    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
-    from ffcv.writer import DatasetWriter
-    from PIL import Image
-
-    class Dataset:
-        def __len__(self):
-            return len(files.items)
-
-        def __getitem__(self, index):
-            path, label = files.items[index]
-            return Image.open(path).convert("RGB"), label
-
-    beton = os.path.join(tempfile.mkdtemp(), "photographs.beton")
-    writer = DatasetWriter(beton, {"image": RGBImageField(write_mode="jpg", jpeg_quality=95),
-                                   "label": IntField()}, num_workers=threads)
-    writer.from_indexed_dataset(Dataset())
-    normalise = NormalizeImage(numpy.array(MEAN) * 255, numpy.array(STD) * 255, numpy.float32)
-    loader = Loader(beton, batch_size=BATCH, num_workers=threads, order=OrderOption.RANDOM,
-                    pipelines={"image": [RandomResizedCropRGBImageDecoder((SIZE, SIZE)),
-                                         RandomHorizontalFlip(), normalise, ToTensor(),
-                                         ToTorchImage()],
-                               "label": [IntDecoder(), ToTensor()]})
-    torch.set_num_threads(1)
-
-    def epoch():
-        return sum(len(labels) for _, labels in loader)
-    return epoch
-
-
-PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv)}
+PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl)}
 
 
 def measure(epoch, seconds):
@@ -179,7 +153,8 @@ def build(names, files, threads):
         for count in threads:
             try:
                 epoch = PEERS[name](files, count)
-                epoch()
+                if epoch() < len(files.items) // BATCH * BATCH:
+                    raise RuntimeError("images are missing from its epoch")
             except Exception as error:  # a peer that is missing or broken is not measured
                 print(f"{name} threads={count}: left out: {type(error).__name__}: {error}",
                       file=sys.stderr)
@@ -192,8 +167,8 @@ def build(names, files, threads):
 
 def cpu_name():
     with open("/proc/cpuinfo", encoding="ascii") as file:
-        return next((line.split(": ", 1)[1].strip() for line in file if line.startswith("model name")),
-                    "n/a")
+        names = (line.split(": ", 1)[1] for line in file if line.startswith("model name"))
+        return next(names, "n/a").strip()
 
 
 def main():
