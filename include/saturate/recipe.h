@@ -20,7 +20,7 @@ enum class DecodeMode { kExact };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
-enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto };
+enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2 };
 enum class SchedulePer { kStep, kEpoch };
 enum class PlateauMetric { kLoss, kAccuracy };
 

@@ -196,10 +196,13 @@ std::vector<OptionRow> other_rows() {
                                                              {"tf32", PrecisionMode::kTf32},
                                                              {"bf16", PrecisionMode::kBf16},
                                                              {"fp16", PrecisionMode::kFp16},
+                                                             {"bf16-o2", PrecisionMode::kBf16O2},
+                                                             {"fp16-o2", PrecisionMode::kFp16O2},
                                                              {"auto", PrecisionMode::kAuto}},
           "Arithmetic of forward and backward: tf32 rounds the factors of products on a GPU, and "
           "is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with a scaled "
-          "loss; auto takes bf16 where the hardware has it, fp32 elsewhere."),
+          "loss; with -o2 the model's matrices and filters are stored so too, and the optimizer "
+          "keeps fp32 copies; auto takes bf16 where the hardware has it, fp32 elsewhere."),
       number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
              "fp16: what the loss is multiplied by at first. It halves at a step whose gradients "
              "overflow, which is left out."),
