@@ -91,8 +91,8 @@ struct Bench {
     model = std::make_unique<LinearModel>(at::randn({4, 12}, type));
     batch.images = at::randn({count, 3, 2, 2}, type);
     batch.labels = at::arange(count) % 4;
-    optimizer =
-        make_optimizer(plain_sgd(), make_parameter_groups(plain_sgd(), model->parameters()));
+    optimizer = make_optimizer(plain_sgd(), make_parameter_groups(plain_sgd(), model->parameters()),
+                               options.precision.mode);
     step = std::make_unique<TrainStep>(*model, *optimizer, options, ledger);
   }
   at::Tensor weight() const { return model->weight.detach().clone(); }
@@ -193,6 +193,21 @@ TEST(TrainStep, TheScalersStateIsSavedAndLoaded) {
   EXPECT_TRUE(plain.step->scaler_state().empty());
   EXPECT_NO_THROW(second.step->load_scaler_state({}));
   EXPECT_EQ(scale_of(*second.step), 8388608);
+}
+
+TEST(TrainStep, NarrowWeightsLearnAsWideOnesDo) {
+  for (const auto& [mode, masters, tolerance] :
+       {std::tuple(PrecisionMode::kFp16, PrecisionMode::kFp16O2, 2e-3),
+        std::tuple(PrecisionMode::kBf16, PrecisionMode::kBf16O2, 2e-2)}) {
+    Bench wide({.precision = {.mode = mode}, .part = 3}, 8);
+    Bench narrow({.precision = {.mode = masters}, .part = 3}, 8);
+    EXPECT_EQ(narrow.weight().itemsize(), 2);
+    for (Bench* bench : {&wide, &narrow})
+      for (int i = 0; i < 5; ++i) bench->step->run(bench->batch, 0.5, bench->running);
+    EXPECT_EQ(narrow.model->logits_type, wide.model->logits_type);
+    EXPECT_EQ(narrow.weight().itemsize(), 2);
+    EXPECT_TRUE(at::allclose(narrow.weight().to(at::kFloat), wide.weight(), 0, tolerance));
+  }
 }
 
 TEST(TrainStep, BrainFloatsAreCloseToTheRest) {

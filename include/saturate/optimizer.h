@@ -32,6 +32,9 @@ std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& option
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  // To be called after each backward: takes over the gradients where they are not summed in the
+  // parameters themselves.
+  virtual void take_gradients() {}
   // Updates every parameter that has a gradient, in place, without synchronising with a device.
   // `found_inf`: a float scalar beside the parameters (see grad_scaler.h); where it is 1,
   // parameters and state stay as they are. Undefined: it is 0.
@@ -47,8 +50,11 @@ class Optimizer {
   virtual void load_state(const std::vector<NamedTensor>& state) = 0;
 };
 
+// Where `mode` is kFp16O2 or kBf16O2, the parameters of two dimensions or more become half as wide,
+// and the optimizer works on fp32 masters of them, which are part of its state.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
-                                          std::vector<ParameterGroup> groups);
+                                          std::vector<ParameterGroup> groups,
+                                          PrecisionMode mode = PrecisionMode::kFp32);
 
 using OptimizerFactory = std::unique_ptr<Optimizer> (*)(const OptimizerOptions&,
                                                         std::vector<ParameterGroup>);

@@ -26,7 +26,7 @@ inline bool is_training_metric(Monitor monitor) {
   return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
 }
 enum class MonitorMode { kAuto, kMin, kMax };
-enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto };
+enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2 };
 enum class SchedulePer { kStep, kEpoch };
 enum class PlateauMetric { kLoss, kAccuracy };
 

@@ -229,10 +229,13 @@ std::vector<OptionRow> other_rows() {
                                                              {"tf32", PrecisionMode::kTf32},
                                                              {"bf16", PrecisionMode::kBf16},
                                                              {"fp16", PrecisionMode::kFp16},
+                                                             {"bf16-o2", PrecisionMode::kBf16O2},
+                                                             {"fp16-o2", PrecisionMode::kFp16O2},
                                                              {"auto", PrecisionMode::kAuto}},
           "Arithmetic of forward and backward: tf32 rounds the factors of products on a GPU, and "
           "is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with a scaled "
-          "loss; auto takes bf16 where the hardware has it, fp32 elsewhere."),
+          "loss; with -o2 the model's matrices and filters are stored so too, and the optimizer "
+          "keeps fp32 copies; auto takes bf16 where the hardware has it, fp32 elsewhere."),
       number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
              "fp16: what the loss is multiplied by at first. It halves at a step whose gradients "
              "overflow, which is left out."),
@@ -287,6 +290,10 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "Set optimizer.momentum, or optimizer.nesterov=false", where);
   if (recipe.train.ema >= 1)
     fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
+  if (recipe.train.ema > 0 && (recipe.precision.mode == PrecisionMode::kBf16O2 ||
+                               recipe.precision.mode == PrecisionMode::kFp16O2))
+    fail_option("train.ema", "cannot average weights that are stored in half precision",
+                "Set precision.mode to bf16 or fp16, or train.ema=0", where);
   if (recipe.train.early_stop > 0 && recipe.data.eval_source.empty() &&
       !is_training_metric(recipe.train.monitor))
     fail_option("train.early_stop", "watches an evaluation, and there is no data.eval_source",

@@ -92,6 +92,7 @@ void Trainer::State::restore_best() {
   }
   const Checkpoint best = read_checkpoint(env, path);
   load_into(*model, best.model, path);
+  optimizer->load_state(best.optimizer);  // which may hold weights of its own
   if (average) average->load_state(best.average, path);
   unsaved = true;
   evaluation.reset();

@@ -65,8 +65,9 @@ void Trainer::State::build_model() {
   at::manual_seed(recipe.seed);
   model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
   model->to(device, recipe.train.channels_last);
-  optimizer = make_optimizer(recipe.optimizer,
-                             make_parameter_groups(recipe.optimizer, model->parameters()));
+  optimizer =
+      make_optimizer(recipe.optimizer, make_parameter_groups(recipe.optimizer, model->parameters()),
+                     recipe.precision.mode);
   if (recipe.train.ema > 0) average.emplace(*model, recipe.train.ema);
   const StepOptions step_options{recipe.precision, recipe.train.label_smoothing,
                                  images_per_part(recipe.train), recipe.train.clip_norm};

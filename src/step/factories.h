@@ -16,6 +16,10 @@ std::unique_ptr<Optimizer> make_lars(const OptimizerOptions&, std::vector<Parame
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, std::vector<ParameterGroup>);
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions&, std::vector<ParameterGroup>);
 
+// Stores parameters of two dimensions or more as `type`, and keeps fp32 masters of them.
+std::unique_ptr<Optimizer> make_master_optimizer(const OptimizerOptions&,
+                                                 std::vector<ParameterGroup>, at::ScalarType type);
+
 enum class Decay { kL2, kDecoupled };
 
 // Adam's slots, in the order that fused_adam() takes them.

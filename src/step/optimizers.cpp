@@ -3,6 +3,7 @@
 
 #include "saturate/optimizer.h"
 #include "step/factories.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
@@ -23,7 +24,9 @@ std::span<const RegistryEntry<OptimizerFactory>> optimizers() {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
-                                          std::vector<ParameterGroup> groups) {
+                                          std::vector<ParameterGroup> groups, PrecisionMode mode) {
+  if (has_masters(mode))
+    return make_master_optimizer(options, std::move(groups), *reduced_type(mode));
   return find_entry(optimizers(), options.name, "optimizer.name").make(options, std::move(groups));
 }
 

@@ -3,6 +3,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <optional>
+
 #include "saturate/recipe.h"
 
 namespace saturate {
@@ -10,6 +12,18 @@ namespace saturate {
 // Whether products of float tensors on a GPU may round their factors to TF32. Backward, which
 // follows the scope of the forward, needs it too: hence no scope. Does nothing on the CPU.
 void allow_tf32(bool allowed);
+
+// The type that a mode computes in where fp32 is not needed, if it is another.
+inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {
+  if (mode == PrecisionMode::kBf16 || mode == PrecisionMode::kBf16O2) return at::kBFloat16;
+  if (mode == PrecisionMode::kFp16 || mode == PrecisionMode::kFp16O2) return at::kHalf;
+  return std::nullopt;
+}
+
+// Whether weights are stored in that type, with fp32 masters.
+inline bool has_masters(PrecisionMode mode) {
+  return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2;
+}
 
 // Restores what was set before. Clears the cache of cast weights at the end of the outermost scope,
 // as the weights are about to change.
@@ -19,9 +33,9 @@ class AutocastScope {
       : device_(device),
         before_(at::autocast::is_autocast_enabled(device)),
         dtype_before_(at::autocast::get_autocast_dtype(device)) {
-    const bool half = precision == PrecisionMode::kFp16, brain = precision == PrecisionMode::kBf16;
-    if (half || brain) at::autocast::set_autocast_dtype(device, half ? at::kHalf : at::kBFloat16);
-    at::autocast::set_autocast_enabled(device, half || brain);
+    const auto type = reduced_type(precision);
+    if (type) at::autocast::set_autocast_dtype(device, *type);
+    at::autocast::set_autocast_enabled(device, type.has_value());
     at::autocast::increment_nesting();
   }
   ~AutocastScope() {

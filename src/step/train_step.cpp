@@ -92,7 +92,7 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& opti
     : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
   const PrecisionOptions& precision = options.precision;
   allow_tf32(precision.mode == PrecisionMode::kTf32);
-  if (precision.mode == PrecisionMode::kFp16)
+  if (reduced_type(precision.mode) == at::kHalf)
     scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
                                       .interval = precision.growth_interval},
                     model.parameters().at(0).tensor.device());
@@ -122,6 +122,7 @@ void TrainStep::backward(const at::Tensor& loss, double share) {
   Ledger::Scope scope(ledger_, Phase::kBackward);
   const at::Tensor shared = share == 1 ? loss : loss * share;
   (scaler_ ? scaler_->scale(shared) : shared).backward();
+  optimizer_.take_gradients();
 }
 
 void TrainStep::count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics) {

@@ -1,0 +1,125 @@
+// Weights stored in half the bytes, with fp32 copies that the optimizer works on.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/equal.h>
+
+#include <map>
+#include <utility>
+
+#include "saturate/error.h"
+#include "step/factories.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kSuffix = ".master";
+
+// Of parameters of two dimensions or more: biases and norms stay as they are, since BatchNorm
+// computes in fp32 and autocast casts the few others.
+class MasterOptimizer : public Optimizer {
+ public:
+  MasterOptimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups,
+                  at::ScalarType type) {
+    const at::NoGradGuard no_grad;
+    for (auto& group : groups) {
+      for (auto& named : group.parameters) {
+        if (named.tensor.dim() < 2 || named.tensor.scalar_type() != at::kFloat) continue;
+        const at::Tensor stored = named.tensor;
+        named.tensor = stored.detach().clone();
+        stored.set_data(stored.to(type));
+        names_.push_back(named.name + kSuffix);
+        stored_.push_back(stored);
+        masters_.push_back(named.tensor);
+      }
+    }
+    optimizer_ = make_optimizer(options, std::move(groups));
+  }
+
+  // Sums in fp32 what several backwards give.
+  void take_gradients() override {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < stored_.size(); ++i) {
+      at::Tensor& gradient = stored_[i].mutable_grad();
+      if (!gradient.defined()) continue;
+      at::Tensor& sum = masters_[i].mutable_grad();
+      if (sum.defined())
+        sum.add_(gradient);
+      else
+        sum = gradient.to(at::kFloat);
+      gradient.reset();
+    }
+  }
+
+  void step(double lr, const at::Tensor& found_inf) override {
+    const at::NoGradGuard no_grad;
+    take_gradients();
+    follow_model();
+    optimizer_->step(lr, found_inf);
+    at::_foreach_copy_(stored_, masters_);
+  }
+
+  std::vector<at::Tensor> gradients() const override { return optimizer_->gradients(); }
+
+  void zero_grad() override {
+    optimizer_->zero_grad();
+    for (const auto& tensor : stored_) tensor.mutable_grad().reset();
+  }
+
+  std::vector<NamedTensor> state() override {
+    follow_model();
+    auto tensors = optimizer_->state();
+    for (size_t i = 0; i < names_.size(); ++i) tensors.push_back({names_[i], masters_[i]});
+    return tensors;
+  }
+
+  void load_state(const std::vector<NamedTensor>& state) override;
+
+ private:
+  // Weights may have been loaded since the last step: then the masters begin as those.
+  void follow_model() {
+    if (following_) return;
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < stored_.size(); ++i)
+      if (!at::equal(masters_[i].to(stored_[i].scalar_type()), stored_[i]))
+        masters_[i].copy_(stored_[i]);
+    following_ = true;
+  }
+
+  std::unique_ptr<Optimizer> optimizer_;  // of the masters, and of the rest
+  std::vector<std::string> names_;        // of the masters in the state
+  std::vector<at::Tensor> stored_, masters_;
+  bool following_ = false;
+};
+
+// The state of a run without masters has none: then they begin as the model's weights.
+void MasterOptimizer::load_state(const std::vector<NamedTensor>& state) {
+  std::map<std::string, at::Tensor> own;
+  for (size_t i = 0; i < names_.size(); ++i) own[names_[i]] = masters_[i];
+  std::vector<NamedTensor> rest;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
+  for (const auto& named : state) {
+    const auto found = own.find(named.name);
+    if (found == own.end()) {
+      rest.push_back(named);
+      continue;
+    }
+    if (found->second.sizes() != named.tensor.sizes())
+      fail(ErrorKind::kRun, "the saved optimizer state does not fit: a tensor has another shape",
+           named.name, "Resume with the model and optimizer that wrote it");
+    copies.emplace_back(found->second, named.tensor);
+  }
+  optimizer_->load_state(rest);
+  const at::NoGradGuard no_grad;
+  for (auto& [to, from] : copies) to.copy_(from);
+  following_ = false;
+}
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_master_optimizer(const OptimizerOptions& options,
+                                                 std::vector<ParameterGroup> groups,
+                                                 at::ScalarType type) {
+  return std::make_unique<MasterOptimizer>(options, std::move(groups), type);
+}
+
+}  // namespace saturate
