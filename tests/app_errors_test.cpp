@@ -131,6 +131,12 @@ TEST_F(CommandErrors, CheckpointsThatCannotBeUsedExitWithFour) {
   flipped[flipped.size() - 5000] ^= 4;
   write_file(dir / "flipped", flipped);
   expect_error(eval(dir / "flipped"), 4, {"checksum"});
+  std::string newer = bytes;
+  const std::string version = "\\\"version\\\":1";
+  ASSERT_NE(newer.find(version), std::string::npos);
+  newer[newer.find(version) + version.size() - 1] = '9';
+  write_file(dir / "newer", newer);
+  expect_error(eval(dir / "newer"), 4, {"newer saturate", dir / "newer", "Update"});
   write_file(dir / "text", "hello");
   expect_error(eval(dir / "text"), 4, {dir / "text"});
   expect_error(

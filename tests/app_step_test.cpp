@@ -7,17 +7,7 @@
 namespace saturate::testing {
 namespace {
 
-class StepSettings : public ::testing::Test {
- protected:
-  CommandResult train(const std::string& name, const std::vector<std::string>& overrides) {
-    std::string arguments = "train " + recipe + " --out " + (dir / name);
-    for (const auto& text : overrides) arguments += " --set '" + text + "'";
-    return run_saturate(arguments);
-  }
-
-  TempDir dir;
-  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
-};
+class StepSettings : public TrainingTest {};
 
 double rate_at(const std::string& folder, int step) {
   for (const auto& record : read_metrics(folder))

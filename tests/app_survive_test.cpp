@@ -7,15 +7,9 @@
 namespace saturate::testing {
 namespace {
 
-class SurvivingRun : public ::testing::Test {
+class SurvivingRun : public TrainingTest {
  protected:
-  CommandResult train(const std::string& name, const std::vector<std::string>& overrides = {},
-                      const std::string& more = "") {
-    std::string arguments = "train " + recipe + " --out " + (dir / name) + " " + more;
-    for (const auto& text : overrides) arguments += " --set '" + text + "'";
-    return run_saturate(arguments);
-  }
-  // The same without waiting for its end; its stderr goes to NAME.log.
+  // train() without waiting for its end; its stderr goes to NAME.log.
   pid_t start(const std::string& name, const std::vector<std::string>& overrides) {
     std::vector<std::string> arguments = {"train", recipe, "--out", dir / name};
     for (const auto& text : overrides) arguments.insert(arguments.end(), {"--set", text});
@@ -30,9 +24,6 @@ class SurvivingRun : public ::testing::Test {
     return run_saturate("eval " + (dir / name) + " --data " + kSmallSynthTest + " --json " +
                         (dir / "eval.json") + " " + more);
   }
-
-  TempDir dir;
-  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
 };
 
 TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {

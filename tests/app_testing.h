@@ -121,4 +121,18 @@ inline int exit_code_of(pid_t child, double seconds = 60) {
 inline const char* kSmallSynth = "synth:size=16,count=200,difficulty=0.1";
 inline const char* kSmallSynthTest = "synth:size=16,count=50,difficulty=0.1,split=test";
 
+// Whole runs of a small recipe.
+class TrainingTest : public ::testing::Test {
+ protected:
+  // Runs into the folder `name` with --set for each override.
+  CommandResult train(const std::string& name, const std::vector<std::string>& overrides = {}) {
+    std::string arguments = "train " + recipe + " --out " + (dir / name);
+    for (const auto& text : overrides) arguments += " --set '" + text + "'";
+    return run_saturate(arguments);
+  }
+
+  TempDir dir;
+  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
+};
+
 }  // namespace saturate::testing

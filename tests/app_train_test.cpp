@@ -6,19 +6,7 @@
 namespace saturate::testing {
 namespace {
 
-class TrainCommand : public ::testing::Test {
- protected:
-  // Runs into the folder `name` with --set for each override.
-  CommandResult train(const std::string& name, const std::vector<std::string>& overrides = {},
-                      const std::string& more = "") {
-    std::string arguments = "train " + recipe + " --out " + (dir / name) + " " + more;
-    for (const auto& text : overrides) arguments += " --set '" + text + "'";
-    return run_saturate(arguments);
-  }
-
-  TempDir dir;
-  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
-};
+class TrainCommand : public TrainingTest {};
 
 TEST_F(TrainCommand, WritesWhatTheContractPromises) {
   const CommandResult result = train("run");
