@@ -14,22 +14,14 @@ constexpr int kNowhere = DCTSIZE2;
 constexpr std::array<uint8_t, 2 * DCTSIZE2 + 16> kOrder = [] {
   std::array<uint8_t, 2 * DCTSIZE2 + 16> order{};
   order.fill(kNowhere);
-  int x = 0, y = 0;
-  for (size_t i = 0; i < DCTSIZE2; ++i) {
-    order[i] = static_cast<uint8_t>(y * DCTSIZE + x);
-    const bool up = (x + y) % 2 == 0;
-    if (up && x == DCTSIZE - 1) {
-      ++y;
-    } else if (up && y == 0) {
-      ++x;
-    } else if (up) {
-      ++x, --y;
-    } else if (y == DCTSIZE - 1) {
-      ++x;
-    } else if (x == 0) {
-      ++y;
-    } else {
-      --x, ++y;
+  size_t i = 0;
+  for (int diagonal = 0; diagonal < 2 * DCTSIZE - 1; ++diagonal) {
+    const int low = std::max(0, diagonal - DCTSIZE + 1), high = std::min(diagonal, DCTSIZE - 1);
+    for (int along = low; along <= high; ++along) {
+      const int across = diagonal - along;
+      // Even diagonals run up, odd ones down.
+      const int x = diagonal % 2 == 0 ? along : across, y = diagonal % 2 == 0 ? across : along;
+      order[i++] = static_cast<uint8_t>(y * DCTSIZE + x);
     }
   }
   return order;
