@@ -6,6 +6,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/randn.h>
@@ -228,38 +229,77 @@ TEST(TrainStep, Tf32IsASwitchThatTheCpuDoesNotKnow) {
   EXPECT_TRUE(at::equal(tf32.weight(), exact.weight()));
 }
 
-TEST(Evaluate, FlippedImagesCountHalf) {
-  std::vector<std::string> files;
-  for (size_t i = 0; i < 6; ++i) files.push_back(testing::noise_jpeg(4, 4, i));
-  const testing::MemoryDataset dataset(files);
-  AugmentOptions augment;
-  augment.size = 4;
-  LoaderOptions options;
-  options.batch = 6;
-  options.train = options.shuffle = false;
-  Loader loader(dataset, options, augment);
-  Ledger ledger(Env::posix());
-  Feeder feeder(loader, at::kCPU, true, ledger);
-  at::manual_seed(2);
-  LinearModel model(at::randn({3, 48}));
+// Six images of 4 x 4 pixels, a linear model, and evaluate() over them.
+class EvaluateTest : public ::testing::Test {
+ protected:
+  static std::vector<std::string> files() {
+    std::vector<std::string> files;
+    for (size_t i = 0; i < 6; ++i) files.push_back(testing::noise_jpeg(4, 4, i));
+    return files;
+  }
+  static AugmentOptions augment() {
+    AugmentOptions options;
+    options.size = 4;
+    return options;
+  }
+  static LoaderOptions in_order() {
+    LoaderOptions options;
+    options.batch = 6;
+    options.train = options.shuffle = false;
+    return options;
+  }
 
-  loader.start_epoch(0);
+  EvaluateTest() {
+    at::manual_seed(2);
+    model = std::make_unique<LinearModel>(at::randn({3, 48}));
+    loader.start_epoch(0);
+    feeder.next(batch);
+  }
+  double evaluated(const EvaluationOptions& options) {
+    loader.start_epoch(0);
+    return evaluate(*model, feeder, options).value().loss;
+  }
+  at::Tensor logits(const at::Tensor& images) {
+    const at::NoGradGuard no_grad;
+    return model->forward(images);
+  }
+  double loss(const at::Tensor& logits) {
+    return at::cross_entropy_loss(logits, batch.labels).item<float>();
+  }
+
+  const testing::MemoryDataset dataset{files()};
+  Loader loader{dataset, in_order(), augment()};
+  Ledger ledger{Env::posix()};
+  Feeder feeder{loader, at::kCPU, true, ledger};
+  std::unique_ptr<LinearModel> model;
   DeviceBatch batch;
-  ASSERT_TRUE(feeder.next(batch));
-  const at::NoGradGuard no_grad;
-  const at::Tensor mirrored = model.forward(batch.images.flip({3}));
-  const at::Tensor logits = (model.forward(batch.images) + mirrored) / 2;
-  const double plain =
-      at::cross_entropy_loss(model.forward(batch.images), batch.labels).item<float>();
-  const double mean = at::cross_entropy_loss(logits, batch.labels).item<float>();
-  loader.start_epoch(0);
-  EXPECT_NEAR(evaluate(model, feeder, {}).value().loss, plain, 1e-5);
-  loader.start_epoch(0);
-  EvaluationOptions flipped;
-  flipped.flip = true;
-  EXPECT_NEAR(evaluate(model, feeder, flipped).value().loss, mean, 1e-5);
-  EXPECT_GT(std::abs(plain - mean), 1e-3) << "or this shows nothing";
-  EXPECT_TRUE(model.training);
+};
+
+TEST_F(EvaluateTest, FlippedImagesCountHalf) {
+  const at::Tensor plain = logits(batch.images);
+  const at::Tensor both = (plain + logits(batch.images.flip({3}))) / 2;
+  EXPECT_NEAR(evaluated({}), loss(plain), 1e-5);
+  EXPECT_NEAR(evaluated({.flip = true}), loss(both), 1e-5);
+  EXPECT_GT(std::abs(loss(plain) - loss(both)), 1e-3) << "or this shows nothing";
+  EXPECT_TRUE(model->training);
+}
+
+// The shifted images made pixel by pixel: index -1 is 1, index 4 is 2.
+TEST_F(EvaluateTest, ShiftedImagesCountHalfTogether) {
+  const auto moved = [&](std::vector<int64_t> index) {
+    const at::Tensor rows = at::tensor(at::IntArrayRef(index));
+    return batch.images.index_select(2, rows).index_select(3, rows);
+  };
+  const at::Tensor up = moved({1, 0, 1, 2}), down = moved({1, 2, 3, 2});
+  const at::Tensor centre = logits(batch.images);
+  const at::Tensor all = centre / 2 + (logits(up) + logits(down)) / 4;
+  EXPECT_NEAR(evaluated({.shift = 1}), loss(all), 1e-5);
+  EXPECT_GT(std::abs(loss(centre) - loss(all)), 1e-3) << "or this shows nothing";
+  const auto with_mirror = [&](const at::Tensor& view) {
+    return (logits(view) + logits(view.flip({3}))) / 2;
+  };
+  const at::Tensor six = with_mirror(batch.images) / 2 + (with_mirror(up) + with_mirror(down)) / 4;
+  EXPECT_NEAR(evaluated({.flip = true, .shift = 1}), loss(six), 1e-5);
 }
 
 }  // namespace

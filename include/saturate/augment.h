@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
+#include "saturate/data_options.h"
 #include "saturate/image.h"
 #include "saturate/pixel.h"
 #include "saturate/random.h"
-#include "saturate/recipe.h"
 
 namespace saturate {
 

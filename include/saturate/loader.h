@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "saturate/augment.h"
+#include "saturate/data_options.h"
 #include "saturate/dataset.h"
-#include "saturate/recipe.h"
 
 namespace saturate {
 

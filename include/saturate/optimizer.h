@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "saturate/model.h"
-#include "saturate/recipe.h"
 #include "saturate/registry.h"
+#include "saturate/step_options.h"
 
 namespace saturate {
 

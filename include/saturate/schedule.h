@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "saturate/model.h"
-#include "saturate/recipe.h"
 #include "saturate/registry.h"
+#include "saturate/step_options.h"
 
 namespace saturate {
 

@@ -25,7 +25,7 @@
 #include "saturate/ledger.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
-#include "saturate/recipe.h"
+#include "saturate/step_options.h"
 
 namespace saturate {
 
@@ -102,7 +102,8 @@ using EvaluationObserver = std::function<bool(const DeviceBatch&, const at::Tens
 struct EvaluationOptions {
   PrecisionMode precision = PrecisionMode::kFp32;
   bool flip = false;  // logits are the mean over each image and its mirror image
-  EvaluationObserver observer;
+  int shift = 0;      // pixels; half of the logits' weight goes to the image moved both ways
+  EvaluationObserver observer = nullptr;
 };
 
 // Runs the model over everything `feeder` gives, in evaluation mode and without gradients; leaves

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,10 +33,16 @@ struct OptionRow {
 
 // Every row, in the order of docs/recipe.md.
 const std::vector<OptionRow>& option_table();
+// The rows of each component.
+std::vector<OptionRow> run_rows();
+std::vector<OptionRow> data_rows();
+std::vector<OptionRow> step_rows();
+std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts);
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);
-// The part of it about [schedule].
+// Its parts about [augment] and [schedule].
+void validate_augment(const AugmentOptions& augment, const std::string& where);
 void validate_schedule(const Recipe& recipe, const std::string& where);
 
 // ---- Building rows -----------------------------------------------------------------------------

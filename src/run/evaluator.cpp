@@ -13,7 +13,7 @@ struct Evaluator::State {
                batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger),
-        options{recipe.precision.mode, recipe.train.eval_flip, {}} {}
+        options{recipe.precision.mode, recipe.train.eval_flip, recipe.train.eval_shift, {}} {}
 
   static LoaderOptions loader_options(const Recipe& recipe, bool names) {
     LoaderOptions options = eval_loader_options(recipe);

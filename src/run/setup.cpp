@@ -69,6 +69,11 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
                      recipe.model.classes, classes),
          recipe.data.source, "Leave model.classes out to take as many as there are");
   if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data, recipe.data.on_error);
+  if (recipe.train.eval_shift >= recipe.augment.size)
+    fail(ErrorKind::kUsage,
+         fmt::format("train.eval_shift is {}, and images have only {} pixels a side",
+                     recipe.train.eval_shift, recipe.augment.size),
+         recipe.data.source, "Shift by a pixel or two");
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
   if (recipe.train.threads == 0) recipe.train.threads = available_cores();
   if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "saturate/recipe.h"
+#include "saturate/step_options.h"
 
 namespace saturate {
 

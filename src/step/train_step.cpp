@@ -1,6 +1,7 @@
 #include "saturate/train_step.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/reflection_pad2d.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
@@ -86,6 +87,25 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
   return parts;
 }
 
+// Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views go
+// along the diagonal, the border filled by reflection, as in
+// github.com/KellerJordan/cifar10-airbench.
+at::Tensor averaged_logits(Model& model, const at::Tensor& images,
+                           const EvaluationOptions& options) {
+  const auto mirrored = [&](const at::Tensor& view) {
+    const at::Tensor logits = unreduced(model.forward(view));
+    return options.flip ? (logits + unreduced(model.forward(view.flip({3})))) / 2 : logits;
+  };
+  const at::Tensor centre = mirrored(images);
+  if (options.shift == 0) return centre;
+  const int64_t shift = options.shift, height = images.size(2), width = images.size(3);
+  const at::Tensor padded = at::reflection_pad2d(images, {shift, shift, shift, shift});
+  const auto moved = [&](int64_t start) {
+    return mirrored(padded.narrow(2, start, height).narrow(3, start, width));
+  };
+  return centre / 2 + (moved(0) + moved(2 * shift)) / 4;
+}
+
 }  // namespace
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger)
@@ -157,8 +177,7 @@ std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOp
   bool given_up = false;
   while (!given_up && feeder.next(batch)) {
     AutocastScope autocast(options.precision, batch.images.device().type());
-    at::Tensor logits = unreduced(model.forward(batch.images));
-    if (options.flip) logits = (logits + unreduced(model.forward(batch.images.flip({3})))) / 2;
+    const at::Tensor logits = averaged_logits(model, batch.images, options);
     metrics.add(at::cross_entropy_loss(logits, batch.labels), logits, batch.labels);
     given_up = options.observer && !options.observer(batch, logits);
   }

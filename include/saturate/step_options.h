@@ -1,0 +1,55 @@
+// The part of a recipe about the step: model, optimizer, schedule, precision. See recipe.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace saturate {
+
+enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2 };
+enum class SchedulePer { kStep, kEpoch };
+enum class PlateauMetric { kLoss, kAccuracy };
+
+struct ModelOptions {
+  std::string name = "resnet18";
+  int classes = 0;  // 0: as many as the training source has
+  double width = 1.0;
+};
+
+struct OptimizerOptions {
+  std::string name = "sgd";
+  double lr = 0.1;
+  double momentum = 0.9;
+  bool nesterov = true;
+  double weight_decay = 5e-4;
+  bool decay_norm_and_bias = false;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double trust = 0.001;                 // lars
+  double layer_decay = 1;               // factor on lr from one layer to the one before
+  std::vector<std::string> lr_factors;  // "PATTERN=FACTOR"
+  std::vector<std::string> freeze;      // patterns
+};
+
+struct ScheduleOptions {
+  std::string name = "cosine";
+  SchedulePer per = SchedulePer::kStep;
+  double warmup_epochs = 0;
+  double final_lr = 0;             // share of optimizer.lr
+  double every_epochs = 0;         // 0: not given
+  std::vector<double> milestones;  // epochs after the warm-up
+  double gamma = 0.1;
+  int restart_mult = 1;
+  double power = 1;
+  double rise = 0.3, initial_lr = 0.04;  // onecycle: share of the steps, share of optimizer.lr
+  PlateauMetric metric = PlateauMetric::kLoss;
+  int patience = 10, cooldown = 0;  // plateau: evaluations
+  double threshold = 1e-4;          // plateau: relative
+};
+
+struct PrecisionOptions {
+  PrecisionMode mode = PrecisionMode::kFp32;
+  double initial_scale = 65536;  // fp16: factor on the loss
+  int growth_interval = 2000;    // fp16: steps
+};
+
+}  // namespace saturate

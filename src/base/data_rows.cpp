@@ -1,0 +1,86 @@
+// The option table's rows for input: [data], [augment]. Adding a key: a member in
+// saturate/data_options.h, a row here, and
+//   build/saturate list options --markdown > docs/recipe.md
+#include "base/option_row.h"
+
+namespace saturate {
+namespace {
+
+std::vector<OptionRow> source_rows() {
+  return {
+      text(SATURATE_OPTION(data.source),
+           "Training images as SCHEME:REST; `saturate list` prints the schemes."),
+      text(SATURATE_OPTION(data.eval_source),
+           "Held-out images, with the same class names; empty: no evaluation."),
+      integer(SATURATE_OPTION(data.threads), {0, 1024}, "threads",
+              "Threads that read, decode and augment; 0: one per available core."),
+      integer(SATURATE_OPTION(data.prefetch), {1, 1024}, "batches",
+              "Batches being filled or waiting, at most."),
+      choice(SATURATE_OPTION(data.decode),
+             std::vector<std::pair<std::string, DecodeMode>>{{"exact", DecodeMode::kExact},
+                                                             {"fast", DecodeMode::kFast}},
+             "How images are decoded: exact gives Pillow's pixels; fast decodes only what the crop "
+             "needs of a JPEG and resizes before it converts colours, typically 50 dB from "
+             "exact."),
+      choice(
+          SATURATE_OPTION(data.on_error),
+          std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
+                                                       {"skip", OnError::kSkip}},
+          "What a broken image does: fail stops at the first and names it; skip counts, names and "
+          "leaves out."),
+      flag(SATURATE_OPTION(data.shuffle), "Draws a new order every epoch."),
+  };
+}
+
+std::vector<OptionRow> augment_rows() {
+  return {
+      integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
+              "Side of the square images the model gets; 0: the shorter side of the first training "
+              "image."),
+      choice(SATURATE_OPTION(augment.crop),
+             std::vector<std::pair<std::string, CropKind>>{
+                 {"none", CropKind::kNone},
+                 {"center", CropKind::kCenter},
+                 {"random_resized", CropKind::kRandomResized},
+                 {"pad", CropKind::kPad}},
+             "Training crop: none resizes the whole image; center as in evaluation; random_resized "
+             "is RandomResizedCrop; pad shifts the image by up to augment.padding."),
+      integer(SATURATE_OPTION(augment.padding), {0, 1024}, "pixels", "Border of crop = \"pad\"."),
+      choice(SATURATE_OPTION(augment.pad_mode),
+             std::vector<std::pair<std::string, PadMode>>{{"zero", PadMode::kZero},
+                                                          {"reflect", PadMode::kReflect}},
+             "What the border holds."),
+      number(SATURATE_OPTION(augment.scale_min), {0, 1, true}, "share of area",
+             "Smallest crop of random_resized."),
+      number(SATURATE_OPTION(augment.scale_max), {0, 1, true}, "share of area",
+             "Largest crop of random_resized."),
+      number(SATURATE_OPTION(augment.ratio_min), {0, 100, true}, "width/height",
+             "Narrowest crop of random_resized."),
+      number(SATURATE_OPTION(augment.ratio_max), {0, 100, true}, "width/height",
+             "Widest crop of random_resized."),
+      number(SATURATE_OPTION(augment.flip), {0, 1}, "probability", "Horizontal flip in training."),
+      number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
+             "Evaluation resizes the shorter side to this many times augment.size, then crops the "
+             "centre; 1.143 is ImageNet's 256 for 224."),
+      numbers(SATURATE_OPTION(augment.mean), 3, "Mean of red, green, blue, of values 0 to 1."),
+      numbers(SATURATE_OPTION(augment.std), 3, "Standard deviation of the same."),
+  };
+}
+
+}  // namespace
+
+std::vector<OptionRow> data_rows() {
+  return concatenated({source_rows(), augment_rows()});
+}
+
+void validate_augment(const AugmentOptions& augment, const std::string& where) {
+  if (augment.scale_min > augment.scale_max)
+    fail_option("augment.scale_min", "is above augment.scale_max", "Exchange them", where);
+  if (augment.ratio_min > augment.ratio_max)
+    fail_option("augment.ratio_min", "is above augment.ratio_max", "Exchange them", where);
+  for (double deviation : augment.std)
+    if (!(deviation > 0))
+      fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);
+}
+
+}  // namespace saturate

@@ -1,0 +1,113 @@
+// The option table's rows for a run: [train], [checkpoint], [watch]. Adding a key: a member in
+// saturate/recipe.h, a row here, and
+//   build/saturate list options --markdown > docs/recipe.md
+#include <limits>
+
+#include "base/option_row.h"
+
+namespace saturate {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::vector<OptionRow> train_rows() {
+  return {
+      integer(
+          SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
+          "Seed of everything random: weights, order, augmentation. The same seed gives the same "
+          "losses for any number of loader threads."),
+      number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
+             "Passes over the training source; a fraction ends within an epoch."),
+      integer(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images", "Images in one step."),
+      integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "parts",
+              "Parts that a batch is computed in, one after the other, before the one optimizer "
+              "step: less memory for the same gradient. BatchNorm sees the parts."),
+      number(SATURATE_OPTION(train.clip_norm), {0, kInf}, "",
+             "Largest norm of all gradients together; longer ones are scaled down. 0: any."),
+      integer(SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
+              "Images in one evaluation batch; 0 takes train.batch."),
+      number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
+             "Share of the target spread evenly over all classes."),
+      flag(
+          SATURATE_OPTION(train.eval_flip),
+          "Evaluation averages the logits of each image and of its mirror image: more accurate, at "
+          "twice the cost."),
+      integer(SATURATE_OPTION(train.eval_shift), {0, 16}, "pixels",
+              "Evaluation averages each image's logits with those of two copies, moved so far up "
+              "and left, and down and right, which together weigh as much: three times the cost; "
+              "0: none."),
+      flag(SATURATE_OPTION(train.drop_last),
+           "Leaves out an epoch's last batch where it is not full."),
+      integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",
+              "Evaluates after every so many epochs; 0: not by epochs. The end of a run always "
+              "evaluates."),
+      integer(SATURATE_OPTION(train.eval_every_steps), {0, 1 << 30}, "steps",
+              "Evaluates after every so many steps too; 0: not by steps."),
+      number(SATURATE_OPTION(train.ema), {0, 1}, "decay",
+             "Keeps an exponential moving average of the weights, which evaluation and `saturate "
+             "eval` then use, such as 0.999; 0: none."),
+      number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
+             "Evaluates, saves and ends after so much wall time of this process; 0: no limit."),
+      choice(
+          SATURATE_OPTION(train.monitor),
+          std::vector<std::pair<std::string, Monitor>>{{"eval_accuracy", Monitor::kEvalAccuracy},
+                                                       {"eval_accuracy5", Monitor::kEvalAccuracy5},
+                                                       {"eval_loss", Monitor::kEvalLoss},
+                                                       {"train_accuracy", Monitor::kTrainAccuracy},
+                                                       {"train_loss", Monitor::kTrainLoss}},
+          "The metric that says which weights are best, and when to stop early: of each "
+          "evaluation, or of each epoch's training."),
+      choice(
+          SATURATE_OPTION(train.monitor_mode),
+          std::vector<std::pair<std::string, MonitorMode>>{
+              {"auto", MonitorMode::kAuto}, {"min", MonitorMode::kMin}, {"max", MonitorMode::kMax}},
+          "Whether less or more of it is better; auto: less of a loss, more of an accuracy."),
+      integer(
+          SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
+          "Ends the run after so many values of train.monitor in a row without a better one, or "
+          "one that is not finite; 0: never."),
+      number(SATURATE_OPTION(train.min_delta), {0, kInf}, "",
+             "By how much a value must beat the best one to count as better."),
+      flag(SATURATE_OPTION(train.restore_best),
+           "A run with train.early_stop ends with its best weights, not its last."),
+      choice(SATURATE_OPTION(train.device),
+             std::vector<std::pair<std::string, std::string>>{
+                 {"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+             "Where the model runs; auto takes a GPU where one can be used."),
+      integer(
+          SATURATE_OPTION(train.threads), {0, 1024}, "threads",
+          "Threads inside one operator on the CPU; 0: one per available core. Results may differ "
+          "in the last bits between numbers of threads."),
+      flag(SATURATE_OPTION(train.channels_last),
+           "Keeps images and weights in NHWC memory order, which convolutions run fastest in."),
+  };
+}
+
+std::vector<OptionRow> checkpoint_rows() {
+  return {
+      integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
+              "Saves after every so many epochs; 0: not by epochs. The end of a run, and Ctrl-C, "
+              "always save."),
+      integer(SATURATE_OPTION(checkpoint.every_steps), {0, 1 << 30}, "steps",
+              "Saves after every so many steps too; 0: not by steps."),
+      number(SATURATE_OPTION(checkpoint.every_minutes), {0, kInf}, "minutes",
+             "Saves when so much time has passed since the last save; 0: not by time."),
+      integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
+              "How many of the newest are kept."),
+      flag(SATURATE_OPTION(checkpoint.keep_best),
+           "Saves whenever train.monitor is better than ever, and keeps that one too."),
+      flag(SATURATE_OPTION(checkpoint.background),
+           "Writes from a copy, on a thread of its own, while training goes on."),
+      integer(SATURATE_OPTION(watch.every), {1, 1 << 20}, "steps",
+              "Steps between two \"step\" lines of metrics.jsonl."),
+      flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
+  };
+}
+
+}  // namespace
+
+std::vector<OptionRow> run_rows() {
+  return concatenated({train_rows(), checkpoint_rows()});
+}
+
+}  // namespace saturate

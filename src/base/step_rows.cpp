@@ -1,0 +1,124 @@
+// The option table's rows for the step: [model], [optimizer], [schedule], [precision]. Adding a
+// key: a member in saturate/step_options.h, a row here, and
+//   build/saturate list options --markdown > docs/recipe.md
+#include <limits>
+
+#include "base/option_row.h"
+
+namespace saturate {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::vector<OptionRow> model_rows() {
+  return {
+      text(SATURATE_OPTION(model.name), "`saturate list` prints the names."),
+      integer(SATURATE_OPTION(model.classes), {0, 1 << 20}, "classes",
+              "Outputs of the model; 0: the classes of the training source."),
+      number(SATURATE_OPTION(model.width), {0, 16, true}, "times",
+             "Multiplies the channels of resnet9, to trade accuracy for speed."),
+  };
+}
+
+std::vector<OptionRow> optimizer_rows() {
+  return {
+      text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
+      number(SATURATE_OPTION(optimizer.lr), {0, kInf}, "", "Learning rate at the schedule's top."),
+      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd, lars, muon: momentum."),
+      flag(SATURATE_OPTION(optimizer.nesterov), "sgd, lars, muon: Nesterov's momentum."),
+      number(SATURATE_OPTION(optimizer.weight_decay), {0, kInf}, "",
+             "sgd, adam, lars: L2 penalty added to gradients; adamw, lamb, muon: decoupled decay."),
+      flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
+           "Decays BatchNorm's weights and biases too."),
+      number(SATURATE_OPTION(optimizer.beta1), {0, 1}, "",
+             "adam, adamw, lamb, muon: decay of the mean gradient."),
+      number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "",
+             "adam, adamw, lamb, muon: decay of the mean square."),
+      number(SATURATE_OPTION(optimizer.eps), {0, 1, true}, "",
+             "adam, adamw, lamb, lars, muon: added to the denominator."),
+      number(SATURATE_OPTION(optimizer.trust), {0, kInf, true}, "",
+             "lars: a layer's step as a share of its weights' norm, at a learning rate of 1."),
+      number(SATURATE_OPTION(optimizer.layer_decay), {0, 1, true}, "",
+             "Factor on the learning rate from each layer to the one before it; the last layer has "
+             "all of it. A layer is what shares a name up to its first number, a block of a "
+             "residual network or a transformer; norms go with the layer before."),
+      text_list(SATURATE_OPTION(optimizer.lr_factors),
+                "Factors on the learning rate, each \"PATTERN=FACTOR\", for the parameters whose "
+                "name matches: * stands for any text, ? for any character. The first that matches "
+                "counts, on top of optimizer.layer_decay."),
+      text_list(SATURATE_OPTION(optimizer.freeze),
+                "Patterns of the names of parameters that stay as they are. BatchNorm's statistics "
+                "are no parameters."),
+  };
+}
+
+std::vector<OptionRow> schedule_rows() {
+  return {
+      text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
+      choice(SATURATE_OPTION(schedule.per),
+             std::vector<std::pair<std::string, SchedulePer>>{{"step", SchedulePer::kStep},
+                                                              {"epoch", SchedulePer::kEpoch}},
+             "When the rate changes: with each step, or with each epoch. The warm-up changes it "
+             "with each step."),
+      number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
+             "Linear ramp from 0 at the start; the schedule begins after it."),
+      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr",
+             "Where cosine, cosine_restarts (each time), onecycle, linear and polynomial end, and "
+             "the least of plateau."),
+      number(SATURATE_OPTION(schedule.every_epochs), {0, kInf}, "epochs",
+             "step, exponential: how long for one factor of schedule.gamma; cosine_restarts: the "
+             "first period."),
+      number_list(SATURATE_OPTION(schedule.milestones), {0, kInf, true}, "epochs",
+                  "multistep: when the rate falls, counted from the end of the warm-up."),
+      number(SATURATE_OPTION(schedule.gamma), {0, 1, true}, "",
+             "step, multistep, exponential, plateau: the factor."),
+      integer(SATURATE_OPTION(schedule.restart_mult), {1, 1 << 20}, "times",
+              "cosine_restarts: length of a period over that of the one before."),
+      number(SATURATE_OPTION(schedule.power), {0, kInf, true}, "", "polynomial: the power."),
+      number(SATURATE_OPTION(schedule.rise), {0, 1, true}, "share of steps",
+             "onecycle: how long the rate rises."),
+      number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
+             "onecycle: where it starts."),
+      choice(SATURATE_OPTION(schedule.metric),
+             std::vector<std::pair<std::string, PlateauMetric>>{
+                 {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
+             "plateau: what of each evaluation has to improve."),
+      integer(SATURATE_OPTION(schedule.patience), {0, 1 << 20}, "evaluations",
+              "plateau: how many without improvement are let pass."),
+      integer(SATURATE_OPTION(schedule.cooldown), {0, 1 << 20}, "evaluations",
+              "plateau: how many after a fall do not count."),
+      number(SATURATE_OPTION(schedule.threshold), {0, 1}, "share of best",
+             "plateau: the least improvement."),
+  };
+}
+
+std::vector<OptionRow> precision_rows() {
+  return {
+      choice(
+          SATURATE_OPTION(precision.mode),
+          std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
+                                                             {"tf32", PrecisionMode::kTf32},
+                                                             {"bf16", PrecisionMode::kBf16},
+                                                             {"fp16", PrecisionMode::kFp16},
+                                                             {"bf16-o2", PrecisionMode::kBf16O2},
+                                                             {"fp16-o2", PrecisionMode::kFp16O2},
+                                                             {"auto", PrecisionMode::kAuto}},
+          "Arithmetic of forward and backward: tf32 rounds the factors of products on a GPU, and "
+          "is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with a scaled "
+          "loss; with -o2 the model's matrices and filters are stored so too, and the optimizer "
+          "keeps fp32 copies; auto takes bf16 where the hardware has it, fp32 elsewhere."),
+      number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
+             "fp16: what the loss is multiplied by at first. It halves at a step whose gradients "
+             "overflow, which is left out."),
+      integer(SATURATE_OPTION(precision.growth_interval), {1, 1 << 30}, "steps",
+              "fp16: how many without overflow double the scale."),
+  };
+}
+
+}  // namespace
+
+std::vector<OptionRow> step_rows() {
+  return concatenated({model_rows(), optimizer_rows(), schedule_rows(), precision_rows()});
+}
+
+}  // namespace saturate
