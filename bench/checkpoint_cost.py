@@ -10,9 +10,7 @@ synced to disk, holds up a Python loop.
 
 import argparse
 import json
-import os
 import pathlib
-import platform
 import shutil
 import statistics
 import subprocess
@@ -32,13 +30,14 @@ model = torchvision.models.resnet18()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 model(torch.randn(2, 3, 64, 64)).sum().backward()
 optimizer.step()
-for _ in range(int(sys.argv[2])):
+for _ in range(3):  # the first ones warm up
     begin = time.perf_counter()
     with open(sys.argv[1], "wb") as file:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
         file.flush()
         os.fsync(file.fileno())
-    print(time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+print(seconds)
 """
 
 
@@ -74,13 +73,11 @@ def row(name, unit, values):
     }
 
 
-def host():
-    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-    }
+def host(saturate):
+    """What `saturate env` says of this machine and build, a line each."""
+    out = subprocess.run([saturate, "env"], check=True, capture_output=True, text=True).stdout
+    rows = dict(line.split(None, 1) for line in out.splitlines() if len(line.split(None, 1)) == 2)
+    return {key: rows.get(key) for key in ("cpu", "cores", "system", "libtorch", "build", "commit")}
 
 
 def main():
@@ -97,6 +94,7 @@ def main():
 
     totals = {name: [] for name in VARIANTS}
     pauses = {name: [] for name in VARIANTS}
+    peer = []
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         for _ in range(arguments.rounds):
             for name, settings in VARIANTS.items():
@@ -106,24 +104,25 @@ def main():
                 pauses[name].append(max(times) - statistics.median(times))
                 size = max(file.stat().st_size for file in (run / "checkpoints").iterdir())
                 shutil.rmtree(run)
+            if arguments.python:
+                command = [arguments.python, "-c", PEER, f"{folder}/peer.pt"]
+                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                peer.append(float(out))
         rows = [row(f"step, {name}", "s", values) for name, values in totals.items()]
         rows += [row(f"longest pause, {name}", "s", values) for name, values in pauses.items()]
         for name in ("background", "foreground"):
             cost = [with_ / without - 1 for with_, without in zip(totals[name], totals["no saves"])]
             rows.append(row(f"cost of a save every {arguments.every} steps, {name}", "share", cost))
         rows.append(row("checkpoint size", "bytes", [size]))
-        if arguments.python:
-            peer = [arguments.python, "-c", PEER, f"{folder}/peer.pt", str(arguments.rounds)]
-            out = subprocess.run(peer, check=True, capture_output=True, text=True).stdout
-            rows.append(row("pause, torch.save and fsync", "s", [float(line) for line in out.split()]))
+        if peer:
+            rows.append(row("pause, torch.save and fsync", "s", peer))
 
     for line in rows:
         print("{name:<48} {median:>12.4f} {unit:<6} ({min:.4f} to {max:.4f}, n={n})".format(**line))
     if arguments.json:
-        commit = subprocess.run(
-            ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
-        result = {"bench": "checkpoint_cost", "host": host(), "commit": commit, "rows": rows}
+        machine = host(arguments.saturate)
+        commit = machine.pop("commit")
+        result = {"bench": "checkpoint_cost", "host": machine, "commit": commit, "rows": rows}
         pathlib.Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n")
 
 

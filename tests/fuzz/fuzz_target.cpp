@@ -1,6 +1,4 @@
-// The entry point of libFuzzer: cmake -DSATURATE_FUZZ=ON with clang (Debian: libclang-rt-16-dev),
-// then
-//   build/fuzz_tar tests/goldens/tar
+// The entry point of libFuzzer; `make fuzz` builds and runs one program for each format.
 #include <span>
 
 #include "tests/fuzz/fuzz_source.h"
