@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 
 seeds=$build/seeds
 mkdir -p "$seeds"
-find "$root"/tests/goldens/{tar,formats} -type f -exec cp {} "$seeds" \;
+find "$root"/tests/goldens/{tar,formats,image/inputs} -type f -exec cp {} "$seeds" \;
 gunzip -kf "$seeds"/*.gz
 
 for fuzzer in "$build"/fuzz_*; do
