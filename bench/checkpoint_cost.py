@@ -2,6 +2,9 @@
 """What saving costs a run: no saves, saves in the background, saves in the foreground, interleaved.
 
 Trains ResNet-18 on drawn images with `saturate train` and reads the steps' times from metrics.jsonl.
+A save costs what the steps from it on take longer than those around them: compared within a run, a
+machine that slows down for a minute changes little. The run without saves is measured at the same
+steps, and shows how much of a cost is noise.
 A peer, where --python names an interpreter with torch 2.11: how long torch.save of the same tensors,
 synced to disk, holds up a Python loop.
 
@@ -23,6 +26,8 @@ VARIANTS = {
     "foreground": ["checkpoint.background=false"],
 }
 WARM_UP = 4  # steps left out
+AFFECTED = 5  # steps from a save on that may feel it
+AROUND = 6  # steps on each side to compare with
 
 PEER = """
 import os, sys, time, torch, torchvision
@@ -59,7 +64,17 @@ def train(saturate, folder, arguments, settings):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     times = [sum(record["phases"].values()) for record in records if record["kind"] == "step"]
-    return times[WARM_UP:]
+    return times
+
+
+def costs_of_saves(times, every):
+    """Seconds that each save added; times[i] is what step i + 1 took, with all that came before it."""
+    found = []
+    for save in range(every, len(times) - AFFECTED - AROUND + 1, every):
+        first, last = save - 1, save - 1 + AFFECTED
+        around = times[max(WARM_UP, first - AROUND) : first] + times[last : last + AROUND]
+        found.append(sum(times[first:last]) - AFFECTED * statistics.median(around))
+    return found
 
 
 def row(name, unit, values):
@@ -83,8 +98,8 @@ def host(saturate):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--saturate", default=ROOT / "build/saturate")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=44)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=112)
     parser.add_argument("--every", type=int, default=20, help="steps between saves")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=128)
@@ -92,27 +107,30 @@ def main():
     parser.add_argument("--json")
     arguments = parser.parse_args()
 
-    totals = {name: [] for name in VARIANTS}
-    pauses = {name: [] for name in VARIANTS}
+    steps = {name: [] for name in VARIANTS}
+    costs = {name: [] for name in VARIANTS}
     peer = []
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         for _ in range(arguments.rounds):
             for name, settings in VARIANTS.items():
                 run = pathlib.Path(folder) / "run"
                 times = train(arguments.saturate, run, arguments, settings)
-                totals[name].append(sum(times) / len(times))
-                pauses[name].append(max(times) - statistics.median(times))
+                steps[name] += times[WARM_UP:]
+                costs[name] += costs_of_saves(times, arguments.every)
                 size = max(file.stat().st_size for file in (run / "checkpoints").iterdir())
                 shutil.rmtree(run)
             if arguments.python:
                 command = [arguments.python, "-c", PEER, f"{folder}/peer.pt"]
                 out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 peer.append(float(out))
-        rows = [row(f"step, {name}", "s", values) for name, values in totals.items()]
-        rows += [row(f"longest pause, {name}", "s", values) for name, values in pauses.items()]
-        for name in ("background", "foreground"):
-            cost = [with_ / without - 1 for with_, without in zip(totals[name], totals["no saves"])]
-            rows.append(row(f"cost of a save every {arguments.every} steps, {name}", "share", cost))
+        interval = arguments.every * statistics.median(steps["no saves"])
+        rows = [row(f"step, {name}", "s", values) for name, values in steps.items()]
+        rows += [row(f"added by a save, {name}", "s", values) for name, values in costs.items()]
+        rows += [
+            row(f"share of time, a save every {interval:.0f} s, {name}", "share",
+                [cost / interval for cost in values])
+            for name, values in costs.items()
+        ]
         rows.append(row("checkpoint size", "bytes", [size]))
         if peer:
             rows.append(row("pause, torch.save and fsync", "s", peer))

@@ -1,5 +1,6 @@
 // saturate's GradScaler in a LibTorch loop of one's own: torch.amp.GradScaler's decisions, without
-// the host ever waiting for the device. The numbers are so small that fp16 alone would lose them.
+// the host ever waiting for the device. In fp32, as here, it changes nothing but the loss's scale;
+// under autocast to fp16 it keeps small gradients from becoming 0.
 #include <torch/nn.h>
 
 #include <cstdio>
@@ -11,7 +12,7 @@ int main() {
   torch::manual_seed(1);
   const at::Device device = at::kCPU;  // at::kCUDA where there is a GPU
   torch::nn::Linear layer(64, 1);
-  const at::Tensor inputs = at::randn({256, 64}) * 1e-4;
+  const at::Tensor inputs = at::randn({256, 64});
   const at::Tensor targets = at::linear(inputs, at::randn({1, 64}));
 
   saturate::GradScaler scaler({.initial_scale = 65536, .interval = 100}, device);
@@ -33,7 +34,7 @@ int main() {
                       /*is_first_step=*/true, /*grad_scale=*/{}, found_inf);
     }
     scaler.update();
-    for (at::Tensor& parameter : parameters) parameter.mutable_grad() = {};
+    for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
     if (step % 50 == 0)
       std::printf("step %3d  loss %.3e  scale %.0f\n", step, loss.item<double>(), scaler.value());
   }
