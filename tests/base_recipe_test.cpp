@@ -40,6 +40,22 @@ TEST(Recipe, SavedTextReadsBackToTheSameRecipe) {
   EXPECT_EQ(saved, to_toml(again));
 }
 
+TEST(Recipe, ShuffleTakesTheFlagThatItOnceWas) {
+  const auto mode = [](const std::string& text, const std::vector<std::string>& overrides = {}) {
+    return parse_recipe(kMinimal + text, "r.toml", overrides).data.shuffle.mode;
+  };
+  EXPECT_EQ(mode(""), ShuffleMode::kFull);
+  EXPECT_EQ(mode("shuffle = true\n"), ShuffleMode::kFull);
+  EXPECT_EQ(mode("shuffle = false\n"), ShuffleMode::kNone);
+  EXPECT_EQ(mode("shuffle = \"block\"\n"), ShuffleMode::kBlock);
+  EXPECT_EQ(mode("", {"data.shuffle=false"}), ShuffleMode::kNone);
+  EXPECT_EQ(mode("shuffle = false\n", {"data.shuffle=true"}), ShuffleMode::kFull);
+  EXPECT_EQ(mode("", {"data.shuffle=block"}), ShuffleMode::kBlock);
+  EXPECT_NE(error_of(kMinimal, {"data.shuffle=blocks"}).find("block"), std::string::npos);
+  EXPECT_NE(error_of(std::string(kMinimal) + "shuffle = 3\n").find("data.shuffle"),
+            std::string::npos);
+}
+
 TEST(Recipe, EveryRowStoresWhatItIsGiven) {
   const Recipe defaults;
   for (const auto& row : option_table()) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "data/bytes.h"
+#include "saturate/export.h"
 #include "saturate/random.h"
 #include "tests/format_testing.h"
 #include "tests/fuzz/fuzz_image.h"
@@ -87,6 +88,13 @@ void mend_shard(std::string& text) {
   uint64_t index, size = text.size();
   std::memcpy(text.data() + trailer + 8, &size, sizeof size);
   std::memcpy(&index, text.data() + trailer + 16, sizeof index);
+  for (uint64_t at = index; at < trailer && trailer - at >= 40; at += 40) {  // of the samples
+    uint64_t offset;
+    uint32_t bytes;
+    std::memcpy(&offset, text.data() + at, sizeof offset);
+    std::memcpy(&bytes, text.data() + at + 8, sizeof bytes);
+    if (offset < index && bytes <= index - offset) crc_at(at + 12, offset, bytes);
+  }
   if (index < trailer) crc_at(trailer + 44, index, trailer - index);
   crc_at(trailer + 60, trailer, 60);
   crc_at(60, 0, 60);
@@ -126,8 +134,25 @@ void fuzz(const Target& target) {
   EXPECT_GT(read, 0u) << "every mutation was refused: this tests little";
 }
 
+std::string shard_of_segments() {
+  const testing::TempDir dir;
+  testing::write_file(dir / "set/a/0.jpg", testing::noise_jpeg(40, 20, 1));
+  testing::write_file(dir / "set/a/1.jpg", testing::noise_jpeg(70, 16, 2));
+  PackOptions options;
+  options.out = "shard:" + (dir / "x.shard");
+  options.segment = 2;
+  Env& env = Env::posix();
+  EXPECT_EQ(pack_dataset(env, *open_dataset(env, "folder:" + (dir / "set")), options).segmented,
+            2u);
+  return testing::read_text(dir / "x.shard");
+}
+
 TEST(Fuzz, Shard) {
-  fuzz({"shard", {gunzip(format_golden("python.shard.gz"))}, mend_shard, 4000});
+  fuzz({"shard",
+        {gunzip(format_golden("python.shard.gz")), gunzip(format_golden("python-v1.shard.gz")),
+         shard_of_segments()},
+        mend_shard,
+        6000});
 }
 
 TEST(Fuzz, Tar) {

@@ -121,7 +121,7 @@ TEST(LoaderFaults, BatchLeftEmptyIsPassedOver) {
   for (size_t i = 10; i < 15; ++i) files[i] = testing::noise_jpeg(8, 8, i);
   const MemoryDataset dataset(files);
   LoaderOptions options = small_options(OnError::kSkip, 2);
-  options.shuffle = false;
+  options.shuffle.mode = ShuffleMode::kNone;
   Loader loader(dataset, options, small_augment());
   loader.start_epoch(0);
   Batch batch;

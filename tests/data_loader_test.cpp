@@ -61,14 +61,14 @@ std::vector<uint64_t> run_epoch(Loader& loader, uint32_t epoch, size_t first_bat
 
 TEST(EpochOrder, IsAPermutationOfItsOwn) {
   for (size_t size : {0u, 1u, 2u, 1000u}) {
-    auto order = epoch_order(size, 1, 2, true);
-    EXPECT_EQ(order, epoch_order(size, 1, 2, true));
+    auto order = epoch_order(size, 1, 2, {});
+    EXPECT_EQ(order, epoch_order(size, 1, 2, {}));
     std::vector<uint32_t> identity(size);
     std::iota(identity.begin(), identity.end(), 0u);
-    EXPECT_EQ(epoch_order(size, 1, 2, false), identity);
+    EXPECT_EQ(epoch_order(size, 1, 2, {ShuffleMode::kNone}), identity);
     if (size == 1000) {
-      EXPECT_NE(order, epoch_order(size, 1, 3, true));
-      EXPECT_NE(order, epoch_order(size, 2, 2, true));
+      EXPECT_NE(order, epoch_order(size, 1, 3, {}));
+      EXPECT_NE(order, epoch_order(size, 2, 2, {}));
       EXPECT_NE(order, identity);
     }
     std::sort(order.begin(), order.end());
@@ -79,7 +79,7 @@ TEST(EpochOrder, IsAPermutationOfItsOwn) {
 TEST(EpochOrder, DrawsEveryPermutationEquallyOften) {
   std::map<std::vector<uint32_t>, int> counts;
   constexpr int kDraws = 24'000;
-  for (uint32_t epoch = 0; epoch < kDraws; ++epoch) ++counts[epoch_order(4, 5, epoch, true)];
+  for (uint32_t epoch = 0; epoch < kDraws; ++epoch) ++counts[epoch_order(4, 5, epoch, {})];
   ASSERT_EQ(counts.size(), 24u);
   double chi = 0;
   for (const auto& [order, count] : counts) chi += (count - 1000.0) * (count - 1000.0) / 1000;
@@ -162,7 +162,7 @@ TEST(Loader, CoversEachSampleOnce) {
     }
     EXPECT_EQ(seen.size(), drop_last ? 42u : 45u);
     EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), seen.size());
-    auto order = epoch_order(45, 11, 0, true);
+    auto order = epoch_order(45, 11, 0, {});
     order.resize(in_order.size());
     EXPECT_EQ(in_order, order);
     Batch batch;

@@ -87,11 +87,13 @@ TEST_F(ShardFile, EqualsTheOneWrittenByPython) {
   EXPECT_EQ(good.text, testing::gunzip(format_golden("python.shard.gz")));
 }
 
-TEST_F(ShardFile, ReadsTheOneWrittenByPython) {
-  const std::string path = dir / "python.shard";
-  write_file(path, testing::gunzip(format_golden("python.shard.gz")));
-  const auto dataset = open_dataset(env(), "shard:" + path);
-  testing::expect_samples(*dataset, "python.shard", path + ":");
+TEST_F(ShardFile, ReadsThoseWrittenByPythonInEitherVersion) {
+  for (const char* name : {"python.shard", "python-v1.shard"}) {
+    const std::string path = dir / name;
+    write_file(path, testing::gunzip(format_golden(std::string(name) + ".gz")));
+    const auto dataset = open_dataset(env(), "shard:" + path);
+    testing::expect_samples(*dataset, "python.shard", path + ":");
+  }
 }
 
 TEST_F(ShardFile, HoldsWhatWasPacked) {
@@ -181,10 +183,10 @@ TEST_F(ShardFile, ForeignAndNewerFilesSayWhatToDo) {
   expect_reason(std::string(10'000, 'x'), "not a shard");
   expect_reason("", "not a shard");
   Forged newer = good;
-  put(newer.text, 8, uint32_t{2});
+  put(newer.text, 8, uint32_t{3});
   newer.mend_blocks();
   const Error error = open(newer.text);
-  EXPECT_NE(error.reason().find("version 2"), std::string::npos);
+  EXPECT_NE(error.reason().find("version 3"), std::string::npos);
   EXPECT_NE(error.remedy().find("newer"), std::string::npos);
 }
 
@@ -224,7 +226,14 @@ TEST_F(ShardFile, HostileRecordsAreRefused) {
   expect_reason(forge(8, 8, UINT32_MAX), "sample 8 outside");
   expect_reason(forge(3, 8, uint32_t{5000}), "outside");
   expect_reason(forge(1, 16, uint32_t{3}), "of class 3 of 3");
-  expect_reason(forge(1, 20, uint16_t{3}), "of kind 3");
+  expect_reason(forge(1, 20, uint16_t{0}), "of kind 0");
+  expect_reason(forge(1, 20, uint16_t{4}), "of kind 4");
+  expect_reason(forge(1, 20, uint16_t{3}), "a JPEG of 0 x 0 pixels");
+  Forged old = good;
+  put(old.text, 8, uint32_t{1});
+  put(old.text, old.record(2) + 20, uint16_t{3});
+  old.mend();
+  expect_reason(old.text, "of kind 3");                    // which version 1 does not have
   expect_reason(forge(1, 20, uint16_t{2}), "pixels");      // encoded taken for raw
   expect_reason(forge(2, 22, uint16_t{4}), "4 channels");  // 60 bytes, 3 x 5 x 4
   expect_reason(forge(2, 24, uint32_t{60'000}), "60000 x 4");

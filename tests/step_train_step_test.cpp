@@ -245,7 +245,8 @@ class EvaluateTest : public ::testing::Test {
   static LoaderOptions in_order() {
     LoaderOptions options;
     options.batch = 6;
-    options.train = options.shuffle = false;
+    options.train = false;
+    options.shuffle.mode = ShuffleMode::kNone;
     return options;
   }
 

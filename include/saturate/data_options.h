@@ -8,9 +8,32 @@
 namespace saturate {
 
 enum class DecodeMode { kExact, kFast };
+enum class ShuffleMode { kFull, kBlock, kNone };
+enum class CacheMode { kNone, kRam };
+enum class CacheForm { kEncoded, kDecoded };
+enum class StageMode { kNone, kTmpfs };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
+
+// The order of an epoch; see epoch_order().
+struct ShuffleOptions {
+  ShuffleMode mode = ShuffleMode::kFull;
+  int block = 128;  // kBlock: samples in one
+};
+
+// What is kept of a source once it has been read; see cache_dataset().
+struct CacheOptions {
+  CacheMode mode = CacheMode::kNone;
+  CacheForm form = CacheForm::kEncoded;
+  double gb = 0;  // 1e9 bytes, at most; 0: half of the memory that is available at the start
+};
+
+// Where a source's samples are copied before the first is used; see stage_dataset().
+struct StageOptions {
+  StageMode mode = StageMode::kNone;
+  std::string folder = "/dev/shm";
+};
 
 struct DataOptions {
   std::string source;
@@ -19,7 +42,9 @@ struct DataOptions {
   int prefetch = 4;  // batches
   DecodeMode decode = DecodeMode::kExact;
   OnError on_error = OnError::kFail;
-  bool shuffle = true;
+  ShuffleOptions shuffle;
+  CacheOptions cache;
+  StageOptions stage;
 };
 
 struct AugmentOptions {

@@ -18,16 +18,25 @@ namespace saturate {
 enum class SampleEncoding {
   kEncoded,  // JPEG or PNG
   kRaw,      // uint8 [height, width, channels]
+  // A JPEG that can be decoded in parts: kind 3 of docs/shard_format.md.
+  kSegmented,
 };
 
 // One image. A reused Sample stops allocating; every Dataset sets all that its encoding needs.
 struct Sample {
   std::vector<std::byte> bytes;
   SampleEncoding encoding = SampleEncoding::kEncoded;
-  int width = 0, height = 0;  // pixels; kRaw alone
+  int width = 0, height = 0;  // pixels; not of kEncoded
   int channels = 0;           // kRaw alone: 1 grey, 3 RGB
   int64_t label = 0;          // index into Dataset::classes()
   std::string name;           // for messages: a path, or archive.tar:member
+};
+
+// A sample as decode_sample() gives it.
+struct DecodedSample {
+  Image image;
+  int64_t label = 0;
+  std::string name;
 };
 
 // Immutable once opened; every method is safe to call from any thread.
@@ -39,6 +48,13 @@ class Dataset {
   virtual void read(size_t index, Sample& out) const = 0;
   // Class names, sorted bytewise; a label is a position here.
   virtual const std::vector<std::string>& classes() const = 0;
+  // The sample where it lies decoded in memory, for as long as the dataset lives; else null, and
+  // read() is the way. Errors as of read() and decode_sample().
+  virtual const DecodedSample* decoded(size_t /*index*/) const { return nullptr; }
+  // Bytes that read() gives; sources that do not know without reading read.
+  virtual uint64_t bytes(size_t index) const;
+  // As ReadableFile::advise() for samples [first, first + count).
+  virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
 };
 
 // The sample's pixels, as Decoder::decode gives them; grey becomes three equal channels. Fails with

@@ -15,6 +15,9 @@
 
 namespace saturate {
 
+// What will become of a part of a file: it is read soon, or not again.
+enum class ReadAdvice { kSoon, kNotAgain };
+
 // A file opened for positioned reads. Safe for concurrent use: reads share no cursor.
 class ReadableFile {
  public:
@@ -23,6 +26,9 @@ class ReadableFile {
   virtual uint64_t size() const = 0;
   // Fills `out` from `offset` completely, or throws: reading past the end is an error.
   virtual void read_at(uint64_t offset, std::span<std::byte> out) const = 0;
+  // A hint, which changes no result and may do nothing: the system reads ahead, or drops what it
+  // has cached and nothing else uses.
+  virtual void advise(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/) const {}
 };
 
 // A file being written from its start. Not for concurrent use. Destroying it without close() leaves
@@ -69,6 +75,8 @@ class Env {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // Removes one file; a missing file is no error.
   virtual void remove(const std::string& path) = 0;
+  // Bytes that can still be written to the file system of this folder; the default does not know.
+  virtual uint64_t free_bytes(const std::string& /*folder*/) { return UINT64_MAX; }
   // Makes a completed rename in this folder survive a power cut.
   virtual void sync_directory(const std::string& path) = 0;
 

@@ -16,8 +16,8 @@ namespace saturate {
 // Writes sample i, as it is encoded, to CLASS/0000000i.jpg (or .png) in the folder `out`, or in the
 // archive `out` where it ends in ".tar". A folder must be absent or empty, and keeps what was
 // written when this fails; an archive must be absent and appears only when it is complete. Raw
-// samples become PNG. Equal samples give equal bytes. Reads on `threads` threads. Fails with kUsage
-// where `out` is taken.
+// samples become PNG, JPEGs in segments plain ones. Equal samples give equal bytes. Reads on
+// `threads` threads. Fails with kUsage where `out` is taken.
 void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int threads,
                    const ProgressCallback& progress = {});
 
@@ -31,6 +31,11 @@ struct PackOptions {
   // Share of the samples to store as pixels, decoded, evenly spread; not in a tar. Samples that the
   // source has as pixels stay so unless `quality` is given.
   double raw_fraction = 0;
+  // shard: alone. Cuts JPEGs that are wider into segments of so many MCUs, without changing a
+  // pixel, so that a crop is decoded without what lies around it; 0: they stay as they are.
+  int segment = 8;
+  // Decodes every JPEG that was cut, whole and in part, and fails with kRun where a pixel differs.
+  bool verify = false;
   int threads = 1;
   // What a sample that cannot be read or decoded does. Images that are copied are not decoded:
   // inspect_dataset() finds which of them are broken.
@@ -38,10 +43,11 @@ struct PackOptions {
 };
 
 struct PackReport {
-  size_t samples = 0;  // written
-  size_t copied = 0;   // of those: as they were
-  size_t raw = 0;      // of those: stored as pixels
-  uint64_t bytes = 0;  // of the samples' images
+  size_t samples = 0;    // written
+  size_t copied = 0;     // of those: as they were
+  size_t segmented = 0;  // of those: cut into segments
+  size_t raw = 0;        // of those: stored as pixels
+  uint64_t bytes = 0;    // of the samples' images
   std::vector<SkippedSample> skipped;
 };
 

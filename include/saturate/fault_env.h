@@ -69,6 +69,7 @@ class FaultEnv : public Env {
   void make_directories(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
+  uint64_t free_bytes(const std::string& folder) override;
   void sync_directory(const std::string& path) override;
   std::unique_ptr<FileLock> lock(const std::string& path) override;
   int64_t now_ns() override;

@@ -10,6 +10,8 @@
 
 namespace saturate {
 
+struct Box;
+
 // 8-bit RGB, rows top to bottom, interleaved: pixels[(y * width + x) * 3 + channel]. A value type;
 // resize() keeps the capacity, so a reused Image stops allocating.
 struct Image {
@@ -56,6 +58,13 @@ class Decoder {
   // end marker is missing; warnings that leave the pixels right, as of stray bytes between
   // segments, are not. `out` is unspecified after an error.
   void decode(std::span<const std::byte> bytes, const std::string& where, Image& out);
+
+  // The same for a JPEG of `width` x `height` in segments (SampleEncoding::kSegmented), as far as
+  // `part` needs it: `out` gets the pixels of the box that is returned, which holds `part`, and
+  // they equal those of the whole image in `part`. REQUIRES: `part` is inside the image and not
+  // empty.
+  Box decode_segmented(std::span<const std::byte> bytes, int width, int height, const Box& part,
+                       const std::string& where, Image& out);
 
   // Reads the header only: an eXIf chunk behind a PNG's pixels is not seen, the pixel limit not
   // checked.

@@ -20,8 +20,15 @@
 
 namespace saturate {
 
-// The order of an epoch: a uniformly drawn permutation of [0, size), or the identity.
-std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch, bool shuffle);
+// Blocks whose samples kBlock mixes.
+constexpr size_t kShuffleWindow = 8;
+
+// The order of an epoch, a permutation of [0, size): kFull draws any with equal probability; kNone
+// is the identity. kBlock cuts [0, size) into blocks of `block` and draws an order of them, then
+// one of the samples of each kShuffleWindow consecutive blocks: a sample may come at any place of
+// the epoch, but those of one block come within one window.
+std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
+                                  const ShuffleOptions& shuffle);
 
 enum class PixelType { kUint8, kFloat32 };
 
@@ -44,7 +51,7 @@ struct LoaderOptions {
   size_t batch = 128;
   int threads = 1;
   int prefetch = 4;  // batches being filled or waiting, at most
-  bool shuffle = true;
+  ShuffleOptions shuffle;
   bool drop_last = false;  // leave out a last batch that is not full
   bool train = true;       // random augmentation, else eval_transform
   OnError on_error = OnError::kFail;

@@ -156,10 +156,11 @@ int pack(const PackArguments& arguments) {
   for (const auto& sample : report.skipped)
     fmt::print(stderr, "saturate: warning: left out {}: {}\n", sample.name, sample.reason);
   fmt::print(
-      "{} images of {} classes, {:.1f} MB; {} copied as they were; {} stored as pixels\n"
+      "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
+      "stored as pixels\n"
       "train on them with data.source={}\n",
       report.samples, dataset->classes().size(), double(report.bytes) * 1e-6, report.copied,
-      report.raw, options.out);
+      report.segmented, options.verify ? ", their pixels compared" : "", report.raw, options.out);
   return 0;
 }
 
@@ -226,6 +227,14 @@ void add_pack(CLI::App& data, int& exit_code) {
                    "Store this share of the images decoded, as pixels: larger, and no work for "
                    "the loader (shard and lmdb)")
       ->check(CLI::Range(0.0, 1.0));
+  command
+      ->add_option("--segment", options.segment,
+                   "Cut JPEGs into segments of this many MCUs without changing a pixel, so that a "
+                   "crop is decoded by itself (shard); 0 keeps every file's bytes")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  command->add_flag("--verify", options.verify,
+                    "Decode every JPEG before and after cutting and compare the pixels");
   command->add_flag("--skip-broken", arguments->skip_broken,
                     "Leave out what cannot be read or decoded, instead of stopping");
   add_threads(*command, arguments->threads);

@@ -6,6 +6,26 @@
 namespace saturate {
 namespace {
 
+OptionRow shuffle_row() {
+  OptionRow row = choice(
+      SATURATE_OPTION_AS("data.shuffle", data.shuffle.mode),
+      std::vector<std::pair<std::string, ShuffleMode>>{{"full", ShuffleMode::kFull},
+                                                       {"block", ShuffleMode::kBlock},
+                                                       {"none", ShuffleMode::kNone}},
+      "The order of an epoch: full draws any; block draws an order of blocks of neighbours and "
+      "mixes eight of them at a time, for storage that is slow to seek; none keeps the source's. "
+      "true and false mean full and none.");
+  row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const bool* flag = std::get_if<bool>(&value);
+    const std::string* text = std::get_if<std::string>(&value);  // as --set gives it
+    if ((flag && *flag) || (text && *text == "true"))
+      return set(recipe, std::string("full"), where);
+    if (flag || (text && *text == "false")) return set(recipe, std::string("none"), where);
+    set(recipe, value, where);
+  };
+  return row;
+}
+
 std::vector<OptionRow> source_rows() {
   return {
       text(SATURATE_OPTION(data.source),
@@ -28,7 +48,9 @@ std::vector<OptionRow> source_rows() {
                                                        {"skip", OnError::kSkip}},
           "What a broken image does: fail stops at the first and names it; skip counts, names and "
           "leaves out."),
-      flag(SATURATE_OPTION(data.shuffle), "Draws a new order every epoch."),
+      shuffle_row(),
+      integer(SATURATE_OPTION_AS("data.shuffle_block", data.shuffle.block), {1, 1 << 30}, "samples",
+              "Samples in one block of data.shuffle = \"block\"."),
   };
 }
 

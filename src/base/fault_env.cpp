@@ -145,6 +145,9 @@ class FaultEnv::FaultReadableFile : public ReadableFile {
     env_.before(FileOp::kRead, path_);
     file_->read_at(offset, out);
   }
+  void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
+    file_->advise(advice, offset, length);
+  }
 
  private:
   FaultEnv& env_;
@@ -217,6 +220,10 @@ void FaultEnv::rename(const std::string& from, const std::string& to) {
 void FaultEnv::remove(const std::string& path) {
   before(FileOp::kRemove, path);
   inner_.remove(path);
+}
+
+uint64_t FaultEnv::free_bytes(const std::string& folder) {
+  return inner_.free_bytes(folder);
 }
 
 void FaultEnv::sync_directory(const std::string& path) {

@@ -53,6 +53,12 @@ void validate_schedule(const Recipe& recipe, const std::string& where);
     return recipe.member;                            \
   }
 
+// The same where the member has another name than the key.
+#define SATURATE_OPTION_AS(key, member)          \
+  key, [](const Recipe& recipe) -> const auto& { \
+    return recipe.member;                        \
+  }
+
 struct Range {
   double low, high;
   bool low_excluded = false;

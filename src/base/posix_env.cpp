@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -77,6 +78,10 @@ class PosixReadableFile : public ReadableFile {
   uint64_t size() const override { return size_; }
   void read_at(uint64_t offset, std::span<std::byte> out) const override {
     read_fully(fd_.get(), offset, out, path_);
+  }
+  void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
+    ::posix_fadvise(fd_.get(), off_t(offset), off_t(length),
+                    advice == ReadAdvice::kSoon ? POSIX_FADV_WILLNEED : POSIX_FADV_DONTNEED);
   }
 
  private:
@@ -153,6 +158,11 @@ class PosixEnv : public Env {
   void remove(const std::string& path) override {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
       fail_system(ErrorKind::kRun, "remove", path);
+  }
+  uint64_t free_bytes(const std::string& folder) override {
+    struct statvfs info;
+    if (::statvfs(folder.c_str(), &info) != 0) fail_system(ErrorKind::kRun, "examine", folder);
+    return uint64_t{info.f_bavail} * info.f_frsize;
   }
   void sync_directory(const std::string& path) override {
     FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -104,6 +104,17 @@ class CifarSource : public Dataset {
       for (size_t c = 0; c < 3; ++c) out.bytes[i * 3 + c] = planes[c * kPlane + i];
   }
 
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    size_t begin = 0;
+    for (const CifarFile& file : files_) {
+      const size_t from = std::max(first, begin), to = std::min(first + count, file.end);
+      if (from < to)
+        file.file->advise(advice, (from - begin) * layout_.record(),
+                          (to - from) * layout_.record());
+      begin = file.end;
+    }
+  }
+
  private:
   const Layout layout_;
   std::vector<CifarFile> files_;

@@ -18,7 +18,7 @@ void write_folder(Env& env, const Dataset& dataset, const std::string& out, int 
   parallel_for(dataset.size(), threads, [&](size_t i) {
     Sample sample;
     dataset.read(i, sample);
-    encode_raw(sample);
+    make_file(sample);
     const auto file = env.open_writable(out + "/" + member_name(dataset.classes(), i, sample));
     file->append(sample.bytes);
     file->close();

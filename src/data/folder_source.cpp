@@ -31,13 +31,34 @@ class FolderSource : public Dataset {
 
   void read(size_t index, Sample& out) const override {
     const FolderEntry& entry = entries_[index];
-    out.name.assign(root_).append("/").append(entry.folder).append("/").append(entry.name);
+    put_path(entry, out.name);
     out.label = entry.label;
     out.encoding = SampleEncoding::kEncoded;
     env_.read_into(out.name, out.bytes);
   }
 
+  // Each file has to be opened for it, which costs as much as what reading ahead would save.
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    if (advice == ReadAdvice::kSoon) return;
+    for (size_t i = first; i < first + count; ++i) {
+      const auto file = open(i);
+      file->advise(advice, 0, file->size());
+    }
+  }
+
+  uint64_t bytes(size_t index) const override { return open(index)->size(); }
+
  private:
+  void put_path(const FolderEntry& entry, std::string& out) const {
+    out.assign(root_).append("/").append(entry.folder).append("/").append(entry.name);
+  }
+
+  std::unique_ptr<ReadableFile> open(size_t index) const {
+    std::string path;
+    put_path(entries_[index], path);
+    return env_.open_readable(path);
+  }
+
   void find_classes() {
     if (!env_.is_directory(root_))
       fail(ErrorKind::kData, "no such folder", root_, "Check data.source");

@@ -125,7 +125,7 @@ class LmdbSource : public Dataset {
     const LmdbRecord record = parse_record(records_[index], out.name);
     out.name.assign(path_).append(":").append(record.name);
     const std::string problem =
-        check_payload(record.kind, record.channels, record.width, record.height,
+        check_payload(PayloadKind::kRaw, record.kind, record.channels, record.width, record.height,
                       record.bytes.size(), record.label, classes_.size());
     if (!problem.empty()) fail(ErrorKind::kData, "sample " + problem, out.name, kFetchAgain);
     out.label = labels_[record.label];

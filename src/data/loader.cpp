@@ -9,6 +9,7 @@
 
 #include "data/batch_ring.h"
 #include "data/buffer_pool.h"
+#include "data/read_ahead.h"
 #include "data/sample_reader.h"
 #include "saturate/error.h"
 #include "saturate/thread_pool.h"
@@ -32,6 +33,8 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
+  require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
+          "Set it to 1 or more");
   require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
           "Split it");
 }
@@ -64,7 +67,9 @@ struct Loader::State {
   const AugmentOptions augment;
   const size_t image_size;  // bytes
   BufferPool buffers;
+  ReadAhead ahead;
   BatchRing ring;
+  size_t taken = 0;            // batches of the epoch that the consumer has had, left-out ones too
   std::exception_ptr failure;  // what ended the epoch; the consumer's
 
   mutable std::mutex mutex;
@@ -80,6 +85,7 @@ struct Loader::State {
         augment(aug),
         image_size(image_bytes(opt, aug)),
         buffers(image_size * opt.batch, std::move(allocate)),
+        ahead(data, opt.shuffle, opt.seed),
         ring(size_t(opt.prefetch), opt.batch, opt.wait_limit, [this] { return buffers.take(); }),
         threads(opt.threads, "loader") {
     for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
@@ -153,6 +159,7 @@ struct Loader::State {
         out.names.swap(slot->names);
       }
       ring.release();
+      ahead.advance(++taken * options.batch);
       if (!empty) return true;
     }
     return false;
@@ -180,8 +187,10 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   const size_t size = state_->dataset.size();
   const size_t end = options.drop_last ? batches() * options.batch : size;
   try {
+    state_->taken = std::min(first_batch, batches());
+    state_->ahead.start(epoch, state_->taken * options.batch);
     state_->ring.start(epoch, epoch_order(size, options.seed, epoch, options.shuffle),
-                       std::min(first_batch, batches()), end);
+                       state_->taken, end);
   } catch (...) {
     state_->failure =
         std::current_exception();  // else a part of the epoch would pass for all of it

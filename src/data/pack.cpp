@@ -1,4 +1,5 @@
-// Packing: read, perhaps shrink, re-encode or decode on many threads, written in order by one.
+// Packing: read, perhaps shrink, re-encode, decode or cut into segments on many threads, written in
+// order by one.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "data/progress_meter.h"
 #include "data/sample_writer.h"
 #include "data/scratch_pool.h"
+#include "image/segmented_jpeg.h"
 #include "saturate/augment.h"
 #include "saturate/error.h"
 #include "saturate/export.h"
@@ -29,12 +31,14 @@ constexpr RegistryEntry<OpenWriter> kWriters[] = {
 struct Scratch {
   Decoder decoder;
   Resizer resizer;
-  Image image, shrunk;
+  Image image, other;
+  JpegSegmenter segmenter;
+  std::vector<std::byte> segments;
 };
 
 struct Packed {
   Sample sample;
-  bool copied = false;
+  bool copied = false, segmented = false;
   std::string broken;  // why, where it is left out
 };
 
@@ -83,7 +87,7 @@ bool convert(const PackOptions& options, bool want_raw, Scratch& scratch, Sample
   const bool to_jpeg = options.quality > 0 && !want_raw;
   if (!too_large && !to_jpeg && (!want_raw || was_raw)) return true;
   decode_sample(scratch.decoder, sample, scratch.image);
-  if (too_large) shrink(scratch.image, options.max_side, scratch.resizer, scratch.shrunk);
+  if (too_large) shrink(scratch.image, options.max_side, scratch.resizer, scratch.other);
   if (want_raw || (was_raw && !to_jpeg)) {
     set_raw(scratch.image, sample);
   } else {
@@ -94,17 +98,58 @@ bool convert(const PackOptions& options, bool want_raw, Scratch& scratch, Sample
   return false;
 }
 
+bool equal(const Image& a, int x, int y, const Image& b, const Box& part) {
+  for (int row = 0; row < part.height; ++row) {
+    const uint8_t* from = a.row(y + row) + ptrdiff_t{x} * 3;
+    const uint8_t* to = b.row(part.y + row) + ptrdiff_t{part.x} * 3;
+    if (!std::equal(from, from + ptrdiff_t{part.width} * 3, to)) return false;
+  }
+  return true;
+}
+
+// `cut` shows what `file` shows, whole and in its middle.
+void verify(Scratch& scratch, std::span<const std::byte> file, const Sample& cut) {
+  scratch.decoder.decode(file, cut.name, scratch.image);
+  const int w = cut.width, h = cut.height;
+  for (const Box& part : {Box{0, 0, w, h}, Box{w / 3, h / 3, w / 3, h / 3}}) {
+    const Box held =
+        scratch.decoder.decode_segmented(cut.bytes, w, h, part, cut.name, scratch.other);
+    if (!equal(scratch.other, part.x - held.x, part.y - held.y, scratch.image, part))
+      fail(ErrorKind::kRun, "cutting a JPEG into segments changed its pixels", cut.name,
+           "Pack with --segment 0, and report this image");
+  }
+}
+
+// Returns whether it was.
+bool cut_into_segments(const PackOptions& options, Scratch& scratch, Sample& sample) {
+  if (sample.encoding != SampleEncoding::kEncoded || options.segment == 0) return false;
+  if (!scratch.segmenter.cut(sample.bytes, options.segment, scratch.segments, sample.width,
+                             sample.height))
+    return false;
+  sample.encoding = SampleEncoding::kSegmented;
+  sample.bytes.swap(scratch.segments);
+  if (options.verify) verify(scratch, scratch.segments, sample);
+  return true;
+}
+
 void require(bool ok, const char* what, const char* where, const char* remedy) {
   if (!ok) fail(ErrorKind::kUsage, what, where, remedy);
 }
 
+// What a format can hold besides files.
+struct Abilities {
+  bool raw, segments;
+};
+
 std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
-                                          const PackOptions& options, bool& stores_raw) {
+                                          const PackOptions& options, Abilities& stores) {
   require(options.max_side >= 0, "negative size", "--max-side", "Give 1 or more");
   require(options.quality >= 0 && options.quality <= 100, "quality is out of range", "--quality",
           "Give 1 to 100");
   require(options.raw_fraction >= 0 && options.raw_fraction <= 1, "share is out of range",
           "--raw-fraction", "Give 0 to 1");
+  require(options.segment >= 0 && options.segment <= 64, "segment is out of range", "--segment",
+          "Give 0 to 64");
   require(options.threads > 0, "no thread", "--threads", "Give 1 or more");
   const auto colon = options.out.find(':');
   if (colon == std::string::npos || colon + 1 == options.out.size())
@@ -112,8 +157,8 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
          "Write shard:FILE, lmdb:FOLDER or tar:FILE");
   const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
                                   options.out.substr(0, colon), "--out");
-  stores_raw = writer.make != write_tar;
-  require(stores_raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
+  stores = {writer.make != write_tar, writer.make == write_shard};
+  require(stores.raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
           "Write to shard:FILE or lmdb:FOLDER");
   return writer.make(env, options.out.substr(colon + 1), dataset.classes());
 }
@@ -122,8 +167,8 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
 
 PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& options,
                         const ProgressCallback& progress) {
-  bool stores_raw = true;
-  const auto writer = open_writer(env, dataset, options, stores_raw);
+  Abilities stores{};
+  const auto writer = open_writer(env, dataset, options, stores);
   ProgressMeter meter(progress, dataset.size());
   ScratchPool<Scratch> pool;
   PackReport report;
@@ -134,10 +179,11 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       dataset.read(i, out.sample);
       const ScratchPool<Scratch>::Lent scratch(pool);
       out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
-      if (!stores_raw && out.sample.encoding == SampleEncoding::kRaw) {
-        encode_raw(out.sample);
-        out.copied = false;
-      }
+      out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);
+      const SampleEncoding encoding = out.sample.encoding;
+      if (!stores.segments) join_segments(out.sample);
+      if (!stores.raw) make_file(out.sample);
+      out.copied = out.copied && !out.segmented && out.sample.encoding == encoding;
     } catch (const Error& error) {
       if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
       out.broken = error.reason();
@@ -154,6 +200,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       writer->append(sample);
       ++report.samples;
       report.copied += packed.copied;
+      report.segmented += packed.segmented;
       report.raw += sample.encoding == SampleEncoding::kRaw;
       report.bytes += sample.bytes.size();
     }

@@ -1,6 +1,7 @@
 // From a sample to its pixels: the one place that tells encoded samples from raw ones.
 #include <algorithm>
 
+#include "image/segmented_jpeg.h"
 #include "saturate/dataset.h"
 #include "saturate/error.h"
 
@@ -21,9 +22,20 @@ void check_raw(const Sample& sample) {
 
 }  // namespace
 
+uint64_t Dataset::bytes(size_t index) const {
+  Sample sample;
+  read(index, sample);
+  return sample.bytes.size();
+}
+
 void decode_sample(Decoder& decoder, const Sample& sample, Image& out) {
   if (sample.encoding == SampleEncoding::kEncoded)
     return decoder.decode(sample.bytes, sample.name, out);
+  if (sample.encoding == SampleEncoding::kSegmented) {
+    const Box whole{0, 0, sample.width, sample.height};
+    decoder.decode_segmented(sample.bytes, sample.width, sample.height, whole, sample.name, out);
+    return;
+  }
   check_raw(sample);
   out.resize(sample.width, sample.height);
   const auto* from = reinterpret_cast<const uint8_t*>(sample.bytes.data());
@@ -37,6 +49,11 @@ void decode_sample(Decoder& decoder, const Sample& sample, Image& out) {
 
 ImageInfo probe_sample(Decoder& decoder, const Sample& sample) {
   if (sample.encoding == SampleEncoding::kEncoded) return decoder.probe(sample.bytes, sample.name);
+  if (sample.encoding == SampleEncoding::kSegmented) {
+    SegmentedJpeg jpeg;
+    jpeg.open(sample.bytes, sample.width, sample.height, sample.name);
+    return {ImageFormat::kJpeg, sample.width, sample.height, jpeg.components()};
+  }
   check_raw(sample);
   return {ImageFormat::kRaw, sample.width, sample.height, sample.channels};
 }

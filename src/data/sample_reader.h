@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "image/fast_decoder.h"
+#include "image/segmented_jpeg.h"
 #include "saturate/augment.h"
 #include "saturate/dataset.h"
 #include "saturate/image.h"
@@ -30,12 +31,14 @@ class SampleReader {
   // Both make `out` of sample_. False where only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, std::byte* out);
   void read_exact(uint32_t epoch, uint32_t index, std::byte* out);
+  void write(const Image& image, const SampleTransform& transform, std::byte* out);
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
   const AugmentOptions& augment_;
   const Normalize normalize_;
   FastDecoder fast_;
+  SegmentedJpeg segmented_;
   Decoder decoder_;
   Resizer resizer_;
   Sample sample_;

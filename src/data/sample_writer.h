@@ -36,7 +36,10 @@ void check_folder_names(const std::vector<std::string>& classes);
 std::string member_name(const std::vector<std::string>& classes, size_t number,
                         const Sample& sample);
 
-// Turns raw pixels into a PNG, without loss.
-void encode_raw(Sample& sample);
+// Turns a JPEG in segments into a plain one, without loss.
+void join_segments(Sample& sample);
+
+// The same, and raw pixels into a PNG.
+void make_file(Sample& sample);
 
 }  // namespace saturate

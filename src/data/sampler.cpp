@@ -1,19 +1,57 @@
+#include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
+#include "data/read_ahead.h"
 #include "saturate/loader.h"
 #include "saturate/random.h"
 
 namespace saturate {
+namespace {
 
-std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch, bool shuffle) {
+// Fisher and Yates, as in Knuth, TAOCP vol. 2, algorithm 3.4.2P.
+void shuffle_all(std::span<uint32_t> values, RandomStream& random) {
+  for (size_t left = values.size(); left > 1; --left)
+    std::swap(values[left - 1], values[size_t(random.below(left))]);
+}
+
+std::vector<uint32_t> draw_blocks(size_t size, size_t block, RandomStream& random) {
+  std::vector<uint32_t> blocks((size + block - 1) / block);
+  std::iota(blocks.begin(), blocks.end(), uint32_t{0});
+  shuffle_all(blocks, random);
+  return blocks;
+}
+
+std::vector<uint32_t> block_order(size_t size, size_t block, RandomStream& random) {
+  const std::vector<uint32_t> blocks = draw_blocks(size, block, random);
+  std::vector<uint32_t> order;
+  order.reserve(size);
+  size_t window = 0;  // where it begins
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const size_t first = blocks[i] * block, last = std::min(first + block, size);
+    for (size_t sample = first; sample < last; ++sample) order.push_back(uint32_t(sample));
+    if ((i + 1) % kShuffleWindow != 0 && i + 1 != blocks.size()) continue;
+    shuffle_all(std::span(order).subspan(window), random);
+    window = order.size();
+  }
+  return order;
+}
+
+}  // namespace
+
+std::vector<uint32_t> epoch_blocks(size_t size, uint64_t seed, uint32_t epoch, size_t block) {
+  RandomStream random(seed, epoch, 0, RandomUse::kShuffle);
+  return draw_blocks(size, block, random);
+}
+
+std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
+                                  const ShuffleOptions& shuffle) {
+  RandomStream random(seed, epoch, 0, RandomUse::kShuffle);
+  if (shuffle.mode == ShuffleMode::kBlock) return block_order(size, size_t(shuffle.block), random);
   std::vector<uint32_t> order(size);
   std::iota(order.begin(), order.end(), uint32_t{0});
-  if (!shuffle) return order;
-  // Fisher and Yates, as in Knuth, TAOCP vol. 2, algorithm 3.4.2P.
-  RandomStream random(seed, epoch, 0, RandomUse::kShuffle);
-  for (size_t left = size; left > 1; --left)
-    std::swap(order[left - 1], order[size_t(random.below(left))]);
+  if (shuffle.mode == ShuffleMode::kFull) shuffle_all(order, random);
   return order;
 }
 

@@ -19,7 +19,7 @@ bool has_checksum(std::span<const std::byte> block) {
   return crc.number<uint32_t>() == checksum_of(block.first(block.size() - 4));
 }
 
-void check_header(const ReadableFile& file, const std::string& path) {
+uint32_t read_version(const ReadableFile& file, const std::string& path) {
   std::vector<std::byte> header(kShardHeaderBytes);
   if (file.size() >= header.size()) file.read_at(0, header);
   if (file.size() < header.size() || !as_text(header).starts_with(kShardMagic))
@@ -29,11 +29,12 @@ void check_header(const ReadableFile& file, const std::string& path) {
   ByteReader reader(header);
   reader.skip(kShardMagic.size());
   const auto version = reader.number<uint32_t>();
-  if (version != kShardVersion)
+  if (version < 1 || version > kShardVersion)
     fail(ErrorKind::kData,
-         "shard is of version " + std::to_string(version) + ", and this saturate reads version " +
-             std::to_string(kShardVersion),
+         "shard is of version " + std::to_string(version) +
+             ", and this saturate reads versions 1 to " + std::to_string(kShardVersion),
          path, "Use the saturate that wrote it, or a newer one");
+  return version;
 }
 
 struct Trailer {
@@ -71,7 +72,8 @@ Trailer read_trailer(const ReadableFile& file, const std::string& path) {
   return trailer;
 }
 
-void check_records(const ShardIndex& index, uint64_t data_end, const std::string& path) {
+void check_records(const ShardIndex& index, PayloadKind last_kind, uint64_t data_end,
+                   const std::string& path) {
   uint64_t end = kShardPage, name_end = 0;
   for (size_t i = 0; i < index.records.size(); ++i) {
     const ShardRecord& record = index.records[i];
@@ -83,8 +85,8 @@ void check_records(const ShardIndex& index, uint64_t data_end, const std::string
     if (record.name_end < name_end || record.name_end > index.names.size())
       fail_shard("has an index that places the name of " + which + " outside the names", path);
     const std::string problem =
-        check_payload(record.kind, record.channels, record.width, record.height, record.size,
-                      record.label, index.classes.size());
+        check_payload(last_kind, record.kind, record.channels, record.width, record.height,
+                      record.size, record.label, index.classes.size());
     if (!problem.empty()) fail_shard("has an index where " + which + " " + problem, path);
     end = record.offset + record.size;
     name_end = record.name_end;
@@ -93,13 +95,19 @@ void check_records(const ShardIndex& index, uint64_t data_end, const std::string
 
 }  // namespace
 
-std::string check_payload(uint16_t kind, uint16_t channels, uint32_t width, uint32_t height,
-                          uint64_t size, uint32_t label, size_t classes) {
+std::string check_payload(PayloadKind last, uint16_t kind, uint16_t channels, uint32_t width,
+                          uint32_t height, uint64_t size, uint32_t label, size_t classes) {
   if (label >= classes)
     return "is of class " + std::to_string(label) + " of " + std::to_string(classes);
   if (kind == uint16_t(PayloadKind::kEncoded)) return {};
-  if (kind != uint16_t(PayloadKind::kRaw))
+  if (kind < 1 || kind > uint16_t(last))
     return "is of kind " + std::to_string(kind) + ", which this saturate does not read";
+  if (kind == uint16_t(PayloadKind::kSegmented)) {
+    constexpr uint32_t kMaxJpegSide = 65535;
+    const auto possible = [](uint32_t side) { return side > 0 && side <= kMaxJpegSide; };
+    if (possible(width) && possible(height)) return {};
+    return "is a JPEG of " + std::to_string(width) + " x " + std::to_string(height) + " pixels";
+  }
   constexpr uint32_t kMaxSide = 1 << 20;  // keeps the product below from overflowing
   const bool sized = (channels == 1 || channels == 3) && width > 0 && width <= kMaxSide &&
                      height > 0 && height <= kMaxSide &&
@@ -111,15 +119,35 @@ std::string check_payload(uint16_t kind, uint16_t channels, uint32_t width, uint
 
 void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
                   uint32_t height) {
-  sample.encoding =
-      kind == uint16_t(PayloadKind::kRaw) ? SampleEncoding::kRaw : SampleEncoding::kEncoded;
+  switch (PayloadKind(kind)) {
+    case PayloadKind::kEncoded:
+      sample.encoding = SampleEncoding::kEncoded;
+      break;
+    case PayloadKind::kRaw:
+      sample.encoding = SampleEncoding::kRaw;
+      break;
+    case PayloadKind::kSegmented:
+      sample.encoding = SampleEncoding::kSegmented;
+  }
   sample.channels = channels;
   sample.width = int(width);
   sample.height = int(height);
 }
 
+PayloadKind kind_of(const Sample& sample) {
+  switch (sample.encoding) {
+    case SampleEncoding::kEncoded:
+      break;
+    case SampleEncoding::kRaw:
+      return PayloadKind::kRaw;
+    case SampleEncoding::kSegmented:
+      return PayloadKind::kSegmented;
+  }
+  return PayloadKind::kEncoded;
+}
+
 ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
-  check_header(file, path);
+  const uint32_t version = read_version(file, path);
   const Trailer trailer = read_trailer(file, path);
   std::vector<std::byte> bytes(trailer.index_size);
   file.read_at(trailer.index_offset, bytes);
@@ -133,7 +161,8 @@ ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
   index.classes = take_classes(reader, trailer.classes);
   if (!reader.ok()) fail_shard("has class names that go over the end of its index", path);
   index.names = reader.text(reader.left());
-  check_records(index, trailer.index_offset, path);
+  check_records(index, version == 1 ? PayloadKind::kRaw : PayloadKind::kSegmented,
+                trailer.index_offset, path);
   return index;
 }
 

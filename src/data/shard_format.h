@@ -13,14 +13,14 @@ namespace saturate {
 
 constexpr std::string_view kShardMagic = "SATSHARD";
 constexpr std::string_view kShardTrailerMagic = "SATINDEX";
-constexpr uint32_t kShardVersion = 1;
+constexpr uint32_t kShardVersion = 2;       // which is written; 1, without kind 3, is read too
 constexpr uint64_t kShardPage = 4096;       // the header's page; the index starts on one too
 constexpr uint64_t kShardAlignment = 64;    // of a sample's bytes
 constexpr uint64_t kShardHeaderBytes = 64;  // the rest of its page is zero
 constexpr uint64_t kShardTrailerBytes = 64;
 
-// What a sample's bytes are. 3 is reserved for a JPEG with a table of its restart segments.
-enum class PayloadKind : uint16_t { kEncoded = 1, kRaw = 2 };
+// What a sample's bytes are.
+enum class PayloadKind : uint16_t { kEncoded = 1, kRaw = 2, kSegmented = 3 };
 
 // A sample's entry in the index, as it lies in the file.
 struct ShardRecord {
@@ -30,7 +30,7 @@ struct ShardRecord {
   uint32_t label;          // position in the class table
   uint16_t kind;           // PayloadKind
   uint16_t channels;       // kRaw: 1 or 3; else 0
-  uint32_t width, height;  // kRaw: pixels; else 0
+  uint32_t width, height;  // pixels; kEncoded: 0
   uint64_t name_end;       // in the names; its name starts where the one before it ends
 };
 static_assert(sizeof(ShardRecord) == 40);
@@ -51,12 +51,13 @@ struct ShardIndex {
 ShardIndex read_shard_index(const ReadableFile& file, const std::string& path);
 
 // The kind, size and label of a stored sample, checked by `classes` and its bytes' count: what is
-// wrong with them, or "". Shared with lmdb:.
-std::string check_payload(uint16_t kind, uint16_t channels, uint32_t width, uint32_t height,
-                          uint64_t size, uint32_t label, size_t classes);
+// wrong with them, or "". `last`: the last kind that the container knows. Shared with lmdb:.
+std::string check_payload(PayloadKind last, uint16_t kind, uint16_t channels, uint32_t width,
+                          uint32_t height, uint64_t size, uint32_t label, size_t classes);
 
 // Sets what a stored sample's kind says about its bytes. REQUIRES: check_payload() passed.
 void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
                   uint32_t height);
+PayloadKind kind_of(const Sample& sample);
 
 }  // namespace saturate

@@ -19,6 +19,7 @@ struct Shard {
   ShardIndex index;
   std::vector<uint32_t> labels;  // by the shard's own label
   size_t end = 0;                // samples of this shard and those before it
+  size_t first() const { return end - index.records.size(); }
 };
 
 class ShardSource : public Dataset {
@@ -45,9 +46,8 @@ class ShardSource : public Dataset {
   const std::vector<std::string>& classes() const override { return classes_; }
 
   void read(size_t index, Sample& out) const override {
-    const auto shard = std::upper_bound(shards_.begin(), shards_.end(), index,
-                                        [](size_t i, const Shard& s) { return i < s.end; });
-    const size_t local = index - (shard->end - shard->index.records.size());
+    const auto shard = holder_of(index);
+    const size_t local = index - shard->first();
     const ShardRecord& record = shard->index.records[local];
     out.name.assign(shard->path).append(":").append(shard->index.name(local));
     out.label = shard->labels[record.label];
@@ -59,7 +59,28 @@ class ShardSource : public Dataset {
            "Fetch the shard again, or set data.on_error=skip to leave such samples out");
   }
 
+  uint64_t bytes(size_t index) const override {
+    const auto shard = holder_of(index);
+    return shard->index.records[index - shard->first()].size;
+  }
+
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    for (const size_t end = first + count; first < end;) {
+      const auto shard = holder_of(first);
+      const size_t last = std::min(end, shard->end);
+      const ShardRecord& from = shard->index.records[first - shard->first()];
+      const ShardRecord& to = shard->index.records[last - 1 - shard->first()];
+      shard->file->advise(advice, from.offset, to.offset + to.size - from.offset);
+      first = last;
+    }
+  }
+
  private:
+  std::vector<Shard>::const_iterator holder_of(size_t index) const {
+    return std::upper_bound(shards_.begin(), shards_.end(), index,
+                            [](size_t i, const Shard& s) { return i < s.end; });
+  }
+
   std::vector<Shard> shards_;
   std::vector<std::string> classes_;
 };

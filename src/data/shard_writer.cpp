@@ -31,7 +31,8 @@ class ShardWriter : public SampleWriter {
   void append(const Sample& sample) override {
     if (sample.bytes.size() > std::numeric_limits<uint32_t>::max())
       fail(ErrorKind::kData, "sample is larger than 4 GiB", sample.name, "Give --max-side");
-    const bool raw = sample.encoding == SampleEncoding::kRaw;
+    const PayloadKind kind = kind_of(sample);
+    const bool sized = kind != PayloadKind::kEncoded;
     file_.align(kShardAlignment);
     names_ += sample.name;
     ShardRecord record{};
@@ -39,10 +40,10 @@ class ShardWriter : public SampleWriter {
     record.size = uint32_t(sample.bytes.size());
     record.crc = checksum_of(sample.bytes);
     record.label = uint32_t(sample.label);
-    record.kind = uint16_t(raw ? PayloadKind::kRaw : PayloadKind::kEncoded);
-    record.channels = raw ? uint16_t(sample.channels) : uint16_t{0};
-    record.width = raw ? uint32_t(sample.width) : 0;
-    record.height = raw ? uint32_t(sample.height) : 0;
+    record.kind = uint16_t(kind);
+    record.channels = kind == PayloadKind::kRaw ? uint16_t(sample.channels) : uint16_t{0};
+    record.width = sized ? uint32_t(sample.width) : 0;
+    record.height = sized ? uint32_t(sample.height) : 0;
     record.name_end = names_.size();
     records_.push_back(record);
     file_.append(sample.bytes);

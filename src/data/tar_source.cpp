@@ -68,6 +68,19 @@ class TarSource : public Dataset {
     files_[entry.archive]->read_at(entry.offset, out.bytes);
   }
 
+  uint64_t bytes(size_t index) const override { return entries_[index].size; }
+
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    for (const size_t end = first + count; first < end;) {
+      const TarEntry& from = entries_[first];
+      size_t last = first;
+      while (last + 1 < end && entries_[last + 1].archive == from.archive) ++last;
+      const TarEntry& to = entries_[last];
+      files_[from.archive]->advise(advice, from.offset, to.offset + to.size - from.offset);
+      first = last + 1;
+    }
+  }
+
  private:
   void scan(Env& env, uint32_t archive, LabelTable& folders, LabelTable& pairs) {
     TarScanner scanner(env, paths_[archive]);

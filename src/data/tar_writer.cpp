@@ -1,9 +1,11 @@
 #include <cstring>
+#include <utility>
 
 #include "data/atomic_file.h"
 #include "data/bytes.h"
 #include "data/sample_writer.h"
 #include "data/tar_format.h"
+#include "image/segmented_jpeg.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -50,7 +52,16 @@ std::string member_name(const std::vector<std::string>& classes, size_t number,
   return classes[size_t(sample.label)] + "/" + digits + (png ? ".png" : ".jpg");
 }
 
-void encode_raw(Sample& sample) {
+void join_segments(Sample& sample) {
+  if (sample.encoding != SampleEncoding::kSegmented) return;
+  std::vector<std::byte> file;
+  JpegSegmenter().join(sample.bytes, sample.width, sample.height, sample.name, file);
+  sample.bytes = std::move(file);
+  sample.encoding = SampleEncoding::kEncoded;
+}
+
+void make_file(Sample& sample) {
+  join_segments(sample);
   if (sample.encoding != SampleEncoding::kRaw) return;
   sample.bytes = encode_png(reinterpret_cast<const uint8_t*>(sample.bytes.data()), sample.width,
                             sample.height, sample.channels);

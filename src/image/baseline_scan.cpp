@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "image/segmented_jpeg.h"
+
 namespace saturate {
 namespace {
 
@@ -79,33 +81,40 @@ uint32_t BaselineScan::Table::find_long(uint32_t look) const {
   return 0;
 }
 
-// Copies the scan without its stuffed zeros, up to the marker that ends it.
-bool BaselineScan::unstuff(std::span<const uint8_t> data) {
+// Copies data without its stuffed zeros, up to the marker that ends it; returns where that is, or
+// the end of the data.
+const uint8_t* BaselineScan::unstuff(std::span<const uint8_t> data) {
   if (data_.size() < data.size() + kPadding) data_.resize(data.size() + kPadding);
   uint8_t* to = data_.data();
   const uint8_t* from = data.data();
   const uint8_t* const end = from + data.size();
   while (true) {
     const auto* mark = static_cast<const uint8_t*>(std::memchr(from, 0xff, size_t(end - from)));
-    if (mark == nullptr || mark + 1 == end) return false;
+    if (mark == nullptr) mark = end;
     std::memcpy(to, from, size_t(mark - from));
     to += mark - from;
-    if (mark[1] != 0) {
+    if (end - mark < 2 || mark[1] != 0) {
       std::memset(to, 0, kPadding);
       bits_ = {data_.data(), to};
-      return mark[1] == JPEG_EOI;
+      return mark;
     }
     *to++ = 0xff;
     from = mark + 2;
   }
 }
 
-bool BaselineScan::start(jpeg_decompress_struct& info) {
+bool BaselineScan::start(jpeg_decompress_struct& info, const SegmentedJpeg* segments) {
   info_ = nullptr;
-  const bool plain = !info.progressive_mode && !info.arith_code && info.restart_interval == 0 &&
-                     !info.inputctl->has_multiple_scans && info.unread_marker == 0 &&
-                     info.comps_in_scan == info.num_components;
+  segments_ = segments;
+  row_ = 0;
+  const unsigned restart = segments ? unsigned(segments->segment_mcus()) : 0;
+  const bool plain = !info.progressive_mode && !info.arith_code &&
+                     info.restart_interval == restart && !info.inputctl->has_multiple_scans &&
+                     info.unread_marker == 0 && info.comps_in_scan == info.num_components;
   if (!plain) return false;
+  if (segments && (info.MCUs_per_row != restart * JDIMENSION(segments->segments_across()) ||
+                   info.image_height != JDIMENSION(segments->height())))
+    return false;
   for (int c = 0; c < info.comps_in_scan; ++c) {
     const jpeg_component_info& component = *info.cur_comp_info[c];
     const int dc = component.dc_tbl_no, ac = component.ac_tbl_no;
@@ -114,9 +123,17 @@ bool BaselineScan::start(jpeg_decompress_struct& info) {
     ac_[ac].build(*info.ac_huff_tbl_ptrs[ac], false);
     last_dc_[c] = 0;
   }
-  if (!unstuff({info.src->next_input_byte, info.src->bytes_in_buffer})) return false;
   info_ = &info;
-  return true;
+  if (segments) return true;
+  const std::span data(info.src->next_input_byte, info.src->bytes_in_buffer);
+  const uint8_t* const end = unstuff(data);
+  return data.data() + data.size() - end >= 2 && end[1] == JPEG_EOI;
+}
+
+bool BaselineScan::enter_segment(int row, int column) {
+  const std::span data = segments_->segment(row, column);
+  std::fill(std::begin(last_dc_), std::end(last_dc_), 0);
+  return unstuff(data) == data.data() + data.size();
 }
 
 // After this, 56 bits are there.
@@ -172,13 +189,15 @@ template <class Take>
   return true;
 }
 
-[[gnu::always_inline]] inline bool BaselineScan::read_band_inline(uint8_t* const* const rows[3],
-                                                                  bool skip) {
+// MCUs [begin, end) of a row.
+[[gnu::always_inline]] inline bool BaselineScan::read_columns(JDIMENSION begin, JDIMENSION end,
+                                                              uint8_t* const* const rows[3],
+                                                              bool skip) {
   jpeg_decompress_struct& info = *info_;
   const jpeg_decomp_master& master = *info.master;
   alignas(32) int16_t block[DCTSIZE2 + 16] = {};  // and kNowhere
   Bits bits = bits_;
-  for (JDIMENSION column = 0; column < info.MCUs_per_row; ++column) {
+  for (JDIMENSION column = begin; column < end; ++column) {
     const bool skipped = skip || column < master.first_iMCU_col || column > master.last_iMCU_col;
     for (int c = 0; c < info.comps_in_scan; ++c) {
       jpeg_component_info& component = *info.cur_comp_info[c];
@@ -207,6 +226,25 @@ template <class Take>
   bits_ = bits;
   // No bits may have come from behind the end.
   return bits.at - bits.count / 8 <= bits.end;
+}
+
+[[gnu::always_inline]] inline bool BaselineScan::read_band_inline(uint8_t* const* const rows[3],
+                                                                  bool skip) {
+  const jpeg_decomp_master& master = *info_->master;
+  JDIMENSION run = info_->MCUs_per_row, end = run;
+  JDIMENSION first = 0;
+  if (segments_ != nullptr) {
+    if (skip) return ++row_, true;
+    run = info_->restart_interval;
+    first = master.first_iMCU_col / run;
+    end = master.last_iMCU_col + 1;
+  }
+  for (JDIMENSION i = first; i * run < end; ++i) {
+    if (segments_ != nullptr && !enter_segment(row_, int(i))) return false;
+    if (!read_columns(i * run, std::min(end, (i + 1) * run), rows, skip)) return false;
+  }
+  ++row_;
+  return true;
 }
 
 [[gnu::target("bmi2")]] bool BaselineScan::read_band_bmi2(uint8_t* const* const rows[3],

@@ -16,12 +16,15 @@
 
 namespace saturate {
 
+class SegmentedJpeg;
+
 // One per thread; keeps its tables and buffer between images.
 class BaselineScan {
  public:
   // Takes the scan that `info`, after jpeg_start_decompress(), is about to read; `info` must live,
-  // and libjpeg read no more of it, until the last band. False where it has to stay libjpeg's.
-  bool start(jpeg_decompress_struct& info);
+  // and libjpeg read no more of it, until the last band. False where it has to stay libjpeg's. Of a
+  // file in `segments` only those below the crop are ever looked at.
+  bool start(jpeg_decompress_struct& info, const SegmentedJpeg* segments);
 
   // Decodes the next row of iMCUs, its columns as in info.master. Transforms it to rows[plane][i]
   // unless `skip`. False where the data is irregular.
@@ -59,11 +62,13 @@ class BaselineScan {
     int value;
   };
 
-  bool unstuff(std::span<const uint8_t> data);
+  const uint8_t* unstuff(std::span<const uint8_t> data);
+  bool enter_segment(int row, int column);
   static bool read_symbol(Bits& bits, const Table& table, Symbol& symbol);
   template <class Take>
   static bool read_block(Bits& bits, const Table& dc, const Table& ac, uint32_t& last_dc,
                          const Take& take);
+  bool read_columns(JDIMENSION begin, JDIMENSION end, uint8_t* const* const rows[3], bool skip);
   bool read_band_inline(uint8_t* const* const rows[3], bool skip);
   bool read_band_bmi2(uint8_t* const* const rows[3], bool skip);
 
@@ -72,6 +77,8 @@ class BaselineScan {
   std::vector<uint8_t> data_;  // without stuffing, and some zeros
   Bits bits_;
   uint32_t last_dc_[3] = {};
+  const SegmentedJpeg* segments_ = nullptr;
+  int row_ = 0;  // of segments, the next
 };
 
 }  // namespace saturate

@@ -5,6 +5,7 @@
 #include "image/exif.h"
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
+#include "image/segmented_jpeg.h"
 #include "saturate/image.h"
 
 namespace saturate {
@@ -39,6 +40,8 @@ struct Decoder::State {
   JpegDecoder jpeg;
   PngDecoder png;
   Image as_stored;  // of an image that is not upright
+  SegmentedJpeg segmented;
+  std::vector<std::byte> part;  // of it, a JPEG
 
   explicit State(int64_t pixels) : max_pixels(pixels) {}
 
@@ -71,6 +74,20 @@ void Decoder::decode(std::span<const std::byte> bytes, const std::string& where,
   } else {
     state_->decode(state_->png, bytes, where, out);
   }
+}
+
+Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int height,
+                              const Box& part, const std::string& where, Image& out) {
+  State& state = *state_;
+  state.segmented.open(bytes, width, height, where);
+  check_pixels({width, height, 0, 1}, state.max_pixels, where);
+  const Box held = state.segmented.assemble(part, state.part);
+  const Session<JpegDecoder> session{state.jpeg};
+  state.jpeg.open(state.part, where, held.width);
+  state.jpeg.read(where, out);
+  if (out.width != held.width || out.height != held.height)
+    fail_image("JPEG in segments has parts of another size than they claim", where);
+  return held;
 }
 
 ImageInfo Decoder::probe(std::span<const std::byte> bytes, const std::string& where) {

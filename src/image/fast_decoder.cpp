@@ -35,11 +35,21 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
                                            const std::string& where) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with("\xff\xd8\xff")) return std::nullopt;
-  const CodecHeader header = jpeg_.open(bytes, where);
+  return open(bytes, nullptr, where);
+}
+
+std::optional<ImageInfo> FastDecoder::open(const SegmentedJpeg& segments,
+                                           const std::string& where) {
+  return open(segments.file(), &segments, where);
+}
+
+std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
+                                           const SegmentedJpeg* segments,
+                                           const std::string& where) {
+  segments_ = segments;
+  const CodecHeader header = jpeg_.open(bytes, where, segments ? segments->width() : 0);
   if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
     return std::nullopt;
-  width_ = header.width;
-  height_ = header.height;
   return ImageInfo{ImageFormat::kJpeg, header.width, header.height, header.components};
 }
 
@@ -107,7 +117,7 @@ bool FastDecoder::read(const std::string& where, const SampleTransform& transfor
     ~Session() { jpeg.close(); }
   } const session{jpeg_};
   const JpegPlanes planes =
-      jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size));
+      jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size), segments_);
   if (!plan(planes, transform, size)) return false;
   if (!stream(where, planes, size, normalize, out)) return false;
   jpeg_.check_end(where);

@@ -16,6 +16,7 @@
 #include "image/fast_axis.h"
 #include "image/fast_kernels.h"
 #include "image/jpeg_decoder.h"
+#include "image/segmented_jpeg.h"
 #include "saturate/augment.h"
 #include "saturate/image.h"
 
@@ -30,6 +31,9 @@ class FastDecoder {
   // Reads the header; `bytes` must live until read(). Nothing where Decoder has to decode it: no
   // JPEG, or of a rarer kind. Errors as of Decoder::decode().
   std::optional<ImageInfo> open(std::span<const std::byte> bytes, const std::string& where);
+  // The same for one in segments, which must live as long; read() then decodes no others than it
+  // needs, from where they lie.
+  std::optional<ImageInfo> open(const SegmentedJpeg& segments, const std::string& where);
 
   // Decodes the open image: cuts `transform.crop`, resizes it to size x size, flips. Writes
   // [size, size, 3] uint8 to `out`, or floats where `normalize` is not null. False, and `out`
@@ -50,6 +54,8 @@ class FastDecoder {
     FastGather gather;
   };
 
+  std::optional<ImageInfo> open(std::span<const std::byte> bytes, const SegmentedJpeg* segments,
+                                const std::string& where);
   bool plan(const JpegPlanes& planes, const SampleTransform& transform, int size);
   bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform, int size,
                   Resize& resize);
@@ -63,7 +69,7 @@ class FastDecoder {
   const FastKernels kernels_;
   const int64_t max_pixels_;
   JpegDecoder jpeg_;
-  int width_ = 0, height_ = 0;
+  const SegmentedJpeg* segments_ = nullptr;  // the open image, if it is in segments
   FastAxisMaker axis_maker_;
   Resize resize_[2];  // luma, chroma
   bool chroma_differs_ = false;

@@ -60,14 +60,17 @@ void JpegDecoder::on_progress(j_common_ptr info) {
   on_error(info);
 }
 
-JpegDecoder::JpegDecoder() {
+JpegDecoder::JpegDecoder(Markers markers) {
   info_.err = jpeg_std_error(&errors_.base);
   errors_.base.error_exit = on_error;
   errors_.base.emit_message = on_message;
   progress_.progress_monitor = on_progress;
-  const bool created = guarded([this] {
+  const bool created = guarded([this, markers] {
     jpeg_create_decompress(&info_);
     jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
+    if (markers == Markers::kNeeded) return;
+    jpeg_save_markers(&info_, JPEG_COM, 0xffff);
+    for (int i = 0; i < 16; ++i) jpeg_save_markers(&info_, JPEG_APP0 + i, 0xffff);
   });
   if (!created) throw std::bad_alloc();
   info_.progress = &progress_;
@@ -92,22 +95,26 @@ void JpegDecoder::report(const std::string& where) {
   fail_image("JPEG data is corrupt or of an unsupported kind: " + std::string(text), where);
 }
 
-CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where) {
+CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where,
+                              int shown) {
   close();
   const bool ok = guarded([&] {
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     jpeg_read_header(&info_, TRUE);
   });
   if (!ok) report(where);
+  width_ = static_cast<int>(info_.image_width);
+  if (shown > width_) fail_image("JPEG is narrower than what it belongs to says", where);
+  if (shown > 0) width_ = shown;
   orientation_ = find_orientation();
-  return {static_cast<int>(info_.image_width), static_cast<int>(info_.image_height),
-          info_.num_components, orientation_};
+  return {width_, static_cast<int>(info_.image_height), info_.num_components, orientation_};
 }
 
 int JpegDecoder::find_orientation() const {
   std::optional<int> from_xmp;
   bool exif_seen = false;
   for (auto* marker = info_.marker_list; marker != nullptr; marker = marker->next) {
+    if (marker->marker != kMarkerApp1) continue;
     const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
     if (data.starts_with(kExifPrefix) && !exif_seen) {
       exif_seen = true;
@@ -129,11 +136,13 @@ int JpegDecoder::read(const std::string& where, Image& out) {
   info_.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
   info_.dct_method = JDCT_ISLOW;
   info_.do_fancy_upsampling = TRUE;
-  const int width = static_cast<int>(info_.image_width);
-  out.resize(width, static_cast<int>(info_.image_height));
-  if (cmyk) cmyk_row_.resize(size_t(width) * 4);
+  out.resize(width_, static_cast<int>(info_.image_height));
+  if (cmyk) cmyk_row_.resize(size_t(width_) * 4);
   const bool ok = guarded([&] {
     jpeg_start_decompress(&info_);
+    // So that doubled chroma ends at the image's own border too, as without the padding.
+    JDIMENSION first = 0, columns = static_cast<JDIMENSION>(width_);
+    if (columns < info_.image_width) jpeg_crop_scanline(&info_, &first, &columns);
     cmyk ? read_cmyk(out) : read_rgb(out);
     jpeg_finish_decompress(&info_);
   });

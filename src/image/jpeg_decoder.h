@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "image/baseline_scan.h"
@@ -13,6 +14,8 @@
 #include "saturate/augment.h"
 
 namespace saturate {
+
+class SegmentedJpeg;
 
 // The planes of an image as libjpeg stores them, Y alone or Y, Cb, Cr, each at its own resolution
 // and perhaps reduced, cut to the columns and rows that a crop needs.
@@ -34,16 +37,18 @@ struct JpegPlanes {
 };
 
 // One libjpeg decompressor, reused for every image. open() then read(), or open(), begin_planes()
-// and read_band() for each band, or open() alone; `bytes` must live until then. Not movable:
-// libjpeg keeps pointers into it.
+// and read_band() for each band, or open() and transcode(), or open() alone; `bytes` must live
+// until then. Not movable: libjpeg keeps pointers into it.
 class JpegDecoder {
  public:
-  JpegDecoder();
+  enum class Markers { kNeeded, kAll };  // which to keep: all for transcode()
+  explicit JpegDecoder(Markers markers = Markers::kNeeded);
   ~JpegDecoder();
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  CodecHeader open(std::span<const std::byte> bytes, const std::string& where);
+  // `shown`: the image's own columns, where those behind them are padding; 0: there is none.
+  CodecHeader open(std::span<const std::byte> bytes, const std::string& where, int shown = 0);
   // Pixels as stored, before orientation. Returns the orientation.
   int read(const std::string& where, Image& out);
 
@@ -51,8 +56,9 @@ class JpegDecoder {
   // grey or YCbCr with 4:4:4, 4:2:2 or 4:2:0 sampling, upright.
   bool has_planes() const;
   // Prepares to read the planes below `crop`, each side of them `scale` / 8 of its full size.
-  // `scale`: 1, 2, 4 or 8.
-  JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale);
+  // `scale`: 1, 2, 4 or 8. `segments`: where the open file is one of segments.
+  JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale,
+                          const SegmentedJpeg* segments = nullptr);
   // Reads the next band: band_rows rows of each plane to rows[plane][i], which hold `columns`
   // samples. Bands before first_band are passed over by the first call. False where only read() can
   // tell what is wrong with the data.
@@ -60,6 +66,14 @@ class JpegDecoder {
   // After the last band needed: fails where the data stops before the end of the image, as read()
   // would. What lies between is not decoded, so other damage there is not seen.
   void check_end(const std::string& where) const;
+
+  // Width and height of an MCU, pixels.
+  std::pair<int, int> mcu_size() const;
+  // Writes the open image's coefficients as a baseline JPEG with a frame of that width, what goes
+  // beyond the image's being filled cheaply, a restart marker behind every `restart` MCUs (0: none)
+  // and Huffman tables of its own. REQUIRES: has_planes(), Markers::kAll. Fails with kData where
+  // the image is broken.
+  void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
 
   // Frees what an image took, also after a failure.
   void close();
@@ -86,6 +100,7 @@ class JpegDecoder {
   Errors errors_{};
   jpeg_progress_mgr progress_{};
   std::vector<uint8_t> cmyk_row_;  // [width, 4]
+  int width_ = 0;                  // of the image, without padding
   int orientation_ = 1;
   BaselineScan scan_;
   bool in_scan_ = false;  // scan_ reads the planes

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "image/jpeg_decoder.h"
+#include "image/segmented_jpeg.h"
 
 namespace saturate {
 
@@ -28,9 +29,9 @@ bool JpegDecoder::has_planes() const {
 void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
   // The doubling of chroma reaches a pixel to either side.
   const int margin = planes.count == 3 ? 2 : 0;
-  const int width = static_cast<int>(info_.image_width), across = info_.max_h_samp_factor * DCTSIZE;
+  const int across = info_.max_h_samp_factor * DCTSIZE;
   const int first = std::max(crop.x - margin, 0) / across;
-  const int last = (std::min(crop.x + crop.width + margin, width) - 1) / across;
+  const int last = (std::min(crop.x + crop.width + margin, width_) - 1) / across;
   jpeg_decomp_master& master = *info_.master;
   master.first_iMCU_col = static_cast<JDIMENSION>(first);
   master.last_iMCU_col = static_cast<JDIMENSION>(last);
@@ -45,7 +46,8 @@ void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
   }
 }
 
-JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, int scale) {
+JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, int scale,
+                                     const SegmentedJpeg* segments) {
   info_.raw_data_out = TRUE;
   info_.dct_method = JDCT_ISLOW;
   info_.scale_num = static_cast<unsigned>(scale);
@@ -53,9 +55,8 @@ JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, 
   if (!guarded([&] { jpeg_start_decompress(&info_); })) report(where);
   JpegPlanes planes;
   planes.count = info_.num_components;
-  const auto share = [](JDIMENSION pixels, int num, int den) {
-    return (static_cast<int>(pixels) * num + den - 1) / den;
-  };
+  const int height = static_cast<int>(info_.image_height);
+  const auto share = [](int pixels, int num, int den) { return (pixels * num + den - 1) / den; };
   for (int c = 0; c < planes.count; ++c) {
     const jpeg_component_info& info = info_.comp_info[c];
     JpegPlanes::Plane& plane = planes.plane[c];
@@ -63,20 +64,19 @@ JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, 
     plane.den = info_.max_h_samp_factor * DCTSIZE;
     plane.vnum = info.v_samp_factor * info.DCT_scaled_size;
     plane.vden = info_.max_v_samp_factor * DCTSIZE;
-    plane.width = share(info_.image_width, plane.num, plane.den);
-    plane.height = share(info_.image_height, plane.vnum, plane.vden);
+    plane.width = share(width_, plane.num, plane.den);
+    plane.height = share(height, plane.vnum, plane.vden);
     plane.band_rows = plane.vnum;
     plane.doubled = scale == DCTSIZE && plane.num < plane.den;
     plane.vdoubled = scale == DCTSIZE && plane.vnum < plane.vden;
   }
   limit_columns(planes, crop);
   const int margin = planes.count == 3 ? 2 : 0;
-  const int height = static_cast<int>(info_.image_height);
   planes.band_pixels = info_.max_v_samp_factor * DCTSIZE;
   planes.first_band = std::max(crop.y - margin, 0) / planes.band_pixels;
   planes.end_band = (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
   bands_to_skip_ = planes.first_band;
-  in_scan_ = scan_.start(info_);
+  in_scan_ = scan_.start(info_, segments);
   return planes;
 }
 

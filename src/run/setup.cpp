@@ -99,7 +99,7 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
 LoaderOptions eval_loader_options(const Recipe& recipe) {
   LoaderOptions options = train_loader_options(recipe);
   options.batch = size_t(recipe.train.eval_batch);
-  options.shuffle = false;
+  options.shuffle.mode = ShuffleMode::kNone;
   options.drop_last = false;
   options.train = false;
   return options;

@@ -60,11 +60,14 @@ size_t fuzz_source(const std::string& scheme, std::span<const std::byte> bytes) 
   try {
     const auto dataset = open_dataset(env, scheme + ":input");
     Sample sample;
+    Decoder decoder(1 << 20);
+    Image image;
     for (size_t i = 0; i < dataset->size(); ++i) {
       try {
         dataset->read(i, sample);
         if (sample.label < 0 || size_t(sample.label) >= dataset->classes().size())
           throw std::logic_error("label out of range");
+        if (sample.encoding == SampleEncoding::kSegmented) decode_sample(decoder, sample, image);
         ++read;
       } catch (const Error& error) {
         if (error.kind() != ErrorKind::kData) throw std::logic_error(error.what());

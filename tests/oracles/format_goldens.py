@@ -3,12 +3,13 @@
 
 Each NAME.tsv has one line per sample, in order:
     class, width, height, channels (all 0 for an encoded sample), FNV-1a 64 of the bytes (hex), name
-Needs torch, torchvision, webdataset, braceexpand and lmdb.
+Needs torch, torchvision, webdataset, braceexpand, lmdb and Pillow 10.2 or newer.
 Run from anywhere: python3 tests/oracles/format_goldens.py
 """
-import gzip, json, pathlib, pickle, struct, tempfile, zlib
+import gzip, io, json, pathlib, pickle, struct, tempfile, zlib
 
 import braceexpand, lmdb, numpy as np, torchvision, webdataset
+from PIL import Image
 from torchvision.datasets import mnist
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "goldens" / "formats"
@@ -56,16 +57,16 @@ def table():
 
 
 # From docs/shard_format.md alone.
-def write_shard():
+def write_shard(name, version):
     def seal(block):
         block = block.ljust(60, b"\0")
         return block + struct.pack("<I", zlib.crc32(block))
 
-    out = bytearray(seal(b"SATSHARD" + struct.pack("<I", 1)).ljust(4096, b"\0"))
+    out = bytearray(seal(b"SATSHARD" + struct.pack("<I", version)).ljust(4096, b"\0"))
     records, names = b"", b""
-    for label, name, shape, data in samples():
+    for label, sample, shape, data in samples():
         out += b"\0" * (-len(out) % 64)
-        names += name.encode()
+        names += sample.encode()
         h, w, c = shape or (0, 0, 0)
         records += struct.pack("<QIIIHHIIQ", len(out), len(data), zlib.crc32(data), label,
                                2 if shape else 1, c, w, h, len(names))
@@ -75,8 +76,29 @@ def write_shard():
     at = len(out)
     out += index
     out += seal(b"SATINDEX" + struct.pack("<QQQQII", len(out) + 64, at, len(index), 9, 3, zlib.crc32(index)))
-    (OUT / "python.shard.gz").write_bytes(gzip.compress(bytes(out), mtime=0))
-    write_samples_tsv("python.shard")
+    (OUT / (name + ".gz")).write_bytes(gzip.compress(bytes(out), mtime=0))
+
+
+# A kind 3 sample, from docs/shard_format.md and Pillow alone: 150 x 42 pixels in segments of 4 MCUs,
+# in a frame of 160. Beside it the pixels, as Pillow decodes them.
+def write_segmented():
+    x, y = np.meshgrid(np.arange(160), np.arange(42))
+    image = np.stack([x + y, 200 - x, 90 + 60 * np.sin(x * y / 90)], axis=2).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=80, subsampling=0, restart_marker_blocks=4)
+    jpeg = buffer.getvalue()
+    scan = jpeg.index(b"\xff\xda")
+    scan += 2 + struct.unpack_from(">H", jpeg, scan + 2)[0]
+    lengths, begin = [], scan
+    for at in range(scan, len(jpeg) - 1):
+        if jpeg[at] == 0xFF and jpeg[at + 1] != 0:
+            lengths.append(at - begin)
+            begin = at + 2
+    assert len(lengths) == 5 * 6 and begin == len(jpeg)
+    payload = struct.pack("<HHI30H", 5, 6, scan, *lengths) + jpeg
+    (OUT / "segmented.bin").write_bytes(payload)
+    pixels = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))[:, :150]
+    (OUT / "segmented.rgb.gz").write_bytes(gzip.compress(pixels.tobytes(), mtime=0))
 
 
 # From docs/lmdb_format.md alone, through py-lmdb.
@@ -172,7 +194,10 @@ def write_braces():
 
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
-    write_shard()
+    write_shard("python.shard", 2)
+    write_shard("python-v1.shard", 1)
+    write_samples_tsv("python.shard")
+    write_segmented()
     write_lmdb()
     write_idx()
     write_cifar()

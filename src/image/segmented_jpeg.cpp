@@ -1,0 +1,271 @@
+#include "image/segmented_jpeg.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "image/codec.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kTableHead = 8;  // bytes before the lengths
+constexpr size_t kMarker = 2;     // bytes of a marker
+constexpr int kFrame0 = 0xc0, kFrame1 = 0xc1, kHuffmanTables = 0xc4, kQuantTables = 0xdb;
+constexpr int kRestartInterval = 0xdd, kScan = 0xda, kRestart0 = 0xd0;
+constexpr int kApp0 = 0xe0, kApp14 = 0xee;
+// Cutting holds all coefficients twice, up to 12 bytes for each pixel.
+constexpr int64_t kMaxCutPixels = int64_t{1} << 25;
+
+int at(std::span<const std::byte> bytes, size_t i) {
+  return std::to_integer<int>(bytes[i]);
+}
+
+int big16(std::span<const std::byte> bytes, size_t i) {
+  return at(bytes, i) << 8 | at(bytes, i + 1);
+}
+
+template <class T>
+T little(std::span<const std::byte> bytes, size_t i) {
+  T value;
+  std::memcpy(&value, bytes.data() + i, sizeof value);
+  return value;
+}
+
+void put_big16(std::byte* to, int value) {
+  to[0] = std::byte(value >> 8);
+  to[1] = std::byte(value);
+}
+
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// `body`: a frame header behind its length.
+bool read_components(std::span<const std::byte> body, JpegFrame& frame) {
+  if (body.size() < 6 || at(body, 0) != 8) return false;
+  frame.height = big16(body, 1);
+  frame.width = big16(body, 3);
+  frame.components = at(body, 5);
+  if (frame.width == 0 || frame.height == 0) return false;
+  if ((frame.components != 1 && frame.components != 3) ||
+      body.size() != 6 + 3 * size_t(frame.components))
+    return false;
+  frame.across = at(body, 7) >> 4;
+  frame.down = at(body, 7) & 15;
+  for (size_t c = 1; c < size_t(frame.components); ++c)
+    if (at(body, 7 + 3 * c) != 0x11) return false;
+  const bool full = frame.across == 1 && frame.down == 1;
+  return full ||
+         (frame.components == 3 && frame.across == 2 && (frame.down == 1 || frame.down == 2));
+}
+
+// Calls visit(marker, its place, the place behind it) for each marker with a length, from the first
+// up to the scan's; false where one reaches outside or is none.
+template <class Visit>
+bool walk_markers(std::span<const std::byte> file, const Visit& visit) {
+  if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
+  for (size_t place = kMarker;;) {
+    if (file.size() - place < 2 * kMarker || at(file, place) != 0xff) return false;
+    const int marker = at(file, place + 1);
+    const auto length = size_t(big16(file, place + kMarker));
+    if (marker < kFrame0 || marker == 0xff || (marker >= kRestart0 && marker < kScan) || length < 2)
+      return false;
+    if (length > file.size() - place - kMarker) return false;
+    const size_t end = place + kMarker + length;
+    visit(marker, place, end);
+    if (marker == kScan) return true;
+    place = end;
+  }
+}
+
+// Of what comes before the scan, what decoding needs: no EXIF, no profile, no comment.
+bool is_needed(int marker) {
+  return marker < kApp0 ? true : marker == kApp0 || marker == kApp14;
+}
+
+}  // namespace
+
+bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame) {
+  frame = {};
+  bool plain = true;
+  int frames = 0;
+  const bool whole = walk_markers(file, [&](int marker, size_t place, size_t end) {
+    const auto body = file.subspan(place + 2 * kMarker, end - place - 2 * kMarker);
+    switch (marker) {
+      case kFrame0:
+      case kFrame1:
+        ++frames;
+        frame.size_at = place + 2 * kMarker + 1;
+        plain = plain && read_components(body, frame);
+        break;
+      case kRestartInterval:
+        plain = plain && body.size() == 2;
+        if (plain) frame.restart = big16(body, 0);
+        break;
+      case kScan:
+        frame.scan_at = end;
+        plain = plain && !body.empty() && at(body, 0) == frame.components;
+        break;
+      default:
+        plain = plain && (marker >= kApp0 || marker == kHuffmanTables || marker == kQuantTables);
+    }
+  });
+  return whole && plain && frames == 1;
+}
+
+void SegmentedJpeg::fail_table(const std::string& what, const std::string& where) const {
+  fail_image("JPEG in segments has " + what, where);
+}
+
+void SegmentedJpeg::open(std::span<const std::byte> bytes, int width, int height,
+                         const std::string& where) {
+  width_ = width;
+  height_ = height;
+  if (bytes.size() < kTableHead) fail_table("no table of them", where);
+  across_ = little<uint16_t>(bytes, 0);
+  rows_ = little<uint16_t>(bytes, 2);
+  const auto scan_at = size_t{little<uint32_t>(bytes, 4)};
+  const size_t lengths = 2 * size_t(across_) * size_t(rows_);
+  if (across_ == 0 || rows_ == 0 || lengths > bytes.size() - kTableHead)
+    fail_table("a table that reaches outside the sample", where);
+  file_ = bytes.subspan(kTableHead + lengths);
+  if (!read_jpeg_frame(file_, frame_)) fail_table("a header that is damaged or not its own", where);
+  const int mcus = divide_up(width, frame_.mcu_width());
+  const bool fits = width > 0 && frame_.restart > 0 && height == frame_.height &&
+                    rows_ == divide_up(height, frame_.mcu_height()) &&
+                    across_ == divide_up(mcus, frame_.restart) &&
+                    frame_.width == across_ * frame_.restart * frame_.mcu_width();
+  if (!fits || scan_at != frame_.scan_at)
+    fail_table("a table of another size than the image", where);
+  check_segments(bytes.subspan(kTableHead, lengths), where);
+}
+
+// The table is right where each segment ends at its own marker, and the last at the file's end.
+void SegmentedJpeg::check_segments(std::span<const std::byte> lengths, const std::string& where) {
+  const size_t count = lengths.size() / 2;
+  segment_at_.resize(count + 1);
+  size_t place = frame_.scan_at;
+  for (size_t i = 0; i < count; ++i) {
+    segment_at_[i] = uint32_t(place);
+    place += little<uint16_t>(lengths, 2 * i);
+    const int marker = i + 1 == count ? 0xffd9 : 0xff00 + kRestart0 + int(i % 8);
+    if (place > file_.size() || file_.size() - place < kMarker || big16(file_, place) != marker)
+      fail_table("a segment that does not end at its marker", where);
+    place += kMarker;
+  }
+  segment_at_[count] = uint32_t(place);
+  if (place != file_.size()) fail_table("bytes behind the last one", where);
+}
+
+std::span<const uint8_t> SegmentedJpeg::segment(int row, int column) const {
+  const size_t i = size_t(row) * size_t(across_) + size_t(column);
+  const auto* data = reinterpret_cast<const uint8_t*>(file_.data());
+  return {data + segment_at_[i], segment_at_[i + 1] - kMarker - segment_at_[i]};
+}
+
+// With a frame of that size.
+void SegmentedJpeg::put_header(std::vector<std::byte>& out, int width, int height) const {
+  out.assign(file_.begin(), file_.begin() + kMarker);
+  walk_markers(file_, [&](int marker, size_t place, size_t end) {
+    if (!is_needed(marker)) return;
+    const size_t size_at = out.size() + frame_.size_at - place;
+    out.insert(out.end(), file_.begin() + ptrdiff_t(place), file_.begin() + ptrdiff_t(end));
+    if (frame_.size_at < place || frame_.size_at >= end) return;
+    put_big16(out.data() + size_at, height);
+    put_big16(out.data() + size_at + 2, width);
+  });
+}
+
+Box SegmentedJpeg::assemble(const Box& part, std::vector<std::byte>& out) const {
+  // Doubling chroma reaches one of its samples, two pixels, to either side.
+  const int beside = frame_.across == 2 ? 2 : 0, above = frame_.down == 2 ? 2 : 0;
+  const int wide = frame_.restart * frame_.mcu_width(), high = frame_.mcu_height();
+  const int left = std::max(part.x - beside, 0) / wide;
+  const int right = divide_up(std::min(part.x + part.width + beside, width_), wide);
+  const int top = std::max(part.y - above, 0) / high;
+  const int bottom = divide_up(std::min(part.y + part.height + above, height_), high);
+  const Box held{left * wide, top * high, std::min(right * wide, width_) - left * wide,
+                 std::min(bottom * high, height_) - top * high};
+  put_header(out, (right - left) * wide, held.height);
+  int restarts = 0;
+  for (int row = top; row < bottom; ++row) {
+    // The segments of a row are copied as one, with the markers behind them.
+    const size_t first = size_t(row) * size_t(across_) + size_t(left);
+    const size_t end = first + size_t(right - left);
+    const size_t to = out.size();
+    out.insert(out.end(), file_.begin() + segment_at_[first], file_.begin() + segment_at_[end]);
+    for (size_t i = first + 1; i <= end; ++i)
+      put_big16(out.data() + to + segment_at_[i] - segment_at_[first] - kMarker,
+                0xff00 + kRestart0 + restarts++ % 8);
+  }
+  put_big16(out.data() + out.size() - kMarker, 0xffd9);
+  return held;
+}
+
+namespace {
+
+// The table and the file behind it. False where a segment is missing or longer than 16 bits tell.
+bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
+               std::vector<std::byte>& out) {
+  JpegFrame frame;
+  if (across > 0xffff || rows > 0xffff || !read_jpeg_frame(file, frame)) return false;
+  std::vector<uint16_t> lengths;
+  size_t begin = frame.scan_at;
+  for (size_t place = begin; place + 1 < file.size(); ++place) {
+    const auto* found = static_cast<const std::byte*>(
+        std::memchr(file.data() + place, 0xff, file.size() - 1 - place));
+    if (found == nullptr) return false;
+    place = size_t(found - file.data());
+    if (found[1] == std::byte{0}) continue;
+    if (place - begin > 0xffff) return false;
+    lengths.push_back(uint16_t(place - begin));
+    begin = place + kMarker;
+  }
+  if (lengths.size() != across * rows) return false;
+  out.resize(kTableHead + 2 * lengths.size() + file.size());
+  const auto head = uint32_t(across | rows << 16), scan_at = uint32_t(frame.scan_at);
+  std::memcpy(out.data(), &head, sizeof head);
+  std::memcpy(out.data() + 4, &scan_at, sizeof scan_at);
+  std::memcpy(out.data() + kTableHead, lengths.data(), 2 * lengths.size());
+  std::memcpy(out.data() + kTableHead + 2 * lengths.size(), file.data(), file.size());
+  return true;
+}
+
+}  // namespace
+
+bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out,
+                        int& width, int& height) {
+  if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
+  const struct Session {
+    JpegDecoder& decoder;
+    ~Session() { decoder.close(); }
+  } session{decoder_};
+  try {
+    const CodecHeader header = decoder_.open(file, "");
+    if (!decoder_.has_planes()) return false;
+    const auto [mcu_width, mcu_height] = decoder_.mcu_size();
+    const int columns = divide_up(header.width, mcu_width);
+    const int across = divide_up(columns, mcus), padded = across * mcus * mcu_width;
+    if (columns <= mcus || padded > JPEG_MAX_DIMENSION) return false;
+    if (int64_t{padded} * header.height > kMaxCutPixels) return false;
+    decoder_.transcode("", padded, mcus, file_);
+    width = header.width;
+    height = header.height;
+    return put_table(file_, size_t(across), size_t(divide_up(header.height, mcu_height)), out);
+  } catch (const Error&) {
+    return false;  // whoever reads the image will be told
+  }
+}
+
+void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
+                         const std::string& where, std::vector<std::byte>& out) {
+  segmented_.open(bytes, width, height, where);
+  const struct Session {
+    JpegDecoder& decoder;
+    ~Session() { decoder.close(); }
+  } session{decoder_};
+  decoder_.open(segmented_.file(), where);
+  decoder_.transcode(where, width, 0, out);
+}
+
+}  // namespace saturate

@@ -1,0 +1,90 @@
+// A baseline JPEG whose single scan is cut into segments that can be decoded on their own, with a
+// table of where each lies: the bytes of a kind 3 sample, docs/shard_format.md.
+//
+// A segment is `mcus` MCUs of one row of MCUs, between restart markers. The frame is padded to a
+// multiple of them: behind the image's own columns lie blocks that mean nothing. Chroma that is
+// doubled must therefore end where the image ends, not where the frame does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "image/jpeg_decoder.h"
+#include "saturate/augment.h"
+
+namespace saturate {
+
+// What the markers before the scan say.
+struct JpegFrame {
+  int width = 0, height = 0;  // of the frame, pixels
+  int components = 0;         // 1 or 3
+  int across = 1, down = 1;   // sampling factors of the first component; 1 of the others
+  int restart = 0;            // MCUs between restart markers
+  size_t size_at = 0;         // of the height, then the width: two big-endian bytes each
+  size_t scan_at = 0;         // of the first byte of entropy-coded data
+  int mcu_width() const { return across * 8; }
+  int mcu_height() const { return down * 8; }
+};
+
+// False where the markers are not those of a baseline JPEG of the kinds of has_planes().
+bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame);
+
+// Keeps its table's memory between images. Not for concurrent use.
+class SegmentedJpeg {
+ public:
+  // Reads and checks the table and the frame; `bytes` must live as long as this is used. Fails with
+  // kData where they contradict each other, or reach outside `bytes`.
+  void open(std::span<const std::byte> bytes, int width, int height, const std::string& where);
+
+  // Of the image, which the frame is wider than or as wide as.
+  int width() const { return width_; }
+  int height() const { return height_; }
+  int components() const { return frame_.components; }
+  int segments_across() const { return across_; }
+  int segment_mcus() const { return frame_.restart; }
+  // The whole JPEG, padded columns and all.
+  std::span<const std::byte> file() const { return file_; }
+
+  // Entropy-coded data, without the marker behind it. REQUIRES: row and column are in range.
+  std::span<const uint8_t> segment(int row, int column) const;
+
+  // Writes a JPEG of the fewest segments that show `part` as the whole image does, whatever lies
+  // around it, and returns what part of the image they hold. The JPEG's frame is wider than that
+  // where it reaches the right border. REQUIRES: `part` is inside the image and not empty.
+  Box assemble(const Box& part, std::vector<std::byte>& out) const;
+
+ private:
+  void fail_table(const std::string& what, const std::string& where) const;
+  void check_segments(std::span<const std::byte> lengths, const std::string& where);
+  void put_header(std::vector<std::byte>& out, int width, int height) const;
+
+  std::span<const std::byte> file_;
+  JpegFrame frame_;
+  int width_ = 0, height_ = 0;
+  int across_ = 0, rows_ = 0;         // segments
+  std::vector<uint32_t> segment_at_;  // [rows][across], and where one more would be
+};
+
+// Cuts JPEGs and puts them together again, without touching a coefficient that shows. Not for
+// concurrent use.
+class JpegSegmenter {
+ public:
+  // Writes `file`, cut into segments of `mcus` MCUs, as SegmentedJpeg reads it, and the image's
+  // size. False where it has to stay as it is: no JPEG, broken, of a kind that fast decoding leaves
+  // to exact, or no wider than a segment.
+  bool cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out, int& width,
+           int& height);
+  // Writes a JPEG file without segments or padding. Fails with kData on bytes that are broken.
+  void join(std::span<const std::byte> bytes, int width, int height, const std::string& where,
+            std::vector<std::byte>& out);
+
+ private:
+  JpegDecoder decoder_{JpegDecoder::Markers::kAll};
+  SegmentedJpeg segmented_;
+  std::vector<std::byte> file_;
+};
+
+}  // namespace saturate

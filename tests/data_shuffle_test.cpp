@@ -1,0 +1,154 @@
+// data.shuffle = "block": the order, its quality, and reading ahead.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "data/read_ahead.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+const ShuffleOptions kBlocks{ShuffleMode::kBlock, 16};
+
+// The place of each sample.
+std::vector<size_t> places(const std::vector<uint32_t>& order) {
+  std::vector<size_t> place(order.size());
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  return place;
+}
+
+TEST(BlockOrder, IsAPermutationOfSeedAndEpochAlone) {
+  for (const size_t size : {0u, 1u, 15u, 16u, 17u, 128u, 1000u}) {
+    auto order = epoch_order(size, 1, 2, kBlocks);
+    EXPECT_EQ(order, epoch_order(size, 1, 2, kBlocks));
+    if (size == 1000) {
+      EXPECT_NE(order, epoch_order(size, 1, 3, kBlocks));
+      EXPECT_NE(order, epoch_order(size, 2, 2, kBlocks));
+      EXPECT_NE(order, epoch_order(size, 1, 2, {ShuffleMode::kBlock, 32}));
+    }
+    std::sort(order.begin(), order.end());
+    for (size_t i = 0; i < size; ++i) ASSERT_EQ(order[i], i);
+  }
+}
+
+TEST(BlockOrder, SamplesOfABlockComeWithinOneWindow) {
+  constexpr size_t kSize = 1000;
+  const auto place = places(epoch_order(kSize, 3, 0, kBlocks));
+  const auto blocks = epoch_blocks(kSize, 3, 0, 16);
+  ASSERT_EQ(blocks.size(), 63u);
+  size_t begin = 0;
+  for (size_t i = 0; i < blocks.size(); i += kShuffleWindow) {
+    size_t end = begin;
+    for (size_t k = i; k < std::min(i + kShuffleWindow, blocks.size()); ++k)
+      end += std::min<size_t>(16, kSize - blocks[k] * 16);
+    for (size_t k = i; k < std::min(i + kShuffleWindow, blocks.size()); ++k) {
+      for (size_t s = blocks[k] * 16; s < std::min<size_t>(kSize, (blocks[k] + 1) * 16); ++s) {
+        EXPECT_GE(place[s], begin);
+        EXPECT_LT(place[s], end);
+      }
+    }
+    begin = end;
+  }
+  EXPECT_EQ(begin, kSize);
+}
+
+// What docs/data.md promises of the quality.
+TEST(BlockOrder, APlaceIsUniformAndNeighboursAreAWindowsThirdApart) {
+  constexpr size_t kSize = 1024, kWindow = 16 * kShuffleWindow;
+  constexpr int kEpochs = 4000;
+  int counts[8] = {};
+  double apart = 0;
+  for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const auto place = places(epoch_order(kSize, 9, epoch, kBlocks));
+    ++counts[place[37] * 8 / kSize];
+    apart += std::abs(double(place[37]) - double(place[38])) / kEpochs;
+  }
+  double chi = 0;
+  for (const int count : counts) chi += std::pow(count - kEpochs / 8.0, 2) / (kEpochs / 8.0);
+  EXPECT_LT(chi, 24.3);  // 7 degrees of freedom, p = 0.001
+  // Two of n places, uniformly drawn: (n + 1) / 3 apart, with a deviation of n / sqrt(18).
+  EXPECT_NEAR(apart, (kWindow + 1) / 3.0, 4 * kWindow / std::sqrt(18.0 * kEpochs));
+}
+
+class NotingDataset : public testing::MemoryDataset {
+ public:
+  using MemoryDataset::MemoryDataset;
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    EXPECT_EQ(advice, ReadAdvice::kSoon);
+    std::lock_guard lock(mutex);
+    noted.emplace_back(first, count);
+  }
+  mutable std::mutex mutex;
+  mutable std::vector<std::pair<size_t, size_t>> noted;  // guarded by mutex
+};
+
+std::vector<std::string> files(size_t count) {
+  std::vector<std::string> made;
+  for (size_t i = 0; i < count; ++i) made.push_back(testing::noise_jpeg(8, 8, i));
+  return made;
+}
+
+TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
+  const NotingDataset data(files(150));
+  LoaderOptions options;
+  options.batch = 10;
+  options.shuffle = {ShuffleMode::kBlock, 4};
+  options.seed = 5;
+  AugmentOptions augment;
+  augment.size = 8;
+  const auto blocks = epoch_blocks(150, 5, 1, 4);
+  for (const size_t first_batch : {0u, 9u}) {
+    data.noted.clear();
+    {
+      Loader loader(data, options, augment);
+      loader.start_epoch(1, first_batch);
+      size_t seen = 0;
+      for (Batch batch; loader.next(batch);) {
+        const auto order = epoch_order(150, 5, 1, options.shuffle);
+        for (const uint32_t index : batch.indices)
+          EXPECT_EQ(index, order[first_batch * 10 + seen++]);
+      }
+      for (int i = 0; i < 1000; ++i) {  // the hints come from a thread of their own
+        std::lock_guard lock(data.mutex);
+        if (!data.noted.empty() && data.noted.back().first == blocks.back() * 4) break;
+        Env::posix().sleep_ns(1'000'000);
+      }
+    }
+    size_t block = first_batch * 10 / 4 / kShuffleWindow * kShuffleWindow;
+    for (const auto& [first, count] : data.noted) {
+      ASSERT_LT(block, blocks.size());
+      EXPECT_EQ(first, blocks[block] * 4);
+      EXPECT_EQ(count, std::min<size_t>(4, 150 - first));
+      ++block;
+    }
+    EXPECT_EQ(block, blocks.size());
+  }
+}
+
+TEST(ReadAhead, KeepsAWindowAheadAndNoMore) {
+  const NotingDataset data(files(400));
+  {
+    ReadAhead ahead(data, {ShuffleMode::kBlock, 2}, 5);
+    ahead.start(0, 0);
+    ahead.advance(7);  // in the fourth block
+    for (int i = 0; i < 1000; ++i) {
+      std::lock_guard lock(data.mutex);
+      if (data.noted.size() >= 3 + 2 * kShuffleWindow) break;
+      Env::posix().sleep_ns(1'000'000);
+    }
+  }
+  EXPECT_EQ(data.noted.size(), 3 + 2 * kShuffleWindow);
+  data.noted.clear();
+  ReadAhead none(data, {}, 5);
+  none.start(0, 0);
+  none.advance(100);
+  EXPECT_TRUE(data.noted.empty());
+}
+
+}  // namespace
+}  // namespace saturate
