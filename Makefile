@@ -10,7 +10,11 @@ JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864
 TEST_JOBS ?= 2
 CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'
 
-.PHONY: help demo test test-all build install setup format format-check tidy clean
+FUZZ_SECONDS ?= 60
+KILLS ?= 200
+SOAK_MINUTES ?= 60
+
+.PHONY: help demo test test-all kills soak fuzz build install setup format format-check tidy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +28,18 @@ test: build ## set up, build, and run the tests
 test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitizer
 	@$(MAKE) --no-print-directory test PRESET=asan-ubsan
 	@$(MAKE) --no-print-directory test PRESET=tsan
+
+kills: build ## kill a run at KILLS=200 random points, and resume it each time
+	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'
+
+soak: build ## train for SOAK_MINUTES=60: memory, threads and open files must stay as they are
+	@tools/soak.py --saturate $(BUILD)/saturate --minutes $(SOAK_MINUTES)
+
+fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
+	@tools/setup.sh --dev
+	@cmake --preset fuzz --log-level=NOTICE >/dev/null
+	@cmake --build --preset fuzz -j $(JOBS) -- --quiet
+	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 build: $(BUILD)/build.ninja ## build the command at build/saturate
 	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) -- $$quiet

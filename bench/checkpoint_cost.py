@@ -2,6 +2,9 @@
 """What saving costs a run: no saves, saves in the background, saves in the foreground, interleaved.
 
 Trains ResNet-18 on drawn images with `saturate train` and reads the steps' times from metrics.jsonl.
+A save costs what the steps from it on take longer than those around them: compared within a run, a
+machine that slows down for a minute changes little. The run without saves is measured at the same
+steps, and shows how much of a cost is noise.
 A peer, where --python names an interpreter with torch 2.11: how long torch.save of the same tensors,
 synced to disk, holds up a Python loop.
 
@@ -10,9 +13,7 @@ synced to disk, holds up a Python loop.
 
 import argparse
 import json
-import os
 import pathlib
-import platform
 import shutil
 import statistics
 import subprocess
@@ -25,6 +26,8 @@ VARIANTS = {
     "foreground": ["checkpoint.background=false"],
 }
 WARM_UP = 4  # steps left out
+AFFECTED = 5  # steps from a save on that may feel it
+AROUND = 6  # steps on each side to compare with
 
 PEER = """
 import os, sys, time, torch, torchvision
@@ -32,13 +35,14 @@ model = torchvision.models.resnet18()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 model(torch.randn(2, 3, 64, 64)).sum().backward()
 optimizer.step()
-for _ in range(int(sys.argv[2])):
+for _ in range(3):  # the first ones warm up
     begin = time.perf_counter()
     with open(sys.argv[1], "wb") as file:
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
         file.flush()
         os.fsync(file.fileno())
-    print(time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
+print(seconds)
 """
 
 
@@ -60,7 +64,17 @@ def train(saturate, folder, arguments, settings):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     times = [sum(record["phases"].values()) for record in records if record["kind"] == "step"]
-    return times[WARM_UP:]
+    return times
+
+
+def costs_of_saves(times, every):
+    """Seconds that each save added; times[i] is what step i + 1 took, with all that came before it."""
+    found = []
+    for save in range(every, len(times) - AFFECTED - AROUND + 1, every):
+        first, last = save - 1, save - 1 + AFFECTED
+        around = times[max(WARM_UP, first - AROUND) : first] + times[last : last + AROUND]
+        found.append(sum(times[first:last]) - AFFECTED * statistics.median(around))
+    return found
 
 
 def row(name, unit, values):
@@ -74,20 +88,18 @@ def row(name, unit, values):
     }
 
 
-def host():
-    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-    }
+def host(saturate):
+    """What `saturate env` says of this machine and build, a line each."""
+    out = subprocess.run([saturate, "env"], check=True, capture_output=True, text=True).stdout
+    rows = dict(line.split(None, 1) for line in out.splitlines() if len(line.split(None, 1)) == 2)
+    return {key: rows.get(key) for key in ("cpu", "cores", "system", "libtorch", "build", "commit")}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--saturate", default=ROOT / "build/saturate")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=44)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=112)
     parser.add_argument("--every", type=int, default=20, help="steps between saves")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=128)
@@ -95,35 +107,40 @@ def main():
     parser.add_argument("--json")
     arguments = parser.parse_args()
 
-    totals = {name: [] for name in VARIANTS}
-    pauses = {name: [] for name in VARIANTS}
+    steps = {name: [] for name in VARIANTS}
+    costs = {name: [] for name in VARIANTS}
+    peer = []
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         for _ in range(arguments.rounds):
             for name, settings in VARIANTS.items():
                 run = pathlib.Path(folder) / "run"
                 times = train(arguments.saturate, run, arguments, settings)
-                totals[name].append(sum(times) / len(times))
-                pauses[name].append(max(times) - statistics.median(times))
+                steps[name] += times[WARM_UP:]
+                costs[name] += costs_of_saves(times, arguments.every)
                 size = max(file.stat().st_size for file in (run / "checkpoints").iterdir())
                 shutil.rmtree(run)
-        rows = [row(f"step, {name}", "s", values) for name, values in totals.items()]
-        rows += [row(f"longest pause, {name}", "s", values) for name, values in pauses.items()]
-        for name in ("background", "foreground"):
-            cost = [with_ / without - 1 for with_, without in zip(totals[name], totals["no saves"])]
-            rows.append(row(f"cost of a save every {arguments.every} steps, {name}", "share", cost))
+            if arguments.python:
+                command = [arguments.python, "-c", PEER, f"{folder}/peer.pt"]
+                out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                peer.append(float(out))
+        interval = arguments.every * statistics.median(steps["no saves"])
+        rows = [row(f"step, {name}", "s", values) for name, values in steps.items()]
+        rows += [row(f"added by a save, {name}", "s", values) for name, values in costs.items()]
+        rows += [
+            row(f"share of time, a save every {interval:.0f} s, {name}", "share",
+                [cost / interval for cost in values])
+            for name, values in costs.items()
+        ]
         rows.append(row("checkpoint size", "bytes", [size]))
-        if arguments.python:
-            peer = [arguments.python, "-c", PEER, f"{folder}/peer.pt", str(arguments.rounds)]
-            out = subprocess.run(peer, check=True, capture_output=True, text=True).stdout
-            rows.append(row("pause, torch.save and fsync", "s", [float(line) for line in out.split()]))
+        if peer:
+            rows.append(row("pause, torch.save and fsync", "s", peer))
 
     for line in rows:
         print("{name:<48} {median:>12.4f} {unit:<6} ({min:.4f} to {max:.4f}, n={n})".format(**line))
     if arguments.json:
-        commit = subprocess.run(
-            ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
-        result = {"bench": "checkpoint_cost", "host": host(), "commit": commit, "rows": rows}
+        machine = host(arguments.saturate)
+        commit = machine.pop("commit")
+        result = {"bench": "checkpoint_cost", "host": machine, "commit": commit, "rows": rows}
         pathlib.Path(arguments.json).write_text(json.dumps(result, indent=2) + "\n")
 
 

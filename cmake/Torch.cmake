@@ -1,16 +1,19 @@
-# LibTorch out of the PyPI wheel, as an imported target of our own: the wheel's CMake package asks for
-# a CUDA toolkit even where nothing is compiled for CUDA.
+# LibTorch out of the PyPI wheel, as a target of our own, saturate_torch: the wheel's CMake package
+# asks for a CUDA toolkit even where nothing is compiled for CUDA. Installed with the library, so that
+# who links it finds LibTorch the same way.
 
 # The cache variable stays empty unless somebody sets it, so that a LibTorch that moved is found anew.
 set(SATURATE_TORCH_DIR "" CACHE PATH "The torch package folder, with include/ and lib/, if not found")
-set(find_torch ${CMAKE_SOURCE_DIR}/tools/find_torch.sh)
+find_program(find_torch_script find_torch.sh REQUIRED NO_CACHE NO_DEFAULT_PATH
+             PATHS ${CMAKE_CURRENT_LIST_DIR}/../tools ${CMAKE_CURRENT_LIST_DIR})
+set(find_torch ${find_torch_script})
 if(SATURATE_TORCH_DIR)
   set(find_torch ${CMAKE_COMMAND} -E env SATURATE_TORCH_DIR=${SATURATE_TORCH_DIR} ${find_torch})
 endif()
 execute_process(COMMAND ${find_torch} OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
                 RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "LibTorch 2.11 not found: run tools/setup.sh, or set SATURATE_TORCH_DIR")
+  message(FATAL_ERROR "LibTorch 2.11 not found: run tools/setup.sh of a checkout, or set SATURATE_TORCH_DIR")
 endif()
 # Full: its GPU part can load. A CPU set has libtorch_cuda.so too, but not what that needs.
 execute_process(COMMAND ${find_torch} --full OUTPUT_VARIABLE full_dir
@@ -21,7 +24,7 @@ if(full_dir STREQUAL torch_dir)
 endif()
 message(STATUS "LibTorch: ${torch_dir} (full: ${SATURATE_TORCH_FULL})")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
-             ${CMAKE_SOURCE_DIR}/tools/find_torch.sh ${torch_dir}/version.py)
+             ${find_torch_script} ${torch_dir}/version.py)
 
 get_filename_component(site_packages ${torch_dir} DIRECTORY)
 set(cuda_lib ${site_packages}/nvidia/cu13/lib)

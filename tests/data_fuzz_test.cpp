@@ -1,13 +1,15 @@
-// Every parser of the data room on inputs mutated at random. docs/style.md's promise for hostile
-// input: an Error or data, never a crash, a hang or a read outside.
+// Every parser of the data and image rooms on inputs mutated at random. docs/style.md's promise for
+// hostile input: an Error or data, never a crash, a hang or a read outside.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "data/bytes.h"
 #include "saturate/export.h"
 #include "saturate/random.h"
 #include "tests/format_testing.h"
+#include "tests/fuzz/fuzz_image.h"
 #include "tests/fuzz/fuzz_source.h"
 
 namespace saturate {
@@ -169,6 +171,23 @@ TEST(Fuzz, Cifar) {
         {gunzip(format_golden("cifar10.bin.gz")), gunzip(format_golden("cifar100.bin.gz"))},
         nullptr,
         1000});
+}
+
+TEST(Fuzz, Image) {
+  Mutator mutator(2);
+  size_t whole = 0, sound = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::source_path("tests/goldens/image/inputs"))) {
+    const std::string seed = testing::read_text(entry.path());
+    sound += testing::fuzz_image(std::as_bytes(std::span(seed)));
+    for (int round = 0; round < 60; ++round) {
+      const std::string text = mutator.mutate(seed);
+      ASSERT_NO_THROW(whole += testing::fuzz_image(std::as_bytes(std::span(text))))
+          << entry.path() << " round " << round;
+    }
+  }
+  EXPECT_GT(sound, 60u) << "the seeds themselves cannot be decoded";
+  EXPECT_GT(whole, 60u) << "every mutation was refused: this tests little";
 }
 
 // Images and labels are one file here, so that nothing is ever whole: the seeds are of rank 3.

@@ -180,6 +180,27 @@ TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
   }
 }
 
+TEST(CheckpointWriter, SavesFiltersOfAnyLayoutAndType) {
+  const TempDir dir;
+  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointWriter writer(Env::posix(), store);
+  Checkpoint checkpoint = sample_checkpoint(5);
+  checkpoint.model.clear();
+  const at::Tensor filter = at::arange(5 * 7 * 3 * 2).reshape({5, 7, 3, 2});
+  for (const auto type : {at::kFloat, at::kHalf, at::kDouble})
+    checkpoint.model.push_back(
+        {c10::toString(type), filter.to(type).contiguous(at::MemoryFormat::ChannelsLast)});
+  checkpoint.model.push_back({"permuted", filter.permute({3, 1, 0, 2})});
+  writer.start(checkpoint);
+  const auto outcome = writer.wait();
+  ASSERT_TRUE(outcome && !outcome->error);
+  std::map<std::string, at::Tensor> read;
+  for (const auto& [name, tensor] : read_checkpoint(Env::posix(), outcome->path).model)
+    read[name] = tensor;
+  ASSERT_EQ(read.size(), 4u);
+  for (const auto& [name, tensor] : checkpoint.model) EXPECT_TRUE(read[name].equal(tensor)) << name;
+}
+
 TEST(CheckpointWriter, TellsOfAFailure) {
   const TempDir dir;
   FaultEnv env(Env::posix());

@@ -8,6 +8,7 @@
 #include "saturate/error.h"
 #include "saturate/input.h"
 #include "saturate/loader.h"
+#include "saturate/recipe.h"
 #include "saturate/thread_pool.h"
 
 namespace saturate {

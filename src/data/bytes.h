@@ -1,8 +1,6 @@
 // Little-endian fields of the project's own formats, read with bounds and written.
 #pragma once
 
-#include <zlib.h>
-
 #include <bit>
 #include <concepts>
 #include <cstddef>
@@ -13,15 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checksum.h"
+
 namespace saturate {
 
 // Fields are copied as they lie in memory.
 static_assert(std::endian::native == std::endian::little);
-
-// CRC-32 as of zlib, gzip and PNG.
-inline uint32_t checksum_of(std::span<const std::byte> bytes) {
-  return uint32_t(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
 
 inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

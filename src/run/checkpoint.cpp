@@ -3,11 +3,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <map>
+#include <span>
 #include <sstream>
 
+#include "base/checksum.h"
 #include "run/checkpoint_state.h"
 #include "saturate/safetensors.h"
 
@@ -25,12 +26,13 @@ at::Tensor stored_form(const at::Tensor& tensor) {
 uint32_t checksum(const std::vector<NamedTensor>& tensors) {
   std::map<std::string_view, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : tensors) by_name[name] = &tensor;
-  uLong crc = crc32(0, nullptr, 0);
+  uint32_t crc = 0;
   for (const auto& [name, tensor] : by_name) {
-    crc = crc32_z(crc, reinterpret_cast<const Bytef*>(name.data()), name.size());
-    crc = crc32_z(crc, static_cast<const Bytef*>(tensor->const_data_ptr()), tensor->nbytes());
+    crc = checksum_of(std::as_bytes(std::span(name)), crc);
+    crc = checksum_of({static_cast<const std::byte*>(tensor->const_data_ptr()), tensor->nbytes()},
+                      crc);
   }
-  return uint32_t(crc);
+  return crc;
 }
 
 std::string shape_text(const at::Tensor& tensor) {

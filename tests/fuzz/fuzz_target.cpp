@@ -1,11 +1,17 @@
-// The entry point of libFuzzer: cmake -DSATURATE_FUZZ=ON with clang (Debian: libclang-rt-16-dev),
-// then
-//   build/fuzz_tar tests/goldens/tar
+// The entry point of libFuzzer; `make fuzz` builds and runs one program for each format.
 #include <span>
+#include <string_view>
 
+#include "tests/fuzz/fuzz_image.h"
 #include "tests/fuzz/fuzz_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  saturate::testing::fuzz_source(SATURATE_FUZZ_SCHEME, std::as_bytes(std::span(data, size)));
+  using namespace saturate::testing;
+  const std::string_view format = SATURATE_FUZZ_FORMAT;
+  const auto bytes = std::as_bytes(std::span(data, size));
+  if (format == "image")
+    fuzz_image(bytes);
+  else
+    fuzz_source(std::string(format), bytes);
   return 0;
 }

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Other loaders on the photographs that `saturate bench loader` reads.
+"""Other loaders and saturate's on the same photographs, taking turns.
 
-    tools/peers/loader_peers.py FOLDER [--threads 1,2] [--only NAME,...] [--repeats 5] [--json FILE]
+    tools/peers/loader_peers.py FOLDER [--saturate build/saturate] [--threads 1,2]
+        [--only NAME,...] [--source URI,...] [--repeats 5] [--json FILE]
 
-Each cuts and resizes at random to 224 pixels, flips and normalises to fp32. Prints the JSON of
-`saturate bench`, with a row for every peer that works; why others do not goes to stderr. Install
-what is to be measured into an environment of its own, for example
+Each cuts and resizes at random to 224 pixels, flips and normalises to fp32. --source adds what
+`saturate data pack` made of the same photographs. Prints the JSON of `saturate bench`, with a row
+for every peer that works; why others do not goes to stderr. Install what is to be measured into an
+environment of its own, for example
 
     python3 -m venv build/peers
-    build/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow nvidia-dali-cuda120 spdl
+    build/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow nvidia-dali-cuda130 spdl ffcv
 
-SPDL also needs FFmpeg's libraries (Debian: libavdevice59, libavfilter8). FFCV is not here: pip
-builds it from source, which needs OpenCV.
+SPDL also needs FFmpeg's libraries (Debian: libavdevice59, libavfilter8). FFCV is built from source,
+which needs OpenCV and libjpeg-turbo (Debian: libopencv-dev, libturbojpeg0-dev); it reads a file of
+its own, written at first use, of re-encoded photographs (quality 90).
 """
 
 import argparse
@@ -20,7 +23,9 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -134,7 +139,62 @@ def spdl(files, threads):
     return epoch
 
 
-PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl)}
+def ffcv(files, threads):
+    """From FFCV's own file: every photograph as JPEG of quality 90."""
+    import numpy
+    from PIL import Image
+    import ffcv.transforms as transforms
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.writer import DatasetWriter
+
+    class Photographs:
+        def __len__(self):
+            return len(files.items)
+
+        def __getitem__(self, index):
+            path, label = files.items[index]
+            return Image.open(path).convert("RGB"), label
+
+    beton = pathlib.Path(tempfile.gettempdir()) / f"ffcv-{len(files.items)}.beton"
+    if not beton.exists():
+        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+        DatasetWriter(str(beton), fields, num_workers=threads).from_indexed_dataset(Photographs())
+    image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), transforms.RandomHorizontalFlip(),
+             transforms.NormalizeImage(255 * numpy.float64(MEAN), 255 * numpy.float64(STD),
+                                       numpy.float32)]
+    loader = Loader(str(beton), batch_size=BATCH, num_workers=threads, order=OrderOption.RANDOM,
+                    drop_last=False, os_cache=True, pipelines={"image": image, "label": None})
+
+    def epoch():
+        return sum(len(batch[0]) for batch in loader)
+    return epoch
+
+
+PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv)}
+
+
+class Saturate:
+    """`saturate bench loader` on one source; each run is a process of its own, warmed up."""
+
+    def __init__(self, command, source, threads):
+        self.command = [command, "bench", "loader", source, "--threads", str(threads), "--repeats",
+                        "1", "--set", f"train.batch={BATCH}"]
+        self.rows = {}
+
+    def measure(self, seconds):
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            subprocess.run(self.command + ["--seconds", str(seconds), "--json", file.name],
+                           check=True, stdout=subprocess.DEVNULL)
+            result = json.load(open(file.name, encoding="utf-8"))
+        for row in result["rows"]:
+            source = self.command[3]
+            name = f"saturate {source.split(':')[0]}:{pathlib.Path(source).name} {row['name']}"
+            kept = {key: row[key] for key in ("decode", "type", "threads")}
+            fresh = {"name": name, "unit": "images/s", "source": source, **kept}
+            self.rows.setdefault(name, (fresh, []))[1].append(row["median"])
+        return result
 
 
 def measure(epoch, seconds):
@@ -171,10 +231,17 @@ def cpu_name():
         return next(names, "n/a").strip()
 
 
+def summary(row, found):
+    return {**row, "median": statistics.median(found), "min": min(found), "max": max(found),
+            "n": len(found)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
+    parser.add_argument("--saturate", default="build/saturate")
+    parser.add_argument("--source", default="", help="more of saturate's sources, such as shard:FILE")
     parser.add_argument("--threads", default=str(len(os.sched_getaffinity(0))))
     parser.add_argument("--only", default=",".join(PEERS))
     parser.add_argument("--repeats", type=int, default=5)
@@ -183,16 +250,21 @@ def main():
     arguments = parser.parse_args()
     threads = [int(count) for count in arguments.threads.split(",")]
     built = build(arguments.only.split(","), Files(arguments.folder), threads)
+    sources = [f"folder:{arguments.folder}"] + [name for name in arguments.source.split(",") if name]
+    ours = [Saturate(arguments.saturate, source, count) for source in sources for count in threads]
     values = [[] for _ in built]
+    commit = None
     for _ in range(arguments.repeats):  # in turns, so that a slow moment meets all of them
         for (_, epoch), found in zip(built, values):
             found.append(measure(epoch, arguments.seconds))
-    for (row, _), found in zip(built, values):
-        row.update(median=statistics.median(found), min=min(found), max=max(found), n=len(found))
+        for each in ours:
+            commit = each.measure(arguments.seconds)["commit"]
+    rows = [summary(row, found) for (row, _), found in zip(built, values)]
+    rows += [summary(row, found) for each in ours for row, found in each.rows.values()]
     result = {"bench": "loader_peers",
               "host": {"cpu": cpu_name(), "system": platform.platform(),
                        "cores": len(os.sched_getaffinity(0))},
-              "commit": None, "rows": [row for row, _ in built]}
+              "commit": commit, "rows": rows}
     text = json.dumps(result, indent=2)
     print(text)
     if arguments.json:

@@ -1,0 +1,11 @@
+# What the torch-free library links; installed with it, for whoever links that.
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(PNG REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(fmt REQUIRED)
+find_package(tomlplusplus REQUIRED)
+pkg_check_modules(JPEG REQUIRED IMPORTED_TARGET libjpeg)
+pkg_check_modules(LMDB REQUIRED IMPORTED_TARGET lmdb)
+pkg_check_modules(DEFLATE REQUIRED IMPORTED_TARGET libdeflate)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)

@@ -1,0 +1,56 @@
+#include "tests/fuzz/fuzz_image.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "image/fast_decoder.h"
+#include "saturate/error.h"
+
+namespace saturate::testing {
+namespace {
+
+// Small enough for a progressive file of many scans to end in time.
+constexpr int64_t kMaxPixels = 1 << 18;
+constexpr int kSide = 24;
+
+template <class Decode>
+bool gives_pixels(const Decode& decode) {
+  try {
+    return decode();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw std::logic_error(error.what());
+    return false;
+  }
+}
+
+bool decode_whole(std::span<const std::byte> bytes) {
+  Image image;
+  Decoder(kMaxPixels).decode(bytes, "input", image);
+  if (image.pixels.size() != size_t(image.width) * size_t(image.height) * 3)
+    throw std::logic_error("pixels do not fill the image");
+  return true;
+}
+
+bool decode_fast(std::span<const std::byte> bytes) {
+  FastDecoder decoder(kMaxPixels);
+  const auto info = decoder.open(bytes, "input");
+  if (!info || int64_t{info->width} * info->height > kMaxPixels) return false;
+  const int choice = std::to_integer<int>(bytes.back());
+  SampleTransform transform;
+  transform.crop.width = std::max(1, info->width >> (choice & 3));
+  transform.crop.height = std::max(1, info->height >> (choice >> 2 & 3));
+  transform.crop.x = choice & 16 ? info->width - transform.crop.width : 0;
+  transform.crop.y = choice & 32 ? info->height - transform.crop.height : 0;
+  transform.flip = choice & 64;
+  std::vector<std::byte> out(kSide * kSide * 3);
+  return decoder.read("input", transform, kSide, nullptr, out.data());
+}
+
+}  // namespace
+
+size_t fuzz_image(std::span<const std::byte> bytes) {
+  return size_t(gives_pixels([&] { return decode_whole(bytes); })) +
+         size_t(gives_pixels([&] { return decode_fast(bytes); }));
+}
+
+}  // namespace saturate::testing

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Runs every fuzzer of a build folder for so many seconds, from the goldens as seeds. An input that
+# breaks one stays in the build folder, and the fuzzer's last lines are printed.
+#   tests/fuzz/run.sh BUILD SECONDS
+set -euo pipefail
+build=$1 seconds=$2
+root=$(cd "$(dirname "$0")/../.." && pwd)
+
+seeds=$build/seeds
+mkdir -p "$seeds"
+find "$root"/tests/goldens/{tar,formats,image/inputs} -type f -exec cp {} "$seeds" \;
+gunzip -kf "$seeds"/*.gz
+
+for fuzzer in "$build"/fuzz_*; do
+  [ -x "$fuzzer" ] && [ -f "$fuzzer" ] || continue
+  name=$(basename "$fuzzer")
+  mkdir -p "$build/corpus/$name"
+  echo "$name: $seconds s"
+  "$fuzzer" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
+    -artifact_prefix="$build/$name-" "$build/corpus/$name" "$seeds" \
+    >"$build/$name.log" 2>&1 || {
+    tail -n 30 "$build/$name.log"
+    exit 1
+  }
+  grep -E 'number_of_executed_units|new_units_added' "$build/$name.log"
+done

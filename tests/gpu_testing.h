@@ -1,0 +1,16 @@
+// What the tests share that need a GPU: each is skipped, and says so, where there is none.
+#pragma once
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+namespace saturate::testing {
+
+inline bool has_gpu() {
+  return at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
+}
+
+}  // namespace saturate::testing
+
+#define SATURATE_NEEDS_GPU() \
+  if (!::saturate::testing::has_gpu()) GTEST_SKIP() << "no GPU that this build can use"

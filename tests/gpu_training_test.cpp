@@ -1,0 +1,69 @@
+// Whole runs on a GPU, next to the CPU's.
+#include <gtest/gtest.h>
+
+#include "tests/app_testing.h"
+#include "tests/gpu_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class GpuTraining : public TrainingTest {
+ protected:
+  void SetUp() override { SATURATE_NEEDS_GPU(); }
+  // Losses of the steps of a run that must succeed.
+  std::vector<double> step_losses(const std::string& name, std::vector<std::string> overrides) {
+    const CommandResult result = train(name, overrides);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return losses(dir / name, "step");
+  }
+};
+
+TEST_F(GpuTraining, LossesFollowTheCpus) {
+  const auto cpu = step_losses("cpu", {"train.device=cpu"});
+  const auto gpu = step_losses("gpu", {"train.device=cuda"});
+  ASSERT_EQ(cpu.size(), gpu.size());
+  // The two round differently, and training magnifies it: the first steps tell.
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(cpu[i], gpu[i], 1e-3) << "step " << i;
+  EXPECT_NEAR(cpu.back(), gpu.back(), 0.1);
+}
+
+TEST_F(GpuTraining, TheSameSeedGivesTheSameFirstLossWithAnyLoaderThreads) {
+  const auto one = step_losses("one", {"train.device=cuda", "data.threads=1"});
+  const auto four = step_losses("four", {"train.device=cuda", "data.threads=4"});
+  EXPECT_EQ(one.at(0), four.at(0));
+}
+
+TEST_F(GpuTraining, EveryPrecisionLearns) {
+  for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2"}) {
+    const auto found =
+        step_losses(mode, {"train.device=cuda", std::string("precision.mode=") + mode});
+    ASSERT_FALSE(found.empty()) << mode;
+    EXPECT_LT(found.back(), found.front() * 0.8) << mode;
+  }
+}
+
+TEST_F(GpuTraining, EveryOptimizerLearns) {
+  for (const char* name : {"sgd", "adam", "adamw", "lamb", "lars", "muon"}) {
+    const bool adaptive = std::string(name) != "sgd" && std::string(name) != "lars";
+    const auto found =
+        step_losses(name, {"train.device=cuda", std::string("optimizer.name=") + name,
+                           adaptive ? "optimizer.lr=0.003" : "optimizer.lr=0.05",
+                           "optimizer.trust=0.05", "train.clip_norm=5"});
+    ASSERT_FALSE(found.empty()) << name;
+    EXPECT_LT(found.back(), found.front()) << name;
+  }
+}
+
+TEST_F(GpuTraining, ACheckpointGoesOnOnTheCpu) {
+  step_losses("run", {"train.device=cuda", "train.epochs=1"});
+  const CommandResult resumed =
+      run_saturate("train " + recipe + " --set train.device=cpu --set train.epochs=2 --resume " +
+                   (dir / "run") + " --out " + (dir / "run"));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  const CommandResult evaluated =
+      run_saturate("eval " + (dir / "run") + " --data '" + kSmallSynthTest + "'");
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+}
+
+}  // namespace
+}  // namespace saturate::testing
