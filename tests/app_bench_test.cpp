@@ -1,6 +1,8 @@
 // saturate bench: what scripts read.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/app_testing.h"
 
 namespace saturate::testing {
@@ -39,6 +41,34 @@ TEST(Bench, LoaderNamesWhatIsWrong) {
   expect_error(run_saturate("bench loader folder:absent --set augment.sise=9"), 2,
                {"augment.size"});
   expect_error(run_saturate("bench"), 2, {});
+}
+
+TEST(Bench, StorageWritesRatesOfEverySourceAndOrder) {
+  const TempDir dir;
+  write_folder_dataset(dir / "set", 20);
+  const std::string folder = "folder:" + (dir / "set"), shard = "shard:" + (dir / "s.shard");
+  ASSERT_EQ(run_saturate("data pack " + folder + " --out " + shard).exit_code, 0);
+  const std::string command =
+      "bench storage " + folder + " " + shard + " --threads 1,2 --repeats 2 --samples 15 --block 3";
+#ifndef NDEBUG
+  expect_error(run_saturate(command), 2, {"debug build"});
+#else
+  const CommandResult result = run_saturate(command + " --json " + (dir / "b.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(read_text(dir / "b.json"));
+  EXPECT_EQ(json["bench"], "storage");
+  std::set<std::string> variants;
+  for (const auto& row : json["rows"]) {
+    EXPECT_EQ(row["n"], 2);
+    EXPECT_GT(row["min"], 0);
+    EXPECT_TRUE(row["unit"] == "samples/s" || row["unit"] == "MB/s");
+    variants.insert(row["source"].get<std::string>() + row["order"].get<std::string>() +
+                    row["cold"].dump() + row["threads"].dump() + row["unit"].get<std::string>());
+  }
+  EXPECT_EQ(variants.size(), 2u * 3 * 2 * 2 * 2);
+#endif
+  expect_error(run_saturate("bench storage nothing:here"), 2, {"nothing"});
+  expect_error(run_saturate("bench storage"), 2, {"SOURCE"});
 }
 
 }  // namespace

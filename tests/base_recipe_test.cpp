@@ -56,6 +56,19 @@ TEST(Recipe, ShuffleTakesTheFlagThatItOnceWas) {
             std::string::npos);
 }
 
+TEST(Recipe, DecodedCacheAndFastDecodingExcludeEachOther) {
+  const std::vector<std::string> both = {"data.cache=ram", "data.cache_form=decoded",
+                                         "data.decode=fast"};
+  const std::string error = error_of(kMinimal, both);
+  EXPECT_NE(error.find("data.cache_form"), std::string::npos) << error;
+  EXPECT_NE(error.find("data.decode=exact"), std::string::npos) << error;
+  for (size_t left_out = 0; left_out < both.size(); ++left_out) {
+    auto two = both;
+    two.erase(two.begin() + ptrdiff_t(left_out));
+    EXPECT_EQ(error_of(kMinimal, two), "no error");
+  }
+}
+
 TEST(Recipe, EveryRowStoresWhatItIsGiven) {
   const Recipe defaults;
   for (const auto& row : option_table()) {

@@ -33,7 +33,7 @@ struct PackOptions {
   double raw_fraction = 0;
   // shard: alone. Cuts JPEGs that are wider into segments of so many MCUs, without changing a
   // pixel, so that a crop is decoded without what lies around it; 0: they stay as they are.
-  int segment = 8;
+  int segment = 4;
   // Decodes every JPEG that was cut, whole and in part, and fails with kRun where a pixel differs.
   bool verify = false;
   int threads = 1;

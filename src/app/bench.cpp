@@ -6,6 +6,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "saturate/error.h"
+#include "saturate/input.h"
 #include "saturate/loader.h"
 #include "saturate/recipe.h"
 #include "saturate/thread_pool.h"
@@ -60,6 +61,9 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
   for (const int count : threads) {
     for (const auto& [decode, decode_name] :
          {std::pair{DecodeMode::kExact, "exact"}, {DecodeMode::kFast, "fast"}}) {
+      if (decode == DecodeMode::kFast && recipe.data.cache.mode == CacheMode::kRam &&
+          recipe.data.cache.form == CacheForm::kDecoded)
+        continue;  // no recipe may ask for both
       for (const auto& [type, type_name] :
            {std::pair{PixelType::kUint8, "uint8"}, {PixelType::kFloat32, "fp32"}}) {
         LoaderOptions options;
@@ -87,7 +91,7 @@ int bench_loader(const LoaderArguments& arguments) {
   require_release_build();
   Env& env = Env::posix();
   const Recipe recipe = recipe_of(env, arguments);
-  const auto data = open_dataset(env, recipe.data.source);
+  const auto data = open_input(env, recipe.data.source, recipe.data);
   std::vector<int> threads = arguments.threads;
   if (threads.empty())
     threads = {recipe.data.threads > 0 ? recipe.data.threads : available_cores()};
@@ -142,6 +146,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure one part at a time");
   bench->require_subcommand(1);
   add_loader(*bench, exit_code);
+  add_bench_storage(*bench, exit_code);
 }
 
 }  // namespace saturate

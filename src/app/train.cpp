@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 
 #include "app/command.h"
 #include "saturate/checkpoint.h"
@@ -67,6 +68,17 @@ std::string next_commands(const TrainResult& result, const Recipe& recipe,
                      recipe_file, recipe.optimizer.lr / 2, recipe.train.epochs * 2);
 }
 
+// A run that is stopped while it is still being set up, as in copying data.
+std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOptions& options) {
+  try {
+    return std::make_unique<Trainer>(env, recipe, options);
+  } catch (const Error& error) {
+    if (stop_signal() == 0) throw;
+    fmt::print(stderr, "saturate: {}\n", error.what());
+    return nullptr;
+  }
+}
+
 int train(const TrainArguments& arguments) {
   Env& env = Env::posix();
   const std::string recipe_file = recipe_path(arguments, env);
@@ -78,14 +90,15 @@ int train(const TrainArguments& arguments) {
   options.should_stop = [] { return stop_signal() != 0; };
   if (arguments.quiet) options.progress = Progress::Style::kSilent;
   env.make_directories(options.out);
-  Trainer trainer(env, recipe, options);
+  const auto trainer = set_up(env, recipe, options);
+  if (!trainer) return 128 + stop_signal();
   if (!arguments.quiet)
-    fmt::print(stderr, "{} on {}, {} images/step, run folder {}\n", trainer.recipe().model.name,
-               trainer.recipe().data.source, trainer.recipe().train.batch, options.out);
-  const TrainResult result = trainer.run();
+    fmt::print(stderr, "{} on {}, {} images/step, run folder {}\n", trainer->recipe().model.name,
+               trainer->recipe().data.source, trainer->recipe().train.batch, options.out);
+  const TrainResult result = trainer->run();
   fmt::print("{}", format_summary(result));
   fmt::print("\nrun folder  {}\ncheckpoint  {}\n", options.out, result.checkpoint);
-  fmt::print("{}", next_commands(result, trainer.recipe(), options.out, recipe_file));
+  fmt::print("{}", next_commands(result, trainer->recipe(), options.out, recipe_file));
   return result.end == RunEnd::kInterrupted ? 128 + stop_signal() : 0;
 }
 

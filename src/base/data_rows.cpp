@@ -26,6 +26,31 @@ OptionRow shuffle_row() {
   return row;
 }
 
+std::vector<OptionRow> storage_rows() {
+  return {
+      choice(SATURATE_OPTION_AS("data.cache", data.cache.mode),
+             std::vector<std::pair<std::string, CacheMode>>{{"none", CacheMode::kNone},
+                                                            {"ram", CacheMode::kRam}},
+             "Where samples are kept once they have been read: ram keeps those that fit the budget "
+             "in memory until the run ends."),
+      choice(SATURATE_OPTION_AS("data.cache_form", data.cache.form),
+             std::vector<std::pair<std::string, CacheForm>>{{"encoded", CacheForm::kEncoded},
+                                                            {"decoded", CacheForm::kDecoded}},
+             "What is kept of an image: its file's bytes, or its pixels, which are many times as "
+             "large and need no decoding after the first epoch (with data.decode = \"exact\")."),
+      number(SATURATE_OPTION_AS("data.cache_gb", data.cache.gb), {0, INFINITY}, "GB (1e9 bytes)",
+             "Budget of data.cache, for training and evaluation together; what goes beyond it is "
+             "read every time. 0: half of the memory available at the start."),
+      choice(SATURATE_OPTION_AS("data.stage", data.stage.mode),
+             std::vector<std::pair<std::string, StageMode>>{{"none", StageMode::kNone},
+                                                            {"tmpfs", StageMode::kTmpfs}},
+             "tmpfs copies the sources' samples to data.stage_folder before the first is used; the "
+             "copy is gone when the run has ended, in whatever way."),
+      text(SATURATE_OPTION_AS("data.stage_folder", data.stage.folder),
+           "Where data.stage copies to: a folder in memory, or on a fast disk."),
+  };
+}
+
 std::vector<OptionRow> source_rows() {
   return {
       text(SATURATE_OPTION(data.source),
@@ -92,7 +117,15 @@ std::vector<OptionRow> augment_rows() {
 }  // namespace
 
 std::vector<OptionRow> data_rows() {
-  return concatenated({source_rows(), augment_rows()});
+  return concatenated({source_rows(), storage_rows(), augment_rows()});
+}
+
+void validate_data(const DataOptions& data, const std::string& where) {
+  if (data.cache.mode == CacheMode::kRam && data.cache.form == CacheForm::kDecoded &&
+      data.decode == DecodeMode::kFast)
+    fail_option("data.cache_form",
+                "= decoded keeps whole images, which data.decode = fast never decodes",
+                "Set data.decode=exact, or data.cache_form=encoded", where);
 }
 
 void validate_augment(const AugmentOptions& augment, const std::string& where) {

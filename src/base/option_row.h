@@ -41,7 +41,8 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);
-// Its parts about [augment] and [schedule].
+// Its parts about [data], [augment] and [schedule].
+void validate_data(const DataOptions& data, const std::string& where);
 void validate_augment(const AugmentOptions& augment, const std::string& where);
 void validate_schedule(const Recipe& recipe, const std::string& where);
 

@@ -37,6 +37,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.train.accumulate > recipe.train.batch)
     fail_option("train.accumulate", "is above train.batch", "Give each part an image at least",
                 where);
+  validate_data(recipe.data, where);
   validate_augment(recipe.augment, where);
   validate_schedule(recipe, where);
 }

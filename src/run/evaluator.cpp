@@ -1,14 +1,14 @@
 #include "saturate/evaluator.h"
 
 #include "run/setup.h"
-#include "saturate/dataset.h"
+#include "saturate/input.h"
 
 namespace saturate {
 
 struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
         const std::vector<std::string>& classes, const at::Device& device, bool names)
-      : data(open_dataset(env, source)),
+      : data(open_input(env, source, recipe.data)),
         loader(checked(source, classes), loader_options(recipe, names), recipe.augment,
                batch_allocator(device)),
         ledger(env),

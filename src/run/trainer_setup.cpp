@@ -9,6 +9,7 @@
 
 #include "run/trainer_state.h"
 #include "saturate/error.h"
+#include "saturate/input.h"
 
 namespace saturate {
 namespace {
@@ -22,6 +23,18 @@ std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
   return env.lock(folder + "/.lock");
 }
 
+// The training source; shows how far it is copied.
+std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
+                                     const TrainerOptions& options) {
+  std::optional<Progress> bar;
+  return open_input(env, data.source, data, [&](size_t done, size_t total) {
+    if (options.should_stop())
+      fail(ErrorKind::kRun, "stopped while copying", data.source, "Run it again");
+    if (!bar) bar.emplace(env, "copy", "samples", int64_t(total), options.progress);
+    bar->update(int64_t(done), "");
+  });
+}
+
 }  // namespace
 
 Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in)
@@ -32,7 +45,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       cpu_begin(cpu_seconds()),
       begin_ns(env.now_ns()),
       device(resolve_device(recipe_in.train.device)),
-      data(open_dataset(env, recipe_in.data.source)),
+      data(open_source(env, recipe_in.data, options)),
       recipe(resolve_recipe(recipe_in, *data, device)),
       loader(*data, train_loader_options(recipe), recipe.augment, batch_allocator(device)),
       feeder(loader, device, recipe.train.channels_last, ledger),

@@ -1,0 +1,138 @@
+// saturate bench storage: how fast sources give their samples, undecoded.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "data/read_ahead.h"
+#include "saturate/dataset.h"
+#include "saturate/loader.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+struct StorageArguments {
+  std::vector<std::string> sources;
+  std::string json;
+  std::vector<int> threads;
+  int repeats = 3, block = 128;
+  size_t samples = 4096;
+};
+
+struct Order {
+  const char* name;
+  ShuffleMode mode;
+};
+constexpr Order kOrders[] = {{"sequential", ShuffleMode::kNone},
+                             {"block", ShuffleMode::kBlock},
+                             {"shuffled", ShuffleMode::kFull}};
+
+// One way of reading one source.
+struct Variant {
+  const Dataset& data;
+  Order order;
+  int threads;
+  bool cold;
+  BenchRow samples, megabytes;  // a second
+
+  // Reads the first samples of an epoch in that order.
+  void measure(Env& env, uint32_t epoch, const StorageArguments& arguments) {
+    constexpr uint64_t kSeed = 1;
+    const ShuffleOptions shuffle{order.mode, arguments.block};
+    std::vector<uint32_t> order_of = epoch_order(data.size(), kSeed, epoch, shuffle);
+    order_of.resize(std::min(order_of.size(), arguments.samples));
+    if (cold)
+      for (const uint32_t sample : order_of) data.advise(ReadAdvice::kNotAgain, sample, 1);
+    ReadAhead ahead(data, shuffle, kSeed);
+    std::vector<Sample> scratch(size_t(threads), Sample{});
+    std::atomic<size_t> next{0};
+    std::atomic<uint64_t> bytes{0};
+    const int64_t start = env.now_ns();
+    ahead.start(epoch, 0);
+    parallel_for(size_t(threads), threads, [&](size_t thread) {
+      for (size_t i; (i = next++) < order_of.size();) {
+        if (thread == 0) ahead.advance(i);
+        data.read(order_of[i], scratch[thread]);
+        bytes += scratch[thread].bytes.size();
+      }
+    });
+    const double seconds = double(env.now_ns() - start) * 1e-9;
+    samples.values.push_back(double(order_of.size()) / seconds);
+    megabytes.values.push_back(double(bytes) * 1e-6 / seconds);
+  }
+};
+
+std::vector<Variant> make_variants(const Dataset& data, const std::string& source,
+                                   const std::vector<int>& threads) {
+  std::vector<Variant> variants;
+  for (const int count : threads) {
+    for (const Order& order : kOrders) {
+      for (const bool cold : {true, false}) {
+        const std::string name =
+            fmt::format("{} {} {} threads={}", source, order.name, cold ? "cold" : "warm", count);
+        const nlohmann::ordered_json keys = {
+            {"source", source}, {"order", order.name}, {"cold", cold}, {"threads", count}};
+        variants.push_back(
+            {data, order, count, cold, {name, "samples/s", {}, keys}, {name, "MB/s", {}, keys}});
+      }
+    }
+  }
+  return variants;
+}
+
+int bench_storage(const StorageArguments& arguments) {
+  require_release_build();
+  Env& env = Env::posix();
+  const std::vector<int> threads =
+      arguments.threads.empty() ? std::vector{available_cores()} : arguments.threads;
+  std::vector<std::unique_ptr<Dataset>> sources;
+  std::vector<Variant> variants;
+  for (const std::string& source : arguments.sources) {
+    sources.push_back(open_dataset(env, source));
+    for (Variant& variant : make_variants(*sources.back(), source, threads))
+      variants.push_back(std::move(variant));
+  }
+  // A warm variant follows the cold one that read the same samples; taking turns, a machine that
+  // slows down slows all of them.
+  for (int i = 0; i < arguments.repeats; ++i)
+    for (Variant& variant : variants) variant.measure(env, uint32_t(i), arguments);
+  BenchReport report{"storage", {}};
+  for (Variant& variant : variants) {
+    report.rows.push_back(std::move(variant.samples));
+    report.rows.push_back(std::move(variant.megabytes));
+  }
+  print_report(report);
+  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_storage(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<StorageArguments>();
+  CLI::App* command = bench.add_subcommand(
+      "storage",
+      "Samples and MB per second of sources, undecoded: in their own order, by blocks and "
+      "shuffled; cold (after asking the system to drop what it caches of them) and warm");
+  command->add_option("SOURCE", arguments->sources, "Sources, as data.source of a recipe")
+      ->required();
+  command->add_option("--threads", arguments->threads, "As 1,2; default: one per available core")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--samples", arguments->samples, "Samples read in one measurement, at most")
+      ->check(CLI::Range(size_t{1}, size_t{1} << 31))
+      ->capture_default_str();
+  command->add_option("--block", arguments->block, "As data.shuffle_block")
+      ->check(CLI::Range(1, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--repeats", arguments->repeats, "Measurements of each variant")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  command->callback([arguments, &exit_code] { exit_code = bench_storage(*arguments); });
+}
+
+}  // namespace saturate

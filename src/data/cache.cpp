@@ -1,0 +1,164 @@
+// Samples kept in memory. What is kept stays until the end, so that readers need no lock and get
+// pointers, not copies; which samples those are when the budget is too small depends on the order
+// of reading, what a sample is does not.
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "data/scratch_pool.h"
+#include "saturate/error.h"
+#include "saturate/input.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+std::atomic<uint64_t> held{0};  // bytes, by all caches
+
+// A number of bytes in the first line of a file that begins with `key`; 0: none.
+uint64_t number_in(const char* path, const std::string& key, uint64_t unit) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t digit = line.find_first_of("0123456789", key.size());
+    return digit == std::string::npos ? 0 : std::stoull(line.substr(digit)) * unit;
+  }
+  return 0;
+}
+
+// What this process can still take without pushing others out, as far as the system tells.
+uint64_t available_memory() {
+  uint64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024);
+  if (available == 0)
+    available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  const uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "", 1);
+  const uint64_t used = number_in("/sys/fs/cgroup/memory.current", "", 1);
+  return limit > 0 ? std::min(available, limit > used ? limit - used : 0) : available;
+}
+
+struct Kept {
+  Sample sample;          // kEncoded
+  DecodedSample decoded;  // kDecoded
+  uint64_t bytes() const {
+    return sizeof *this + sample.bytes.capacity() + sample.name.capacity() +
+           decoded.image.pixels.capacity() + decoded.name.capacity();
+  }
+};
+
+class CachedDataset : public Dataset {
+ public:
+  CachedDataset(std::unique_ptr<Dataset> source, const CacheOptions& options)
+      : source_(std::move(source)),
+        decodes_(options.form == CacheForm::kDecoded),
+        limit_(options.gb > 0 ? uint64_t(options.gb * 1e9) : held + available_memory() / 2),
+        slots_(source_->size()) {}
+  ~CachedDataset() override {
+    for (const std::atomic<Kept*>& slot : slots_) {
+      if (const Kept* kept = slot) held -= kept->bytes();
+      delete slot;
+    }
+  }
+
+  size_t size() const override { return slots_.size(); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    source_->advise(advice, first, count);
+  }
+
+  void read(size_t index, Sample& out) const override {
+    if (const Kept* kept = slots_[index].load(std::memory_order_acquire))
+      return decodes_ ? copy(kept->decoded, out) : void(out = kept->sample);
+    source_->read(index, out);
+    if (decodes_ || full_.load(std::memory_order_relaxed)) return;
+    auto kept = std::make_unique<Kept>();
+    kept->sample = out;
+    keep(index, std::move(kept));
+  }
+
+  const DecodedSample* decoded(size_t index) const override {
+    if (!decodes_) return nullptr;
+    const Kept* kept = slots_[index].load(std::memory_order_acquire);
+    if (kept == nullptr && !full_.load(std::memory_order_relaxed)) kept = decode(index);
+    return kept == nullptr ? nullptr : &kept->decoded;
+  }
+
+ private:
+  struct Scratch {
+    Decoder decoder;
+    Sample sample;
+  };
+
+  static void copy(const DecodedSample& from, Sample& out) {
+    const auto pixels = std::as_bytes(std::span(from.image.pixels));
+    out.bytes.assign(pixels.begin(), pixels.end());
+    out.encoding = SampleEncoding::kRaw;
+    out.width = from.image.width;
+    out.height = from.image.height;
+    out.channels = 3;
+    out.label = from.label;
+    out.name = from.name;
+  }
+
+  // Null for a broken sample: whoever reads it then is told, and knows its name.
+  const Kept* decode(size_t index) const {
+    const ScratchPool<Scratch>::Lent scratch(scratch_);
+    auto kept = std::make_unique<Kept>();
+    try {
+      source_->read(index, scratch->sample);
+      decode_sample(scratch->decoder, scratch->sample, kept->decoded.image);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData) throw;
+      return nullptr;
+    }
+    kept->decoded.label = scratch->sample.label;
+    kept->decoded.name = scratch->sample.name;
+    return keep(index, std::move(kept));
+  }
+
+  // What is kept under that index from now on; null where the budget does not allow it.
+  const Kept* keep(size_t index, std::unique_ptr<Kept> fresh) const {
+    const uint64_t bytes = fresh->bytes();
+    if (held.fetch_add(bytes) + bytes > limit_) {
+      held -= bytes;
+      full_ = true;
+      return nullptr;
+    }
+    Kept* before = nullptr;
+    if (slots_[index].compare_exchange_strong(before, fresh.get(), std::memory_order_acq_rel))
+      return fresh.release();
+    held -= bytes;  // another thread was faster
+    return before;
+  }
+
+  const std::unique_ptr<Dataset> source_;
+  const bool decodes_;
+  const uint64_t limit_;  // of held
+  mutable std::atomic<bool> full_{false};
+  mutable std::vector<std::atomic<Kept*>> slots_;  // by sample; what is not null stays
+  mutable ScratchPool<Scratch> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> cache_dataset(std::unique_ptr<Dataset> source,
+                                       const CacheOptions& options) {
+  if (options.mode == CacheMode::kNone) return source;
+  return std::make_unique<CachedDataset>(std::move(source), options);
+}
+
+uint64_t cached_bytes() {
+  return held;
+}
+
+std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
+                                    const ProgressCallback& progress) {
+  const int threads = options.threads > 0 ? options.threads : available_cores();
+  return cache_dataset(
+      stage_dataset(env, open_dataset(env, uri), uri, options.stage, threads, progress),
+      options.cache);
+}
+
+}  // namespace saturate

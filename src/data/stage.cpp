@@ -1,0 +1,134 @@
+// A source's samples copied into one shard on faster storage before the first is used.
+//
+// The shard loses its name as soon as it is open: the system frees it when the dataset is closed or
+// the process ends in whatever way. What a process killed while copying leaves behind carries its
+// number, and is removed by the next one.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <utility>
+
+#include "data/atomic_file.h"
+#include "data/ordered.h"
+#include "data/progress_meter.h"
+#include "data/sample_writer.h"
+#include "saturate/error.h"
+#include "saturate/input.h"
+
+namespace saturate {
+namespace {
+
+const std::string kPrefix = "saturate-stage-";  // then the process, a counter, and what follows
+// Of a sample's record, its name and what aligns it, in the shard: more than they take.
+constexpr uint64_t kOverhead = 512;
+
+class StagedDataset : public Dataset {
+ public:
+  StagedDataset(std::unique_ptr<Dataset> source, std::unique_ptr<Dataset> copy, size_t prefix,
+                std::vector<char> lost)
+      : source_(std::move(source)),
+        copy_(std::move(copy)),
+        prefix_(prefix),
+        lost_(std::move(lost)) {}
+
+  size_t size() const override { return copy_->size(); }
+  const std::vector<std::string>& classes() const override { return copy_->classes(); }
+  uint64_t bytes(size_t index) const override { return copy_->bytes(index); }
+  void read(size_t index, Sample& out) const override {
+    if (lost_[index]) return source_->read(index, out);
+    copy_->read(index, out);
+    out.name.erase(0, prefix_);
+  }
+
+ private:
+  const std::unique_ptr<Dataset> source_, copy_;
+  const size_t prefix_;           // bytes before the source's name of a sample
+  const std::vector<char> lost_;  // which could not be read: the source says why
+};
+
+void remove_leftovers(Env& env, const std::string& folder) {
+  for (const FileInfo& info : env.list(folder)) {
+    if (info.is_directory || !info.name.starts_with(kPrefix)) continue;
+    const char* const digits = info.name.data() + kPrefix.size();
+    pid_t process = 0;
+    std::from_chars(digits, info.name.data() + info.name.size(), process);
+    if (process > 0 && ::kill(process, 0) != 0 && errno == ESRCH)
+      discard(env, folder + "/" + info.name);
+  }
+}
+
+void require_space(Env& env, const Dataset& source, const std::string& uri,
+                   const std::string& folder, int threads) {
+  std::atomic<uint64_t> needed{0};
+  parallel_for(source.size(), threads, [&](size_t i) {
+    try {
+      needed += source.bytes(i) + kOverhead;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData) throw;  // else it is told when it is read
+    }
+  });
+  const uint64_t free = env.free_bytes(folder);
+  if (needed <= free) return;
+  const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
+  fail(ErrorKind::kUsage,
+       uri + " takes " + megabytes(needed) + ", and " + megabytes(free) + " are free", folder,
+       "Set data.stage_folder to a folder with more space, or data.stage=none");
+}
+
+struct Copied {
+  Sample sample;
+  bool lost = false;
+};
+
+std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int threads,
+                               const ProgressCallback& progress) {
+  std::vector<char> lost(source.size());
+  ProgressMeter meter(progress, source.size());
+  const auto produce = [&](size_t i, Copied& out) {
+    out.lost = false;
+    try {
+      source.read(i, out.sample);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData) throw;
+      out = {{}, true};
+    }
+  };
+  const auto consume = [&](size_t i, Copied& copied) {
+    writer.append(copied.sample);
+    lost[i] = copied.lost;
+    meter.add_one();
+  };
+  for_each_ordered<Copied>(source.size(), threads, produce, consume);
+  writer.finish();
+  return lost;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source,
+                                       const std::string& uri, const StageOptions& options,
+                                       int threads, const ProgressCallback& progress) {
+  if (options.mode == StageMode::kNone) return source;
+  static std::atomic<int> counter{0};
+  const std::string& folder = options.folder;
+  if (!env.is_directory(folder))
+    fail(ErrorKind::kUsage, "no such folder", folder, "Create it, or change data.stage_folder");
+  remove_leftovers(env, folder);
+  require_space(env, *source, uri, folder, threads);
+  const std::string path = folder + "/" + kPrefix + std::to_string(::getpid()) + "-" +
+                           std::to_string(counter++) + ".shard";
+  const struct Nameless {
+    Env& env;
+    const std::string& path;
+    ~Nameless() { discard(env, path); }
+  } nameless{env, path};
+  auto lost = copy_samples(*source, *write_shard(env, path, source->classes()), threads, progress);
+  auto copy = open_dataset(env, "shard:" + path);
+  return std::make_unique<StagedDataset>(std::move(source), std::move(copy), path.size() + 1,
+                                         std::move(lost));
+}
+
+}  // namespace saturate

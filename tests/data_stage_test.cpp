@@ -1,0 +1,149 @@
+// Sources copied before use: the same samples, and nothing left of the copy.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include "saturate/export.h"
+#include "saturate/fault_env.h"
+#include "saturate/input.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+using testing::write_file;
+
+class Stage : public ::testing::Test {
+ protected:
+  Stage() {
+    testing::write_folder_dataset(dir / "set", 30);
+    env.make_directories(dir / "fast");
+  }
+  std::unique_ptr<Dataset> stage(Env& through, const std::string& from,
+                                 const ProgressCallback& progress = {}) {
+    return stage_dataset(through, open_dataset(through, from), from,
+                         {StageMode::kTmpfs, dir / "fast"}, 2, progress);
+  }
+  bool nothing_left() { return env.list(dir / "fast").empty(); }
+  TempDir dir;
+  Env& env = Env::posix();
+  const std::string uri = "folder:" + (dir / "set");
+};
+
+void expect_same(const Dataset& a, const Dataset& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(a.classes(), b.classes());
+  Sample x, y;
+  for (size_t i = 0; i < a.size(); ++i) {
+    a.read(i, x);
+    b.read(i, y);
+    EXPECT_EQ(x.bytes, y.bytes);
+    EXPECT_EQ(x.label, y.label);
+    EXPECT_EQ(x.name, y.name);
+    EXPECT_EQ(x.encoding, y.encoding);
+    EXPECT_EQ(a.bytes(i), b.bytes(i));
+    if (x.encoding == SampleEncoding::kEncoded) continue;
+    EXPECT_EQ(x.width, y.width);
+    EXPECT_EQ(x.height, y.height);
+  }
+}
+
+TEST_F(Stage, ASourceOfAnyKindGivesItsSamplesAndTheCopyHasNoName) {
+  write_file(dir / "wide/a/0.jpg", testing::noise_jpeg(200, 20, 1));
+  PackOptions options;
+  options.out = "shard:" + (dir / "s.shard");
+  options.raw_fraction = 0.3;
+  pack_dataset(env, *open_dataset(env, uri), options);
+  options = {};
+  options.out = "shard:" + (dir / "segments.shard");
+  pack_dataset(env, *open_dataset(env, "folder:" + (dir / "wide")), options);
+  for (const std::string& source :
+       {uri, "shard:" + (dir / "s.shard"), "shard:" + (dir / "segments.shard"),
+        std::string("synth:size=8,count=9,classes=3")}) {
+    size_t told = 0;
+    const auto staged = stage(env, source, [&](size_t done, size_t) { told = done; });
+    EXPECT_TRUE(nothing_left());
+    expect_same(*open_dataset(env, source), *staged);
+    EXPECT_EQ(told, staged->size());
+  }
+}
+
+TEST_F(Stage, TheSourceIsNotReadAgain) {
+  FaultEnv faults(env);
+  const auto staged = stage(faults, uri);
+  faults.inject({.match = {{}, "set"}, .error = EIO});
+  Sample sample;
+  for (size_t i = 0; i < staged->size(); ++i) staged->read(i, sample);
+}
+
+TEST_F(Stage, TwoAtOnceDoNotMeet) {
+  const auto first = stage(env, uri), second = stage(env, uri);
+  expect_same(*first, *second);
+}
+
+TEST_F(Stage, ASampleThatCannotBeReadFailsAsInTheSource) {
+  PackOptions options;
+  options.out = "shard:" + (dir / "s.shard");
+  pack_dataset(env, *open_dataset(env, uri), options);
+  std::string text = testing::read_text(dir / "s.shard");
+  text[4096 + 100] ^= 1;  // in the first image
+  write_file(dir / "s.shard", text);
+  const std::string shard = "shard:" + (dir / "s.shard");
+  const auto plain = open_dataset(env, shard);
+  const auto staged = stage(env, shard);
+  Sample sample;
+  const Error expected = error_of([&] { plain->read(0, sample); });
+  const Error error = error_of([&] { staged->read(0, sample); });
+  EXPECT_STREQ(error.what(), expected.what());
+  staged->read(1, sample);
+  EXPECT_EQ(sample.name, dir / "s.shard:even/00002.jpg");
+}
+
+TEST_F(Stage, TooLittleSpaceIsToldBeforeAnythingIsCopied) {
+  class Small : public FaultEnv {
+   public:
+    using FaultEnv::FaultEnv;
+    uint64_t free_bytes(const std::string&) override { return 20'000; }
+  } small(env);
+  const Error error = error_of([&] { stage(small, uri); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_NE(error.remedy().find("data.stage_folder"), std::string::npos);
+  EXPECT_EQ(small.count({FileOp::kCreate, ""}), 0u);
+}
+
+TEST_F(Stage, NothingIsLeftWhereCopyingFailsOrIsGivenUp) {
+  for (const FileOp op :
+       {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kRename, FileOp::kSyncDirectory}) {
+    FaultEnv faults(env);
+    faults.inject({.match = {op, "fast"}, .error = ENOSPC, .written = 700});
+    EXPECT_EQ(error_of([&] { stage(faults, uri); }).kind(), ErrorKind::kRun) << int(op);
+    EXPECT_TRUE(nothing_left()) << int(op);
+  }
+  const auto give_up = [](size_t done, size_t) {
+    if (done > 7) fail(ErrorKind::kRun, "stopped", "here", "");
+  };
+  EXPECT_EQ(error_of([&] { stage(env, uri, give_up); }).reason(), "stopped");
+  EXPECT_TRUE(nothing_left());
+  EXPECT_EQ(error_of([&] {
+              stage_dataset(env, open_dataset(env, uri), uri, {StageMode::kTmpfs, dir / "none"}, 1);
+            }).kind(),
+            ErrorKind::kUsage);
+}
+
+TEST_F(Stage, WhatAKilledProcessLeftIsRemovedAndThatOfALiveOneIsNot) {
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  waitpid(dead, nullptr, 0);
+  const std::string prefix = dir / "fast/saturate-stage-";
+  write_file(prefix + std::to_string(dead) + "-0.shard.tmp-" + std::to_string(dead), "half");
+  const std::string alive = prefix + std::to_string(getppid()) + "-0.shard.tmp-1";
+  write_file(alive, "half");
+  write_file(dir / "fast/saturate-stage-mine", "not of a process");
+  stage(env, uri);
+  EXPECT_EQ(env.list(dir / "fast").size(), 2u);
+  EXPECT_TRUE(env.exists(alive));
+}
+
+}  // namespace
+}  // namespace saturate
