@@ -15,10 +15,17 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
 int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out) {
   sample_.name.clear();
   dataset_.read(index, sample_);
-  // A shifted image is resized first and cut then, which only the exact path does.
-  const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
-                    sample_.encoding == SampleEncoding::kEncoded;
-  if (!fast || !read_fast(epoch, index, out)) read_exact(epoch, index, out);
+  const Normalize* normalize = options_.type == PixelType::kFloat32 ? &normalize_ : nullptr;
+  EffectList effects;
+  if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
+  if (effects.count == 0) {
+    read_pixels(epoch, index, normalize, out);
+    return sample_.label;
+  }
+  uint8_t* pixels = normalize ? scratch_.data() : reinterpret_cast<uint8_t*>(out);
+  read_pixels(epoch, index, nullptr, reinterpret_cast<std::byte*>(pixels));
+  apply_effects(effects, augment_.size, effects_, pixels);
+  if (normalize) normalize_pixels(*normalize, scratch_, reinterpret_cast<float*>(out));
   return sample_.label;
 }
 
@@ -29,23 +36,29 @@ SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int widt
   return draw_transform(augment_, random, width, height);
 }
 
-bool SampleReader::read_fast(uint32_t epoch, uint32_t index, std::byte* out) {
+void SampleReader::read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize,
+                               std::byte* out) {
+  // A shifted image is resized first and cut then, which only the exact path does.
+  const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
+                    sample_.encoding == SampleEncoding::kEncoded;
+  if (!fast || !read_fast(epoch, index, normalize, out)) read_exact(epoch, index, normalize, out);
+}
+
+bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const Normalize* normalize,
+                             std::byte* out) {
   const auto info = fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
-  const Normalize* normalize = options_.type == PixelType::kFloat32 ? &normalize_ : nullptr;
   return fast_.read(sample_.name, transform(epoch, index, info->width, info->height), augment_.size,
                     normalize, out);
 }
 
-void SampleReader::read_exact(uint32_t epoch, uint32_t index, std::byte* out) {
+void SampleReader::read_exact(uint32_t epoch, uint32_t index, const Normalize* normalize,
+                              std::byte* out) {
   decode_sample(decoder_, sample_, image_);
   const SampleTransform drawn = transform(epoch, index, image_.width, image_.height);
-  if (options_.type == PixelType::kUint8) {
-    apply_transform(augment_, drawn, image_, resizer_, reinterpret_cast<uint8_t*>(out));
-  } else {
-    apply_transform(augment_, drawn, image_, resizer_, scratch_.data());
-    normalize_pixels(normalize_, scratch_, reinterpret_cast<float*>(out));
-  }
+  uint8_t* pixels = normalize ? scratch_.data() : reinterpret_cast<uint8_t*>(out);
+  apply_transform(augment_, drawn, image_, resizer_, pixels);
+  if (normalize) normalize_pixels(*normalize, scratch_, reinterpret_cast<float*>(out));
 }
 
 }  // namespace saturate

@@ -7,6 +7,7 @@
 #include "image/fast_decoder.h"
 #include "saturate/augment.h"
 #include "saturate/dataset.h"
+#include "saturate/effects.h"
 #include "saturate/image.h"
 #include "saturate/loader.h"
 
@@ -27,9 +28,11 @@ class SampleReader {
  private:
   // What happens to the pixels of a sample of that size.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height) const;
+  // Cut, resized, shifted and flipped into `out`, uint8 or, where `normalize` is not null, floats.
+  void read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
   // Both make `out` of sample_. False where only the exact path can.
-  bool read_fast(uint32_t epoch, uint32_t index, std::byte* out);
-  void read_exact(uint32_t epoch, uint32_t index, std::byte* out);
+  bool read_fast(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
+  void read_exact(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
@@ -40,6 +43,7 @@ class SampleReader {
   Resizer resizer_;
   Sample sample_;
   Image image_;
+  EffectScratch effects_;
   std::vector<uint8_t> scratch_;  // [size, size, 3], for kFloat32
 };
 
