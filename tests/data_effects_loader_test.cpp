@@ -95,5 +95,38 @@ TEST(LoaderEffects, AllocateNothingOnceWarm) {
   EXPECT_EQ(testing::allocation_count(), before);
 }
 
+std::vector<Mix> mixes(int threads, size_t first, bool train, double mixup) {
+  const MemoryDataset data = photographs();
+  LoaderOptions options = loader_options(DecodeMode::kExact, PixelType::kUint8);
+  options.threads = threads;
+  options.train = train;
+  AugmentOptions augment = plain();
+  augment.mixup = mixup;
+  Loader loader(data, options, augment);
+  loader.start_epoch(2, first);
+  std::vector<Mix> found;
+  for (Batch batch; loader.next(batch);) found.push_back(batch.mix);
+  return found;
+}
+
+TEST(LoaderMix, IsDrawnAnewForEachBatchWhereverTheEpochBegins) {
+  const auto all = mixes(1, 0, true, 1), resumed = mixes(3, 2, true, 1);
+  ASSERT_EQ(all.size(), 4u);
+  ASSERT_EQ(resumed.size(), 2u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(all[i].kind, MixKind::kMixUp);
+    if (i >= 2) {
+      EXPECT_EQ(resumed[i - 2].lambda, all[i].lambda);
+    } else if (i > 0) {
+      EXPECT_NE(all[i].lambda, all[i - 1].lambda);
+    }
+  }
+}
+
+TEST(LoaderMix, IsNotForEvaluationNorWhereItIsOff) {
+  for (const Mix& mix : mixes(1, 0, false, 1)) EXPECT_EQ(mix.kind, MixKind::kNone);
+  for (const Mix& mix : mixes(1, 0, true, 0)) EXPECT_EQ(mix.kind, MixKind::kNone);
+}
+
 }  // namespace
 }  // namespace saturate

@@ -45,6 +45,8 @@ struct AugmentOptions {
   double erase = 0;                                       // probability
   double erase_scale_min = 0.02, erase_scale_max = 0.33;  // share of the image's area
   double erase_ratio_min = 0.3, erase_ratio_max = 3.3;    // height over width
+  // Of a training batch: alpha of the Beta distribution of lambda; 0 is off.
+  double mixup = 0, cutmix = 0;
   double eval_resize = 1.0;  // evaluation: shorter side is size * eval_resize, then centre crop
   std::vector<double> mean = {0.485, 0.456, 0.406};
   std::vector<double> std = {0.229, 0.224, 0.225};

@@ -26,6 +26,7 @@ enum class RandomUse : uint32_t {
   kGrey = 10,
   kBlur = 11,
   kErase = 12,
+  kMix = 13,
 };
 
 // A sequence of draws keyed by (seed, epoch, index, use). Cheap to construct, a value type; not for

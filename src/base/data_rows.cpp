@@ -107,6 +107,17 @@ std::vector<OptionRow> colour_rows() {
   };
 }
 
+std::vector<OptionRow> mix_rows() {
+  return {
+      number(SATURATE_OPTION(augment.mixup), {0, 1000}, "alpha",
+             "Training batches are blended with themselves, by a share drawn from Beta(alpha, "
+             "alpha); 0: off. With cutmix, a coin decides for each batch."),
+      number(SATURATE_OPTION(augment.cutmix), {0, 1000}, "alpha",
+             "A box of each image is taken from another image of the batch, its area drawn alike; "
+             "0: off."),
+  };
+}
+
 std::vector<OptionRow> blur_and_erase_rows() {
   return {
       number(SATURATE_OPTION(augment.blur), {0, 1}, "probability",
@@ -132,7 +143,7 @@ std::vector<OptionRow> blur_and_erase_rows() {
 
 std::vector<OptionRow> data_rows() {
   return concatenated({source_rows(), crop_rows(), geometry_rows(), policy_rows(), colour_rows(),
-                       blur_and_erase_rows()});
+                       blur_and_erase_rows(), mix_rows()});
 }
 
 void validate_augment(const AugmentOptions& augment, const std::string& where) {
