@@ -141,6 +141,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure one part at a time");
   bench->require_subcommand(1);
   add_loader(*bench, exit_code);
+  add_bench_augment(*bench, exit_code);
 }
 
 }  // namespace saturate
