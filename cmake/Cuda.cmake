@@ -39,5 +39,6 @@ add_library(saturate_kernels STATIC ${kernel_sources})
 target_include_directories(saturate_kernels PRIVATE src)
 target_compile_definitions(saturate_kernels PUBLIC SATURATE_HAS_CUDA=1)
 target_link_libraries(saturate_kernels PUBLIC saturate_data)
-target_compile_options(saturate_kernels PRIVATE -Xcompiler=-Wall,-Wextra
+# Without fused multiply-add, as the CPU's: an effect gives the same levels on both.
+target_compile_options(saturate_kernels PRIVATE -fmad=false -Xcompiler=-Wall,-Wextra
                        $<$<BOOL:${SATURATE_WERROR}>:-Werror=all-warnings>)

@@ -36,6 +36,29 @@ TEST(Bench, LoaderWritesARowForEveryVariant) {
 #endif
 }
 
+TEST(Bench, AugmentWritesARowForEveryOperation) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "a debug build refuses";
+#endif
+  const TempDir dir;
+  const CommandResult result = run_saturate(
+      "bench augment synth:size=40,count=3,classes=2 --set augment.size=24 --set augment.hue=0.1 "
+      "--repeats 2 --seconds 0 --threads 1,2 --json " +
+      (dir / "b.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(read_text(dir / "b.json"));
+  EXPECT_EQ(json["bench"], "augment");
+  ASSERT_EQ(json["rows"].size(), 32u);
+  EXPECT_EQ(json["rows"][0]["operation"], "crop and resize");
+  EXPECT_EQ(json["rows"][31]["name"], "recipe threads=2");
+  for (const auto& row : json["rows"]) {
+    EXPECT_EQ(row["unit"], "images/s/core");
+    EXPECT_EQ(row["n"], 2);
+    EXPECT_GT(row["min"], 0);
+    EXPECT_GT(row["us_per_image"], 0);
+  }
+}
+
 TEST(Bench, LoaderNamesWhatIsWrong) {
   expect_error(run_saturate("bench loader nothing:here"), 2, {"nothing"});
   expect_error(run_saturate("bench loader folder:absent --set augment.sise=9"), 2,

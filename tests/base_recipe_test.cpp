@@ -177,6 +177,11 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
   EXPECT_NE(error_of(kMinimal, {"augment.scale_min=0.9", "augment.scale_max=0.5"})
                 .find("above augment.scale_max"),
             std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"augment.blur_sigma_min=3"}).find("above augment.blur_sigma_max"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(kMinimal, {"augment.erase_scale_min=0.4"}).find("above augment.erase_scale_max"),
+      std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"train.accumulate=129"}).find("above train.batch"),

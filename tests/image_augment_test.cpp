@@ -137,7 +137,6 @@ TEST(EvalTransform, IsTheCentreCropAfterResizing) {
 // Kolmogorov-Smirnov against 1e5 draws of torchvision's make_params.
 TEST(RandomResizedCrop, IsDistributedAsTorchvisions) {
   constexpr int kDraws = 100000;
-  const double limit = 1.95 * std::sqrt(2.0 / kDraws);  // p = 0.001
   size_t cases = 0;
   for (auto& line : golden_lines("random_resized_crop.txt")) {
     int width = 0, height = 0;
@@ -160,16 +159,8 @@ TEST(RandomResizedCrop, IsDistributedAsTorchvisions) {
           {"ratio", std::floor(1000.0 * box.width / box.height)}};
       values.push_back(all.at(quantity));
     }
-    std::sort(values.begin(), values.end());
-    double distance = 0;
-    for (std::string pair; line >> pair;) {
-      const size_t colon = pair.find(':');
-      const auto below =
-          std::upper_bound(values.begin(), values.end(), std::stod(pair)) - values.begin();
-      distance =
-          std::max(distance, std::abs(double(below) / kDraws - std::stod(pair.substr(colon + 1))));
-    }
-    EXPECT_LT(distance, limit) << width << " x " << height << ", " << quantity;
+    EXPECT_LT(testing::share_distance(values, line), testing::share_limit(kDraws))
+        << width << " x " << height << ", " << quantity;
     ++cases;
   }
   EXPECT_EQ(cases, 18u);
@@ -210,28 +201,6 @@ TEST(Normalize, WrongMeanOrStdIsAnError) {
   options = {};
   options.std = {0.2, 0.0, 0.2};
   EXPECT_THROW(make_normalize(options), Error);
-}
-
-TEST(FinishBatch, EqualsFlipThenNormalizePixels) {
-  const AugmentOptions options = options_of(CropKind::kRandomResized, 33);
-  const Normalize normalize = make_normalize(options);
-  const Image image = decoded_input("rgb_444.jpg");
-  constexpr size_t kCount = 5, kValues = 33 * 33 * 3;
-  std::vector<uint8_t> batch, flips;
-  std::vector<float> expected(kCount * kValues), got(expected.size());
-  for (size_t i = 0; i < kCount; ++i) {
-    RandomStream random = stream(i);
-    SampleTransform transform = draw_transform(options, random, image.width, image.height);
-    transform.flip = i % 2 == 0;
-    const auto flipped = applied(options, transform, image);
-    normalize_pixels(normalize, flipped, expected.data() + i * kValues);
-    flips.push_back(transform.flip);
-    transform.flip = false;
-    const auto upright = applied(options, transform, image);
-    batch.insert(batch.end(), upright.begin(), upright.end());
-  }
-  finish_batch_cpu(batch.data(), flips.data(), kCount, 33, normalize, got.data());
-  EXPECT_EQ(got, expected);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <zlib.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <span>
@@ -44,6 +46,25 @@ inline std::string crc(std::span<const uint8_t> bytes) {
   const auto value = crc32(0, bytes.data(), static_cast<uInt>(bytes.size()));
   std::snprintf(text, sizeof text, "%08x", static_cast<unsigned>(value));
   return text;
+}
+
+// The Kolmogorov-Smirnov distance between `values` and the pairs threshold:share that are left of
+// `line`, the shares at or below.
+inline double share_distance(std::vector<double> values, std::istringstream& line) {
+  std::sort(values.begin(), values.end());
+  double distance = 0;
+  for (std::string pair; line >> pair;) {
+    const size_t colon = pair.find(':');
+    const double threshold = std::stod(pair), share = std::stod(pair.substr(colon + 1));
+    const double limit = threshold + 1e-6 * std::abs(threshold);  // it was printed with 7 digits
+    const auto below = std::upper_bound(values.begin(), values.end(), limit) - values.begin();
+    distance = std::max(distance, std::abs(double(below) / double(values.size()) - share));
+  }
+  return distance;
+}
+// What two samples of `n` from one distribution exceed once in a thousand times.
+inline double share_limit(size_t n) {
+  return 1.95 * std::sqrt(2.0 / double(n));
 }
 
 }  // namespace saturate::testing

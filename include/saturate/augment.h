@@ -75,6 +75,9 @@ class Resizer {
 // of the edge pixels (which are not repeated). `out` holds box.height * box.width * 3 bytes.
 void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out);
 
+// Where index `i`, possibly outside [0, size), lies in an image padded by `mode`; -1 is nowhere.
+int padded_index(int i, int size, PadMode mode);
+
 // Cuts, resizes where the crop is not size x size already, shifts and flips: uint8, size * size
 // * 3.
 void apply_transform(const AugmentOptions& options, const SampleTransform& transform,

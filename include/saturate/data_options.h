@@ -15,6 +15,7 @@ enum class StageMode { kNone, kTmpfs };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
+enum class Policy { kNone, kTrivial, kRand };
 
 // The order of an epoch; see epoch_order().
 struct ShuffleOptions {
@@ -55,6 +56,22 @@ struct AugmentOptions {
   double scale_min = 0.08, scale_max = 1.0;         // kRandomResized: share of the image's area
   double ratio_min = 3.0 / 4, ratio_max = 4.0 / 3;  // kRandomResized: width over height
   double flip = 0.5;                                // probability of a horizontal flip
+  // Effects of training, in this order (saturate/effects.h); 0 is off.
+  double rotate = 0, shear = 0;  // degrees, at most, either way
+  double translate = 0;          // share of `size`, at most, either way
+  double zoom = 0;               // share, at most, either way
+  Policy policy = Policy::kNone;
+  int policy_ops = 2, policy_magnitude = 9;               // kRand
+  double brightness = 0, contrast = 0, saturation = 0;    // factors lie within 1 - x and 1 + x
+  double hue = 0;                                         // turns, at most, either way
+  double grey = 0;                                        // probability
+  double blur = 0;                                        // probability
+  double blur_sigma_min = 0.1, blur_sigma_max = 2;        // pixels
+  double erase = 0;                                       // probability
+  double erase_scale_min = 0.02, erase_scale_max = 0.33;  // share of the image's area
+  double erase_ratio_min = 0.3, erase_ratio_max = 3.3;    // height over width
+  // Of a training batch: alpha of the Beta distribution of lambda; 0 is off.
+  double mixup = 0, cutmix = 0;
   double eval_resize = 1.0;  // evaluation: shorter side is size * eval_resize, then centre crop
   std::vector<double> mean = {0.485, 0.456, 0.406};
   std::vector<double> std = {0.229, 0.224, 0.225};

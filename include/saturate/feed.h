@@ -12,11 +12,19 @@ struct DeviceBatch {
   at::Tensor images;               // [N, 3, S, S] float, channels_last where asked, on the device
   at::Tensor labels;               // [N] int64, on the device
   std::vector<std::string> names;  // [N], where the loader gives them
+  // Of mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
+  at::Tensor mixed_labels = {};  // [N] int64, on the device; undefined where nothing is mixed
+  double lambda = 1;             // 0.5 to 1
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
 
 // Page-locked memory for a GPU, plain memory (the loader's own) for the CPU.
 BufferAllocator batch_allocator(const at::Device& device);
+
+// Mixes images and labels on their device, the images in place: there the pixels pass through the
+// fastest memory, and the loader's batches stay what their samples alone make them. REQUIRES:
+// batch.images [N, 3, S, S], not needed as they were; mix.offset < N.
+void mix_batch(const Mix& mix, DeviceBatch& batch);
 
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, which returns to its pool when the last tensor is gone: nothing is copied. On a GPU the

@@ -17,6 +17,7 @@
 #include "saturate/augment.h"
 #include "saturate/data_options.h"
 #include "saturate/dataset.h"
+#include "saturate/mix.h"
 
 namespace saturate {
 
@@ -44,6 +45,7 @@ struct Batch {
   std::vector<int64_t> labels;     // [count]
   std::vector<uint32_t> indices;   // [count], positions in the dataset
   std::vector<std::string> names;  // [count], where LoaderOptions::names asks for them
+  Mix mix;                         // for the consumer to carry out: the pixels are not mixed yet
   size_t count() const { return labels.size(); }
 };
 

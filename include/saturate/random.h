@@ -17,6 +17,16 @@ enum class RandomUse : uint32_t {
   kAugment = 1,
   kSynthetic = 2,
   kInit = 3,
+  kAffine = 4,
+  kPolicy = 5,
+  kBrightness = 6,
+  kContrast = 7,
+  kSaturation = 8,
+  kHue = 9,
+  kGrey = 10,
+  kBlur = 11,
+  kErase = 12,
+  kMix = 13,
 };
 
 // A sequence of draws keyed by (seed, epoch, index, use). Cheap to construct, a value type; not for

@@ -3,7 +3,7 @@
 //   for each batch:
 //     for each part of the batch (train.accumulate):
 //       logits = model(images)          forward, under autocast where asked
-//       loss   = cross_entropy(logits, labels)
+//       loss   = cross_entropy(logits, labels), of both labels where the images are mixed
 //       (scale * share * loss).backward()   backward: the part's share of the samples, and the
 //                                             scaler's factor where the precision is fp16
 //       totals += loss, hits            host: counters stay on the device, read late

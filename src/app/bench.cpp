@@ -147,6 +147,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   bench->require_subcommand(1);
   add_loader(*bench, exit_code);
   add_bench_storage(*bench, exit_code);
+  add_bench_augment(*bench, exit_code);
 }
 
 }  // namespace saturate

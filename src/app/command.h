@@ -11,8 +11,9 @@ void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
-// A measurement, under add_bench()'s command.
+// Measurements, under add_bench()'s command.
 void add_bench_storage(CLI::App& bench, int& exit_code);
+void add_bench_augment(CLI::App& bench, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 

@@ -79,7 +79,7 @@ std::vector<OptionRow> source_rows() {
   };
 }
 
-std::vector<OptionRow> augment_rows() {
+std::vector<OptionRow> crop_rows() {
   return {
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
@@ -114,10 +114,83 @@ std::vector<OptionRow> augment_rows() {
   };
 }
 
+std::vector<OptionRow> geometry_rows() {
+  return {
+      number(SATURATE_OPTION(augment.rotate), {0, 180}, "degrees",
+             "Training images are turned by up to this, either way; with shear, translate and zoom "
+             "one resampling, the first effect. What comes from outside is black."),
+      number(SATURATE_OPTION(augment.shear), {0, 80}, "degrees",
+             "Sheared sideways by up to this, either way."),
+      number(SATURATE_OPTION(augment.translate), {0, 1}, "share of size",
+             "Moved by up to this along each axis, in whole pixels."),
+      number(SATURATE_OPTION(augment.zoom), {0, 0.9}, "share",
+             "Scaled by a factor between 1 - zoom and 1 + zoom."),
+  };
+}
+
+std::vector<OptionRow> policy_rows() {
+  return {
+      choice(
+          SATURATE_OPTION(augment.policy),
+          std::vector<std::pair<std::string, Policy>>{
+              {"none", Policy::kNone}, {"trivial", Policy::kTrivial}, {"rand", Policy::kRand}},
+          "trivial is TrivialAugment Wide: one of fourteen operations, of any magnitude; rand is "
+          "RandAugment: several, of one magnitude."),
+      integer(SATURATE_OPTION(augment.policy_ops), {1, 8}, "operations", "As many does rand do."),
+      integer(SATURATE_OPTION(augment.policy_magnitude), {0, 30}, "of 30",
+              "How strong the operations of rand are."),
+  };
+}
+
+std::vector<OptionRow> colour_rows() {
+  return {
+      number(SATURATE_OPTION(augment.brightness), {0, 10}, "",
+             "The factor lies between 1 - brightness (at least 0) and 1 + brightness. Effects come "
+             "in this table's order, each rounding to whole levels."),
+      number(SATURATE_OPTION(augment.contrast), {0, 10}, "", "The same for contrast."),
+      number(SATURATE_OPTION(augment.saturation), {0, 10}, "", "The same for saturation."),
+      number(SATURATE_OPTION(augment.hue), {0, 0.5}, "turns", "Hue is turned by up to this."),
+      number(SATURATE_OPTION(augment.grey), {0, 1}, "probability", "The colours are taken away."),
+  };
+}
+
+std::vector<OptionRow> mix_rows() {
+  return {
+      number(SATURATE_OPTION(augment.mixup), {0, 1000}, "alpha",
+             "Training batches are blended with themselves, by a share drawn from Beta(alpha, "
+             "alpha); 0: off. With cutmix, a coin decides for each batch."),
+      number(SATURATE_OPTION(augment.cutmix), {0, 1000}, "alpha",
+             "A box of each image is taken from another image of the batch, its area drawn alike; "
+             "0: off."),
+  };
+}
+
+std::vector<OptionRow> blur_and_erase_rows() {
+  return {
+      number(SATURATE_OPTION(augment.blur), {0, 1}, "probability",
+             "Gaussian blur, cut at three standard deviations."),
+      number(SATURATE_OPTION(augment.blur_sigma_min), {0, 10, true}, "pixels",
+             "Smallest standard deviation of the blur."),
+      number(SATURATE_OPTION(augment.blur_sigma_max), {0, 10, true}, "pixels",
+             "Largest standard deviation of the blur."),
+      number(SATURATE_OPTION(augment.erase), {0, 1}, "probability",
+             "A box is filled with augment.mean (Random Erasing, Cutout)."),
+      number(SATURATE_OPTION(augment.erase_scale_min), {0, 1, true}, "share of area",
+             "Smallest box of erase."),
+      number(SATURATE_OPTION(augment.erase_scale_max), {0, 1, true}, "share of area",
+             "Largest box of erase."),
+      number(SATURATE_OPTION(augment.erase_ratio_min), {0, 100, true}, "height/width",
+             "Widest box of erase."),
+      number(SATURATE_OPTION(augment.erase_ratio_max), {0, 100, true}, "height/width",
+             "Narrowest box of erase."),
+  };
+}
+
 }  // namespace
 
 std::vector<OptionRow> data_rows() {
-  return concatenated({source_rows(), storage_rows(), augment_rows()});
+  return concatenated({source_rows(), storage_rows(), crop_rows(), geometry_rows(), policy_rows(),
+                       colour_rows(), blur_and_erase_rows(), mix_rows()});
 }
 
 void validate_data(const DataOptions& data, const std::string& where) {
@@ -129,10 +202,16 @@ void validate_data(const DataOptions& data, const std::string& where) {
 }
 
 void validate_augment(const AugmentOptions& augment, const std::string& where) {
-  if (augment.scale_min > augment.scale_max)
-    fail_option("augment.scale_min", "is above augment.scale_max", "Exchange them", where);
-  if (augment.ratio_min > augment.ratio_max)
-    fail_option("augment.ratio_min", "is above augment.ratio_max", "Exchange them", where);
+  const auto in_order = [&](double low, double high, const std::string& name) {
+    if (low > high)
+      fail_option("augment." + name + "_min", "is above augment." + name + "_max", "Exchange them",
+                  where);
+  };
+  in_order(augment.scale_min, augment.scale_max, "scale");
+  in_order(augment.ratio_min, augment.ratio_max, "ratio");
+  in_order(augment.blur_sigma_min, augment.blur_sigma_max, "blur_sigma");
+  in_order(augment.erase_scale_min, augment.erase_scale_max, "erase_scale");
+  in_order(augment.erase_ratio_min, augment.erase_ratio_max, "erase_ratio");
   for (double deviation : augment.std)
     if (!(deviation > 0))
       fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);

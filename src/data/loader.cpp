@@ -71,6 +71,7 @@ struct Loader::State {
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch that the consumer has had, left-out ones too
   std::exception_ptr failure;  // what ended the epoch; the consumer's
+  uint32_t epoch = 0;          // the consumer's
 
   mutable std::mutex mutex;
   std::unordered_set<uint32_t> skipped_indices;  // guarded by mutex
@@ -148,6 +149,7 @@ struct Loader::State {
 
   bool next(Batch& out) {
     while (BatchSlot* slot = ring.front()) {
+      const uint32_t first = slot->indices.front();
       settle(*slot);
       const bool empty = slot->labels.empty();
       if (!empty) {
@@ -157,6 +159,8 @@ struct Loader::State {
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
         out.names.swap(slot->names);
+        out.mix =
+            options.train ? draw_mix(augment, {options.seed, epoch, first}, out.count()) : Mix();
       }
       ring.release();
       ahead.advance(++taken * options.batch);
@@ -186,6 +190,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   const LoaderOptions& options = state_->options;
   const size_t size = state_->dataset.size();
   const size_t end = options.drop_last ? batches() * options.batch : size;
+  state_->epoch = epoch;
   try {
     state_->taken = std::min(first_batch, batches());
     state_->ahead.start(epoch, state_->taken * options.batch);

@@ -8,6 +8,7 @@
 #include "image/segmented_jpeg.h"
 #include "saturate/augment.h"
 #include "saturate/dataset.h"
+#include "saturate/effects.h"
 #include "saturate/image.h"
 #include "saturate/loader.h"
 
@@ -28,10 +29,14 @@ class SampleReader {
  private:
   // What happens to the pixels of a sample of that size.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height) const;
+  // Read, cut, resized, shifted and flipped into `out`, uint8 or, where `normalize` is not null,
+  // floats. Gives the label.
+  int64_t read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
   // Both make `out` of sample_. False where only the exact path can.
-  bool read_fast(uint32_t epoch, uint32_t index, std::byte* out);
-  void read_exact(uint32_t epoch, uint32_t index, std::byte* out);
-  void write(const Image& image, const SampleTransform& transform, std::byte* out);
+  bool read_fast(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
+  void read_exact(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
+  void write(const Image& image, const SampleTransform& transform, const Normalize* normalize,
+             std::byte* out);
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
@@ -43,6 +48,7 @@ class SampleReader {
   Resizer resizer_;
   Sample sample_;
   Image image_;
+  EffectScratch effects_;
   std::vector<uint8_t> scratch_;  // [size, size, 3], for kFloat32
 };
 

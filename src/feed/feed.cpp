@@ -40,6 +40,7 @@ bool Feeder::next(DeviceBatch& out) {
   images = images.to(device_);
   out.labels = out.labels.to(device_);
   out.images = channels_last_ ? images : images.contiguous();
+  mix_batch(batch.mix, out);
   return true;
 }
 

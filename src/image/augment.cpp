@@ -27,15 +27,6 @@ int draw_shift(RandomStream& random, int padding) {
   return static_cast<int>(random.below(2 * static_cast<uint64_t>(padding) + 1)) - padding;
 }
 
-// Where index `i`, possibly outside [0, size), lies after mirroring at both ends; -1 is "nowhere".
-int padded_index(int i, int size, PadMode mode) {
-  if (i >= 0 && i < size) return i;
-  if (mode == PadMode::kZero) return -1;
-  const int period = std::max(2 * (size - 1), 1);
-  i = (i % period + period) % period;
-  return i < size ? i : period - i;
-}
-
 void copy_padded_pixels(const uint8_t* row, int width, int from, int to, PadMode mode,
                         uint8_t* out) {
   for (int x = from; x < to; ++x, out += 3) {
@@ -108,6 +99,14 @@ SampleTransform eval_transform(const AugmentOptions& options, int width, int hei
   const int side = std::clamp(round_half_even(shorter / options.eval_resize), 1, shorter);
   transform.crop = centred(width, height, side, side);
   return transform;
+}
+
+int padded_index(int i, int size, PadMode mode) {
+  if (i >= 0 && i < size) return i;
+  if (mode == PadMode::kZero) return -1;
+  const int period = std::max(2 * (size - 1), 1);
+  i = (i % period + period) % period;
+  return i < size ? i : period - i;
 }
 
 void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out) {

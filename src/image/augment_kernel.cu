@@ -1,39 +1,36 @@
-// The CUDA launcher of finish_pixel: one thread per pixel.
+// The CUDA launcher of finish_batch_cpu's passes: one block an image, so that the passes of an
+// image wait for each other alone, and images of few effects do not wait for those of many.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <string>
 
+#include "image/effect_passes.h"
 #include "saturate/error.h"
-#include "saturate/pixel.h"
 
 namespace saturate {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kMaxBlocks = 65536;  // beyond, threads take several pixels
+constexpr int kThreads = 512;
 
-// in, out [pixels, 3]; pixels = count * size * size.
-__global__ void finish_batch(const uint8_t* in, const uint8_t* flip, int64_t pixels, int size,
-                             Normalize normalize, float* out) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < pixels; i += stride) {
-    const int64_t row = i / size;
-    const bool mirrored = flip[row / size] != 0;
-    finish_pixel(in + row * size * 3, size, static_cast<int>(i - row * size), mirrored, normalize,
-                 out + i * 3);
-  }
+struct BlockTeam {
+  __device__ int first() const { return static_cast<int>(threadIdx.x); }
+  __device__ int step() const { return static_cast<int>(blockDim.x); }
+  __device__ void wait() const { __syncthreads(); }
+  __device__ void increment(uint32_t& counter) const { atomicAdd(&counter, 1u); }
+};
+
+__global__ void finish_images(FinishBatch batch) {
+  __shared__ EffectState state;
+  BlockTeam team;
+  finish_image(team, batch, blockIdx.x, state);
 }
 
 }  // namespace
 
-void finish_batch_cuda(const uint8_t* in, const uint8_t* flip, int64_t count, int size,
-                       const Normalize& normalize, float* out, void* stream) {
-  const int64_t pixels = count * size * size;
-  if (pixels == 0) return;  // an empty grid is an error to CUDA
-  const int64_t blocks = std::min((pixels + kThreads - 1) / kThreads, kMaxBlocks);
-  finish_batch<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      in, flip, pixels, size, normalize, out);
+void finish_batch_cuda(const FinishBatch& batch, void* stream) {
+  if (batch.count == 0) return;  // an empty grid is an error to CUDA
+  finish_images<<<static_cast<unsigned>(batch.count), kThreads, 0,
+                  static_cast<cudaStream_t>(stream)>>>(batch);
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess)
     fail(ErrorKind::kRun, std::string("cannot launch a kernel: ") + cudaGetErrorString(status),

@@ -84,7 +84,21 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
     parts[i].images = images[i];
     parts[i].labels = labels[i];
   }
+  if (batch.mixed_labels.defined()) {
+    const auto mixed = batch.mixed_labels.tensor_split(count);
+    for (size_t i = 0; i < parts.size(); ++i) parts[i].mixed_labels = mixed[i];
+  }
   return parts;
+}
+
+// Of mixed labels, the same as the cross entropy with soft targets, which is linear in them.
+at::Tensor training_loss(const at::Tensor& logits, const DeviceBatch& part, double smoothing) {
+  const auto loss = [&](const at::Tensor& labels) {
+    return at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
+                                  /*ignore_index=*/-100, smoothing);
+  };
+  if (!part.mixed_labels.defined()) return loss(part.labels);
+  return loss(part.labels) * part.lambda + loss(part.mixed_labels) * (1 - part.lambda);
 }
 
 // Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views go
@@ -132,9 +146,7 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part) {
   AutocastScope autocast(options_.precision.mode, part.images.device().type());
   Output output;
   output.logits = unreduced(model_.forward(part.images));
-  output.loss =
-      at::cross_entropy_loss(output.logits, part.labels, /*weight=*/{}, at::Reduction::Mean,
-                             /*ignore_index=*/-100, options_.label_smoothing);
+  output.loss = training_loss(output.logits, part, options_.label_smoothing);
   return output;
 }
 

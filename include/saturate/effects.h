@@ -1,0 +1,123 @@
+// What happens to a training sample's pixels after crop, resize and flip, and before normalisation.
+//
+// A sample's effects are a short list, applied in order to uint8 RGB pixels; each rounds to whole
+// levels. The list depends on options, seed, epoch and sample alone, and applying it needs nothing
+// else, so the CPU's threads and a CUDA kernel run the same passes over the same lists
+// (src/image/effect_passes.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "saturate/augment.h"
+#include "saturate/data_options.h"
+#include "saturate/pixel.h"
+#include "saturate/random.h"
+
+namespace saturate {
+
+// The formulas are those of torchvision.transforms.v2.functional. Values are Effect::value.
+enum class EffectKind : int32_t {
+  kAffine,        // [6] row-major 2 x 3: from an output pixel's centre to a place in the input, in
+                  // pixels from the image's centre. Bilinear; outside the image is black.
+  kBrightness,    // [1] factor
+  kContrast,      // [1] factor on the distance from the mean grey
+  kSaturation,    // [1] factor on the distance from the pixel's grey
+  kHue,           // [1] turns of the colour wheel, -0.5 to 0.5
+  kGrey,          // [0]
+  kBlur,          // [1] standard deviation of the Gaussian, pixels; cut at three of them
+  kErase,         // [7] x, y, width, height of the box, then the levels that fill it
+  kSharpness,     // [1] factor on the distance from a 3 x 3 smoothing; the border stays
+  kPosterize,     // [1] bits kept
+  kSolarize,      // [1] levels from this one on are inverted
+  kAutocontrast,  // [0] each channel stretched to 0..255
+  kEqualize,      // [0] each channel's histogram flattened, as Pillow does it
+};
+
+struct Effect {
+  EffectKind kind;
+  float value[7];
+};
+
+constexpr int kMaxEffects = 16;
+
+struct EffectList {
+  int32_t count = 0;
+  Effect effect[kMaxEffects];
+
+  // REQUIRES: count < kMaxEffects.
+  Effect& add(EffectKind kind, float value = 0) {
+    effect[count] = {kind, {value}};
+    return effect[count++];
+  }
+};
+
+// Names everything random about one sample.
+struct SampleKey {
+  uint64_t seed;
+  uint32_t epoch;
+  uint64_t index;
+  RandomStream stream(RandomUse use) const { return {seed, epoch, index, use}; }
+};
+
+// The matrix of kAffine that torchvision's F.affine(angle, translate, scale, shear, center) applies
+// to an image of size x size: degrees, pixels, a factor, degrees. `center` in pixels from the
+// image's centre.
+struct AffineSpec {
+  double angle = 0, translate_x = 0, translate_y = 0, scale = 1, shear_x = 0, shear_y = 0;
+  double center_x = 0, center_y = 0;
+};
+void set_affine(const AffineSpec& spec, Effect& effect);
+
+// As torchvision's RandomAffine draws it.
+AffineSpec draw_affine(const AugmentOptions& options, const SampleKey& key);
+
+// The effects of one training sample, in this order: affine, the policy's, brightness, contrast,
+// saturation, hue, grey, blur, erase. Each operation draws from a stream of its own, so switching
+// one on leaves what the others draw as it was. REQUIRES: options.size > 0.
+EffectList draw_effects(const AugmentOptions& options, const SampleKey& key);
+
+// Memory that apply_effects needs; grows to what the largest image asks for and keeps it. One per
+// thread.
+struct EffectScratch {
+  std::vector<uint8_t> pixels;  // [size, size, 3]
+  std::vector<float> rows;      // kBlur's
+};
+
+// `pixels` [size, size, 3], changed in place.
+void apply_effects(const EffectList& list, int size, EffectScratch& scratch, uint8_t* pixels);
+
+// A segmentation mask of one class number a pixel.
+struct Mask {
+  int width, height;
+  const uint8_t* classes;  // [height, width]
+};
+// Takes a mask through the geometry of its image, apply_transform() and the kAffine effects of
+// `list`, each by the nearest pixel. `outside` is the class of what the image did not cover. `out`
+// [size, size].
+void transform_mask(const AugmentOptions& options, const SampleTransform& transform,
+                    const EffectList& list, const Mask& mask, uint8_t outside, uint8_t* out);
+
+// A batch on its way from uint8 to normalised floats, all of it on one device, without overlap.
+struct FinishBatch {
+  uint8_t* images;            // [count, size, size, 3], undefined afterwards
+  const EffectList* effects;  // [count]
+  uint8_t* spare;             // like images; undefined afterwards
+  int64_t count;
+  int size;
+  Normalize normalize;
+  float* out;  // [count, size, size, 3] (NHWC, torch's channels_last)
+};
+
+// Applies each image's effects and normalises it, on the calling thread: the plain reference of the
+// kernel below, and of apply_effects followed by normalize_pixels.
+void finish_batch_cpu(const FinishBatch& batch);
+
+// The same on the current GPU, in one kernel, a block of threads an image; equal but for the last
+// bits of a blur's weights. Enqueues on `stream` (a cudaStream_t) and returns; the caller keeps the
+// buffers alive and unchanged until the stream has passed. Fails with kRun where the launch is
+// refused. Defined in saturate_kernels, which a build without nvcc lacks.
+void finish_batch_cuda(const FinishBatch& batch, void* stream);
+
+}  // namespace saturate

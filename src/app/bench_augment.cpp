@@ -1,0 +1,226 @@
+// saturate bench augment: what each step from decoded pixels to a finished sample costs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "saturate/augment.h"
+#include "saturate/dataset.h"
+#include "saturate/effects.h"
+#include "saturate/error.h"
+#include "saturate/recipe.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kImages = 64;  // decoded beforehand, at most
+
+struct Arguments {
+  std::string input, json;
+  std::vector<std::string> overrides;
+  std::vector<int> threads = {1};
+  int repeats = 5;
+  double seconds = 0.2;
+};
+
+Recipe recipe_of(Env& env, const Arguments& arguments) {
+  if (arguments.input.ends_with(".toml"))
+    return load_recipe(env, arguments.input, arguments.overrides);
+  std::vector<std::string> settings = {"data.source=" + arguments.input, "augment.size=224",
+                                       "augment.crop=random_resized"};
+  settings.insert(settings.end(), arguments.overrides.begin(), arguments.overrides.end());
+  return parse_recipe("", "bench augment", settings);
+}
+
+std::vector<Image> decoded_images(const Dataset& data) {
+  std::vector<Image> images(std::min(data.size(), kImages));
+  Decoder decoder;
+  Sample sample;
+  for (size_t i = 0; i < images.size(); ++i) {
+    data.read(i, sample);
+    decode_sample(decoder, sample, images[i]);
+  }
+  return images;
+}
+
+// A thread's own memory; what it works on is shared and only read.
+struct Workbench {
+  const AugmentOptions& options;
+  const Normalize normalize;
+  Resizer resizer = {};
+  EffectScratch scratch = {};
+  std::vector<uint8_t> pixels = {};  // [size, size, 3]
+  std::vector<float> values = {};    // [size, size, 3]
+
+  explicit Workbench(const AugmentOptions& augment)
+      : options(augment), normalize(make_normalize(augment)) {
+    pixels.resize(size_t(augment.size) * size_t(augment.size) * 3);
+    values.resize(pixels.size());
+  }
+  void crop(const Image& image, const SampleKey& key) {
+    RandomStream random = key.stream(RandomUse::kAugment);
+    const SampleTransform drawn = draw_transform(options, random, image.width, image.height);
+    apply_transform(options, drawn, image, resizer, pixels.data());
+  }
+  void apply(const EffectList& list) { apply_effects(list, options.size, scratch, pixels.data()); }
+  void finish() { normalize_pixels(normalize, pixels, values.data()); }
+};
+
+using Step = std::function<void(Workbench&, const Image& image, const SampleKey& key)>;
+struct Operation {
+  std::string name;
+  Step step;
+  bool begins_cut = true;  // Workbench::pixels holds the cut image, else the step makes it
+};
+
+Effect affine_effect() {
+  Effect effect{EffectKind::kAffine, {}};
+  AffineSpec spec;
+  spec.angle = 15;
+  spec.scale = 1.1;
+  set_affine(spec, effect);
+  return effect;
+}
+
+std::vector<Operation> operations(int size) {
+  const float quarter = static_cast<float>(size / 4);
+  const std::pair<const char*, Effect> effects[] = {
+      {"affine", affine_effect()},
+      {"brightness", {EffectKind::kBrightness, {1.2f}}},
+      {"contrast", {EffectKind::kContrast, {1.2f}}},
+      {"saturation", {EffectKind::kSaturation, {1.2f}}},
+      {"hue", {EffectKind::kHue, {0.1f}}},
+      {"grey", {EffectKind::kGrey, {}}},
+      {"blur, sigma 1", {EffectKind::kBlur, {1}}},
+      {"erase", {EffectKind::kErase, {quarter, quarter, 2 * quarter, 2 * quarter, 1, 2, 3}}},
+      {"sharpness", {EffectKind::kSharpness, {1.2f}}},
+      {"posterize", {EffectKind::kPosterize, {4}}},
+      {"solarize", {EffectKind::kSolarize, {128}}},
+      {"autocontrast", {EffectKind::kAutocontrast, {}}},
+      {"equalize", {EffectKind::kEqualize, {}}}};
+  std::vector<Operation> all = {
+      {"crop and resize",
+       [](Workbench& bench, const Image& image, const SampleKey& key) { bench.crop(image, key); },
+       false}};
+  for (const auto& [name, effect] : effects) {
+    EffectList list;
+    list.effect[list.count++] = effect;
+    all.push_back(
+        {name, [list](Workbench& bench, const Image&, const SampleKey&) { bench.apply(list); }});
+  }
+  all.push_back(
+      {"normalise", [](Workbench& bench, const Image&, const SampleKey&) { bench.finish(); }});
+  all.push_back({"recipe",
+                 [](Workbench& bench, const Image& image, const SampleKey& key) {
+                   bench.crop(image, key);
+                   bench.apply(draw_effects(bench.options, key));
+                   bench.finish();
+                 },
+                 false});
+  return all;
+}
+
+struct Variant {
+  Operation operation;
+  int threads;
+  BenchRow row;
+};
+
+// Images per second of one core. Effects start from a cut image each time, whose copying is in the
+// figure: some take longer over what they have already flattened.
+double measure(Env& env, const Variant& variant, const Recipe& recipe,
+               const std::vector<Image>& images, const std::vector<std::vector<uint8_t>>& cut,
+               double seconds) {
+  std::vector<double> rates(size_t(variant.threads), 0.0);
+  parallel_for(rates.size(), variant.threads, [&](size_t thread) {
+    Workbench bench(recipe.augment);
+    uint64_t done = 0;
+    const int64_t start = env.now_ns();
+    double passed = 0;
+    while (passed < seconds || done == 0) {
+      for (size_t i = 0; i < images.size(); ++i, ++done) {
+        if (variant.operation.begins_cut)
+          std::memcpy(bench.pixels.data(), cut[i].data(), cut[i].size());
+        variant.operation.step(bench, images[i], {recipe.seed, uint32_t(thread), done});
+      }
+      passed = double(env.now_ns() - start) * 1e-9;
+    }
+    rates[thread] = double(done) / passed;
+  });
+  double sum = 0;
+  for (const double rate : rates) sum += rate;
+  return sum / variant.threads;
+}
+
+std::vector<Variant> make_variants(int size, const std::vector<int>& threads) {
+  std::vector<Variant> variants;
+  for (const int count : threads)
+    for (Operation& operation : operations(size)) {
+      const std::string name = fmt::format("{} threads={}", operation.name, count);
+      BenchRow row{name, "images/s/core", {}, {{"operation", operation.name}, {"threads", count}}};
+      variants.push_back({std::move(operation), count, std::move(row)});
+    }
+  return variants;
+}
+
+int bench_augment(const Arguments& arguments) {
+  require_release_build();
+  Env& env = Env::posix();
+  Recipe recipe = recipe_of(env, arguments);
+  const auto data = open_dataset(env, recipe.data.source);
+  const std::vector<Image> images = decoded_images(*data);
+  if (recipe.augment.size == 0) recipe.augment.size = std::min(images[0].width, images[0].height);
+  std::vector<std::vector<uint8_t>> cut;
+  Workbench bench(recipe.augment);
+  for (size_t i = 0; i < images.size(); ++i) {
+    bench.crop(images[i], {recipe.seed, 0, i});
+    cut.push_back(bench.pixels);
+  }
+  std::vector<Variant> variants = make_variants(recipe.augment.size, arguments.threads);
+  for (Variant& variant : variants) measure(env, variant, recipe, images, cut, 0);
+  for (int i = 0; i < arguments.repeats; ++i)
+    for (Variant& variant : variants)
+      variant.row.values.push_back(measure(env, variant, recipe, images, cut, arguments.seconds));
+  BenchReport report{"augment", {}};
+  for (Variant& variant : variants) {
+    variant.row.keys["us_per_image"] = 1e6 / median_of(variant.row.values);
+    report.rows.push_back(std::move(variant.row));
+  }
+  print_report(report);
+  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_augment(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = bench.add_subcommand(
+      "augment", "Images per second and core of each effect, and of a recipe's whole chain");
+  command
+      ->add_option("INPUT", arguments->input,
+                   "A recipe, or a source, to which 224 pixels and random_resized are then applied")
+      ->required();
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--threads", arguments->threads, "As 1,2")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--repeats", arguments->repeats, "Measurements of each row")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--seconds", arguments->seconds, "Least length of one measurement")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  command->callback([arguments, &exit_code] { exit_code = bench_augment(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,252 @@
+// A list of effects over one image, by a team of threads: one CPU thread, or a CUDA block. Both run
+// this code. Each effect is a chain of passes with a wait between them; an effect that is not in
+// the list costs nothing.
+//
+// Team: first() and step() deal out the work, wait() is a barrier that makes all writes visible,
+// increment(counter) is atomic among the team.
+#pragma once
+
+#include "image/effect_pixel.h"
+#include "saturate/effects.h"
+
+namespace saturate {
+
+// What a team knows of its image while it works. Shared by the team.
+struct EffectState {
+  uint32_t histogram[3][256];  // pixels of each level, by channel
+  uint8_t table[3][256];       // the new level of each, by channel
+  float blur[2 * kMaxBlurRadius + 1];
+};
+
+// One thread's whole work.
+struct LoneTeam {
+  static constexpr int first() { return 0; }
+  static constexpr int step() { return 1; }
+  static void wait() {}
+  static void increment(uint32_t& counter) { ++counter; }
+};
+
+// Effects that map a channel's level to a level, whatever the pixel's place.
+SATURATE_HOST_DEVICE constexpr bool is_table(EffectKind kind) {
+  return kind == EffectKind::kBrightness || kind == EffectKind::kContrast ||
+         kind == EffectKind::kPosterize || kind == EffectKind::kSolarize ||
+         kind == EffectKind::kAutocontrast || kind == EffectKind::kEqualize;
+}
+SATURATE_HOST_DEVICE constexpr bool needs_histogram(EffectKind kind) {
+  return kind == EffectKind::kContrast || kind == EffectKind::kAutocontrast ||
+         kind == EffectKind::kEqualize;
+}
+// Effects that read other pixels than the one they write.
+SATURATE_HOST_DEVICE constexpr bool needs_neighbours(EffectKind kind) {
+  return kind == EffectKind::kAffine || kind == EffectKind::kBlur || kind == EffectKind::kSharpness;
+}
+
+// ---- Tables ------------------------------------------------------------------------------------
+
+template <class Team>
+SATURATE_HOST_DEVICE void count_levels(Team& team, const uint8_t* in, int pixels,
+                                       EffectState& state) {
+  for (int i = team.first(); i < 3 * 256; i += team.step()) state.histogram[i / 256][i % 256] = 0;
+  team.wait();
+  for (int i = team.first(); i < pixels; i += team.step())
+    for (int c = 0; c < 3; ++c) team.increment(state.histogram[c][in[ptrdiff_t{i} * 3 + c]]);
+  team.wait();
+}
+
+// Whole numbers, so that the order in which threads counted has no influence.
+SATURATE_HOST_DEVICE inline float mean_grey(const EffectState& state, int pixels) {
+  double mean[3];
+  for (int c = 0; c < 3; ++c) {
+    int64_t sum = 0;
+    for (int v = 0; v < 256; ++v) sum += int64_t{v} * state.histogram[c][v];
+    mean[c] = double(sum) / pixels;
+  }
+  return static_cast<float>(mean[0] * 0.2989 + mean[1] * 0.587 + mean[2] * 0.114);
+}
+
+SATURATE_HOST_DEVICE inline void make_stretch_table(const uint32_t* histogram, uint8_t* table) {
+  int low = 0, high = 255;
+  while (low < 255 && histogram[low] == 0) ++low;
+  while (high > 0 && histogram[high] == 0) --high;
+  const bool flat = low >= high;
+  for (int v = 0; v < 256; ++v)
+    table[v] =
+        flat ? static_cast<uint8_t>(v)
+             : to_level(static_cast<float>(v - low) * 255.0f / static_cast<float>(high - low));
+}
+
+// Pillow's ImageOps.equalize.
+SATURATE_HOST_DEVICE inline void make_equalize_table(const uint32_t* histogram, int pixels,
+                                                     uint8_t* table) {
+  int high = 255;
+  while (high > 0 && histogram[high] == 0) --high;
+  const int64_t step = (pixels - int64_t{histogram[high]}) / 255;
+  int64_t below = step / 2;
+  for (int v = 0; v < 256; ++v) {
+    const int64_t level = step == 0 ? v : below / step;
+    table[v] = static_cast<uint8_t>(level < 255 ? level : 255);
+    below += histogram[v];
+  }
+}
+
+SATURATE_HOST_DEVICE inline uint8_t solarized(int level, float threshold) {
+  return static_cast<uint8_t>(static_cast<float>(level) >= threshold ? 255 - level : level);
+}
+
+SATURATE_HOST_DEVICE inline void make_table(const Effect& effect, const EffectState& state,
+                                            int pixels, int channel, uint8_t* table) {
+  const float value = effect.value[0];
+  const uint32_t* histogram = state.histogram[channel];
+  if (effect.kind == EffectKind::kAutocontrast) return make_stretch_table(histogram, table);
+  if (effect.kind == EffectKind::kEqualize) return make_equalize_table(histogram, pixels, table);
+  const float mean = effect.kind == EffectKind::kContrast ? mean_grey(state, pixels) : 0.0f;
+  const int dropped = effect.kind == EffectKind::kPosterize ? 8 - static_cast<int>(value) : 0;
+  for (int v = 0; v < 256; ++v) {
+    if (effect.kind == EffectKind::kSolarize)
+      table[v] = solarized(v, value);
+    else if (effect.kind == EffectKind::kPosterize)
+      table[v] = static_cast<uint8_t>(v >> dropped << dropped);
+    else
+      table[v] = to_level(blended(static_cast<float>(v), mean, value));  // brightness: from black
+  }
+}
+
+template <class Team>
+SATURATE_HOST_DEVICE void run_table(Team& team, const Effect& effect, int pixels,
+                                    EffectState& state, uint8_t* image) {
+  if (needs_histogram(effect.kind)) count_levels(team, image, pixels, state);
+  for (int c = team.first(); c < 3; c += team.step())
+    make_table(effect, state, pixels, c, state.table[c]);
+  team.wait();
+  for (int i = team.first(); i < pixels; i += team.step())
+    for (int c = 0; c < 3; ++c) {
+      uint8_t& level = image[ptrdiff_t{i} * 3 + c];
+      level = state.table[c][level];
+    }
+}
+
+// ---- Pixels ------------------------------------------------------------------------------------
+
+SATURATE_HOST_DEVICE inline void recolour(const Effect& effect, uint8_t* pixel) {
+  const Rgb in{static_cast<float>(pixel[0]), static_cast<float>(pixel[1]),
+               static_cast<float>(pixel[2])};
+  Rgb out = in;
+  if (effect.kind == EffectKind::kSaturation) out = with_saturation(in, effect.value[0]);
+  if (effect.kind == EffectKind::kHue) out = with_hue(in, effect.value[0]);
+  if (effect.kind == EffectKind::kGrey) out.r = out.g = out.b = grey_of(in.r, in.g, in.b);
+  store_levels(out, pixel);
+}
+
+template <class Team>
+SATURATE_HOST_DEVICE void run_erase(Team& team, const Effect& effect, int size, uint8_t* image) {
+  const int x = static_cast<int>(effect.value[0]), y = static_cast<int>(effect.value[1]);
+  const int width = static_cast<int>(effect.value[2]), height = static_cast<int>(effect.value[3]);
+  for (int i = team.first(); i < width * height; i += team.step()) {
+    uint8_t* pixel = image + (ptrdiff_t{y + i / width} * size + x + i % width) * 3;
+    for (int c = 0; c < 3; ++c) pixel[c] = static_cast<uint8_t>(effect.value[4 + c]);
+  }
+}
+
+// The column and row of a thread's next pixel, without a division for each.
+struct Cursor {
+  int size, x, y;
+  SATURATE_HOST_DEVICE Cursor(int side, int first) : size(side), x(first % side), y(first / side) {}
+  SATURATE_HOST_DEVICE void advance(int step) {
+    for (x += step; x >= size; x -= size) ++y;
+  }
+};
+
+// ---- Neighbours --------------------------------------------------------------------------------
+
+template <class Team>
+SATURATE_HOST_DEVICE void run_affine(Team& team, const Effect& effect, int size, const uint8_t* in,
+                                     uint8_t* out) {
+  Cursor at(size, team.first());
+  for (int i = team.first(); i < size * size; i += team.step(), at.advance(team.step())) {
+    const Place from = affine_place(effect.value, size, at.x, at.y);
+    store_levels(sample_bilinear(in, size, from), out + ptrdiff_t{i} * 3);
+  }
+}
+
+// Rows first, into `rows` [size, size, 3], then columns.
+template <class Team>
+SATURATE_HOST_DEVICE void run_blur(Team& team, const Effect& effect, int size, const uint8_t* in,
+                                   EffectState& state, float* rows, uint8_t* out) {
+  const int radius = blur_radius(effect.value[0], size), values = size * size * 3;
+  const int pitch = size * 3;
+  if (team.first() == 0) make_blur_weights(effect.value[0], radius, state.blur);
+  team.wait();
+  for (int i = team.first(); i < values; i += team.step()) {
+    const int in_row = i % pitch;
+    rows[i] = blurred_across(state.blur, radius, in + (i - in_row) + i % 3, size, in_row / 3);
+  }
+  team.wait();
+  for (int i = team.first(); i < values; i += team.step()) {
+    const int y = i / pitch;
+    float sum = 0.0f;
+    for (int k = -radius; k <= radius; ++k)
+      sum += state.blur[k + radius] * rows[ptrdiff_t{mirrored(y + k, size)} * pitch + i % pitch];
+    out[i] = to_level(sum);
+  }
+}
+
+template <class Team>
+SATURATE_HOST_DEVICE void run_sharpness(Team& team, const Effect& effect, int size,
+                                        const uint8_t* in, uint8_t* out) {
+  Cursor at(size, team.first());
+  for (int i = team.first(); i < size * size; i += team.step(), at.advance(team.step())) {
+    const bool border = at.x == 0 || at.y == 0 || at.x == size - 1 || at.y == size - 1;
+    for (int n = i * 3; n < i * 3 + 3; ++n)
+      out[n] = border ? in[n] : to_level(sharpened(in + n, size, effect.value[0]));
+  }
+}
+
+// ---- The list ----------------------------------------------------------------------------------
+
+// `image` and `spare` [size, size, 3], `rows` as many floats where the list holds kBlur. Returns
+// which of the two has the result, visible to the whole team.
+template <class Team>
+SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, int size,
+                                          EffectState& state, uint8_t* image, uint8_t* spare,
+                                          float* rows) {
+  const int pixels = size * size;
+  for (int n = 0; n < list.count; ++n) {
+    const Effect& effect = list.effect[n];
+    if (is_table(effect.kind))
+      run_table(team, effect, pixels, state, image);
+    else if (effect.kind == EffectKind::kErase)
+      run_erase(team, effect, size, image);
+    else if (effect.kind == EffectKind::kAffine)
+      run_affine(team, effect, size, image, spare);
+    else if (effect.kind == EffectKind::kBlur)
+      run_blur(team, effect, size, image, state, rows, spare);
+    else if (effect.kind == EffectKind::kSharpness)
+      run_sharpness(team, effect, size, image, spare);
+    else
+      for (int i = team.first(); i < pixels; i += team.step()) recolour(effect, image + i * 3);
+    team.wait();
+    if (needs_neighbours(effect.kind)) {
+      uint8_t* const result = spare;
+      spare = image;
+      image = result;
+    }
+  }
+  return image;
+}
+
+// Image `index` of a batch, from uint8 to normalised floats. A blur's rows lie where the result
+// will.
+template <class Team>
+SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishBatch& batch, int64_t index,
+                                       EffectState& state) {
+  const int64_t values = int64_t{batch.size} * batch.size * 3, begin = index * values;
+  float* out = batch.out + begin;
+  const uint8_t* in = run_effects(team, batch.effects[index], batch.size, state,
+                                  batch.images + begin, batch.spare + begin, out);
+  for (int64_t i = team.first(); i < values; i += team.step()) {
+    const int c = static_cast<int>(i % 3);
+    out[i] = normalize_value(in[i], batch.normalize.scale[c], batch.normalize.shift[c]);
+  }
+}
+
+}  // namespace saturate

@@ -1,0 +1,150 @@
+// Effects one value or one pixel at a time, on levels 0..255 in float: what both executors run, and
+// what tests compare with torchvision's functions on float images. Compiled by nvcc too, without
+// fused multiply-add, so that both give the same bits.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "saturate/pixel.h"
+
+namespace saturate {
+
+struct Rgb {
+  float r, g, b;
+};
+
+SATURATE_HOST_DEVICE inline float clamp_level(float value) {
+  return value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value;
+}
+
+// Halves go up, where torch.round() takes the even neighbour.
+SATURATE_HOST_DEVICE inline uint8_t to_level(float value) {
+  return static_cast<uint8_t>(clamp_level(value) + 0.5f);
+}
+
+SATURATE_HOST_DEVICE inline float blended(float value, float other, float factor) {
+  return clamp_level(value * factor + other * (1.0f - factor));
+}
+
+SATURATE_HOST_DEVICE inline float grey_of(float r, float g, float b) {
+  return r * 0.2989f + g * 0.587f + b * 0.114f;
+}
+
+SATURATE_HOST_DEVICE inline Rgb with_saturation(Rgb in, float factor) {
+  const float grey = grey_of(in.r, in.g, in.b);
+  return {blended(in.r, grey, factor), blended(in.g, grey, factor), blended(in.b, grey, factor)};
+}
+
+// Turns the hue by `turns`, keeping largest and smallest channel. Of a hue h in sixths, channel n
+// is largest - range * clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6, n = 5, 3, 1 for r, g, b: the
+// closed form of HSV to RGB.
+SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
+  const float high = fmaxf(in.r, fmaxf(in.g, in.b)), low = fminf(in.r, fminf(in.g, in.b));
+  const float range = high - low;
+  const float inverse = range > 0.0f ? 1.0f / range : 0.0f;
+  float hue = (in.g - in.b) * inverse;
+  hue = high == in.r   ? hue
+        : high == in.g ? (in.b - in.r) * inverse + 2.0f
+                       : (in.r - in.g) * inverse + 4.0f;
+  hue += turns * 6.0f + 6.0f;  // 2 to 14
+  const auto channel = [&](float n) {
+    float k = n + hue;
+    k -= 6.0f * static_cast<float>(static_cast<int>(k * (1.0f / 6.0f)));
+    const float slope = fminf(k, 4.0f - k);
+    return high - range * fminf(fmaxf(slope, 0.0f), 1.0f);
+  };
+  return {channel(5.0f), channel(3.0f), channel(1.0f)};
+}
+
+// Where `matrix` of an EffectKind::kAffine takes output pixel (x, y).
+struct Place {
+  float x, y;  // pixels from the first pixel's centre
+};
+SATURATE_HOST_DEVICE inline Place affine_place(const float* matrix, int size, int x, int y) {
+  const float middle = static_cast<float>(size - 1) * 0.5f;
+  const float dx = static_cast<float>(x) - middle, dy = static_cast<float>(y) - middle;
+  return {matrix[0] * dx + matrix[1] * dy + matrix[2] + middle,
+          matrix[3] * dx + matrix[4] * dy + matrix[5] + middle};
+}
+
+// floor(), which is a call where the CPU is not known to have an instruction for it.
+SATURATE_HOST_DEVICE inline int floor_to_int(float value) {
+  const int towards_zero = static_cast<int>(value);
+  return towards_zero - (value < static_cast<float>(towards_zero) ? 1 : 0);
+}
+
+// The pixel at a place of the image `in` [size, size, 3]; outside is black.
+SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, Place at) {
+  const uint8_t black[3] = {0, 0, 0};
+  const int x = floor_to_int(at.x), y = floor_to_int(at.y);
+  const float right = at.x - static_cast<float>(x), below = at.y - static_cast<float>(y);
+  const auto pixel = [&](int px, int py) {
+    const bool inside = px >= 0 && px < size && py >= 0 && py < size;
+    return inside ? in + (static_cast<ptrdiff_t>(py) * size + px) * 3 : black;
+  };
+  const uint8_t *p00 = pixel(x, y), *p01 = pixel(x + 1, y), *p10 = pixel(x, y + 1),
+                *p11 = pixel(x + 1, y + 1);
+  const auto channel = [&](int c) {
+    const float top =
+        static_cast<float>(p00[c]) * (1.0f - right) + static_cast<float>(p01[c]) * right;
+    const float bottom =
+        static_cast<float>(p10[c]) * (1.0f - right) + static_cast<float>(p11[c]) * right;
+    return top * (1.0f - below) + bottom * below;
+  };
+  return {channel(0), channel(1), channel(2)};
+}
+
+SATURATE_HOST_DEVICE inline void store_levels(Rgb value, uint8_t* out) {
+  out[0] = to_level(value.r);
+  out[1] = to_level(value.g);
+  out[2] = to_level(value.b);
+}
+
+// The place of index `i` mirrored at the centres of the edge pixels. REQUIRES: |distance| < size.
+SATURATE_HOST_DEVICE inline int mirrored(int i, int size) {
+  return i < 0 ? -i : i < size ? i : 2 * (size - 1) - i;
+}
+
+constexpr int kMaxBlurRadius = 30;
+
+// A Gaussian cut at three standard deviations, within what mirroring allows.
+SATURATE_HOST_DEVICE inline int blur_radius(float sigma, int size) {
+  const int wanted = static_cast<int>(ceilf(3.0f * sigma));
+  const int most = size - 1 < kMaxBlurRadius ? size - 1 : kMaxBlurRadius;
+  return wanted < most ? wanted : most;
+}
+
+// weight [2 * radius + 1], their sum 1.
+SATURATE_HOST_DEVICE inline void make_blur_weights(float sigma, int radius, float* weight) {
+  float sum = 0.0f;
+  for (int k = -radius; k <= radius; ++k) {
+    const float z = static_cast<float>(k) / sigma;
+    weight[k + radius] = expf(-0.5f * z * z);
+    sum += weight[k + radius];
+  }
+  for (int k = 0; k <= 2 * radius; ++k) weight[k] /= sum;
+}
+
+// Pixel x of a row of `size` pixels; `row` points to the channel of the first.
+SATURATE_HOST_DEVICE inline float blurred_across(const float* weight, int radius,
+                                                 const uint8_t* row, int size, int x) {
+  float sum = 0.0f;
+  for (int k = -radius; k <= radius; ++k)
+    sum += weight[k + radius] * static_cast<float>(row[mirrored(x + k, size) * 3]);
+  return sum;
+}
+
+// `in` points to a channel of a pixel inside the border of an image of `size` pixels a side.
+SATURATE_HOST_DEVICE inline float sharpened(const uint8_t* in, int size, float factor) {
+  const ptrdiff_t row = static_cast<ptrdiff_t>(size) * 3;
+  int sum = 4 * in[0];  // the middle weighs 5 of 13
+  for (int dy = -1; dy <= 1; ++dy)
+    for (int dx = -1; dx <= 1; ++dx) sum += in[dy * row + dx * 3];
+  const float value = static_cast<float>(in[0]);
+  const float smooth = static_cast<float>(sum) * (1.0f / 13.0f);
+  return clamp_level(value + (1.0f - factor) * (smooth - value));
+}
+
+}  // namespace saturate
