@@ -3,6 +3,16 @@
 #include "saturate/random.h"
 
 namespace saturate {
+namespace {
+
+// [pixels, 3] to [3, pixels].
+void split_planes(const std::vector<float>& in, float* out) {
+  const size_t pixels = in.size() / 3;
+  for (size_t i = 0; i < pixels; ++i)
+    for (size_t c = 0; c < 3; ++c) out[c * pixels + i] = in[i * 3 + c];
+}
+
+}  // namespace
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
                            const AugmentOptions& augment)
@@ -10,15 +20,19 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       options_(options),
       augment_(augment),
       normalize_(make_normalize(augment)),
-      scratch_(size_t(augment.size) * size_t(augment.size) * 3) {}
+      scratch_(size_t(augment.size) * size_t(augment.size) * 3),
+      interleaved_(options.planar ? scratch_.size() : 0) {}
 
 int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out) {
   sample_.name.clear();
   dataset_.read(index, sample_);
   // A shifted image is resized first and cut then, which only the exact path does.
+  std::byte* const pixels =
+      options_.planar ? reinterpret_cast<std::byte*>(interleaved_.data()) : out;
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding == SampleEncoding::kEncoded;
-  if (!fast || !read_fast(epoch, index, out)) read_exact(epoch, index, out);
+  if (!fast || !read_fast(epoch, index, pixels)) read_exact(epoch, index, pixels);
+  if (options_.planar) split_planes(interleaved_, reinterpret_cast<float*>(out));
   return sample_.label;
 }
 

@@ -17,7 +17,7 @@ class SampleReader {
  public:
   SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
 
-  // Writes the pixels of sample `index`, [size, size, 3] of the loader's type, to `out` and returns
+  // Writes the pixels of sample `index`, as the loader's options say, to `out` and returns
   // the label. Random parameters depend on (seed, epoch, index) alone.
   int64_t read(uint32_t epoch, uint32_t index, std::byte* out);
 
@@ -40,7 +40,8 @@ class SampleReader {
   Resizer resizer_;
   Sample sample_;
   Image image_;
-  std::vector<uint8_t> scratch_;  // [size, size, 3], for kFloat32
+  std::vector<uint8_t> scratch_;    // [size, size, 3], for kFloat32
+  std::vector<float> interleaved_;  // the same, for planar
 };
 
 }  // namespace saturate
