@@ -7,6 +7,7 @@
 #include "app/command.h"
 #include "saturate/error.h"
 #include "saturate/loader.h"
+#include "saturate/recipe.h"
 #include "saturate/thread_pool.h"
 
 namespace saturate {
@@ -141,6 +142,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure one part at a time");
   bench->require_subcommand(1);
   add_loader(*bench, exit_code);
+  add_bench_step(*bench, exit_code);
 }
 
 }  // namespace saturate
