@@ -1,6 +1,8 @@
 // saturate bench: what scripts read.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
 #include <set>
 
 #include "tests/app_testing.h"
@@ -92,6 +94,110 @@ TEST(Bench, StorageWritesRatesOfEverySourceAndOrder) {
 #endif
   expect_error(run_saturate("bench storage nothing:here"), 2, {"nothing"});
   expect_error(run_saturate("bench storage"), 2, {"SOURCE"});
+}
+
+const std::string kBrief = " --rounds 1 --seconds 0.02";
+
+class BenchStep : public ::testing::Test {
+ protected:
+  // The rows by name of a bench of the small recipe, under a TMPDIR of its own.
+  std::map<std::string, nlohmann::json> rows(const std::string& arguments) {
+    std::filesystem::create_directory(dir / "tmp");
+    const CommandResult result =
+        run_saturate("bench step " + recipe + kBrief + " --json " + (dir / "b.json") + arguments,
+                     "TMPDIR='" + (dir / "tmp") + "'");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::map<std::string, nlohmann::json> rows;
+    if (result.exit_code != 0) return rows;
+    const auto json = nlohmann::json::parse(read_text(dir / "b.json"));
+    EXPECT_EQ(json["bench"], "step");
+    for (const auto& row : json["rows"]) rows[row["name"]] = row;
+    return rows;
+  }
+
+  TempDir dir;
+  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
+};
+
+#ifdef NDEBUG
+TEST_F(BenchStep, WritesTheRecipesLoopNextToABareOne) {
+  const auto found = rows("");
+  ASSERT_EQ(found.size(), 5u);
+  for (const char* name : {"recipe", "held batch", "bare loop"}) {
+    const auto& row = found.at(name);
+    EXPECT_EQ(row["unit"], "images/s");
+    EXPECT_EQ(row["n"], 1);
+    EXPECT_NEAR(row["median"].get<double>() * row["ms_per_step"].get<double>(), 20e3, 1);
+    EXPECT_GT(row["cores_used"], 0);
+  }
+  for (const char* name : {"recipe", "held batch"}) {
+    const auto& row = found.at(name);
+    double sum = 0;
+    for (const auto& [phase, ms] : row["phases_ms"].items()) sum += ms.get<double>();
+    EXPECT_NEAR(sum, row["ms_per_step"].get<double>(), 1e-6) << "phases sum to wall time";
+    EXPECT_GT(row["phases_ms"]["backward"], 0);
+  }
+  EXPECT_GT(found.at("recipe")["phases_ms"]["wait"], 0);
+  EXPECT_FALSE(found.at("held batch")["phases_ms"].contains("wait"));
+  EXPECT_GT(found.at("recipe")["memory_peak_bytes"], 1 << 20);
+  EXPECT_NE(found.at("recipe")["recipe"].get<std::string>().find("\"simple_cnn\""),
+            std::string::npos);
+}
+
+TEST_F(BenchStep, OverheadIsTheDifferenceToTheBareLoop) {
+  const auto found = rows("");
+  const auto us = [&](const char* name) {
+    return 1e3 * found.at(name)["ms_per_step"].get<double>();
+  };
+  const double overhead = us("held batch") - us("bare loop");
+  EXPECT_NEAR(found.at("host overhead")["median"].get<double>(), overhead, 1e-3);
+  EXPECT_NEAR(found.at("host overhead")["percent"].get<double>(), 100 * overhead / us("bare loop"),
+              1e-3);
+  EXPECT_NEAR(found.at("input")["median"].get<double>(), us("recipe") - us("held batch"), 1e-3);
+}
+
+TEST_F(BenchStep, RunsWhatARecipeCanAskFor) {
+  for (const char* settings :
+       {" --set optimizer.name=adam --set train.accumulate=3 --set train.batch=7",
+        " --set optimizer.name=muon --set train.clip_norm=1", " --set precision.mode=bf16-o2",
+        " --set optimizer.name=adamw --set precision.mode=fp16 --set data.eval_source=",
+        " --set schedule.name=plateau --set train.max_minutes=0.000001"})
+    EXPECT_EQ(rows(settings).size(), 5u) << settings;
+}
+
+TEST_F(BenchStep, ProfilesTheLibraries) {
+  const auto found = rows(" --profile");
+  const auto& onednn = found.at("oneDNN");
+  EXPECT_EQ(onednn["unit"], "% of step");
+  EXPECT_GT(onednn["ms_per_step"], 0);
+  EXPECT_GT(found.at("  convolution")["median"], 0);
+  EXPECT_LE(found.at("  convolution")["ms_per_step"].get<double>(),
+            onednn["ms_per_step"].get<double>() * (1 + 1e-9));
+}
+
+TEST_F(BenchStep, LeavesNothingBehind) {
+  rows("");
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "tmp"));
+  expect_error(run_saturate("bench step " + recipe + kBrief + " --set data.source=idx:absent",
+                            "TMPDIR='" + (dir / "tmp") + "'"),
+               3, {"absent"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "tmp"));
+}
+#else
+TEST_F(BenchStep, RefusesADebugBuild) {
+  expect_error(run_saturate("bench step " + recipe), 2, {"debug build"});
+}
+#endif
+
+TEST_F(BenchStep, NamesWhatIsWrong) {
+  expect_error(run_saturate("bench step"), 2, {"RECIPE"});
+  expect_error(run_saturate("bench step " + recipe + " --seconds 0"), 2, {"--seconds"});
+  expect_error(run_saturate("bench step " + recipe + " --rounds 0"), 2, {"--rounds"});
+#ifdef NDEBUG
+  expect_error(run_saturate("bench step " + (dir / "none.toml")), 2, {"none.toml"});
+  expect_error(run_saturate("bench step " + recipe + " --set train.bach=2"), 2, {"train.batch"});
+  expect_error(run_saturate("bench step " + recipe + kBrief, "TMPDIR=/nowhere"), 4, {"nowhere"});
+#endif
 }
 
 }  // namespace

@@ -145,6 +145,29 @@ TEST(Loader, PixelsAreThoseOfTheSampleAlone) {
     }
 }
 
+TEST(Loader, PlanarBatchesHoldTheSamePixels) {
+  const MemoryDataset dataset = small_dataset();
+  for (DecodeMode decode : {DecodeMode::kExact, DecodeMode::kFast}) {
+    LoaderOptions options = small_options();
+    options.decode = decode;
+    Loader interleaved(dataset, options, small_augment());
+    options.planar = true;
+    Loader planar(dataset, options, small_augment());
+    interleaved.start_epoch(2);
+    planar.start_epoch(2);
+    for (Batch expected, found; interleaved.next(expected);) {
+      ASSERT_TRUE(planar.next(found));
+      EXPECT_TRUE(found.planar && !expected.planar);
+      ASSERT_EQ(found.count(), expected.count());
+      const auto* in = reinterpret_cast<const float*>(expected.pixels.get());
+      const auto* out = reinterpret_cast<const float*>(found.pixels.get());
+      for (size_t i = 0; i < found.count() * 64; ++i)
+        for (size_t c = 0; c < 3; ++c)
+          ASSERT_EQ(out[i / 64 * 192 + c * 64 + i % 64], in[i * 3 + c]) << i;
+    }
+  }
+}
+
 TEST(Loader, CoversEachSampleOnce) {
   const MemoryDataset dataset = small_dataset(45);
   for (bool drop_last : {false, true}) {
@@ -317,6 +340,11 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto& o, auto&) { o.threads = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.prefetch = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.size = 0; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto& o, auto&) {
+              o.planar = true;
+              o.type = PixelType::kUint8;
+            }),
+            ErrorKind::kUsage);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
 #include "saturate/trainer.h"
-#include "tests/data_testing.h"
+#include "tests/app_testing.h"
 
 namespace saturate {
 namespace {
@@ -159,6 +159,56 @@ TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   EXPECT_GT(result.phases[Phase::kForward], 0);
   EXPECT_GT(result.phases[Phase::kBackward], 0);
   EXPECT_GT(result.phases[Phase::kOptimizer], 0);
+}
+
+// Losses of every step; weights stay as they are. `between` is told how many steps there have been.
+std::vector<double> losses_of(const std::string& out,
+                              const std::function<void(Trainer&, int64_t)>& between) {
+  Recipe recipe = small_recipe();
+  recipe.optimizer.lr = 0;
+  recipe.watch.every = 1;
+  TrainerOptions options = quiet_options(out);
+  options.save = false;
+  Trainer* running = nullptr;
+  int64_t asked = 0;  // once before the first step
+  options.should_stop = [&] {
+    between(*running, asked++);
+    return false;
+  };
+  Trainer trainer(Env::posix(), recipe, options);
+  running = &trainer;
+  EXPECT_EQ(trainer.run().steps, 8);
+  EXPECT_FALSE(Env::posix().exists(out + "/checkpoints/step-00000008.safetensors"));
+  return testing::losses(out, "step");
+}
+
+TEST(TrainerMeasured, AHeldBatchIsTheEpochsFirstAndTheRunGoesOnAfterIt) {
+  const TempDir dir;
+  const auto plain = losses_of(dir / "plain", [](Trainer&, int64_t) {});
+  DeviceBatch held;
+  const auto found = losses_of(dir / "held", [&](Trainer& trainer, int64_t steps) {
+    if (steps == 1) held = trainer.hold_batch();
+    if (steps == 3) trainer.release_batch();
+    if (steps == 6) {
+      EXPECT_EQ(trainer.so_far().samples, 150);
+    }
+  });
+  EXPECT_EQ(held.count(), 25);
+  std::vector<double> expected = plain;
+  expected[1] = expected[2] = plain[0];
+  EXPECT_EQ(found, expected);
+}
+
+TEST(TrainerMeasured, ABatchHeldOverAnEpochsEndDoesNotEndTheRun) {
+  const TempDir dir;
+  const auto plain = losses_of(dir / "plain", [](Trainer&, int64_t) {});
+  const auto found = losses_of(dir / "held", [&](Trainer& trainer, int64_t steps) {
+    if (steps == 2) trainer.hold_batch();
+    if (steps == 5) trainer.release_batch();
+  });
+  std::vector<double> expected = plain;
+  expected[2] = expected[3] = expected[4] = plain[0];
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

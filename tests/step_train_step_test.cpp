@@ -12,9 +12,11 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -42,6 +44,36 @@ TEST(RunningMetrics, FiveClassesHaveNoTopFive) {
   RunningMetrics running;
   running.add(at::scalar_tensor(1.0), at::randn({2, 5}), at::tensor({0, 1}, at::kLong));
   EXPECT_FALSE(running.read().accuracy5.has_value());
+}
+
+// Against topk(), which leaves the order of equal logits open.
+TEST(RunningMetrics, CountsAsTopkDoes) {
+  at::manual_seed(4);
+  for (const auto& [classes, type] :
+       std::vector<std::pair<int64_t, at::ScalarType>>{{3, at::kFloat}, {12, at::kDouble}}) {
+    const at::Tensor logits = at::randn({200, classes}, type), labels = at::arange(200) % classes;
+    const at::Tensor best =
+        std::get<1>(at::topk(logits, std::min<int64_t>(5, classes), 1)).eq(labels.unsqueeze(1));
+    RunningMetrics running;
+    running.add(at::scalar_tensor(1.0), logits, labels);
+    const Metrics metrics = running.read();
+    EXPECT_EQ(metrics.accuracy * 200, best.select(1, 0).sum().item<double>());
+    EXPECT_EQ(metrics.accuracy5.value_or(1) * 200, best.sum().item<double>());
+  }
+}
+
+TEST(RunningMetrics, EqualLogitsGoByClassAndNoNumberHitsNothing) {
+  const float nan = std::nanf("");
+  const at::Tensor logits = at::tensor({1.f, 2.f, 2.f, 0.f, 1.f, 1.f, 1.f,  //
+                                        1.f, 2.f, 2.f, 0.f, 1.f, 1.f, 1.f,  //
+                                        1.f, 2.f, nan, 0.f, 1.f, 1.f, 1.f,  //
+                                        1.f, 2.f, 2.f, 0.f, 1.f, 1.f, 1.f})
+                                .view({4, 7});
+  RunningMetrics running;
+  running.add(at::scalar_tensor(1.0), logits, at::tensor({1, 2, 2, 6}, at::kLong));
+  const Metrics metrics = running.read();
+  EXPECT_EQ(metrics.accuracy * 4, 1) << "label 1 of the first row";
+  EXPECT_EQ(metrics.accuracy5.value() * 4, 2) << "label 2 of the second too; label 6 is sixth";
 }
 
 TEST(Metrics, MergedMeansAreOverAllSamples) {

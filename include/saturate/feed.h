@@ -3,6 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <utility>
+
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 
@@ -35,11 +38,17 @@ class Feeder {
   // False at the end of the epoch.
   bool next(DeviceBatch& out);
 
+  // From now on next() gives this batch every time, and leaves the loader alone.
+  void hold(DeviceBatch batch) { held_ = std::move(batch); }
+  void release() { held_.reset(); }
+  bool holds() const { return held_.has_value(); }
+
  private:
   Loader& loader_;
   at::Device device_;
   bool channels_last_;
   Ledger& ledger_;
+  std::optional<DeviceBatch> held_;
 };
 
 }  // namespace saturate

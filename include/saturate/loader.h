@@ -37,10 +37,12 @@ enum class PixelType { kUint8, kFloat32 };
 // GPU.
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
-// Images [count, size, size, 3] (NHWC): uint8 as decoded, or float32 normalised.
+// Images [count, size, size, 3] (NHWC), or [count, 3, size, size] where planar: uint8 as decoded,
+// or float32 normalised.
 struct Batch {
   std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
   PixelType type = PixelType::kFloat32;
+  bool planar = false;
   int size = 0;                    // side of an image, pixels
   std::vector<int64_t> labels;     // [count]
   std::vector<uint32_t> indices;   // [count], positions in the dataset
@@ -58,7 +60,8 @@ struct LoaderOptions {
   bool train = true;       // random augmentation, else eval_transform
   OnError on_error = OnError::kFail;
   PixelType type = PixelType::kFloat32;
-  bool names = false;  // batches carry the names of their samples
+  bool planar = false;  // NCHW; kFloat32 alone
+  bool names = false;   // batches carry the names of their samples
   DecodeMode decode = DecodeMode::kExact;
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.

@@ -16,6 +16,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -40,16 +41,19 @@ struct Metrics {
   void merge(const Metrics& other);
 };
 
-// Sums on the device; only read() waits for it.
+// Sums beside the tensors; only read() waits for a device.
 class RunningMetrics {
  public:
-  // `loss`: the mean over the batch; logits [N, classes], labels [N].
+  // `loss`: the mean over the batch; logits [N, classes], labels [N]. Of equal logits the one of
+  // the lower class comes first, on a GPU the one that topk() takes.
   void add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels);
   // The means so far; the sums start again from nothing.
   Metrics read();
 
  private:
-  at::Tensor sums_;  // [3] double: loss * N, top-1 hits, top-5 hits
+  // loss * N, top-1 hits, top-5 hits: on the CPU, and [3] double on a GPU, undefined without one.
+  std::array<double, 3> here_{};
+  at::Tensor there_;
   int64_t samples_ = 0;
   bool has_top5_ = false;
 };

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "saturate/early_stopping.h"
+#include "saturate/feed.h"
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 #include "saturate/progress.h"
@@ -33,6 +34,7 @@ struct TrainerOptions {
   // Polled between steps and evaluation batches; true saves a checkpoint and ends the run early.
   std::function<bool()> should_stop = [] { return false; };
   Progress::Style progress = Progress::Style::kAuto;
+  bool save = true;  // false: no checkpoint is written, as by a run that is only measured
 };
 
 enum class RunEnd {
@@ -69,6 +71,16 @@ class Trainer {
   TrainResult run();
   // As run: every "auto" resolved.
   const Recipe& recipe() const;
+
+  // The following are for should_stop, to measure a run from within.
+
+  // What run() has done so far: steps, samples and times.
+  TrainResult so_far();
+  // From now on every step is on the same batch, the first of this epoch's order, which is
+  // returned; the loader rests. What a run costs without its input.
+  DeviceBatch hold_batch();
+  // Goes on with the epoch's next batch.
+  void release_batch();
 
  private:
   struct State;

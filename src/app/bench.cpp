@@ -148,6 +148,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_loader(*bench, exit_code);
   add_bench_storage(*bench, exit_code);
   add_bench_augment(*bench, exit_code);
+  add_bench_step(*bench, exit_code);
 }
 
 }  // namespace saturate

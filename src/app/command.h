@@ -14,6 +14,7 @@ void add_bench(CLI::App& app, int& exit_code);
 // Measurements, under add_bench()'s command.
 void add_bench_storage(CLI::App& bench, int& exit_code);
 void add_bench_augment(CLI::App& bench, int& exit_code);
+void add_bench_step(CLI::App& bench, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 

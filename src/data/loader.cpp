@@ -32,6 +32,8 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
+  require(!options.planar || options.type == PixelType::kFloat32, "bytes are never planar",
+          "LoaderOptions::planar", "Ask for kFloat32");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
           "Set it to 1 or more");
@@ -155,6 +157,7 @@ struct Loader::State {
       if (!empty) {
         out.pixels = std::move(slot->pixels);
         out.type = options.type;
+        out.planar = options.planar;
         out.size = augment.size;
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);

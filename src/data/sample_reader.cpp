@@ -3,6 +3,16 @@
 #include "saturate/random.h"
 
 namespace saturate {
+namespace {
+
+// [pixels, 3] to [3, pixels].
+void split_planes(const std::vector<float>& in, float* out) {
+  const size_t pixels = in.size() / 3;
+  for (size_t i = 0; i < pixels; ++i)
+    for (size_t c = 0; c < 3; ++c) out[c * pixels + i] = in[i * 3 + c];
+}
+
+}  // namespace
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
                            const AugmentOptions& augment)
@@ -10,9 +20,18 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       options_(options),
       augment_(augment),
       normalize_(make_normalize(augment)),
-      scratch_(size_t(augment.size) * size_t(augment.size) * 3) {}
+      scratch_(size_t(augment.size) * size_t(augment.size) * 3),
+      interleaved_(options.planar ? scratch_.size() : 0) {}
 
 int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out) {
+  if (!options_.planar) return read_augmented(epoch, index, out);
+  const int64_t label =
+      read_augmented(epoch, index, reinterpret_cast<std::byte*>(interleaved_.data()));
+  split_planes(interleaved_, reinterpret_cast<float*>(out));
+  return label;
+}
+
+int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* out) {
   const Normalize* normalize = options_.type == PixelType::kFloat32 ? &normalize_ : nullptr;
   EffectList effects;
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});

@@ -19,7 +19,7 @@ class SampleReader {
  public:
   SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
 
-  // Writes the pixels of sample `index`, [size, size, 3] of the loader's type, to `out` and returns
+  // Writes the pixels of sample `index`, as the loader's options say, to `out` and returns
   // the label. Random parameters depend on (seed, epoch, index) alone.
   int64_t read(uint32_t epoch, uint32_t index, std::byte* out);
 
@@ -29,6 +29,8 @@ class SampleReader {
  private:
   // What happens to the pixels of a sample of that size.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height) const;
+  // What read() gives, [size, size, 3] in any case.
+  int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out);
   // Read, cut, resized, shifted and flipped into `out`, uint8 or, where `normalize` is not null,
   // floats. Gives the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
@@ -49,7 +51,8 @@ class SampleReader {
   Sample sample_;
   Image image_;
   EffectScratch effects_;
-  std::vector<uint8_t> scratch_;  // [size, size, 3], for kFloat32
+  std::vector<uint8_t> scratch_;    // [size, size, 3], for kFloat32
+  std::vector<float> interleaved_;  // the same, for planar
 };
 
 }  // namespace saturate

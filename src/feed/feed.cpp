@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
 
 namespace saturate {
 
@@ -20,6 +21,10 @@ Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Led
     : loader_(loader), device_(device), channels_last_(channels_last), ledger_(ledger) {}
 
 bool Feeder::next(DeviceBatch& out) {
+  if (held_) {
+    out = *held_;
+    return true;
+  }
   out = {};  // lets the loader have the last batch's memory while we wait for the next
   Batch batch;
   {
@@ -28,10 +33,13 @@ bool Feeder::next(DeviceBatch& out) {
   }
   Ledger::Scope copy(ledger_, Phase::kCopy);
   const int64_t n = int64_t(batch.count()), side = batch.size;
-  const int64_t row = side * 3;
-  // The loader fills NHWC; these strides let torch see it as channels_last NCHW.
+  const int64_t area = side * side;
+  // Where the loader fills NHWC, these strides let torch see it as channels_last NCHW.
+  const std::array<int64_t, 4> strides =
+      batch.planar ? std::array{3 * area, area, side, int64_t{1}}
+                   : std::array{3 * area, int64_t{1}, side * 3, int64_t{3}};
   at::Tensor images = at::from_blob(
-      batch.pixels.get(), {n, 3, side, side}, {side * row, 1, row, 3},
+      batch.pixels.get(), {n, 3, side, side}, strides,
       [owner = batch.pixels](void*) mutable { owner.reset(); }, at::TensorOptions(at::kFloat));
   out.names = std::move(batch.names);
   out.labels = at::empty({n}, at::TensorOptions(at::kLong));

@@ -92,6 +92,7 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.drop_last = recipe.train.drop_last;
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
+  options.planar = !recipe.train.channels_last;
   options.seed = recipe.seed;
   return options;
 }

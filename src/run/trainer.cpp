@@ -72,10 +72,11 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
 
 void Trainer::State::train_epoch() {
   log->begin_epoch();
-  loader.start_epoch(uint32_t(position.epoch), size_t(position.batch));
+  if (!feeder.holds()) loader.start_epoch(uint32_t(position.epoch), size_t(position.batch));
   DeviceBatch batch;
   bool more = true;
-  while (!ended && (more = feeder.next(batch)) && position.step < total_steps) {
+  while (!ended && (more = position.batch < epoch_steps && feeder.next(batch)) &&
+         position.step < total_steps) {
     train_batch(batch);
     if (position.batch < epoch_steps) between_steps();  // else once the epoch is closed
   }
@@ -176,16 +177,20 @@ TrainResult Trainer::State::finish() {
   result.end = *ended;
   if (evaluation) result.eval = evaluation->metrics;
   result.best = stopping.state();
-  if (result.checkpoint.empty()) result.checkpoint = store.path_of(position.step);
+  if (result.checkpoint.empty() && options.save) result.checkpoint = store.path_of(position.step);
+  result.skipped_count = loader.skipped_count();
+  result.skipped = loader.skipped();
+  log.reset();
+  return so_far();
+}
+
+TrainResult Trainer::State::so_far() {
   result.phases = ledger.times();
   result.steps = position.step;
   result.steps_here = position.step - resumed.step;
   result.wall_s = result.phases.total();
   result.cores_used = (cpu_seconds() - cpu_begin) / result.wall_s;
   result.memory_peak_bytes = memory_peak_bytes();
-  result.skipped_count = loader.skipped_count();
-  result.skipped = loader.skipped();
-  log.reset();
   return result;
 }
 
@@ -205,6 +210,24 @@ TrainResult Trainer::run() {
 }
 const Recipe& Trainer::recipe() const {
   return state_->recipe;
+}
+
+TrainResult Trainer::so_far() {
+  return state_->so_far();
+}
+
+DeviceBatch Trainer::hold_batch() {
+  DeviceBatch first;
+  state_->loader.start_epoch(uint32_t(state_->position.epoch));
+  state_->feeder.next(first);
+  state_->loader.stop();
+  state_->feeder.hold(first);
+  return first;
+}
+
+void Trainer::release_batch() {
+  state_->feeder.release();
+  state_->loader.start_epoch(uint32_t(state_->position.epoch), size_t(state_->position.batch));
 }
 
 }  // namespace saturate

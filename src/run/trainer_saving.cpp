@@ -10,7 +10,7 @@ namespace saturate {
 
 bool Trainer::State::save_is_due() {
   const CheckpointOptions& when = recipe.checkpoint;
-  return unsaved &&
+  return options.save && unsaved &&
          ((at_epoch_end() && is_multiple(position.epoch, when.every)) ||
           is_multiple(position.step, when.every_steps) ||
           (when.every_minutes > 0 && double(env.now_ns() - saved_ns) >= when.every_minutes * 60e9));
@@ -41,6 +41,7 @@ Checkpoint Trainer::State::snapshot() {
 // A save that finds another one still being written is put off, to be tried again after the next
 // step, unless these very weights are wanted.
 void Trainer::State::save(bool wait) {
+  if (!options.save) return;
   Ledger::Scope scope(ledger, Phase::kCheckpoint);
   if (writer.busy() && !best_unsaved && !wait) return;
   if (const auto outcome = writer.wait()) report(*outcome);

@@ -44,6 +44,7 @@ struct Trainer::State {
   void report(const CheckpointWriter::Outcome& outcome);
   void save_last();
   void restore_best();
+  TrainResult so_far();
   TrainResult finish();
 
   bool at_epoch_end() const { return position.batch == 0; }

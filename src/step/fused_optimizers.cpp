@@ -17,6 +17,12 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
+// The counts of steps live beside the parameters: the kernel reads them there.
+void count_step(const Slot& steps) {
+  if (!steps.front().is_cpu()) return at::_foreach_add_(steps, 1);
+  for (const at::Tensor& step : steps) *step.mutable_data_ptr<float>() += 1;
+}
+
 class Sgd : public GroupedOptimizer {
  public:
   Sgd(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
@@ -63,8 +69,7 @@ class Adam : public GroupedOptimizer {
 void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                 const Operands& operands, double lr, const at::Tensor& found_inf) {
   const Slot &steps = operands.state[0], &means = operands.state[1], &squares = operands.state[2];
-  // The counts of steps live beside the parameters: the kernel reads them there.
-  at::_foreach_add_(steps, 1);
+  count_step(steps);
   if (decay == Decay::kL2)
     at::_fused_adam_(operands.parameters, operands.gradients, means, squares,
                      /*max_exp_avg_sqs=*/{}, steps, lr, options.beta1, options.beta2, weight_decay,

@@ -1,0 +1,203 @@
+// saturate bench step: a recipe's step, next to the least that it could cost.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "saturate/error.h"
+#include "saturate/step_bench.h"
+
+namespace saturate {
+namespace {
+
+struct StepArguments {
+  std::string recipe, json;
+  std::vector<std::string> overrides;
+  int rounds = 5;
+  double seconds = 1;
+  bool profile = false;
+};
+
+// A folder of its own under the system's temporary one, gone at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder() : path_(std::filesystem::temp_directory_path() / "saturate-bench-XXXXXX") {
+    if (!mkdtemp(path_.data()))
+      fail(ErrorKind::kRun, "no folder can be created", path_, "Set TMPDIR to a folder with space");
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// One value of each round.
+template <class Value>
+std::vector<double> values_of(const std::vector<StepTiming>& timings, const Value& value) {
+  std::vector<double> values;
+  for (const StepTiming& timing : timings) values.push_back(value(timing));
+  return values;
+}
+
+template <class Value>
+double median_over(const std::vector<StepTiming>& timings, const Value& value) {
+  return median_of(values_of(timings, value));
+}
+
+// Milliseconds a step of each phase that the step has.
+nlohmann::ordered_json phases_ms(const std::vector<StepTiming>& timings) {
+  nlohmann::ordered_json phases = nlohmann::ordered_json::object();
+  for (int i = 0; i < kPhaseCount; ++i) {
+    const double ms = median_over(timings, [&](const StepTiming& timing) {
+      return 1e3 * timing.phases[Phase(i)] / double(timing.steps);
+    });
+    if (ms > 0) phases[std::string(phase_name(Phase(i)))] = ms;
+  }
+  return phases;
+}
+
+BenchRow speed_row(const std::string& name, const std::vector<StepTiming>& timings, int batch) {
+  BenchRow row{name, "images/s",
+               values_of(timings, [](const StepTiming& timing) { return timing.images_per_s(); }),
+               nlohmann::ordered_json::object()};
+  const double s_per_step =
+      median_over(timings, [&](const StepTiming& timing) { return timing.s_per_step(batch); });
+  row.keys["ms_per_step"] = 1e3 * s_per_step;
+  row.keys["steps_per_s"] = 1 / s_per_step;
+  row.keys["cores_used"] =
+      median_over(timings, [](const StepTiming& timing) { return timing.cpu_s / timing.wall_s; });
+  return row;
+}
+
+// What `more` takes longer than `less` in the same round.
+BenchRow difference_row(const std::string& name, const std::vector<StepTiming>& more,
+                        const std::vector<StepTiming>& less, int batch) {
+  BenchRow row{name, "us/step", {}, nlohmann::ordered_json::object()};
+  std::vector<double> percent;
+  for (size_t i = 0; i < more.size(); ++i) {
+    const double longer = more[i].s_per_step(batch), shorter = less[i].s_per_step(batch);
+    row.values.push_back(1e6 * (longer - shorter));
+    percent.push_back(100 * (longer / shorter - 1));
+  }
+  row.keys["percent"] = median_of(percent);
+  return row;
+}
+
+BenchRow whole_row(const StepBench& found) {
+  const Recipe& recipe = found.recipe;
+  BenchRow row = speed_row("recipe", found.whole, recipe.train.batch);
+  row.keys["phases_ms"] = phases_ms(found.whole);
+  row.keys["memory_peak_bytes"] = found.memory_peak_bytes;
+  row.keys["model"] = recipe.model.name;
+  row.keys["size"] = recipe.augment.size;
+  row.keys["batch"] = recipe.train.batch;
+  row.keys["threads"] = recipe.train.threads;
+  row.keys["recipe"] = to_toml(recipe);
+  return row;
+}
+
+// Shares of a step on the held batch.
+BenchRow library_row(const std::string& name, double library_s, const StepBench& found) {
+  const double step_s = median_over(found.held, [&](const StepTiming& timing) {
+    return timing.s_per_step(found.recipe.train.batch);
+  });
+  BenchRow row{name, "% of step", {100 * library_s / step_s}, nlohmann::ordered_json::object()};
+  row.keys["ms_per_step"] = 1e3 * library_s;
+  return row;
+}
+
+BenchReport report_of(const StepBench& found) {
+  const int batch = found.recipe.train.batch;
+  BenchReport report{"step", {whole_row(found)}};
+  report.rows.push_back(speed_row("held batch", found.held, batch));
+  report.rows.back().keys["phases_ms"] = phases_ms(found.held);
+  report.rows.push_back(speed_row("bare loop", found.bare, batch));
+  report.rows.push_back(difference_row("host overhead", found.held, found.bare, batch));
+  report.rows.push_back(difference_row("input", found.whole, found.held, batch));
+  if (found.libraries) {
+    report.rows.push_back(library_row("oneDNN", found.libraries->onednn_s, found));
+    report.rows.push_back(library_row("MKL", found.libraries->mkl_s, found));
+    for (const auto& [kind, seconds] : found.libraries->kinds)
+      report.rows.push_back(library_row("  " + kind, seconds, found));
+  }
+  return report;
+}
+
+// What the table has no column for.
+void print_details(const BenchReport& report) {
+  for (const BenchRow& row : report.rows) {
+    const auto& keys = row.keys;
+    if (keys.contains("percent"))
+      fmt::print("\n{}: {:.1f} us a step, {:.2f} %", row.name, median_of(row.values),
+                 keys["percent"].get<double>());
+    if (!keys.contains("phases_ms")) continue;
+    fmt::print("\n{}: {:.3f} ms a step, {:.2f} cores in use\n", row.name,
+               keys["ms_per_step"].get<double>(), keys["cores_used"].get<double>());
+    for (const auto& [phase, ms] : keys["phases_ms"].items())
+      fmt::print("  {:<12}{:>10.3f} ms\n", phase, ms.get<double>());
+  }
+  fmt::print("\npeak memory: {:.2f} GiB\n",
+             report.rows[0].keys["memory_peak_bytes"].get<double>() / (1 << 30));
+}
+
+int measure(const StepArguments& arguments) {
+  require_release_build();
+  Env& env = Env::posix();
+  const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
+  catch_stop_signals();
+  const ScratchFolder folder;
+  StepBenchOptions options;
+  options.folder = folder.path();
+  options.rounds = arguments.rounds;
+  options.seconds = arguments.seconds;
+  options.profile = arguments.profile;
+  options.should_stop = [] { return stop_signal() != 0; };
+  const auto found = bench_step(env, recipe, options);
+  if (!found) return 128 + stop_signal();
+  const BenchReport report = report_of(*found);
+  print_report(report);
+  print_details(report);
+  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  return 0;
+}
+
+constexpr const char* kFooter =
+    "Takes turns between the recipe's own training loop (recipe), the same with the loader at "
+    "rest\n"
+    "(held batch) and a bare LibTorch loop with the fused optimizer on the same batch (bare "
+    "loop).\n"
+    "Host overhead is what the second takes longer than the third, input the first than the "
+    "second.";
+
+}  // namespace
+
+void add_bench_step(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<StepArguments>();
+  CLI::App* command =
+      bench.add_subcommand("step", "What a recipe's step costs, and what of it is overhead");
+  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--rounds", arguments->rounds, "Measurements of each loop")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--seconds", arguments->seconds, "Least length of one measurement")
+      ->check(CLI::Range(0.01, 3600.0))
+      ->capture_default_str();
+  command->add_flag("--profile", arguments->profile,
+                    "Also the share of a step within oneDNN and MKL, as they print it");
+  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  command->footer(kFooter);
+  command->callback([arguments, &exit_code] { exit_code = measure(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,66 @@
+// From the loader's batches to tensors.
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include "saturate/feed.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+// The batches of an epoch of drawn images, as the feeder gives them.
+std::vector<at::Tensor> fed(bool planar, bool channels_last) {
+  const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
+  LoaderOptions options;
+  options.batch = 8;
+  options.planar = planar;
+  AugmentOptions augment;
+  augment.size = 6;
+  Loader loader(*data, options, augment);
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, at::kCPU, channels_last, ledger);
+  loader.start_epoch(0);
+  std::vector<at::Tensor> batches;
+  for (DeviceBatch batch; feeder.next(batch);) batches.push_back(batch.images);
+  return batches;
+}
+
+TEST(Feeder, GivesTheSameImagesInEitherLayout) {
+  const auto expected = fed(false, true), copied = fed(false, false), planar = fed(true, false);
+  ASSERT_EQ(expected.size(), 3u);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(expected[i].is_contiguous(at::MemoryFormat::ChannelsLast));
+    for (const auto& found : {copied[i], planar[i]}) {
+      EXPECT_TRUE(found.is_contiguous());
+      EXPECT_TRUE(at::equal(found, expected[i]));
+    }
+  }
+}
+
+TEST(Feeder, AHeldBatchComesAgainAndAgainWithoutTheLoader) {
+  const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
+  AugmentOptions augment;
+  augment.size = 6;
+  LoaderOptions options;
+  options.batch = 8;
+  Loader loader(*data, options, augment);
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, at::kCPU, true, ledger);
+  loader.start_epoch(0);
+  DeviceBatch first, found;
+  ASSERT_TRUE(feeder.next(first));
+  feeder.hold(first);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(feeder.next(found));
+    EXPECT_TRUE(found.images.is_same(first.images));
+  }
+  feeder.release();
+  ASSERT_TRUE(feeder.next(found));
+  EXPECT_FALSE(at::equal(found.images, first.images));
+  EXPECT_EQ(found.count(), 8);
+  ASSERT_TRUE(feeder.next(found));
+  EXPECT_EQ(found.count(), 4);
+}
+
+}  // namespace
+}  // namespace saturate

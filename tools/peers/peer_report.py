@@ -1,0 +1,34 @@
+"""What every peer script prints and writes: the JSON of `saturate bench` (docs/bench.md)."""
+
+import json
+import os
+import pathlib
+import platform
+import statistics
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        names = (line.split(": ", 1)[1] for line in file if line.startswith("model name"))
+        return next(names, "n/a").strip()
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def with_spread(row, values):
+    """The row with the median and range of its values, one a round."""
+    return row | {"median": statistics.median(values), "min": min(values), "max": max(values),
+                  "n": len(values)}
+
+
+def write(bench, rows, path=None, commit=None):
+    """Prints the rows, and writes them to a file where there is a path."""
+    result = {"bench": bench,
+              "host": {"cpu": cpu_name(), "system": platform.platform(), "cores": cores()},
+              "commit": commit, "rows": rows}
+    text = json.dumps(result, indent=2)
+    print(text)
+    if path:
+        pathlib.Path(path).write_text(text + "\n", encoding="utf-8")

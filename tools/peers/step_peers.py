@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""`saturate bench step` next to the same model in Python, taking turns in one run.
+
+    tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18] [--rounds 5] [--seconds 2]
+                              [--python PYTHON] [--json FILE]
+
+Python's side: eager fp32, channels_last, bf16 by autocast (channels_last too), and torch.compile,
+each on one batch made beforehand (premade) and from a DataLoader over tensors in memory (loader),
+with the fused optimizer, without metrics. Saturate's side: the recipe's own loop, which reads,
+converts and normalises pixels, and keeps metrics; and a bare LibTorch loop. The mlp is 768-128-10
+(16x16 RGB), at batch 64 on one thread; cnn is simple_cnn at 32 pixels, batch 512; resnet18 is
+torchvision's at 224 pixels, batch 32. Images are noise. Every learning rate is 0.
+
+Without --python a throwaway environment is made, with torch and torchvision from PyPI (gigabytes).
+Prints the JSON of `saturate bench`.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+import peer_report
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PACKAGES = ["torch==2.11.0", "torchvision==0.26.0"]
+CASES = {
+    "mlp-sgd": {"model": "mlp", "optimizer": "sgd", "size": 16, "batch": 64, "images": 60000,
+                "threads": 1, "variants": ["eager", "bf16", "compile"], "precisions": ["fp32"]},
+    "mlp-adam": {"model": "mlp", "optimizer": "adam", "size": 16, "batch": 64, "images": 60000,
+                 "threads": 1, "variants": ["eager", "bf16", "compile"], "precisions": ["fp32"]},
+    "cnn": {"model": "simple_cnn", "optimizer": "sgd", "size": 32, "batch": 512, "images": 8192,
+            "threads": 0, "variants": ["eager", "channels_last", "bf16", "compile", "compile-bf16"],
+            "precisions": ["fp32", "bf16"]},
+    "resnet18": {"model": "resnet18", "optimizer": "sgd", "size": 224, "batch": 32, "images": 320,
+                 "threads": 0,
+                 "variants": ["eager", "channels_last", "bf16", "compile", "compile-bf16"],
+                 "precisions": ["fp32", "bf16"]},
+}
+RECIPE = """[data]
+source = "idx:{images},{labels}"
+[augment]
+crop = "none"
+flip = 0.0
+mean = [0.5, 0.5, 0.5]
+std = [0.25, 0.25, 0.25]
+[model]
+name = "{model}"
+[optimizer]
+name = "{optimizer}"
+[schedule]
+name = "constant"
+[precision]
+mode = "{precision}"
+[train]
+batch = {batch}
+threads = {threads}
+drop_last = true
+channels_last = {channels_last}
+"""
+
+
+def write_noise(folder, case):
+    """IDX files of the case's images; their paths."""
+    draw = random.Random(0)
+    count, size = case["images"], case["size"]
+    images, labels = folder / f"{size}-images", folder / f"{size}-labels"
+    if not images.exists():
+        header = b"".join(n.to_bytes(4, "big") for n in (0x803, count, size, size))
+        images.write_bytes(header + draw.randbytes(count * size * size))
+        labels.write_bytes(b"".join(n.to_bytes(4, "big") for n in (0x801, count)) +
+                           bytes(i % 10 for i in range(count)))
+    return images, labels
+
+
+class Saturate:
+    """`saturate bench step` anew for each measurement; its rows are several figures at once."""
+
+    def __init__(self, command, folder, name, case, precision):
+        images, labels = write_noise(folder, case)
+        self.recipe = folder / f"{name}-{precision}.toml"
+        self.recipe.write_text(RECIPE.format(
+            images=images, labels=labels, precision=precision, model=case["model"],
+            optimizer=case["optimizer"], batch=case["batch"], threads=case["threads"],
+            channels_last="false" if case["model"] == "mlp" else "true"), encoding="utf-8")
+        self.command, self.out = command, folder / "step.json"
+        self.name, self.batch, self.precision = name, case["batch"], precision
+
+    def measure(self, seconds):
+        subprocess.run([self.command, "bench", "step", self.recipe, "--rounds", "1", "--seconds",
+                        str(seconds), "--json", self.out], check=True, stdout=subprocess.DEVNULL)
+        found = json.loads(self.out.read_text())["rows"]
+        return {f"saturate {row['name']} {self.precision}": row["median"]
+                for row in found if row["unit"] == "images/s"}
+
+    def close(self):
+        pass
+
+
+class Python:
+    """A worker process that waits between its turns."""
+
+    def __init__(self, python, folder, name, case, variant, feed):
+        images, labels = write_noise(folder, case)
+        threads = case["threads"] or peer_report.cores()
+        self.worker = subprocess.Popen(
+            [python, HERE / "step_worker.py", case["model"], case["optimizer"], variant, feed,
+             images, labels, str(case["size"]), str(case["batch"]), str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.name, self.batch, self.label = name, case["batch"], f"python {variant} {feed}"
+        if self.worker.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the worker ended with {self.worker.wait()}")
+
+    def measure(self, seconds):
+        print(seconds, file=self.worker.stdin, flush=True)
+        images, passed = self.worker.stdout.readline().split()
+        return {self.label: int(images) / float(passed)}
+
+    def close(self):
+        self.worker.stdin.close()
+        self.worker.wait()
+
+
+def start(python, saturate, folder, name, feeds):
+    """All that takes turns in a case; a variant that does not work is left out, with a word."""
+    case = CASES[name]
+    entries = [Saturate(saturate, folder, name, case, precision)
+               for precision in case["precisions"]]
+    for variant, feed in itertools.product(case["variants"], feeds):
+        try:
+            entries.append(Python(python, folder, name, case, variant, feed))
+        except (RuntimeError, OSError) as error:
+            print(f"{name} {variant} {feed}: left out: {error}", file=sys.stderr)
+    return entries
+
+
+def run_case(entries, rounds, seconds):
+    """Rows of a case, the entries taking turns."""
+    values = {}
+    for _ in range(rounds):
+        for entry in entries:
+            for label, found in entry.measure(seconds).items():
+                values.setdefault(label, []).append(found)
+    name, batch = entries[0].name, entries[0].batch
+    rows = [peer_report.with_spread({"name": f"{name} {label}", "unit": "images/s", "case": name,
+                                     "peer": label}, found) for label, found in values.items()]
+    for row in rows:
+        row["steps_per_s"] = row["median"] / batch
+        print("{name:<44} {median:>10.1f} images/s  ({min:.1f} to {max:.1f})  "
+              "{steps_per_s:.2f} steps/s".format(**row), file=sys.stderr)
+    return rows
+
+
+def make_environment(folder):
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    python = folder / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    return python
+
+
+def commit():
+    found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
+                           capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--feeds", default="premade,loader")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--python", help="an interpreter with torch and torchvision")
+    parser.add_argument("--saturate", default=ROOT / "build/saturate")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as path:
+        folder = pathlib.Path(path)
+        python = arguments.python or make_environment(folder)
+        for name in arguments.cases.split(","):
+            with contextlib.ExitStack() as stack:
+                entries = start(python, arguments.saturate, folder, name,
+                                arguments.feeds.split(","))
+                for entry in entries:
+                    stack.callback(entry.close)
+                rows += run_case(entries, arguments.rounds, arguments.seconds)
+    peer_report.write("step_peers", rows, arguments.json, commit())
+
+
+if __name__ == "__main__":
+    main()
