@@ -7,6 +7,7 @@
 #include "app/command.h"
 #include "saturate/error.h"
 #include "saturate/loader.h"
+#include "saturate/recipe.h"
 #include "saturate/thread_pool.h"
 
 namespace saturate {
