@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "saturate/recipe.h"
 #include "saturate/schedule.h"
 #include "tests/paths.h"
 
