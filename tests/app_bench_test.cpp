@@ -61,6 +61,22 @@ TEST(Bench, AugmentWritesARowForEveryOperation) {
   }
 }
 
+TEST(Bench, MemoryGrowsWithTheRootOfTheDepthWhereCheckpointed) {
+#ifdef NDEBUG
+  const TempDir dir;
+  const CommandResult result =
+      run_saturate("bench memory --depths 16,64 --batch 2 --repeats 1 --json " + (dir / "b.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto rows = nlohmann::json::parse(read_text(dir / "b.json"))["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0]["name"], "depth=16 checkpointing=off");
+  EXPECT_EQ(rows[3]["segments"], 8);
+  EXPECT_GT(rows[2]["median"], 3.5 * double(rows[0]["median"]));
+  EXPECT_LT(rows[3]["median"], 2.5 * double(rows[1]["median"]));
+  EXPECT_GT(rows[3]["ms_per_step"], 0);
+#endif
+}
+
 TEST(Bench, LoaderNamesWhatIsWrong) {
   expect_error(run_saturate("bench loader nothing:here"), 2, {"nothing"});
   expect_error(run_saturate("bench loader folder:absent --set augment.sise=9"), 2,

@@ -94,6 +94,67 @@ TEST_F(StepSettings, EveryOptimizerLearns) {
   }
 }
 
+TEST_F(StepSettings, CheckpointingChangesMemoryAlone) {
+  const std::vector<std::string> plain = {"model.name=resnet9", "model.width=0.25",
+                                          "train.epochs=1"};
+  std::vector<std::string> segments = plain;
+  segments.push_back("train.checkpoint_segments=auto");
+  ASSERT_EQ(train("plain", plain).exit_code, 0);
+  const CommandResult result = train("segments", segments);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(losses(dir / "plain", "step"), losses(dir / "segments", "step"));
+  EXPECT_EQ(losses(dir / "plain", "eval"), losses(dir / "segments", "eval"));
+  EXPECT_NE(read_text(dir / "segments/recipe.toml").find("checkpoint_segments = 3\n"),
+            std::string::npos);
+  const auto peak = [&](const std::string& run) {
+    return read_metrics(dir / run).back()["tensor_peak_bytes"]["backward"].get<int64_t>();
+  };
+  EXPECT_LT(double(peak("segments")), 0.9 * double(peak("plain")));
+  EXPECT_NE(result.out.find("tensors, MiB"), std::string::npos) << result.out;
+}
+
+TEST_F(StepSettings, EveryRecordHasThePeaksOfWhatItCovers) {
+  ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
+  for (const auto& record : read_metrics(dir / "run")) {
+    if (record["kind"] == "eval") continue;
+    const auto& peaks = record["tensor_peak_bytes"];
+    for (const char* phase : {"forward", "backward", "optimizer"})
+      EXPECT_GT(peaks[phase].get<int64_t>(), 1 << 16) << record["kind"] << phase;
+    EXPECT_EQ(peaks.contains("reduce"), false);
+  }
+}
+
+// Late, the record of step 10 is the first to tell; read after each step, the step itself does.
+TEST_F(StepSettings, MetricsAreReadLateOrAtOnce) {
+  const std::vector<std::string> late = {"optimizer.lr=1e30", "watch.every=5"};
+  std::vector<std::string> at_once = late;
+  at_once.push_back("train.late_metrics=false");
+  expect_error(train("late", late), 4, {"not finite by step 5"});
+  expect_error(train("at_once", at_once), 4, {"not finite by step 2"});
+  ASSERT_EQ(train("a", {"train.epochs=1", "watch.every=3"}).exit_code, 0);
+  ASSERT_EQ(train("b", {"train.epochs=1", "watch.every=3", "train.late_metrics=false"}).exit_code,
+            0);
+  const auto expected = losses(dir / "a", "step"), found = losses(dir / "b", "step");
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
+}
+
+TEST_F(StepSettings, MomentumCyclesInARun) {
+  std::vector<std::string> settings = {"schedule.name=onecycle", "train.epochs=2"};
+  ASSERT_EQ(train("cycled", settings).exit_code, 0);
+  settings.push_back("schedule.cycle_momentum=false");
+  ASSERT_EQ(train("fixed", settings).exit_code, 0);
+  EXPECT_NE(losses(dir / "cycled", "step"), losses(dir / "fixed", "step"));
+}
+
+TEST_F(StepSettings, MemoryThatRunsOutIsOneError) {
+  expect_error(train("fixed", {"train.memory_gb=0.0005"}), 4,
+               {"out of memory", "train.memory_gb", "train.batch"});
+  expect_error(train("auto", {"train.batch=auto", "train.memory_gb=0.0005"}), 4,
+               {"not with a single image", "train.memory_gb"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "auto/metrics.jsonl"));
+}
+
 TEST_F(StepSettings, WhatDoesNotFitIsRefusedBeforeTraining) {
   expect_error(train("a", {"optimizer.freeze=[\"stem*\"]"}), 2, {"optimizer.freeze", "stem*"});
   expect_error(train("b", {"schedule.name=step", "schedule.every_epochs=0.01"}), 2,

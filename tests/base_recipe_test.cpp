@@ -99,6 +99,21 @@ TEST(Recipe, OverridesWinAndNeedNoQuotes) {
   EXPECT_FALSE(recipe.train.channels_last);
 }
 
+TEST(Recipe, SomeIntegersMayBeAuto) {
+  for (const auto& text : {"[train]\nbatch = \"auto\"\n[data]\nsource = \"synth:\"\n", kMinimal}) {
+    const Recipe recipe = parse_recipe(
+        text, "r.toml",
+        std::vector<std::string>{"train.batch=auto", "train.checkpoint_segments=\"auto\""});
+    EXPECT_EQ(recipe.train.batch, kAutomatic);
+    EXPECT_EQ(recipe.train.checkpoint_segments, kAutomatic);
+    const Recipe again = parse_recipe(to_toml(recipe), "saved.toml");
+    EXPECT_EQ(again.train.batch, kAutomatic);
+    EXPECT_EQ(again.train.checkpoint_segments, kAutomatic);
+  }
+  EXPECT_NE(error_of(kMinimal, {"train.batch=-1"}).find("out of range: -1"), std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"watch.every=auto"}).find("must be an integer"), std::string::npos);
+}
+
 TEST(Recipe, AnUnknownKeyNamesTheNearestOne) {
   EXPECT_EQ(error_of("[train]\nbatchs = 3\n"),
             "unknown key train.batchs (r.toml:2). Did you mean train.batch?");
@@ -159,6 +174,9 @@ TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
           "has 9 when only 9 epochs follow");
   refused({"schedule.name=onecycle", "schedule.warmup_epochs=1"}, "starts with a rise");
   refused({"schedule.name=onecycle", "schedule.rise=1"}, "nothing after the rise");
+  refused({"schedule.name=onecycle", "optimizer.momentum=0", "optimizer.nesterov=false"},
+          "needs a momentum to cycle");
+  refused({"schedule.name=onecycle", "schedule.momentum_low=0.96"}, "above schedule.momentum_high");
   refused({"schedule.name=plateau"}, "no evaluations");
   refused({"schedule.name=plateau", "data.eval_source=synth:", "train.eval_every=0"},
           "train.eval_every is 0");
@@ -185,6 +203,13 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
   EXPECT_NE(error_of(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"train.accumulate=129"}).find("above train.batch"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("finds out"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.effective_batch=64"}).find("without train.batch=auto"),
+            std::string::npos);
+  EXPECT_EQ(error_of(kMinimal, {"train.effective_batch=64", "train.batch=auto"}), "no error");
+  EXPECT_NE(error_of(kMinimal, {"precision.mode=tf32", "precision.tf32=false"}).find("tf32"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);

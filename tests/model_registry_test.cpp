@@ -56,6 +56,34 @@ TEST_P(EveryModel, ChannelsLastChangesTheLayoutOnly) {
   EXPECT_FALSE(zeroed.any().item<bool>());
 }
 
+// Gradients and BatchNorm's statistics of one step, with the model's stages in `segments`.
+std::vector<at::Tensor> traces_of(const std::string& name, int64_t segments) {
+  at::manual_seed(1);
+  const auto model = make(name, 0.25);
+  model->to(at::kCPU, true);
+  model->set_training(true);
+  const at::Tensor images = at::randn({3, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor logits = segments == 0
+                                ? model->forward(images)
+                                : checkpoint_sequential(model->stages(), segments, images);
+  at::cross_entropy_loss(logits, at::arange(3)).backward();
+  std::vector<at::Tensor> traces = {logits.detach()};
+  for (const auto& named : model->parameters()) traces.push_back(named.tensor.grad());
+  for (const auto& named : model->buffers()) traces.push_back(named.tensor);
+  return traces;
+}
+
+TEST_P(EveryModel, LearnsTheSameCheckpointed) {
+  const auto plain = traces_of(GetParam(), 0);
+  const size_t stages = make(GetParam(), 0.25)->stages().size();
+  EXPECT_GE(stages, 2u);
+  for (const int64_t segments : {automatic_segments(stages), int64_t(stages)}) {
+    const auto found = traces_of(GetParam(), segments);
+    ASSERT_EQ(found.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(found[i], plain[i])) << i;
+  }
+}
+
 TEST_P(EveryModel, EvaluationChangesNoBuffer) {
   const at::NoGradGuard no_grad;
   const auto model = make(GetParam(), 0.25);

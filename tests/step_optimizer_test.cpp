@@ -175,6 +175,44 @@ INSTANTIATE_TEST_SUITE_P(Optimizer, FoundInf,
                          ::testing::Values("sgd", "adam", "adamw", "lars", "lamb", "muon"),
                          [](const auto& tested) { return tested.param; });
 
+class Plain : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Plain, AgreesWithTheFusedKernel) {
+  auto options = with_name(GetParam());
+  for (const bool nesterov : {true, false}) {
+    options.nesterov = nesterov;
+    const auto fused = make_parameters(at::kDouble), plain = make_parameters(at::kDouble);
+    options.fused = true;
+    const auto fused_optimizer = optimizer_for(options, fused);
+    options.fused = false;
+    const auto plain_optimizer = optimizer_for(options, plain);
+    run_steps(*fused_optimizer, fused, 0, 50);
+    run_steps(*plain_optimizer, plain, 0, 50);
+    const auto expected = everything(*fused_optimizer, fused);
+    for (const auto& [name, tensor] : everything(*plain_optimizer, plain)) {
+      const double difference = (tensor - expected.at(name)).abs().max().item<double>();
+      EXPECT_LT(difference, 1e-12) << name;
+    }
+  }
+}
+
+TEST_P(Plain, LeavesAnOverflowingStepOut) {
+  auto options = with_name(GetParam());
+  options.fused = false;
+  const auto parameters = make_parameters();
+  const auto optimizer = optimizer_for(options, parameters);
+  give_gradients(*optimizer, parameters, 20);
+  optimizer->step(0.01);
+  std::map<std::string, at::Tensor> before;
+  for (const auto& [name, tensor] : everything(*optimizer, parameters))
+    before[name] = tensor.clone();
+  optimizer->step(0.01, at::full({}, 1.0, at::kFloat));
+  expect_equal(everything(*optimizer, parameters), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, Plain, ::testing::Values("sgd", "adam", "adamw", "muon"),
+                         [](const auto& tested) { return tested.param; });
+
 class Resume : public ::testing::TestWithParam<OptimizerOptions> {};
 
 // At step 5 "late" has no state of its own yet.

@@ -1,4 +1,5 @@
 // Schedules against torch.optim.lr_scheduler (tests/oracles/schedule_goldens.py).
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
@@ -7,12 +8,17 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "saturate/optimizer.h"
 #include "saturate/recipe.h"
+#include "saturate/safetensors.h"
 #include "saturate/schedule.h"
+#include "tests/formula.h"
 #include "tests/paths.h"
 
 namespace saturate {
 namespace {
+
+using testing::symmetric;
 
 constexpr int64_t kTotal = 1000, kEpoch = 50;
 
@@ -95,6 +101,58 @@ TEST(Schedule, PerEpochHoldsTheRateForAnEpoch) {
   EXPECT_DOUBLE_EQ(schedule.factor(3), 1);
   for (int64_t step : {4, 5, 6, 7}) EXPECT_DOUBLE_EQ(schedule.factor(step), 1 - 2.0 / 38) << step;
   EXPECT_DOUBLE_EQ(schedule.factor(8), 1 - 6.0 / 38);
+}
+
+// 100 steps of OneCycleLR in double precision (tests/oracles/onecycle_goldens.py).
+TEST(OneCycle, CyclesMomentumAsTorchDoes) {
+  const auto rows = golden("onecycle.json");
+  ASSERT_EQ(rows.size(), 3u);
+  for (const auto& row : rows) {
+    const std::string name = row["optimizer"];
+    SCOPED_TRACE(name);
+    Recipe recipe;
+    recipe.optimizer.name = name;
+    recipe.optimizer.weight_decay = 1e-2;
+    recipe.optimizer.beta2 = 0.95;
+    recipe.schedule = named("onecycle");
+    const auto& cycle = row["cycle"];
+    recipe.schedule.rise = cycle.value("pct_start", 0.3);
+    recipe.schedule.initial_lr = 1 / cycle.value("div_factor", 25.0);
+    recipe.schedule.final_lr = recipe.schedule.initial_lr / 1e4;
+    recipe.schedule.momentum_low = cycle.value("base_momentum", 0.85);
+    recipe.schedule.momentum_high = cycle.value("max_momentum", 0.95);
+    const Schedule schedule(recipe.schedule, 100, 10);
+
+    std::vector<NamedTensor> parameters;
+    for (const auto& [key, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
+             {"conv", {8, 3, 3, 3}}, {"fc", {5, 37}}, {"bn", {19}}})
+      parameters.push_back({key, symmetric(key, shape, 1).to(at::kDouble).requires_grad_()});
+    const auto optimizer =
+        make_optimizer(recipe.optimizer, make_parameter_groups(recipe.optimizer, parameters));
+    for (int64_t step = 0; step < 100; ++step) {
+      const double momentum = schedule.momentum(step).value();
+      ASSERT_NEAR(momentum, row["momenta"][size_t(step)].get<double>(), 1e-12) << step;
+      for (const auto& [key, tensor] : parameters)
+        tensor.mutable_grad() =
+            symmetric(key + ".grad." + std::to_string(step), tensor.sizes(), 0.5).to(at::kDouble);
+      optimizer->set_momentum(momentum);
+      optimizer->step(0.05 * schedule.factor(step));
+    }
+    const std::string path =
+        testing::source_path("tests/goldens/step/onecycle." + name + ".safetensors");
+    for (const auto& [key, expected] : read_safetensors(Env::posix(), path).tensors)
+      for (const auto& [own, tensor] : parameters)
+        if (own == key)
+          EXPECT_LT((tensor.detach() - expected).abs().max().item<double>(), 1e-11) << key;
+  }
+}
+
+TEST(OneCycle, LeavesMomentumAloneWhereAsked) {
+  ScheduleOptions options = named("onecycle");
+  EXPECT_TRUE(Schedule(options, 100, 10).momentum(3).has_value());
+  options.cycle_momentum = false;
+  EXPECT_FALSE(Schedule(options, 100, 10).momentum(3).has_value());
+  EXPECT_FALSE(Schedule(named("cosine"), 100, 10).momentum(3).has_value());
 }
 
 double metric_of(const nlohmann::json& value) {

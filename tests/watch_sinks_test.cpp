@@ -59,13 +59,17 @@ TEST(Metrics, UnknownIsNullAndKeysAreTheContract) {
   record.step = 7;
   record.loss = 1.5;
   record.phases.emplace().seconds[size_t(Phase::kWait)] = 0.25;
+  EXPECT_TRUE(nlohmann::json::parse(to_json_line(record))["tensor_peak_bytes"].is_null());
+  record.tensor_peak_bytes.emplace().bytes[size_t(Phase::kForward)] = 1000;
   const auto json = nlohmann::json::parse(to_json_line(record));
-  for (const char* key : {"kind", "step", "epoch", "samples", "time_s", "loss", "accuracy",
-                          "accuracy5", "lr", "images_per_s", "phases", "memory_peak_bytes"})
+  for (const char* key :
+       {"kind", "step", "epoch", "samples", "time_s", "loss", "accuracy", "accuracy5", "lr",
+        "images_per_s", "phases", "memory_peak_bytes", "tensor_peak_bytes"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["loss"], 1.5);
   EXPECT_TRUE(json["accuracy"].is_null());
   EXPECT_EQ(json["phases"]["wait"], 0.25);
+  EXPECT_EQ(json["tensor_peak_bytes"], nlohmann::json({{"forward", 1000}}));
 }
 
 TEST(MetricsFile, AResumedRunDropsTheStepsItRepeatsAndALineCutShort) {

@@ -12,6 +12,8 @@
 
 namespace saturate {
 
+class TensorMemory;
+
 enum class Phase : int {
   kWait,     // starved of input
   kCopy,     // host to device
@@ -37,11 +39,20 @@ struct PhaseTimes {
   PhaseTimes operator-(const PhaseTimes& earlier) const;
 };
 
+// Bytes by phase.
+struct PhaseBytes {
+  std::array<int64_t, kPhaseCount> bytes{};
+  int64_t operator[](Phase phase) const { return bytes[size_t(phase)]; }
+  int64_t largest() const;
+  // Makes each the larger of both.
+  void merge(const PhaseBytes& other);
+};
+
 // Belongs to the thread that runs the steps. Costs two clock reads a phase (some 50 ns).
 class Ledger {
  public:
-  // `env` must outlive the ledger.
-  explicit Ledger(Env& env);
+  // `env` and `memory` must outlive the ledger.
+  explicit Ledger(Env& env, TensorMemory* memory = nullptr);
 
   // Charges `phase` until the scope ends, then what was charged before it: scopes nest, and an
   // inner one's time is not the outer one's.
@@ -60,10 +71,16 @@ class Ledger {
   // Everything charged since construction, up to now.
   PhaseTimes times();
 
+  // The most bytes of tensors alive at once in each phase since the last call, 0 for a phase that
+  // was not charged. All 0 without a TensorMemory.
+  PhaseBytes take_memory_peaks();
+
  private:
   Phase enter(Phase phase);
 
   Env& env_;
+  TensorMemory* memory_;
+  PhaseBytes peaks_;
   Phase current_ = Phase::kOther;
   int64_t since_ns_;
   std::array<int64_t, kPhaseCount> spent_ns_{};

@@ -22,8 +22,11 @@ struct MetricsRecord {
   std::optional<double> loss, accuracy, accuracy5, lr, images_per_s;
   // "eval" with train.ema: of the weights themselves, while loss and accuracy are the average's.
   std::optional<double> plain_loss, plain_accuracy;
-  std::optional<PhaseTimes> phases;  // seconds over the same
-  std::optional<int64_t> memory_peak_bytes;
+  std::optional<PhaseTimes> phases;          // seconds over the same
+  std::optional<int64_t> memory_peak_bytes;  // of the process, on the host, so far
+  // The most bytes of tensors on the device at once, over the same; phases that had none are left
+  // out.
+  std::optional<PhaseBytes> tensor_peak_bytes;
 };
 
 std::string to_json_line(const MetricsRecord& record);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "saturate/gradient_checkpoint.h"
 #include "saturate/registry.h"
 #include "saturate/step_options.h"
 
@@ -26,6 +27,9 @@ class Model {
   virtual ~Model() = default;
   // images [N, 3, H, W] float, any memory format, to logits [N, classes].
   virtual at::Tensor forward(const at::Tensor& images) = 0;
+  // What forward() does, as a chain of stages to be checkpointed; empty where it is no chain. They
+  // are valid as long as the model.
+  virtual std::vector<Stage> stages() { return {}; }
   // A model that takes statistics of its data before training from scratch says how many images it
   // wants to see, and is given about as many, as forward() gets them.
   virtual int64_t wanted_images() const { return 0; }

@@ -1,5 +1,6 @@
 // Optimizers: SGD, Adam and AdamW are LibTorch's fused operators (one call updates all parameters
-// of a group), the others are made of at::_foreach_* operators.
+// of a group; with optimizer.fused=false one operator after another), the others are made of
+// at::_foreach_* operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,8 +42,10 @@ class Optimizer {
   virtual void step(double lr, const at::Tensor& found_inf = {}) = 0;
   // The gradients that step() would use; writing them changes them.
   virtual std::vector<at::Tensor> gradients() const = 0;
-  // Drops the gradients (sets them to none).
+  // Drops the gradients (sets them to none), or zeroes them where optimizer.set_to_none is false.
   virtual void zero_grad() = 0;
+  // From the next step on, in place of optimizer.momentum and optimizer.beta1, whichever it has.
+  virtual void set_momentum(double momentum) = 0;
   // Everything needed to continue, named "PARAMETER.momentum" and the like; shares storage.
   virtual std::vector<NamedTensor> state() = 0;
   // Takes what state() gave. Fails with kRun on a tensor that is missing, unknown or of another

@@ -26,12 +26,18 @@ inline bool is_training_metric(Monitor monitor) {
 }
 enum class MonitorMode { kAuto, kMin, kMax };
 
+// Stands in an integer member for the recipe's "auto".
+inline constexpr int kAutomatic = -1;
+
 struct TrainOptions {
   double epochs = 10;
-  int batch = 128;
-  int accumulate = 1;    // parts of a batch
-  double clip_norm = 0;  // 0: no clipping
-  int eval_batch = 0;    // 0: as train.batch
+  int batch = 128;              // kAutomatic: as many images as fit, see batch_search.h
+  int effective_batch = 0;      // with kAutomatic; 0: as many as fit at once
+  int accumulate = 1;           // parts of a batch
+  int checkpoint_segments = 0;  // 0: none; kAutomatic
+  double memory_gb = 0;         // GiB for tensors; 0: all that the device has
+  double clip_norm = 0;         // 0: no clipping
+  int eval_batch = 0;           // 0: as train.batch, or one part of it where that was kAutomatic
   double label_smoothing = 0;
   int eval_every = 1;        // epochs; 0: not by epochs
   int eval_every_steps = 0;  // 0: not by steps
@@ -48,6 +54,11 @@ struct TrainOptions {
   std::string device = "auto";
   int threads = 0;  // intra-op threads; 0: one per available core
   bool channels_last = true;
+  bool cudnn_benchmark = true;
+  bool create_on_device = true;
+  bool inference_mode = true;
+  bool late_metrics = true;
+  bool detect_anomaly = false;
 };
 
 struct CheckpointOptions {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,9 @@ class Schedule {
   // is "epoch", with the epoch; the ramp always by the step.
   double factor(int64_t step) const;
 
+  // The momentum of step `step`, where "onecycle" cycles it; changes when the factor does.
+  std::optional<double> momentum(int64_t step) const;
+
   // Tells "plateau" of an evaluation; the other schedules do not listen.
   void observe(double loss, double accuracy);
   // What observe() has left behind, as a tensor; nothing for all but "plateau".
@@ -63,6 +67,7 @@ class Schedule {
   void load_state(const std::vector<NamedTensor>& tensors);
 
  private:
+  CurvePoint after_warmup(int64_t step) const;
   bool listens() const { return options_.name == "plateau"; }
 
   ScheduleOptions options_;

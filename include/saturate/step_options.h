@@ -28,6 +28,8 @@ struct OptimizerOptions {
   double layer_decay = 1;               // factor on lr from one layer to the one before
   std::vector<std::string> lr_factors;  // "PATTERN=FACTOR"
   std::vector<std::string> freeze;      // patterns
+  bool fused = true;
+  bool set_to_none = true;
 };
 
 struct ScheduleOptions {
@@ -41,6 +43,8 @@ struct ScheduleOptions {
   int restart_mult = 1;
   double power = 1;
   double rise = 0.3, initial_lr = 0.04;  // onecycle: share of the steps, share of optimizer.lr
+  bool cycle_momentum = true;
+  double momentum_low = 0.85, momentum_high = 0.95;  // onecycle
   PlateauMetric metric = PlateauMetric::kLoss;
   int patience = 10, cooldown = 0;  // plateau: evaluations
   double threshold = 1e-4;          // plateau: relative
@@ -48,6 +52,7 @@ struct ScheduleOptions {
 
 struct PrecisionOptions {
   PrecisionMode mode = PrecisionMode::kFp32;
+  bool tf32 = true;              // but in fp32
   double initial_scale = 65536;  // fp16: factor on the loss
   int growth_interval = 2000;    // fp16: steps
 };

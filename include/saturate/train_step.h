@@ -12,6 +12,9 @@
 //     optimizer.step(lr, found_inf)       one update per parameter group, none where found_inf
 //     scaler.update()                     fp16 only
 //     optimizer.zero_grad()               gradients set to none
+//
+// Where the model is checkpointed (train.checkpoint_segments), backward runs forward's segments
+// again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,14 +69,20 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
 struct StepOptions {
   PrecisionOptions precision = {};  // its mode resolved
   double label_smoothing = 0;
-  int part = 0;          // images computed together, at most; 0: the whole batch
-  double clip_norm = 0;  // largest norm of all gradients together; 0: any
+  int part = 0;                 // images computed together, at most; 0: the whole batch
+  double clip_norm = 0;         // largest norm of all gradients together; 0: any
+  int checkpoint_segments = 0;  // of the model's stages; 0: none
+  // Switches of the whole process.
+  bool cudnn_benchmark = true;
+  bool create_on_device = true;
+  bool detect_anomaly = false;
 };
 
 // Not for concurrent use. What the constructor takes must outlive it.
 class TrainStep {
  public:
-  // REQUIRES: the model is on its device. Sets the process's TF32 switch.
+  // REQUIRES: the model is on its device. Sets the process's switches: TF32, and those of
+  // `options`. Fails with kUsage where more segments are asked for than the model has stages.
   TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger);
 
   // One update from one batch, added to `metrics`.
@@ -89,6 +98,7 @@ class TrainStep {
     at::Tensor logits, loss;  // [N, classes]; the mean over the part
   };
   Output forward(const DeviceBatch& part);
+  at::Tensor logits_of(const at::Tensor& images);
   void backward(const at::Tensor& loss, double share);
   void count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics);
   void update(double lr);
@@ -96,6 +106,7 @@ class TrainStep {
   Model& model_;
   Optimizer& optimizer_;
   StepOptions options_;
+  std::vector<Stage> stages_;  // empty where nothing is checkpointed
   Ledger& ledger_;
   std::optional<GradScaler> scaler_;  // fp16
 };
@@ -108,6 +119,8 @@ struct EvaluationOptions {
   bool flip = false;  // logits are the mean over each image and its mirror image
   int shift = 0;      // pixels; half of the logits' weight goes to the image moved both ways
   EvaluationObserver observer = nullptr;
+  bool tf32 = true;            // but in fp32
+  bool inference_mode = true;  // torch's, instead of doing without gradients only
 };
 
 // Runs the model over everything `feeder` gives, in evaluation mode and without gradients; leaves

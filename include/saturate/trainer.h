@@ -1,6 +1,6 @@
 // Trainer: a whole run from a recipe. Start reading here.
 //
-//   lock the folder -> open data -> build model and optimizer -> (resume)
+//   lock the folder -> open data -> (find the batch) -> build model and optimizer -> (resume)
 //   for each epoch:
 //     for each batch: the step (train_step.h), the weights' average; a "step" record where due
 //     an "epoch" record
@@ -46,17 +46,18 @@ enum class RunEnd {
 
 struct TrainResult {
   RunEnd end = RunEnd::kDone;
-  int64_t steps = 0;       // in the whole run
-  int64_t samples = 0;     // trained on by this process
-  int64_t steps_here = 0;  // made by this process
-  double wall_s = 0;       // of this process's part of the run, set-up included
-  PhaseTimes phases;       // of the same; sums to wall_s
-  double cores_used = 0;   // mean over the same: CPU seconds per second
-  int64_t memory_peak_bytes = 0;
-  std::optional<Metrics> train;  // over the last epoch
-  std::optional<Metrics> eval;   // the last evaluation, of the weights that the run ends with
-  EarlyStopping::State best;     // of train.monitor
-  std::string checkpoint;        // the last one written
+  int64_t steps = 0;              // in the whole run
+  int64_t samples = 0;            // trained on by this process
+  int64_t steps_here = 0;         // made by this process
+  double wall_s = 0;              // of this process's part of the run, set-up included
+  PhaseTimes phases;              // of the same; sums to wall_s
+  double cores_used = 0;          // mean over the same: CPU seconds per second
+  int64_t memory_peak_bytes = 0;  // of the process, on the host
+  PhaseBytes tensor_peaks;        // of tensors on the device
+  std::optional<Metrics> train;   // over the last epoch
+  std::optional<Metrics> eval;    // the last evaluation, of the weights that the run ends with
+  EarlyStopping::State best;      // of train.monitor
+  std::string checkpoint;         // the last one written
   size_t skipped_count = 0;
   std::vector<SkippedSample> skipped;
 };

@@ -67,7 +67,8 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
       for (const auto& [type, type_name] :
            {std::pair{PixelType::kUint8, "uint8"}, {PixelType::kFloat32, "fp32"}}) {
         LoaderOptions options;
-        options.batch = size_t(recipe.train.batch);
+        options.batch =
+            size_t(recipe.train.batch == kAutomatic ? TrainOptions().batch : recipe.train.batch);
         options.threads = count;
         options.prefetch = recipe.data.prefetch;
         options.on_error = recipe.data.on_error;
@@ -149,6 +150,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_bench_storage(*bench, exit_code);
   add_bench_augment(*bench, exit_code);
   add_bench_step(*bench, exit_code);
+  add_bench_memory(*bench, exit_code);
 }
 
 }  // namespace saturate

@@ -99,6 +99,27 @@ OptionRow integer(std::string key, Access access, Range range, std::string unit,
   return {key, "integer", std::move(unit), range.text(), std::move(doc), false, set, get};
 }
 
+// An integer, or "auto", which is stored as kAutomatic.
+template <class Access>
+OptionRow integer_or_auto(std::string key, Access access, Range range, std::string unit,
+                          std::string doc) {
+  OptionRow row = integer(key, access, range, std::move(unit), std::move(doc));
+  row.type = "integer|auto";
+  row.set = [=, set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const std::string* text = std::get_if<std::string>(&value);
+    if (text && *text != "auto")
+      fail_option(key, "must be an integer or \"auto\"", "Give auto, or " + range.text(), where);
+    if (text)
+      mutable_member(access, recipe) = kAutomatic;
+    else
+      set(recipe, value, where);
+  };
+  row.get = [=, get = row.get](const Recipe& recipe) {
+    return access(recipe) == kAutomatic ? OptionValue(std::string("auto")) : get(recipe);
+  };
+  return row;
+}
+
 template <class Access>
 OptionRow number(std::string key, Access access, Range range, std::string unit, std::string doc) {
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {

@@ -89,7 +89,8 @@ void apply_override(Recipe& recipe, const std::string& text) {
     row.set(recipe, value, where);
     return;
   }
-  const toml::table table = parse_toml("value = " + value, where);
+  const bool bare_auto = value == "auto";  // needs no quotes where a number may be "auto" either
+  const toml::table table = parse_toml("value = " + (bare_auto ? "\"auto\"" : value), where);
   row.set(recipe, to_value(*table.get("value"), key, where), where);
 }
 

@@ -14,6 +14,23 @@ const std::vector<OptionRow>& option_table() {
   return table;
 }
 
+namespace {
+
+void validate_memory(const TrainOptions& train, const std::string& where) {
+  const bool automatic = train.batch == kAutomatic;
+  if (automatic && train.accumulate > 1)
+    fail_option("train.accumulate", "is what train.batch=auto finds out",
+                "Set train.effective_batch instead, or train.batch to a number", where);
+  if (!automatic && train.effective_batch > 0)
+    fail_option("train.effective_batch", "has no effect without train.batch=auto",
+                "Put it in train.batch, which train.accumulate divides", where);
+  if (!automatic && train.accumulate > train.batch)
+    fail_option("train.accumulate", "is above train.batch", "Give each part an image at least",
+                where);
+}
+
+}  // namespace
+
 void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.data.source.empty())
     fail_option("data.source", "is missing", "Say where the training images are, as folder:PATH",
@@ -34,10 +51,11 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
                 "Make it less than train.epochs", where);
-  if (recipe.train.accumulate > recipe.train.batch)
-    fail_option("train.accumulate", "is above train.batch", "Give each part an image at least",
-                where);
   validate_data(recipe.data, where);
+  validate_memory(recipe.train, where);
+  if (recipe.precision.mode == PrecisionMode::kTf32 && !recipe.precision.tf32)
+    fail_option("precision.tf32", "is false, and precision.mode is tf32",
+                "Set precision.mode to fp32, or leave precision.tf32 out", where);
   validate_augment(recipe.augment, where);
   validate_schedule(recipe, where);
 }

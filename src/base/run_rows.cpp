@@ -18,14 +18,28 @@ std::vector<OptionRow> train_rows() {
           "losses for any number of loader threads."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
-      integer(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images", "Images in one step."),
+      integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",
+                      "Images in one step. auto tries, before the run, how many fit in memory at "
+                      "once, and takes so many, or train.effective_batch in parts of so many."),
+      integer(SATURATE_OPTION(train.effective_batch), {0, 1 << 20}, "images",
+              "With train.batch=auto: images in one step, however many parts it takes; 0: as many "
+              "as fit at once."),
       integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "parts",
               "Parts that a batch is computed in, one after the other, before the one optimizer "
               "step: less memory for the same gradient. BatchNorm sees the parts."),
+      integer_or_auto(
+          SATURATE_OPTION(train.checkpoint_segments), {0, 1 << 20}, "segments",
+          "Gradient checkpointing: of so many segments of the model only the inputs are "
+          "kept for backward, which computes the rest again, but the last one's. auto: "
+          "the root of the model's number of stages; 0: everything is kept."),
+      number(SATURATE_OPTION(train.memory_gb), {0, 1 << 20}, "GiB",
+             "Memory for tensors on train.device, more than which is an error; 0: all there is."),
       number(SATURATE_OPTION(train.clip_norm), {0, kInf}, "",
              "Largest norm of all gradients together; longer ones are scaled down. 0: any."),
-      integer(SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
-              "Images in one evaluation batch; 0 takes train.batch."),
+      integer(
+          SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
+          "Images in one evaluation batch; 0 takes train.batch, or what fits at once where that is "
+          "auto."),
       number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
              "Share of the target spread evenly over all classes."),
       flag(
@@ -80,6 +94,21 @@ std::vector<OptionRow> train_rows() {
           "in the last bits between numbers of threads."),
       flag(SATURATE_OPTION(train.channels_last),
            "Keeps images and weights in NHWC memory order, which convolutions run fastest in."),
+      flag(SATURATE_OPTION(train.cudnn_benchmark),
+           "On a GPU cuDNN times its algorithms for each new shape, and keeps the fastest."),
+      flag(
+          SATURATE_OPTION(train.create_on_device),
+          "Makes the tensors that a step needs where they are used; false: on the host, and copies "
+          "them."),
+      flag(SATURATE_OPTION(train.inference_mode),
+           "Evaluates in torch's inference mode, which keeps no record of tensors at all; false: "
+           "without gradients only."),
+      flag(SATURATE_OPTION(train.late_metrics),
+           "Reads loss and accuracy from the device only where a record is due; false: after each "
+           "step, which waits for the device, and finds a loss that is not finite at once."),
+      flag(SATURATE_OPTION(train.detect_anomaly),
+           "torch's anomaly detection: an error names the operator whose gradient is not a number. "
+           "Slow."),
   };
 }
 

@@ -18,6 +18,17 @@ void require_milestones(const ScheduleOptions& schedule, double epochs, const st
         "Leave it out, or raise train.epochs", where);
 }
 
+// Without a momentum there is no state for one.
+void require_cycle(const Recipe& recipe, const std::string& where) {
+  const std::string& optimizer = recipe.optimizer.name;
+  const bool by_momentum = optimizer == "sgd" || optimizer == "lars" || optimizer == "muon";
+  if (by_momentum && recipe.optimizer.momentum == 0)
+    fail_option("schedule.cycle_momentum", "needs a momentum to cycle",
+                "Set it to false, or optimizer.momentum above 0", where);
+  if (recipe.schedule.momentum_low > recipe.schedule.momentum_high)
+    fail_option("schedule.momentum_low", "is above schedule.momentum_high", "Swap them", where);
+}
+
 }  // namespace
 
 void validate_schedule(const Recipe& recipe, const std::string& where) {
@@ -39,6 +50,7 @@ void validate_schedule(const Recipe& recipe, const std::string& where) {
                 "Set it to 0: schedule.rise is onecycle's own warm-up", where);
   if (name == "onecycle" && schedule.rise == 1)
     fail_option("schedule.rise", "leaves nothing after the rise", "Make it less than 1", where);
+  if (name == "onecycle" && schedule.cycle_momentum) require_cycle(recipe, where);
   if (name == "plateau" && recipe.data.eval_source.empty())
     fail_option("schedule.name", "\"plateau\" has no evaluations to go by",
                 "Give data.eval_source, or another schedule", where);

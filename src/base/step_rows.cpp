@@ -49,6 +49,11 @@ std::vector<OptionRow> optimizer_rows() {
       text_list(SATURATE_OPTION(optimizer.freeze),
                 "Patterns of the names of parameters that stay as they are. BatchNorm's statistics "
                 "are no parameters."),
+      flag(SATURATE_OPTION(optimizer.fused),
+           "sgd, adam, adamw, and muon's part of it: one kernel updates all parameters; false: "
+           "one operator after another, parameter by parameter."),
+      flag(SATURATE_OPTION(optimizer.set_to_none),
+           "Drops gradients after a step; false: zeroes them in place, which keeps their memory."),
   };
 }
 
@@ -79,6 +84,13 @@ std::vector<OptionRow> schedule_rows() {
              "onecycle: how long the rate rises."),
       number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
              "onecycle: where it starts."),
+      flag(SATURATE_OPTION(schedule.cycle_momentum),
+           "onecycle: momentum (for the Adams beta1) falls while the rate rises, and rises while "
+           "it falls, in place of optimizer.momentum or optimizer.beta1."),
+      number(SATURATE_OPTION(schedule.momentum_low), {0, 1}, "",
+             "onecycle: momentum at the top of the rate."),
+      number(SATURATE_OPTION(schedule.momentum_high), {0, 1}, "",
+             "onecycle: momentum at both ends."),
       choice(SATURATE_OPTION(schedule.metric),
              std::vector<std::pair<std::string, PlateauMetric>>{
                  {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
@@ -107,6 +119,9 @@ std::vector<OptionRow> precision_rows() {
           "is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with a scaled "
           "loss; with -o2 the model's matrices and filters are stored so too, and the optimizer "
           "keeps fp32 copies; auto takes bf16 where the hardware has it, fp32 elsewhere."),
+      flag(SATURATE_OPTION(precision.tf32),
+           "In all modes but fp32, which is exact: what is left of products of fp32 numbers may "
+           "round its factors to TF32 on a GPU."),
       number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
              "fp16: what the loss is multiplied by at first. It halves at a step whose gradients "
              "overflow, which is left out."),

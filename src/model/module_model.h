@@ -27,13 +27,18 @@ class ModuleModelBase : public Model {
 };
 
 // `Module` has at::Tensor forward(const at::Tensor&), and may have
-// static constexpr int64_t kWantedImages and void prepare(const at::Tensor&).
+// static constexpr int64_t kWantedImages and void prepare(const at::Tensor&), and
+// std::vector<Stage> stages().
 template <class Module>
 class ModuleModel : public ModuleModelBase {
  public:
   explicit ModuleModel(std::shared_ptr<Module> module)
       : ModuleModelBase(*module), module_(std::move(module)) {}
   at::Tensor forward(const at::Tensor& images) override { return module_->forward(images); }
+  std::vector<Stage> stages() override {
+    if constexpr (requires(Module & module) { module.stages(); }) return module_->stages();
+    return {};
+  }
   int64_t wanted_images() const override {
     if constexpr (requires { Module::kWantedImages; }) return Module::kWantedImages;
     return 0;

@@ -12,6 +12,7 @@
 
 #include "model/factories.h"
 #include "model/module_model.h"
+#include "model/stages.h"
 
 namespace saturate {
 namespace {
@@ -73,31 +74,35 @@ class BlockImpl : public nn::Module {
 };
 TORCH_MODULE(Block);
 
-class ResNet : public nn::Module {
+class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
  public:
   ResNet(BlockKind kind, const std::array<int, 4>& depths, double width, int64_t classes) {
     int64_t channels = scaled(64, width);
     conv1_ = register_module(
         "conv1", nn::Conv2d(nn::Conv2dOptions(3, channels, 7).stride(2).padding(3).bias(false)));
     bn1_ = register_module("bn1", nn::BatchNorm2d(channels));
+    add_stage(
+        [this](const at::Tensor& images) {
+          const at::Tensor x = bn1_(conv1_(images)).relu_();
+          return at::max_pool2d(x, 3, /*stride=*/2, /*padding=*/1);
+        },
+        bn1_);
     for (size_t stage = 0; stage < depths.size(); ++stage) {
       const int64_t planes = scaled(int64_t(64) << stage, width);
       nn::Sequential layer;
       for (int i = 0; i < depths[stage]; ++i) {
-        layer->push_back(Block(kind, channels, planes, stage > 0 && i == 0 ? 2 : 1));
+        Block block(kind, channels, planes, stage > 0 && i == 0 ? 2 : 1);
+        layer->push_back(block);
+        add_stage([block](const at::Tensor& x) mutable { return block(x); }, block);
         channels = planes * expansion(kind);
       }
-      layers_.push_back(register_module("layer" + std::to_string(stage + 1), layer));
+      register_module("layer" + std::to_string(stage + 1), layer);
     }
     fc_ = register_module("fc", nn::Linear(channels, classes));
+    add_stage([this](const at::Tensor& x) {
+      return fc_(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+    });
     initialise();
-  }
-
-  at::Tensor forward(const at::Tensor& images) {  // [N, 3, H, W] to [N, classes]
-    at::Tensor x = bn1_(conv1_(images)).relu_();
-    x = at::max_pool2d(x, 3, /*stride=*/2, /*padding=*/1);
-    for (auto& layer : layers_) x = layer->forward(x);
-    return fc_(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
   }
 
  private:
@@ -112,7 +117,6 @@ class ResNet : public nn::Module {
 
   nn::Conv2d conv1_{nullptr};
   nn::BatchNorm2d bn1_{nullptr};
-  std::vector<nn::Sequential> layers_;
   nn::Linear fc_{nullptr};
 };
 

@@ -12,6 +12,7 @@
 #include "model/conv_norm.h"
 #include "model/factories.h"
 #include "model/module_model.h"
+#include "model/stages.h"
 #include "model/whitening.h"
 
 namespace saturate {
@@ -22,7 +23,7 @@ constexpr int64_t kStemKernel = 2;
 constexpr int64_t kStemComponents = 3 * kStemKernel * kStemKernel;
 constexpr int64_t kStemChannels = 2 * kStemComponents;
 
-class ResNet9 : public torch::nn::Module {
+class ResNet9 : public Chain {  // [N, 3, H, W] to [N, classes]
  public:
   ResNet9(double width, int64_t classes)
       : ResNet9(scaled(64, width), scaled(256, width), scaled(256, width), classes) {}
@@ -42,6 +43,7 @@ class ResNet9 : public torch::nn::Module {
             "fc", torch::nn::Linear(torch::nn::LinearOptions(width3, classes).bias(false)))) {
     for (auto unit : {conv1_, residual1_, conv2_, residual2_, conv3_, residual3a_, residual3b_})
       unit->start_as_identity();
+    add_stages();
   }
 
   static constexpr int64_t kWantedImages = 2048;
@@ -50,18 +52,22 @@ class ResNet9 : public torch::nn::Module {
     stem_weight_.copy_(whitening_filters(images, kStemKernel, kStemComponents));
   }
 
-  at::Tensor forward(const at::Tensor& images) {  // [N, 3, H, W] to [N, classes]
-    at::Tensor x = at::conv2d(images, stem_weight_, stem_bias_).relu_();
-    x = conv1_(x);  // [N, 64, H/2, W/2]
-    x = x + residual1_(x);
-    x = conv2_(x);  // [N, 256, H/4, W/4]
-    x = x + residual2_(x);
-    x = conv3_(x);  // [N, 256, H/8, W/8]
-    x = x + residual3b_(residual3a_(x));
-    return fc_(at::amax(x, {2, 3})) * kLogitScale;
+ private:
+  void add_stages() {
+    using at::Tensor;
+    add_stage([this](const Tensor& images) {
+      return at::conv2d(images, stem_weight_, stem_bias_).relu_();
+    });
+    add_stage([this](const Tensor& x) { return conv1_(x); }, conv1_);  // [N, 64, H/2, W/2]
+    add_stage([this](const Tensor& x) { return x + residual1_(x); }, residual1_);
+    add_stage([this](const Tensor& x) { return conv2_(x); }, conv2_);  // [N, 256, H/4, W/4]
+    add_stage([this](const Tensor& x) { return x + residual2_(x); }, residual2_);
+    add_stage([this](const Tensor& x) { return conv3_(x); }, conv3_);  // [N, 256, H/8, W/8]
+    add_stage([this](const Tensor& x) { return x + residual3b_(residual3a_(x)); }, residual3a_,
+              residual3b_);
+    add_stage([this](const Tensor& x) { return fc_(at::amax(x, {2, 3})) * kLogitScale; });
   }
 
- private:
   at::Tensor stem_weight_, stem_bias_;
   ConvNorm conv1_, residual1_, conv2_, residual2_, conv3_, residual3a_, residual3b_;
   torch::nn::Linear fc_;

@@ -5,35 +5,37 @@
 #include "model/conv_norm.h"
 #include "model/factories.h"
 #include "model/module_model.h"
+#include "model/stages.h"
 
 namespace saturate {
 namespace {
 
-class Mlp : public torch::nn::Module {
+class Mlp : public Chain {
  public:
   Mlp(int64_t inputs, int64_t hidden, int64_t classes)
       : fc1_(register_module("fc1", torch::nn::Linear(inputs, hidden))),
-        fc2_(register_module("fc2", torch::nn::Linear(hidden, classes))) {}
-
-  // Flattened in NCHW order whatever the memory format.
-  at::Tensor forward(const at::Tensor& images) { return fc2_(fc1_(images.flatten(1)).relu_()); }
+        fc2_(register_module("fc2", torch::nn::Linear(hidden, classes))) {
+    // Flattened in NCHW order whatever the memory format.
+    add_stage([this](const at::Tensor& images) { return fc1_(images.flatten(1)).relu_(); });
+    add_stage([this](const at::Tensor& x) { return fc2_(x); });
+  }
 
  private:
   torch::nn::Linear fc1_, fc2_;
 };
 
-class SimpleCnn : public torch::nn::Module {
+class SimpleCnn : public Chain {  // [N, 3, H, W] to [N, classes]
  public:
   SimpleCnn(double width, int64_t classes)
       : conv1_(register_module("conv1", ConvNorm(3, scaled(32, width)))),
         conv2_(register_module("conv2", ConvNorm(scaled(32, width), scaled(64, width)))),
         conv3_(register_module("conv3", ConvNorm(scaled(64, width), scaled(128, width)))),
-        fc_(register_module("fc", torch::nn::Linear(scaled(128, width), classes))) {}
-
-  at::Tensor forward(const at::Tensor& images) {  // [N, 3, H, W] to [N, classes]
-    at::Tensor x = at::max_pool2d(conv1_(images), 2);
-    x = at::max_pool2d(conv2_(x), 2);
-    return fc_(conv3_(x).mean({2, 3}));
+        fc_(register_module("fc", torch::nn::Linear(scaled(128, width), classes))) {
+    add_stage([this](const at::Tensor& images) { return at::max_pool2d(conv1_(images), 2); },
+              conv1_);
+    add_stage([this](const at::Tensor& x) { return at::max_pool2d(conv2_(x), 2); }, conv2_);
+    add_stage([this](const at::Tensor& x) { return conv3_(x); }, conv3_);
+    add_stage([this](const at::Tensor& x) { return fc_(x.mean({2, 3})); });
   }
 
  private:

@@ -13,8 +13,17 @@ struct Evaluator::State {
                batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger),
-        options{recipe.precision.mode, recipe.train.eval_flip, recipe.train.eval_shift, {}} {}
+        options(evaluation_options(recipe)) {}
 
+  static EvaluationOptions evaluation_options(const Recipe& recipe) {
+    EvaluationOptions options;
+    options.precision = recipe.precision.mode;
+    options.tf32 = recipe.precision.tf32;
+    options.flip = recipe.train.eval_flip;
+    options.shift = recipe.train.eval_shift;
+    options.inference_mode = recipe.train.inference_mode;
+    return options;
+  }
   static LoaderOptions loader_options(const Recipe& recipe, bool names) {
     LoaderOptions options = eval_loader_options(recipe);
     options.names = names;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <utility>
+
 namespace saturate {
 namespace {
 
@@ -44,6 +46,7 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger)
       progress_(env, "train", "steps", plan.total_steps,
                 recipe.watch.progress ? plan.style : Progress::Style::kSilent) {
   progress_.start_at(plan.begin.step);
+  ledger_.take_memory_peaks();  // of the run, not of what came before it
 }
 
 double RunLog::time_s() {
@@ -61,7 +64,19 @@ MetricsRecord RunLog::record(const std::string& kind, const RunPosition& positio
   return record;
 }
 
+void RunLog::collect_peaks() {
+  const PhaseBytes peaks = ledger_.take_memory_peaks();
+  for (PhaseBytes* over : {&step_peaks_, &epoch_peaks_, &run_peaks_}) over->merge(peaks);
+}
+
+const PhaseBytes& RunLog::tensor_peaks() {
+  collect_peaks();
+  return run_peaks_;
+}
+
 void RunLog::begin_epoch() {
+  collect_peaks();
+  epoch_peaks_ = step_peaks_ = {};
   epoch_mark_ = step_mark_ = ledger_.times();
 }
 
@@ -73,6 +88,8 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   line.phases = now - step_mark_;
   line.images_per_s = double(part.samples) / training_s(*line.phases);
   step_mark_ = now;
+  collect_peaks();
+  line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   metrics_.write(line);
   details_ = fmt::format("epoch {:.1f}/{:g}  loss {:.4f}  acc {}  {:.0f} img/s", line.epoch,
                          epochs_, part.loss, percent(part.accuracy), *line.images_per_s);
@@ -83,6 +100,8 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   set_metrics(line, metrics);
   line.lr = lr;
   line.phases = ledger_.times() - epoch_mark_;
+  collect_peaks();
+  line.tensor_peak_bytes = epoch_peaks_;
   line.images_per_s = double(metrics.samples) / training_s(*line.phases);
   metrics_.write(line);
   note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  acc {}  {:.0f} images/s  {}", line.epoch,
@@ -107,6 +126,7 @@ void RunLog::end(const RunPosition& position, const std::optional<Evaluation>& l
   MetricsRecord line = record("end", position);
   if (last) set_metrics(line, last->metrics);
   line.phases = ledger_.times();
+  line.tensor_peak_bytes = tensor_peaks();
   metrics_.write(line);
 }
 

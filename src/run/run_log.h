@@ -38,6 +38,8 @@ class RunLog {
   // `seconds`: what it took.
   void evaluation(const RunPosition& position, const Evaluation& found, double seconds);
   void end(const RunPosition& position, const std::optional<Evaluation>& last);
+  // Of the whole run so far, by this process.
+  const PhaseBytes& tensor_peaks();
 
   void show(const RunPosition& position) { progress_.update(position.step, details_); }
   void show(const RunPosition& position, const std::string& details);
@@ -48,6 +50,7 @@ class RunLog {
 
  private:
   MetricsRecord record(const std::string& kind, const RunPosition& position);
+  void collect_peaks();
 
   const Plan plan_;
   const double epochs_;
@@ -55,6 +58,7 @@ class RunLog {
   MetricsWriter metrics_;
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;
+  PhaseBytes step_peaks_, epoch_peaks_, run_peaks_;  // since the marks, and of all
   std::string details_;
 };
 

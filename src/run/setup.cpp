@@ -1,10 +1,12 @@
 #include "run/setup.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "saturate/batch_search.h"
 #include "saturate/image.h"
 #include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
@@ -38,11 +40,16 @@ int first_image_side(const Dataset& data, OnError on_error) {
 }
 
 // BatchNorm has no variance over one image of one pixel, which is what some models end in.
-void require_no_single_image(const TrainOptions& train, size_t images) {
+bool leaves_single_image(const TrainOptions& train, size_t images) {
   const size_t batch = size_t(train.batch), part = size_t(images_per_part(train));
   const size_t last = train.drop_last ? 0 : images % batch;
   const auto smallest_part = [part](size_t count) { return count / ((count + part - 1) / part); };
-  if (part == 1 || (smallest_part(batch) > 1 && (last == 0 || smallest_part(last) > 1))) return;
+  return part > 1 && (smallest_part(batch) == 1 || (last > 0 && smallest_part(last) == 1));
+}
+
+void require_no_single_image(const TrainOptions& train, size_t images) {
+  if (!leaves_single_image(train, images)) return;
+  const int batch = train.batch;
   const bool parts = train.accumulate > 1;
   fail(ErrorKind::kUsage,
        fmt::format("{} images in batches of {}{} leave a {} of one image, which BatchNorm cannot "
@@ -52,6 +59,24 @@ void require_no_single_image(const TrainOptions& train, size_t images) {
        "train.batch",
        "Set train.drop_last=true, or choose another train.batch" +
            std::string(parts ? " or train.accumulate" : ""));
+}
+
+// Sets the batch by the number of images that fit at once.
+void set_batch(TrainOptions& train, int fit) {
+  train.batch = train.effective_batch > 0 ? train.effective_batch : fit;
+  train.accumulate = (train.batch + fit - 1) / fit;
+}
+
+void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device) {
+  TrainOptions& train = recipe.train;
+  const int64_t most = train.effective_batch > 0 ? train.effective_batch
+                                                 : std::min<int64_t>(int64_t(data.size()), 1 << 20);
+  at::set_num_threads(train.threads);
+  int fit = int(find_micro_batch(env, recipe, device, most));
+  set_batch(train, fit);
+  while (fit > 2 && leaves_single_image(train, data.size())) set_batch(train, --fit);
+  train.effective_batch = 0;  // it is train.batch now
+  if (train.eval_batch == 0) train.eval_batch = images_per_part(train);
 }
 
 }  // namespace
@@ -76,9 +101,14 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
          recipe.data.source, "Shift by a pixel or two");
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
   if (recipe.train.threads == 0) recipe.train.threads = available_cores();
-  if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
   recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
   recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+  return recipe;
+}
+
+Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device) {
+  if (recipe.train.batch == kAutomatic) find_batch(env, recipe, data, device);
+  if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
   require_no_single_image(recipe.train, data.size());
   return recipe;
 }

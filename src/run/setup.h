@@ -17,8 +17,14 @@ namespace saturate {
 at::Device resolve_device(const std::string& name);
 
 // Replaces every "auto" of the recipe by what this machine and this data make of it: threads,
-// augment.size (from the first image), model.classes, precision. Fails with kUsage or kData.
+// augment.size (from the first image), model.classes, precision; the batch is left to
+// resolve_batch(), the segments to make_training_parts(). Fails with kUsage or kData.
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
+
+// What train.batch=auto comes to: tries steps (see batch_search.h), then sets train.batch and
+// train.accumulate; train.eval_batch too where it is 0. Fails with kUsage on a batch that leaves a
+// single image to BatchNorm, and as find_micro_batch() does.
+Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device);
 
 // Images in each part of a batch that train.accumulate makes, at most.
 int images_per_part(const TrainOptions& train);

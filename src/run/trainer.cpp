@@ -1,9 +1,11 @@
 #include "saturate/trainer.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <cmath>
+#include <utility>
 
 #include "run/trainer_state.h"
 #include "saturate/error.h"
@@ -43,20 +45,27 @@ double value_of(Monitor monitor, const Metrics& metrics) {
 
 }  // namespace
 
-void Trainer::State::record_steps() {
+void Trainer::State::read_metrics() {
   const Metrics part = running.read();
-  if (part.samples == 0) return;
   if (!std::isfinite(part.loss))
     fail(
         ErrorKind::kRun,
         fmt::format("the loss is not finite by step {}{}", position.step, where_non_finite(*model)),
         options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
+  unrecorded.merge(part);
+}
+
+void Trainer::State::record_steps() {
+  read_metrics();
+  const Metrics part = std::exchange(unrecorded, {});
+  if (part.samples == 0) return;
   epoch_metrics.merge(part);
   log->steps(position, part, lr);
 }
 
 void Trainer::State::train_batch(const DeviceBatch& batch) {
   lr = recipe.optimizer.lr * schedule->factor(position.step);
+  if (const auto momentum = schedule->momentum(position.step)) optimizer->set_momentum(*momentum);
   step->run(batch, lr, running);
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
@@ -65,6 +74,7 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
   position.samples += batch.count();
   result.samples += batch.count();
   unsaved = true;
+  if (!recipe.train.late_metrics) read_metrics();
   if (position.step % recipe.watch.every == 0) record_steps();
   log->show(position);
   if (loader.skipped_count() != warned_train) log->warn_of_skipped(loader.skipped(), warned_train);
@@ -173,6 +183,7 @@ TrainResult Trainer::State::finish() {
   record_steps();
   save_last();
   log->end(position, evaluation);
+  result.tensor_peaks = log->tensor_peaks();
 
   result.end = *ended;
   if (evaluation) result.eval = evaluation->metrics;
@@ -202,11 +213,31 @@ TrainResult Trainer::State::run() {
   return finish();
 }
 
+namespace {
+
+// Tells a user of memory that ran out.
+template <class Body>
+auto naming_memory(const TrainOptions& train, const Body& body) {
+  try {
+    return body();
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string text = error.what_without_backtrace();
+    fail(ErrorKind::kRun, text.substr(0, text.find_first_of("\n.")),
+         train.memory_gb > 0 ? "train.memory_gb" : "train.device",
+         "Lower train.batch or set it to auto, raise train.accumulate, or set "
+         "train.checkpoint_segments=auto");
+  }
+}
+
+}  // namespace
+
 Trainer::Trainer(Env& env, const Recipe& recipe, TrainerOptions options)
-    : state_(std::make_unique<State>(env, recipe, std::move(options))) {}
+    : state_(naming_memory(
+          recipe.train, [&] { return std::make_unique<State>(env, recipe, std::move(options)); })) {
+}
 Trainer::~Trainer() = default;
 TrainResult Trainer::run() {
-  return state_->run();
+  return naming_memory(state_->recipe.train, [&] { return state_->run(); });
 }
 const Recipe& Trainer::recipe() const {
   return state_->recipe;

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "run/trainer_state.h"
+#include "run/training_parts.h"
 #include "saturate/error.h"
 #include "saturate/input.h"
 
@@ -35,18 +36,40 @@ std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
   });
 }
 
+int64_t to_bytes(double gib) {
+  return std::llround(gib * double(int64_t{1} << 30));
+}
+
+// A resumed run goes on with the batch that was found for it.
+Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string>& resume) {
+  if (recipe.train.batch != kAutomatic || !resume) return recipe;
+  std::string path;
+  const Checkpoint checkpoint = find_checkpoint(
+      env, *resume, [](const std::string&) {}, &path);
+  const TrainOptions saved = parse_recipe(checkpoint.recipe_toml, path).train;
+  recipe.train.batch = saved.batch;
+  recipe.train.accumulate = saved.accumulate;
+  recipe.train.effective_batch = 0;
+  if (recipe.train.eval_batch == 0) recipe.train.eval_batch = saved.eval_batch;
+  return recipe;
+}
+
 }  // namespace
 
 Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in)
     : env(env_in),
       options(std::move(options_in)),
       lock(lock_folder(env, options.out)),
-      ledger(env),
+      device(resolve_device(recipe_in.train.device)),
+      memory(tensor_memory(device)),
+      budget(memory, to_bytes(recipe_in.train.memory_gb)),
+      ledger(env, &memory),
       cpu_begin(cpu_seconds()),
       begin_ns(env.now_ns()),
-      device(resolve_device(recipe_in.train.device)),
       data(open_source(env, recipe_in.data, options)),
-      recipe(resolve_recipe(recipe_in, *data, device)),
+      recipe(resolve_batch(
+          env, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data, device),
+          *data, device)),
       loader(*data, train_loader_options(recipe), recipe.augment, batch_allocator(device)),
       feeder(loader, device, recipe.train.channels_last, ledger),
       store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best),
@@ -72,19 +95,18 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   log = std::make_unique<RunLog>(
       env, recipe, RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position},
       ledger);
+  if (recipe_in.train.batch == kAutomatic)
+    log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
+                          recipe.train.batch, images_per_part(recipe.train)));
 }
 
 void Trainer::State::build_model() {
-  at::manual_seed(recipe.seed);
-  model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
-  model->to(device, recipe.train.channels_last);
-  optimizer =
-      make_optimizer(recipe.optimizer, make_parameter_groups(recipe.optimizer, model->parameters()),
-                     recipe.precision.mode);
-  if (recipe.train.ema > 0) average.emplace(*model, recipe.train.ema);
-  const StepOptions step_options{recipe.precision, recipe.train.label_smoothing,
-                                 images_per_part(recipe.train), recipe.train.clip_norm};
-  step = std::make_unique<TrainStep>(*model, *optimizer, step_options, ledger);
+  TrainingParts parts = make_training_parts(recipe, device);
+  model = std::move(parts.model);
+  optimizer = std::move(parts.optimizer);
+  average = std::move(parts.average);
+  step = std::make_unique<TrainStep>(*model, *optimizer,
+                                     step_options(recipe, images_per_part(recipe.train)), ledger);
 }
 
 // Shows the model as many of the first training images as it wants to see.

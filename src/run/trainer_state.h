@@ -6,6 +6,7 @@
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
+#include "saturate/memory.h"
 #include "saturate/schedule.h"
 #include "saturate/trainer.h"
 #include "saturate/weight_average.h"
@@ -30,6 +31,7 @@ struct Trainer::State {
   TrainResult run();
   void train_epoch();
   void train_batch(const DeviceBatch& batch);
+  void read_metrics();
   void record_steps();
   void close_epoch();
   void between_steps();
@@ -55,15 +57,17 @@ struct Trainer::State {
   Env& env;
   TrainerOptions options;
   std::unique_ptr<FileLock> lock;  // on the run's folder
+  at::Device device;
+  TensorMemory& memory;
+  MemoryBudget budget;
   Ledger ledger;
   double cpu_begin;
   int64_t begin_ns;
-  at::Device device;
   std::unique_ptr<Dataset> data;
   Recipe recipe;
   std::unique_ptr<Model> model;
   std::unique_ptr<Optimizer> optimizer;
-  std::optional<WeightAverage> average;
+  std::unique_ptr<WeightAverage> average;
   std::unique_ptr<Evaluator> evaluator;
   Loader loader;
   Feeder feeder;
@@ -76,7 +80,8 @@ struct Trainer::State {
   std::unique_ptr<Schedule> schedule;
   RunPosition position, resumed;
   double lr = 0;
-  RunningMetrics running;  // since the last "step" record
+  RunningMetrics running;  // since they were read
+  Metrics unrecorded;      // read, since the last "step" record
   Metrics epoch_metrics;   // of this epoch, up to the last "step" record
   std::optional<Evaluation> evaluation;
   EarlyStopping stopping;

@@ -25,8 +25,15 @@ enum class Decay { kL2, kDecoupled };
 // Adam's slots, in the order that fused_adam() takes them.
 inline const std::vector<std::string> kAdamSlots = {"step", "exp_avg", "exp_avg_sq"};
 
-// One step of Adam (kL2) or AdamW (kDecoupled).
-void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
-                const Operands& operands, double lr, const at::Tensor& found_inf);
+// One step of Adam (kL2) or AdamW (kDecoupled), fused or not as `options` have it.
+void update_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
+                 const Operands& operands, double lr, const at::Tensor& found_inf);
+
+// One step, operator after operator; the reference of the fused kernels. SGD has a momentum where
+// there is a slot for it.
+void plain_sgd(const OptimizerOptions& options, double weight_decay, const Operands& operands,
+               double lr);
+void plain_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
+                const Operands& operands, double lr);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// SGD, Adam and AdamW with torch.optim's fused=True semantics.
+// SGD, Adam and AdamW with torch.optim's fused=True semantics, or of plain operators.
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
@@ -26,10 +26,10 @@ void count_step(const Slot& steps) {
 class Sgd : public GroupedOptimizer {
  public:
   Sgd(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
-      : momentum_(options.momentum), nesterov_(options.nesterov) {
+      : GroupedOptimizer(options) {
     for (auto& group : groups)
-      add_group(std::move(group),
-                momentum_ == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"});
+      add_group(std::move(group), options.momentum == 0 ? std::vector<std::string>()
+                                                        : std::vector<std::string>{"momentum"});
   }
 
  private:
@@ -37,34 +37,34 @@ class Sgd : public GroupedOptimizer {
   // where found_inf leaves that step out, torch's momenta stay uninitialised memory.
   void update(const Group& group, const Operands& operands, double lr,
               const at::Tensor& found_inf) override {
+    if (!options_.fused) {
+      unless_found_inf(operands, found_inf,
+                       [&] { plain_sgd(options_, group.about.weight_decay, operands, lr); });
+      return;
+    }
     const Slot momenta = operands.state.empty() ? Slot() : operands.state[0];
     at::_fused_sgd_(operands.parameters, operands.gradients, momenta, group.about.weight_decay,
-                    momentum_, lr, /*dampening=*/0.0, nesterov_, /*maximize=*/false,
-                    /*is_first_step=*/false, /*grad_scale=*/{}, if_defined(found_inf));
+                    momenta.empty() ? 0 : options_.momentum, lr, /*dampening=*/0.0,
+                    options_.nesterov, /*maximize=*/false, /*is_first_step=*/false,
+                    /*grad_scale=*/{}, if_defined(found_inf));
   }
-
-  double momentum_;
-  bool nesterov_;
 };
 
 class Adam : public GroupedOptimizer {
  public:
   Adam(const OptimizerOptions& options, Decay decay, std::vector<ParameterGroup> groups)
-      : options_(options), decay_(decay) {
+      : GroupedOptimizer(options), decay_(decay) {
     for (auto& group : groups) add_group(std::move(group), kAdamSlots);
   }
 
  private:
   void update(const Group& group, const Operands& operands, double lr,
               const at::Tensor& found_inf) override {
-    fused_adam(options_, decay_, group.about.weight_decay, operands, lr, found_inf);
+    update_adam(options_, decay_, group.about.weight_decay, operands, lr, found_inf);
   }
 
-  OptimizerOptions options_;
   Decay decay_;
 };
-
-}  // namespace
 
 void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                 const Operands& operands, double lr, const at::Tensor& found_inf) {
@@ -81,6 +81,17 @@ void fused_adam(const OptimizerOptions& options, Decay decay, double weight_deca
                       options.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{},
                       if_defined(found_inf));
   if (found_inf.defined()) at::_foreach_sub_(steps, Slot(steps.size(), found_inf));
+}
+
+}  // namespace
+
+void update_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
+                 const Operands& operands, double lr, const at::Tensor& found_inf) {
+  if (options.fused)
+    fused_adam(options, decay, weight_decay, operands, lr, found_inf);
+  else
+    unless_found_inf(operands, found_inf,
+                     [&] { plain_adam(options, decay, weight_decay, operands, lr); });
 }
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options,

@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include "saturate/error.h"
+#include "step/creation.h"
 
 namespace saturate {
 namespace {
@@ -31,7 +32,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients) {
   if (found_inf_.defined()) fail_order("gradients are divided by the loss scale a second time");
   const c10::NoGradGuard no_grad;
-  found_inf_ = at::zeros({}, scale_.options());
+  found_inf_ = zeros_there({}, scale_.options());
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   if (!gradients.empty())
     at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf_, inverse);

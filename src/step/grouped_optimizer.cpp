@@ -3,13 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <map>
 #include <utility>
 
 #include "saturate/error.h"
+#include "step/creation.h"
 
 namespace saturate {
 namespace {
@@ -24,8 +23,8 @@ at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& gradient)
 }
 
 at::Tensor initial_state(const std::string& slot, const at::Tensor& parameter) {
-  return slot == "step" ? at::zeros({}, parameter.options().dtype(at::kFloat))
-                        : at::zeros_like(parameter);
+  return slot == "step" ? zeros_there({}, parameter.options().dtype(at::kFloat))
+                        : zeros_like_there(parameter);
 }
 
 [[noreturn]] void fail_state(const std::string& what, const std::string& tensor) {
@@ -71,7 +70,8 @@ std::vector<at::Tensor> GroupedOptimizer::gradients() const {
 
 void GroupedOptimizer::zero_grad() {
   for (const Group& group : groups_)
-    for (const auto& named : group.about.parameters) named.tensor.mutable_grad().reset();
+    for (const auto& named : group.about.parameters)
+      drop_gradient(named.tensor, options_.set_to_none);
 }
 
 // Creates what is missing, so that saved state is always complete.
@@ -116,6 +116,15 @@ void GroupedOptimizer::load_state(const std::vector<NamedTensor>& loaded) {
   });
   if (!sources.empty()) fail_state("a tensor is unknown", sources.begin()->first);
   for (auto& [to, from] : copies) to.copy_(from);
+}
+
+void drop_gradient(const at::Tensor& parameter, bool set_to_none) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  if (set_to_none)
+    gradient.reset();
+  else
+    gradient.zero_();
 }
 
 void unless_found_inf(const Operands& operands, const at::Tensor& found_inf,

@@ -22,9 +22,11 @@ struct Operands {
 // and layout once the optimizer has stepped.
 class GroupedOptimizer : public Optimizer {
  public:
+  explicit GroupedOptimizer(const OptimizerOptions& options) : options_(options) {}
   void step(double lr, const at::Tensor& found_inf) override;
   std::vector<at::Tensor> gradients() const override;
   void zero_grad() override;
+  void set_momentum(double momentum) override { options_.momentum = options_.beta1 = momentum; }
   std::vector<NamedTensor> state() override;
   void load_state(const std::vector<NamedTensor>& loaded) override;
 
@@ -43,12 +45,17 @@ class GroupedOptimizer : public Optimizer {
   virtual void update(const Group& group, const Operands& operands, double lr,
                       const at::Tensor& found_inf) = 0;
 
+  OptimizerOptions options_;
+
  private:
   template <class Visitor>
   void visit_state(const Visitor& visit);
 
   std::vector<Group> groups_;
 };
+
+// Sets a parameter's gradient to none, or to zero in place.
+void drop_gradient(const at::Tensor& parameter, bool set_to_none);
 
 // Makes an `update` of `operands` that knows nothing of found_inf, then takes it back where
 // found_inf is 1, without asking the device. Costs a copy of parameters and state where found_inf

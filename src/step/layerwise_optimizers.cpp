@@ -35,7 +35,8 @@ std::vector<at::Tensor> trust(const at::Tensor& ratio, const at::Tensor& weight_
 
 class Lars : public GroupedOptimizer {
  public:
-  Lars(const OptimizerOptions& options, std::vector<ParameterGroup> groups) : options_(options) {
+  Lars(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
+      : GroupedOptimizer(options) {
     for (auto& group : groups)
       add_group(std::move(group), options.momentum == 0 ? std::vector<std::string>()
                                                         : std::vector<std::string>{"momentum"});
@@ -59,7 +60,7 @@ class Lars : public GroupedOptimizer {
 
   void move(const Operands& operands, double weight_decay, double lr) const {
     auto change = scaled_gradients(operands, weight_decay);
-    if (options_.momentum != 0) {
+    if (!operands.state.empty()) {
       const Slot& momenta = operands.state[0];
       at::_foreach_mul_(momenta, options_.momentum);
       at::_foreach_add_(momenta, change);
@@ -67,13 +68,12 @@ class Lars : public GroupedOptimizer {
     }
     at::_foreach_add_(operands.parameters, change, -lr);
   }
-
-  OptimizerOptions options_;
 };
 
 class Lamb : public GroupedOptimizer {
  public:
-  Lamb(const OptimizerOptions& options, std::vector<ParameterGroup> groups) : options_(options) {
+  Lamb(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
+      : GroupedOptimizer(options) {
     for (auto& group : groups) add_group(std::move(group), kAdamSlots);
   }
 
@@ -108,8 +108,6 @@ class Lamb : public GroupedOptimizer {
     }
     at::_foreach_add_(operands.parameters, change, -lr);
   }
-
-  OptimizerOptions options_;
 };
 
 }  // namespace

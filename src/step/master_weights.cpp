@@ -19,7 +19,8 @@ constexpr const char* kSuffix = ".master";
 class MasterOptimizer : public Optimizer {
  public:
   MasterOptimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups,
-                  at::ScalarType type) {
+                  at::ScalarType type)
+      : set_to_none_(options.set_to_none) {
     const at::NoGradGuard no_grad;
     for (auto& group : groups) {
       for (auto& named : group.parameters) {
@@ -46,7 +47,7 @@ class MasterOptimizer : public Optimizer {
         sum.add_(gradient);
       else
         sum = gradient.to(at::kFloat);
-      gradient.reset();
+      drop_gradient(stored_[i], set_to_none_);
     }
   }
 
@@ -62,8 +63,10 @@ class MasterOptimizer : public Optimizer {
 
   void zero_grad() override {
     optimizer_->zero_grad();
-    for (const auto& tensor : stored_) tensor.mutable_grad().reset();
+    for (const auto& tensor : stored_) drop_gradient(tensor, set_to_none_);
   }
+
+  void set_momentum(double momentum) override { optimizer_->set_momentum(momentum); }
 
   std::vector<NamedTensor> state() override {
     follow_model();
@@ -89,6 +92,7 @@ class MasterOptimizer : public Optimizer {
   std::vector<std::string> names_;        // of the masters in the state
   std::vector<at::Tensor> stored_, masters_;
   bool following_ = false;
+  const bool set_to_none_;
 };
 
 // The state of a run without masters has none: then they begin as the model's weights.

@@ -37,7 +37,8 @@ at::Tensor orthogonalised(const at::Tensor& matrix) {
 
 class Muon : public GroupedOptimizer {
  public:
-  Muon(const OptimizerOptions& options, std::vector<ParameterGroup> groups) : options_(options) {
+  Muon(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
+      : GroupedOptimizer(options) {
     for (auto& group : groups) {
       const auto first_other =
           std::stable_partition(group.parameters.begin(), group.parameters.end(), is_matrix);
@@ -56,7 +57,7 @@ class Muon : public GroupedOptimizer {
               const at::Tensor& found_inf) override {
     const double weight_decay = group.about.weight_decay;
     if (group.slot_names == kAdamSlots)
-      fused_adam(options_, Decay::kDecoupled, weight_decay, operands, lr, found_inf);
+      update_adam(options_, Decay::kDecoupled, weight_decay, operands, lr, found_inf);
     else
       unless_found_inf(operands, found_inf, [&] { move(operands, weight_decay, lr); });
   }
@@ -75,8 +76,6 @@ class Muon : public GroupedOptimizer {
                          -lr * kAdamWsSize * std::sqrt(longer));
     }
   }
-
-  OptimizerOptions options_;
 };
 
 }  // namespace

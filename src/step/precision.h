@@ -20,6 +20,11 @@ inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {
   return std::nullopt;
 }
 
+// Whether products of float tensors may be TF32 on a GPU: fp32 is exact.
+inline bool uses_tf32(PrecisionMode mode, bool wanted) {
+  return wanted && mode != PrecisionMode::kFp32;
+}
+
 // Whether weights are stored in that type, with fp32 masters.
 inline bool has_masters(PrecisionMode mode) {
   return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2;

@@ -56,13 +56,18 @@ double cosine_restarts(const ScheduleOptions& options, const CurvePoint& at) {
   return half_cosine(1, options.final_lr, double(step) / double(period));
 }
 
-// Super-convergence (https://arxiv.org/abs/1708.07120) as torch's OneCycleLR has it: the last step
-// has the final rate, and the momentum stays as it is.
-double onecycle(const ScheduleOptions& options, const CurvePoint& at) {
-  const double last = double(at.total) - 1, top = options.rise * double(at.total) - 1;
+// Super-convergence (https://arxiv.org/abs/1708.07120) as torch's OneCycleLR has it: from `begin`
+// to `top` over schedule.rise of the steps, then to `end`, which the last step has.
+double cycle(const ScheduleOptions& options, const CurvePoint& at, double begin, double top,
+             double end) {
+  const double last = double(at.total) - 1, turn = options.rise * double(at.total) - 1;
   const double step = std::min(double(at.step), last);
-  if (step <= top) return half_cosine(options.initial_lr, 1, step / top);
-  return half_cosine(1, options.final_lr, (step - top) / (last - top));
+  if (step <= turn) return half_cosine(begin, top, step / turn);
+  return half_cosine(top, end, (step - turn) / (last - turn));
+}
+
+double onecycle(const ScheduleOptions& options, const CurvePoint& at) {
+  return cycle(options, at, options.initial_lr, 1, options.final_lr);
 }
 
 double linear(const ScheduleOptions& options, const CurvePoint& at) {
@@ -121,9 +126,18 @@ Schedule::Schedule(const ScheduleOptions& options, int64_t total, int64_t epoch)
 double Schedule::factor(int64_t step) const {
   const double reduced = listens() ? plateau_.factor() : 1;
   if (step < warmup_) return reduced * double(step + 1) / double(warmup_);
+  return reduced * curve_(options_, after_warmup(step));
+}
+
+std::optional<double> Schedule::momentum(int64_t step) const {
+  if (options_.name != "onecycle" || !options_.cycle_momentum) return std::nullopt;
+  return cycle(options_, after_warmup(std::max(step, warmup_)), options_.momentum_high,
+               options_.momentum_low, options_.momentum_high);
+}
+
+CurvePoint Schedule::after_warmup(int64_t step) const {
   if (options_.per == SchedulePer::kEpoch) step = std::max(warmup_, step - step % epoch_);
-  return reduced *
-         curve_(options_, {step - warmup_, std::max<int64_t>(1, total_ - warmup_), epoch_});
+  return {step - warmup_, std::max<int64_t>(1, total_ - warmup_), epoch_};
 }
 
 void Schedule::observe(double loss, double accuracy) {

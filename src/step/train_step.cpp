@@ -1,15 +1,19 @@
 #include "saturate/train_step.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/reflection_pad2d.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <cpuinfo.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
 #include <string_view>
 
+#include "saturate/error.h"
 #include "saturate/gradients.h"
+#include "step/creation.h"
 #include "step/precision.h"
 
 namespace saturate {
@@ -77,12 +81,29 @@ at::Tensor averaged_logits(Model& model, const at::Tensor& images,
   return centre / 2 + (moved(0) + moved(2 * shift)) / 4;
 }
 
+std::vector<Stage> stages_for(Model& model, int segments) {
+  auto stages = model.stages();
+  if (stages.empty())
+    fail(ErrorKind::kUsage, "the model does not say what its stages are",
+         "train.checkpoint_segments", "Set it to 0, or choose another model.name");
+  if (segments > std::ssize(stages))
+    fail(ErrorKind::kUsage,
+         "the model has only " + std::to_string(stages.size()) + " stages, not " +
+             std::to_string(segments),
+         "train.checkpoint_segments", "Set it to auto, or lower it");
+  return stages;
+}
+
 }  // namespace
 
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger)
     : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
   const PrecisionOptions& precision = options.precision;
-  allow_tf32(precision.mode == PrecisionMode::kTf32);
+  allow_tf32(uses_tf32(precision.mode, precision.tf32));
+  at::globalContext().setBenchmarkCuDNN(options.cudnn_benchmark);
+  torch::autograd::AnomalyMode::set_enabled(options.detect_anomaly);
+  set_create_on_device(options.create_on_device);
+  if (options.checkpoint_segments > 0) stages_ = stages_for(model, options.checkpoint_segments);
   if (reduced_type(precision.mode) == at::kHalf)
     scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
                                       .interval = precision.growth_interval},
@@ -102,9 +123,14 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part) {
   Ledger::Scope scope(ledger_, Phase::kForward);
   AutocastScope autocast(options_.precision.mode, part.images.device().type());
   Output output;
-  output.logits = unreduced(model_.forward(part.images));
+  output.logits = unreduced(logits_of(part.images));
   output.loss = training_loss(output.logits, part, options_.label_smoothing);
   return output;
+}
+
+at::Tensor TrainStep::logits_of(const at::Tensor& images) {
+  return stages_.empty() ? model_.forward(images)
+                         : checkpoint_sequential(stages_, options_.checkpoint_segments, images);
 }
 
 void TrainStep::backward(const at::Tensor& loss, double share) {
@@ -138,8 +164,9 @@ void TrainStep::load_scaler_state(const std::vector<NamedTensor>& state) {
 }
 
 std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOptions& options) {
-  const c10::InferenceMode inference;
-  allow_tf32(options.precision == PrecisionMode::kTf32);
+  const c10::InferenceMode inference(options.inference_mode);
+  const c10::NoGradGuard no_grad;
+  allow_tf32(uses_tf32(options.precision, options.tf32));
   model.set_training(false);
   RunningMetrics metrics;
   DeviceBatch batch;

@@ -1,7 +1,10 @@
 #include "saturate/ledger.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
+
+#include "saturate/memory.h"
 
 namespace saturate {
 
@@ -23,12 +26,32 @@ PhaseTimes PhaseTimes::operator-(const PhaseTimes& earlier) const {
   return difference;
 }
 
-Ledger::Ledger(Env& env) : env_(env), since_ns_(env.now_ns()) {}
+int64_t PhaseBytes::largest() const {
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
+void PhaseBytes::merge(const PhaseBytes& other) {
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::max(bytes[i], other.bytes[i]);
+}
+
+Ledger::Ledger(Env& env, TensorMemory* memory)
+    : env_(env), memory_(memory), since_ns_(env.now_ns()) {
+  if (memory_) memory_->take_peak();
+}
 
 Phase Ledger::enter(Phase phase) {
   const int64_t now = env_.now_ns();
   spent_ns_[size_t(current_)] += now - std::exchange(since_ns_, now);
+  if (memory_) {
+    int64_t& peak = peaks_.bytes[size_t(current_)];
+    peak = std::max(peak, memory_->take_peak());
+  }
   return std::exchange(current_, phase);
+}
+
+PhaseBytes Ledger::take_memory_peaks() {
+  enter(current_);
+  return std::exchange(peaks_, {});
 }
 
 PhaseTimes Ledger::times() {

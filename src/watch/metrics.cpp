@@ -37,6 +37,13 @@ std::string to_json_line(const MetricsRecord& record) {
     for (int i = 0; i < kPhaseCount; ++i)
       phases[std::string(phase_name(Phase(i)))] = record.phases->seconds[size_t(i)];
   }
+  ordered_json tensor_peaks = nullptr;
+  if (record.tensor_peak_bytes) {
+    tensor_peaks = ordered_json::object();
+    for (int i = 0; i < kPhaseCount; ++i)
+      if (const int64_t bytes = (*record.tensor_peak_bytes)[Phase(i)]; bytes > 0)
+        tensor_peaks[std::string(phase_name(Phase(i)))] = bytes;
+  }
   ordered_json json = {{"kind", record.kind},
                        {"step", record.step},
                        {"epoch", record.epoch},
@@ -48,7 +55,8 @@ std::string to_json_line(const MetricsRecord& record) {
                        {"lr", or_null(record.lr)},
                        {"images_per_s", or_null(record.images_per_s)},
                        {"phases", phases},
-                       {"memory_peak_bytes", or_null(record.memory_peak_bytes)}};
+                       {"memory_peak_bytes", or_null(record.memory_peak_bytes)},
+                       {"tensor_peak_bytes", tensor_peaks}};
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
   return json.dump();

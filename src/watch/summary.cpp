@@ -33,8 +33,8 @@ bool is_step_phase(Phase phase) {
 }
 
 std::string phase_table(const TrainResult& result) {
-  std::string text = fmt::format("\n{:<15}{:>10}{:>12}{:>9}\n", "where time went", "seconds",
-                                 "ms a step", "share");
+  std::string text = fmt::format("\n{:<15}{:>10}{:>12}{:>9}{:>14}\n", "where time went", "seconds",
+                                 "ms a step", "share", "tensors, MiB");
   for (int i = 0; i < kPhaseCount; ++i) {
     const Phase phase = Phase(i);
     const double seconds = result.phases[phase];
@@ -43,8 +43,9 @@ std::string phase_table(const TrainResult& result) {
         is_step_phase(phase) && result.steps_here > 0
             ? fmt::format("{:.2f}", 1e3 * seconds / double(result.steps_here))
             : "";
-    text += fmt::format("  {:<13}{:>10.2f}{:>12}{:>8.1f}%\n", phase_name(phase), seconds, per_step,
-                        100 * seconds / result.wall_s);
+    text += fmt::format("  {:<13}{:>10.2f}{:>12}{:>8.1f}%{:>14.1f}\n", phase_name(phase), seconds,
+                        per_step, 100 * seconds / result.wall_s,
+                        double(result.tensor_peaks[phase]) / (1 << 20));
   }
   return text + fmt::format("  {:<13}{:>10.2f}\n", "wall", result.wall_s);
 }

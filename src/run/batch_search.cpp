@@ -1,0 +1,146 @@
+#include "saturate/batch_search.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "run/training_parts.h"
+#include "saturate/error.h"
+#include "saturate/memory.h"
+#include "step/random_state.h"
+
+namespace saturate {
+namespace {
+
+// Steps of a run that is never made, on a model of their own.
+class Rehearsal {
+ public:
+  // `effective`: images of a step, 0: as many as are computed at once.
+  Rehearsal(Env& env, const Recipe& recipe, const at::Device& device, int64_t effective)
+      : recipe_(recipe),
+        device_(device),
+        effective_(effective),
+        ledger_(env),
+        parts_(make_training_parts(recipe_, device)) {
+    parts_.model->set_training(true);
+    for (const auto& tensors :
+         {parts_.model->parameters(), parts_.model->buffers(), parts_.optimizer->state()})
+      for (const auto& named : tensors) saved_bytes_ += int64_t(named.tensor.nbytes());
+  }
+
+  // On the CPU saving takes a copy of everything, and writing it another in the file's layout.
+  int64_t saving_bytes() const { return device_.is_cpu() ? 2 * saved_bytes_ : 0; }
+
+  bool fits(int64_t images) {
+    const bool good = fits_in_memory(device_, [&] { step(images); });
+    parts_.optimizer->zero_grad();
+    return good;
+  }
+
+ private:
+  void step(int64_t images) {
+    const int64_t whole = effective_ > 0 ? effective_ : images;
+    // A second part finds the first one's gradients in memory.
+    const int64_t count = std::min(whole, 2 * images);
+    DeviceBatch batch;
+    batch.images = this->images(count, whole);
+    batch.labels =
+        at::randint(recipe_.model.classes, {count}, at::device(device_).dtype(at::kLong));
+    TrainStep step(*parts_.model, *parts_.optimizer, step_options(recipe_, int(images)), ledger_);
+    RunningMetrics metrics;
+    step.run(batch, recipe_.optimizer.lr, metrics);
+    if (parts_.average) parts_.average->update();
+    metrics.read();  // waits for the device, which may run out of memory late
+  }
+
+  // As the feeder has them: `count` of a batch of `whole`; on the CPU it shares the loader's
+  // memory, which is none of torch's, unless it has to change the layout.
+  at::Tensor images(int64_t count, int64_t whole) {
+    const int64_t side = recipe_.augment.size, row = 3 * side;
+    if (device_.is_cpu() && recipe_.train.channels_last) {
+      pixels_.resize(size_t(count * side * row));
+      for (size_t i = 0; i < pixels_.size(); ++i) pixels_[i] = float(i % 255) / 127 - 1;
+      return at::from_blob(pixels_.data(), {count, 3, side, side}, {side * row, 1, row, 3});
+    }
+    at::Tensor batch = at::rand({whole, 3, side, side}, at::device(device_));
+    if (recipe_.train.channels_last) batch = batch.contiguous(at::MemoryFormat::ChannelsLast);
+    return batch.narrow(0, 0, count);
+  }
+
+  Recipe recipe_;
+  at::Device device_;
+  int64_t effective_;
+  Ledger ledger_;
+  TrainingParts parts_;
+  int64_t saved_bytes_ = 0;
+  std::vector<float> pixels_;
+};
+
+[[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
+  const double gib = double(bytes) / double(int64_t{1} << 30);
+  fail(ErrorKind::kRun,
+       fmt::format("{} at {} pixels does not train in {:.3g} GiB, not with a single image",
+                   recipe.model.name, recipe.augment.size, gib),
+       recipe.train.memory_gb > 0 ? "train.memory_gb" : "train.batch",
+       fmt::format("{} augment.size or model.width, or set train.checkpoint_segments=auto",
+                   recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower"));
+}
+
+}  // namespace
+
+std::optional<int64_t> largest_that_fits(int64_t limit, const std::function<bool(int64_t)>& fits) {
+  int64_t good = 0, next = std::min<int64_t>(2, limit);
+  while (good < limit && fits(next)) {
+    good = next;
+    next = std::min(limit, 2 * next);
+  }
+  if (good == limit) return good;
+  if (good == 0) return next > 1 && fits(1) ? std::optional<int64_t>(1) : std::nullopt;
+  for (int64_t bad = next; bad - good > 1;) {
+    const int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
+bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt) {
+  try {
+    attempt();
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    tensor_memory(device).release_cache();
+    return false;
+  }
+}
+
+int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most) {
+  const RandomStateScope random(device);
+  TensorMemory& memory = tensor_memory(device);
+  const int64_t all = memory.budget() > 0 ? memory.budget() : memory.capacity();
+  std::optional<int64_t> found;
+  const auto search = [&] {
+    Rehearsal rehearsal(env, recipe, device, recipe.train.effective_batch);
+    const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
+    const int64_t left = std::max<int64_t>(1, all - rehearsal.saving_bytes());
+    const MemoryBudget budget(memory, limited ? left : 0);
+    found = largest_that_fits(most, [&](int64_t images) {
+      try {
+        return rehearsal.fits(images);
+      } catch (const c10::Error&) {
+        if (images > 1) throw;
+        return false;  // BatchNorm has no variance over one image of one pixel
+      }
+    });
+  };
+  const bool model_fits = fits_in_memory(device, search);
+  memory.release_cache();
+  if (!model_fits || !found) fail_too_small(recipe, all);
+  return *found;
+}
+
+}  // namespace saturate

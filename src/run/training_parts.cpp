@@ -1,0 +1,38 @@
+#include "run/training_parts.h"
+
+#include <ATen/Context.h>
+
+#include <algorithm>
+
+namespace saturate {
+
+TrainingParts make_training_parts(Recipe& recipe, const at::Device& device) {
+  TrainingParts parts;
+  at::manual_seed(recipe.seed);
+  parts.model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  parts.model->to(device, recipe.train.channels_last);
+  parts.optimizer = make_optimizer(
+      recipe.optimizer, make_parameter_groups(recipe.optimizer, parts.model->parameters()),
+      recipe.precision.mode);
+  if (recipe.train.ema > 0)
+    parts.average = std::make_unique<WeightAverage>(*parts.model, recipe.train.ema);
+  int& segments = recipe.train.checkpoint_segments;
+  if (segments == kAutomatic)
+    segments = std::max(1, int(automatic_segments(parts.model->stages().size())));
+  return parts;
+}
+
+StepOptions step_options(const Recipe& recipe, int part) {
+  StepOptions options;
+  options.precision = recipe.precision;
+  options.label_smoothing = recipe.train.label_smoothing;
+  options.part = part;
+  options.clip_norm = recipe.train.clip_norm;
+  options.checkpoint_segments = recipe.train.checkpoint_segments;
+  options.cudnn_benchmark = recipe.train.cudnn_benchmark;
+  options.create_on_device = recipe.train.create_on_device;
+  options.detect_anomaly = recipe.train.detect_anomaly;
+  return options;
+}
+
+}  // namespace saturate

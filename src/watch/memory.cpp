@@ -1,0 +1,144 @@
+#include "saturate/memory.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <limits>
+
+#include "watch/cuda_memory.h"
+
+namespace saturate {
+namespace {
+
+// Bytes of the machine, or of its container (cgroup v2) where that has less.
+int64_t host_memory() {
+  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  int64_t limit = 0;  // or the file has "max"
+  return file >> limit && limit > 0 ? std::min(machine, limit) : machine;
+}
+
+// Counts what passes through to torch's allocator. A pointer is that one's own, so that memory from
+// before this was in place can be freed through it, and the other way round.
+class CountingAllocator : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator& allocator) : allocator_(allocator) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return allocator_.allocate(0);
+    reserve(int64_t(bytes));
+    void* data = nullptr;
+    try {
+      data = allocator_.raw_allocate(bytes);
+    } catch (const c10::Error& error) {
+      live_ -= int64_t(bytes);
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", error.msg());
+    }
+    const int64_t more = int64_t(malloc_usable_size(data)) - int64_t(bytes);
+    raise_peak(live_ += more);
+    return {data, data, &CountingAllocator::release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &CountingAllocator::release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    allocator_.copy_data(to, from, bytes);
+  }
+
+  int64_t live() const { return live_; }
+  int64_t take_peak() { return peak_.exchange(live_); }
+  int64_t budget() const { return budget_; }
+  void set_budget(int64_t bytes) { budget_ = bytes; }
+
+  // Put in place on the first call, and there until the process ends.
+  static CountingAllocator& get() {
+    static CountingAllocator& allocator = *[] {
+      auto* counting = new CountingAllocator(*c10::GetCPUAllocator());
+      c10::SetCPUAllocator(counting, std::numeric_limits<uint8_t>::max());
+      return counting;
+    }();
+    return allocator;
+  }
+
+ private:
+  // Before there is any memory, so that no two threads can both have the last of the budget.
+  void reserve(int64_t bytes) {
+    const int64_t live = live_ += bytes, budget = budget_;
+    if (budget == 0 || live <= budget) return;
+    live_ -= bytes;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes, " bytes are asked for, ",
+                     live - bytes, " are in use, and the budget is ", budget);
+  }
+  void raise_peak(int64_t live) {
+    int64_t peak = peak_;
+    while (live > peak && !peak_.compare_exchange_weak(peak, live)) {
+    }
+  }
+  static void release(void* data) {
+    CountingAllocator& self = get();
+    self.live_ -= int64_t(malloc_usable_size(data));
+    self.allocator_.raw_deallocate(data);
+  }
+
+  c10::Allocator& allocator_;
+  std::atomic<int64_t> live_ = 0, peak_ = 0, budget_ = 0;
+};
+
+class CpuMemory : public TensorMemory {
+ public:
+  int64_t live_bytes() const override { return counter_.live(); }
+  int64_t take_peak() override { return counter_.take_peak(); }
+  int64_t capacity() const override { return host_memory() / 2; }
+  int64_t budget() const override { return counter_.budget(); }
+  void set_budget(int64_t bytes) override { counter_.set_budget(bytes); }
+  void release_cache() override {}
+
+ private:
+  CountingAllocator& counter_ = CountingAllocator::get();
+};
+
+class CudaMemory : public TensorMemory {
+ public:
+  explicit CudaMemory(c10::DeviceIndex device) : device_(device) {}
+  int64_t live_bytes() const override { return stat().current; }
+  int64_t take_peak() override {
+    const int64_t peak = stat().peak;
+    allocator_.resetPeakStats(device_);
+    return peak;
+  }
+  int64_t capacity() const override { return int64_t(allocator_.getMemoryInfo(device_).second); }
+  int64_t budget() const override { return budget_; }
+  void set_budget(int64_t bytes) override {
+    const int64_t all = capacity();
+    limit_cuda_memory(device_, bytes == 0 ? 1 : std::min(1.0, double(bytes) / double(all)));
+    budget_ = bytes;
+  }
+  void release_cache() override { allocator_.emptyCache(); }
+
+ private:
+  c10::CachingAllocator::Stat stat() const {
+    if (!allocator_.initialized()) return {};
+    return allocator_.getDeviceStats(device_).allocated_bytes[0];  // of all pools
+  }
+
+  c10::DeviceIndex device_;
+  c10::DeviceAllocator& allocator_ = *c10::getDeviceAllocator(c10::kCUDA);
+  std::atomic<int64_t> budget_ = 0;
+};
+
+}  // namespace
+
+TensorMemory& tensor_memory(const at::Device& device) {
+  if (device.is_cpu()) {
+    static CpuMemory memory;
+    return memory;
+  }
+  static CudaMemory memory(device.has_index() ? device.index() : c10::DeviceIndex{0});
+  return memory;
+}
+
+}  // namespace saturate

@@ -1,0 +1,201 @@
+// How many images fit in memory, by trying.
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "saturate/batch_search.h"
+#include "saturate/checkpoint.h"
+#include "saturate/memory.h"
+#include "saturate/trainer.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+
+constexpr double kMiB = 1.0 / 1024;  // of a GiB
+
+TEST(LargestThatFits, IsFoundForEveryThresholdAndLimit) {
+  for (int64_t limit = 1; limit <= 40; ++limit) {
+    for (int64_t threshold = 0; threshold <= 45; ++threshold) {
+      std::multiset<int64_t> tried;
+      const auto found = largest_that_fits(limit, [&](int64_t count) {
+        EXPECT_LE(count, limit);
+        EXPECT_GE(count, 1);
+        tried.insert(count);
+        return count <= threshold;
+      });
+      const int64_t expected = std::min(limit, threshold);
+      EXPECT_EQ(found.value_or(0), expected) << limit << " " << threshold;
+      for (const int64_t count : tried) EXPECT_EQ(tried.count(count), 1u) << count;
+      if (threshold >= 2) EXPECT_FALSE(tried.contains(1) && limit > 1);
+      EXPECT_LE(tried.size(), 12u);
+    }
+  }
+}
+
+TEST(FitsInMemory, LetsOtherErrorsPass) {
+  const MemoryBudget budget(tensor_memory(at::kCPU), tensor_memory(at::kCPU).live_bytes() + 1000);
+  EXPECT_TRUE(fits_in_memory(at::kCPU, [] { at::empty({100}, at::kByte); }));
+  EXPECT_FALSE(fits_in_memory(at::kCPU, [] { at::empty({100000}, at::kByte); }));
+  EXPECT_THROW(fits_in_memory(at::kCPU, [] { at::empty({-1}, at::kByte); }), c10::Error);
+}
+
+Recipe recipe_with(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = {"data.source=synth:size=16,count=120",
+                                  "data.threads=1",
+                                  "model.name=simple_cnn",
+                                  "model.width=0.25",
+                                  "model.classes=10",
+                                  "augment.size=16",
+                                  "train.epochs=1",
+                                  "train.threads=1",
+                                  "train.device=cpu",
+                                  "watch.progress=false"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return parse_recipe("", "test", all);
+}
+
+TrainerOptions into(const std::string& out) {
+  TrainerOptions options;
+  options.out = out;
+  options.progress = Progress::Style::kSilent;
+  return options;
+}
+
+// What a process has alive besides a run's own tensors is part of a budget too.
+std::string memory_setting(double mib) {
+  const double alive = double(tensor_memory(at::kCPU).live_bytes()) / (1 << 20);
+  return "train.memory_gb=" + std::to_string((mib + alive) * kMiB);
+}
+
+TEST(TrainBatchAuto, TakesWhatFitsAndOneMoreDoesNot) {
+  const TempDir dir;
+  const std::string memory = memory_setting(16);
+  Trainer trainer(Env::posix(), recipe_with({"train.batch=auto", memory}), into(dir / "run"));
+  const TrainOptions train = trainer.recipe().train;
+  EXPECT_GT(train.batch, 8);
+  EXPECT_LT(train.batch, 120) << "or the data set is the limit";
+  EXPECT_EQ(train.accumulate, 1);
+  EXPECT_EQ(train.eval_batch, train.batch);
+  const TrainResult result = trainer.run();
+  EXPECT_EQ(result.samples, 120);
+  EXPECT_GT(double(result.tensor_peaks.largest()), 0.75 * train.memory_gb * double(1 << 30));
+
+  // The search leaves room for saving: a step alone takes a little more before it fails.
+  const std::string larger = "train.batch=" + std::to_string(train.batch * 5 / 4);
+  Trainer too_large(Env::posix(), recipe_with({larger, memory}), into(dir / "large"));
+  const Error error = error_of([&] { too_large.run(); });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_EQ(error.where(), "train.memory_gb");
+  EXPECT_NE(error.reason().find("out of memory"), std::string::npos) << error.what();
+  EXPECT_NE(error.remedy().find("auto"), std::string::npos);
+}
+
+std::vector<NamedTensor> last_weights(const std::string& run) {
+  const auto none = [](const std::string&) { FAIL(); };
+  return find_checkpoint(Env::posix(), run, none).model;
+}
+
+void expect_same(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(at::equal(a[i].tensor, b[i].tensor)) << a[i].name;
+}
+
+// Nothing of the trials is left: weights, statistics, momenta, dropout's state.
+TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
+  const TempDir dir;
+  const std::string memory = memory_setting(8);
+  Trainer found(Env::posix(), recipe_with({"train.batch=auto", "train.effective_batch=60", memory}),
+                into(dir / "auto"));
+  const TrainOptions train = found.recipe().train;
+  EXPECT_EQ(train.batch, 60);
+  EXPECT_GT(train.accumulate, 1) << "or this shows nothing";
+  EXPECT_EQ(train.effective_batch, 0);
+  found.run();
+
+  Trainer given(Env::posix(),
+                recipe_with({"train.batch=60", "train.eval_batch=60",
+                             "train.accumulate=" + std::to_string(train.accumulate)}),
+                into(dir / "given"));
+  given.run();
+  expect_same(last_weights(dir / "auto"), last_weights(dir / "given"));
+  // The recipe that was saved is the one found, and can be read.
+  const Recipe saved = load_recipe(Env::posix(), dir / "auto/recipe.toml");
+  EXPECT_EQ(saved.train.batch, 60);
+  EXPECT_EQ(saved.train.accumulate, train.accumulate);
+}
+
+TEST(TrainBatchAuto, AResumedRunKeepsItsBatch) {
+  const TempDir dir;
+  Recipe recipe = recipe_with({"train.batch=auto", memory_setting(8)});
+  int batch = 0;
+  {
+    Trainer first(Env::posix(), recipe, into(dir / "run"));
+    batch = first.recipe().train.batch;
+    first.run();
+  }
+  recipe.train.epochs = 2;
+  recipe.train.memory_gb *= 2;
+  TrainerOptions options = into(dir / "run");
+  options.resume = dir / "run";
+  Trainer second(Env::posix(), recipe, options);
+  EXPECT_EQ(second.recipe().train.batch, batch);
+}
+
+TEST(FindMicroBatch, LeavesTheRandomStateAndNoTensors) {
+  const Recipe recipe = recipe_with({"train.batch=auto"});
+  const auto state = [] { return at::globalContext().defaultGenerator(at::kCPU).get_state(); };
+  const at::Tensor before = state();
+  const int64_t alive = tensor_memory(at::kCPU).live_bytes();
+  EXPECT_EQ(find_micro_batch(Env::posix(), recipe, at::kCPU, 7), 7);
+  EXPECT_TRUE(at::equal(state(), before));
+  EXPECT_NEAR(double(tensor_memory(at::kCPU).live_bytes()), double(alive), 1e5);
+}
+
+// A second part finds the first one's gradients in memory, and has less for itself.
+TEST(FindMicroBatch, PartsOfABatchLeaveRoomForGradients) {
+  const std::string memory = memory_setting(7);
+  const auto fit = [&](const std::string& effective) {
+    const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=2",
+                                       memory, "train.effective_batch=" + effective});
+    const MemoryBudget budget(tensor_memory(at::kCPU),
+                              int64_t(recipe.train.memory_gb * double(1 << 30)));
+    return find_micro_batch(Env::posix(), recipe, at::kCPU, 1 << 20);
+  };
+  EXPECT_LT(fit("1000000"), fit("0"));
+}
+
+TEST(FindMicroBatch, CheckpointingFitsMore) {
+  const std::string memory = memory_setting(40);
+  const auto fit = [&](const std::string& segments) {
+    Recipe recipe = recipe_with({"train.batch=auto", "model.name=resnet9", memory,
+                                 "augment.size=32", "train.checkpoint_segments=" + segments});
+    const MemoryBudget budget(tensor_memory(at::kCPU),
+                              int64_t(recipe.train.memory_gb * double(1 << 30)));
+    return find_micro_batch(Env::posix(), recipe, at::kCPU, 1000);
+  };
+  EXPECT_GT(fit("auto"), fit("0"));
+}
+
+TEST(TrainBatchAuto, NotEvenOneImageIsAnErrorBeforeTraining) {
+  const TempDir dir;
+  const Error error = error_of([&] {
+    Trainer(Env::posix(), recipe_with({"train.batch=auto", memory_setting(0.2)}),
+            into(dir / "run"));
+  });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_EQ(error.where(), "train.memory_gb");
+  EXPECT_NE(error.reason().find("not with a single image"), std::string::npos) << error.what();
+  EXPECT_NE(error.remedy().find("Raise it"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(dir / "run/metrics.jsonl"));
+}
+
+}  // namespace
+}  // namespace saturate

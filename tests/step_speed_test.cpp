@@ -1,0 +1,219 @@
+// The switches of "free speed": what each does.
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+#include <memory>
+
+#include "saturate/error.h"
+#include "saturate/memory.h"
+#include "saturate/train_step.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+// Logits are a linear map of the pixels, then what `tail` makes of them.
+class SmallModel : public Model {
+ public:
+  explicit SmallModel(at::Tensor initial) : weight(initial.requires_grad_()) {}
+  at::Tensor forward(const at::Tensor& images) override {
+    ++forwards;
+    return tail(at::linear(images.contiguous().flatten(1), weight));
+  }
+  void set_training(bool) override {}
+  std::vector<NamedTensor> parameters() override { return {{"weight", weight}}; }
+  std::vector<NamedTensor> buffers() override { return {}; }
+  std::vector<Stage> stages() override { return chain; }
+  void to(const at::Device&, bool) override {}
+
+  at::Tensor weight;
+  std::function<at::Tensor(const at::Tensor&)> tail = [](const at::Tensor& x) { return x; };
+  std::vector<Stage> chain;
+  int forwards = 0;
+};
+
+// A step over a batch of eight images of four classes.
+struct Bench {
+  explicit Bench(const StepOptions& options = {}, const OptimizerOptions& optimizer_options = {},
+                 std::vector<Stage> (*stages)(SmallModel&) = nullptr)
+      : ledger(Env::posix()) {
+    at::manual_seed(1);
+    model = std::make_unique<SmallModel>(at::randn({4, 12}));
+    if (stages) model->chain = stages(*model);
+    batch.images = at::randn({8, 3, 2, 2});
+    batch.labels = at::arange(8) % 4;
+    optimizer = make_optimizer(optimizer_options,
+                               make_parameter_groups(optimizer_options, model->parameters()));
+    step = std::make_unique<TrainStep>(*model, *optimizer, options, ledger);
+  }
+  void run() { step->run(batch, 0.1, running); }
+
+  Ledger ledger;
+  std::unique_ptr<SmallModel> model;
+  DeviceBatch batch;
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<TrainStep> step;
+  RunningMetrics running;
+};
+
+TEST(Speed, GradientsAreSetToNoneOrZeroedInPlace) {
+  Bench none, zeroed({}, {.set_to_none = false});
+  for (Bench* bench : {&none, &zeroed}) bench->run();
+  EXPECT_FALSE(none.model->weight.grad().defined());
+  const at::Tensor gradient = zeroed.model->weight.grad();
+  ASSERT_TRUE(gradient.defined());
+  EXPECT_FALSE(gradient.any().item<bool>());
+  for (Bench* bench : {&none, &zeroed}) bench->run();
+  EXPECT_TRUE(zeroed.model->weight.grad().is_same(gradient)) << "the same memory, again";
+  EXPECT_TRUE(at::equal(none.model->weight, zeroed.model->weight));
+}
+
+TEST(Speed, NarrowWeightsKeepZeroedGradientsToo) {
+  const auto weights = [](bool set_to_none) {
+    OptimizerOptions options{.set_to_none = set_to_none};
+    at::manual_seed(2);
+    SmallModel model(at::randn({4, 12}));
+    const auto optimizer = make_optimizer(
+        options, make_parameter_groups(options, model.parameters()), PrecisionMode::kBf16O2);
+    Ledger ledger(Env::posix());
+    TrainStep step(model, *optimizer, {.precision = {.mode = PrecisionMode::kBf16O2}, .part = 3},
+                   ledger);
+    DeviceBatch batch{at::randn({8, 3, 2, 2}), at::arange(8) % 4, {}};
+    RunningMetrics running;
+    for (int i = 0; i < 3; ++i) step.run(batch, 0.1, running);
+    EXPECT_EQ(model.weight.grad().defined(), !set_to_none);
+    return model.weight.detach();
+  };
+  EXPECT_TRUE(at::equal(weights(true), weights(false)));
+}
+
+TEST(Speed, CudnnsBenchmarkFollowsTheSwitch) {
+  const Bench off({.cudnn_benchmark = false});
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+  const Bench on;
+  EXPECT_TRUE(at::globalContext().benchmarkCuDNN());
+}
+
+bool tf32_of(PrecisionMode mode, bool tf32) {
+  const Bench bench({.precision = {.mode = mode, .tf32 = tf32}});
+  EXPECT_EQ(at::globalContext().allowTF32CuDNN(), at::globalContext().allowTF32CuBLAS());
+  return at::globalContext().allowTF32CuDNN();
+}
+
+TEST(Speed, Tf32IsOnWhereTheModeIsNotExact) {
+  EXPECT_FALSE(tf32_of(PrecisionMode::kFp32, true));
+  for (const auto mode : {PrecisionMode::kTf32, PrecisionMode::kBf16, PrecisionMode::kFp16}) {
+    EXPECT_TRUE(tf32_of(mode, true));
+    EXPECT_FALSE(tf32_of(mode, false));
+  }
+}
+
+// The optimizer's state for a parameter of the device "meta", which has no memory.
+int64_t host_bytes_of_state(bool create_on_device) {
+  const Bench bench({.create_on_device = create_on_device});
+  const at::Tensor parameter =
+      at::empty({1 << 16}, at::device(at::kMeta).dtype(at::kFloat)).requires_grad_();
+  OptimizerOptions options;
+  const auto optimizer =
+      make_optimizer(options, make_parameter_groups(options, {{"weight", parameter}}));
+  TensorMemory& memory = tensor_memory(at::kCPU);
+  const int64_t before = memory.live_bytes();
+  memory.take_peak();
+  EXPECT_TRUE(optimizer->state().at(0).tensor.is_meta());
+  return memory.take_peak() - before;
+}
+
+TEST(Speed, StateIsCreatedWhereItIsUsed) {
+  EXPECT_LT(host_bytes_of_state(true), 1000);
+  EXPECT_GE(host_bytes_of_state(false), (1 << 16) * 4);
+  const Bench on;  // leaves the process's switch as it was
+}
+
+// sqrt has an infinite slope at 0, and 0 times that is not a number.
+TEST(Speed, AnomaliesAreLookedForOnlyWhenAsked) {
+  const auto with_bad_gradient = [](bool detect) {
+    Bench bench({.detect_anomaly = detect});
+    bench.model->tail = [](const at::Tensor& x) { return x + (x * 0).sqrt() * 0; };
+    bench.run();
+  };
+  EXPECT_NO_THROW(with_bad_gradient(false));
+  EXPECT_FALSE(torch::autograd::AnomalyMode::is_enabled());
+  try {
+    with_bad_gradient(true);
+    ADD_FAILURE() << "no error";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("SqrtBackward0"), std::string::npos) << error.what();
+  }
+  const Bench off;
+  EXPECT_FALSE(torch::autograd::AnomalyMode::is_enabled());
+}
+
+TEST(Speed, EvaluationIsInInferenceModeOrWithoutGradients) {
+  const testing::MemoryDataset dataset(
+      {testing::noise_jpeg(2, 2, 1), testing::noise_jpeg(2, 2, 2)});
+  AugmentOptions augment;
+  augment.size = 2;
+  LoaderOptions in_order;
+  in_order.train = in_order.shuffle = false;
+  Loader loader(dataset, in_order, augment);
+  Bench bench;
+  Feeder feeder(loader, at::kCPU, true, bench.ledger);
+  std::vector<double> losses;
+  for (const bool inference : {true, false}) {
+    loader.start_epoch(0);
+    EvaluationOptions options;
+    options.inference_mode = inference;
+    options.observer = [&](const DeviceBatch&, const at::Tensor& logits) {
+      EXPECT_EQ(logits.is_inference(), inference);
+      EXPECT_FALSE(logits.requires_grad());
+      return true;
+    };
+    losses.push_back(evaluate(*bench.model, feeder, options).value().loss);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+}
+
+std::vector<Stage> two_stages(SmallModel& model) {
+  return {{[&](const at::Tensor& x) {
+            ++model.forwards;
+            return x.contiguous().flatten(1);
+          }},
+          {[&](const at::Tensor& x) { return at::linear(x, model.weight); }}};
+}
+
+TEST(TrainStep, ChecksPointsWhereAskedAndLearnsTheSame) {
+  Bench plain, checkpointed({.checkpoint_segments = 2}, {}, two_stages);
+  for (Bench* bench : {&plain, &checkpointed}) bench->run();
+  EXPECT_EQ(plain.model->forwards, 1);
+  EXPECT_EQ(checkpointed.model->forwards, 2) << "the first stage ran again";
+  EXPECT_TRUE(at::equal(plain.model->weight, checkpointed.model->weight));
+}
+
+void expect_segments_refused(int segments, std::vector<Stage> (*stages)(SmallModel&),
+                             const std::string& part) {
+  try {
+    const Bench bench({.checkpoint_segments = segments}, {}, stages);
+    ADD_FAILURE() << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_EQ(error.where(), "train.checkpoint_segments");
+    EXPECT_NE(error.reason().find(part), std::string::npos) << error.reason();
+  }
+}
+
+TEST(TrainStep, RefusesSegmentsThatAModelDoesNotHave) {
+  expect_segments_refused(2, nullptr, "does not say what its stages are");
+  expect_segments_refused(3, two_stages, "has only 2 stages, not 3");
+}
+
+}  // namespace
+}  // namespace saturate

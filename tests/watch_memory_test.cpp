@@ -1,0 +1,108 @@
+// Bytes of live tensors, their peak by phase, and the budget.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "saturate/env.h"
+#include "saturate/ledger.h"
+#include "saturate/memory.h"
+
+namespace saturate {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+at::Tensor bytes(int64_t count) {
+  return at::empty({count}, at::kByte);
+}
+
+class CpuMemoryTest : public ::testing::Test {
+ protected:
+  CpuMemoryTest() : before(memory.live_bytes()) { memory.take_peak(); }
+  // Above what was alive before the test, in whole MiB.
+  int64_t mib(int64_t count) const { return (count - before) / kMiB; }
+
+  TensorMemory& memory = tensor_memory(at::kCPU);
+  const int64_t before;
+};
+
+TEST_F(CpuMemoryTest, CountsWhatIsAliveAndItsPeak) {
+  at::Tensor kept = bytes(3 * kMiB);
+  const at::Tensor view = kept.slice(0, 0, 5);
+  bytes(4 * kMiB);
+  EXPECT_EQ(mib(memory.live_bytes()), 3);
+  EXPECT_EQ(mib(memory.take_peak()), 7);
+  EXPECT_EQ(mib(memory.take_peak()), 3) << "a new peak begins at what is alive";
+  kept.reset();
+  EXPECT_EQ(mib(memory.live_bytes()), 3) << "the view is still there";
+}
+
+TEST_F(CpuMemoryTest, CountsEveryThread) {
+  at::Tensor kept;
+  std::thread([&] {
+    kept = bytes(2 * kMiB);
+    bytes(5 * kMiB);
+  }).join();
+  EXPECT_EQ(mib(memory.live_bytes()), 2);
+  EXPECT_EQ(mib(memory.take_peak()), 7);
+}
+
+TEST_F(CpuMemoryTest, PastTheBudgetThereIsNoMemory) {
+  {
+    const MemoryBudget budget(memory, before + 10 * kMiB);
+    const at::Tensor kept = bytes(6 * kMiB);
+    EXPECT_THROW(bytes(5 * kMiB), c10::OutOfMemoryError);
+    EXPECT_EQ(mib(memory.live_bytes()), 6) << "what failed is not counted";
+    EXPECT_NO_THROW(bytes(3 * kMiB));
+    {
+      const MemoryBudget narrower(memory, before + 8 * kMiB);
+      const MemoryBudget none(memory, 0);
+      EXPECT_THROW(bytes(3 * kMiB), c10::OutOfMemoryError);
+    }
+    EXPECT_NO_THROW(bytes(3 * kMiB));
+    try {
+      bytes(50 * kMiB);
+      FAIL();
+    } catch (const c10::OutOfMemoryError& error) {
+      EXPECT_NE(std::string(error.what()).find("52428800 bytes are asked for"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(memory.budget(), 0);
+  EXPECT_NO_THROW(bytes(50 * kMiB));
+}
+
+TEST_F(CpuMemoryTest, WhatTheSystemDoesNotGiveIsOutOfMemoryToo) {
+  EXPECT_THROW(bytes(int64_t{1} << 55), c10::OutOfMemoryError);
+  EXPECT_EQ(mib(memory.live_bytes()), 0);
+}
+
+TEST_F(CpuMemoryTest, ALedgerHasThePeakOfEachPhase) {
+  Ledger ledger(Env::posix(), &memory);
+  at::Tensor kept;
+  {
+    const Ledger::Scope forward(ledger, Phase::kForward);
+    kept = bytes(3 * kMiB);
+    bytes(4 * kMiB);
+    const Ledger::Scope wait(ledger, Phase::kWait);
+    bytes(1 * kMiB);
+  }
+  {
+    const Ledger::Scope backward(ledger, Phase::kBackward);
+    bytes(2 * kMiB);
+  }
+  const PhaseBytes peaks = ledger.take_memory_peaks();
+  EXPECT_EQ(mib(peaks[Phase::kForward]), 7);
+  EXPECT_EQ(mib(peaks[Phase::kWait]), 4);
+  EXPECT_EQ(mib(peaks[Phase::kBackward]), 5);
+  EXPECT_EQ(mib(peaks.largest()), 7);
+  EXPECT_EQ(peaks[Phase::kOptimizer], 0);
+  const PhaseBytes later = ledger.take_memory_peaks();
+  EXPECT_EQ(later[Phase::kForward], 0);
+  EXPECT_EQ(mib(later[Phase::kOther]), 3);
+}
+
+}  // namespace
+}  // namespace saturate
