@@ -48,6 +48,7 @@ struct TrainOptions {
   std::string device = "auto";
   int threads = 0;  // intra-op threads; 0: one per available core
   bool channels_last = true;
+  std::string compiled;  // a package's path; empty: none
 };
 
 struct CheckpointOptions {

@@ -14,6 +14,21 @@ const std::vector<OptionRow>& option_table() {
   return table;
 }
 
+namespace {
+
+void validate_compiled(const Recipe& recipe, const std::string& where) {
+  const bool narrow = recipe.precision.mode == PrecisionMode::kBf16O2 ||
+                      recipe.precision.mode == PrecisionMode::kFp16O2;
+  if (narrow)
+    fail_option("train.compiled", "needs weights in fp32",
+                "Set precision.mode to bf16 or fp16, or leave train.compiled out", where);
+  if (recipe.train.batch % recipe.train.accumulate != 0)
+    fail_option("train.compiled", "needs a batch in parts of one size",
+                "Make train.batch a multiple of train.accumulate", where);
+}
+
+}  // namespace
+
 void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.data.source.empty())
     fail_option("data.source", "is missing", "Say where the training images are, as folder:PATH",
@@ -37,6 +52,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.train.accumulate > recipe.train.batch)
     fail_option("train.accumulate", "is above train.batch", "Give each part an image at least",
                 where);
+  if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_schedule(recipe, where);
 }

@@ -80,6 +80,9 @@ std::vector<OptionRow> train_rows() {
           "in the last bits between numbers of threads."),
       flag(SATURATE_OPTION(train.channels_last),
            "Keeps images and weights in NHWC memory order, which convolutions run fastest in."),
+      text(SATURATE_OPTION(train.compiled),
+           "A step compiled ahead of time by tools/compile_step.py for this recipe, such as "
+           "step.pt2, which runs instead of the model's own forward and backward; empty: none."),
   };
 }
 

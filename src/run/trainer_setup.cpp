@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "run/trainer_state.h"
+#include "saturate/compiled_step.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -72,6 +73,8 @@ void Trainer::State::build_model() {
   const StepOptions step_options{recipe.precision, recipe.train.label_smoothing,
                                  images_per_part(recipe.train), recipe.train.clip_norm};
   step = std::make_unique<TrainStep>(*model, *optimizer, step_options, ledger);
+  if (!recipe.train.compiled.empty())
+    step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model));
 }
 
 // Shows the model as many of the first training images as it wants to see.

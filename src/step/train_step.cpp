@@ -1,6 +1,7 @@
 #include "saturate/train_step.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/reflection_pad2d.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
@@ -13,6 +14,7 @@
 #include <array>
 #include <string_view>
 
+#include "saturate/compiled_step.h"
 #include "saturate/gradients.h"
 #include "step/precision.h"
 
@@ -118,13 +120,35 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& opti
                     model.parameters().at(0).tensor.device());
 }
 
+TrainStep::~TrainStep() = default;
+
+void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
+  compiled_ = std::move(compiled);
+}
+
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   for (const DeviceBatch& part : split(batch, options_.part)) {
-    const Output output = forward(part);
-    backward(output.loss, double(part.count()) / double(batch.count()));
+    const Output output = compute(part, double(part.count()) / double(batch.count()));
     count(output, part, metrics);
   }
   update(lr);
+}
+
+TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share) {
+  if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share);
+  if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
+  const Output output = forward(part);
+  backward(output.loss, share);
+  return output;
+}
+
+TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double share) {
+  Ledger::Scope scope(ledger_, Phase::kForward);
+  const at::Tensor factor = at::full({}, share, part.images.options().dtype(at::kFloat));
+  const auto output =
+      compiled_->run(part.images, part.labels, scaler_ ? scaler_->scale(factor) : factor);
+  optimizer_.take_gradients();
+  return {output.logits, output.loss};
 }
 
 TrainStep::Output TrainStep::forward(const DeviceBatch& part) {
