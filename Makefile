@@ -12,9 +12,10 @@ CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'
 
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
+MODELS ?= mlp resnet9 resnet18
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all kills soak fuzz build install setup format format-check tidy clean
+.PHONY: help demo test test-all kills compiled soak fuzz build install setup format format-check tidy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitiz
 
 kills: build ## kill a run at KILLS=200 random points, and resume it each time
 	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'
+
+compiled: build ## compare the compiled steps of MODELS="mlp resnet9 resnet18" with eager ones
+	@SATURATE_COMPILED="$(MODELS)" $(BUILD)/tests/saturate_tests --gtest_filter='CompiledStepTest.Trains*'
 
 soak: build ## train for SOAK_MINUTES=60: memory, threads and open files must stay as they are
 	@tools/soak.py --saturate $(BUILD)/saturate --minutes $(SOAK_MINUTES)

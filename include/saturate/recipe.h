@@ -59,6 +59,7 @@ struct TrainOptions {
   bool inference_mode = true;
   bool late_metrics = true;
   bool detect_anomaly = false;
+  std::string compiled;  // a package's path; empty: none
 };
 
 struct CheckpointOptions {

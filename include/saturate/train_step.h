@@ -6,6 +6,8 @@
 //       loss   = cross_entropy(logits, labels), of both labels where the images are mixed
 //       (scale * share * loss).backward()   backward: the part's share of the samples, and the
 //                                             scaler's factor where the precision is fp16
+//                                       (these three are one call of a compiled step:
+//                                       train.compiled)
 //       totals += loss, hits            host: counters stay on the device, read late
 //     found_inf = scaler.unscale()      optimizer, fp16 only
 //     clip(gradients, train.clip_norm)
@@ -22,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "saturate/feed.h"
@@ -32,6 +35,8 @@
 #include "saturate/step_options.h"
 
 namespace saturate {
+
+class CompiledStep;
 
 // Means over some samples.
 struct Metrics {
@@ -85,6 +90,15 @@ class TrainStep {
   // `options`. Fails with kUsage where more segments are asked for than the model has stages.
   TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger);
 
+  ~TrainStep();
+
+  // Parts of as many images as `compiled` takes are computed by it from here on, which is charged
+  // to kForward as a whole; others, such as an epoch's last, as before. REQUIRES: it was made for
+  // this model.
+  void use_compiled(std::unique_ptr<CompiledStep> compiled);
+  // Images in the first part that was of another size; 0: there was none.
+  int64_t first_uncompiled() const { return first_uncompiled_; }
+
   // One update from one batch, added to `metrics`.
   void run(const DeviceBatch& batch, double lr, RunningMetrics& metrics);
 
@@ -97,6 +111,8 @@ class TrainStep {
   struct Output {
     at::Tensor logits, loss;  // [N, classes]; the mean over the part
   };
+  Output compute(const DeviceBatch& part, double share);
+  Output compute_compiled(const DeviceBatch& part, double share);
   Output forward(const DeviceBatch& part);
   at::Tensor logits_of(const at::Tensor& images);
   void backward(const at::Tensor& loss, double share);
@@ -109,6 +125,8 @@ class TrainStep {
   std::vector<Stage> stages_;  // empty where nothing is checkpointed
   Ledger& ledger_;
   std::optional<GradScaler> scaler_;  // fp16
+  std::unique_ptr<CompiledStep> compiled_;
+  int64_t first_uncompiled_ = 0;
 };
 
 // Sees each batch of an evaluation and its logits [N, classes]; false gives the evaluation up.

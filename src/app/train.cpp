@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "app/command.h"
+#include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
@@ -17,7 +18,7 @@ namespace {
 struct TrainArguments {
   std::string recipe, out, resume;
   std::vector<std::string> overrides;
-  bool quiet = false;
+  bool quiet = false, print_recipe = false;
 };
 
 // runs/NAME-1, runs/NAME-2, ...: the first that is free.
@@ -79,10 +80,17 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
   }
 }
 
+int print_recipe(Env& env, const Recipe& recipe) {
+  const auto data = open_dataset(env, recipe.data.source);
+  fmt::print("{}", to_toml(resolve_recipe(recipe, *data, resolve_device(recipe.train.device))));
+  return 0;
+}
+
 int train(const TrainArguments& arguments) {
   Env& env = Env::posix();
   const std::string recipe_file = recipe_path(arguments, env);
   const Recipe recipe = load_recipe(env, recipe_file, arguments.overrides);
+  if (arguments.print_recipe) return print_recipe(env, recipe);
   catch_stop_signals();
   TrainerOptions options;
   options.out = choose_folder(env, arguments);
@@ -117,6 +125,8 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--resume", arguments->resume,
                       "A run folder or checkpoint to go on from, by default in the same folder");
   command->add_flag("--quiet", arguments->quiet, "No progress, only the summary");
+  command->add_flag("--print-recipe", arguments->print_recipe,
+                    "Only prints the recipe, with all that depends on data and machine resolved");
   command->footer("`saturate list options` prints every key of a recipe.");
   command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }

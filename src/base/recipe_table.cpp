@@ -29,6 +29,26 @@ void validate_memory(const TrainOptions& train, const std::string& where) {
                 where);
 }
 
+void validate_compiled(const Recipe& recipe, const std::string& where) {
+  const bool narrow = recipe.precision.mode == PrecisionMode::kBf16O2 ||
+                      recipe.precision.mode == PrecisionMode::kFp16O2;
+  if (narrow)
+    fail_option("train.compiled", "needs weights in fp32",
+                "Set precision.mode to bf16 or fp16, or leave train.compiled out", where);
+  if (recipe.train.batch == kAutomatic)
+    fail_option("train.compiled", "is made for one batch size, and train.batch is auto",
+                "Give train.batch a number", where);
+  if (recipe.train.checkpoint_segments != 0)
+    fail_option("train.compiled", "keeps what it computes, and train.checkpoint_segments does not",
+                "Set one of the two", where);
+  if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
+    fail_option("train.compiled", "knows one label for each image",
+                "Set augment.mixup and augment.cutmix to 0, or leave train.compiled out", where);
+  if (recipe.train.batch % recipe.train.accumulate != 0)
+    fail_option("train.compiled", "needs a batch in parts of one size",
+                "Make train.batch a multiple of train.accumulate", where);
+}
+
 }  // namespace
 
 void validate_recipe(const Recipe& recipe, const std::string& where) {
@@ -56,6 +76,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.precision.mode == PrecisionMode::kTf32 && !recipe.precision.tf32)
     fail_option("precision.tf32", "is false, and precision.mode is tf32",
                 "Set precision.mode to fp32, or leave precision.tf32 out", where);
+  if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_schedule(recipe, where);
 }

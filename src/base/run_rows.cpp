@@ -109,6 +109,9 @@ std::vector<OptionRow> train_rows() {
       flag(SATURATE_OPTION(train.detect_anomaly),
            "torch's anomaly detection: an error names the operator whose gradient is not a number. "
            "Slow."),
+      text(SATURATE_OPTION(train.compiled),
+           "A step compiled ahead of time by tools/compile_step.py for this recipe, such as "
+           "step.pt2, which runs instead of the model's own forward and backward; empty: none."),
   };
 }
 

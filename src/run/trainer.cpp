@@ -77,6 +77,11 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
   if (!recipe.train.late_metrics) read_metrics();
   if (position.step % recipe.watch.every == 0) record_steps();
   log->show(position);
+  if (step->first_uncompiled() > 0 && !std::exchange(warned_uncompiled, true))
+    log->warn(
+        fmt::format("a batch (or part of one) of {} images does not fit the compiled step, "
+                    "and takes the way without it, as others will",
+                    step->first_uncompiled()));
   if (loader.skipped_count() != warned_train) log->warn_of_skipped(loader.skipped(), warned_train);
 }
 

@@ -9,6 +9,7 @@
 
 #include "run/trainer_state.h"
 #include "run/training_parts.h"
+#include "saturate/compiled_step.h"
 #include "saturate/error.h"
 #include "saturate/input.h"
 
@@ -107,6 +108,8 @@ void Trainer::State::build_model() {
   average = std::move(parts.average);
   step = std::make_unique<TrainStep>(*model, *optimizer,
                                      step_options(recipe, images_per_part(recipe.train)), ledger);
+  if (!recipe.train.compiled.empty())
+    step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model));
 }
 
 // Shows the model as many of the first training images as it wants to see.

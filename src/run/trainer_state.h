@@ -88,6 +88,7 @@ struct Trainer::State {
   bool unsaved = true, best_unsaved = false, save_due = false;
   int64_t saved_ns;
   size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
+  bool warned_uncompiled = false;
   std::optional<RunEnd> ended;
   TrainResult result;
 };

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/reflection_pad2d.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "saturate/compiled_step.h"
 #include "saturate/error.h"
 #include "saturate/gradients.h"
 #include "step/creation.h"
@@ -110,13 +112,35 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& opti
                     model.parameters().at(0).tensor.device());
 }
 
+TrainStep::~TrainStep() = default;
+
+void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
+  compiled_ = std::move(compiled);
+}
+
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   for (const DeviceBatch& part : split(batch, options_.part)) {
-    const Output output = forward(part);
-    backward(output.loss, double(part.count()) / double(batch.count()));
+    const Output output = compute(part, double(part.count()) / double(batch.count()));
     count(output, part, metrics);
   }
   update(lr);
+}
+
+TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share) {
+  if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share);
+  if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
+  const Output output = forward(part);
+  backward(output.loss, share);
+  return output;
+}
+
+TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double share) {
+  Ledger::Scope scope(ledger_, Phase::kForward);
+  const at::Tensor factor = at::full({}, share, part.images.options().dtype(at::kFloat));
+  const auto output =
+      compiled_->run(part.images, part.labels, scaler_ ? scaler_->scale(factor) : factor);
+  optimizer_.take_gradients();
+  return {output.logits, output.loss};
 }
 
 TrainStep::Output TrainStep::forward(const DeviceBatch& part) {

@@ -1,0 +1,48 @@
+// A step compiled ahead of time: forward and backward as one machine-code function over the model's
+// live parameters, made by tools/compile_step.py with torch.export and torch's Inductor. No Python
+// runs here. docs/compiled_step.md tells how to make a package, and what is in it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+#include "saturate/model.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+class Env;
+
+// Not for concurrent use.
+class CompiledStep {
+ public:
+  // Loads the package that recipe.train.compiled names, for `model`, which must outlive this; its
+  // parameters and buffers may be changed in place, but not replaced, from here on. `recipe` is a
+  // resolved one. Fails with kUsage, naming all that differs and how to make the right package,
+  // where it was made for other settings, another torch, another processor or another model, and
+  // where it is broken or not there. Nothing is written to disk.
+  // REQUIRES: the model is on its device, and its frozen parameters require no gradient.
+  CompiledStep(Env& env, const Recipe& recipe, Model& model);
+  ~CompiledStep();
+
+  // Images of a part that run() takes.
+  int part() const;
+
+  struct Output {
+    at::Tensor loss;    // the mean over the part
+    at::Tensor logits;  // [part, classes] float
+  };
+  // Forward and backward of loss * factor: adds to each trained parameter's gradient, and updates
+  // BatchNorm's statistics. `factor`: a float scalar beside the images; it may be written later.
+  // The first call also compares the loss with that of the model itself, and fails with kUsage
+  // where the package computes something else.
+  Output run(const at::Tensor& images, const at::Tensor& labels, const at::Tensor& factor);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

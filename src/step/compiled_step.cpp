@@ -1,0 +1,202 @@
+#include "saturate/compiled_step.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "saturate/error.h"
+#include "step/precision.h"
+#include "step/step_package.h"
+
+namespace saturate {
+namespace {
+
+using Runner = torch::inductor::AOTIModelContainerRunner;
+
+constexpr size_t kFirstGradient = 3;  // after the scaled loss, the loss and the logits
+
+// A file that is in memory alone and has a path for dlopen: nothing stays behind, however the
+// process ends.
+class MemoryFile {
+ public:
+  MemoryFile(const std::vector<std::byte>& bytes, const std::string& what)
+      : fd_(memfd_create("saturate-step", MFD_CLOEXEC)) {
+    size_t done = 0;
+    while (fd_ >= 0 && done < bytes.size()) {
+      const ssize_t n = ::write(fd_, bytes.data() + done, bytes.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) break;
+      done += size_t(n);
+    }
+    if (done == bytes.size()) return;
+    const int error = errno;
+    if (fd_ >= 0) ::close(fd_);
+    fail(ErrorKind::kRun, std::string("cannot put the library in memory: ") + std::strerror(error),
+         what, "Free some memory, or train without train.compiled");
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
+
+ private:
+  int fd_;
+};
+
+std::string first_line(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = c10_error ? c10_error->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+std::unique_ptr<Runner> load(const StepPackage& package, const at::Device& device) {
+  const MemoryFile library(package.library, package.path);
+  const std::string name = device.is_cuda() ? "cuda" : "cpu";
+  try {
+    const auto& makers = torch::inductor::getAOTIModelRunnerRegistry();
+    const auto maker = makers.find(name);
+    if (maker == makers.end()) throw std::runtime_error("this build cannot run one on " + name);
+    // One caller at a time; the kernels of a GPU's library are within it.
+    return maker->second(library.path(), /*num_models=*/1, device.str(), /*bin_dir=*/"",
+                         /*run_single_threaded=*/true);
+  } catch (const std::exception& error) {
+    fail_package("its library does not load: " + first_line(error), package.path);
+  }
+}
+
+// The library works on the model's own tensors from here on.
+void bind_tensors(Runner& runner, Model& model, const std::string& path) {
+  std::unordered_map<std::string, at::Tensor> own, bound;
+  for (const auto& tensors : {model.parameters(), model.buffers()})
+    for (const auto& [name, tensor] : tensors) own.emplace(name, tensor);
+  for (const auto& [constant, name] : runner.getConstantNamesToOriginalFQNs()) {
+    const std::string prefix = "model.";  // the member of the exported module that is the model
+    const auto found = own.find(name.starts_with(prefix) ? name.substr(prefix.size()) : name);
+    if (found == own.end()) fail_package("its library has a constant " + name, path);
+    bound.emplace(constant, found->second);
+  }
+  runner.update_constant_buffer(bound, /*use_inactive=*/false, /*validate_full_updates=*/true,
+                                /*user_managed=*/true);
+}
+
+}  // namespace
+
+struct CompiledStep::State {
+  State(Env& env, const Recipe& recipe_in, Model& model_in);
+  // The loss as the model itself computes it, which it leaves as it was.
+  double eager_loss(const at::Tensor& images, const at::Tensor& labels);
+  void require_loss(double expected, double found) const;
+  void take_gradients(std::vector<at::Tensor>& outputs);
+
+  Recipe recipe;
+  Model& model;
+  std::string path;
+  int part;
+  std::vector<at::Tensor> trained;  // by gradient; undefined where it is not wanted
+  std::unique_ptr<Runner> runner;
+  bool checked = false;
+};
+
+CompiledStep::State::State(Env& env, const Recipe& recipe_in, Model& model_in)
+    : recipe(recipe_in), model(model_in), path(recipe.train.compiled) {
+  const StepPackage package = read_step_package(env, path);
+  require_fit(package, recipe, model);
+  part = package.about["part"];
+  const auto parameters = model.parameters();
+  for (const auto& name : package.about["gradients"].get<std::vector<std::string>>()) {
+    const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                    [&](const NamedTensor& known) { return known.name == name; });
+    if (found == parameters.end()) fail_package("it has a gradient of an unknown " + name, path);
+    trained.push_back(found->tensor.requires_grad() ? found->tensor : at::Tensor());
+  }
+  runner = load(package, parameters.at(0).tensor.device());
+  bind_tensors(*runner, model, path);
+}
+
+double CompiledStep::State::eager_loss(const at::Tensor& images, const at::Tensor& labels) {
+  std::vector<at::Tensor> before;
+  for (const auto& buffer : model.buffers()) before.push_back(buffer.tensor.clone());
+  at::Tensor loss;
+  {
+    const AutocastScope autocast(recipe.precision.mode, images.device().type());
+    loss = at::cross_entropy_loss(model.forward(images).to(at::kFloat), labels, /*weight=*/{},
+                                  at::Reduction::Mean, /*ignore_index=*/-100,
+                                  recipe.train.label_smoothing);
+  }
+  const auto buffers = model.buffers();
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(before[i]);
+  return loss.item<double>();
+}
+
+// Only a model that is computed otherwise is meant: rounding differs far less.
+void CompiledStep::State::require_loss(double expected, double found) const {
+  const double tolerance = reduced_type(recipe.precision.mode) ? 5e-2 : 1e-3;
+  if (!std::isfinite(expected) || std::abs(found - expected) <= tolerance * (1 + expected)) return;
+  fail_package(fmt::format("it computes something else than the model, on the first images a loss "
+                           "of {:.6g} instead of {:.6g}",
+                           found, expected),
+               path);
+}
+
+void CompiledStep::State::take_gradients(std::vector<at::Tensor>& outputs) {
+  std::vector<const void*> taken;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!trained[i].defined()) continue;
+    at::Tensor& gradient = outputs[kFirstGradient + i];
+    at::Tensor& sum = trained[i].mutable_grad();
+    if (sum.defined()) {
+      sum.add_(gradient);
+      continue;
+    }
+    // Two gradients that are equal by construction, as of two biases that are added, come as one
+    // piece of memory, which clipping and unscaling in place would change twice.
+    const void* memory = gradient.storage().data();
+    const bool shared = std::find(taken.begin(), taken.end(), memory) != taken.end();
+    sum = shared ? gradient.clone() : std::move(gradient);
+    taken.push_back(memory);
+  }
+}
+
+CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model)
+    : state_(std::make_unique<State>(env, recipe, model)) {}
+CompiledStep::~CompiledStep() = default;
+
+int CompiledStep::part() const {
+  return state_->part;
+}
+
+CompiledStep::Output CompiledStep::run(const at::Tensor& images, const at::Tensor& labels,
+                                       const at::Tensor& factor) {
+  const c10::NoGradGuard no_grad;
+  const at::MemoryFormat order = state_->recipe.train.channels_last ? at::MemoryFormat::ChannelsLast
+                                                                    : at::MemoryFormat::Contiguous;
+  const at::Tensor ordered = images.contiguous(order);  // copies nothing that the loader gives
+  const bool first = !std::exchange(state_->checked, true);
+  const double expected = first ? state_->eager_loss(ordered, labels) : 0;
+  std::vector<at::Tensor> outputs;
+  try {
+    outputs = state_->runner->run({ordered, labels, factor});
+    TORCH_CHECK(outputs.size() == kFirstGradient + state_->trained.size(), outputs.size(),
+                " outputs, not ", kFirstGradient + state_->trained.size());
+  } catch (const std::exception& error) {
+    fail(ErrorKind::kRun, "the compiled step failed: " + first_line(error), state_->path,
+         "Train without train.compiled");
+  }
+  if (first) state_->require_loss(expected, outputs[1].item<double>());
+  state_->take_gradients(outputs);
+  return {outputs[1], outputs[2]};
+}
+
+}  // namespace saturate

@@ -1,0 +1,223 @@
+#include "step/step_package.h"
+
+#include <c10/util/Exception.h>
+#include <caffe2/serialize/inline_container.h>
+#include <caffe2/serialize/read_adapter_interface.h>
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/checksum.h"
+#include "base/option_row.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr const char* kAbout = "extra/saturate.json";
+constexpr const char* kLibrary = "data/aotinductor/model/step.so";
+
+class MemoryReader : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit MemoryReader(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
+  size_t size() const override { return bytes_.size(); }
+  size_t read(uint64_t at, void* out, size_t count, const char*) const override {
+    if (at >= bytes_.size()) return 0;
+    const size_t n = std::min<size_t>(count, bytes_.size() - at);
+    std::memcpy(out, bytes_.data() + at, n);
+    return n;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+std::vector<std::byte> read_record(caffe2::serialize::PyTorchStreamReader& archive,
+                                   const std::string& name) {
+  const auto [data, size] = archive.getRecord(name);
+  const auto* bytes = static_cast<const std::byte*>(data.get());
+  return {bytes, bytes + size};
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+json json_of(const OptionValue& value) {
+  struct {
+    json operator()(bool v) const { return v; }
+    json operator()(int64_t v) const { return v; }
+    json operator()(double v) const { return v; }
+    json operator()(const std::string& v) const { return v; }
+    json operator()(const std::vector<double>& v) const { return v; }
+    json operator()(const std::vector<std::string>& v) const { return v; }
+  } to_json;
+  return std::visit(to_json, value);
+}
+
+// "KEY A, not B" for each setting that the package was made with and that is another here.
+void compare_settings(const json& settings, const Recipe& recipe, std::vector<std::string>& found) {
+  for (const OptionRow& row : option_table()) {
+    if (!settings.contains(row.key)) continue;
+    const json here = json_of(row.get(recipe)), there = settings[row.key];
+    if (here != there)
+      found.push_back(fmt::format("{} {}, not {}", row.key, there.dump(), here.dump()));
+  }
+}
+
+// Sizes and strides, these only where they tell something: along a size of one they are arbitrary.
+std::string layout(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  std::vector<int64_t> telling = strides;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] <= 1) telling[d] = 0;
+  return fmt::format("[{}] with strides [{}]", fmt::join(sizes, ", "), fmt::join(telling, ", "));
+}
+
+// Adds the first tensor that differs, in name, shape, memory order or type.
+void compare_tensors(const json& listed, const std::vector<NamedTensor>& own, const char* kind,
+                     std::vector<std::string>& found) {
+  std::map<std::string, std::string> expected;
+  for (const json& tensor : listed)
+    expected[tensor.at("name")] = layout(tensor.at("shape"), tensor.at("strides")) + " " +
+                                  tensor.at("type").get<std::string>();
+  for (const auto& [name, tensor] : own) {
+    const auto there = expected.extract(name);
+    const std::string here =
+        layout(tensor.sizes().vec(), tensor.strides().vec()) + " " + toString(tensor.scalar_type());
+    if (!there)
+      found.push_back(fmt::format("a model without the {} {}", kind, name));
+    else if (there.mapped() != here)
+      found.push_back(fmt::format("{} {} {}, not {}", kind, name, there.mapped(), here));
+    else
+      continue;
+    return;
+  }
+  if (!expected.empty())
+    found.push_back(fmt::format("a model with the {} {}", kind, expected.begin()->first));
+}
+
+void compare_gradients(const json& gradients, const std::vector<NamedTensor>& parameters,
+                       std::vector<std::string>& found) {
+  for (const auto& [name, tensor] : parameters) {
+    if (!tensor.requires_grad()) continue;
+    if (std::find(gradients.begin(), gradients.end(), name) != gradients.end()) continue;
+    found.push_back("a model whose " + name + " is frozen");
+    return;
+  }
+}
+
+std::set<std::string> processor_features() {
+  std::ifstream file("/proc/cpuinfo");  // which has no size, so that Env cannot read it
+  std::set<std::string> features;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("flags")) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    features.insert(std::istream_iterator<std::string>(words), {});
+    break;
+  }
+  return features;
+}
+
+void compare_processor(const json& features, std::vector<std::string>& found) {
+  const std::set<std::string> own = processor_features();
+  for (const auto& feature : features.get<std::vector<std::string>>()) {
+    if (own.contains(feature)) continue;
+    found.push_back("a processor with " + feature);
+    return;
+  }
+}
+
+// What the code that reads `about` relies on, so that a package written by hand cannot crash it.
+void require_complete(const json& about) {
+  const json& settings = about.at("settings");
+  if (!settings.is_object() || settings.empty()) throw std::runtime_error("it has no settings");
+  about.at("torch").get_ref<const std::string&>();
+  if (about.at("part").get<int>() < 1) throw std::runtime_error("its part is empty");
+  about.at("checksum").get<uint32_t>();
+  about.at("processor").get<std::vector<std::string>>();
+  about.at("gradients").get<std::vector<std::string>>();
+  for (const char* kind : {"parameters", "buffers"}) {
+    for (const json& tensor : about.at(kind)) {
+      const auto shape = tensor.at("shape").get<std::vector<int64_t>>();
+      if (tensor.at("strides").get<std::vector<int64_t>>().size() != shape.size())
+        throw std::runtime_error("a tensor has not as many strides as sizes");
+      tensor.at("name").get_ref<const std::string&>();
+      tensor.at("type").get_ref<const std::string&>();
+    }
+  }
+}
+
+StepPackage read_archive(std::vector<std::byte> bytes, const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader archive(std::make_shared<MemoryReader>(std::move(bytes)));
+  if (!archive.hasRecord(kAbout)) throw std::runtime_error(fmt::format("it has no {}", kAbout));
+  const std::vector<std::byte> text = read_record(archive, kAbout);
+  StepPackage package{path,
+                      json::parse(reinterpret_cast<const char*>(text.data()),
+                                  reinterpret_cast<const char*>(text.data() + text.size())),
+                      {}};
+  const int format = package.about.at("format").get<int>();
+  if (format != kFormat)
+    throw std::runtime_error(fmt::format("its format is {}, and {} is read here", format, kFormat));
+  require_complete(package.about);
+  package.library = read_record(archive, kLibrary);
+  if (checksum_of(package.library) != package.about["checksum"].get<uint32_t>())
+    throw std::runtime_error("its library is damaged");
+  return package;
+}
+
+}  // namespace
+
+void fail_package(const std::string& problem, const std::string& path) {
+  fail(ErrorKind::kUsage, "the compiled step cannot be used: " + problem, path,
+       "Make one for this recipe: tools/compile_step.py RECIPE.toml --out " + path);
+}
+
+StepPackage read_step_package(Env& env, const std::string& path) {
+  std::vector<std::byte> bytes;
+  try {
+    bytes = read_file(env, path);
+  } catch (const Error& error) {
+    fail_package(error.reason(), path);
+  }
+  try {
+    return read_archive(std::move(bytes), path);
+  } catch (const c10::Error& error) {
+    fail_package(fmt::format("it is no PT2 archive, or a damaged one ({})",
+                             first_line(error.what_without_backtrace())),
+                 path);
+  } catch (const std::exception& error) {
+    fail_package(first_line(error.what()), path);
+  }
+}
+
+void require_fit(const StepPackage& package, const Recipe& recipe, Model& model) {
+  const json& about = package.about;
+  std::vector<std::string> found;
+  if (about["torch"] != TORCH_VERSION)
+    found.push_back(
+        fmt::format("torch {}, not {}", about["torch"].get<std::string>(), TORCH_VERSION));
+  compare_processor(about["processor"], found);
+  const int part = recipe.train.batch / recipe.train.accumulate;
+  if (about["part"] != part)
+    found.push_back(fmt::format("{} images at a time, not {}", about["part"].get<int>(), part));
+  compare_settings(about["settings"], recipe, found);
+  if (found.empty()) {  // else these would only follow from it
+    compare_tensors(about["parameters"], model.parameters(), "parameter", found);
+    compare_tensors(about["buffers"], model.buffers(), "buffer", found);
+    compare_gradients(about["gradients"], model.parameters(), found);
+  }
+  if (!found.empty())
+    fail_package(fmt::format("it was made for {}", fmt::join(found, "; ")), package.path);
+}
+
+}  // namespace saturate

@@ -1,0 +1,33 @@
+// The file that tools/compile_step.py writes: a PT2 archive (a zip file, as torch's own tools write
+// it) with the compiled library and extra/saturate.json, which says what it is for. Its members are
+// in docs/compiled_step.md.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/model.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+struct StepPackage {
+  std::string path;
+  nlohmann::json about;            // extra/saturate.json, checked to hold every member
+  std::vector<std::byte> library;  // an ELF shared object
+};
+
+// Fails with kUsage where the file is missing, is no such package, or is damaged.
+StepPackage read_step_package(Env& env, const std::string& path);
+
+// Fails with kUsage, naming all that differs, unless the package was made for this torch, these
+// processor features, the (resolved) recipe's settings and the model's tensors.
+void require_fit(const StepPackage& package, const Recipe& recipe, Model& model);
+
+// Fails with kUsage, saying what is wrong with the package and how to make another.
+[[noreturn]] void fail_package(const std::string& problem, const std::string& path);
+
+}  // namespace saturate

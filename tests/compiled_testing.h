@@ -1,0 +1,92 @@
+// What the tests of the compiled step share: packages written by hand, and by
+// tools/compile_step.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <caffe2/serialize/inline_container.h>
+#include <torch/headeronly/version.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/checksum.h"
+#include "saturate/model.h"
+#include "saturate/recipe.h"
+#include "tests/data_testing.h"
+#include "tests/paths.h"
+
+namespace saturate::testing {
+
+inline nlohmann::json listed(const std::vector<NamedTensor>& tensors) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [name, tensor] : tensors)
+    list.push_back({{"name", name},
+                    {"shape", tensor.sizes().vec()},
+                    {"strides", tensor.strides().vec()},
+                    {"type", toString(tensor.scalar_type())}});
+  return list;
+}
+
+// What tools/compile_step.py would say of a package for this recipe and model.
+inline nlohmann::json describe_package(const Recipe& recipe, Model& model,
+                                       const std::string& library) {
+  nlohmann::json gradients = nlohmann::json::array();
+  for (const auto& [name, tensor] : model.parameters()) gradients.push_back(name);
+  return {{"format", 1},
+          {"torch", TORCH_VERSION},
+          {"processor", nlohmann::json::array()},
+          {"part", recipe.train.batch / recipe.train.accumulate},
+          {"settings",
+           {{"model.name", recipe.model.name},
+            {"model.classes", recipe.model.classes},
+            {"augment.size", recipe.augment.size},
+            {"precision.mode", "fp32"},
+            {"train.label_smoothing", recipe.train.label_smoothing},
+            {"train.channels_last", recipe.train.channels_last}}},
+          {"parameters", listed(model.parameters())},
+          {"buffers", listed(model.buffers())},
+          {"gradients", gradients},
+          {"checksum", checksum_of(std::as_bytes(std::span(library)))}};
+}
+
+inline void write_package(const std::string& path, const nlohmann::json& about,
+                          const std::string& library) {
+  caffe2::serialize::PyTorchStreamWriter archive(path);
+  const std::string text = about.dump();
+  archive.writeRecord("data/aotinductor/model/step.so", library.data(), library.size());
+  archive.writeRecord("extra/saturate.json", text.data(), text.size());
+  archive.writeEndOfFile();
+}
+
+// A Python that can compile: $SATURATE_PYTHON, or python3; empty where it lacks the right torch.
+inline const std::string& compiling_python() {
+  static const std::string found = [] {
+    const char* given = std::getenv("SATURATE_PYTHON");
+    const std::string python = given ? given : "python3";
+    const std::string check = "'" + python +
+                              "' -c 'import torch; assert torch.__version__.split(\"+\")[0] == \"" +
+                              TORCH_VERSION "\"' >/dev/null 2>&1";
+    return std::system(check.c_str()) == 0 ? python : std::string();
+  }();
+  return found;
+}
+
+inline const char* kNoPython =
+    "no Python with torch " TORCH_VERSION ": set SATURATE_PYTHON to one to run this";
+
+// Runs tools/compile_step.py; the package's path, which is also what it was told to write.
+inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
+                                   const std::string& more = "") {
+  const std::string path = dir / "step.pt2", log = dir / "compile.log";
+  write_file(dir / "recipe.toml", to_toml(recipe));
+  const std::string command = "'" + compiling_python() + "' '" +
+                              source_path("tools/compile_step.py") + "' '" + (dir / "recipe.toml") +
+                              "' --saturate '" + kCommand + "' --out '" + path + "' " + more +
+                              " >'" + log + "' 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << read_text(log);
+  return path;
+}
+
+}  // namespace saturate::testing

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Compiles a recipe's training step ahead of time: the package that train.compiled names.
+
+Forward and backward of the model become machine code (torch.export, then Inductor), which saturate
+runs on its own parameters, without Python. docs/compiled_step.md tells when that pays.
+
+  tools/compile_step.py recipes/cifar10.toml --set train.batch=256 --out step.pt2
+  build/saturate train recipes/cifar10.toml --set train.batch=256 --set train.compiled=step.pt2
+
+Needs a Python with the torch that saturate is built with, a C++ compiler, and torchvision for its
+models: this one, or the one that --python or $SATURATE_PYTHON names.
+"""
+
+import argparse
+import fnmatch
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import warnings
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TORCH = "2.11.0"
+FORMAT = 1
+# What a package depends on, as recipe keys; batch and accumulation count through "part".
+SETTINGS = (
+    "model.name",
+    "model.width",
+    "model.classes",
+    "augment.size",
+    "precision.mode",
+    "train.label_smoothing",
+    "train.device",
+    "train.channels_last",
+)
+TYPES = {"bf16": "bfloat16", "fp16": "float16"}  # by precision.mode; float32 otherwise
+# What -march=native lets the compiler use, by the names of /proc/cpuinfo.
+FEATURES = re.compile(r"(s?sse|avx|amx|fma|f16c|bmi|abm|popcnt|movbe|gfni|vaes|vpcl)")
+
+
+def fail(message):
+    sys.exit(f"compile_step: error: {message}")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("recipe", metavar="RECIPE.toml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="overrides the recipe; may be repeated")
+    parser.add_argument("--out", required=True, metavar="STEP.pt2")
+    parser.add_argument("--module", metavar="FILE.py:FACTORY",
+                        help="FACTORY(classes, size, width) makes the torch.nn.Module, with the "
+                             "model's parameter names")
+    parser.add_argument("--python", default=os.environ.get("SATURATE_PYTHON"),
+                        help="the Python to compile with (default $SATURATE_PYTHON, or this one)")
+    parser.add_argument("--saturate", default=str(ROOT / "build/saturate"), help="the command")
+    return parser.parse_args()
+
+
+def go_on_with(python):
+    """Starts over under another Python, unless this one is it."""
+    if python and os.path.realpath(python) == os.path.realpath(sys.executable) and (
+            os.path.dirname(os.path.abspath(python)) == os.path.dirname(sys.executable)):
+        return
+    if python:
+        try:
+            os.execv(python, [python, __file__, *sys.argv[1:], f"--python={python}"])
+        except OSError as error:
+            fail(f"cannot run --python {python}: {error.strerror}")
+
+
+def import_torch():
+    try:
+        import torch
+    except ImportError as error:
+        fail(f"{sys.executable} cannot import torch ({error}). Name a Python that can, with --python")
+    if torch.__version__.split("+")[0] != TORCH:
+        fail(f"{sys.executable} has torch {torch.__version__}, and saturate is built with {TORCH}. "
+             "Name a Python that has it, with --python")
+    return torch
+
+
+def resolved_recipe(args):
+    command = [args.saturate, "train", args.recipe, "--print-recipe"]
+    for setting in (*args.set, "train.compiled="):
+        command += ["--set", setting]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        fail(f"cannot run {args.saturate}: {error.strerror}. Build it with make build, or name it "
+             "with --saturate")
+    if shown.returncode != 0:
+        sys.exit(shown.stderr.strip() or 1)
+    return tomllib.loads(shown.stdout)
+
+
+def value_of(recipe, key):
+    section, name = key.split(".")
+    return recipe[section][name]
+
+
+def make_module(args, recipe):
+    classes, size, width = (recipe["model"]["classes"], recipe["augment"]["size"],
+                            recipe["model"]["width"])
+    if args.module:
+        path, _, factory = args.module.rpartition(":")
+        if not pathlib.Path(path).is_file():
+            fail(f"--module {args.module}: there is no file {path!r}. Write FILE.py:FACTORY")
+        spec = importlib.util.spec_from_file_location("user_module", path)
+        user = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(user)
+        if not hasattr(user, factory):
+            fail(f"--module {args.module}: {path} has no {factory}")
+        return getattr(user, factory)(classes, size, width)
+    from model_twins import make_twin
+
+    try:
+        return make_twin(recipe["model"]["name"], classes, size, width)
+    except LookupError as error:
+        fail(f"{error}. Give a twin of your own with --module FILE.py:FACTORY")
+
+
+def make_step(torch, module, recipe):
+    """The module to export: (images, labels, factor) to (loss * factor, loss, logits)."""
+    smoothing, device = recipe["train"]["label_smoothing"], recipe["train"]["device"]
+    reduced = TYPES.get(recipe["precision"]["mode"])
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = module
+
+        def forward(self, images, labels, factor):
+            if reduced:
+                with torch.autocast(device, getattr(torch, reduced)):
+                    logits = self.model(images)
+            else:
+                logits = self.model(images)
+            logits = logits.float()
+            loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+            return loss * factor, loss.detach(), logits.detach()
+
+    return Step()
+
+
+def prepare(torch, module, recipe):
+    """As saturate does it: device, memory order, frozen parameters."""
+    module.train()
+    if recipe["train"]["channels_last"]:
+        module.to(recipe["train"]["device"], memory_format=torch.channels_last)
+    else:
+        module.to(recipe["train"]["device"])
+    for name, parameter in module.named_parameters():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in recipe["optimizer"]["freeze"]):
+            parameter.requires_grad_(False)
+
+
+def part_of(recipe):
+    return recipe["train"]["batch"] // recipe["train"]["accumulate"]
+
+
+def example_inputs(torch, recipe):
+    part, size, device = part_of(recipe), recipe["augment"]["size"], recipe["train"]["device"]
+    order = torch.channels_last if recipe["train"]["channels_last"] else torch.contiguous_format
+    images = torch.randn(part, 3, size, size, device=device).contiguous(memory_format=order)
+    labels = torch.arange(part, device=device) % recipe["model"]["classes"]
+    return images, labels, torch.ones((), device=device)
+
+
+def export(torch, step, inputs):
+    """The joint program, and the names of the parameters whose gradients it gives, in order."""
+    from torch.export.experimental import _export_forward_backward
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    joint = _export_forward_backward(torch.export.export(step, inputs), joint_loss_index=0)
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            fail(f"the model draws random numbers ({node.target}), which a compiled step cannot do "
+                 "by the recipe's seed")
+    for spec in joint.graph_signature.input_specs:
+        if spec.kind == InputKind.CONSTANT_TENSOR:
+            fail(f"the model holds a constant tensor ({spec.target}): make it a buffer")
+    names = [spec.target for spec in joint.graph_signature.output_specs
+             if spec.kind == OutputKind.GRADIENT_TO_PARAMETER]
+    return joint, [name.removeprefix("model.") for name in names]
+
+
+def compile_library(torch, joint, folder):
+    """The compiled shared object, as bytes."""
+    from torch.export.pt2_archive._package import PT2ArchiveReader
+
+    path = os.path.join(folder, "compiled.pt2")
+    torch._inductor.aoti_compile_and_package(joint, package_path=path, inductor_configs={
+        # Else small parameters become literals, with the values of this moment.
+        "always_keep_tensor_constants": True,
+        "cpp.dynamic_threads": True,  # as many as train.threads says when it runs
+        "aot_inductor.package_constants_in_so": False,  # saturate brings its own
+        "aot_inductor.link_libtorch": False,  # saturate has it loaded
+        "aot_inductor.embed_kernel_binary": True,
+    })
+    archive = PT2ArchiveReader(path)
+    names = archive.get_file_names()
+    libraries = [name for name in names if name.endswith(".so")]
+    return archive.read_bytes(libraries[0])
+
+
+def describe(torch, recipe, module, gradients, library, source):
+    kinds = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
+             torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.bool: "Bool"}
+
+    def listed(tensors):
+        return [{"name": name, "shape": list(tensor.shape), "strides": list(tensor.stride()),
+                 "type": kinds[tensor.dtype]} for name, tensor in tensors]
+
+    flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), ":")
+    return {
+        "format": FORMAT,
+        "torch": TORCH,
+        "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
+        "source": source,
+        "part": part_of(recipe),
+        "settings": {key: value_of(recipe, key) for key in SETTINGS},
+        "parameters": listed(module.named_parameters()),
+        "buffers": listed(module.named_buffers()),
+        "gradients": gradients,
+        "checksum": zlib.crc32(library),
+    }
+
+
+def write_package(about, library, out, folder):
+    from torch.export.pt2_archive._package import PT2ArchiveWriter
+
+    path = os.path.join(folder, "step.pt2")
+    with PT2ArchiveWriter(path) as archive:
+        archive.write_bytes("data/aotinductor/model/step.so", library)
+        archive.write_string("extra/saturate.json", json.dumps(about, indent=1))
+    os.replace(path, out)
+
+
+def main():
+    args = arguments()
+    if not args.out.endswith(".pt2"):
+        fail(f"--out {args.out} must end in .pt2")
+    go_on_with(args.python)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to itself
+    torch = import_torch()
+    recipe = resolved_recipe(args)
+    if recipe["precision"]["mode"].endswith("-o2"):
+        fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Set bf16 or fp16")
+    if recipe["train"]["batch"] % recipe["train"]["accumulate"]:
+        fail("train.batch is no multiple of train.accumulate: its parts would be of two sizes")
+    module = make_module(args, recipe)
+    prepare(torch, module, recipe)
+    step = make_step(torch, module, recipe)
+    joint, gradients = export(torch, step, example_inputs(torch, recipe))
+    target = pathlib.Path(args.out).resolve().parent
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".compile_step-") as folder:
+        library = compile_library(torch, joint, folder)
+        source = args.module or f"{recipe['model']['name']} of tools/model_twins.py"
+        about = describe(torch, recipe, module, gradients, library, source)
+        write_package(about, library, args.out, folder)
+    print(f"{args.out}: {recipe['model']['name']}, {about['part']} images at a time, "
+          f"{recipe['precision']['mode']}, {len(gradients)} gradients, {len(library) >> 10} KiB of code")
+
+
+if __name__ == "__main__":
+    main()
