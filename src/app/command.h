@@ -11,6 +11,7 @@ void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_report(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 

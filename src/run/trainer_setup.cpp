@@ -9,6 +9,7 @@
 
 #include "run/trainer_state.h"
 #include "saturate/error.h"
+#include "saturate/host.h"
 
 namespace saturate {
 namespace {
@@ -56,6 +57,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   else
     prepare_model();
   write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
+  write_atomically(env, options.out + "/host.json", host_json());
   log = std::make_unique<RunLog>(
       env, recipe, RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position},
       ledger);
