@@ -105,7 +105,7 @@
       options: {
         ...common,
         scales: {
-          x: scale(axes[axis].title, {type: 'linear', bounds: 'data', min: 0}),
+          x: scale(axes[axis].title, {type: 'linear', bounds: 'data', min: 0, ticks: {includeBounds: false}}),
           y: scale('', {beginAtZero: Boolean(line.zero), grace: '4%'}),
         },
         plugins: {
@@ -117,24 +117,28 @@
     };
   }
 
-  // Shares of the time that passed, by phase: two points for each span of equal length.
+  // Shares of the time that passed, by phase: a stack for each span of equal length. Bars, because a
+  // stack of lines has but one height at each edge between two spans.
   function phaseChart(run) {
     const {width_s: width, phases} = run.timeline;
     const clockTime = i => i * width / clock.seconds;
-    const datasets = data.phases.filter(phase => phases[phase]).map(phase => ({
-      label: phase, pointRadius: 0, pointHoverRadius: 0, borderWidth: 0, fill: 'stack',
-      backgroundColor: colour(`--phase-${phase}`), borderColor: colour(`--phase-${phase}`),
-      data: phases[phase].flatMap((share, i) => [i, i + 1].map(edge => ({
-        x: clockTime(edge), y: share * 100,
+    const shown = data.phases.filter(phase => phases[phase]);
+    const datasets = shown.map(phase => ({
+      label: phase, backgroundColor: colour(`--phase-${phase}`), barPercentage: 1, categoryPercentage: 1,
+      inflateAmount: 0.5,
+      data: phases[phase].map((share, i) => ({
+        x: clockTime(i + 0.5), y: share * 100,
         place: `${significant(clockTime(i))} to ${significant(clockTime(i + 1))} ${clock.unit}`,
-      }))),
+      })),
     }));
+    const spans = shown.length ? phases[shown[0]].length : 0;
     return {
-      type: 'line', data: {datasets},
+      type: 'bar', data: {datasets},
       options: {
         ...common, interaction: {mode: 'index', intersect: false},
         scales: {
-          x: scale(axes.time.title, {type: 'linear', bounds: 'data'}),
+          x: scale(axes.time.title, {type: 'linear', offset: false, stacked: true, min: 0,
+                                     max: clockTime(spans), ticks: {includeBounds: false}}),
           y: scale('', {stacked: true, min: 0, max: 100, ticks: {callback: value => `${value} %`}}),
         },
         plugins: {
@@ -196,7 +200,7 @@
       const swatch = document.createElement('span');
       button.type = 'button';
       swatch.className = 'swatch';
-      if (set.borderWidth > 0) {
+      if (set.pointStyle) {
         swatch.classList.add('stroke');
         swatch.style.borderTopColor = set.borderColor;
         swatch.style.borderTopStyle = (set.borderDash || []).length ? 'dashed' : 'solid';
@@ -225,11 +229,10 @@
     const chart = Chart.getChart(event.currentTarget);
     const shown = chart.getSortedVisibleDatasetMetas().filter(meta => meta.data.length);
     if (!shown.length) return;
-    const stride = chart.canvas.dataset.chart.startsWith('phases') ? 2 : 1;
-    const last = shown[0].data.length - stride;
+    const last = shown[0].data.length - 1;
     const at = chart.keyboardIndex;
-    const moves = {ArrowRight: at === undefined ? 0 : Math.min(last, at + stride), Home: 0, End: last,
-                   ArrowLeft: at === undefined ? last : Math.max(0, at - stride), Escape: undefined};
+    const moves = {ArrowRight: at === undefined ? 0 : Math.min(last, at + 1), Home: 0, End: last,
+                   ArrowLeft: at === undefined ? last : Math.max(0, at - 1), Escape: undefined};
     if (!(event.key in moves)) return;
     event.preventDefault();
     chart.keyboardIndex = moves[event.key];
@@ -241,7 +244,7 @@
         index: meta.data.reduce((best, point, i) =>
             Math.abs(point.x - place.x) < Math.abs(meta.data[best].x - place.x) ? i : best, 0),
       }));
-      if (stride === 2 || chart.options.indexAxis === 'y') active.forEach(item => { item.index = chart.keyboardIndex; });
+      if (chart.options.indexAxis === 'y') active.forEach(item => { item.index = chart.keyboardIndex; });
     }
     chart.setActiveElements(active);
     chart.tooltip.setActiveElements(active, place);
