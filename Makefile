@@ -15,7 +15,8 @@ KILLS ?= 200
 MODELS ?= mlp resnet9 resnet18
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all kills compiled soak fuzz build install setup format format-check tidy clean
+.PHONY: help demo test test-all page-test kills compiled soak fuzz build install setup format format-check \
+  tidy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,14 @@ test: build ## set up, build, and run the tests
 test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitizer
 	@$(MAKE) --no-print-directory test PRESET=asan-ubsan
 	@$(MAKE) --no-print-directory test PRESET=tsan
+
+page-test: build ## open reports in headless Chromium
+	@tools/setup.sh --dev
+	@[ -x build/page-venv/bin/python ] || { rm -rf build/page-venv && \
+	  python3 -m venv build/page-venv.tmp && \
+	  build/page-venv.tmp/bin/python -m pip install -q --disable-pip-version-check playwright==1.65.2 && \
+	  mv build/page-venv.tmp build/page-venv; }
+	@build/page-venv/bin/python tests/report_page_test.py --saturate $(BUILD)/saturate
 
 kills: build ## kill a run at KILLS=200 random points, and resume it each time
 	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Installs what a build needs and is missing: Debian packages, and LibTorch out of the PyPI wheel.
 #   tools/setup.sh [--dev] [--cpu|--full]
-# --dev adds clang-format, clang-tidy and what fuzzing needs. --full fetches LibTorch with its GPU libraries (4.7 GB),
-# --cpu without them (1.3 GB); without either, the machine's NVIDIA driver decides. LibTorch goes to
-# ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has it.
+# --dev adds clang-format, clang-tidy, Chromium and what fuzzing needs. --full fetches LibTorch with its
+# GPU libraries (4.7 GB), --cpu without them (1.3 GB); without either, the machine's NVIDIA driver decides.
+# LibTorch goes to ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 version=2.11.0
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip python3-venv
   libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev zlib1g-dev libfmt-dev
-  libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libjs-chart.js
+  libgtest-dev libgmock-dev libbenchmark-dev)
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: error: $*" >&2; exit 1; }
@@ -18,7 +19,7 @@ fail() { echo "setup: error: $*" >&2; exit 1; }
 set=
 for arg in "$@"; do
   case $arg in
-    --dev) packages+=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev) ;;
+    --dev) packages+=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium) ;;
     --cpu) set=cpu ;;
     --full) set=full ;;
     *) fail "unknown option $arg. Try tools/setup.sh [--dev] [--cpu|--full]" ;;

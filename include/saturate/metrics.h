@@ -31,6 +31,10 @@ struct MetricsRecord {
 
 std::string to_json_line(const MetricsRecord& record);
 
+// Empty where the line is no record. Keys that an older version did not write stay at their
+// defaults; a phase that only a newer one knows counts as kOther.
+std::optional<MetricsRecord> from_json_line(const std::string& line);
+
 // Appends records to a file, each handed to the system as soon as it is written. Not for concurrent
 // use.
 class MetricsWriter {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "app/host.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
+#include "saturate/host.h"
 
 namespace saturate {
 namespace {

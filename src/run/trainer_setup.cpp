@@ -11,6 +11,7 @@
 #include "run/training_parts.h"
 #include "saturate/compiled_step.h"
 #include "saturate/error.h"
+#include "saturate/host.h"
 #include "saturate/input.h"
 
 namespace saturate {
@@ -93,6 +94,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   else
     prepare_model();
   write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
+  write_atomically(env, options.out + "/host.json", host_json());
   log = std::make_unique<RunLog>(
       env, recipe, RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position},
       ledger);

@@ -14,6 +14,29 @@ ordered_json or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
+// Empty where the key is missing, null or not a number.
+template <class T>
+std::optional<T> number(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_number()) return std::nullopt;
+  return found->get<T>();
+}
+
+Phase phase_named(std::string_view name) {
+  for (int i = 0; i < kPhaseCount; ++i)
+    if (phase_name(Phase(i)) == name) return Phase(i);
+  return Phase::kOther;
+}
+
+std::optional<PhaseTimes> phases_of(const nlohmann::json& json) {
+  const auto found = json.find("phases");
+  if (found == json.end() || !found->is_object()) return std::nullopt;
+  PhaseTimes times;
+  for (const auto& [name, seconds] : found->items())
+    if (seconds.is_number()) times.seconds[size_t(phase_named(name))] += seconds.get<double>();
+  return times;
+}
+
 // The complete lines of a file that belong to steps up to `last_step`.
 std::string lines_until(const std::string& text, int64_t last_step) {
   std::istringstream in(text);
@@ -60,6 +83,27 @@ std::string to_json_line(const MetricsRecord& record) {
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
   return json.dump();
+}
+
+std::optional<MetricsRecord> from_json_line(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("kind") || !json["kind"].is_string()) return std::nullopt;
+  MetricsRecord record;
+  record.kind = json["kind"];
+  record.step = number<int64_t>(json, "step").value_or(0);
+  record.epoch = number<double>(json, "epoch").value_or(0);
+  record.samples = number<int64_t>(json, "samples").value_or(0);
+  record.time_s = number<double>(json, "time_s").value_or(0);
+  record.loss = number<double>(json, "loss");
+  record.accuracy = number<double>(json, "accuracy");
+  record.accuracy5 = number<double>(json, "accuracy5");
+  record.lr = number<double>(json, "lr");
+  record.images_per_s = number<double>(json, "images_per_s");
+  record.plain_loss = number<double>(json, "plain_loss");
+  record.plain_accuracy = number<double>(json, "plain_accuracy");
+  record.phases = phases_of(json);
+  record.memory_peak_bytes = number<int64_t>(json, "memory_peak_bytes");
+  return record;
 }
 
 MetricsWriter::MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace saturate {
 
@@ -18,5 +20,11 @@ Host this_host();
 // The commit that was configured to build, with "-dirty" where files differed; "unknown" outside
 // git.
 std::string build_commit();
+
+// Names and values of everything that `saturate env` prints.
+std::vector<std::pair<std::string, std::string>> host_facts();
+
+// The same as one JSON object of texts: host.json in a run's folder.
+std::string host_json();
 
 }  // namespace saturate

@@ -1,0 +1,77 @@
+#include "saturate/host.h"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <ATen/native/DispatchStub.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "saturate/thread_pool.h"
+#include "saturate/train_step.h"
+#include "saturate/version.h"
+
+namespace saturate {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line))
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "n/a";
+}
+
+std::string gpus() {
+  if (!at::hasCUDA()) return "n/a (no NVIDIA driver, or a CPU set of LibTorch)";
+  return fmt::format("{}", at::detail::getCUDAHooks().deviceCount());
+}
+
+const char* build_kind() {
+#ifdef NDEBUG
+  return "release";
+#else
+  return "debug: figures measured with it mean nothing";
+#endif
+}
+
+}  // namespace
+
+Host this_host() {
+  utsname system;
+  uname(&system);
+  return {cpu_name(), std::string(system.sysname) + " " + system.release + " " + system.machine,
+          available_cores(), int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)};
+}
+
+std::string build_commit() {
+  return SATURATE_COMMIT;
+}
+
+std::vector<std::pair<std::string, std::string>> host_facts() {
+  const Host host = this_host();
+  return {{"saturate", kVersion},
+          {"libtorch", TORCH_VERSION},
+          {"compiler", "g++ " __VERSION__},
+          {"build", build_kind()},
+          {"commit", build_commit()},
+          {"system", host.system},
+          {"cpu", host.cpu},
+          {"cores", fmt::format("{}", host.cores)},
+          {"simd", at::get_cpu_capability()},
+          {"bf16 on cpu", cpu_has_bf16() ? "native" : "emulated, slower than fp32"},
+          {"memory", fmt::format("{:.1f} GiB", double(host.memory_bytes) / (1 << 30))},
+          {"gpus", gpus()}};
+}
+
+std::string host_json() {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : host_facts()) json[name] = value;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace saturate

@@ -1,0 +1,93 @@
+#include "watch/report.h"
+
+#include <algorithm>
+
+#include "saturate/version.h"
+#include "watch/page_text.h"
+#include "watch/report_assets.h"
+#include "watch/report_parts.h"
+
+namespace saturate {
+namespace {
+
+// The MIT licence wants this kept with every copy of what it covers, so also with each report.
+constexpr const char* kFooter = R"(<details><summary>Licence of the charts</summary>
+<p>This page carries Chart.js 3 (copyright 2014-2022 Chart.js Contributors) and within it
+@kurkle/color (copyright 2018-2021 Jukka Kurkela), both under the MIT licence:</p>
+<pre>Permission is hereby granted, free of charge, to any person obtaining a copy of this software and
+associated documentation files (the "Software"), to deal in the Software without restriction,
+including without limitation the rights to use, copy, modify, merge, publish, distribute, sublicense,
+and/or sell copies of the Software, and to permit persons to whom the Software is furnished to do so,
+subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or substantial
+portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT
+LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN
+NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY,
+WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE
+SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.</pre></details>
+)";
+
+std::string footer() {
+  return std::string("<footer>\n<p>Made by saturate ") + kVersion +
+         " report. The page needs no network.</p>\n" + kFooter + "</footer>\n";
+}
+
+// By the last parts of their paths, or by the whole paths where two share one.
+std::vector<ShownRun> named_apart(std::span<const RunReading> readings) {
+  std::vector<ShownRun> runs;
+  for (const auto& reading : readings) {
+    const auto same = std::count_if(readings.begin(), readings.end(), [&](const RunReading& other) {
+      return other.name == reading.name;
+    });
+    runs.push_back({&reading, same > 1 ? reading.folder : reading.name, figures_of(reading)});
+  }
+  return runs;
+}
+
+std::string contents(const std::vector<std::pair<std::string, std::string>>& sections) {
+  std::string items;
+  for (const auto& [id, title] : sections)
+    items += "<li><a href=\"#" + id + "\">" + title + "</a></li>";
+  return "<nav aria-label=\"Contents\"><ul>" + items + "</ul></nav>\n";
+}
+
+std::string body_of(const std::vector<ShownRun>& runs) {
+  struct Section {
+    const char *id, *title;
+    std::string html;
+  };
+  const std::vector<Section> sections = {{"time", "Where the time went", phases_section(runs)},
+                                         {"curves", "Learning and speed", curves_section(runs)},
+                                         {"recipe", "Recipe", recipe_section(runs)},
+                                         {"host", "Hardware and versions", host_section(runs)}};
+  std::vector<std::pair<std::string, std::string>> shown;
+  std::string html;
+  for (const auto& section : sections) {
+    if (section.html.empty()) continue;
+    shown.emplace_back(section.id, section.title);
+    html += std::string("<section id=\"") + section.id + "\">\n<h2>" + section.title + "</h2>\n" +
+            section.html + "</section>\n";
+  }
+  return "<header>\n" + head_section(runs) + contents(shown) + "</header>\n<main id=\"main\">\n" +
+         figures_section(runs) + html + "</main>\n" + footer();
+}
+
+}  // namespace
+
+std::string make_report(std::span<const RunReading> readings) {
+  const std::vector<ShownRun> runs = named_apart(readings);
+  std::string title;
+  for (const auto& run : runs) title += (title.empty() ? "" : " · ") + escape_html(run.name);
+  const std::string body = body_of(runs), data = chart_data(runs);
+  return fill_page(page_html(), {{"title", title},
+                                 {"css", page_css()},
+                                 {"body", body},
+                                 {"data", data},
+                                 {"chart_js", chart_js()},
+                                 {"script", page_js()}});
+}
+
+}  // namespace saturate

@@ -1,0 +1,14 @@
+// A report: one HTML page that shows a run, or compares several, and needs nothing but itself.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "watch/run_reading.h"
+
+namespace saturate {
+
+// REQUIRES: at least one run.
+std::string make_report(std::span<const RunReading> runs);
+
+}  // namespace saturate

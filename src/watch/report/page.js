@@ -1,0 +1,273 @@
+// Draws a report's charts from the JSON beside it. Everything else of the page is plain HTML.
+'use strict';
+(() => {
+  const data = JSON.parse(document.getElementById('report-data').textContent);
+  const dark = window.matchMedia('(prefers-color-scheme: dark)');
+  const announce = document.getElementById('announce');
+  const several = data.runs.length > 1;
+  const dashes = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
+  const hidden = new Map();  // chart -> the labels its reader has switched off
+  const charts = [];
+  let axis = 'step';
+
+  const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const runColour = run => colour(`--run-${run % 8}`);
+  const digits = (value, most) => value.toLocaleString('en-US', {maximumFractionDigits: most});
+  const significant = value => value === 0 ? '0' : Math.abs(value) >= 1000 ? digits(value, 0)
+      : String(Number(value.toPrecision(4)));
+
+  const longest = Math.max(0, ...data.runs.map(run => run.time_s));
+  const clock = longest < 180 ? {unit: 's', seconds: 1} : longest < 10800
+      ? {unit: 'min', seconds: 60} : {unit: 'h', seconds: 3600};
+  const axes = {
+    step: {title: 'step', of: (points, i) => points.step[i]},
+    epoch: {title: 'epoch', of: (points, i) => points.epoch[i]},
+    time: {title: `time (${clock.unit})`, of: (points, i) => points.time_s[i] / clock.seconds},
+  };
+
+  const percent = value => value * 100;
+  const gib = value => value / 2 ** 30;
+  const lines = {
+    loss: {key: 'loss', format: significant},
+    accuracy: {key: 'accuracy', scale: percent, format: value => `${digits(value, 2)} %`},
+    images_per_s: {key: 'images_per_s', zero: true, training: true,
+                   format: value => `${digits(value, value < 10 ? 2 : 0)} images/s`},
+    memory: {key: 'memory_peak_bytes', scale: gib, zero: true, training: true,
+             format: value => `${digits(value, 3)} GiB`},
+    lr: {key: 'lr', zero: true, training: true, format: significant},
+  };
+
+  function pointsOf(points, line) {
+    const scale = line.scale || (value => value);
+    return points.step.map((_, i) => ({
+      x: axes[axis].of(points, i),
+      y: points[line.key][i] === null ? NaN : scale(points[line.key][i]),
+      place: `step ${digits(points.step[i], 0)}, epoch ${significant(points.epoch[i])}, ` +
+          `${significant(points.time_s[i] / clock.seconds)} ${clock.unit}`,
+    })).filter(point => !Number.isNaN(point.y));
+  }
+
+  function lineDatasets(line) {
+    const sets = [];
+    data.runs.forEach((run, index) => {
+      const title = text => several ? `${run.name}, ${text}` : text;
+      const training = pointsOf(run.steps, line);
+      const heldOut = line.training ? [] : pointsOf(run.evaluations, line);
+      if (training.length) sets.push({
+        label: line.training ? (several ? run.name : 'training') : title('training'),
+        data: training, borderColor: runColour(index), borderDash: dashes[Math.floor(index / 2) % 4],
+        borderWidth: several && heldOut.length ? 1.25 : 2,
+        pointRadius: training.length === 1 ? 3 : 0,
+        pointStyle: 'circle',
+      });
+      if (heldOut.length) sets.push({
+        label: title('held out'), data: heldOut,
+        borderColor: several ? runColour(index) : runColour(1), borderWidth: 2.5,
+        pointRadius: heldOut.length > 60 ? 0 : 3.5, pointStyle: ['circle', 'rect', 'triangle', 'rectRot'][index % 4],
+      });
+    });
+    for (const set of sets) Object.assign(set, {
+      backgroundColor: set.borderColor, pointHoverRadius: 5, tension: 0, spanGaps: true});
+    return sets;
+  }
+
+  const ink = () => ({
+    text: colour('--soft'), grid: colour('--grid'), paper: colour('--card'), strong: colour('--ink'),
+  });
+
+  function tooltip(format, title) {
+    const tone = ink();
+    return {
+      backgroundColor: tone.paper, titleColor: tone.strong, bodyColor: tone.strong,
+      borderColor: tone.grid, borderWidth: 1, padding: 10, boxPadding: 4, usePointStyle: true,
+      callbacks: {title, label: item => ` ${item.dataset.label}: ${format(item.parsed)}`},
+    };
+  }
+
+  function scale(title, more) {
+    const tone = ink();
+    return {
+      ...more, title: {display: Boolean(title), text: title, color: tone.text},
+      grid: {color: tone.grid, borderColor: tone.grid, tickLength: 4},
+      ticks: {color: tone.text, maxTicksLimit: 7, maxRotation: 0, ...(more || {}).ticks},
+    };
+  }
+
+  const common = {
+    animation: false, responsive: true, maintainAspectRatio: false, normalized: true,
+    interaction: {mode: 'nearest', axis: 'x', intersect: false},
+  };
+
+  function lineChart(name) {
+    const line = lines[name];
+    return {
+      type: 'line', data: {datasets: lineDatasets(line)},
+      options: {
+        ...common,
+        scales: {
+          x: scale(axes[axis].title, {type: 'linear', bounds: 'data', min: 0, ticks: {includeBounds: false}}),
+          y: scale('', {beginAtZero: Boolean(line.zero), grace: '4%'}),
+        },
+        plugins: {
+          legend: {display: false},
+          tooltip: tooltip(parsed => line.format(parsed.y),
+                           items => items.length ? items[0].raw.place : ''),
+        },
+      },
+    };
+  }
+
+  // Shares of the time that passed, by phase: a stack for each span of equal length. Bars, because a
+  // stack of lines has but one height at each edge between two spans.
+  function phaseChart(run) {
+    const {width_s: width, phases} = run.timeline;
+    const clockTime = i => i * width / clock.seconds;
+    const shown = data.phases.filter(phase => phases[phase]);
+    const datasets = shown.map(phase => ({
+      label: phase, backgroundColor: colour(`--phase-${phase}`), barPercentage: 1, categoryPercentage: 1,
+      inflateAmount: 0.5,
+      data: phases[phase].map((share, i) => ({
+        x: clockTime(i + 0.5), y: share * 100,
+        place: `${significant(clockTime(i))} to ${significant(clockTime(i + 1))} ${clock.unit}`,
+      })),
+    }));
+    const spans = shown.length ? phases[shown[0]].length : 0;
+    return {
+      type: 'bar', data: {datasets},
+      options: {
+        ...common, interaction: {mode: 'index', intersect: false},
+        scales: {
+          x: scale(axes.time.title, {type: 'linear', offset: false, stacked: true, min: 0,
+                                     max: clockTime(spans), ticks: {includeBounds: false}}),
+          y: scale('', {stacked: true, min: 0, max: 100, ticks: {callback: value => `${value} %`}}),
+        },
+        plugins: {
+          legend: {display: false},
+          tooltip: {
+            ...tooltip(parsed => `${digits(parsed.y, 1)} %`,
+                       items => items.length ? items[0].raw.place : ''),
+            filter: item => item.parsed.y >= 0.05,
+          },
+        },
+      },
+    };
+  }
+
+  function totalsChart() {
+    const labels = data.runs.map(run => run.name);
+    const datasets = data.phases.filter(phase => data.runs.some(run => run.totals[phase])).map(phase => ({
+      label: phase, data: data.runs.map(run => (run.totals[phase] || 0) / clock.seconds),
+      backgroundColor: colour(`--phase-${phase}`), borderColor: colour('--paper'), borderWidth: {right: 1},
+      barPercentage: 0.75, categoryPercentage: 0.9, borderSkipped: false,
+    }));
+    return {
+      type: 'bar', data: {labels, datasets},
+      options: {
+        ...common, indexAxis: 'y', interaction: {mode: 'nearest', axis: 'y', intersect: false},
+        scales: {
+          x: scale(axes.time.title, {stacked: true}),
+          y: scale('', {stacked: true, ticks: {callback(value) {
+            const label = this.getLabelForValue(value);
+            return label.length > 18 ? `${label.slice(0, 17)}…` : label;
+          }}}),
+        },
+        plugins: {
+          legend: {display: false},
+          tooltip: {
+            ...tooltip(parsed => `${significant(parsed.x)} ${clock.unit}`,
+                       items => items.length ? items[0].label : ''),
+            mode: 'index', filter: item => item.parsed.x > 0,
+          },
+        },
+      },
+    };
+  }
+
+  function configuration(canvas) {
+    const [kind, run] = canvas.dataset.chart.split(':');
+    if (kind === 'phases') return phaseChart(data.runs[Number(run)]);
+    return kind === 'totals' ? totalsChart() : lineChart(kind);
+  }
+
+  function drawLegend(chart, canvas) {
+    const legend = canvas.closest('figure').querySelector('.legend');
+    const off = hidden.get(canvas) || new Set();
+    hidden.set(canvas, off);
+    legend.replaceChildren();
+    if (chart.data.datasets.length < 2) return;
+    chart.data.datasets.forEach((set, index) => {
+      const button = document.createElement('button');
+      const swatch = document.createElement('span');
+      button.type = 'button';
+      swatch.className = 'swatch';
+      if (set.pointStyle) {
+        swatch.classList.add('stroke');
+        swatch.style.borderTopColor = set.borderColor;
+        swatch.style.borderTopStyle = (set.borderDash || []).length ? 'dashed' : 'solid';
+        swatch.style.borderTopWidth = `${Math.ceil(set.borderWidth)}px`;
+      } else {
+        swatch.style.backgroundColor = set.backgroundColor;
+      }
+      button.append(swatch, document.createTextNode(set.label));
+      const show = () => {
+        button.setAttribute('aria-pressed', String(!off.has(set.label)));
+        chart.setDatasetVisibility(index, !off.has(set.label));
+      };
+      button.addEventListener('click', () => {
+        if (!off.delete(set.label)) off.add(set.label);
+        show();
+        chart.update();
+      });
+      show();
+      legend.append(button);
+    });
+    chart.update();
+  }
+
+  // Arrow keys move along a chart's points as the mouse would.
+  function onKey(event) {
+    const chart = Chart.getChart(event.currentTarget);
+    const shown = chart.getSortedVisibleDatasetMetas().filter(meta => meta.data.length);
+    if (!shown.length) return;
+    const last = shown[0].data.length - 1;
+    const at = chart.keyboardIndex;
+    const moves = {ArrowRight: at === undefined ? 0 : Math.min(last, at + 1), Home: 0, End: last,
+                   ArrowLeft: at === undefined ? last : Math.max(0, at - 1), Escape: undefined};
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    chart.keyboardIndex = moves[event.key];
+    let active = [], place = {x: 0, y: 0};
+    if (chart.keyboardIndex !== undefined) {
+      place = shown[0].data[chart.keyboardIndex].getProps(['x', 'y']);
+      active = shown.map(meta => ({
+        datasetIndex: meta.index,
+        index: meta.data.reduce((best, point, i) =>
+            Math.abs(point.x - place.x) < Math.abs(meta.data[best].x - place.x) ? i : best, 0),
+      }));
+      if (chart.options.indexAxis === 'y') active.forEach(item => { item.index = chart.keyboardIndex; });
+    }
+    chart.setActiveElements(active);
+    chart.tooltip.setActiveElements(active, place);
+    chart.update();
+    const body = (chart.tooltip.body || []).map(part => part.lines.join('').trim());
+    announce.textContent = active.length ? [...(chart.tooltip.title || []), ...body].join('. ') : '';
+  }
+
+  function draw() {
+    charts.splice(0).forEach(chart => chart.destroy());
+    Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
+    for (const canvas of document.querySelectorAll('canvas[data-chart]')) {
+      const chart = new Chart(canvas, configuration(canvas));
+      drawLegend(chart, canvas);
+      charts.push(chart);
+    }
+    document.documentElement.dataset.charts = String(charts.length);
+  }
+
+  for (const canvas of document.querySelectorAll('canvas[data-chart]'))
+    canvas.addEventListener('keydown', onKey);
+  for (const choice of document.querySelectorAll('input[name="axis"]'))
+    choice.addEventListener('change', () => { axis = choice.value; draw(); });
+  dark.addEventListener('change', draw);
+  draw();
+})();

@@ -1,0 +1,13 @@
+// The parts of a report that are the same in every one, embedded by cmake/Embed.cmake.
+#pragma once
+
+#include <string_view>
+
+namespace saturate {
+
+std::string_view page_html();  // with {{name}} where text goes in
+std::string_view page_css();
+std::string_view page_js();
+std::string_view chart_js();  // Chart.js, MIT licence
+
+}  // namespace saturate

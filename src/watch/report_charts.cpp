@@ -1,0 +1,235 @@
+// A report's charts: their places on the page, and their data. page.js draws them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "watch/page_text.h"
+#include "watch/report_parts.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMostPoints = 800;     // of one line
+constexpr int kTimelineBins = 120;      // of one run's time
+constexpr double kLeastShare = 0.0005;  // a phase below it in every run is not drawn
+
+constexpr std::array<const char*, kPhaseCount> kPhaseMeanings = {
+    "starved of input",
+    "from host to device",
+    "inside the step; loader threads augment beside it",
+    "model and loss",
+    "gradients",
+    "exposed communication",
+    "update of the weights",
+    "metrics, progress, bookkeeping",
+    "copying and writing the weights",
+    "on held-out images",
+    "set-up, and between epochs"};
+
+std::string name_of(int phase) {
+  return std::string(phase_name(Phase(phase)));
+}
+
+bool is_shown(const std::vector<ShownRun>& runs, int phase) {
+  return std::any_of(runs.begin(), runs.end(), [&](const ShownRun& run) {
+    const auto& phases = run.figures.phases;
+    return phases && (*phases)[Phase(phase)] >= kLeastShare * phases->total();
+  });
+}
+
+std::string figure(const std::string& chart, const std::string& title, const std::string& detail,
+                   const std::string& classes = "", const std::string& plot_classes = "") {
+  return fmt::format(
+      "<figure class=\"{}\"><figcaption>{}<small>{}</small></figcaption>\n<div "
+      "class=\"legend\"></div>"
+      "<div class=\"plot {}\"><canvas data-chart=\"{}\" tabindex=\"0\" role=\"img\" "
+      "aria-label=\"{}. Arrow keys read the values.\"></canvas></div></figure>\n",
+      classes, title, detail, plot_classes, chart, title);
+}
+
+std::string phase_head(int phase) {
+  return fmt::format(
+      "<th scope=\"row\"><span class=\"swatch\" style=\"background:var(--phase-{0})\"></span> "
+      "{0}</th>",
+      name_of(phase));
+}
+
+// One run: share with a bar, time, time of a step, meaning.
+std::string phase_table(const ShownRun& run) {
+  const PhaseTimes& phases = *run.figures.phases;
+  double most = 0;
+  for (const double seconds : phases.seconds) most = std::max(most, seconds);
+  std::string body;
+  for (int i = 0; i < kPhaseCount; ++i) {
+    const double seconds = phases[Phase(i)];
+    if (seconds == 0) continue;
+    const bool in_step = Phase(i) < Phase::kCheckpoint && run.figures.steps > 0;
+    body += fmt::format(
+        "<tr>{}<td class=\"meter-cell\"><span class=\"meter\" style=\"width:{:.2f}%;"
+        "background:var(--phase-{})\"></span></td><td class=\"number\">{}</td><td "
+        "class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"soft "
+        "meaning\">{}</td></tr>\n",
+        phase_head(i), 100 * seconds / most, name_of(i), percent_text(seconds / phases.total(), 1),
+        time_text(seconds),
+        in_step ? fmt::format("{:.2f}", 1e3 * seconds / double(run.figures.steps)) : "",
+        kPhaseMeanings[size_t(i)]);
+  }
+  return "<table><thead><tr><th scope=\"col\">Phase</th><th class=\"meter-cell\"></th><th "
+         "scope=\"col\" class=\"number\">Share</th><th scope=\"col\" class=\"number\">Time</th><th "
+         "scope=\"col\" class=\"number\">ms a step</th><th scope=\"col\">What it "
+         "is</th></tr></thead>"
+         "<tbody>\n" +
+         body + "</tbody></table>";
+}
+
+std::string phase_table(const std::vector<ShownRun>& runs) {
+  std::string head = "<th scope=\"col\">Phase</th>", body;
+  for (const auto& run : runs)
+    head += "<th scope=\"col\" class=\"number\">" + escape_html(run.name) + "</th>";
+  for (int i = 0; i < kPhaseCount; ++i) {
+    std::string cells;
+    double seconds = 0;
+    for (const auto& run : runs) {
+      const auto& phases = run.figures.phases;
+      seconds += phases ? (*phases)[Phase(i)] : 0;
+      cells += phases ? fmt::format("<td class=\"number\">{}<small>{}</small></td>",
+                                    percent_text((*phases)[Phase(i)] / phases->total(), 1),
+                                    time_text((*phases)[Phase(i)]))
+                      : "<td class=\"number\">n/a</td>";
+    }
+    if (seconds > 0) body += "<tr>" + phase_head(i) + cells + "</tr>\n";
+  }
+  return "<table><thead><tr>" + head + "</tr></thead><tbody>\n" + body + "</tbody></table>";
+}
+
+double rounded(double value) {
+  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
+}
+
+ordered_json or_null(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? ordered_json(rounded(*value)) : ordered_json(nullptr);
+}
+
+ordered_json columns_of(const std::vector<MetricsRecord>& all) {
+  ordered_json columns = {{"step", ordered_json::array()}};
+  for (const char* key :
+       {"epoch", "time_s", "loss", "accuracy", "lr", "images_per_s", "memory_peak_bytes"})
+    columns[key] = ordered_json::array();
+  for (const auto& record : thinned(all, kMostPoints)) {
+    columns["step"].push_back(record.step);
+    columns["epoch"].push_back(rounded(record.epoch));
+    columns["time_s"].push_back(rounded(record.time_s));
+    columns["loss"].push_back(or_null(record.loss));
+    columns["accuracy"].push_back(or_null(record.accuracy));
+    columns["lr"].push_back(or_null(record.lr));
+    columns["images_per_s"].push_back(or_null(record.images_per_s));
+    const auto& bytes = record.memory_peak_bytes;
+    columns["memory_peak_bytes"].push_back(bytes ? ordered_json(*bytes) : ordered_json(nullptr));
+  }
+  return columns;
+}
+
+ordered_json timeline_of(const ShownRun& run, const std::vector<ShownRun>& runs) {
+  const auto bins = even_spans(time_spans(*run.reading), kTimelineBins);
+  ordered_json phases = ordered_json::object();
+  for (int i = 0; i < kPhaseCount; ++i) {
+    if (bins.empty() || !is_shown(runs, i)) continue;
+    ordered_json shares = ordered_json::array();
+    for (const auto& bin : bins) {
+      const double total = bin.phases.total();
+      shares.push_back(total > 0 ? rounded(bin.phases[Phase(i)] / total) : 0);
+    }
+    phases[name_of(i)] = shares;
+  }
+  return {{"width_s", bins.empty() ? 0 : rounded(bins.front().end_s)}, {"phases", phases}};
+}
+
+ordered_json run_data(const ShownRun& run, const std::vector<ShownRun>& runs) {
+  ordered_json totals = ordered_json::object();
+  for (int i = 0; i < kPhaseCount && run.figures.phases; ++i)
+    if (is_shown(runs, i)) totals[name_of(i)] = rounded((*run.figures.phases)[Phase(i)]);
+  return {{"name", run.name},
+          {"time_s", rounded(run.figures.time_s)},
+          {"steps", columns_of(run.reading->steps)},
+          {"evaluations", columns_of(run.reading->evaluations)},
+          {"timeline", timeline_of(run, runs)},
+          {"totals", totals}};
+}
+
+// Whether a line of some run has a point.
+template <class Value>
+bool any(const std::vector<ShownRun>& runs, const Value& value) {
+  for (const auto& run : runs)
+    for (const auto* records : {&run.reading->steps, &run.reading->evaluations})
+      for (const auto& record : *records)
+        if (value(record)) return true;
+  return false;
+}
+
+}  // namespace
+
+std::string phases_section(const std::vector<ShownRun>& runs) {
+  std::string timelines;
+  size_t timed = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (!runs[i].figures.phases) continue;
+    ++timed;
+    timelines +=
+        figure(fmt::format("phases:{}", i),
+               runs.size() == 1 ? "Share of wall time by phase" : escape_html(runs[i].name),
+               "over the time of the run", "wide");
+  }
+  if (timed == 0) return "";
+  if (runs.size() == 1)
+    return timelines +
+           "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time by phase\">\n" +
+           phase_table(runs.front()) + "</div>\n";
+  return fmt::format("<div style=\"--rows:{}\">", runs.size()) +
+         figure("totals", "Wall time by phase", "of each run", "wide", "bars") + "</div>\n" +
+         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time by phase\">\n" +
+         phase_table(runs) +
+         "</div>\n<h3>Share of wall time by phase, over the time of each run</h3>\n"
+         "<div class=\"charts\">\n" +
+         timelines + "</div>\n";
+}
+
+std::string curves_section(const std::vector<ShownRun>& runs) {
+  std::string learning, speed;
+  if (any(runs, [](const MetricsRecord& record) { return record.loss.has_value(); }))
+    learning += figure("loss", "Loss", "mean since the point before; held out at each evaluation");
+  if (any(runs, [](const MetricsRecord& record) { return record.accuracy.has_value(); }))
+    learning += figure("accuracy", "Accuracy", "%, of the first guess");
+  const auto in_steps = [&runs](auto member) {
+    return any(runs, [member](const MetricsRecord& record) {
+      return record.kind == "step" && (record.*member).has_value();
+    });
+  };
+  if (in_steps(&MetricsRecord::images_per_s))
+    speed += figure("images_per_s", "Throughput", "images/s in training");
+  if (in_steps(&MetricsRecord::memory_peak_bytes))
+    speed += figure("memory", "Peak memory", "GiB of the process, so far");
+  if (in_steps(&MetricsRecord::lr))
+    speed += figure("lr", "Learning rate", "before factors by layer");
+  if (learning.empty() && speed.empty()) return "";
+  const auto choice = [](const char* value, const char* text, const char* more) {
+    return fmt::format("<label><input type=\"radio\" name=\"axis\" value=\"{}\"{}> {}</label>",
+                       value, more, text);
+  };
+  return "<fieldset><legend>Horizontal axis</legend>" + choice("step", "steps", " checked") +
+         choice("epoch", "epochs", "") + choice("time", "time", "") +
+         "</fieldset>\n<div class=\"charts\">\n" + learning +
+         "</div>\n<div class=\"charts three\">\n" + speed + "</div>\n";
+}
+
+std::string chart_data(const std::vector<ShownRun>& runs) {
+  ordered_json phases = ordered_json::array(), shown = ordered_json::array();
+  for (int i = 0; i < kPhaseCount; ++i) phases.push_back(name_of(i));
+  for (const auto& run : runs) shown.push_back(run_data(run, runs));
+  return script_json({{"phases", phases}, {"runs", shown}});
+}
+
+}  // namespace saturate

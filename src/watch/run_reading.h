@@ -1,0 +1,40 @@
+// A run's folder, read for a report: whatever version wrote it, whether or not it has ended.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/metrics.h"
+
+namespace saturate {
+
+enum class RunState {
+  kEnded,    // has an "end" record
+  kRunning,  // has none, and a process holds the folder
+  kStopped,  // has none, and no process holds it: killed, crashed or out of power
+};
+
+using NamedTexts = std::vector<std::pair<std::string, std::string>>;
+
+struct RunReading {
+  std::string folder;  // as the user gave it
+  std::string name;    // its last part
+  RunState state = RunState::kStopped;
+  std::vector<MetricsRecord> steps, evaluations;  // as in the file
+  std::optional<MetricsRecord> last;              // of any kind: where the run stands
+  std::optional<PhaseTimes> end_phases;
+  NamedTexts recipe;                  // "train.batch" and its value; empty where there is none
+  NamedTexts host;                    // of host.json; likewise
+  std::vector<std::string> warnings;  // what could not be read
+};
+
+// Fails with kData where the folder holds no metrics.jsonl. All other damage becomes a warning.
+RunReading read_run(Env& env, const std::string& folder);
+
+// The keys of a recipe with their values as text; fails with kUsage where it is not TOML.
+NamedTexts flatten_recipe(const std::string& toml, const std::string& where);
+
+}  // namespace saturate

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Opens reports in headless Chromium, as their reader would.
+
+  tests/report_page_test.py --saturate build/saturate [--screenshots FOLDER]
+
+Needs the package playwright (any browser of its own is not used) and Debian's chromium. Exits with 77
+where either is absent.
+"""
+import argparse
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    print("skipped: python3 has no package playwright (pip install playwright)")
+    sys.exit(77)
+CHROMIUM = shutil.which("chromium")
+if not CHROMIUM:
+    print("skipped: there is no chromium (apt-get install chromium)")
+    sys.exit(77)
+
+HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>\u2028'\"&"
+PHASES = ["wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint",
+          "evaluation", "other"]
+options = None
+
+
+def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True):
+    """A run of `steps` records with an evaluation after every 20."""
+    folder.mkdir(parents=True)
+    lines, time_s = [], 0.0
+
+    def add(kind, step, **values):
+        line = {"kind": kind, "step": step, "epoch": step / 200, "samples": step * 10, "time_s": time_s}
+        lines.append(json.dumps({**line, **values}))
+
+    for i in range(1, steps + 1):
+        phases = dict.fromkeys(PHASES, 0.0)
+        phases.update(wait=0.1 * speed, forward=0.3 * speed, backward=0.6 * speed, optimizer=0.02)
+        time_s += sum(phases.values())
+        loss = 2.3 * math.exp(-i / 30)
+        add("step", i * 10, loss=loss, accuracy=1 - loss / 2.5, accuracy5=None, lr=0.1 * (1 - i / steps),
+            images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
+        if i % 20 == 0:
+            time_s += 3
+            add("eval", i * 10, loss=loss + 0.1, accuracy=0.9 - loss / 3, phases=None)
+    if end:
+        add("end", steps * 10, loss=0.5, accuracy=0.8, phases=None)
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    text = source.replace("\\", "\\\\").replace('"', '\\"')
+    (folder / "recipe.toml").write_text(
+        f'seed = 1\n[data]\nsource = "{text}"\n[model]\nname = "resnet9"\n[train]\nepochs = 3.0\n'
+        f"batch = {int(10 * speed)}\n")
+    (folder / "host.json").write_text(json.dumps({"cpu": source, "cores": "2"}))
+
+
+class ReportPage(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="saturate-page-"))
+        write_run(cls.dir / "plain")
+        write_run(cls.dir / "slower", speed=2.0, end=False)
+        write_run(cls.dir / "<img src=x onerror=window.hit=3>", source=HOSTILE)
+        write_run(cls.dir / "<b>bold", source=HOSTILE, speed=3.0)
+        cls.playwright = sync_playwright().start()
+        cls.browser = cls.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.playwright.stop()
+        shutil.rmtree(cls.dir)
+
+    def open(self, *names, **context):
+        """The page of a report of these runs, with what it said and asked for in self.said."""
+        out = self.dir / "report.html"
+        folders = [str(self.dir / name) for name in names]
+        subprocess.run([options.saturate, "report", *folders, "--out", str(out)], check=True,
+                       stdout=subprocess.DEVNULL)
+        self.said = []
+        page = self.browser.new_context(**context).new_page()
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: self.said.append("a dialog"))
+        page.on("request", lambda request: request.url == out.as_uri() or
+                request.url.startswith("data:") or self.said.append(request.url))
+        page.goto(out.as_uri())
+        self.addCleanup(page.context.close)
+        return page
+
+    def assert_drawn(self, page):
+        count = page.locator("canvas").count()
+        self.assertGreater(count, 0)
+        self.assertEqual(page.evaluate("document.documentElement.dataset.charts"), str(count))
+        painted = page.evaluate("""() => [...document.querySelectorAll('canvas')].map(canvas => {
+            const {width, height} = canvas;
+            const bytes = canvas.getContext('2d').getImageData(0, 0, width, height).data;
+            const colours = new Set();
+            for (let i = 0; i < bytes.length; i += 4)
+                if (bytes[i + 3] === 255) colours.add(bytes[i] << 16 | bytes[i + 1] << 8 | bytes[i + 2]);
+            return colours.size;
+        })""")
+        for colours in painted:
+            self.assertGreater(colours, 3)
+
+    def screenshot(self, page, name):
+        if options.screenshots:
+            page.screenshot(path=str(pathlib.Path(options.screenshots) / f"{name}.png"), full_page=True)
+
+    def test_charts_are_drawn_in_silence(self):
+        for names in (["plain"], ["plain", "slower"]):
+            for scheme in ("light", "dark"):
+                with self.subTest(names=names, scheme=scheme):
+                    page = self.open(*names, color_scheme=scheme)
+                    self.assert_drawn(page)
+                    self.assertEqual(self.said, [])
+                    self.screenshot(page, f"{len(names)}-{scheme}")
+
+    def test_a_change_to_dark_redraws_the_charts(self):
+        page = self.open("plain", color_scheme="light")
+        colour = "Chart.getChart(document.querySelector('canvas')).options.scales.x.ticks.color"
+        paper = "getComputedStyle(document.body).backgroundColor"
+        before = page.evaluate(colour), page.evaluate(paper)
+        page.emulate_media(color_scheme="dark")
+        self.assert_drawn(page)
+        self.assertNotEqual(page.evaluate(colour), before[0])
+        self.assertNotEqual(page.evaluate(paper), before[1])
+
+    def test_nothing_hostile_runs_or_is_lost(self):
+        evil = "<img src=x onerror=window.hit=3>"
+        for names in ([evil], [evil, "<b>bold"]):
+            page = self.open(*names)
+            self.assert_drawn(page)
+            self.assertEqual(self.said, [])
+            self.assertIsNone(page.evaluate("window.hit ?? null"))
+            self.assertEqual(page.locator("img").count(), 0)
+            self.assertEqual(page.locator("b").count(), 0)
+            self.assertIn(evil, page.locator("header").inner_text())
+            self.assertIn("<script>window.hit=1</script>", page.locator("#recipe").text_content())
+            names_in_data = page.evaluate(
+                "JSON.parse(document.getElementById('report-data').textContent).runs.map(run => run.name)")
+            self.assertEqual(names_in_data, names)
+
+    def test_a_phone_needs_no_sideways_scrolling(self):
+        for names in (["plain"], ["plain", "slower"]):
+            page = self.open(*names, viewport={"width": 390, "height": 844}, is_mobile=True,
+                             device_scale_factor=2)
+            page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+            self.assert_drawn(page)
+            self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 390)
+            self.screenshot(page, f"{len(names)}-phone")
+
+    def test_the_keyboard_reaches_everything(self):
+        page = self.open("plain", "slower")
+        seen = set()
+        for _ in range(120):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate("document.activeElement.tagName + '.' + document.activeElement.className"))
+        for part in ("A.skip", "CANVAS.", "BUTTON.", "INPUT.", "SUMMARY.", "DIV.scroll"):
+            self.assertIn(part, seen)
+
+        page.locator("canvas[data-chart=loss]").focus()
+        page.keyboard.press("ArrowRight")
+        first = page.locator("#announce").inner_text()
+        self.assertIn("step 10", first)
+        self.assertIn("plain, training", first)
+        page.keyboard.press("ArrowRight")
+        self.assertIn("step 20", page.locator("#announce").inner_text())
+        page.keyboard.press("End")
+        self.assertIn("step 600", page.locator("#announce").inner_text())
+        page.keyboard.press("Escape")
+        self.assertEqual(page.locator("#announce").inner_text(), "")
+
+    def test_lines_and_axes_can_be_chosen_by_keyboard(self):
+        page = self.open("plain", "slower")
+        chart = "Chart.getChart(document.querySelector('canvas[data-chart=loss]'))"
+        button = page.locator("figure:has(canvas[data-chart=loss]) .legend button").first
+        button.focus()
+        page.keyboard.press("Space")
+        self.assertEqual(button.get_attribute("aria-pressed"), "false")
+        self.assertFalse(page.evaluate(f"{chart}.isDatasetVisible(0)"))
+        page.locator("input[name=axis]").first.focus()
+        page.keyboard.press("ArrowRight")
+        self.assertEqual(page.evaluate(f"{chart}.options.scales.x.title.text"), "epoch")
+        self.assertEqual(page.evaluate(f"{chart}.data.datasets[0].data[1].x"), 0.1)
+        self.assertFalse(page.evaluate(f"{chart}.isDatasetVisible(0)"), "a choice is lost by a redraw")
+
+    def test_figures_can_be_read_without_scripts(self):
+        page = self.open("plain", java_script_enabled=False)
+        text = page.locator("body").inner_text()
+        for part in ("79.", "forward", "resnet9", "Charts need JavaScript"):
+            self.assertIn(part, text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--saturate", required=True, help="the command")
+    parser.add_argument("--screenshots", help="a folder to leave pictures of the pages in")
+    options, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

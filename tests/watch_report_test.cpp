@@ -1,0 +1,310 @@
+// Reading a run's folder in whatever state, the figures made of it, and the page's safety.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "tests/data_testing.h"
+#include "watch/page_text.h"
+#include "watch/report.h"
+#include "watch/run_figures.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+using testing::write_file;
+
+// A "step" line: `seconds` by phase up to time_s.
+std::string step_line(int step, double time_s, double wait, double forward, double loss = 1) {
+  MetricsRecord record;
+  record.kind = "step";
+  record.step = step;
+  record.epoch = step / 100.0;
+  record.samples = step * 10;
+  record.time_s = time_s;
+  record.loss = loss;
+  record.images_per_s = 50;
+  record.memory_peak_bytes = 1 << 20;
+  record.phases.emplace().seconds[size_t(Phase::kWait)] = wait;
+  record.phases->seconds[size_t(Phase::kForward)] = forward;
+  return to_json_line(record) + "\n";
+}
+
+std::string line_of(const std::string& kind, int step, double time_s, double accuracy) {
+  MetricsRecord record;
+  record.kind = kind;
+  record.step = step;
+  record.time_s = time_s;
+  record.accuracy = accuracy;
+  return to_json_line(record) + "\n";
+}
+
+class RunFolder : public ::testing::Test {
+ protected:
+  RunReading read(const std::string& metrics) {
+    write_file(dir / "run/metrics.jsonl", metrics);
+    return read_run(Env::posix(), dir / "run");
+  }
+  TempDir dir;
+};
+
+using RunReadingTest = RunFolder;
+
+TEST_F(RunReadingTest, ARecordSurvivesBeingWrittenAndRead) {
+  const std::string line = step_line(7, 1.5, 0.25, 1.25);
+  EXPECT_EQ(to_json_line(*from_json_line(line)) + "\n", line);
+}
+
+TEST_F(RunReadingTest, ALineCutShortIsLeftOutWithAWarning) {
+  const std::string cut = step_line(20, 4, 1, 1).substr(0, 40);
+  const RunReading run = read(step_line(10, 2, 1, 1) + cut);
+  EXPECT_EQ(run.steps.size(), 1u);
+  EXPECT_EQ(run.last->step, 10);
+  ASSERT_EQ(run.warnings.size(), 1u);
+  EXPECT_NE(run.warnings[0].find("in the middle of line 2"), std::string::npos) << run.warnings[0];
+  EXPECT_EQ(run.state, RunState::kStopped);
+}
+
+TEST_F(RunReadingTest, LinesThatAreNoRecordsAreCounted) {
+  const RunReading run =
+      read("nonsense\n" + step_line(10, 2, 1, 1) + "[1]\n{\"kind\":7}\n" + step_line(20, 4, 1, 1));
+  EXPECT_EQ(run.steps.size(), 2u);
+  ASSERT_EQ(run.warnings.size(), 1u);
+  EXPECT_NE(run.warnings[0].find("3 lines that are no record (line 1 is the first)"),
+            std::string::npos)
+      << run.warnings[0];
+}
+
+TEST_F(RunReadingTest, AnOlderVersionsMissingKeysAndANewersPhasesAreNoError) {
+  const RunReading run = read(
+      "{\"kind\":\"step\",\"step\":3}\n"
+      "{\"kind\":\"step\",\"step\":4,\"time_s\":2,\"loss\":\"high\",\"phases\":{\"wait\":1,"
+      "\"prefetch\":0.5}}\n");
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_FALSE(run.steps[0].loss || run.steps[0].phases || run.steps[1].loss);
+  EXPECT_EQ((*run.steps[1].phases)[Phase::kWait], 1);
+  EXPECT_EQ((*run.steps[1].phases)[Phase::kOther], 0.5);
+  EXPECT_TRUE(run.warnings.empty());
+  EXPECT_NE(make_report({&run, 1}).find("</html>"), std::string::npos);
+}
+
+TEST_F(RunReadingTest, ARunThatIsGoingOnIsToldFromOneThatWasKilled) {
+  EXPECT_EQ(read(step_line(10, 2, 1, 1)).state, RunState::kStopped);
+  const auto lock = Env::posix().lock(dir / "run/.lock");
+  EXPECT_EQ(read(step_line(10, 2, 1, 1)).state, RunState::kRunning);
+  EXPECT_EQ(read(line_of("end", 10, 2, 0.5)).state, RunState::kEnded);
+}
+
+TEST_F(RunReadingTest, AFolderWithoutMetricsIsRefused) {
+  std::filesystem::create_directories(dir / "empty");
+  const Error error = error_of([&] { read_run(Env::posix(), dir / "empty"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.reason(), "the folder holds no metrics.jsonl");
+  EXPECT_EQ(error_of([&] { read_run(Env::posix(), dir / "none"); }).reason(), "no such run folder");
+}
+
+TEST_F(RunReadingTest, DamageBesideTheMetricsIsAWarning) {
+  write_file(dir / "run/recipe.toml", "seed = = 3\n");
+  write_file(dir / "run/host.json", "{\"cpu\":");
+  const RunReading run = read(step_line(10, 2, 1, 1));
+  ASSERT_EQ(run.warnings.size(), 2u);
+  EXPECT_NE(run.warnings[0].find("recipe.toml"), std::string::npos);
+  EXPECT_NE(run.warnings[1].find("host.json"), std::string::npos);
+}
+
+TEST_F(RunReadingTest, ARecipesKeysComeWithTheirValuesAsText) {
+  const NamedTexts keys = flatten_recipe(
+      "seed = 3\n[data]\nsource = 'tar:a'\n[augment]\nmean = [0.1, 1.0]\nflip = true\n", "here");
+  const NamedTexts expected = {{"augment.flip", "true"},
+                               {"augment.mean", "[0.1, 1]"},
+                               {"data.source", "tar:a"},
+                               {"seed", "3"}};
+  EXPECT_EQ(keys, expected);
+}
+
+using RunFiguresTest = RunFolder;
+
+// Steps from 1 s to 3 s and, after an evaluation up to 5 s, from 6 s to 8 s; the end at 9 s.
+const std::string kTwoEpochs = step_line(10, 3, 0.5, 1.5) + line_of("eval", 10, 5, 0.7) +
+                               step_line(20, 8, 1, 1) + line_of("eval", 20, 8.5, 0.6) +
+                               line_of("end", 20, 9, 0.6);
+
+TEST_F(RunFiguresTest, TimeSpansHaveNoHolesAndKnowEvaluation) {
+  const auto spans = time_spans(read(kTwoEpochs));
+  double now = 0, evaluation = 0, other = 0;
+  for (const auto& span : spans) {
+    EXPECT_EQ(span.begin_s, now);
+    EXPECT_NEAR(span.phases.total(), span.end_s - span.begin_s, 1e-12);
+    now = span.end_s;
+    evaluation += span.phases[Phase::kEvaluation];
+    other += span.phases[Phase::kOther];
+  }
+  EXPECT_EQ(now, 9);
+  EXPECT_DOUBLE_EQ(evaluation, 2.5);
+  EXPECT_DOUBLE_EQ(other, 1 + 1 + 0.5);  // set-up, before the second epoch, at the end
+}
+
+TEST_F(RunFiguresTest, EvenSpansHoldTheSameTime) {
+  const auto spans = time_spans(read(kTwoEpochs));
+  for (const int count : {1, 7, 90}) {
+    const auto even = even_spans(spans, count);
+    ASSERT_EQ(even.size(), size_t(count));
+    PhaseTimes sum;
+    for (const auto& span : even) {
+      EXPECT_NEAR(span.phases.total(), 9.0 / count, 1e-9);
+      for (size_t i = 0; i < sum.seconds.size(); ++i) sum.seconds[i] += span.phases.seconds[i];
+    }
+    EXPECT_NEAR(sum[Phase::kWait], 1.5, 1e-9);
+    EXPECT_NEAR(sum[Phase::kForward], 2.5, 1e-9);
+    EXPECT_NEAR(sum[Phase::kEvaluation], 2.5, 1e-9);
+  }
+}
+
+TEST_F(RunFiguresTest, ClosingFiguresAreThoseOfTheLastRecords) {
+  const RunFigures figures = figures_of(read(kTwoEpochs));
+  EXPECT_TRUE(figures.held_out);
+  EXPECT_EQ(figures.accuracy, 0.6);
+  EXPECT_EQ(figures.best_accuracy, 0.7);
+  EXPECT_EQ(figures.time_s, 9);
+  EXPECT_EQ(figures.steps, 20);
+  EXPECT_EQ(figures.images_per_s, 50);
+  EXPECT_NEAR(figures.phases->total(), 9, 1e-9);
+}
+
+TEST_F(RunFiguresTest, AResumedRunsPhasesAreNotThoseOfItsLastProcessAlone) {
+  MetricsRecord end;
+  end.kind = "end";
+  end.step = 20;
+  end.time_s = 9;
+  end.phases.emplace().seconds[size_t(Phase::kForward)] = 4;
+  const std::string steps = step_line(10, 3, 0.5, 1.5) + step_line(20, 8, 1, 1);
+  EXPECT_NEAR((*figures_of(read(steps + to_json_line(end) + "\n")).phases)[Phase::kForward], 2.5,
+              1e-9);
+  end.phases->seconds[size_t(Phase::kForward)] = 9;
+  EXPECT_NEAR((*figures_of(read(steps + to_json_line(end) + "\n")).phases)[Phase::kForward], 9,
+              1e-9);
+}
+
+TEST(Thinned, PointsAreMeansWeightedBySteps) {
+  std::vector<MetricsRecord> records(4);
+  const int steps[] = {10, 20, 30, 35};
+  for (size_t i = 0; i < 4; ++i) {
+    records[i].step = steps[i];
+    records[i].loss = double(i);
+    records[i].memory_peak_bytes = int64_t(100 - i);
+  }
+  records[0].loss.reset();
+  const auto fewer = thinned(records, 2);
+  ASSERT_EQ(fewer.size(), 2u);
+  EXPECT_EQ(fewer[0].step, 20);
+  EXPECT_EQ(fewer[0].loss, 1);  // alone, the other being unknown
+  EXPECT_EQ(fewer[0].memory_peak_bytes, 100);
+  EXPECT_EQ(fewer[1].step, 35);
+  EXPECT_DOUBLE_EQ(*fewer[1].loss, (2 * 10 + 3 * 5) / 15.0);
+  EXPECT_EQ(thinned(records, 4).size(), 4u);
+}
+
+TEST(PageText, HtmlIsEscaped) {
+  EXPECT_EQ(escape_html("<b a='1' c=\"2\">&"), "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;");
+  EXPECT_EQ(escape_html("gr\xc3\xbcn"), "gr\xc3\xbcn");
+  EXPECT_EQ(escape_html("a\xff\n\x7f"), "a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+}
+
+TEST(PageText, JsonCanStandInAScript) {
+  const std::string hostile = "</script><!--&\xe2\x80\xa8\xe2\x80\xa9\xff";
+  const std::string text = script_json({{"name", hostile}});
+  for (const char c : text) EXPECT_TRUE(c >= ' ' && c < 0x7f) << text;
+  EXPECT_EQ(text.find_first_of("<>&"), std::string::npos) << text;
+  EXPECT_EQ(nlohmann::json::parse(text)["name"],
+            "</script><!--&\xe2\x80\xa8\xe2\x80\xa9\xef\xbf\xbd");
+}
+
+TEST(PageText, TextPutIntoAPageIsNotLookedAtAgain) {
+  EXPECT_EQ(fill_page("<{{a}}|{{b}}>", {{"a", "{{b}}"}, {"b", "2"}}), "<{{b}}|2>");
+}
+
+TEST(PageText, FiguresReadWell) {
+  const std::string gap = "\u202f";
+  EXPECT_EQ(percent_text(0.89694), "89.69" + gap + "%");
+  EXPECT_EQ(percent_text(std::nullopt), "n/a");
+  EXPECT_EQ(count_text(1234567), "1,234,567");
+  EXPECT_EQ(count_text(999), "999");
+  EXPECT_EQ(time_text(59.6), "1" + gap + "min 00" + gap + "s");
+  EXPECT_EQ(time_text(3599.6), "1" + gap + "h 00" + gap + "min");
+  EXPECT_EQ(rate_text(1234.6), "1,235" + gap + "images/s");
+  EXPECT_EQ(memory_text(int64_t{3} << 29), "1.50" + gap + "GiB");
+}
+
+class ReportTest : public RunFolder {
+ protected:
+  std::string report(const std::vector<std::string>& names) {
+    std::vector<RunReading> runs;
+    for (const auto& name : names) runs.push_back(read_run(Env::posix(), dir / name));
+    return make_report(runs);
+  }
+};
+
+TEST_F(ReportTest, NothingOfAHostileRunReachesThePageAsMarkup) {
+  const std::string evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"";
+  const std::string folder = dir / "<img src=x onerror=alert(3)>";
+  write_file(folder + "/metrics.jsonl", kTwoEpochs);
+  write_file(folder + "/recipe.toml", "[data]\nsource = '''" + evil + "'''\n\"<i>\" = 1\n");
+  write_file(folder + "/host.json", nlohmann::json{{"<u>", evil}}.dump());
+  const RunReading run = read_run(Env::posix(), folder);
+  const std::string page = make_report({&run, 1});
+  EXPECT_EQ(page.find("<img"), std::string::npos);
+  EXPECT_EQ(page.find("<script>alert"), std::string::npos);
+  EXPECT_EQ(page.find("<i>"), std::string::npos);
+  EXPECT_EQ(page.find("<u>"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;alert(1)"), std::string::npos);
+}
+
+TEST_F(ReportTest, ThePageNamesNoOtherHost) {
+  write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+  const std::string page = report({"run"});
+  EXPECT_EQ(page.find("src=\"http"), std::string::npos);
+  EXPECT_EQ(page.find("href=\"http"), std::string::npos);
+  EXPECT_EQ(page.find("sourceMappingURL"), std::string::npos);
+  EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+  EXPECT_NE(page.find("Chart.js v3"), std::string::npos);
+  EXPECT_NE(page.find("Permission is hereby granted"), std::string::npos);
+}
+
+TEST_F(ReportTest, ARunWithoutStepsSaysSoAndHasNoEmptySections) {
+  write_file(dir / "run/metrics.jsonl", "");
+  const std::string page = report({"run"});
+  EXPECT_NE(page.find("recorded no step yet"), std::string::npos);
+  EXPECT_EQ(page.find("<section"), std::string::npos);
+  EXPECT_EQ(page.find("<canvas"), std::string::npos);
+}
+
+TEST_F(ReportTest, KeysThatDifferBetweenRunsAreMarked) {
+  for (const std::string name : {"a/run", "b/run"}) {
+    write_file(dir / (name + "/metrics.jsonl"), kTwoEpochs);
+    write_file(dir / (name + "/recipe.toml"),
+               "seed = 1\n[train]\nbatch = " + std::string(name[0] == 'a' ? "8" : "16") +
+                   "\nepochs = 2.0\n");
+  }
+  const std::string page = report({"a/run", "b/run"});
+  EXPECT_NE(page.find("1 of 3 keys differ."), std::string::npos);
+  const std::regex marked(
+      "<tr class=\"differs\"><th scope=\"row\" class=\"data\">train.batch .*<td "
+      "class=\"data\">8</td>"
+      "<td class=\"data\">16</td>");
+  EXPECT_TRUE(std::regex_search(page, marked));
+  EXPECT_EQ(page.find("differs\"><th scope=\"row\" class=\"data\">seed"), std::string::npos);
+  // Both folders are called run, so whole paths tell them apart.
+  EXPECT_NE(page.find("<strong class=\"data\">" + (dir / "a/run")), std::string::npos);
+}
+
+TEST_F(ReportTest, DifferencesAreToTheFirstRun) {
+  write_file(dir / "a/metrics.jsonl", line_of("eval", 10, 100, 0.5) + line_of("end", 10, 100, 0.5));
+  write_file(dir / "b/metrics.jsonl", line_of("eval", 10, 80, 0.52) + line_of("end", 10, 80, 0.52));
+  const std::string page = report({"a", "b"});
+  EXPECT_NE(page.find("<small>+2.00 points</small>"), std::string::npos);
+  EXPECT_NE(page.find("<small>-20.0\u202f%</small>"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace saturate
