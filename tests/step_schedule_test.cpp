@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -140,10 +141,16 @@ TEST(OneCycle, CyclesMomentumAsTorchDoes) {
     }
     const std::string path =
         testing::source_path("tests/goldens/step/onecycle." + name + ".safetensors");
-    for (const auto& [key, expected] : read_safetensors(Env::posix(), path).tensors)
-      for (const auto& [own, tensor] : parameters)
-        if (own == key)
-          EXPECT_LT((tensor.detach() - expected).abs().max().item<double>(), 1e-11) << key;
+    const auto expected = read_safetensors(Env::posix(), path).tensors;
+    ASSERT_EQ(expected.size(), parameters.size());
+    for (const auto& [key, tensor] : parameters) {
+      const auto golden_of =
+          std::find_if(expected.begin(), expected.end(),
+                       [&](const NamedTensor& each) { return each.name == key; });
+      ASSERT_NE(golden_of, expected.end()) << key;
+      const at::Tensor difference = tensor.detach() - golden_of->tensor;
+      EXPECT_LT(difference.abs().max().item<double>(), 1e-11) << key;
+    }
   }
 }
 

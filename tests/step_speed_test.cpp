@@ -65,8 +65,14 @@ struct Bench {
   RunningMetrics running;
 };
 
+OptimizerOptions gradients_set_to(bool none) {
+  OptimizerOptions options;
+  options.set_to_none = none;
+  return options;
+}
+
 TEST(Speed, GradientsAreSetToNoneOrZeroedInPlace) {
-  Bench none, zeroed({}, {.set_to_none = false});
+  Bench none, zeroed({}, gradients_set_to(false));
   for (Bench* bench : {&none, &zeroed}) bench->run();
   EXPECT_FALSE(none.model->weight.grad().defined());
   const at::Tensor gradient = zeroed.model->weight.grad();
@@ -79,7 +85,7 @@ TEST(Speed, GradientsAreSetToNoneOrZeroedInPlace) {
 
 TEST(Speed, NarrowWeightsKeepZeroedGradientsToo) {
   const auto weights = [](bool set_to_none) {
-    OptimizerOptions options{.set_to_none = set_to_none};
+    const OptimizerOptions options = gradients_set_to(set_to_none);
     at::manual_seed(2);
     SmallModel model(at::randn({4, 12}));
     const auto optimizer = make_optimizer(
