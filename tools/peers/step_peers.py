@@ -2,7 +2,7 @@
 """`saturate bench step` next to the same model in Python, taking turns in one run.
 
     tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18] [--rounds 5] [--seconds 2]
-                              [--python PYTHON] [--json FILE]
+                              [--variants eager,compile] [--python PYTHON] [--json FILE]
 
 Python's side: eager fp32, channels_last, bf16 by autocast (channels_last too), and torch.compile,
 each on one batch made beforehand (premade) and from a DataLoader over tensors in memory (loader),
@@ -127,12 +127,13 @@ class Python:
         self.worker.wait()
 
 
-def start(python, saturate, folder, name, feeds):
+def start(python, saturate, folder, name, feeds, variants):
     """All that takes turns in a case; a variant that does not work is left out, with a word."""
     case = CASES[name]
+    chosen = [variant for variant in case["variants"] if not variants or variant in variants]
     entries = [Saturate(saturate, folder, name, case, precision)
                for precision in case["precisions"]]
-    for variant, feed in itertools.product(case["variants"], feeds):
+    for variant, feed in itertools.product(chosen, feeds):
         try:
             entries.append(Python(python, folder, name, case, variant, feed))
         except (RuntimeError, OSError) as error:
@@ -175,6 +176,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--feeds", default="premade,loader")
+    parser.add_argument("--variants", type=lambda text: text.split(","),
+                        help="of Python's, as eager,compile; default: all of a case")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--python", help="an interpreter with torch and torchvision")
@@ -188,7 +191,7 @@ def main():
         for name in arguments.cases.split(","):
             with contextlib.ExitStack() as stack:
                 entries = start(python, arguments.saturate, folder, name,
-                                arguments.feeds.split(","))
+                                arguments.feeds.split(","), arguments.variants)
                 for entry in entries:
                     stack.callback(entry.close)
                 rows += run_case(entries, arguments.rounds, arguments.seconds)
