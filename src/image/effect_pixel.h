@@ -15,8 +15,16 @@ struct Rgb {
   float r, g, b;
 };
 
+// fminf() and fmaxf() are calls on a CPU, because of what they do with NaN.
+SATURATE_HOST_DEVICE inline float least(float a, float b) {
+  return a < b ? a : b;
+}
+SATURATE_HOST_DEVICE inline float greatest(float a, float b) {
+  return a > b ? a : b;
+}
+
 SATURATE_HOST_DEVICE inline float clamp_level(float value) {
-  return value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value;
+  return least(greatest(value, 0.0f), 255.0f);
 }
 
 // Halves go up, where torch.round() takes the even neighbour.
@@ -41,7 +49,7 @@ SATURATE_HOST_DEVICE inline Rgb with_saturation(Rgb in, float factor) {
 // is largest - range * clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6, n = 5, 3, 1 for r, g, b: the
 // closed form of HSV to RGB.
 SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
-  const float high = fmaxf(in.r, fmaxf(in.g, in.b)), low = fminf(in.r, fminf(in.g, in.b));
+  const float high = greatest(in.r, greatest(in.g, in.b)), low = least(in.r, least(in.g, in.b));
   const float range = high - low;
   const float inverse = range > 0.0f ? 1.0f / range : 0.0f;
   float hue = (in.g - in.b) * inverse;
@@ -52,8 +60,8 @@ SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
   const auto channel = [&](float n) {
     float k = n + hue;
     k -= 6.0f * static_cast<float>(static_cast<int>(k * (1.0f / 6.0f)));
-    const float slope = fminf(k, 4.0f - k);
-    return high - range * fminf(fmaxf(slope, 0.0f), 1.0f);
+    const float slope = least(k, 4.0f - k);
+    return high - range * least(greatest(slope, 0.0f), 1.0f);
   };
   return {channel(5.0f), channel(3.0f), channel(1.0f)};
 }
