@@ -152,6 +152,12 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"train.accumulate=129"}).find("above train.batch"),
             std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "precision.mode=fp16-o2"})
+                .find("train.compiled needs weights in fp32"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "train.accumulate=3"})
+                .find("needs a batch in parts of one size"),
+            std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);
 }
