@@ -161,7 +161,20 @@ TEST_F(StepSettings, WhatDoesNotFitIsRefusedBeforeTraining) {
                {"schedule.every_epochs", "less than a step"});
   expect_error(train("c", {"train.batch=19", "train.accumulate=10"}), 2,
                {"leave a part of one image"});
+  expect_error(train("d", {"train.compiled=" + (dir / "none.pt2")}), 2,
+               {"the compiled step cannot be used", "No such file", dir / "none.pt2",
+                "tools/compile_step.py"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "d/metrics.jsonl"));
   EXPECT_FALSE(std::filesystem::exists(dir / "a/metrics.jsonl"));
+}
+
+TEST_F(StepSettings, ThePrintedRecipeIsResolvedAndNothingIsTrained) {
+  const CommandResult result = train("run", {"train.threads=0", "train.batch=40"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const CommandResult printed = run_saturate(
+      "train " + recipe + " --print-recipe --set train.threads=0 --set train.batch=40");
+  EXPECT_EQ(printed.exit_code, 0) << printed.err;
+  EXPECT_EQ(printed.out, read_text(dir / "run/recipe.toml"));
 }
 
 }  // namespace

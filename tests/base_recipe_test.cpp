@@ -211,6 +211,12 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
   EXPECT_EQ(error_of(kMinimal, {"train.effective_batch=64", "train.batch=auto"}), "no error");
   EXPECT_NE(error_of(kMinimal, {"precision.mode=tf32", "precision.tf32=false"}).find("tf32"),
             std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "precision.mode=fp16-o2"})
+                .find("train.compiled needs weights in fp32"),
+            std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "train.accumulate=3"})
+                .find("needs a batch in parts of one size"),
+            std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);
 }

@@ -199,8 +199,9 @@ def compile_library(torch, joint, folder):
 
     path = os.path.join(folder, "compiled.pt2")
     torch._inductor.aoti_compile_and_package(joint, package_path=path, inductor_configs={
-        # Else small parameters become literals, with the values of this moment.
+        # Else small parameters and counters become literals, with the values of this moment.
         "always_keep_tensor_constants": True,
+        "joint_graph_constant_folding": False,
         "cpp.dynamic_threads": True,  # as many as train.threads says when it runs
         "aot_inductor.package_constants_in_so": False,  # saturate brings its own
         "aot_inductor.link_libtorch": False,  # saturate has it loaded

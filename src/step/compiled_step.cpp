@@ -27,33 +27,24 @@ using Runner = torch::inductor::AOTIModelContainerRunner;
 
 constexpr size_t kFirstGradient = 3;  // after the scaled loss, the loss and the logits
 
-// A file that is in memory alone and has a path for dlopen: nothing stays behind, however the
-// process ends.
-class MemoryFile {
- public:
-  MemoryFile(const std::vector<std::byte>& bytes, const std::string& what)
-      : fd_(memfd_create("saturate-step", MFD_CLOEXEC)) {
-    size_t done = 0;
-    while (fd_ >= 0 && done < bytes.size()) {
-      const ssize_t n = ::write(fd_, bytes.data() + done, bytes.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) break;
-      done += size_t(n);
-    }
-    if (done == bytes.size()) return;
-    const int error = errno;
-    if (fd_ >= 0) ::close(fd_);
-    fail(ErrorKind::kRun, std::string("cannot put the library in memory: ") + std::strerror(error),
-         what, "Free some memory, or train without train.compiled");
+// Puts a library where dlopen finds it, in memory alone: nothing stays behind, however the process
+// ends. The file is never closed, since dlopen knows libraries by their paths and may keep this one
+// after use: another must not get its path.
+std::string path_in_memory(const std::vector<std::byte>& bytes, const std::string& what) {
+  const int fd = memfd_create("saturate-step", MFD_CLOEXEC);
+  size_t done = 0;
+  while (fd >= 0 && done < bytes.size()) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) break;
+    done += size_t(n);
   }
-  ~MemoryFile() { ::close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  std::string path() const { return fmt::format("/proc/self/fd/{}", fd_); }
-
- private:
-  int fd_;
-};
+  if (fd >= 0 && done == bytes.size()) return fmt::format("/proc/self/fd/{}", fd);
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  fail(ErrorKind::kRun, std::string("cannot put the library in memory: ") + std::strerror(error),
+       what, "Free some memory, or train without train.compiled");
+}
 
 std::string first_line(const std::exception& error) {
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
@@ -62,14 +53,14 @@ std::string first_line(const std::exception& error) {
 }
 
 std::unique_ptr<Runner> load(const StepPackage& package, const at::Device& device) {
-  const MemoryFile library(package.library, package.path);
+  const std::string library = path_in_memory(package.library, package.path);
   const std::string name = device.is_cuda() ? "cuda" : "cpu";
   try {
     const auto& makers = torch::inductor::getAOTIModelRunnerRegistry();
     const auto maker = makers.find(name);
     if (maker == makers.end()) throw std::runtime_error("this build cannot run one on " + name);
     // One caller at a time; the kernels of a GPU's library are within it.
-    return maker->second(library.path(), /*num_models=*/1, device.str(), /*bin_dir=*/"",
+    return maker->second(library, /*num_models=*/1, device.str(), /*bin_dir=*/"",
                          /*run_single_threaded=*/true);
   } catch (const std::exception& error) {
     fail_package("its library does not load: " + first_line(error), package.path);
