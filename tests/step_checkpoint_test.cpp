@@ -53,7 +53,7 @@ nn::Sequential make_network(int units) {
 
 // Everything that a step leaves behind: the output, gradients, buffers, torch's random state.
 std::vector<at::Tensor> traces_of(int64_t segments, PrecisionMode mode, bool wants_input_gradient) {
-  const nn::Sequential network = make_network(6);
+  nn::Sequential network = make_network(6);
   const auto stages = stages_of(*network);
   std::vector<at::Tensor> traces;
   at::Tensor input = at::randn({3, 4, 5, 5}).requires_grad_(wants_input_gradient);
