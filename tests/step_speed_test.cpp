@@ -169,7 +169,8 @@ TEST(Speed, EvaluationIsInInferenceModeOrWithoutGradients) {
   AugmentOptions augment;
   augment.size = 2;
   LoaderOptions in_order;
-  in_order.train = in_order.shuffle = false;
+  in_order.train = false;
+  in_order.shuffle.mode = ShuffleMode::kNone;
   Loader loader(dataset, in_order, augment);
   Bench bench;
   Feeder feeder(loader, at::kCPU, true, bench.ledger);
