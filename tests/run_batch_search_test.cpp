@@ -76,7 +76,7 @@ std::string memory_setting(double mib) {
 
 TEST(TrainBatchAuto, TakesWhatFitsAndOneMoreDoesNot) {
   const TempDir dir;
-  const std::string memory = memory_setting(16);
+  const std::string memory = memory_setting(3);
   Trainer trainer(Env::posix(), recipe_with({"train.batch=auto", memory}), into(dir / "run"));
   const TrainOptions train = trainer.recipe().train;
   EXPECT_GT(train.batch, 8);
@@ -111,7 +111,7 @@ void expect_same(const std::vector<NamedTensor>& a, const std::vector<NamedTenso
 // Nothing of the trials is left: weights, statistics, momenta, dropout's state.
 TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
   const TempDir dir;
-  const std::string memory = memory_setting(8);
+  const std::string memory = memory_setting(2.5);
   Trainer found(Env::posix(), recipe_with({"train.batch=auto", "train.effective_batch=60", memory}),
                 into(dir / "auto"));
   const TrainOptions train = found.recipe().train;
@@ -134,7 +134,7 @@ TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
 
 TEST(TrainBatchAuto, AResumedRunKeepsItsBatch) {
   const TempDir dir;
-  Recipe recipe = recipe_with({"train.batch=auto", memory_setting(8)});
+  Recipe recipe = recipe_with({"train.batch=auto", memory_setting(2.5)});
   int batch = 0;
   {
     Trainer first(Env::posix(), recipe, into(dir / "run"));

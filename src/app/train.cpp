@@ -82,7 +82,9 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
 
 int print_recipe(Env& env, const Recipe& recipe) {
   const auto data = open_dataset(env, recipe.data.source);
-  fmt::print("{}", to_toml(resolve_recipe(recipe, *data, resolve_device(recipe.train.device))));
+  const at::Device device = resolve_device(recipe.train.device);
+  const Recipe resolved = resolve_recipe(recipe, *data, device);
+  fmt::print("{}", to_toml(resolve_batch(env, resolved, *data, device)));
   return 0;
 }
 
