@@ -16,11 +16,11 @@ OptionRow shuffle_row() {
       "mixes eight of them at a time, for storage that is slow to seek; none keeps the source's. "
       "true and false mean full and none.");
   row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
-    const bool* flag = std::get_if<bool>(&value);
-    const std::string* text = std::get_if<std::string>(&value);  // as --set gives it
-    if ((flag && *flag) || (text && *text == "true"))
-      return set(recipe, std::string("full"), where);
-    if (flag || (text && *text == "false")) return set(recipe, std::string("none"), where);
+    // A recipe has them as they are, --set as text.
+    const bool is_full = value == OptionValue(true) || value == OptionValue(std::string("true"));
+    const bool is_none = value == OptionValue(false) || value == OptionValue(std::string("false"));
+    if (is_full) return set(recipe, std::string("full"), where);
+    if (is_none) return set(recipe, std::string("none"), where);
     set(recipe, value, where);
   };
   return row;
