@@ -1,5 +1,6 @@
 // The CUDA launcher against the CPU's: the same passes over the same pixels.
 #ifdef SATURATE_HAS_CUDA
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
