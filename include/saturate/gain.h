@@ -1,0 +1,22 @@
+// How much faster one way is than another, from measurements that took turns.
+#pragma once
+
+#include <span>
+
+namespace saturate {
+
+// A ratio of rates and its 95 % confidence interval: 1.5 is half as fast again.
+struct Gain {
+  double ratio, low, high;
+  // False where 1, no change at all, lies within the interval.
+  bool is_significant() const { return low > 1 || high < 1; }
+};
+
+// Of rates (say, images/s; all above 0) measured in rounds, before[i] beside after[i]: what slows a
+// whole round down cancels out. exp of the mean of log(after/before), its interval by Student's t
+// over the rounds (W. S. Gosset, "The probable error of a mean", Biometrika 6, 1908). One round
+// says nothing about its spread: the interval is then 0 to infinity. Throws kUsage where the
+// numbers of rounds differ or are 0.
+Gain paired_gain(std::span<const double> before, std::span<const double> after);
+
+}  // namespace saturate
