@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct Goldens {
   std::vector<std::vector<float>> outputs;  // levels
 };
 
+constexpr int kEffectInputs = 6;  // at the beginning of effects.bin
+
 inline Goldens read_goldens(const std::string& name, int inputs) {
   const auto bytes = read_file(Env::posix(), golden(name));
   const auto* pixels = reinterpret_cast<const uint8_t*>(bytes.data());
@@ -28,6 +31,8 @@ inline Goldens read_goldens(const std::string& name, int inputs) {
   for (int i = 0; i < inputs; ++i, pixels += kEffectValues)
     goldens.inputs.emplace_back(pixels, pixels + kEffectValues);
   const auto* end = reinterpret_cast<const uint8_t*>(bytes.data()) + bytes.size();
+  if ((end - pixels) % ptrdiff_t(kEffectValues * sizeof(float)) != 0)
+    throw std::runtime_error(name + " does not hold that many inputs");
   for (; pixels < end; pixels += kEffectValues * sizeof(float)) {
     std::vector<float> values(kEffectValues);
     std::memcpy(values.data(), pixels, kEffectValues * sizeof(float));

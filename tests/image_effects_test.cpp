@@ -21,7 +21,6 @@ using testing::Picture;
 using testing::read_goldens;
 
 constexpr int kSize = testing::kEffectSize, kPixels = kSize * kSize;
-constexpr int kInputs = 6;
 
 EffectKind kind_of(const std::string& name) {
   static const std::map<std::string, EffectKind> kinds = {
@@ -86,7 +85,7 @@ std::optional<std::vector<float>> in_float(const Effect& effect, const Picture& 
 }
 
 TEST(Effects, EqualTorchvision) {
-  const Goldens goldens = read_goldens("effects.bin", kInputs);
+  const Goldens goldens = read_goldens("effects.bin", testing::kEffectInputs);
   auto lines = golden_lines("effects.txt");
   ASSERT_EQ(lines.size(), goldens.outputs.size());
   std::map<EffectKind, int> seen;
@@ -139,7 +138,7 @@ TEST(TransformMask, EqualsTorchvision) {
 }
 
 TEST(Effects, AreAppliedInOrderWhateverBufferTheyWorkIn) {
-  const Picture in = read_goldens("effects.bin", kInputs).inputs[0];
+  const Picture in = read_goldens("effects.bin", testing::kEffectInputs).inputs[0];
   const std::vector<Effect> chain = {effect_of("affine", {20, 1, -2, 1.1, 0, 0}),
                                      effect_of("contrast", {1.5}),
                                      effect_of("blur", {1}),
@@ -183,12 +182,12 @@ TEST(FinishBatch, EqualsApplyEffectsThenNormalizePixels) {
   options.size = kSize;
   const Normalize normalize = make_normalize(options);
   constexpr size_t kCount = 12, kValues = testing::kEffectValues;
-  const Goldens goldens = read_goldens("effects.bin", kInputs);
+  const Goldens goldens = read_goldens("effects.bin", testing::kEffectInputs);
   std::vector<uint8_t> images, spare(kCount * kValues);
   std::vector<EffectList> lists;
   std::vector<float> expected(kCount * kValues), got(expected.size());
   for (size_t i = 0; i < kCount; ++i) {
-    const Picture& in = goldens.inputs[i % kInputs];
+    const Picture& in = goldens.inputs[i % testing::kEffectInputs];
     images.insert(images.end(), in.begin(), in.end());
     lists.push_back(i == 0 ? EffectList() : draw_effects(options, {7, 1, i}));
     Picture alone = in;

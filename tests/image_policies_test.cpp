@@ -41,7 +41,7 @@ TEST(PolicyMagnitude, EqualsTorchvisions) {
 }
 
 TEST(PolicyOps, EqualTorchvision) {
-  const auto picture = testing::read_goldens("effects.bin", 1).inputs[0];
+  const auto picture = testing::read_goldens("effects.bin", testing::kEffectInputs).inputs[0];
   const auto goldens = testing::read_goldens("policy_ops.bin", 0);
   auto lines = golden_lines("policy_ops.txt");
   ASSERT_EQ(lines.size(), goldens.outputs.size());

@@ -138,6 +138,13 @@ SATURATE_HOST_DEVICE inline void recolour(const Effect& effect, uint8_t* pixel) 
 }
 
 template <class Team>
+SATURATE_HOST_DEVICE void run_recolour(Team& team, const Effect& effect, int pixels,
+                                       uint8_t* image) {
+  for (int i = team.first(); i < pixels; i += team.step())
+    recolour(effect, image + ptrdiff_t{i} * 3);
+}
+
+template <class Team>
 SATURATE_HOST_DEVICE void run_erase(Team& team, const Effect& effect, int size, uint8_t* image) {
   const int x = static_cast<int>(effect.value[0]), y = static_cast<int>(effect.value[1]);
   const int width = static_cast<int>(effect.value[2]), height = static_cast<int>(effect.value[3]);
@@ -223,7 +230,7 @@ SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, in
     else if (effect.kind == EffectKind::kSharpness)
       run_sharpness(team, effect, size, image, spare);
     else
-      for (int i = team.first(); i < pixels; i += team.step()) recolour(effect, image + i * 3);
+      run_recolour(team, effect, pixels, image);
     team.wait();
     if (needs_neighbours(effect.kind)) {
       uint8_t* const result = spare;

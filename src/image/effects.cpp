@@ -3,30 +3,35 @@
 #include <algorithm>
 #include <cstring>
 
+#include "image/effect_kernels.h"
 #include "image/effect_passes.h"
 
 namespace saturate {
 namespace {
 
-constexpr int kChunk = 64;  // sums side by side, which the compiler computes several at a time
+// One CPU thread, with the vectorised kernels where there are some.
+struct CpuTeam : LoneTeam {};
 
-// out[i] = the weighted sum over k of line[k][i], i < count; `line(k)` is where line k begins. Term
-// by term as run_blur has it, so that the bits are the same.
-template <class Line, class Store>
-void blur_values(const float* weight, int taps, int count, const Line& line, const Store& store) {
-  for (int begin = 0; begin < count; begin += kChunk) {
-    const int n = std::min(kChunk, count - begin);
-    float sum[kChunk] = {};
-    for (int k = 0; k < taps; ++k) {
-      const auto* values = line(k) + begin;
-      for (int i = 0; i < n; ++i) sum[i] += weight[k] * static_cast<float>(values[i]);
-    }
-    for (int i = 0; i < n; ++i) store(begin + i, sum[i]);
-  }
+void run_recolour(CpuTeam&, const Effect& effect, int pixels, uint8_t* image) {
+  effect_kernels().recolour(effect, image, size_t(pixels));
 }
 
-// One CPU thread, with passes of its own where those for any team are slow.
-struct CpuTeam : LoneTeam {};
+void run_affine(CpuTeam&, const Effect& effect, int size, const uint8_t* in, uint8_t* out) {
+  for (int y = 0; y < size; ++y, out += ptrdiff_t{size} * 3)
+    effect_kernels().affine_row(effect.value, in, size, y, out);
+}
+
+void run_sharpness(CpuTeam&, const Effect& effect, int size, const uint8_t* in, uint8_t* out) {
+  const size_t pitch = size_t(size) * 3;
+  std::memcpy(out, in, pitch);  // the border stays
+  for (int y = 1; y < size - 1; ++y) {
+    in += pitch, out += pitch;
+    std::memcpy(out, in, 3);
+    if (size > 2) effect_kernels().sharpen(in + 3, size, effect.value[0], pitch - 6, out + 3);
+    std::memcpy(out + pitch - 3, in + pitch - 3, 3);
+  }
+  if (size > 1) std::memcpy(out + pitch, in + pitch, pitch);
+}
 
 // Only the pixels near the left and right border, which see the image mirrored, go one by one.
 void run_blur(CpuTeam&, const Effect& effect, int size, const uint8_t* in, EffectState& state,
@@ -34,20 +39,20 @@ void run_blur(CpuTeam&, const Effect& effect, int size, const uint8_t* in, Effec
   const int radius = blur_radius(effect.value[0], size), taps = 2 * radius + 1, pitch = size * 3;
   const int inner = std::max(pitch - 2 * radius * 3, 0);
   make_blur_weights(effect.value[0], radius, state.blur);
-  for (int y = 0; y < size; ++y, in += pitch, rows += pitch) {
+  for (int y = 0; y < size; ++y) {
+    const uint8_t* from = in + ptrdiff_t{y} * pitch;
+    float* to = rows + ptrdiff_t{y} * pitch;
     for (int x = 0; x < size; x = x + 1 == radius ? std::max(size - radius, radius) : x + 1)
       for (int c = 0; c < 3; ++c)
-        rows[x * 3 + c] = blurred_across(state.blur, radius, in + c, size, x);
-    blur_values(
-        state.blur, taps, inner, [&](int k) { return in + k * 3; },
-        [&](int i, float sum) { rows[radius * 3 + i] = sum; });
+        to[x * 3 + c] = blurred_across(state.blur, radius, from + c, size, x);
+    effect_kernels().blur_across(state.blur, taps, from, size_t(inner), to + radius * 3);
   }
-  rows -= ptrdiff_t{size} * pitch;
-  for (int y = 0; y < size; ++y, out += pitch)
-    blur_values(
-        state.blur, taps, pitch,
-        [&](int k) { return rows + ptrdiff_t{mirrored(y + k - radius, size)} * pitch; },
-        [&](int i, float sum) { out[i] = to_level(sum); });
+  const float* line[2 * kMaxBlurRadius + 1];
+  for (int y = 0; y < size; ++y, out += pitch) {
+    for (int k = 0; k < taps; ++k)
+      line[k] = rows + ptrdiff_t{mirrored(y + k - radius, size)} * pitch;
+    effect_kernels().blur_down(state.blur, taps, line, size_t(pitch), out);
+  }
 }
 
 }  // namespace

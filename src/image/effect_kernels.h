@@ -1,0 +1,34 @@
+// The inner loops of effects on the CPU, each in a plain version and one for AVX2, AVX-512 and
+// whatever else Highway finds; all give the bits of the functions in effect_pixel.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "saturate/effects.h"
+
+namespace saturate {
+
+struct EffectKernels {
+  const char* name;
+  // kSaturation, kHue or kGrey of n pixels, in place.
+  void (*recolour)(const Effect& effect, uint8_t* pixels, size_t n);
+  // Row y of what kAffine makes of `in` [size, size, 3].
+  void (*affine_row)(const float* matrix, const uint8_t* in, int size, int y, uint8_t* out);
+  // n values, the first at `in`, of an image of `size` pixels a side, none of them on its border.
+  void (*sharpen)(const uint8_t* in, int size, float factor, size_t n, uint8_t* out);
+  // out[i] = the sum over k < taps of weight[k] * in[i + 3 * k].
+  void (*blur_across)(const float* weight, int taps, const uint8_t* in, size_t n, float* out);
+  // out[i] = the level of the sum over k < taps of weight[k] * rows[k][i].
+  void (*blur_down)(const float* weight, int taps, const float* const* rows, size_t n,
+                    uint8_t* out);
+};
+
+// The best that this CPU can run.
+const EffectKernels& effect_kernels();
+const EffectKernels& plain_effect_kernels();
+// Every version that this CPU can run, for tests; the plain one first.
+std::vector<EffectKernels> all_effect_kernels();
+
+}  // namespace saturate
