@@ -3,34 +3,16 @@
 
 #include <ctime>
 
+#include "app/bench_input.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "saturate/error.h"
 #include "saturate/input.h"
 #include "saturate/loader.h"
-#include "saturate/recipe.h"
 #include "saturate/thread_pool.h"
 
 namespace saturate {
 namespace {
-
-struct LoaderArguments {
-  std::string input, json;
-  std::vector<std::string> overrides;
-  std::vector<int> threads;
-  int repeats = 7;
-  double seconds = 0.5;
-};
-
-// A recipe, or ImageNet's usual augmentation for a source.
-Recipe recipe_of(Env& env, const LoaderArguments& arguments) {
-  if (arguments.input.ends_with(".toml"))
-    return load_recipe(env, arguments.input, arguments.overrides);
-  std::vector<std::string> settings = {"data.source=" + arguments.input, "augment.size=224",
-                                       "augment.crop=random_resized"};
-  settings.insert(settings.end(), arguments.overrides.begin(), arguments.overrides.end());
-  return parse_recipe("", "bench loader", settings);
-}
 
 // One loader, kept warm: its threads wait between repetitions.
 struct Variant {
@@ -88,7 +70,7 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
   return variants;
 }
 
-int bench_loader(const LoaderArguments& arguments) {
+int bench_loader(const BenchInput& arguments) {
   require_release_build();
   Env& env = Env::posix();
   const Recipe recipe = recipe_of(env, arguments);
@@ -117,27 +99,10 @@ int bench_loader(const LoaderArguments& arguments) {
 }
 
 void add_loader(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<LoaderArguments>();
+  auto arguments = std::make_shared<BenchInput>(BenchInput{.repeats = 7, .seconds = 0.5});
   CLI::App* command = bench.add_subcommand(
       "loader", "Images per second of the loader: exact and fast decoding, uint8 and fp32");
-  command
-      ->add_option("INPUT", arguments->input,
-                   "A recipe, or a source, to which 224 pixels and random_resized are then applied")
-      ->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--threads", arguments->threads, "As 1,2; default: one per available core")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--repeats", arguments->repeats, "Measurements of each variant")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Least length of one measurement")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  add_bench_input(*command, *arguments);
   command->callback([arguments, &exit_code] { exit_code = bench_loader(*arguments); });
 }
 

@@ -5,36 +5,19 @@
 #include <cstring>
 #include <functional>
 
+#include "app/bench_input.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "saturate/augment.h"
 #include "saturate/dataset.h"
 #include "saturate/effects.h"
 #include "saturate/error.h"
-#include "saturate/recipe.h"
 #include "saturate/thread_pool.h"
 
 namespace saturate {
 namespace {
 
 constexpr size_t kImages = 64;  // decoded beforehand, at most
-
-struct Arguments {
-  std::string input, json;
-  std::vector<std::string> overrides;
-  std::vector<int> threads = {1};
-  int repeats = 5;
-  double seconds = 0.2;
-};
-
-Recipe recipe_of(Env& env, const Arguments& arguments) {
-  if (arguments.input.ends_with(".toml"))
-    return load_recipe(env, arguments.input, arguments.overrides);
-  std::vector<std::string> settings = {"data.source=" + arguments.input, "augment.size=224",
-                                       "augment.crop=random_resized"};
-  settings.insert(settings.end(), arguments.overrides.begin(), arguments.overrides.end());
-  return parse_recipe("", "bench augment", settings);
-}
 
 std::vector<Image> decoded_images(const Dataset& data) {
   std::vector<Image> images(std::min(data.size(), kImages));
@@ -167,7 +150,7 @@ std::vector<Variant> make_variants(int size, const std::vector<int>& threads) {
   return variants;
 }
 
-int bench_augment(const Arguments& arguments) {
+int bench_augment(const BenchInput& arguments) {
   require_release_build();
   Env& env = Env::posix();
   Recipe recipe = recipe_of(env, arguments);
@@ -198,28 +181,11 @@ int bench_augment(const Arguments& arguments) {
 }  // namespace
 
 void add_bench_augment(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments =
+      std::make_shared<BenchInput>(BenchInput{.threads = {1}, .repeats = 5, .seconds = 0.2});
   CLI::App* command = bench.add_subcommand(
       "augment", "Images per second and core of each effect, and of a recipe's whole chain");
-  command
-      ->add_option("INPUT", arguments->input,
-                   "A recipe, or a source, to which 224 pixels and random_resized are then applied")
-      ->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--threads", arguments->threads, "As 1,2")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--repeats", arguments->repeats, "Measurements of each row")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Least length of one measurement")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  add_bench_input(*command, *arguments);
   command->callback([arguments, &exit_code] { exit_code = bench_augment(*arguments); });
 }
 
