@@ -68,13 +68,16 @@ def train(saturate, folder, arguments, settings):
 
 
 def costs_of_saves(times, every):
-    """Seconds that each save added; times[i] is what step i + 1 took, with all that came before it."""
-    found = []
+    """Of each save, the seconds it added, and by how many the longest step from it on is longer than
+    the median step around it. times[i] is what step i + 1 took, with all that came before it."""
+    added, pauses = [], []
     for save in range(every, len(times) - AFFECTED - AROUND + 1, every):
         first, last = save - 1, save - 1 + AFFECTED
         around = times[max(WARM_UP, first - AROUND) : first] + times[last : last + AROUND]
-        found.append(sum(times[first:last]) - AFFECTED * statistics.median(around))
-    return found
+        usual = statistics.median(around)
+        added.append(sum(times[first:last]) - AFFECTED * usual)
+        pauses.append(max(times[first:last]) - usual)
+    return added, pauses
 
 
 def row(name, unit, values):
@@ -109,6 +112,7 @@ def main():
 
     steps = {name: [] for name in VARIANTS}
     costs = {name: [] for name in VARIANTS}
+    pauses = {name: [] for name in VARIANTS}
     peer = []
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
         for _ in range(arguments.rounds):
@@ -116,7 +120,9 @@ def main():
                 run = pathlib.Path(folder) / "run"
                 times = train(arguments.saturate, run, arguments, settings)
                 steps[name] += times[WARM_UP:]
-                costs[name] += costs_of_saves(times, arguments.every)
+                added, longest = costs_of_saves(times, arguments.every)
+                costs[name] += added
+                pauses[name] += longest
                 size = max(file.stat().st_size for file in (run / "checkpoints").iterdir())
                 shutil.rmtree(run)
             if arguments.python:
@@ -131,12 +137,16 @@ def main():
                 [cost / interval for cost in values])
             for name, values in costs.items()
         ]
+        rows += [
+            row(f"longest step from a save on, above the median, {name}", "s", values)
+            for name, values in pauses.items()
+        ]
         rows.append(row("checkpoint size", "bytes", [size]))
         if peer:
             rows.append(row("pause, torch.save and fsync", "s", peer))
 
     for line in rows:
-        print("{name:<48} {median:>12.4f} {unit:<6} ({min:.4f} to {max:.4f}, n={n})".format(**line))
+        print("{name:<60} {median:>12.4f} {unit:<6} ({min:.4f} to {max:.4f}, n={n})".format(**line))
     if arguments.json:
         machine = host(arguments.saturate)
         commit = machine.pop("commit")

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "saturate/env.h"
 #include "saturate/fault_env.h"
@@ -100,6 +104,31 @@ TEST(PosixEnv, ClockIsMonotonic) {
   const int64_t before = env.now_ns();
   env.sleep_ns(1000);
   EXPECT_GE(env.now_ns(), before + 1000);
+}
+
+// Sizes around the blocks that go out directly, appended in pieces that fit none of them, to a disk
+// and to a file system in memory, which may refuse direct writes.
+TEST(PosixEnv, BypassingTheCacheChangesNoByte) {
+  const TempDir dir;
+  Env& env = Env::posix();
+  std::vector<std::string> paths = {dir / "file"};
+  if (env.is_directory("/dev/shm"))
+    paths.push_back("/dev/shm/saturate-test-" + std::to_string(getpid()));
+  for (const std::string& path : paths)
+    for (const size_t size : {0u, 1u, (1u << 20) - 1, 1u << 20, (1u << 20) + 1, 3'200'001u}) {
+      std::string text(size, '\0');
+      for (size_t i = 0; i < size; ++i) text[i] = char(i * 2654435761u >> 24);
+      const auto file = env.open_writable(path);
+      file->bypass_cache();
+      for (size_t at = 0; at < size; at += 300'007)
+        file->append(
+            std::as_bytes(std::span(text).subspan(at, std::min<size_t>(300'007, size - at))));
+      file->sync();
+      file->append(std::as_bytes(std::span("end", 3)));
+      file->close();
+      EXPECT_EQ(read_text(path), text + "end") << size << " bytes in " << path;
+      env.remove(path);
+    }
 }
 
 // A failure before the rename leaves the old file, one after it the new file, never a mixture; the

@@ -37,6 +37,10 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual void append(std::span<const std::byte> bytes) = 0;
+  // A hint before the first append, which changes no result and may do nothing: what follows goes
+  // past the system's cache, so that a large file that nobody reads soon costs no time to copy
+  // there and pushes nothing else out.
+  virtual void bypass_cache() {}
   // Returns once the data has reached the device (fsync).
   virtual void sync() = 0;
   virtual void close() = 0;
@@ -95,9 +99,9 @@ class Env {
 // Reads the whole file.
 std::vector<std::byte> read_file(Env& env, const std::string& path);
 
-// Writes a sibling temporary file, syncs it, renames it over `path` and syncs the folder: after a
-// crash `path` holds either its old contents or all of the new ones. On failure the temporary file
-// is removed and the error is rethrown.
+// Writes a sibling temporary file past the system's cache, syncs it, renames it over `path` and
+// syncs the folder: after a crash `path` holds either its old contents or all of the new ones. On
+// failure the temporary file is removed and the error is rethrown.
 void write_atomically(Env& env, const std::string& path,
                       std::span<const std::span<const std::byte>> pieces);
 void write_atomically(Env& env, const std::string& path, const std::string& text);

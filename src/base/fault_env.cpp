@@ -164,6 +164,7 @@ class FaultEnv::FaultWritableFile : public WritableFile {
     file_->append(bytes.first(size_t(verdict.bytes)));
     if (verdict.error != 0) fail_injected(FileOp::kWrite, path_, verdict.error);
   }
+  void bypass_cache() override { file_->bypass_cache(); }
   void sync() override {
     env_.before(FileOp::kSync, path_);
     file_->sync();

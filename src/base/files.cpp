@@ -31,6 +31,7 @@ void write_atomically(Env& env, const std::string& path,
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
   try {
     const auto file = env.open_writable(temporary);
+    file->bypass_cache();
     for (const auto& piece : pieces) file->append(piece);
     file->sync();
     file->close();

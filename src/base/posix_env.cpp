@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -94,24 +95,71 @@ class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   void append(std::span<const std::byte> bytes) override {
+    if (!staged_) return write_fully(bytes);
     while (!bytes.empty()) {
-      const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail_system(ErrorKind::kRun, "write", path_);
-      bytes = bytes.subspan(size_t(written));
+      const auto part = bytes.first(std::min(bytes.size(), kStaged - filled_));
+      std::memcpy(staged_.get() + filled_, part.data(), part.size());
+      filled_ += part.size();
+      bytes = bytes.subspan(part.size());
+      if (filled_ == kStaged) write_staged();
     }
   }
+  // Direct writes need aligned memory, sizes and offsets: full blocks go out directly, and what is
+  // left at the end through the cache.
+  void bypass_cache() override {
+    staged_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kStaged)));
+  }
   void sync() override {
+    write_staged();
     if (::fsync(fd_.get()) != 0) fail_system(ErrorKind::kRun, "sync", path_);
   }
   void close() override {
+    write_staged();
     const int fd = fd_.release();
     if (fd >= 0 && ::close(fd) != 0) fail_system(ErrorKind::kRun, "close", path_);
   }
 
  private:
+  static constexpr size_t kAlignment = 4096, kStaged = 1 << 20;
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  void write_staged() {
+    if (filled_ == 0) return;
+    set_direct(filled_ == kStaged && !refused_);
+    write_fully({staged_.get(), std::exchange(filled_, 0)});
+  }
+
+  void write_fully(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0 && errno == EINVAL && direct_) {
+        refused_ = true;
+        set_direct(false);
+        continue;
+      }
+      if (written < 0) fail_system(ErrorKind::kRun, "write", path_);
+      bytes = bytes.subspan(size_t(written));
+    }
+  }
+
+  // Not every file system can: those say EINVAL here or at the first write.
+  void set_direct(bool direct) {
+    if (direct == direct_) return;
+    const int flags = ::fcntl(fd_.get(), F_GETFL);
+    const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+    refused_ |= flags < 0 || ::fcntl(fd_.get(), F_SETFL, wanted) != 0;
+    direct_ = direct && !refused_;
+  }
+
   FileDescriptor fd_;
   std::string path_;
+  std::unique_ptr<std::byte[], Free> staged_;  // null: what is appended is written at once
+  size_t filled_ = 0;                          // bytes of staged_ not yet written
+  bool direct_ = false;                        // the descriptor has O_DIRECT
+  bool refused_ = false;
 };
 
 class PosixFileLock : public FileLock {
