@@ -21,12 +21,12 @@ import argparse
 import json
 import os
 import pathlib
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from peer_report import with_spread, write
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE, BATCH = 224, 64
@@ -139,14 +139,10 @@ def spdl(files, threads):
     return epoch
 
 
-def ffcv(files, threads):
-    """From FFCV's own file: every photograph as JPEG of quality 90."""
-    import numpy
+def ffcv_file(files, threads, name, settings):
+    """Every photograph in a file of FFCV's own, written at first use."""
     from PIL import Image
-    import ffcv.transforms as transforms
     from ffcv.fields import IntField, RGBImageField
-    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
-    from ffcv.loader import Loader, OrderOption
     from ffcv.writer import DatasetWriter
 
     class Photographs:
@@ -157,22 +153,49 @@ def ffcv(files, threads):
             path, label = files.items[index]
             return Image.open(path).convert("RGB"), label
 
-    beton = pathlib.Path(tempfile.gettempdir()) / f"ffcv-{len(files.items)}.beton"
+    beton = pathlib.Path(tempfile.gettempdir()) / f"{name}-{len(files.items)}.beton"
     if not beton.exists():
-        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+        fields = {"image": RGBImageField(**settings), "label": IntField()}
         DatasetWriter(str(beton), fields, num_workers=threads).from_indexed_dataset(Photographs())
-    image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), transforms.RandomHorizontalFlip(),
-             transforms.NormalizeImage(255 * numpy.float64(MEAN), 255 * numpy.float64(STD),
-                                       numpy.float32)]
-    loader = Loader(str(beton), batch_size=BATCH, num_workers=threads, order=OrderOption.RANDOM,
+    return str(beton)
+
+
+def ffcv_epoch(beton, threads, floats):
+    import numpy
+    import ffcv.transforms as transforms
+    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+
+    image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), transforms.RandomHorizontalFlip()]
+    if floats:
+        image.append(transforms.NormalizeImage(255 * numpy.float64(MEAN), 255 * numpy.float64(STD),
+                                               numpy.float32))
+    loader = Loader(beton, batch_size=BATCH, num_workers=threads, order=OrderOption.RANDOM,
                     drop_last=False, os_cache=True, pipelines={"image": image, "label": None})
-
-    def epoch():
-        return sum(len(batch[0]) for batch in loader)
-    return epoch
+    return lambda: sum(len(batch[0]) for batch in loader)
 
 
-PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv)}
+def ffcv(files, threads):
+    """JPEG of quality 90, chroma at half resolution."""
+    beton = ffcv_file(files, threads, "ffcv", {"write_mode": "jpg", "jpeg_quality": 90})
+    return ffcv_epoch(beton, threads, floats=True)
+
+
+def ffcv_half_raw(files, threads):
+    """At most 500 pixels a side, half of them raw, half JPEG of quality 90."""
+    settings = {"write_mode": "proportion", "max_resolution": 500, "compress_probability": 0.5,
+                "jpeg_quality": 90}
+    return ffcv_epoch(ffcv_file(files, threads, "ffcv-half-raw", settings), threads, floats=True)
+
+
+def ffcv_raw_uint8(files, threads):
+    """Raw pixels; batches stay uint8."""
+    beton = ffcv_file(files, threads, "ffcv-raw", {"write_mode": "raw"})
+    return ffcv_epoch(beton, threads, floats=False)
+
+
+PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv, ffcv_half_raw,
+                                          ffcv_raw_uint8)}
 
 
 class Saturate:
@@ -219,21 +242,11 @@ def build(names, files, threads):
                 print(f"{name} threads={count}: left out: {type(error).__name__}: {error}",
                       file=sys.stderr)
                 continue
-            row = {"name": f"{name} fp32 threads={count}", "unit": "images/s", "peer": name,
-                   "type": "fp32", "threads": count}
+            kind = "uint8" if name.endswith("uint8") else "fp32"
+            row = {"name": f"{name} {kind} threads={count}", "unit": "images/s", "peer": name,
+                   "type": kind, "threads": count}
             built.append((row, epoch))
     return built
-
-
-def cpu_name():
-    with open("/proc/cpuinfo", encoding="ascii") as file:
-        names = (line.split(": ", 1)[1] for line in file if line.startswith("model name"))
-        return next(names, "n/a").strip()
-
-
-def summary(row, found):
-    return {**row, "median": statistics.median(found), "min": min(found), "max": max(found),
-            "n": len(found)}
 
 
 def main():
@@ -259,16 +272,9 @@ def main():
             found.append(measure(epoch, arguments.seconds))
         for each in ours:
             commit = each.measure(arguments.seconds)["commit"]
-    rows = [summary(row, found) for (row, _), found in zip(built, values)]
-    rows += [summary(row, found) for each in ours for row, found in each.rows.values()]
-    result = {"bench": "loader_peers",
-              "host": {"cpu": cpu_name(), "system": platform.platform(),
-                       "cores": len(os.sched_getaffinity(0))},
-              "commit": commit, "rows": rows}
-    text = json.dumps(result, indent=2)
-    print(text)
-    if arguments.json:
-        pathlib.Path(arguments.json).write_text(text + "\n")
+    rows = [with_spread(row, found) for (row, _), found in zip(built, values)]
+    rows += [with_spread(row, found) for each in ours for row, found in each.rows.values()]
+    write("loader_peers", rows, arguments.json, commit)
 
 
 if __name__ == "__main__":
