@@ -46,6 +46,8 @@ TEST_F(CommandErrors, AValueOutOfRangeNamesKeyAndRange) {
   expect_error(train(kSmallSynth, "--set model.classes=3"), 2, {"model.classes is 3", "10"});
   expect_error(train(kSmallSynth, "--set train.eval_shift=16"), 2,
                {"train.eval_shift is 16", "16"});
+  expect_error(train(kSmallSynth, "--set train.device=cpu --set augment.device=cuda"), 2,
+               {"the run is not on a GPU", "augment.device"});
   expect_error(train(kSmallSynth, "--set train.batch=199"), 2, {"last batch of one image"});
   expect_error(train(kSmallSynth, "--set train.batch=201 --set train.drop_last=true"), 2,
                {"no full batch"});

@@ -340,6 +340,7 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto& o, auto&) { o.threads = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.prefetch = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.size = 0; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto& o, auto&) { o.finish = false; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) {
               o.planar = true;
               o.type = PixelType::kUint8;

@@ -37,6 +37,40 @@ TEST(Feeder, GivesTheSameImagesInEitherLayout) {
   }
 }
 
+// What a GPU's kernel gets, finished by its twin on the CPU: the loader's own pixels, bit for bit.
+TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
+  const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
+  AugmentOptions augment;
+  augment.size = 20;
+  augment.crop = CropKind::kRandomResized;
+  augment.rotate = 20;
+  augment.contrast = augment.hue = 0.3;
+  augment.blur = augment.erase = 0.5;
+  augment.mixup = 0.5;
+  for (const bool train : {true, false}) {
+    const auto all = [&](bool finish) {
+      LoaderOptions options;
+      options.batch = 16;
+      options.train = train;
+      options.finish = finish;
+      options.type = finish ? PixelType::kFloat32 : PixelType::kUint8;
+      Loader loader(*data, options, augment);
+      Ledger ledger(Env::posix());
+      Feeder feeder(loader, at::kCPU, true, ledger, augment);
+      loader.start_epoch(3);
+      std::vector<at::Tensor> batches;
+      for (DeviceBatch batch; feeder.next(batch);) batches.push_back(batch.images.clone());
+      return batches;
+    };
+    const auto expected = all(true), found = all(false);
+    ASSERT_EQ(found.size(), 3u);
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(found[i].is_contiguous(at::MemoryFormat::ChannelsLast));
+      EXPECT_TRUE(at::equal(found[i], expected[i])) << "train " << train << ", batch " << i;
+    }
+  }
+}
+
 TEST(Feeder, AHeldBatchComesAgainAndAgainWithoutTheLoader) {
   const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
   AugmentOptions augment;

@@ -25,10 +25,6 @@ RandomStream stream(uint64_t index) {
   return {7, 0, index, RandomUse::kAugment};
 }
 
-bool operator==(const Box& a, const Box& b) {
-  return a.x == b.x && a.y == b.y && a.width == b.width && a.height == b.height;
-}
-
 std::vector<uint8_t> applied(const AugmentOptions& options, const SampleTransform& transform,
                              const Image& image) {
   std::vector<uint8_t> out(size_t(options.size) * size_t(options.size) * 3);

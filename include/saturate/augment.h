@@ -19,6 +19,7 @@ namespace saturate {
 // A rectangle in pixels.
 struct Box {
   int x = 0, y = 0, width = 0, height = 0;
+  bool operator==(const Box&) const = default;
 };
 
 // What happens to one sample, in this order: cut `crop` (inside the image), resize it to

@@ -15,6 +15,7 @@ enum class StageMode { kNone, kTmpfs };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
+enum class AugmentDevice { kAuto, kCpu, kCuda };
 enum class Policy { kNone, kTrivial, kRand };
 
 // The order of an epoch; see epoch_order().
@@ -49,6 +50,7 @@ struct DataOptions {
 };
 
 struct AugmentOptions {
+  AugmentDevice device = AugmentDevice::kAuto;  // of effects and normalisation
   int size = 0;  // output side, pixels; 0: the size of the first training image
   CropKind crop = CropKind::kNone;
   int padding = 4;  // kPad, pixels at size `size`

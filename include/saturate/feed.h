@@ -29,12 +29,18 @@ BufferAllocator batch_allocator(const at::Device& device);
 // batch.images [N, 3, S, S], not needed as they were; mix.offset < N.
 void mix_batch(const Mix& mix, DeviceBatch& batch);
 
+// Whether this build can carry out a batch's effects and normalise it on a GPU.
+bool has_finish_kernel();
+
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, which returns to its pool when the last tensor is gone: nothing is copied. On a GPU the
-// copy has been made when next() returns. Waiting is charged to kWait, moving to kCopy.
+// copy has been made when next() returns. Batches of bytes are finished on the device, on its
+// current stream: their effects, then `augment`'s normalisation. Waiting is charged to kWait,
+// moving to kCopy, finishing to kAugment.
 class Feeder {
  public:
-  Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger);
+  Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
+         const AugmentOptions& augment = {});
   // False at the end of the epoch.
   bool next(DeviceBatch& out);
 
@@ -44,9 +50,14 @@ class Feeder {
   bool holds() const { return held_.has_value(); }
 
  private:
+  // [N, 3, S, S] on the device, of the batch's floats or its bytes.
+  at::Tensor moved(const Batch& batch) const;
+  at::Tensor finished(const Batch& batch) const;
+
   Loader& loader_;
   at::Device device_;
   bool channels_last_;
+  Normalize normalize_;
   Ledger& ledger_;
   std::optional<DeviceBatch> held_;
 };

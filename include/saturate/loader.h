@@ -17,6 +17,7 @@
 #include "saturate/augment.h"
 #include "saturate/data_options.h"
 #include "saturate/dataset.h"
+#include "saturate/effects.h"
 #include "saturate/mix.h"
 
 namespace saturate {
@@ -47,7 +48,9 @@ struct Batch {
   std::vector<int64_t> labels;     // [count]
   std::vector<uint32_t> indices;   // [count], positions in the dataset
   std::vector<std::string> names;  // [count], where LoaderOptions::names asks for them
-  Mix mix;                         // for the consumer to carry out: the pixels are not mixed yet
+  // [count], where LoaderOptions::finish is off: what the consumer still has to do to each image.
+  std::vector<EffectList> effects;
+  Mix mix;  // for the consumer to carry out: the pixels are not mixed yet
   size_t count() const { return labels.size(); }
 };
 
@@ -62,6 +65,7 @@ struct LoaderOptions {
   PixelType type = PixelType::kFloat32;
   bool planar = false;  // NCHW; kFloat32 alone
   bool names = false;   // batches carry the names of their samples
+  bool finish = true;   // carry out effects, else leave them to the consumer; off: kUint8 alone
   DecodeMode decode = DecodeMode::kExact;
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.

@@ -81,6 +81,13 @@ std::vector<OptionRow> source_rows() {
 
 std::vector<OptionRow> crop_rows() {
   return {
+      choice(SATURATE_OPTION(augment.device),
+             std::vector<std::pair<std::string, AugmentDevice>>{{"auto", AugmentDevice::kAuto},
+                                                                {"cpu", AugmentDevice::kCpu},
+                                                                {"cuda", AugmentDevice::kCuda}},
+             "Where effects and normalisation happen: cuda copies cropped bytes, a quarter of the "
+             "floats, and finishes them in one kernel; auto: on the GPU that trains, where this "
+             "build has the kernel."),
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),

@@ -1,15 +1,21 @@
 #include "data/batch_ring.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "saturate/error.h"
 
 namespace saturate {
 
-BatchRing::BatchRing(size_t slots, size_t batch, std::chrono::nanoseconds wait_limit,
-                     BufferSource take)
-    : batch_(batch), wait_limit_(wait_limit), take_buffer_(std::move(take)), slots_(slots) {}
+BatchRing::BatchRing(size_t slots, size_t batch, size_t most, bool effects,
+                     std::chrono::nanoseconds wait_limit, BufferSource take)
+    : batch_(batch),
+      most_(most),
+      effects_(effects),
+      wait_limit_(wait_limit),
+      take_buffer_(std::move(take)),
+      slots_(slots) {}
 
 void BatchRing::fail_waiting(const std::string& what) const {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(wait_limit_).count();
@@ -17,22 +23,25 @@ void BatchRing::fail_waiting(const std::string& what) const {
        "Look for storage that hangs under data.source");
 }
 
-bool BatchRing::claim(std::optional<Claim>& claimed, std::optional<SampleFailure> failure) {
+bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {
   std::unique_lock lock(mutex_);
   if (claimed) {
     BatchSlot& slot = *claimed->slot;
-    if (failure) slot.failures.push_back(std::move(*failure));
+    std::move(failures.begin(), failures.end(), std::back_inserter(slot.failures));
+    failures.clear();
     --busy_;
-    // One consumer waits, either for a whole batch or for all threads to be done.
-    if (--slot.left == 0 || busy_ == 0) progress_.notify_all();
+    slot.left -= claimed->count;
+    // One consumer waits, either for a whole batch or, when it stops, for all threads to be done.
+    if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
     claimed.reset();
   }
-  const auto has_work = [&] { return next_sample_ < std::min(end_, opened_ * batch_); };
-  work_.wait(lock, [&] { return ending_ || has_work(); });
+  const auto opened = [&] { return std::min(end_, opened_ * batch_); };
+  work_.wait(lock, [&] { return ending_ || next_sample_ < opened(); });
   if (ending_) return false;
-  BatchSlot& slot = slots_[next_sample_ / batch_ % slots_.size()];
-  claimed = Claim{&slot, next_sample_ % batch_, epoch_};
-  ++next_sample_;
+  const size_t first = next_sample_ % batch_;
+  const size_t count = std::min({most_, batch_ - first, opened() - next_sample_});
+  claimed = Claim{&slots_[next_sample_ / batch_ % slots_.size()], first, count, epoch_};
+  next_sample_ += count;
   ++busy_;
   return true;
 }
@@ -47,6 +56,7 @@ void BatchRing::open_slots() {
     slot.indices.assign(order_.begin() + ptrdiff_t(first), order_.begin() + ptrdiff_t(last));
     slot.labels.assign(last - first, 0);
     slot.names.resize(last - first);
+    slot.effects.resize(effects_ ? last - first : 0);
     slot.failures.clear();
     slot.left = last - first;
     {
@@ -60,6 +70,7 @@ void BatchRing::open_slots() {
 void BatchRing::start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end) {
   {
     std::lock_guard lock(mutex_);
+    stopping_ = false;
     epoch_ = epoch;
     order_ = std::move(order);
     end_ = end;
@@ -88,6 +99,7 @@ void BatchRing::release() {
 
 void BatchRing::stop() {
   std::unique_lock lock(mutex_);
+  stopping_ = true;
   end_ = next_sample_ = 0;
   if (!progress_.wait_for(lock, wait_limit_, [&] { return busy_ == 0; }))
     fail_waiting("the loader's threads did not stop");
@@ -98,7 +110,7 @@ void BatchRing::stop() {
 void BatchRing::shut_down() {
   {
     std::lock_guard lock(mutex_);
-    ending_ = true;
+    ending_ = stopping_ = true;
   }
   work_.notify_all();
 }

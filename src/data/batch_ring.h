@@ -1,7 +1,8 @@
-// The loader's batches in flight: threads claim one sample after another in the epoch's order, the
-// consumer takes finished batches in that order. Knows nothing of images.
+// The loader's batches in flight: threads claim a few samples after another in the epoch's order,
+// the consumer takes finished batches in that order. Knows nothing of images.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "saturate/effects.h"
+
 namespace saturate {
 
 // A sample that could not be filled.
@@ -23,20 +26,21 @@ struct SampleFailure {
 };
 
 // A batch being filled, or waiting. The thread that claimed sample i alone touches labels[i],
-// names[i] and its pixels; the rest is the ring's.
+// names[i], effects[i] and its pixels; the rest is the ring's.
 struct BatchSlot {
   std::shared_ptr<std::byte> pixels;
   std::vector<uint32_t> indices;        // [count]
   std::vector<int64_t> labels;          // [count]
   std::vector<std::string> names;       // [count], if the loader fills them
+  std::vector<EffectList> effects;      // [count] or none, as the loader needs them
   std::vector<SampleFailure> failures;  // guarded by the ring's mutex while filling
   size_t left = 0;                      // samples not finished; guarded by the ring's mutex
 };
 
-// Work for one thread: sample `place` of `slot`.
+// Work for one thread: samples [first, first + count) of `slot`.
 struct Claim {
   BatchSlot* slot;
-  size_t place;
+  size_t first, count;
   uint32_t epoch;
 };
 
@@ -48,11 +52,16 @@ class BatchRing {
  public:
   using BufferSource = std::function<std::shared_ptr<std::byte>()>;
 
-  BatchRing(size_t slots, size_t batch, std::chrono::nanoseconds wait_limit, BufferSource take);
+  // `most`: samples in a claim, at most. `effects`: a batch has a list of them for each sample.
+  BatchRing(size_t slots, size_t batch, size_t most, bool effects,
+            std::chrono::nanoseconds wait_limit, BufferSource take);
 
-  // Worker: reports `finished` (when not null; `failure` when it failed) and claims the next
-  // sample, waiting for one as long as it takes. False when the ring has been shut down.
-  bool claim(std::optional<Claim>& claimed, std::optional<SampleFailure> failure);
+  // Worker: reports `claimed` (when not null) as finished, all but `failures` of it, which it
+  // empties, and claims the next samples, waiting for them as long as it takes. False when the ring
+  // has been shut down.
+  bool claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
+  // Nobody wants what is claimed any more: a worker may report it unfilled.
+  bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
   // Starts an epoch over samples order[first_batch * batch .. end). REQUIRES: stopped.
   void start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end);
@@ -72,10 +81,12 @@ class BatchRing {
   void open_slots();
   [[noreturn]] void fail_waiting(const std::string& what) const;
 
-  const size_t batch_;
+  const size_t batch_, most_;
+  const bool effects_;
   const std::chrono::nanoseconds wait_limit_;
   const BufferSource take_buffer_;
 
+  std::atomic<bool> stopping_{false};
   mutable std::mutex mutex_;
   std::condition_variable work_, progress_;
   // All below guarded by mutex_, except as BatchSlot says.
@@ -85,7 +96,7 @@ class BatchRing {
   size_t end_ = 0;                 // samples of the epoch
   size_t next_sample_ = 0;         // next to be claimed
   size_t taken_ = 0, opened_ = 0;  // batches
-  size_t busy_ = 0;                // samples claimed and not finished
+  size_t busy_ = 0;                // claims not finished
   bool ending_ = false;
 };
 

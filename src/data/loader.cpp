@@ -24,6 +24,11 @@ size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) 
   return values * (options.type == PixelType::kFloat32 ? sizeof(float) : 1);
 }
 
+// Few enough that the threads share each batch evenly, as many as hide what claiming costs.
+size_t samples_a_claim(const LoaderOptions& options) {
+  return std::clamp<size_t>(options.batch / (4 * size_t(options.threads)), 1, 16);
+}
+
 void require(bool ok, const char* what, const char* where, const char* remedy) {
   if (!ok) fail(ErrorKind::kUsage, what, where, remedy);
 }
@@ -34,6 +39,8 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
   require(!options.planar || options.type == PixelType::kFloat32, "bytes are never planar",
           "LoaderOptions::planar", "Ask for kFloat32");
+  require(options.finish || options.type == PixelType::kUint8, "floats cannot be left unfinished",
+          "LoaderOptions::finish", "Ask for kUint8");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
           "Set it to 1 or more");
@@ -89,7 +96,8 @@ struct Loader::State {
         image_size(image_bytes(opt, aug)),
         buffers(image_size * opt.batch, std::move(allocate)),
         ahead(data, opt.shuffle, opt.seed),
-        ring(size_t(opt.prefetch), opt.batch, opt.wait_limit, [this] { return buffers.take(); }),
+        ring(size_t(opt.prefetch), opt.batch, samples_a_claim(opt), !opt.finish, opt.wait_limit,
+             [this] { return buffers.take(); }),
         threads(opt.threads, "loader") {
     for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
   }
@@ -97,19 +105,26 @@ struct Loader::State {
   void work() {
     SampleReader reader(dataset, options, augment);
     std::optional<Claim> claimed;
-    std::optional<SampleFailure> failed;
-    while (ring.claim(claimed, std::exchange(failed, std::nullopt))) {
-      BatchSlot& slot = *claimed->slot;
-      const size_t place = claimed->place;
-      try {
-        slot.labels[place] = reader.read(claimed->epoch, slot.indices[place],
-                                         slot.pixels.get() + place * image_size);
-        if (options.names) slot.names[place] = reader.name();
-      } catch (...) {
-        const std::string index = "sample " + std::to_string(slot.indices[place]);
-        failed = SampleFailure{place, reader.name().empty() ? index : reader.name(),
-                               std::current_exception()};
-      }
+    std::vector<SampleFailure> failures;
+    while (ring.claim(claimed, failures)) {
+      const size_t end = claimed->first + claimed->count;
+      for (size_t place = claimed->first; place < end && !ring.stopping(); ++place)
+        fill(reader, *claimed, place, failures);
+    }
+  }
+
+  void fill(SampleReader& reader, const Claim& claim, size_t place,
+            std::vector<SampleFailure>& failures) {
+    BatchSlot& slot = *claim.slot;
+    try {
+      slot.labels[place] =
+          reader.read(claim.epoch, slot.indices[place], slot.pixels.get() + place * image_size,
+                      options.finish ? nullptr : &slot.effects[place]);
+      if (options.names) slot.names[place] = reader.name();
+    } catch (...) {
+      const std::string index = "sample " + std::to_string(slot.indices[place]);
+      failures.push_back(
+          {place, reader.name().empty() ? index : reader.name(), std::current_exception()});
     }
   }
 
@@ -133,12 +148,14 @@ struct Loader::State {
         slot.labels[kept] = slot.labels[i];
         slot.indices[kept] = slot.indices[i];
         if (options.names) slot.names[kept] = std::move(slot.names[i]);
+        if (!options.finish) slot.effects[kept] = slot.effects[i];
       }
       ++kept;
     }
     slot.labels.resize(kept);
     slot.indices.resize(kept);
     if (options.names) slot.names.resize(kept);
+    if (!options.finish) slot.effects.resize(kept);
   }
 
   void note_skipped(const BatchSlot& slot) {
@@ -162,6 +179,7 @@ struct Loader::State {
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
         out.names.swap(slot->names);
+        out.effects.swap(slot->effects);
         out.mix =
             options.train ? draw_mix(augment, {options.seed, epoch, first}, out.count()) : Mix();
       }
@@ -211,6 +229,7 @@ bool Loader::next(Batch& out) {
   out.labels.clear();
   out.indices.clear();
   out.names.clear();
+  out.effects.clear();
   if (state_->failure) std::rethrow_exception(state_->failure);
   try {
     return state_->next(out);

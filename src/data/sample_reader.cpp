@@ -1,5 +1,7 @@
 #include "data/sample_reader.h"
 
+#include <utility>
+
 #include "saturate/random.h"
 
 namespace saturate {
@@ -23,18 +25,20 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       scratch_(size_t(augment.size) * size_t(augment.size) * 3),
       interleaved_(options.planar ? scratch_.size() : 0) {}
 
-int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out) {
-  if (!options_.planar) return read_augmented(epoch, index, out);
+int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished) {
+  if (!options_.planar) return read_augmented(epoch, index, out, unfinished);
   const int64_t label =
-      read_augmented(epoch, index, reinterpret_cast<std::byte*>(interleaved_.data()));
+      read_augmented(epoch, index, reinterpret_cast<std::byte*>(interleaved_.data()), unfinished);
   split_planes(interleaved_, reinterpret_cast<float*>(out));
   return label;
 }
 
-int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* out) {
+int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
+                                     EffectList* unfinished) {
   const Normalize* normalize = options_.type == PixelType::kFloat32 ? &normalize_ : nullptr;
   EffectList effects;
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
+  if (unfinished != nullptr) *unfinished = std::exchange(effects, {});
   if (effects.count == 0) return read_pixels(epoch, index, normalize, out);
   uint8_t* pixels = normalize ? scratch_.data() : reinterpret_cast<uint8_t*>(out);
   const int64_t label = read_pixels(epoch, index, nullptr, reinterpret_cast<std::byte*>(pixels));
@@ -53,8 +57,9 @@ SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int widt
 int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize,
                                   std::byte* out) {
   sample_.name.clear();
+  name_ = &sample_.name;
   if (const DecodedSample* kept = dataset_.decoded(index)) {
-    sample_.name = kept->name;
+    name_ = &kept->name;
     write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), normalize,
           out);
     return kept->label;

@@ -20,17 +20,19 @@ class SampleReader {
   SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
 
   // Writes the pixels of sample `index`, as the loader's options say, to `out` and returns
-  // the label. Random parameters depend on (seed, epoch, index) alone.
-  int64_t read(uint32_t epoch, uint32_t index, std::byte* out);
+  // the label; effects are put into `unfinished` where that is not null, else carried out. Random
+  // parameters depend on (seed, epoch, index) alone.
+  int64_t read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished = nullptr);
 
   // The name of the sample read last; empty when the dataset failed before it named it.
-  const std::string& name() const { return sample_.name; }
+  const std::string& name() const { return *name_; }
 
  private:
   // What happens to the pixels of a sample of that size.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height) const;
   // What read() gives, [size, size, 3] in any case.
-  int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out);
+  int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
+                         EffectList* unfinished = nullptr);
   // Read, cut, resized, shifted and flipped into `out`, uint8 or, where `normalize` is not null,
   // floats. Gives the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
@@ -49,6 +51,7 @@ class SampleReader {
   Decoder decoder_;
   Resizer resizer_;
   Sample sample_;
+  const std::string* name_ = &sample_.name;  // or the dataset's own
   Image image_;
   EffectScratch effects_;
   std::vector<uint8_t> scratch_;    // [size, size, 3], for kFloat32

@@ -1,7 +1,9 @@
 #include "saturate/feed.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
@@ -17,8 +19,77 @@ BufferAllocator batch_allocator(const at::Device& device) {
   };
 }
 
-Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger)
-    : loader_(loader), device_(device), channels_last_(channels_last), ledger_(ledger) {}
+bool has_finish_kernel() {
+#ifdef SATURATE_HAS_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+namespace {
+
+// On the device that holds the batch.
+void finish_batch(const FinishBatch& batch, [[maybe_unused]] const at::Device& device) {
+#ifdef SATURATE_HAS_CUDA
+  if (device.is_cuda()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    return finish_batch_cuda(batch, guard.getStream(device).native_handle());
+  }
+#endif
+  finish_batch_cpu(batch);
+}
+
+}  // namespace
+
+Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
+               const AugmentOptions& augment)
+    : loader_(loader),
+      device_(device),
+      channels_last_(channels_last),
+      normalize_(make_normalize(augment)),
+      ledger_(ledger) {}
+
+at::Tensor Feeder::moved(const Batch& batch) const {
+  Ledger::Scope copy(ledger_, Phase::kCopy);
+  const int64_t side = batch.size, area = side * side;
+  // Where the loader fills NHWC, these strides let torch see it as channels_last NCHW.
+  const std::array<int64_t, 4> strides =
+      batch.planar ? std::array{3 * area, area, side, int64_t{1}}
+                   : std::array{3 * area, int64_t{1}, side * 3, int64_t{3}};
+  // A blocking copy: the pinned buffer goes back to the loader's threads right after.
+  return at::from_blob(
+             batch.pixels.get(), {int64_t(batch.count()), 3, side, side}, strides,
+             [owner = batch.pixels](void*) mutable { owner.reset(); },
+             at::TensorOptions(at::kFloat))
+      .to(device_);
+}
+
+at::Tensor Feeder::finished(const Batch& batch) const {
+  const int64_t count = int64_t(batch.count()), side = batch.size;
+  std::vector<EffectList> none(batch.effects.empty() ? batch.count() : 0);
+  const auto* lists = batch.effects.empty() ? none.data() : batch.effects.data();
+  at::Tensor pixels, effects;
+  {
+    Ledger::Scope copy(ledger_, Phase::kCopy);
+    // Copied on the CPU too, which is for tests: the lists end with the batch.
+    const auto to_device = [&](const void* bytes, int64_t size) {
+      return at::from_blob(const_cast<void*>(bytes), {size}, at::TensorOptions(at::kByte))
+          .to(device_, /*non_blocking=*/false, /*copy=*/true);
+    };
+    pixels = to_device(batch.pixels.get(), count * side * side * 3);
+    effects = to_device(lists, count * int64_t(sizeof(EffectList)));
+  }
+  Ledger::Scope augment(ledger_, Phase::kAugment);
+  at::Tensor spare = at::empty_like(pixels);
+  at::Tensor out = at::empty({count, side, side, 3}, pixels.options().dtype(at::kFloat));
+  finish_batch({pixels.mutable_data_ptr<uint8_t>(),
+                reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
+                spare.mutable_data_ptr<uint8_t>(), count, batch.size, normalize_,
+                out.mutable_data_ptr<float>()},
+               device_);
+  return out.permute({0, 3, 1, 2});
+}
 
 bool Feeder::next(DeviceBatch& out) {
   if (held_) {
@@ -31,21 +102,11 @@ bool Feeder::next(DeviceBatch& out) {
     Ledger::Scope wait(ledger_, Phase::kWait);
     if (!loader_.next(batch)) return false;
   }
+  const at::Tensor images = batch.type == PixelType::kUint8 ? finished(batch) : moved(batch);
   Ledger::Scope copy(ledger_, Phase::kCopy);
-  const int64_t n = int64_t(batch.count()), side = batch.size;
-  const int64_t area = side * side;
-  // Where the loader fills NHWC, these strides let torch see it as channels_last NCHW.
-  const std::array<int64_t, 4> strides =
-      batch.planar ? std::array{3 * area, area, side, int64_t{1}}
-                   : std::array{3 * area, int64_t{1}, side * 3, int64_t{3}};
-  at::Tensor images = at::from_blob(
-      batch.pixels.get(), {n, 3, side, side}, strides,
-      [owner = batch.pixels](void*) mutable { owner.reset(); }, at::TensorOptions(at::kFloat));
   out.names = std::move(batch.names);
-  out.labels = at::empty({n}, at::TensorOptions(at::kLong));
+  out.labels = at::empty({int64_t(batch.count())}, at::TensorOptions(at::kLong));
   std::copy(batch.labels.begin(), batch.labels.end(), out.labels.mutable_data_ptr<int64_t>());
-  // A blocking copy: the pinned buffer goes back to the loader's threads right after.
-  images = images.to(device_);
   out.labels = out.labels.to(device_);
   out.images = channels_last_ ? images : images.contiguous();
   mix_batch(batch.mix, out);

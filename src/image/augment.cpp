@@ -133,13 +133,16 @@ void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out) {
 void apply_transform(const AugmentOptions& options, const SampleTransform& transform,
                      const Image& in, Resizer& resizer, uint8_t* out) {
   const int size = options.size;
-  if (transform.shift_x == 0 && transform.shift_y == 0) {
+  const Box shifted = {transform.shift_x, transform.shift_y, size, size};
+  if (shifted.x == 0 && shifted.y == 0) {
     cut_and_resize(in, transform.crop, size, resizer, out);
+  } else if (transform.crop == Box{0, 0, size, size} && in.width == size && in.height == size) {
+    crop_padded(in, shifted, options.pad_mode, out);
   } else {
     Image& resized = resizer.scratch();
     resized.resize(size, size);
     cut_and_resize(in, transform.crop, size, resizer, resized.pixels.data());
-    crop_padded(resized, {transform.shift_x, transform.shift_y, size, size}, options.pad_mode, out);
+    crop_padded(resized, shifted, options.pad_mode, out);
   }
   if (transform.flip) flip_rows(out, size, size);
 }

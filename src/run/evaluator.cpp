@@ -12,7 +12,7 @@ struct Evaluator::State {
         loader(checked(source, classes), loader_options(recipe, names), recipe.augment,
                batch_allocator(device)),
         ledger(env),
-        feeder(loader, device, recipe.train.channels_last, ledger),
+        feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment),
         options(evaluation_options(recipe)) {}
 
   static EvaluationOptions evaluation_options(const Recipe& recipe) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "saturate/batch_search.h"
+#include "saturate/feed.h"
 #include "saturate/image.h"
 #include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
@@ -23,6 +24,16 @@ at::Device resolve_device(const std::string& name) {
 }
 
 namespace {
+
+AugmentDevice resolve_augment_device(AugmentDevice asked, const at::Device& device) {
+  const bool can = device.is_cuda() && has_finish_kernel();
+  if (asked == AugmentDevice::kCuda && !can)
+    fail(ErrorKind::kUsage,
+         device.is_cuda() ? "this build has no kernel for it" : "the run is not on a GPU",
+         "augment.device", "Set augment.device=auto");
+  if (asked != AugmentDevice::kAuto) return asked;
+  return can ? AugmentDevice::kCuda : AugmentDevice::kCpu;
+}
 
 // The shorter side of the first image, passing over broken ones where they may be skipped.
 int first_image_side(const Dataset& data, OnError on_error) {
@@ -103,6 +114,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   if (recipe.train.threads == 0) recipe.train.threads = available_cores();
   recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
   recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+  recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
   return recipe;
 }
 
@@ -122,7 +134,10 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.drop_last = recipe.train.drop_last;
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
-  options.planar = !recipe.train.channels_last;
+  // The GPU's kernel takes the bytes as they are cut.
+  options.finish = recipe.augment.device != AugmentDevice::kCuda || recipe.train.device != "cuda";
+  options.type = options.finish ? PixelType::kFloat32 : PixelType::kUint8;
+  options.planar = options.finish && !recipe.train.channels_last;
   options.seed = recipe.seed;
   return options;
 }

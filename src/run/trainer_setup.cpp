@@ -73,7 +73,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
           env, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data, device),
           *data, device)),
       loader(*data, train_loader_options(recipe), recipe.augment, batch_allocator(device)),
-      feeder(loader, device, recipe.train.channels_last, ledger),
+      feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment),
       store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best),
       writer(env, store),
       stopping(make_early_stopping(recipe.train)),
