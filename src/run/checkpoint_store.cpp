@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/priority.h"
 #include "run/checkpoint_state.h"
 #include "saturate/error.h"
 
@@ -139,13 +140,16 @@ bool CheckpointWriter::busy() const {
   return future_.valid() && future_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-void CheckpointWriter::start(Checkpoint checkpoint) {
+void CheckpointWriter::start(Checkpoint checkpoint, Pace pace) {
   for (const auto& [prefix, tensors] : kTensorGroups) {
     copy_tensors(checkpoint.*tensors, snapshot_.*tensors);
     checkpoint.*tensors = std::move(snapshot_.*tensors);
   }
   snapshot_ = std::move(checkpoint);
-  future_ = std::async(std::launch::async, [this] { return save(); });
+  future_ = std::async(std::launch::async, [this, pace] {
+    if (pace == Pace::kSpareTime) run_in_spare_time();
+    return save();
+  });
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
