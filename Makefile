@@ -65,7 +65,7 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 setup: ## install what the build needs: Debian packages, LibTorch
 	@tools/setup.sh
 
-install: build ## copy the command, library, headers and recipes to PREFIX=/usr/local
+install: build ## copy the command, library, headers, recipes and ladders to PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX) >/dev/null && echo "installed to $(PREFIX)"
 
 format: ## rewrite all C++ and CUDA files in the house style

@@ -17,6 +17,9 @@ struct Host {
 
 Host this_host();
 
+// That this build can use.
+int gpu_count();
+
 // The commit that was configured to build, with "-dirty" where files differed; "unknown" outside
 // git.
 std::string build_commit();

@@ -75,7 +75,7 @@ class Trainer {
 
   // The following are for should_stop, to measure a run from within.
 
-  // What run() has done so far: steps, samples and times.
+  // What run() has done so far: steps, samples, times and peaks of memory.
   TrainResult so_far();
   // From now on every step is on the same batch, the first of this epoch's order, which is
   // returned; the loader rests. What a run costs without its input.

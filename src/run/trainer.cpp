@@ -188,7 +188,6 @@ TrainResult Trainer::State::finish() {
   record_steps();
   save_last();
   log->end(position, evaluation);
-  result.tensor_peaks = log->tensor_peaks();
 
   result.end = *ended;
   if (evaluation) result.eval = evaluation->metrics;
@@ -196,8 +195,9 @@ TrainResult Trainer::State::finish() {
   if (result.checkpoint.empty() && options.save) result.checkpoint = store.path_of(position.step);
   result.skipped_count = loader.skipped_count();
   result.skipped = loader.skipped();
+  so_far();
   log.reset();
-  return so_far();
+  return result;
 }
 
 TrainResult Trainer::State::so_far() {
@@ -207,6 +207,7 @@ TrainResult Trainer::State::so_far() {
   result.wall_s = result.phases.total();
   result.cores_used = (cpu_seconds() - cpu_begin) / result.wall_s;
   result.memory_peak_bytes = memory_peak_bytes();
+  result.tensor_peaks = log->tensor_peaks();
   return result;
 }
 

@@ -28,7 +28,7 @@ std::string cpu_name() {
 
 std::string gpus() {
   if (!at::hasCUDA()) return "n/a (no NVIDIA driver, or a CPU set of LibTorch)";
-  return fmt::format("{}", at::detail::getCUDAHooks().deviceCount());
+  return fmt::format("{}", gpu_count());
 }
 
 const char* build_kind() {
@@ -46,6 +46,10 @@ Host this_host() {
   uname(&system);
   return {cpu_name(), std::string(system.sysname) + " " + system.release + " " + system.machine,
           available_cores(), int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)};
+}
+
+int gpu_count() {
+  return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
 }
 
 std::string build_commit() {

@@ -1,0 +1,155 @@
+// Ladders and sweeps: several settings of one recipe, measured side by side.
+//
+//   a file (docs/ladder.md) or a grid -> Ladder -> a recipe for each rung that this machine can run
+//   -> each rung set up and warmed -> round after round, every rung in turn -> gains with intervals
+//
+// Each rung runs the training loop itself in a process of its own, which rests while others are
+// measured: no rung has another's memory, caches or global settings.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/gain.h"
+#include "saturate/inspect.h"
+#include "saturate/recipe.h"
+#include "saturate/step_bench.h"
+
+namespace saturate {
+
+// Stands in `set`, `source` and `out` of a ladder for a folder that is gone at the end.
+inline constexpr std::string_view kScratch = "{scratch}";
+
+struct Rung {
+  std::string name;
+  std::vector<std::string> set;    // "section.key=value", over the ladder's recipe, in this order
+  std::vector<std::string> needs;  // "cuda>=2"; met by every machine where empty
+  std::string seed_figure;         // "35.22 steps/s": what the source of the experiment had
+  size_t previous = 0;             // the rung it builds on; its own number for the first
+  std::string where;               // for messages
+};
+
+// A source that is packed before the first round, for rungs to read.
+struct LadderPack {
+  std::string source, out;  // out: folder:PATH, tar:FILE, shard:FILE or lmdb:FOLDER
+  std::string where;
+};
+
+struct Ladder {
+  std::string title;
+  std::string recipe;            // path of the base recipe
+  std::vector<std::string> set;  // over it, for all rungs
+  std::vector<LadderPack> packs;
+  std::vector<Rung> rungs;  // one at least
+};
+
+// Reads a ladder file. Fails with kUsage naming file, line, rung and field.
+Ladder load_ladder(Env& env, const std::string& path);
+// The same for text; paths in it are relative to `folder`.
+Ladder parse_ladder(const std::string& text, const std::string& where, const std::string& folder);
+
+// The grid of "key=a,b,c" lists as a ladder; the last list varies fastest. Commas within quotes or
+// brackets belong to a value. Fails with kUsage.
+Ladder make_sweep(const std::string& recipe, std::span<const std::string> over);
+
+// What rungs may need, and how much of it there is.
+struct MachineFacts {
+  int cuda = 0;       // GPUs
+  int cores = 1;      // that this process may use
+  int processes = 1;  // that can train as one
+  int nodes = 1;      // machines that can
+};
+MachineFacts this_machine();
+
+// Of a rung, and of the rungs it builds on: "needs cuda>=2 (here 0)", or empty where it can run.
+std::string unmet_needs(const Rung& rung, const MachineFacts& machine);
+
+// The recipe of each rung, after the ladder's own `set`, then `overrides`, then the rung's; empty
+// for rungs that `machine` cannot run. Fails with kUsage naming rung and key.
+std::vector<std::optional<Recipe>> ladder_recipes(Env& env, const Ladder& ladder,
+                                                  std::span<const std::string> overrides,
+                                                  const std::string& scratch,
+                                                  const MachineFacts& machine);
+
+// Makes what the ladder's rungs read. Fails as open_dataset() and pack_dataset() do.
+void make_packs(Env& env, const Ladder& ladder, const std::string& scratch,
+                const ProgressCallback& progress);
+
+struct RungTiming {
+  StepTiming steps;
+  int64_t memory_peak_bytes = 0;  // of the process, on the host, so far
+  int64_t tensor_peak_bytes = 0;  // of tensors on the device, so far
+};
+
+// Runs rungs. Calls come one at a time. Errors are those of training.
+class RungMeasurer {
+ public:
+  virtual ~RungMeasurer() = default;
+  // Sets a rung up and makes steps until it is at speed. False where it was told to give up.
+  virtual bool start(size_t rung, const Recipe& recipe) = 0;
+  // Steps of a rung that was started, for so long at least; the rung rests before and after. Empty
+  // where it was told to give up.
+  virtual std::optional<RungTiming> measure(size_t rung, double seconds) = 0;
+};
+
+struct ProcessMeasurerOptions {
+  std::string program;  // the command `saturate`
+  std::string folder;   // for the rungs' files; exists
+  double seconds = 1;   // of warm-up, at least
+  // Polled ten times a second; true gives up.
+  std::function<bool()> should_stop = [] { return false; };
+};
+// One process a rung, which runs serve_rung(). They end with the measurer.
+std::unique_ptr<RungMeasurer> make_process_measurer(Env& env, ProcessMeasurerOptions options);
+
+// The other side: trains `recipe` in `folder` as `in` says, and tells `out` (both file descriptors,
+// left open). Returns when `in` ends.
+void serve_rung(Env& env, const std::string& recipe, const std::string& folder, double seconds,
+                int in, int out);
+
+struct RungResult {
+  std::vector<RungTiming> rounds;
+  std::string skipped;  // why there are none; else empty
+  // Of images/s, with the 95 % interval over the rounds; empty where one of both was not measured.
+  std::optional<Gain> over_previous, over_first;
+  std::optional<double> seed_gain;  // over the first, as the seed's figures have it
+};
+
+struct LadderResult {
+  std::vector<RungResult> rungs;  // one for each of the ladder's
+  bool interrupted = false;
+};
+
+struct LadderOptions {
+  int rounds = 5;
+  double seconds = 1;  // least length of one measurement
+  // Told what was done, and what was found: "round 2 of 5: cached, 12.3 steps/s".
+  std::function<void(int done, int total, const std::string& what)> progress;
+};
+
+// Measures every rung that has a recipe, `rounds` times. Rounds go up and down the ladder by turns,
+// so that a machine that slows down favours no rung. A rung whose run fails (kRun: out of memory,
+// say) counts as skipped, other errors end the ladder.
+LadderResult run_ladder(const Ladder& ladder, std::span<const std::optional<Recipe>> recipes,
+                        const MachineFacts& machine, const LadderOptions& options,
+                        RungMeasurer& measurer);
+
+// Median over the rounds.
+double steps_per_s(const RungResult& rung);
+double images_per_s(const RungResult& rung);
+
+// As text for a terminal, as Markdown, and as JSON by the contract of docs/ladder.md.
+std::string format_ladder(const Ladder& ladder, const LadderResult& result);
+std::string ladder_markdown(const Ladder& ladder, const LadderResult& result);
+std::string ladder_json(const Ladder& ladder, const LadderResult& result,
+                        const LadderOptions& options);
+
+}  // namespace saturate

@@ -1,0 +1,191 @@
+// The ladder file; docs/ladder.md is its description.
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "advise/ladder_needs.h"
+#include "advise/seed_figure.h"
+#include "saturate/ladder.h"
+#include "saturate/registry.h"
+
+namespace saturate {
+namespace {
+
+[[noreturn]] void refuse(const std::string& problem, const std::string& where,
+                         const std::string& remedy) {
+  fail(ErrorKind::kUsage, problem, where, remedy);
+}
+
+// A table of the file. Every field is taken by name; what is left over is unknown.
+class Section {
+ public:
+  // `name`: "rung \"cached\"", for messages; empty at the top.
+  Section(const toml::table& table, const std::string& file, std::string name = "")
+      : table_(table), file_(file), name_(std::move(name)) {}
+
+  // "FILE:LINE" of a field where it is there, else of the table; then the section's name.
+  std::string where(std::string_view field = "") const {
+    const toml::node* node = field.empty() ? nullptr : table_.get(field);
+    const auto line = (node ? node->source() : table_.source()).begin.line;
+    return fmt::format("{}:{}{}", file_, line, name_.empty() ? "" : ", " + name_);
+  }
+  void rename(std::string name) { name_ = std::move(name); }
+
+  std::string text(std::string_view field) {
+    taken_.emplace_back(field);
+    const toml::node* node = table_.get(field);
+    if (!node) return "";
+    const auto value = node->value_exact<std::string>();
+    if (!value || value->empty())
+      refuse(fmt::format("{} must be text", field), where(field), "Put it in quotes");
+    return *value;
+  }
+  std::string required_text(std::string_view field, const std::string& example) {
+    const std::string value = text(field);
+    if (value.empty())
+      refuse(fmt::format("{} is missing", field), where(),
+             fmt::format("Add such as {} = \"{}\"", field, example));
+    return value;
+  }
+  // A list of text; a single one may stand without brackets.
+  std::vector<std::string> texts(std::string_view field) {
+    taken_.emplace_back(field);
+    const toml::node* node = table_.get(field);
+    if (!node) return {};
+    if (const auto single = node->value_exact<std::string>()) return {*single};
+    std::vector<std::string> values;
+    const toml::array* list = node->as_array();
+    for (size_t i = 0; list && i < list->size(); ++i)
+      if (const auto value = list->get(i)->value_exact<std::string>()) values.push_back(*value);
+    if (!list || values.size() != list->size())
+      refuse(fmt::format("{} must be a list of text", field), where(field),
+             fmt::format("Write it as {} = [\"...\", \"...\"]", field));
+    return values;
+  }
+  // The tables of [[field]].
+  std::vector<Section> sections(std::string_view field) {
+    taken_.emplace_back(field);
+    const toml::node* node = table_.get(field);
+    std::vector<Section> found;
+    if (!node) return found;
+    const toml::array* list = node->as_array();
+    for (size_t i = 0; list && i < list->size(); ++i)
+      if (const auto* table = list->get(i)->as_table())
+        found.emplace_back(*table, file_, fmt::format("{} {}", field, i + 1));
+    if (!list || found.size() != list->size())
+      refuse(fmt::format("{} must be tables", field), where(field),
+             fmt::format("Head each of them [[{}]]", field));
+    return found;
+  }
+  void end() const {
+    for (const auto& [key, node] : table_)
+      if (std::find(taken_.begin(), taken_.end(), key.str()) == taken_.end())
+        refuse(fmt::format("unknown field {}", key.str()), where(key.str()),
+               suggest(key.str(), taken_));
+  }
+
+ private:
+  const toml::table& table_;
+  const std::string& file_;
+  std::string name_;
+  std::vector<std::string> taken_;
+};
+
+toml::table parse_table(const std::string& text, const std::string& where) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    refuse("not valid TOML: " + std::string(error.description()),
+           fmt::format("{}:{}", where, error.source().begin.line), "Mend the line");
+  }
+}
+
+LadderPack read_pack(Section& section) {
+  LadderPack pack;
+  pack.source = section.required_text("source", "synth:count=1000");
+  pack.out = section.required_text("out", "lmdb:{scratch}/lmdb");
+  pack.where = section.where("out");
+  section.end();
+  const auto known = {"folder:", "tar:", "shard:", "lmdb:"};
+  if (std::none_of(known.begin(), known.end(),
+                   [&](const char* scheme) { return pack.out.starts_with(scheme); }))
+    refuse("out has no known scheme: " + pack.out, pack.where,
+           "Write folder:, tar:, shard: or lmdb: before a path");
+  return pack;
+}
+
+size_t find_rung(const std::vector<Rung>& rungs, const std::string& name, const Section& section) {
+  std::vector<std::string> known = {"base"};
+  for (size_t i = 0; i < rungs.size(); ++i) {
+    if (rungs[i].name == name) return i;
+    known.push_back(rungs[i].name);
+  }
+  refuse("from names no rung above: \"" + name + "\"", section.where("from"), suggest(name, known));
+}
+
+// `rungs`: those above.
+Rung read_rung(Section& section, const std::vector<Rung>& rungs) {
+  Rung rung;
+  rung.name = section.required_text("name", "cached");
+  section.rename(fmt::format("rung \"{}\"", rung.name));
+  rung.where = section.where();
+  if (rung.name == "base" || std::any_of(rungs.begin(), rungs.end(), [&](const Rung& other) {
+        return other.name == rung.name;
+      }))
+    refuse("the name is taken", section.where("name"), "Give each rung one of its own");
+  const std::string from = section.text("from");
+  if (from == "base" || rungs.empty()) {
+    if (!from.empty() && from != "base")
+      refuse("the first rung builds on the recipe", section.where("from"), "Leave from out");
+  } else {
+    rung.previous = from.empty() ? rungs.size() - 1 : find_rung(rungs, from, section);
+    rung.set = rungs[rung.previous].set;
+    rung.needs = rungs[rung.previous].needs;
+  }
+  for (const auto& text : section.texts("set")) rung.set.push_back(text);
+  for (const auto& need : section.texts("needs")) {
+    check_need(need, section.where("needs"));
+    rung.needs.push_back(need);
+  }
+  rung.seed_figure = section.text("seed_figure");
+  if (!rung.seed_figure.empty() && !parse_seed_figure(rung.seed_figure))
+    refuse("seed_figure is not a number with a unit: " + rung.seed_figure,
+           section.where("seed_figure"), "Write such as \"35.22 steps/s\" or \"88.0 s\"");
+  section.end();
+  return rung;
+}
+
+}  // namespace
+
+Ladder parse_ladder(const std::string& text, const std::string& where, const std::string& folder) {
+  const toml::table table = parse_table(text, where);
+  Section top(table, where);
+  Ladder ladder;
+  ladder.title = top.required_text("title", "Storage");
+  const std::filesystem::path recipe = top.required_text("recipe", "../recipes/demo.toml");
+  ladder.recipe = (std::filesystem::path(folder) / recipe).lexically_normal().string();
+  ladder.set = top.texts("set");
+  for (Section& section : top.sections("pack")) ladder.packs.push_back(read_pack(section));
+  for (Section& section : top.sections("rung"))
+    ladder.rungs.push_back(read_rung(section, ladder.rungs));
+  top.end();
+  if (ladder.rungs.empty()) refuse("there is no rung", where, "Add a [[rung]] with a name");
+  return ladder;
+}
+
+Ladder load_ladder(Env& env, const std::string& path) {
+  std::vector<std::byte> bytes;
+  try {
+    bytes = read_file(env, path);
+  } catch (const Error& error) {
+    refuse("the ladder cannot be read: " + error.reason(), path,
+           "Check the path; ladders/ holds examples");
+  }
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return parse_ladder(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path,
+                      folder);
+}
+
+}  // namespace saturate

@@ -1,0 +1,224 @@
+// A measured ladder as text, Markdown and JSON.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "saturate/host.h"
+#include "saturate/ladder.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kWidest = 10;  // no interval beyond it says anything
+
+std::string gain_text(const std::optional<Gain>& gain) {
+  if (!gain) return "";
+  const std::string text = fmt::format("{:+.1f} %", 100 * (gain->ratio - 1));
+  if (gain->low == 0) return text;  // one round has no interval
+  if (gain->high > kWidest) return text + " (unclear)";
+  return text + fmt::format(" ({:+.1f} to {:+.1f})", 100 * (gain->low - 1), 100 * (gain->high - 1));
+}
+
+std::string seed_text(const Rung& rung, const RungResult& found) {
+  return found.seed_gain
+             ? fmt::format("{} ({:+.1f} %)", rung.seed_figure, 100 * (*found.seed_gain - 1))
+             : rung.seed_figure;
+}
+
+// Of wall time over all rounds.
+PhaseTimes phase_shares(const RungResult& rung) {
+  PhaseTimes shares;
+  double wall_s = 0;
+  for (const RungTiming& timing : rung.rounds) wall_s += timing.steps.wall_s;
+  for (const RungTiming& timing : rung.rounds)
+    for (size_t i = 0; i < kPhaseCount; ++i)
+      shares.seconds[i] += timing.steps.phases.seconds[i] / wall_s;
+  return shares;
+}
+
+// "wait 61 %, forward 20 %": what takes a hundredth at least, most first.
+std::string phases_text(const RungResult& rung) {
+  const PhaseTimes shares = phase_shares(rung);
+  std::vector<Phase> phases;
+  for (int i = 0; i < kPhaseCount; ++i)
+    if (shares[Phase(i)] >= 0.01) phases.push_back(Phase(i));
+  std::stable_sort(phases.begin(), phases.end(),
+                   [&](Phase a, Phase b) { return shares[a] > shares[b]; });
+  std::string text;
+  for (const Phase phase : phases)
+    text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", phase_name(phase),
+                        100 * shares[phase]);
+  return text;
+}
+
+double cores_used(const RungResult& rung) {
+  double cpu_s = 0, wall_s = 0;
+  for (const RungTiming& timing : rung.rounds) {
+    cpu_s += timing.steps.cpu_s;
+    wall_s += timing.steps.wall_s;
+  }
+  return cpu_s / wall_s;
+}
+
+std::string memory_text(const RungTiming& timing) {
+  return fmt::format("{:.2f} GiB", double(timing.memory_peak_bytes) / (1 << 30));
+}
+
+bool any_seed_figure(const Ladder& ladder) {
+  return std::any_of(ladder.rungs.begin(), ladder.rungs.end(),
+                     [](const Rung& rung) { return !rung.seed_figure.empty(); });
+}
+
+// Rows of cells; the first is the head, and what nothing was measured of says why in one cell.
+using Table = std::vector<std::vector<std::string>>;
+
+Table table_of(const Ladder& ladder, const LadderResult& result) {
+  const bool seed = any_seed_figure(ladder);
+  Table table = {{"rung", "steps/s", "images/s", "over previous", "over first", "cores", "memory"}};
+  if (seed) table[0].push_back("published");
+  for (size_t i = 0; i < ladder.rungs.size(); ++i) {
+    const RungResult& found = result.rungs[i];
+    std::vector<std::string> row = {ladder.rungs[i].name};
+    if (found.rounds.empty()) {
+      row.insert(row.end(), {"", "", "", "", "", ""});
+    } else {
+      const bool first = i == 0;
+      row.insert(
+          row.end(),
+          {fmt::format("{:.2f}", steps_per_s(found)), fmt::format("{:.1f}", images_per_s(found)),
+           gain_text(found.over_previous), first ? "" : gain_text(found.over_first),
+           fmt::format("{:.2f}", cores_used(found)), memory_text(found.rounds.back())});
+    }
+    if (seed) row.push_back(seed_text(ladder.rungs[i], found));
+    table.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::string aligned(const Table& table) {
+  std::vector<size_t> widths(table[0].size());
+  for (const auto& row : table)
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const auto& row : table) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool number = i == 1 || i == 2 || i == 5;
+      line += number ? fmt::format("{:>{}}  ", row[i], widths[i])
+                     : fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+// "name: text" for each rung that has one.
+template <class Text>
+std::string notes(const Ladder& ladder, const LadderResult& result, const char* title,
+                  const Text& text_of) {
+  std::string lines;
+  for (size_t i = 0; i < ladder.rungs.size(); ++i)
+    if (const std::string text = text_of(result.rungs[i]); !text.empty())
+      lines += fmt::format("  {}: {}\n", ladder.rungs[i].name, text);
+  return lines.empty() ? "" : fmt::format("\n{}\n{}", title, lines);
+}
+
+std::string cell(std::string text) {
+  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+    text.replace(at, 1, "\\|");
+  return text;
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const auto& text : texts) all += (all.empty() ? "" : ", ") + ("`" + text + "`");
+  return all;
+}
+
+ordered_json to_json(const Rung& rung, const RungResult& found) {
+  const auto or_null = [](const auto& value, const auto& get) {
+    return value ? ordered_json(get(*value)) : ordered_json(nullptr);
+  };
+  const bool measured = !found.rounds.empty();
+  const auto ratio = [](const Gain& gain) { return gain.ratio; };
+  const auto low = [](const Gain& gain) { return gain.low; };
+  const auto high = [](const Gain& gain) { return gain.high; };
+  const auto itself = [](double value) { return value; };
+  ordered_json json = {
+      {"name", rung.name},
+      {"set", rung.set},
+      {"steps_per_s", measured ? ordered_json(steps_per_s(found)) : nullptr},
+      {"images_per_s", measured ? ordered_json(images_per_s(found)) : nullptr},
+      {"n", found.rounds.size()},
+      {"gain_previous", or_null(found.over_previous, ratio)},
+      {"low_previous", or_null(found.over_previous, low)},
+      {"high_previous", or_null(found.over_previous, high)},
+      {"gain_first", or_null(found.over_first, ratio)},
+      {"low", or_null(found.over_first, low)},
+      {"high", or_null(found.over_first, high)},
+      {"phases", nullptr},
+      {"cores_used", measured ? ordered_json(cores_used(found)) : nullptr},
+      {"memory_peak_bytes", nullptr},
+      {"tensor_peak_bytes", nullptr},
+      {"skipped", found.skipped.empty() ? ordered_json(nullptr) : ordered_json(found.skipped)},
+      {"seed_figure",
+       rung.seed_figure.empty() ? ordered_json(nullptr) : ordered_json(rung.seed_figure)},
+      {"seed_gain_first", or_null(found.seed_gain, itself)}};
+  if (!measured) return json;
+  json["memory_peak_bytes"] = found.rounds.back().memory_peak_bytes;
+  json["tensor_peak_bytes"] = found.rounds.back().tensor_peak_bytes;
+  json["phases"] = ordered_json::object();
+  const PhaseTimes shares = phase_shares(found);
+  for (int i = 0; i < kPhaseCount; ++i)
+    if (shares[Phase(i)] > 0) json["phases"][std::string(phase_name(Phase(i)))] = shares[Phase(i)];
+  return json;
+}
+
+}  // namespace
+
+std::string format_ladder(const Ladder& ladder, const LadderResult& result) {
+  return ladder.title + "\n\n" + aligned(table_of(ladder, result)) +
+         notes(ladder, result, "where time goes",
+               [](const RungResult& found) { return phases_text(found); }) +
+         notes(ladder, result, "skipped", [](const RungResult& found) { return found.skipped; }) +
+         (result.interrupted ? "\ninterrupted: what was measured until then\n" : "");
+}
+
+std::string ladder_markdown(const Ladder& ladder, const LadderResult& result) {
+  Table table = table_of(ladder, result);
+  table[0].insert(table[0].end(), {"where time goes", "settings"});
+  for (size_t i = 0; i < ladder.rungs.size(); ++i) {
+    const RungResult& found = result.rungs[i];
+    table[i + 1].push_back(found.rounds.empty() ? "skipped: " + found.skipped : phases_text(found));
+    table[i + 1].push_back(joined(ladder.rungs[i].set));
+  }
+  std::string text = fmt::format("## {}\n\n", ladder.title);
+  for (size_t row = 0; row < table.size(); ++row) {
+    for (const auto& entry : table[row]) text += "| " + cell(entry) + " ";
+    text += "|\n";
+    for (size_t i = 0; row == 0 && i < table[0].size(); ++i) text += "|---";
+    if (row == 0) text += "|\n";
+  }
+  return text;
+}
+
+std::string ladder_json(const Ladder& ladder, const LadderResult& result,
+                        const LadderOptions& options) {
+  ordered_json json = {{"title", ladder.title},
+                       {"recipe", ladder.recipe},
+                       {"set", ladder.set},
+                       {"host", ordered_json::parse(host_json())},
+                       {"commit", build_commit()},
+                       {"rounds", options.rounds},
+                       {"seconds", options.seconds},
+                       {"interrupted", result.interrupted},
+                       {"rungs", ordered_json::array()}};
+  for (size_t i = 0; i < ladder.rungs.size(); ++i)
+    json["rungs"].push_back(to_json(ladder.rungs[i], result.rungs[i]));
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace saturate

@@ -1,0 +1,136 @@
+// The order of measurements, and what they come to.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "advise/ladder_needs.h"
+#include "advise/seed_figure.h"
+#include "saturate/ladder.h"
+
+namespace saturate {
+namespace {
+
+class LadderRun {
+ public:
+  LadderRun(const Ladder& ladder, std::span<const std::optional<Recipe>> recipes,
+            const LadderOptions& options, RungMeasurer& measurer)
+      : ladder_(ladder), recipes_(recipes), options_(options), measurer_(measurer) {
+    result_.rungs.resize(ladder.rungs.size());
+    for (size_t i = 0; i < ladder.rungs.size(); ++i)
+      if (recipes[i]) live_.push_back(i);
+    total_ = int(live_.size()) * (1 + options.rounds);
+  }
+
+  LadderResult run() {
+    start_all();
+    for (int round = 0; round < options_.rounds && !result_.interrupted; ++round) {
+      const std::vector<size_t> order(live_);  // a rung that fails leaves live_
+      for (const size_t rung : order)
+        if (!result_.interrupted) measure(rung, round);
+      std::reverse(live_.begin(), live_.end());
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void start_all() {
+    const std::vector<size_t> order(live_);
+    for (const size_t rung : order) {
+      tell(fmt::format("setting up: {}", ladder_.rungs[rung].name));
+      attempt(rung, [&] { result_.interrupted = !measurer_.start(rung, *recipes_[rung]); });
+      if (result_.interrupted) return;
+      ++done_;
+    }
+  }
+
+  void measure(size_t rung, int round) {
+    tell(fmt::format("round {} of {}: {}", round + 1, options_.rounds, ladder_.rungs[rung].name));
+    attempt(rung, [&] {
+      const auto timing = measurer_.measure(rung, options_.seconds);
+      if (timing)
+        result_.rungs[rung].rounds.push_back(*timing);
+      else
+        result_.interrupted = true;
+    });
+    ++done_;
+  }
+
+  // A run that fails is that rung's affair; a setting that is wrong is the user's.
+  template <class Action>
+  void attempt(size_t rung, const Action& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kRun)
+        fail(error.kind(), error.reason(), ladder_.rungs[rung].where + ", " + error.where(),
+             error.remedy());
+      result_.rungs[rung].skipped = "failed: " + error.reason();
+      result_.rungs[rung].rounds.clear();
+      std::erase(live_, rung);
+    }
+  }
+
+  void tell(const std::string& what) {
+    if (options_.progress) options_.progress(done_, total_, what);
+  }
+
+  const Ladder& ladder_;
+  std::span<const std::optional<Recipe>> recipes_;
+  const LadderOptions& options_;
+  RungMeasurer& measurer_;
+  std::vector<size_t> live_;  // rungs still measured, in this round's order
+  int done_ = 0, total_ = 0;
+  LadderResult result_;
+};
+
+template <class Value>
+double median_over(const RungResult& rung, const Value& value) {
+  std::vector<double> values;
+  for (const RungTiming& timing : rung.rounds) values.push_back(value(timing.steps));
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
+// Over the rounds that both have, which are the first ones.
+std::optional<Gain> gain_of(const RungResult& before, const RungResult& after) {
+  std::vector<double> slow, fast;
+  for (size_t i = 0; i < std::min(before.rounds.size(), after.rounds.size()); ++i) {
+    slow.push_back(before.rounds[i].steps.images_per_s());
+    fast.push_back(after.rounds[i].steps.images_per_s());
+  }
+  return slow.empty() ? std::nullopt : std::optional(paired_gain(slow, fast));
+}
+
+}  // namespace
+
+double steps_per_s(const RungResult& rung) {
+  return median_over(rung,
+                     [](const StepTiming& timing) { return double(timing.steps) / timing.wall_s; });
+}
+
+double images_per_s(const RungResult& rung) {
+  return median_over(rung, [](const StepTiming& timing) { return timing.images_per_s(); });
+}
+
+LadderResult run_ladder(const Ladder& ladder, std::span<const std::optional<Recipe>> recipes,
+                        const MachineFacts& machine, const LadderOptions& options,
+                        RungMeasurer& measurer) {
+  LadderResult result = LadderRun(ladder, recipes, options, measurer).run();
+  for (size_t i = 0; i < result.rungs.size(); ++i) {
+    RungResult& found = result.rungs[i];
+    const Rung& rung = ladder.rungs[i];
+    if (!recipes[i])
+      found.skipped = unmet_needs(rung, machine);
+    else if (found.rounds.empty() && found.skipped.empty())
+      found.skipped = "interrupted before it was measured";
+    if (i > 0) {
+      found.over_previous = gain_of(result.rungs[rung.previous], found);
+      found.seed_gain = seed_gain(ladder.rungs[0].seed_figure, rung.seed_figure);
+    }
+    found.over_first = gain_of(result.rungs[0], found);
+  }
+  return result;
+}
+
+}  // namespace saturate

@@ -1,0 +1,148 @@
+// saturate ladder and saturate sweep: settings of a recipe, measured side by side.
+#include "saturate/ladder.h"
+
+#include <fmt/format.h>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "app/scratch_folder.h"
+#include "saturate/error.h"
+#include "saturate/progress.h"
+
+namespace saturate {
+namespace {
+
+struct LadderArguments {
+  std::string input, json, markdown;
+  std::vector<std::string> overrides, over;
+  int rounds = 5;
+  double seconds = 1;
+};
+
+void require_writable_names(const LadderArguments& arguments) {
+  for (const std::string& path : {arguments.json, arguments.markdown})
+    if (!path.empty() && Env::posix().is_directory(path))
+      fail(ErrorKind::kUsage, "the results cannot replace a folder", path, "Name a file");
+}
+
+struct Stopped {};
+
+void make_packs_with_progress(Env& env, const Ladder& ladder, const std::string& scratch) {
+  std::optional<Progress> progress;
+  make_packs(env, ladder, scratch, [&](size_t done, size_t total) {
+    if (stop_signal() != 0) throw Stopped();
+    if (!progress || done == 0)
+      progress.emplace(env, "pack", "samples", int64_t(total), Progress::Style::kAuto);
+    progress->update(int64_t(done), "");
+  });
+}
+
+LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& arguments,
+                 LadderOptions& options) {
+  const ScratchFolder scratch;
+  const MachineFacts machine = this_machine();
+  const auto recipes = ladder_recipes(env, ladder, arguments.overrides, scratch.path(), machine);
+  make_packs_with_progress(env, ladder, scratch.path());
+  ProcessMeasurerOptions processes;
+  processes.program = "/proc/self/exe";
+  processes.folder = scratch.path();
+  processes.seconds = options.seconds;
+  processes.should_stop = [] { return stop_signal() != 0; };
+  const auto measurer = make_process_measurer(env, processes);
+  std::optional<Progress> progress;
+  options.progress = [&](int done, int total, const std::string& what) {
+    if (!progress) progress.emplace(env, "ladder", "done", total, Progress::Style::kAuto);
+    progress->update(done, what);
+  };
+  return run_ladder(ladder, recipes, machine, options, *measurer);
+}
+
+int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
+  require_release_build();
+  require_writable_names(arguments);
+  Env& env = Env::posix();
+  catch_stop_signals();
+  LadderOptions options;
+  options.rounds = arguments.rounds;
+  options.seconds = arguments.seconds;
+  const LadderResult result = run(env, ladder, arguments, options);
+  fmt::print("{}", format_ladder(ladder, result));
+  if (!arguments.json.empty())
+    write_atomically(env, arguments.json, ladder_json(ladder, result, options));
+  if (!arguments.markdown.empty())
+    write_atomically(env, arguments.markdown, ladder_markdown(ladder, result));
+  return result.interrupted ? 128 + stop_signal() : 0;
+}
+
+int measure(const Ladder& ladder, const LadderArguments& arguments) {
+  try {
+    return measure_ladder(ladder, arguments);
+  } catch (const Stopped&) {
+    return 128 + stop_signal();
+  }
+}
+
+void add_measuring(CLI::App& command, LadderArguments& arguments) {
+  command
+      .add_option("--set", arguments.overrides,
+                  "section.key=value: overrides the recipe, beneath what is compared; may be "
+                  "repeated")
+      ->allow_extra_args(false);
+  command.add_option("--rounds", arguments.rounds, "Measurements of each")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--seconds", arguments.seconds, "Least length of one measurement")
+      ->check(CLI::Range(0.01, 3600.0))
+      ->capture_default_str();
+  command.add_option("--json", arguments.json, "Write the results to this file too");
+  command.add_option("--markdown", arguments.markdown, "The table as Markdown, to this file");
+}
+
+// What a ladder starts for each rung, talking over descriptors 3 and 4.
+void add_measure_rung(CLI::App& app) {
+  struct Arguments {
+    std::string recipe, folder;
+    double seconds = 1;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("measure-rung")->group("");
+  command->add_option("RECIPE", arguments->recipe)->required();
+  command->add_option("FOLDER", arguments->folder)->required();
+  command->add_option("SECONDS", arguments->seconds)->required();
+  command->callback([arguments] {
+    serve_rung(Env::posix(), arguments->recipe, arguments->folder, arguments->seconds, 3, 4);
+  });
+}
+
+}  // namespace
+
+void add_ladder(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<LadderArguments>();
+  CLI::App* command =
+      app.add_subcommand("ladder", "Measure the rungs of a ladder file, and what each one gains");
+  command->add_option("LADDER", arguments->input, "Ladder file")->required();
+  add_measuring(*command, *arguments);
+  command->footer("docs/ladder.md describes the file; ladders/ holds examples.");
+  command->callback([arguments, &exit_code] {
+    exit_code = measure(load_ladder(Env::posix(), arguments->input), *arguments);
+  });
+  add_measure_rung(app);
+}
+
+void add_sweep(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<LadderArguments>();
+  CLI::App* command =
+      app.add_subcommand("sweep", "Measure a recipe over a grid of values, the first as base");
+  command->add_option("RECIPE", arguments->input, "Recipe file")->required();
+  command
+      ->add_option("--over", arguments->over,
+                   "section.key=a,b,c: values to compare; may be repeated, for all combinations")
+      ->allow_extra_args(false)
+      ->required();
+  add_measuring(*command, *arguments);
+  command->callback([arguments, &exit_code] {
+    exit_code = measure(make_sweep(arguments->input, arguments->over), *arguments);
+  });
+}
+
+}  // namespace saturate
