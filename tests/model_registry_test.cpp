@@ -60,6 +60,11 @@ TEST_P(EveryModel, ChannelsLastChangesTheLayoutOnly) {
 std::vector<at::Tensor> traces_of(const std::string& name, int64_t segments) {
   at::manual_seed(1);
   const auto model = make(name, 0.25);
+  {
+    const at::NoGradGuard no_grad;  // a last layer of zeros would let no gradient through
+    for (const auto& named : model->parameters())
+      if (!named.tensor.any().item<bool>()) named.tensor.normal_(0, 0.1);
+  }
   model->to(at::kCPU, true);
   model->set_training(true);
   const at::Tensor images = at::randn({3, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
@@ -156,6 +161,8 @@ TEST(Model, ImpossibleOptionsAreUsageErrors) {
   expect_usage_error("simple_cnn", 1, {10, 3}, "augment.size");
   expect_usage_error("resnet9", 1, {10, 7}, "augment.size");
   expect_usage_error("resnet18", 0, {10, 32}, "model.width");
+  expect_usage_error("vit_tiny", 1, {10, 40}, "augment.size");
+  expect_usage_error("toy_cnn", 1, {10, 512}, "augment.size");
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ SETTINGS = (
     "model.name",
     "model.width",
     "model.classes",
+    "model.dropout",
     "augment.size",
     "precision.mode",
     "train.label_smoothing",
@@ -123,7 +124,8 @@ def make_module(args, recipe):
     from model_twins import make_twin
 
     try:
-        return make_twin(recipe["model"]["name"], classes, size, width)
+        return make_twin(recipe["model"]["name"], classes, size, width,
+                         dropout=recipe["model"]["dropout"])
     except LookupError as error:
         fail(f"{error}. Give a twin of your own with --module FILE.py:FACTORY")
 
@@ -184,7 +186,7 @@ def export(torch, step, inputs):
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             fail(f"the model draws random numbers ({node.target}), which a compiled step cannot do "
-                 "by the recipe's seed")
+                 "by the recipe's seed. Set model.dropout=0 where that is why")
     for spec in joint.graph_signature.input_specs:
         if spec.kind == InputKind.CONSTANT_TENSOR:
             fail(f"the model holds a constant tensor ({spec.target}): make it a buffer")

@@ -80,20 +80,87 @@ class ResNet9(nn.Module):
         return self.fc(x.amax((2, 3))) * 0.125
 
 
-TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9}
+class ToyCnn(nn.Sequential):
+    def __init__(self, classes, size, width):
+        channels = scaled(16, width)
+        layers = [nn.Conv2d(3, channels, 1), nn.ReLU()]
+        while size > 1:
+            layers += [nn.Conv2d(channels, channels * 2, 2, stride=2), nn.ReLU()]
+            channels, size = channels * 2, size // 2
+        layers[-1] = nn.Flatten()
+        super().__init__(*layers, nn.Linear(channels, classes))
 
 
-def make_twin(name, classes, size, width):
-    """The model of that name; raises LookupError, saying why, where there is none."""
+def se_resnet18(classes, size, width):
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    class SqueezeExcite(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            hidden = max(1, channels // 16)
+            self.fc = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(),
+                                    nn.Linear(hidden, channels), nn.Sigmoid())
+
+        def forward(self, x):
+            return x * self.fc(x.mean((2, 3)))[:, :, None, None]
+
+    class Block(BasicBlock):
+        def __init__(self, inputs, channels, *args, **kwargs):
+            super().__init__(inputs, channels, *args, **kwargs)
+            self.se = SqueezeExcite(channels)
+
+        def forward(self, x):
+            y = self.bn1(self.conv1(x)).relu()
+            y = self.se(self.bn2(self.conv2(y)))
+            return (y + (x if self.downsample is None else self.downsample(x))).relu()
+
+    return ResNet(Block, [2, 2, 2, 2], num_classes=classes)
+
+
+def transformer(heads, classes, size, width):
+    from torchvision.models import VisionTransformer
+
+    heads = scaled(heads, width)
+    return VisionTransformer(size, patch_size=16, num_layers=12, num_heads=heads,
+                             hidden_dim=64 * heads, mlp_dim=256 * heads, num_classes=classes)
+
+
+def vit_tiny(classes, size, width):
+    return transformer(3, classes, size, width)
+
+
+def vit_b_16(classes, size, width):
+    return transformer(12, classes, size, width)
+
+
+def mobilenet_v2(classes, size, width, dropout=0.2):
+    from torchvision.models import MobileNetV2
+
+    return MobileNetV2(num_classes=classes, width_mult=width, dropout=dropout)
+
+
+TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "toy_cnn": ToyCnn}
+# Made of torchvision's parts.
+BUILT = {"se_resnet18": se_resnet18, "vit_tiny": vit_tiny, "vit_b_16": vit_b_16,
+         "mobilenet_v2": mobilenet_v2}
+ONE_WIDTH = ("se_resnet18",)
+
+
+def make_twin(name, classes, size, width, **options):
+    """The model of that name; raises LookupError, saying why, where there is none. `options` are
+    other keys of [model] that change what is computed in training: dropout."""
     if name in TWINS:
         return TWINS[name](classes, size, width)
     try:
         from torchvision import models
     except ImportError:
         raise LookupError(f"{name} comes from torchvision, which this Python lacks") from None
-    if name not in models.list_models(module=models):
+    if name not in BUILT and name not in models.list_models(module=models):
         raise LookupError(f"there is no Python twin of {name}")
-    if width != 1:
+    if width != 1 and (name in ONE_WIDTH or name not in BUILT):
         raise LookupError(f"torchvision's {name} has no model.width of {width}")
-    sized = {"image_size": size} if name.startswith("vit_") else {}
-    return getattr(models, name)(weights=None, num_classes=classes, **sized)
+    if name == "mobilenet_v2":
+        return mobilenet_v2(classes, size, width, **options)
+    if name in BUILT:
+        return BUILT[name](classes, size, width)
+    return getattr(models, name)(weights=None, num_classes=classes)

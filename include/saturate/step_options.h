@@ -9,11 +9,14 @@ namespace saturate {
 enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2 };
 enum class SchedulePer { kStep, kEpoch };
 enum class PlateauMetric { kLoss, kAccuracy };
+enum class Attention { kSdpa, kNaive };
 
 struct ModelOptions {
   std::string name = "resnet18";
   int classes = 0;  // 0: as many as the training source has
   double width = 1.0;
+  double dropout = 0.2;                    // mobilenet_v2
+  Attention attention = Attention::kSdpa;  // transformers
 };
 
 struct OptimizerOptions {

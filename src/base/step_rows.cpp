@@ -16,7 +16,16 @@ std::vector<OptionRow> model_rows() {
       integer(SATURATE_OPTION(model.classes), {0, 1 << 20}, "classes",
               "Outputs of the model; 0: the classes of the training source."),
       number(SATURATE_OPTION(model.width), {0, 16, true}, "times",
-             "Multiplies the channels of resnet9, to trade accuracy for speed."),
+             "Multiplies the model's channels (a transformer's heads), to trade accuracy for "
+             "speed."),
+      number(SATURATE_OPTION(model.dropout), {0, 0.99}, "share",
+             "mobilenet_v2: features left out at random before the last layer in training. A "
+             "compiled step needs 0."),
+      choice(SATURATE_OPTION(model.attention),
+             std::vector<std::pair<std::string, Attention>>{{"sdpa", Attention::kSdpa},
+                                                            {"naive", Attention::kNaive}},
+             "vit_tiny, vit_b_16: torch's fused attention, or the formula written out, which keeps "
+             "the matrix of all pairs of tokens."),
   };
 }
 

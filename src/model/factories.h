@@ -15,7 +15,13 @@ std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& s
 std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_se_resnet18(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_mobilenet_v2(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape);
 
 // Fails with kUsage where `shape.size` is under `least`.
 void require_size(const ModelOptions& options, const ImageShape& shape, int least);

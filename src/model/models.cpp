@@ -8,13 +8,22 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<ModelFactory>, 5> kModels{{
+constexpr std::array<RegistryEntry<ModelFactory>, 11> kModels{{
     {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
     {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
      make_simple_cnn},
     {"resnet9", "a residual network of nine layers for 32x32 images, fast on a CPU", make_resnet9},
     {"resnet18", "torchvision's ResNet-18, ImageNet stem", make_resnet18},
+    {"resnet34", "torchvision's ResNet-34, ImageNet stem", make_resnet34},
     {"resnet50", "torchvision's ResNet-50, ImageNet stem", make_resnet50},
+    {"se_resnet18", "ResNet-18 whose blocks squeeze and excite, by a sixteenth", make_se_resnet18},
+    {"mobilenet_v2", "torchvision's MobileNetV2: depthwise-separable convolutions",
+     make_mobilenet_v2},
+    {"vit_tiny", "vision transformer on 16x16 patches: 12 layers, 3 heads, 192 channels",
+     make_vit_tiny},
+    {"vit_b_16", "torchvision's ViT-B/16: 12 layers, 12 heads, 768 channels", make_vit_b_16},
+    {"toy_cnn", "2x2 convolutions that halve the image and double the channels, down to one pixel",
+     make_toy_cnn},
 }};
 
 }  // namespace

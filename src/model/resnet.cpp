@@ -1,13 +1,17 @@
-// ResNet-18 and ResNet-50 (https://arxiv.org/abs/1512.03385) as torchvision defines them: the same
-// names, and the same order of construction, so that the same seed gives the same weights.
+// ResNets (https://arxiv.org/abs/1512.03385) as torchvision defines them: the same names, and the
+// same order of construction, so that the same seed gives the same weights. And one whose blocks
+// squeeze and excite (https://arxiv.org/abs/1709.01507).
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <array>
 
 #include "model/factories.h"
@@ -25,14 +29,37 @@ nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   return nn::Conv2d(options);
 }
 
-enum class BlockKind { kBasic, kBottleneck };
+enum class BlockKind { kBasic, kBottleneck, kSqueezed };
 
 int64_t expansion(BlockKind kind) {
-  return kind == BlockKind::kBasic ? 1 : 4;
+  return kind == BlockKind::kBottleneck ? 4 : 1;
 }
 
+// Weighs each channel by what a small network makes of all channels' means: [N, C, H, W] to itself.
+class SqueezeExciteImpl : public nn::Module {
+ public:
+  explicit SqueezeExciteImpl(int64_t channels)
+      : down_(channels, std::max<int64_t>(1, channels / kReduction)),
+        up_(std::max<int64_t>(1, channels / kReduction), channels) {
+    nn::Sequential fc;
+    fc->push_back("0", down_);
+    fc->push_back("2", up_);  // the rectifier between them has no weights
+    register_module("fc", fc);
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor weights = at::sigmoid(up_(at::relu(down_(x.mean({2, 3})))));  // [N, C]
+    return x * weights.unsqueeze(-1).unsqueeze(-1);
+  }
+
+ private:
+  static constexpr int64_t kReduction = 16;
+  nn::Linear down_, up_;
+};
+TORCH_MODULE(SqueezeExcite);
+
 // relu(convolutions(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes.
-// A bottleneck strides in its 3x3 convolution ("ResNet V1.5"), a basic block in its first.
+// A bottleneck strides in its 3x3 convolution ("ResNet V1.5"), the others in their first.
 class BlockImpl : public nn::Module {
  public:
   BlockImpl(BlockKind kind, int64_t in, int64_t planes, int64_t stride) {
@@ -40,15 +67,16 @@ class BlockImpl : public nn::Module {
     nn::Sequential shortcut{nullptr};
     if (stride != 1 || in != out)
       shortcut = nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out));
-    if (kind == BlockKind::kBasic) {
-      add(conv(in, planes, 3, stride), planes);
-      add(conv(planes, planes, 3, 1), planes);
-    } else {
+    if (kind == BlockKind::kBottleneck) {
       add(conv(in, planes, 1, 1), planes);
       add(conv(planes, planes, 3, stride), planes);
       add(conv(planes, out, 1, 1), out);
+    } else {
+      add(conv(in, planes, 3, stride), planes);
+      add(conv(planes, planes, 3, 1), planes);
     }
     if (shortcut) downsample_ = register_module("downsample", shortcut);
+    if (kind == BlockKind::kSqueezed) squeeze_ = register_module("se", SqueezeExcite(out));
   }
 
   at::Tensor forward(const at::Tensor& x) {  // [N, in, H, W] to [N, out, H / stride, W / stride]
@@ -57,6 +85,7 @@ class BlockImpl : public nn::Module {
       y = norms_[i](convs_[i](y));
       if (i + 1 < convs_.size()) y.relu_();
     }
+    if (squeeze_) y = squeeze_(y);
     y += downsample_ ? downsample_->forward(x) : x;
     return y.relu_();
   }
@@ -70,6 +99,7 @@ class BlockImpl : public nn::Module {
 
   std::vector<nn::Conv2d> convs_;
   std::vector<nn::BatchNorm2d> norms_;
+  SqueezeExcite squeeze_{nullptr};
   nn::Sequential downsample_{nullptr};
 };
 TORCH_MODULE(Block);
@@ -127,8 +157,18 @@ std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageSha
                                    shape.classes);
 }
 
+std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ImageShape& shape) {
+  return make_module_model<ResNet>(BlockKind::kBasic, std::array{3, 4, 6, 3}, options.width,
+                                   shape.classes);
+}
+
 std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape) {
   return make_module_model<ResNet>(BlockKind::kBottleneck, std::array{3, 4, 6, 3}, options.width,
+                                   shape.classes);
+}
+
+std::unique_ptr<Model> make_se_resnet18(const ModelOptions& options, const ImageShape& shape) {
+  return make_module_model<ResNet>(BlockKind::kSqueezed, std::array{2, 2, 2, 2}, options.width,
                                    shape.classes);
 }
 

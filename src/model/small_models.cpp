@@ -1,11 +1,13 @@
 // Networks small enough for demonstrations and tests.
 #include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
 #include <torch/nn/modules/linear.h>
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
 #include "model/module_model.h"
 #include "model/stages.h"
+#include "saturate/error.h"
 
 namespace saturate {
 namespace {
@@ -43,6 +45,33 @@ class SimpleCnn : public Chain {  // [N, 3, H, W] to [N, classes]
   torch::nn::Linear fc_;
 };
 
+// [N, 3, H, W] to [N, classes]; the names are those of a torch.nn.Sequential. Each convolution
+// after the first halves the image and doubles the channels, until one pixel is left.
+class ToyCnn : public Chain {
+ public:
+  ToyCnn(int64_t channels, int64_t size, int64_t classes) {
+    using torch::nn::Conv2d, torch::nn::Conv2dOptions;
+    add(Conv2d(Conv2dOptions(3, channels, 1)), /*rectified=*/true);
+    for (; size > 1; size /= 2, channels *= 2)
+      add(Conv2d(Conv2dOptions(channels, channels * 2, 2).stride(2)), /*rectified=*/size > 3);
+    torch::nn::Linear fc(channels, classes);
+    register_module(std::to_string(next_), fc);
+    add_stage([fc](const at::Tensor& x) mutable { return fc(x.flatten(1)); });
+  }
+
+ private:
+  void add(torch::nn::Conv2d conv, bool rectified) {
+    register_module(std::to_string(next_), conv);
+    next_ += 2;  // the number between is a rectifier's, the last one flattens
+    add_stage([conv, rectified](const at::Tensor& x) mutable {
+      const at::Tensor y = conv(x);
+      return rectified ? at::relu(y) : y;
+    });
+  }
+
+  int next_ = 0;
+};
+
 }  // namespace
 
 std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& shape) {
@@ -53,6 +82,17 @@ std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& s
 std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape) {
   require_size(options, shape, 4);
   return make_module_model<SimpleCnn>(options.width, shape.classes);
+}
+
+std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape) {
+  constexpr int kMost = 511;  // one more doubling makes half a gigabyte of weights
+  require_size(options, shape, 2);
+  if (shape.size > kMost)
+    fail(ErrorKind::kUsage,
+         "toy_cnn takes images of at most " + std::to_string(kMost) + " pixels, not " +
+             std::to_string(shape.size),
+         "augment.size", "Set augment.size=256, for which it was made");
+  return make_module_model<ToyCnn>(scaled(16, options.width), shape.size, shape.classes);
 }
 
 }  // namespace saturate

@@ -1,69 +1,96 @@
-"""Writes tests/goldens/model: torchvision's ResNets, and files by Python's safetensors.
+"""Writes tests/goldens/model: torchvision's models and others' twins, and files by Python's
+safetensors.
 
 Run: python tests/oracles/model_goldens.py   (torch 2.11, torchvision 0.26, safetensors 0.8)
 """
 
 import json
 import pathlib
+import sys
 
 import torch
-import torchvision
 from safetensors.torch import save_file
 
 from formula import fill, symmetric
 
-OUT = pathlib.Path(__file__).parent.parent / "goldens" / "model"
+ROOT = pathlib.Path(__file__).parent.parent.parent
+sys.path.append(str(ROOT / "tools"))
+from model_twins import make_twin  # noqa: E402
+
+OUT = ROOT / "tests" / "goldens" / "model"
 CLASSES = 100
+# Per model, the sizes of images, and whether gradients are compared: those of ResNet-50 and
+# MobileNetV2 are mostly rounding after so many small BatchNorms.
+MODELS = {
+    "resnet18": ((64, 224), True),
+    "resnet34": ((64,), False),
+    "resnet50": ((64, 224), False),
+    "se_resnet18": ((64,), True),
+    "mobilenet_v2": ((64, 224), False),
+    "vit_tiny": ((64, 224), True),
+    "vit_b_16": ((224,), False),
+    "toy_cnn": ((16, 256), True),
+}
+
+
+def short(values):
+    """Floats with the nine digits that tell all of them apart."""
+    if isinstance(values, list):
+        return [short(value) for value in values]
+    return float(f"{values:.9g}")
 
 
 def initial(make):
     """Per parameter, after manual_seed(0): the first value and the sum of the first 64."""
     torch.manual_seed(0)
-    model = make(num_classes=CLASSES)
+    model = make()
     rows = {}
     for name, parameter in model.named_parameters():
         flat = parameter.detach().flatten()
-        rows[name] = [flat[0].item(), flat[:64].double().sum().item()]
+        rows[name] = short([flat[0].item(), flat[:64].double().sum().item()])
     return rows
 
 
-def logits(model):
-    model.eval()
-    rows = {}
+def filled(make):
+    model = make()
+    for key, tensor in model.state_dict().items():
+        fill(key, tensor)
+    return model
+
+
+def logits(make, size):
+    model = make().eval()
+    images = 2 if size < 224 else 1
     with torch.no_grad():
-        for images, size in ((2, 64), (1, 224)):
-            rows[str(size)] = model(symmetric("input", (images, 3, size, size), 2)).tolist()
-    return rows
+        return short(model(symmetric("input", (images, 3, size, size), 2)).tolist())
 
 
-def one_training_step(model):
+def one_training_step(model, size):
     """Loss and, per parameter, the gradient's norm and its product with a formula-made probe."""
     model.train()
-    images = symmetric("input", (8, 3, 64, 64), 2)
+    images = symmetric("input", (8, 3, size, size), 2)
     loss = torch.nn.functional.cross_entropy(model(images), torch.arange(8) * 7)
     loss.backward()
     gradients = {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad.double()
         probe = symmetric("probe:" + name, parameter.shape, 1).double()
-        gradients[name] = [gradient.norm().item(), (gradient * probe).sum().item()]
-    buffers = {name: buffer.double().norm().item() for name, buffer in model.named_buffers()}
-    return {"loss": loss.item(), "gradients": gradients, "buffers": buffers}
+        gradients[name] = short([gradient.norm().item(), (gradient * probe).sum().item()])
+    buffers = {name: short(buffer.double().norm().item()) for name, buffer in model.named_buffers()}
+    return {"loss": short(loss.item()), "gradients": gradients, "buffers": buffers}
 
 
-def resnet_golden(name):
-    make = getattr(torchvision.models, name)
-    model = make(num_classes=CLASSES)
-    state = model.state_dict()
-    for key, tensor in state.items():
-        fill(key, tensor)
+def model_golden(name, sizes, trained):
+    def make(size=sizes[0]):
+        return make_twin(name, CLASSES, size, 1)
+
     golden = {
-        "state_dict": [[key, list(tensor.shape)] for key, tensor in state.items()],
+        "state_dict": [[key, list(tensor.shape)] for key, tensor in make().state_dict().items()],
         "initial": initial(make),
-        "logits": logits(model),
+        "logits": {size: logits(lambda: filled(lambda: make(size)), size) for size in sizes},
     }
-    if name == "resnet18":  # ResNet-50's are mostly rounding after this many small BatchNorms
-        golden["training"] = one_training_step(model)
+    if trained:
+        golden["training"] = one_training_step(filled(make), sizes[0])
     (OUT / f"{name}.json").write_text(json.dumps(golden, indent=None) + "\n")
 
 
@@ -85,6 +112,6 @@ def safetensors_golden():
 
 
 OUT.mkdir(parents=True, exist_ok=True)
-for model_name in ("resnet18", "resnet50"):
-    resnet_golden(model_name)
+for model_name, (image_sizes, is_trained) in MODELS.items():
+    model_golden(model_name, image_sizes, is_trained)
 safetensors_golden()

@@ -79,7 +79,8 @@ def serve(args):
     def make(compiled):
         torch.manual_seed(0)
         model = make_twin(recipe["model"]["name"], recipe["model"]["classes"], size,
-                          recipe["model"]["width"]).to(memory_format=order)
+                          recipe["model"]["width"],
+                          dropout=recipe["model"]["dropout"]).to(memory_format=order)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True,
                                     weight_decay=5e-4, fused=True)
         images = torch.randn(batch, 3, size, size).contiguous(memory_format=order)
