@@ -74,6 +74,10 @@ struct CheckpointOptions {
 struct WatchOptions {
   int every = 10;  // steps between two "step" lines of metrics.jsonl
   bool progress = true;
+  // Where records go beside metrics.jsonl; see sinks.h.
+  bool tensorboard = true;
+  bool csv = false;
+  int prometheus_port = 0;  // 0: none
 };
 
 struct Recipe {

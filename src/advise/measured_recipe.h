@@ -16,6 +16,7 @@ inline Recipe measured_recipe(Recipe recipe) {
   recipe.train.max_minutes = 0;
   recipe.train.early_stop = 0;
   recipe.watch.progress = false;
+  recipe.watch.prometheus_port = 0;  // which the next run may want
   return recipe;
 }
 

@@ -133,6 +133,13 @@ std::vector<OptionRow> checkpoint_rows() {
       integer(SATURATE_OPTION(watch.every), {1, 1 << 20}, "steps",
               "Steps between two \"step\" lines of metrics.jsonl."),
       flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
+      flag(SATURATE_OPTION(watch.tensorboard),
+           "Writes loss, accuracy, speed, memory, shares of time and the recipe for TensorBoard, "
+           "in tb/ of the run's folder."),
+      flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
+      integer(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "port",
+              "Answers Prometheus at http://127.0.0.1:PORT/metrics, to this machine alone, while "
+              "the run goes on; 0: does not."),
   };
 }
 

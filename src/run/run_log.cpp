@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "saturate/error.h"
+
 namespace saturate {
 namespace {
 
@@ -43,6 +45,7 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger)
       epochs_(recipe.train.epochs),
       ledger_(ledger),
       metrics_(env, plan.folder + "/metrics.jsonl", plan.begin.step),
+      sinks_(open_sinks(env, recipe, plan.folder, plan.begin.step)),
       progress_(env, "train", "steps", plan.total_steps,
                 recipe.watch.progress ? plan.style : Progress::Style::kSilent) {
   progress_.start_at(plan.begin.step);
@@ -62,6 +65,20 @@ MetricsRecord RunLog::record(const std::string& kind, const RunPosition& positio
   record.time_s = time_s();
   record.memory_peak_bytes = memory_peak_bytes();
   return record;
+}
+
+// A run needs its metrics.jsonl; it goes on without a sink that fails.
+void RunLog::write(const MetricsRecord& record) {
+  metrics_.write(record);
+  std::erase_if(sinks_, [&](const auto& sink) {
+    try {
+      sink->write(record);
+      return false;
+    } catch (const Error& error) {
+      warn(std::string(error.what()) + "; the run goes on without it");
+      return true;
+    }
+  });
 }
 
 void RunLog::collect_peaks() {
@@ -90,7 +107,7 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   step_mark_ = now;
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
-  metrics_.write(line);
+  write(line);
   details_ = fmt::format("epoch {:.1f}/{:g}  loss {:.4f}  acc {}  {:.0f} img/s", line.epoch,
                          epochs_, part.loss, percent(part.accuracy), *line.images_per_s);
 }
@@ -103,7 +120,7 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   collect_peaks();
   line.tensor_peak_bytes = epoch_peaks_;
   line.images_per_s = double(metrics.samples) / training_s(*line.phases);
-  metrics_.write(line);
+  write(line);
   note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  acc {}  {:.0f} images/s  {}", line.epoch,
                    epochs_, metrics.loss, percent(metrics.accuracy), *line.images_per_s,
                    format_duration(line.phases->total())));
@@ -117,7 +134,7 @@ void RunLog::evaluation(const RunPosition& position, const Evaluation& found, do
     line.plain_loss = found.plain->loss;
     line.plain_accuracy = found.plain->accuracy;
   }
-  metrics_.write(line);
+  write(line);
   note(evaluation_line("eval", found.metrics));
   if (found.plain) note(evaluation_line("     of the weights without averaging:", *found.plain));
 }
@@ -127,7 +144,7 @@ void RunLog::end(const RunPosition& position, const std::optional<Evaluation>& l
   if (last) set_metrics(line, last->metrics);
   line.phases = ledger_.times();
   line.tensor_peak_bytes = tensor_peaks();
-  metrics_.write(line);
+  write(line);
 }
 
 void RunLog::show(const RunPosition& position, const std::string& details) {

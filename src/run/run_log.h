@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "saturate/metrics.h"
 #include "saturate/progress.h"
 #include "saturate/recipe.h"
+#include "saturate/sinks.h"
 
 namespace saturate {
 
@@ -50,12 +52,14 @@ class RunLog {
 
  private:
   MetricsRecord record(const std::string& kind, const RunPosition& position);
+  void write(const MetricsRecord& record);
   void collect_peaks();
 
   const Plan plan_;
   const double epochs_;
   Ledger& ledger_;
   MetricsWriter metrics_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;
   PhaseBytes step_peaks_, epoch_peaks_, run_peaks_;  // since the marks, and of all

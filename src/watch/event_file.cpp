@@ -1,0 +1,114 @@
+#include "watch/event_file.h"
+
+#include <isa-l/crc.h>
+
+#include <protozero/pbf_builder.hpp>
+#include <span>
+
+namespace saturate {
+namespace {
+
+enum class Event : protozero::pbf_tag_type {
+  kWallTime = 1,
+  kStep = 2,
+  kFileVersion = 3,
+  kSummary = 5,
+  kSessionLog = 7
+};
+enum class SessionLog : protozero::pbf_tag_type { kStatus = 1 };
+constexpr int kStart = 1;  // SessionLog.SessionStatus
+enum class Summary : protozero::pbf_tag_type { kValue = 1 };
+enum class Value : protozero::pbf_tag_type {
+  kTag = 1,
+  kSimpleValue = 2,
+  kTensor = 8,
+  kMetadata = 9
+};
+enum class Metadata : protozero::pbf_tag_type { kPluginData = 1 };
+enum class PluginData : protozero::pbf_tag_type { kPluginName = 1 };
+enum class Tensor : protozero::pbf_tag_type { kType = 1, kStrings = 8 };
+constexpr int kString = 7;  // DataType.DT_STRING
+
+template <class Tag>
+using Builder = protozero::pbf_builder<Tag>;
+
+// `add` adds what the event is about. Nested messages are complete once their builders are gone.
+template <class Add>
+std::string make_event(double wall_s, int64_t step, const Add& add) {
+  std::string out;
+  {
+    Builder<Event> event(out);
+    event.add_double(Event::kWallTime, wall_s);
+    if (step != 0) event.add_int64(Event::kStep, step);
+    add(event);
+  }
+  return out;
+}
+
+uint32_t masked_crc(const std::string& bytes) {
+  auto* data = reinterpret_cast<unsigned char*>(const_cast<char*>(bytes.data()));
+  const uint32_t crc = ~crc32_iscsi(data, int(bytes.size()), 0xffffffffu);
+  return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+template <class T>
+std::string little_endian(T value) {
+  std::string bytes;
+  for (size_t i = 0; i < sizeof value; ++i) bytes += char(value >> 8 * i & 0xff);
+  return bytes;
+}
+
+}  // namespace
+
+std::string file_version_event(double wall_s) {
+  return make_event(wall_s, 0, [](Builder<Event>& event) {
+    event.add_string(Event::kFileVersion, "brain.Event:2");
+  });
+}
+
+std::string restart_event(double wall_s, int64_t step) {
+  return make_event(wall_s, step, [](Builder<Event>& event) {
+    Builder<SessionLog>(event, Event::kSessionLog).add_enum(SessionLog::kStatus, kStart);
+  });
+}
+
+std::string scalars_event(double wall_s, int64_t step,
+                          const std::vector<std::pair<std::string, float>>& scalars) {
+  return make_event(wall_s, step, [&](Builder<Event>& event) {
+    Builder<Summary> summary(event, Event::kSummary);
+    for (const auto& [tag, number] : scalars) {
+      Builder<Value> value(summary, Summary::kValue);
+      value.add_string(Value::kTag, tag);
+      value.add_float(Value::kSimpleValue, number);
+    }
+  });
+}
+
+std::string text_event(double wall_s, int64_t step, const std::string& tag,
+                       const std::string& markdown) {
+  return make_event(wall_s, step, [&](Builder<Event>& event) {
+    Builder<Summary> summary(event, Event::kSummary);
+    Builder<Value> value(summary, Summary::kValue);
+    value.add_string(Value::kTag, tag);
+    {
+      Builder<Tensor> tensor(value, Value::kTensor);
+      tensor.add_enum(Tensor::kType, kString);
+      tensor.add_bytes(Tensor::kStrings, markdown);
+    }
+    Builder<Metadata> metadata(value, Value::kMetadata);
+    Builder<PluginData>(metadata, Metadata::kPluginData)
+        .add_string(PluginData::kPluginName, "text");
+  });
+}
+
+std::string framed(const std::string& event) {
+  const std::string length = little_endian(uint64_t(event.size()));
+  return length + little_endian(masked_crc(length)) + event + little_endian(masked_crc(event));
+}
+
+void EventFile::write(const std::string& event) {
+  const std::string record = framed(event);
+  file_->append(std::as_bytes(std::span(record)));
+}
+
+}  // namespace saturate

@@ -1,0 +1,36 @@
+#include "saturate/sinks.h"
+
+#include "watch/sink_list.h"
+
+namespace saturate {
+
+std::vector<NamedValue> values_of(const MetricsRecord& record) {
+  std::vector<NamedValue> values;
+  const auto add = [&values](const char* name, const auto& value) {
+    if (value) values.push_back({name, double(*value)});
+  };
+  add("loss", record.loss);
+  add("accuracy", record.accuracy);
+  add("accuracy5", record.accuracy5);
+  add("plain_loss", record.plain_loss);
+  add("plain_accuracy", record.plain_accuracy);
+  add("lr", record.lr);
+  add("images_per_s", record.images_per_s);
+  add("memory_peak_bytes", record.memory_peak_bytes);
+  return values;
+}
+
+std::vector<std::unique_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
+                                                     const std::string& folder,
+                                                     int64_t begin_step) {
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  // What may be refused comes before what leaves files.
+  if (recipe.watch.prometheus_port > 0)
+    sinks.push_back(make_prometheus_sink(recipe.watch.prometheus_port));
+  if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder));
+  if (recipe.watch.tensorboard)
+    sinks.push_back(make_tensorboard_sink(env, recipe, folder, begin_step));
+  return sinks;
+}
+
+}  // namespace saturate

@@ -1,0 +1,18 @@
+"""Prints, as JSON, what TensorBoard's own reader finds in a folder of event files.
+
+Run: python tests/oracles/read_events.py FOLDER
+"""
+
+import json
+import sys
+
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+
+events = EventAccumulator(sys.argv[1], size_guidance={TENSORS: 0, "scalars": 0})
+events.Reload()
+tags = events.Tags()
+print(json.dumps({
+    "scalars": {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in tags["scalars"]},
+    "texts": {tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in tags["tensors"]},
+    "plugins": {tag: events.SummaryMetadata(tag).plugin_data.plugin_name for tag in tags["tensors"]},
+}))
