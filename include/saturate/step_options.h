@@ -17,6 +17,7 @@ struct ModelOptions {
   double width = 1.0;
   double dropout = 0.2;                    // mobilenet_v2
   Attention attention = Attention::kSdpa;  // transformers
+  std::string weights;                     // a file's path; empty: drawn
 };
 
 struct OptimizerOptions {
