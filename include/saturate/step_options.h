@@ -18,6 +18,7 @@ struct ModelOptions {
   double dropout = 0.2;                    // mobilenet_v2
   Attention attention = Attention::kSdpa;  // transformers
   std::string weights;                     // a file's path; empty: drawn
+  std::string file;                        // torchscript
 };
 
 struct OptimizerOptions {

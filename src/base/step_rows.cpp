@@ -30,6 +30,8 @@ std::vector<OptionRow> model_rows() {
            "A file of trained weights to begin with, by name: safetensors, a checkpoint, or .pt as "
            "torch.save(model.state_dict(), FILE) writes it. The last layer begins anew where the "
            "file's has another number of classes. Empty: weights are drawn."),
+      text(SATURATE_OPTION(model.file),
+           "torchscript: the file, as torch.jit.script(module).save(FILE) writes it."),
   };
 }
 
