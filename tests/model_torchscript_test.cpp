@@ -9,7 +9,10 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "saturate/error.h"
+#include "saturate/export_model.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
@@ -103,6 +106,42 @@ TEST(TorchScript, WhatIsNoProgramIsRefused) {
   testing::write_file(dir / "cut.pt", testing::read_text(kGoldens + "scripted.pt").substr(0, 999));
   EXPECT_TRUE(refusal(dir / "cut.pt").starts_with("it does not load: "));
 }
+
+class Exported : public ::testing::TestWithParam<const char*> {};
+
+// Any number of images, in evaluation, and trained on from where it was.
+TEST_P(Exported, ProgramIsTheModel) {
+  const at::NoGradGuard no_grad;
+  const TempDir dir;
+  const auto model = make_model({.name = GetParam(), .width = 0.25}, {10, 32});
+  for (const auto& tensors : {model->parameters(), model->buffers()})
+    for (const auto& named : tensors) testing::fill(named);
+  export_torchscript(Env::posix(), dir / "model.pt", *model, 32);
+  const auto program = load(dir / "model.pt", 10, 32);
+  program->set_training(false);
+  for (const int64_t count : {1, 5}) {
+    const at::Tensor images = symmetric("input", {count, 3, 32, 32}, 2);
+    EXPECT_TRUE(at::allclose(program->forward(images), model->forward(images), 1e-5, 1e-5))
+        << count;
+  }
+  const auto sorted = [](std::vector<NamedTensor> list) {
+    std::ranges::sort(list, {}, &NamedTensor::name);
+    return list;
+  };
+  for (const auto member : {&Model::parameters, &Model::buffers}) {
+    const auto found = sorted((program.get()->*member)()), own = sorted((model.get()->*member)());
+    ASSERT_EQ(found.size(), own.size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      EXPECT_EQ(found[i].name, own[i].name);
+      EXPECT_TRUE(at::equal(found[i].tensor, own[i].tensor)) << own[i].name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TorchScript, Exported,
+                         ::testing::Values("mlp", "resnet9", "se_resnet18", "mobilenet_v2",
+                                           "vit_tiny", "toy_cnn"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace
 }  // namespace saturate
