@@ -10,6 +10,7 @@
 #include "saturate/random.h"
 #include "tests/format_testing.h"
 #include "tests/fuzz/fuzz_image.h"
+#include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
 
 namespace saturate {
@@ -188,6 +189,35 @@ TEST(Fuzz, Image) {
   }
   EXPECT_GT(sound, 60u) << "the seeds themselves cannot be decoded";
   EXPECT_GT(whole, 60u) << "every mutation was refused: this tests little";
+}
+
+// The pickle of an archive of torch.save's, whose records are stored as they are.
+std::string pickle_in(const std::string& path) {
+  const std::string text = testing::read_text(path);
+  const size_t begin = text.find("\x80\x02}");
+  const size_t other = text.find(
+      "\x80\x02"
+      "ccollections");
+  const size_t at = std::min(begin, other);
+  EXPECT_NE(at, std::string::npos) << path;
+  return text.substr(at, text.find("PK\x07\x08", at) - at);
+}
+
+TEST(Fuzz, Pickle) {
+  const std::string goldens = testing::source_path("tests/goldens/weights/");
+  Mutator mutator(3);
+  size_t sound = 0, read = 0;
+  for (const std::string& seed :
+       {pickle_in(goldens + "all_kinds.pt"), pickle_in(goldens + "training.pt"),
+        testing::read_text(goldens + "legacy.pt")}) {
+    sound += testing::fuzz_pickle(std::as_bytes(std::span(seed)));
+    for (int round = 0; round < 3000; ++round) {
+      const std::string text = mutator.mutate(seed);
+      ASSERT_NO_THROW(read += testing::fuzz_pickle(std::as_bytes(std::span(text)))) << round;
+    }
+  }
+  EXPECT_GT(sound, 40u) << "the seeds themselves cannot be read";
+  EXPECT_GT(read, 1000u) << "every mutation was refused: this tests little";
 }
 
 // Images and labels are one file here, so that nothing is ever whole: the seeds are of rank 3.

@@ -17,6 +17,8 @@ struct ModelOptions {
   double width = 1.0;
   double dropout = 0.2;                    // mobilenet_v2
   Attention attention = Attention::kSdpa;  // transformers
+  std::string weights;                     // a file's path; empty: drawn
+  std::string file;                        // torchscript
 };
 
 struct OptimizerOptions {

@@ -16,6 +16,19 @@ const std::vector<OptionRow>& option_table() {
 
 namespace {
 
+void validate_model(const ModelOptions& model, const std::string& where) {
+  const bool scripted = model.name == "torchscript";
+  if (scripted && model.file.empty())
+    fail_option("model.file", "is missing, and model.name is torchscript",
+                "Name a file, as torch.jit.script(module).save(FILE) writes it", where);
+  if (!scripted && !model.file.empty())
+    fail_option("model.file", "has no effect with model.name=" + model.name,
+                "Set model.name=torchscript, or model.weights where the file holds weights", where);
+  if (scripted && model.width != 1)
+    fail_option("model.width", "cannot change the program in model.file",
+                "Leave it out, and make another file", where);
+}
+
 void validate_memory(const TrainOptions& train, const std::string& where) {
   const bool automatic = train.batch == kAutomatic;
   if (automatic && train.accumulate > 1)
@@ -72,6 +85,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
                 "Make it less than train.epochs", where);
   validate_data(recipe.data, where);
+  validate_model(recipe.model, where);
   validate_memory(recipe.train, where);
   if (recipe.precision.mode == PrecisionMode::kTf32 && !recipe.precision.tf32)
     fail_option("precision.tf32", "is false, and precision.mode is tf32",

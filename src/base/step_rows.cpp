@@ -26,6 +26,12 @@ std::vector<OptionRow> model_rows() {
                                                             {"naive", Attention::kNaive}},
              "vit_tiny, vit_b_16: torch's fused attention, or the formula written out, which keeps "
              "the matrix of all pairs of tokens."),
+      text(SATURATE_OPTION(model.weights),
+           "A file of trained weights to begin with, by name: safetensors, a checkpoint, or .pt as "
+           "torch.save(model.state_dict(), FILE) writes it. The last layer begins anew where the "
+           "file's has another number of classes. Empty: weights are drawn."),
+      text(SATURATE_OPTION(model.file),
+           "torchscript: the file, as torch.jit.script(module).save(FILE) writes it."),
   };
 }
 

@@ -22,6 +22,7 @@ std::unique_ptr<Model> make_mobilenet_v2(const ModelOptions& options, const Imag
 std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape);
 
 // Fails with kUsage where `shape.size` is under `least`.
 void require_size(const ModelOptions& options, const ImageShape& shape, int least);

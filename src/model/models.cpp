@@ -8,7 +8,7 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<ModelFactory>, 11> kModels{{
+constexpr std::array<RegistryEntry<ModelFactory>, 12> kModels{{
     {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
     {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
      make_simple_cnn},
@@ -24,6 +24,7 @@ constexpr std::array<RegistryEntry<ModelFactory>, 11> kModels{{
     {"vit_b_16", "torchvision's ViT-B/16: 12 layers, 12 heads, 768 channels", make_vit_b_16},
     {"toy_cnn", "2x2 convolutions that halve the image and double the channels, down to one pixel",
      make_toy_cnn},
+    {"torchscript", "a module of your own, from Python: model.file", make_torchscript},
 }};
 
 }  // namespace

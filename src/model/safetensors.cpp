@@ -88,9 +88,7 @@ at::Tensor read_tensor(const ReadableFile& file, const SafetensorsEntry& entry, 
   const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
   if (bytes.empty()) return tensor;
   file.read_at(data_start + entry.begin, bytes);
-  // Any other value in a bool is undefined behaviour later on.
-  if (entry.type == at::kBool &&
-      std::ranges::any_of(bytes, [](std::byte value) { return value > std::byte{1}; }))
+  if (entry.type == at::kBool && !are_bools(bytes))
     fail_safetensors("tensor " + quoted_name(entry.name) + " is BOOL but not all 0 and 1", path);
   return tensor;
 }

@@ -1,9 +1,12 @@
-// The element types that safetensors and torch have in common.
+// The element types that safetensors and torch have in common, by safetensors' names.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <span>
 #include <string_view>
 
 namespace saturate {
@@ -25,5 +28,10 @@ inline constexpr std::array<SafetensorsType, 10> kSafetensorsTypes{{
     {"U8", at::kByte},
     {"BOOL", at::kBool},
 }};
+
+// Any other value in a bool is undefined behaviour later on.
+inline bool are_bools(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte value) { return value <= std::byte{1}; });
+}
 
 }  // namespace saturate

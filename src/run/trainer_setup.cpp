@@ -101,10 +101,25 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));
+  note_weights();
+}
+
+// Says which weights are not those of the file.
+void Trainer::State::note_weights() {
+  if (!loaded) return;
+  std::string text =
+      fmt::format("model.weights: {} tensors of {}", loaded->count, recipe.model.weights);
+  if (!loaded->fresh.empty())
+    text += fmt::format("; {} begin anew", fmt::join(loaded->fresh, ", "));
+  log->note(text);
 }
 
 void Trainer::State::build_model() {
-  TrainingParts parts = make_training_parts(recipe, device);
+  // A resumed run has its weights in its checkpoint.
+  const bool from_file = !recipe.model.weights.empty() && !options.resume;
+  TrainingParts parts = make_training_parts(recipe, device, [&](Model& drawn) {
+    if (from_file) loaded = load_weights(env, recipe.model.weights, drawn);
+  });
   model = std::move(parts.model);
   optimizer = std::move(parts.optimizer);
   average = std::move(parts.average);
@@ -117,7 +132,7 @@ void Trainer::State::build_model() {
 // Shows the model as many of the first training images as it wants to see.
 void Trainer::State::prepare_model() {
   const int64_t wanted = model->wanted_images();
-  if (wanted == 0) return;
+  if (wanted == 0 || loaded) return;
   std::vector<at::Tensor> images;
   DeviceBatch batch;
   int64_t count = 0;

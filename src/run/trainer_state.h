@@ -10,6 +10,7 @@
 #include "saturate/schedule.h"
 #include "saturate/trainer.h"
 #include "saturate/weight_average.h"
+#include "saturate/weights.h"
 
 namespace saturate {
 
@@ -26,6 +27,7 @@ struct Trainer::State {
 
   void build_model();
   void prepare_model();
+  void note_weights();
   void resume();
 
   TrainResult run();
@@ -80,9 +82,10 @@ struct Trainer::State {
   std::unique_ptr<Schedule> schedule;
   RunPosition position, resumed;
   double lr = 0;
-  RunningMetrics running;  // since they were read
-  Metrics unrecorded;      // read, since the last "step" record
-  Metrics epoch_metrics;   // of this epoch, up to the last "step" record
+  RunningMetrics running;               // since they were read
+  Metrics unrecorded;                   // read, since the last "step" record
+  Metrics epoch_metrics;                // of this epoch, up to the last "step" record
+  std::optional<LoadedWeights> loaded;  // where model.weights were
   std::optional<Evaluation> evaluation;
   EarlyStopping stopping;
   bool unsaved = true, best_unsaved = false, save_due = false;

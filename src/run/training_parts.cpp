@@ -6,10 +6,12 @@
 
 namespace saturate {
 
-TrainingParts make_training_parts(Recipe& recipe, const at::Device& device) {
+TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
+                                  const std::function<void(Model&)>& fill) {
   TrainingParts parts;
   at::manual_seed(recipe.seed);
   parts.model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  if (fill) fill(*parts.model);
   parts.model->to(device, recipe.train.channels_last);
   parts.optimizer = make_optimizer(
       recipe.optimizer, make_parameter_groups(recipe.optimizer, parts.model->parameters()),

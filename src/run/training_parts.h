@@ -1,6 +1,7 @@
 // What a step needs, as a recipe has it.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "saturate/ledger.h"
@@ -19,8 +20,9 @@ struct TrainingParts {
 };
 
 // Draws the weights by recipe.seed, and resolves train.checkpoint_segments. REQUIRES: everything
-// else resolved but train.batch.
-TrainingParts make_training_parts(Recipe& recipe, const at::Device& device);
+// else resolved but train.batch. `fill` may change the weights, before anything else has seen them.
+TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
+                                  const std::function<void(Model&)>& fill = {});
 
 // `part`: images computed together, at most.
 StepOptions step_options(const Recipe& recipe, int part);

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tests/fuzz/fuzz_image.h"
+#include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -11,6 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   if (format == "image")
     fuzz_image(bytes);
+  else if (format == "pickle")
+    fuzz_pickle(bytes);
   else
     fuzz_source(std::string(format), bytes);
   return 0;

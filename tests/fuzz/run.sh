@@ -10,6 +10,10 @@ seeds=$build/seeds
 mkdir -p "$seeds"
 find "$root"/tests/goldens/{tar,formats,image/inputs} -type f -exec cp {} "$seeds" \;
 gunzip -kf "$seeds"/*.gz
+for archive in "$root"/tests/goldens/weights/{all_kinds,protocol4,training}.pt; do  # are zip files
+  unzip -p "$archive" '*/data.pkl' >"$seeds/$(basename "$archive").pkl"
+done
+cp "$root"/tests/goldens/weights/*legacy.pt "$seeds"
 
 for fuzzer in "$build"/fuzz_*; do
   [ -x "$fuzzer" ] && [ -f "$fuzzer" ] || continue

@@ -1,0 +1,31 @@
+// Weights of a file, by name, into a model: to go on from what somebody has trained.
+//
+// Files: safetensors; .pt and .pth as torch.save(model.state_dict(), FILE) writes them, of which
+// nothing but tensors is read, so that a file can run no code; saturate's own checkpoints.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/model.h"
+
+namespace saturate {
+
+// All tensors of a file of any of these kinds, on the CPU; those of a .pt file may share memory and
+// be laid out in any way. Fails with kUsage where there is no file, otherwise with kRun.
+std::vector<NamedTensor> read_weights(Env& env, const std::string& path);
+
+struct LoadedWeights {
+  size_t count = 0;                // tensors taken
+  std::vector<std::string> fresh;  // those of the last layer that keep the values they have
+};
+
+// Copies a file's tensors into those of the same name, parameters and buffers. Names may begin with
+// "module." (DataParallel's) or "model." (a checkpoint's) throughout. The last layer stays as it is
+// where it is missing in the file, or has another number of outputs there; so do BatchNorm's
+// counters that are missing. Whatever else does not match fails with kUsage, naming all of it, and
+// then nothing is copied.
+LoadedWeights load_weights(Env& env, const std::string& path, Model& model);
+
+}  // namespace saturate

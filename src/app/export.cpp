@@ -1,0 +1,85 @@
+// saturate export: the model of a checkpoint as a file for others.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "app/command.h"
+#include "saturate/checkpoint.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/export_model.h"
+#include "saturate/recipe.h"
+#include "saturate/safetensors.h"
+
+namespace saturate {
+namespace {
+
+struct ExportArguments {
+  std::string checkpoint, format, out;
+  bool plain = false;
+};
+
+// On the CPU, without the memory order that training may have liked.
+std::unique_ptr<Model> load_model(const Checkpoint& checkpoint, const Recipe& recipe, bool plain,
+                                  const std::string& path) {
+  auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
+  load_into(*model, checkpoint.model, path);
+  auto parameters = model->parameters();
+  if (!checkpoint.average.empty() && !plain) copy_by_name(checkpoint.average, parameters, path);
+  return model;
+}
+
+// What a reader of the weights needs beside them. "format" is what Python's libraries look for.
+std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
+  const auto replace = nlohmann::json::error_handler_t::replace;
+  return {{"format", "pt"},
+          {"model", recipe.model.name},
+          {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
+          {"image_size", std::to_string(checkpoint.image_size)}};
+}
+
+int export_model(const ExportArguments& arguments) {
+  Env& env = Env::posix();
+  const auto warn = [](const std::string& text) {
+    fmt::print(stderr, "saturate: warning: {}\n", text);
+  };
+  std::string path;
+  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, warn, &path);
+  const Recipe recipe = parse_recipe(checkpoint.recipe_toml, path);
+  const bool script = arguments.format == "torchscript";
+  const std::string out = !arguments.out.empty()
+                              ? arguments.out
+                              : recipe.model.name + (script ? ".pt" : ".safetensors");
+  const auto model = load_model(checkpoint, recipe, arguments.plain, path);
+  if (script)
+    export_torchscript(env, out, *model, checkpoint.image_size);
+  else
+    write_safetensors(env, out, model_state(*model), metadata(checkpoint, recipe));
+  const bool averaged = !checkpoint.average.empty() && !arguments.plain;
+  fmt::print("{}: {} of {}{}\n", out, recipe.model.name, path,
+             averaged ? ", averaged weights" : "");
+  return 0;
+}
+
+}  // namespace
+
+void add_export(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<ExportArguments>();
+  CLI::App* command = app.add_subcommand("export", "Write a saved model as a file for others");
+  command
+      ->add_option("CHECKPOINT", arguments->checkpoint, "A run folder (its newest) or a checkpoint")
+      ->required();
+  command
+      ->add_option("--format", arguments->format,
+                   "safetensors: the weights by name; torchscript: a program that Python runs")
+      ->required()
+      ->check(CLI::IsMember({"safetensors", "torchscript"}));
+  command->add_option("--out", arguments->out,
+                      "The file (default: the model's name, in this folder)");
+  command->add_flag("--plain", arguments->plain,
+                    "The weights themselves, where the checkpoint holds averaged ones (train.ema)");
+  command->callback([arguments, &exit_code] { exit_code = export_model(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,93 @@
+// The machine that a pickle is a program for: see tensor_pickle.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/tensor_pickle.h"
+
+namespace saturate {
+
+enum class PickleKind : uint8_t {
+  kNone,
+  kBool,     // number
+  kInteger,  // number
+  kFloat,    // whose value nothing here needs
+  kText,     // text; also the bytes of an integer of more than 64 bits
+  kTuple,    // items
+  kList,     // items
+  kDict,     // items: key, value, key, value, ...
+  kGlobal,   // text, "module.name"; type, where it is a storage's
+  kStorage,  // text, its key; number of elements; type
+  kTensor,   // number, its place in PickleMachine::tensors()
+};
+
+using PickleIndex = uint32_t;  // of a value, in the order that they were made
+
+struct PickleValue {
+  PickleKind kind = PickleKind::kNone;
+  int64_t number = 0;
+  std::string text = {};
+  std::vector<PickleIndex> items = {};
+  std::string_view type = {};
+};
+
+// Runs one pickle after the other. Fails as fail_pickle(). `bytes` and `path` must outlive it.
+class PickleMachine {
+ public:
+  PickleMachine(std::span<const std::byte> bytes, const std::string& path);
+
+  // Runs the pickle that begins at position(), and leaves that behind it.
+  PickleIndex run();
+  size_t position() const { return at_; }
+  const PickleValue& value(PickleIndex index) const { return values_[index]; }
+  // Without names.
+  const std::vector<PickledTensor>& tensors() const { return tensors_; }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const;
+  // False where `code` is none of the kind.
+  bool run_constant(uint8_t code);
+  bool run_container(uint8_t code);
+  bool run_memo(uint8_t code);
+  bool run_call(uint8_t code);
+
+  std::span<const std::byte> take(size_t count);
+  uint64_t number(size_t bytes);  // little-endian
+  std::string text(uint64_t length);
+  std::string line();
+
+  PickleIndex add(PickleValue value);
+  void push(PickleValue value) { stack_.push_back(add(std::move(value))); }
+  PickleIndex pop();
+  PickleIndex top() const;
+  // Takes the values above the last mark.
+  std::vector<PickleIndex> pop_to_mark();
+  void push_tuple(size_t count);
+  void extend(PickleKind kind, const std::vector<PickleIndex>& items);
+  void push_long(size_t bytes);
+
+  void push_global(const std::string& module, const std::string& name);
+  void push_storage();
+  void call();
+  void rebuild_tensor(const PickleValue& arguments);
+  std::vector<int64_t> integers(PickleIndex tuple) const;
+  const PickleValue& item(const PickleValue& tuple, size_t i, PickleKind kind) const;
+  void check(const PickledTensor& tensor) const;
+
+  std::span<const std::byte> bytes_;
+  const std::string& path_;
+  size_t at_ = 0;
+  std::vector<PickleValue> values_;
+  std::vector<PickleIndex> stack_;
+  std::vector<size_t> marks_;  // sizes of the stack
+  std::unordered_map<uint64_t, PickleIndex> memo_;
+  std::vector<PickledTensor> tensors_;
+};
+
+}  // namespace saturate

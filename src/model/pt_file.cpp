@@ -1,0 +1,155 @@
+#include "model/pt_file.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <caffe2/serialize/inline_container.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+
+#include "base/tensor_pickle.h"
+#include "model/env_reader.h"
+#include "model/safetensors_types.h"
+
+namespace saturate {
+namespace {
+
+using caffe2::serialize::PyTorchStreamReader;
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+at::ScalarType type_named(std::string_view name) {
+  const auto row = std::ranges::find(kSafetensorsTypes, name, &SafetensorsType::name);
+  return row->type;  // the pickle's reader knows no others
+}
+
+// Fills memory of `bytes` with the storage of that key, or fails.
+using ReadStorage = std::function<void(const std::string& key, std::span<std::byte> bytes)>;
+// The bytes that the file has for the storage of that key; UINT64_MAX where it has none.
+using StorageBytes = std::function<uint64_t(const std::string& key)>;
+
+// Each storage is read once, and only where a tensor needs it.
+class Storages {
+ public:
+  Storages(StorageBytes bytes_of, ReadStorage read, const std::string& path)
+      : bytes_of_(std::move(bytes_of)), read_(std::move(read)), path_(path) {}
+
+  at::Tensor view(const PickledTensor& tensor) {
+    auto& storage = storages_[tensor.storage];
+    if (!storage.defined()) storage = load(tensor);
+    if (storage.scalar_type() != type_named(tensor.type) ||
+        storage.numel() != tensor.storage_elements)
+      fail_pickle("tensors disagree on the memory that they share", path_);
+    return storage.as_strided(tensor.sizes, tensor.strides, tensor.offset);
+  }
+
+ private:
+  at::Tensor load(const PickledTensor& tensor) {
+    const at::ScalarType type = type_named(tensor.type);
+    const auto element = uint64_t(c10::elementSize(type));
+    const uint64_t bytes = bytes_of_(tensor.storage), elements = uint64_t(tensor.storage_elements);
+    if (bytes / element != elements || bytes % element != 0)
+      fail_pickle("a tensor's data are missing, or of another length", path_);
+    at::Tensor storage = at::empty({tensor.storage_elements}, type);
+    const std::span data(static_cast<std::byte*>(storage.mutable_data_ptr()), size_t(bytes));
+    if (!data.empty()) read_(tensor.storage, data);
+    if (type == at::kBool && !are_bools(data)) fail_pickle("a bool is neither 0 nor 1", path_);
+    return storage;
+  }
+
+  StorageBytes bytes_of_;
+  ReadStorage read_;
+  const std::string& path_;
+  std::map<std::string, at::Tensor> storages_;
+};
+
+std::vector<NamedTensor> views_of(const TensorPickle& pickle, Storages& storages) {
+  std::vector<NamedTensor> tensors;
+  for (const PickledTensor& tensor : pickle.tensors)
+    tensors.push_back({tensor.name, storages.view(tensor)});
+  return tensors;
+}
+
+// A record of the archive, which is stored as it is: no file is longer inside than outside.
+std::vector<std::byte> read_record(PyTorchStreamReader& archive, const std::string& name,
+                                   uint64_t file_bytes, const std::string& path) {
+  const size_t size = archive.getRecordSize(name);
+  if (size > file_bytes) fail_pickle("its record " + name + " is longer than the file", path);
+  std::vector<std::byte> bytes(size);
+  if (size > 0) archive.getRecord(name, bytes.data(), size);
+  return bytes;
+}
+
+std::vector<NamedTensor> read_archive(std::shared_ptr<EnvReader> reader, const std::string& path) {
+  const uint64_t file_bytes = reader->size();
+  PyTorchStreamReader archive(std::move(reader));
+  if (archive.hasRecord("constants.pkl"))
+    fail_pickle("it is a TorchScript program (model.name=torchscript trains those)", path);
+  if (!archive.hasRecord("data.pkl")) fail_pickle("it has no data.pkl", path);
+  if (archive.hasRecord("byteorder")) {
+    const auto order = read_record(archive, "byteorder", file_bytes, path);
+    if (order.size() != 6 || std::memcmp(order.data(), "little", 6) != 0)
+      fail_pickle("its numbers are not little-endian", path);
+  }
+  const auto pickle = read_tensor_pickle(read_record(archive, "data.pkl", file_bytes, path), path);
+  const auto record = [](const std::string& key) { return "data/" + key; };
+  Storages storages(
+      [&](const std::string& key) -> uint64_t {
+        return archive.hasRecord(record(key)) ? archive.getRecordSize(record(key)) : UINT64_MAX;
+      },
+      [&](const std::string& key, std::span<std::byte> bytes) {
+        if (bytes.size() > file_bytes) fail_pickle("a tensor is longer than the file", path);
+        archive.getRecord(record(key), bytes.data(), bytes.size());
+      },
+      path);
+  return views_of(pickle, storages);
+}
+
+}  // namespace
+
+std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path) {
+  try {
+    return read_archive(std::make_shared<EnvReader>(env.open_readable(path)), path);
+  } catch (const c10::Error& error) {
+    fail_pickle("it is no archive of torch's, or a damaged one (" +
+                    first_line(error.what_without_backtrace()) + ")",
+                path);
+  }
+}
+
+// After the pickles, each storage is its number of elements, 8 bytes, and its data.
+std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path) {
+  const std::vector<std::byte> file = read_file(env, path);
+  const std::span<const std::byte> bytes(file);
+  const TensorPickle pickle = read_legacy_pickles(bytes, path);
+  std::map<std::string, const PickledTensor*> described;
+  for (const PickledTensor& tensor : pickle.tensors) described[tensor.storage] = &tensor;
+  std::map<std::string, std::span<const std::byte>> data;
+  size_t at = pickle.end;
+  for (const std::string& key : pickle.storages) {
+    const auto found = described.find(key);
+    if (found == described.end()) fail_pickle("it has data of no tensor", path);
+    const PickledTensor& tensor = *found->second;
+    const auto element = uint64_t(c10::elementSize(type_named(tensor.type)));
+    uint64_t count = 0;
+    if (bytes.size() - at < sizeof count) fail_pickle("it ends too early", path);
+    std::memcpy(&count, bytes.data() + at, sizeof count);
+    at += sizeof count;
+    if (count != uint64_t(tensor.storage_elements) || count > (bytes.size() - at) / element)
+      fail_pickle("it ends too early, or a tensor's data are of another length", path);
+    data[key] = bytes.subspan(at, count * element);
+    at += count * element;
+  }
+  Storages storages([&](const std::string& key) -> uint64_t { return data[key].size(); },
+                    [&](const std::string& key, std::span<std::byte> out) {
+                      std::memcpy(out.data(), data[key].data(), out.size());
+                    },
+                    path);
+  return views_of(pickle, storages);
+}
+
+}  // namespace saturate

@@ -1,0 +1,18 @@
+// Tensors of the files that torch.save() writes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "saturate/env.h"
+#include "saturate/model.h"
+
+namespace saturate {
+
+// An archive, as torch 1.6 and later write it. Tensors may share memory. Fails with kRun.
+std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path);
+
+// The older form: see tensor_pickle.h.
+std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path);
+
+}  // namespace saturate

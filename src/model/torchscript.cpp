@@ -1,0 +1,122 @@
+// A model that a user wrote in Python, made a file by torch.jit.script() or torch.jit.trace(), and
+// trained here without Python.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <utility>
+
+#include "model/env_reader.h"
+#include "model/factories.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+[[noreturn]] void fail_script(const std::string& problem, const std::string& path) {
+  fail(ErrorKind::kUsage, "the TorchScript file cannot be trained: " + problem, path,
+       "Make one that takes images [N, 3, H, W] and gives logits [N, classes]: "
+       "torch.jit.script(module).save(FILE)");
+}
+
+// The last line of the interpreter's message says what is wrong; those above say where.
+std::string reason_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text = c10_error ? c10_error->what_without_backtrace() : error.what();
+  text.resize(text.find_last_not_of(" \n") + 1);
+  return text.substr(text.rfind('\n') + 1);
+}
+
+class ScriptedModel : public Model {
+ public:
+  explicit ScriptedModel(torch::jit::Module module) : module_(std::move(module)) {}
+
+  at::Tensor forward(const at::Tensor& images) override {
+    // Optimised, the first calls would be computed otherwise than later ones, in the last bits.
+    const torch::jit::GraphOptimizerEnabledGuard as_written(false);
+    return module_.forward({images}).toTensor();
+  }
+  void set_training(bool training) override { module_.train(training); }
+  std::vector<NamedTensor> parameters() override { return listed(module_.named_parameters()); }
+  std::vector<NamedTensor> buffers() override { return listed(module_.named_buffers()); }
+
+  void to(const at::Device& device, bool channels_last) override {
+    const at::NoGradGuard no_grad;
+    for (const auto& tensors : {parameters(), buffers()})
+      for (const auto& [name, tensor] : tensors) {
+        auto moved = tensor.to(device);
+        if (channels_last && moved.dim() == 4)
+          moved = moved.contiguous(at::MemoryFormat::ChannelsLast);
+        tensor.set_data(moved);
+      }
+  }
+
+ private:
+  template <class List>
+  static std::vector<NamedTensor> listed(const List& list) {
+    std::vector<NamedTensor> tensors;
+    for (const auto& item : list) tensors.push_back({item.name, item.value});
+    return tensors;
+  }
+
+  torch::jit::Module module_;
+};
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::string text;
+  for (const int64_t size : tensor.sizes())
+    text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "[" + text + "]";
+}
+
+// Two black images, in evaluation and in training, leave it as it was.
+void require_logits(ScriptedModel& model, const ImageShape& shape, const std::string& path) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> before;
+  for (const auto& buffer : model.buffers()) before.push_back(buffer.tensor.clone());
+  for (const bool training : {false, true}) {
+    model.set_training(training);
+    at::Tensor logits;
+    try {
+      logits = model.forward(at::zeros({2, 3, shape.size, shape.size}));
+    } catch (const std::exception& error) {
+      fail_script("it fails on images [2, 3, " + std::to_string(shape.size) + ", " +
+                      std::to_string(shape.size) + "]: " + reason_of(error),
+                  path);
+    }
+    if (logits.sizes() != at::IntArrayRef{2, shape.classes} || !logits.is_floating_point())
+      fail_script("for 2 images and " + std::to_string(shape.classes) + " classes it gives " +
+                      shape_of(logits) + " of type " + c10::toString(logits.scalar_type()),
+                  path);
+  }
+  const auto buffers = model.buffers();
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(before[i]);
+}
+
+torch::jit::Module load(const std::string& path) {
+  Env& env = Env::posix();
+  if (!env.exists(path) || env.is_directory(path)) fail_script("there is no such file", path);
+  try {
+    return torch::jit::load(std::make_shared<EnvReader>(env.open_readable(path)), at::kCPU);
+  } catch (const std::exception& error) {
+    fail_script("it does not load: " + reason_of(error), path);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
+  auto model = std::make_unique<ScriptedModel>(load(options.file));
+  bool trainable = false;
+  for (const auto& parameter : model->parameters())
+    trainable = trainable || parameter.tensor.requires_grad();
+  if (!trainable)
+    fail_script("it has no parameters to train, as after torch.jit.freeze()", options.file);
+  require_logits(*model, shape, options.file);
+  return model;
+}
+
+}  // namespace saturate

@@ -1,0 +1,68 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include <map>
+#include <sstream>
+
+#include "saturate/export_model.h"
+
+namespace saturate {
+namespace {
+
+using torch::jit::Module;
+
+// Modules by their path ("layer1.0"), each of a class of its own, made as they are needed.
+class Tree {
+ public:
+  Tree() : root("__torch__.saturate.Model", std::make_shared<torch::jit::CompilationUnit>()) {}
+
+  void add(const NamedTensor& named, bool is_buffer) {
+    const size_t dot = named.name.rfind('.');
+    const std::string path = dot == std::string::npos ? "" : named.name.substr(0, dot);
+    module_at(path).register_parameter(named.name.substr(dot + 1), named.tensor, is_buffer);
+  }
+
+  Module root;
+
+ private:
+  Module& module_at(const std::string& path) {
+    if (path.empty()) return root;
+    if (const auto found = modules_.find(path); found != modules_.end()) return found->second;
+    const size_t dot = path.rfind('.');
+    Module& parent = module_at(dot == std::string::npos ? "" : path.substr(0, dot));
+    Module child("__torch__.saturate.Part" + std::to_string(modules_.size()),
+                 root._ivalue()->compilation_unit());
+    parent.register_module(path.substr(dot + 1), child);
+    return modules_.emplace(path, child).first->second;
+  }
+
+  std::map<std::string, Module> modules_;
+};
+
+}  // namespace
+
+void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
+  const at::NoGradGuard no_grad;
+  model.set_training(false);
+  Tree tree;
+  for (const auto& named : model.parameters()) tree.add(named, /*is_buffer=*/false);
+  for (const auto& named : model.buffers()) tree.add(named, /*is_buffer=*/true);
+  // Two images: of one, an operator might take the number for a constant.
+  const auto [state, logits] = torch::jit::tracer::trace(
+      {at::zeros({2, 3, size, size})},
+      [&](torch::jit::Stack inputs) {
+        return torch::jit::Stack{model.forward(inputs.at(0).toTensor())};
+      },
+      [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
+      &tree.root, {"images"});
+  const auto unit = tree.root._ivalue()->compilation_unit();
+  tree.root.type()->addMethod(unit->create_function(
+      c10::QualifiedName(*tree.root.type()->name(), "forward"), state->graph));
+  std::ostringstream out;
+  tree.root.save(out);
+  write_atomically(env, path, out.str());
+}
+
+}  // namespace saturate

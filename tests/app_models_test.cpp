@@ -1,0 +1,130 @@
+// Trained weights from the command line: in, frozen, out; and programs of one's own.
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "saturate/checkpoint.h"
+#include "saturate/safetensors.h"
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+const std::string kGoldens = source_path("tests/goldens/weights/");
+
+class ModelCommand : public TrainingTest {
+ protected:
+  Checkpoint checkpoint(const std::string& run) {
+    return find_checkpoint(Env::posix(), dir / run, [](const std::string&) {});
+  }
+};
+
+TEST_F(ModelCommand, AFrozenLoadedResNet18IsFineTunedForOtherClasses) {
+  const std::vector<std::string> shape = {"model.name=resnet18", "model.width=0.125",
+                                          "augment.size=32", "data.eval_source="};
+  auto options = shape;
+  options.push_back("data.source=synth:size=32,count=60,classes=6");
+  ASSERT_EQ(train("six", options).exit_code, 0);
+  ASSERT_EQ(run_saturate("export " + (dir / "six") + " --format safetensors --out " +
+                         (dir / "six.safetensors"))
+                .exit_code,
+            0);
+  options = shape;
+  for (const std::string& option :
+       {std::string("data.source=synth:size=32,count=60,classes=3,seed=9"),
+        "model.weights=" + (dir / "six.safetensors"),
+        std::string("optimizer.freeze=[\"conv1*\", \"bn1*\", \"layer*\"]")})
+    options.push_back(option);
+  const CommandResult tuned = train("three", options);
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_NE(tuned.err.find("fc.weight, fc.bias begin anew"), std::string::npos) << tuned.err;
+  const Checkpoint before = checkpoint("six"), after = checkpoint("three");
+  ASSERT_EQ(before.model.size(), after.model.size());
+  for (const auto& [name, tensor] : after.model) {
+    const auto old = std::ranges::find(before.model, name, &NamedTensor::name);
+    ASSERT_NE(old, before.model.end());
+    if (name.starts_with("fc."))
+      EXPECT_EQ(tensor.size(0), 3);
+    else if (name.ends_with(".weight") || name.ends_with(".bias"))
+      EXPECT_TRUE(at::equal(tensor, old->tensor)) << name;
+  }
+  const auto found = losses(dir / "three", "step");
+  EXPECT_LT(found.back(), found.front());
+}
+
+TEST_F(ModelCommand, AResumedRunNeedsNoFileOfWeights) {
+  const std::string weights = dir / "copy.pt";
+  write_file(weights, read_text(kGoldens + "simple_cnn.pt"));
+  ASSERT_EQ(
+      train("run", {"model.width=0.0625", "model.weights=" + weights, "train.epochs=1"}).exit_code,
+      0);
+  std::filesystem::remove(weights);
+  const CommandResult resumed =
+      run_saturate("train --resume " + (dir / "run") + " --set train.epochs=2");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
+TEST_F(ModelCommand, WeightsThatDoNotFitAreOneErrorBeforeTraining) {
+  expect_error(
+      train("a", {"model.weights=" + kGoldens + "simple_cnn.pt"}), 2,
+      {"the weights do not fit the model: of another shape: conv1.conv.weight [2, 3, 3, 3] "
+       "instead of [32, 3, 3, 3]",
+       "simple_cnn.pt", "model.width"});
+  expect_error(train("b", {"model.weights=" + kGoldens + "harmful.pt"}), 4,
+               {"posix.system", "harmful.pt", "torch.save(model.state_dict(), FILE)"});
+  expect_error(train("c", {"model.weights=nowhere.pt"}), 2, {"no such file", "nowhere.pt"});
+}
+
+TEST_F(ModelCommand, ExportsWhatEvalWouldUse) {
+  ASSERT_EQ(train("run", {"train.ema=0.9"}).exit_code, 0);
+  const auto exported = [&](const std::string& more) {
+    const std::string out = dir / "out.safetensors";
+    const CommandResult result =
+        run_saturate("export " + (dir / "run") + " --format safetensors --out " + out + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return read_safetensors(Env::posix(), out);
+  };
+  const auto weight_of = [](const std::vector<NamedTensor>& list) {
+    return std::ranges::find(list, "conv2.conv.weight", &NamedTensor::name)->tensor;
+  };
+  const Checkpoint saved = checkpoint("run");
+  const SafetensorsFile averaged = exported("");
+  EXPECT_TRUE(at::equal(weight_of(averaged.tensors), weight_of(saved.average)));
+  EXPECT_TRUE(at::equal(weight_of(exported(" --plain").tensors), weight_of(saved.model)));
+  EXPECT_EQ(averaged.tensors.size(), saved.model.size());
+  EXPECT_EQ(averaged.metadata.at("format"), "pt");
+  EXPECT_EQ(averaged.metadata.at("model"), "simple_cnn");
+  EXPECT_EQ(nlohmann::json::parse(averaged.metadata.at("classes")).size(), 10u);
+}
+
+TEST_F(ModelCommand, AProgramIsTrainedEvaluatedResumedAndExported) {
+  ASSERT_EQ(
+      train("run", {"model.name=torchscript", "model.file=" + kGoldens + "scripted.pt"}).exit_code,
+      0);
+  const auto found = losses(dir / "run", "eval");
+  EXPECT_LT(found.back(), found.front());
+  const CommandResult eval = run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
+                                          " --json " + (dir / "eval.json"));
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "eval.json"))["loss"], found.back());
+  EXPECT_EQ(run_saturate("train --resume " + (dir / "run") + " --set train.epochs=3").exit_code, 0);
+  EXPECT_EQ(
+      run_saturate("export " + (dir / "run") + " --format torchscript --out " + (dir / "model.pt"))
+          .exit_code,
+      0);
+}
+
+TEST_F(ModelCommand, OptionsOfProgramsThatExcludeEachOtherAreRefused) {
+  expect_error(train("a", {"model.name=torchscript"}), 2, {"model.file is missing"});
+  expect_error(train("b", {"model.file=x.pt"}), 2, {"model.file has no effect", "simple_cnn"});
+  expect_error(train("c", {"model.name=torchscript", "model.file=x.pt", "model.width=0.5"}), 2,
+               {"model.width cannot change"});
+  expect_error(train("d", {"model.name=torchscript", "model.file=" + kGoldens + "two_heads.pt"}), 2,
+               {"cannot be trained", "two_heads.pt", "torch.jit.script(module).save(FILE)"});
+  expect_error(run_saturate("export x --format onnx"), 2, {"onnx"});
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,147 @@
+// Modules that Python scripted or traced (tests/oracles/weights_goldens.py) as models, and models
+// as TorchScript programs.
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "saturate/error.h"
+#include "saturate/export_model.h"
+#include "saturate/weights.h"
+#include "tests/data_testing.h"
+#include "tests/formula.h"
+#include "tests/paths.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::symmetric;
+using testing::TempDir;
+
+const std::string kGoldens = testing::source_path("tests/goldens/weights/");
+
+std::unique_ptr<Model> load(const std::string& path, int classes = 10, int size = 16) {
+  return make_model({.name = "torchscript", .file = path}, {classes, size});
+}
+
+class Script : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Script, GivesPythonsLogits) {
+  const at::NoGradGuard no_grad;
+  const auto expected = read_weights(Env::posix(), kGoldens + "scripted_logits.pt");
+  const auto model = load(kGoldens + GetParam());
+  model->set_training(false);
+  for (const bool channels_last : {false, true}) {
+    model->to(at::kCPU, channels_last);
+    EXPECT_TRUE(at::allclose(model->forward(symmetric("input", {2, 3, 16, 16}, 2)),
+                             expected.at(0).tensor, 1e-5, 1e-6));
+  }
+}
+
+TEST_P(Script, HasItsParametersByNameAndLearns) {
+  const auto model = load(kGoldens + GetParam());
+  std::vector<std::string> names;
+  for (const auto& named : model->parameters()) names.push_back(named.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"conv.weight", "conv.bias", "norm.weight", "norm.bias",
+                                             "fc.weight", "fc.bias"}));
+  model->set_training(true);
+  const at::Tensor logits = model->forward(symmetric("input", {4, 3, 16, 16}, 2));
+  at::cross_entropy_loss(logits, at::arange(4)).backward();
+  for (const auto& [name, tensor] : model->parameters())
+    EXPECT_TRUE(tensor.grad().defined()) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(TorchScript, Script, ::testing::Values("scripted.pt", "traced.pt"),
+                         [](const auto& tested) {
+                           const std::string name = tested.param;
+                           return name.substr(0, name.find('.'));
+                         });
+
+TEST(TorchScript, TrainingIsNotEvaluation) {
+  const auto model = load(kGoldens + "scripted.pt");
+  const at::Tensor images = symmetric("input", {4, 3, 16, 16}, 2);
+  const auto statistics = [&] { return model->buffers().at(0).tensor.clone(); };
+  const at::Tensor loaded = statistics();
+  EXPECT_TRUE(at::equal(loaded, testing::symmetric("norm.running_mean", {4}, 0.25)))
+      << "the trial before training changed it";
+  model->set_training(true);
+  const at::Tensor first = model->forward(images), second = model->forward(images);
+  EXPECT_FALSE(at::equal(first, second)) << "no dropout";
+  EXPECT_FALSE(at::equal(statistics(), loaded));
+  model->set_training(false);
+  EXPECT_TRUE(at::equal(model->forward(images), model->forward(images)));
+}
+
+std::string refusal(const std::string& path, int classes = 10, int size = 16) {
+  const Error error = error_of([&] { load(path, classes, size); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_EQ(error.where(), path);
+  EXPECT_EQ(error.reason().find('\n'), std::string::npos) << error.reason();
+  const std::string begin = "the TorchScript file cannot be trained: ";
+  EXPECT_TRUE(error.reason().starts_with(begin)) << error.reason();
+  return error.reason().substr(std::min(begin.size(), error.reason().size()));
+}
+
+TEST(TorchScript, WhatGivesNoLogitsIsRefused) {
+  EXPECT_EQ(refusal(kGoldens + "seven_classes.pt"),
+            "for 2 images and 10 classes it gives [2, 7] of type Float");
+  EXPECT_EQ(refusal(kGoldens + "scripted.pt", 12),
+            "for 2 images and 12 classes it gives [2, 10] of type Float");
+  EXPECT_TRUE(
+      refusal(kGoldens + "two_heads.pt").starts_with("it fails on images [2, 3, 16, 16]: "));
+  EXPECT_TRUE(refusal(kGoldens + "frozen.pt").starts_with("it has no parameters to train"));
+}
+
+TEST(TorchScript, WhatIsNoProgramIsRefused) {
+  EXPECT_EQ(refusal(kGoldens + "none.pt"), "there is no such file");
+  EXPECT_TRUE(refusal(kGoldens + "simple_cnn.pt").starts_with("it does not load: "));
+  const TempDir dir;
+  testing::write_file(dir / "cut.pt", testing::read_text(kGoldens + "scripted.pt").substr(0, 999));
+  EXPECT_TRUE(refusal(dir / "cut.pt").starts_with("it does not load: "));
+}
+
+class Exported : public ::testing::TestWithParam<const char*> {};
+
+// Any number of images, in evaluation, and trained on from where it was.
+TEST_P(Exported, ProgramIsTheModel) {
+  const at::NoGradGuard no_grad;
+  const TempDir dir;
+  const auto model = make_model({.name = GetParam(), .width = 0.25}, {10, 32});
+  for (const auto& tensors : {model->parameters(), model->buffers()})
+    for (const auto& named : tensors) testing::fill(named);
+  export_torchscript(Env::posix(), dir / "model.pt", *model, 32);
+  const auto program = load(dir / "model.pt", 10, 32);
+  program->set_training(false);
+  for (const int64_t count : {1, 5}) {
+    const at::Tensor images = symmetric("input", {count, 3, 32, 32}, 2);
+    EXPECT_TRUE(at::allclose(program->forward(images), model->forward(images), 1e-5, 1e-5))
+        << count;
+  }
+  const auto sorted = [](std::vector<NamedTensor> list) {
+    std::ranges::sort(list, {}, &NamedTensor::name);
+    return list;
+  };
+  for (const auto member : {&Model::parameters, &Model::buffers}) {
+    const auto found = sorted((program.get()->*member)()), own = sorted((model.get()->*member)());
+    ASSERT_EQ(found.size(), own.size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      EXPECT_EQ(found[i].name, own[i].name);
+      EXPECT_TRUE(at::equal(found[i].tensor, own[i].tensor)) << own[i].name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TorchScript, Exported,
+                         ::testing::Values("mlp", "resnet9", "se_resnet18", "mobilenet_v2",
+                                           "vit_tiny", "toy_cnn"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+}  // namespace
+}  // namespace saturate
