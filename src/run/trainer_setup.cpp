@@ -29,6 +29,7 @@ std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
 // The training source; shows how far it is copied.
 std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
                                      const TrainerOptions& options) {
+  if (options.open) return options.open();
   std::optional<Progress> bar;
   return open_input(env, data.source, data, [&](size_t done, size_t total) {
     if (options.should_stop())
@@ -112,6 +113,12 @@ void Trainer::State::note_weights() {
   if (!loaded->fresh.empty())
     text += fmt::format("; {} begin anew", fmt::join(loaded->fresh, ", "));
   log->note(text);
+}
+
+// Those that steps of other trainers may have changed.
+void Trainer::State::set_switches() {
+  at::set_num_threads(recipe.train.threads);
+  step->set_switches();
 }
 
 void Trainer::State::build_model() {
