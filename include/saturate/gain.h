@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 namespace saturate {
 
@@ -18,5 +19,8 @@ struct Gain {
 // says nothing about its spread: the interval is then 0 to infinity. Throws kUsage where the
 // numbers of rounds differ or are 0.
 Gain paired_gain(std::span<const double> before, std::span<const double> after);
+
+// The middle value, or the mean of the two. REQUIRES: not empty.
+double median_of(std::vector<double> values);
 
 }  // namespace saturate

@@ -32,6 +32,10 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
 std::unique_ptr<Dataset> cache_dataset(std::unique_ptr<Dataset> source,
                                        const CacheOptions& options);
 
+// Bytes of memory that this process can still take without pushing others out, as far as the system
+// tells.
+uint64_t available_memory();
+
 // Bytes that caches hold at the moment.
 uint64_t cached_bytes();
 

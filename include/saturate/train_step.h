@@ -77,7 +77,7 @@ struct StepOptions {
   int part = 0;                 // images computed together, at most; 0: the whole batch
   double clip_norm = 0;         // largest norm of all gradients together; 0: any
   int checkpoint_segments = 0;  // of the model's stages; 0: none
-  // Switches of the whole process.
+  // Switches of the whole process, as is TF32.
   bool cudnn_benchmark = true;
   bool create_on_device = true;
   bool detect_anomaly = false;
@@ -91,6 +91,9 @@ class TrainStep {
   TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger);
 
   ~TrainStep();
+
+  // Sets the process's switches again, after other steps were made or run.
+  void set_switches() const;
 
   // Parts of as many images as `compiled` takes are computed by it from here on, which is charged
   // to kForward as a whole; others, such as an epoch's last, as before. REQUIRES: it was made for

@@ -35,6 +35,8 @@ struct TrainerOptions {
   std::function<bool()> should_stop = [] { return false; };
   Progress::Style progress = Progress::Style::kAuto;
   bool save = true;  // false: no checkpoint is written, as by a run that is only measured
+  // Gives the training source in place of opening data.source, as to runs that share one.
+  std::function<std::unique_ptr<Dataset>()> open;
 };
 
 enum class RunEnd {
@@ -73,7 +75,8 @@ class Trainer {
   // As run: every "auto" resolved.
   const Recipe& recipe() const;
 
-  // The following are for should_stop, to measure a run from within.
+  // The following are for should_stop, to measure a run from within. Several trainers, each on a
+  // thread of its own, can take turns: all but one rest.
 
   // What run() has done so far: steps, samples and times.
   TrainResult so_far();
@@ -82,6 +85,14 @@ class Trainer {
   DeviceBatch hold_batch();
   // Goes on with the epoch's next batch.
   void release_batch();
+  // Takes the next batch from the loader for no step to see, of this epoch over and over: what
+  // input costs without a step. Returns its images. REQUIRES: no batch is held.
+  int64_t skip_batch();
+  // Batches that the loader has ready.
+  size_t ready_batches() const;
+  // Stops the loader and waits for a checkpoint being written: the run uses nothing but memory
+  // until hold_batch() or release_batch(), which set the process's switches for it again.
+  void rest();
 
  private:
   struct State;

@@ -40,4 +40,10 @@ Gain paired_gain(std::span<const double> before, std::span<const double> after) 
   return {std::exp(mean), std::exp(mean - half), std::exp(mean + half)};
 }
 
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+}
+
 }  // namespace saturate

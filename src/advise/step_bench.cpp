@@ -6,24 +6,13 @@
 
 #include "advise/bare_loop.h"
 #include "advise/library_times.h"
+#include "advise/measured_recipe.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
 namespace {
 
-constexpr int kSettle = 2;       // steps after a change that are not measured
-constexpr double kEpochs = 1e6;  // no end before the measurements'
-
-// Without what happens between steps, and with weights that stay as they are.
-Recipe measured_recipe(Recipe recipe) {
-  recipe.data.eval_source.clear();
-  recipe.optimizer.lr = 0;
-  recipe.train.epochs = std::max(recipe.train.epochs, kEpochs);
-  recipe.train.max_minutes = 0;
-  recipe.train.early_stop = 0;
-  recipe.watch.progress = false;
-  return recipe;
-}
+constexpr int kSettle = 2;  // steps after a change that are not measured
 
 class StepBenchRun {
  public:

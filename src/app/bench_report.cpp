@@ -22,12 +22,6 @@ Spread spread_of(const std::vector<double>& values) {
 
 }  // namespace
 
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
 void print_report(const BenchReport& report) {
   size_t width = 0;
   for (const BenchRow& row : report.rows) width = std::max(width, row.name.size());

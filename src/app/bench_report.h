@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "saturate/gain.h"
+
 namespace saturate {
 
 class Env;
@@ -17,9 +19,6 @@ struct BenchRow {
   std::vector<double> values;   // one a repetition
   nlohmann::ordered_json keys;  // more keys of the JSON row, an object
 };
-
-// The middle value, or the mean of the two. REQUIRES: not empty.
-double median_of(std::vector<double> values);
 
 struct BenchReport {
   std::string bench;  // "loader"

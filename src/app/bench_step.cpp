@@ -1,10 +1,9 @@
 // saturate bench step: a recipe's step, next to the least that it could cost.
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "app/scratch_folder.h"
 #include "saturate/error.h"
 #include "saturate/step_bench.h"
 
@@ -17,25 +16,6 @@ struct StepArguments {
   int rounds = 5;
   double seconds = 1;
   bool profile = false;
-};
-
-// A folder of its own under the system's temporary one, gone at the end.
-class ScratchFolder {
- public:
-  ScratchFolder() : path_(std::filesystem::temp_directory_path() / "saturate-bench-XXXXXX") {
-    if (!mkdtemp(path_.data()))
-      fail(ErrorKind::kRun, "no folder can be created", path_, "Set TMPDIR to a folder with space");
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 // One value of each round.

@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   saturate::add_eval(app, exit_code);
   saturate::add_data(app, exit_code);
   saturate::add_bench(app, exit_code);
+  saturate::add_diagnose(app, exit_code);
   saturate::add_report(app, exit_code);
   saturate::add_list(app, exit_code);
   saturate::add_env(app, exit_code);

@@ -29,7 +29,8 @@ uint64_t number_in(const char* path, const std::string& key, uint64_t unit) {
   return 0;
 }
 
-// What this process can still take without pushing others out, as far as the system tells.
+}  // namespace
+
 uint64_t available_memory() {
   uint64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024);
   if (available == 0)
@@ -38,6 +39,8 @@ uint64_t available_memory() {
   const uint64_t used = number_in("/sys/fs/cgroup/memory.current", "", 1);
   return limit > 0 ? std::min(available, limit > used ? limit - used : 0) : available;
 }
+
+namespace {
 
 struct Kept {
   Sample sample;          // kEncoded

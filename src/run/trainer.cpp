@@ -253,6 +253,7 @@ TrainResult Trainer::so_far() {
 }
 
 DeviceBatch Trainer::hold_batch() {
+  state_->set_switches();
   DeviceBatch first;
   state_->loader.start_epoch(uint32_t(state_->position.epoch));
   state_->feeder.next(first);
@@ -262,8 +263,27 @@ DeviceBatch Trainer::hold_batch() {
 }
 
 void Trainer::release_batch() {
+  state_->set_switches();
   state_->feeder.release();
   state_->loader.start_epoch(uint32_t(state_->position.epoch), size_t(state_->position.batch));
+}
+
+int64_t Trainer::skip_batch() {
+  DeviceBatch batch;
+  if (!state_->feeder.next(batch)) {
+    state_->loader.start_epoch(uint32_t(state_->position.epoch));
+    state_->feeder.next(batch);
+  }
+  return batch.count();
+}
+
+size_t Trainer::ready_batches() const {
+  return state_->loader.ready();
+}
+
+void Trainer::rest() {
+  state_->loader.stop();
+  if (const auto outcome = state_->writer.wait()) state_->report(*outcome);
 }
 
 }  // namespace saturate

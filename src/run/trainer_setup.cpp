@@ -29,6 +29,7 @@ std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
 // The training source; shows how far it is copied.
 std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
                                      const TrainerOptions& options) {
+  if (options.open) return options.open();
   std::optional<Progress> bar;
   return open_input(env, data.source, data, [&](size_t done, size_t total) {
     if (options.should_stop())
@@ -101,6 +102,12 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));
+}
+
+// Those that steps of other trainers may have changed.
+void Trainer::State::set_switches() {
+  at::set_num_threads(recipe.train.threads);
+  step->set_switches();
 }
 
 void Trainer::State::build_model() {

@@ -24,6 +24,7 @@ inline bool is_multiple(int64_t count, int64_t every) {
 struct Trainer::State {
   State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in);
 
+  void set_switches();
   void build_model();
   void prepare_model();
   void resume();

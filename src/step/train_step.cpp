@@ -101,10 +101,7 @@ std::vector<Stage> stages_for(Model& model, int segments) {
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger)
     : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
   const PrecisionOptions& precision = options.precision;
-  allow_tf32(uses_tf32(precision.mode, precision.tf32));
-  at::globalContext().setBenchmarkCuDNN(options.cudnn_benchmark);
-  torch::autograd::AnomalyMode::set_enabled(options.detect_anomaly);
-  set_create_on_device(options.create_on_device);
+  set_switches();
   if (options.checkpoint_segments > 0) stages_ = stages_for(model, options.checkpoint_segments);
   if (reduced_type(precision.mode) == at::kHalf)
     scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
@@ -113,6 +110,13 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& opti
 }
 
 TrainStep::~TrainStep() = default;
+
+void TrainStep::set_switches() const {
+  allow_tf32(uses_tf32(options_.precision.mode, options_.precision.tf32));
+  at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark);
+  torch::autograd::AnomalyMode::set_enabled(options_.detect_anomaly);
+  set_create_on_device(options_.create_on_device);
+}
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
   compiled_ = std::move(compiled);

@@ -1,0 +1,22 @@
+// A recipe as it is run to be measured.
+#pragma once
+
+#include <algorithm>
+
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+// Without what happens between steps, without an end before the measurements', and with weights
+// that stay as they are: no measurement meets other numbers than the one before.
+inline Recipe measured_recipe(Recipe recipe) {
+  recipe.data.eval_source.clear();
+  recipe.optimizer.lr = 0;
+  recipe.train.epochs = std::max(recipe.train.epochs, 1e6);
+  recipe.train.max_minutes = 0;
+  recipe.train.early_stop = 0;
+  recipe.watch.progress = false;
+  return recipe;
+}
+
+}  // namespace saturate

@@ -1,0 +1,40 @@
+// A folder for the files of runs that are only measured.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "saturate/error.h"
+
+namespace saturate {
+
+// A new folder `parent`/saturate-NAME-XXXXXX, gone at the end, as is `parent` where it was missing
+// before and nothing else has come into it.
+class ScratchFolder {
+ public:
+  explicit ScratchFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path(),
+      const std::string& name = "bench")
+      : path_(parent / ("saturate-" + name + "-XXXXXX")) {
+    std::error_code error;
+    std::filesystem::create_directories(parent, error);
+    if (error || !mkdtemp(path_.data()))
+      fail(ErrorKind::kRun, "no folder can be created", path_,
+           "Name a folder with space: TMPDIR, or --scratch where the command has it");
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+    const auto parent = std::filesystem::path(path_).parent_path();
+    if (std::filesystem::is_empty(parent, ignored)) std::filesystem::remove(parent, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace saturate
