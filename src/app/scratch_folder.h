@@ -1,7 +1,7 @@
+// A folder for the files of runs that are only measured.
 #pragma once
 
-#include <stdlib.h>
-
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -9,16 +9,26 @@
 
 namespace saturate {
 
-// A folder of its own under the system's temporary one, gone at the end.
+// A new folder `parent`/saturate-NAME-XXXXXX, gone at the end, as is `parent` where it was missing
+// before and nothing else has come into it.
 class ScratchFolder {
  public:
-  ScratchFolder() : path_(std::filesystem::temp_directory_path() / "saturate-bench-XXXXXX") {
-    if (!mkdtemp(path_.data()))
-      fail(ErrorKind::kRun, "no folder can be created", path_, "Set TMPDIR to a folder with space");
+  explicit ScratchFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path(),
+      const std::string& name = "bench")
+      : path_(parent / ("saturate-" + name + "-XXXXXX")) {
+    std::error_code error;
+    made_parent_ = std::filesystem::create_directories(parent, error);
+    if (error || !mkdtemp(path_.data()))
+      fail(ErrorKind::kRun, "no folder can be created", path_,
+           "Name a folder with space: TMPDIR, or --scratch where the command has it");
   }
   ~ScratchFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
+    const auto parent = std::filesystem::path(path_).parent_path();
+    if (made_parent_)
+      std::filesystem::remove(parent, ignored);  // does nothing where it is not empty
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
@@ -26,6 +36,7 @@ class ScratchFolder {
 
  private:
   std::string path_;
+  bool made_parent_ = false;
 };
 
 }  // namespace saturate

@@ -1,0 +1,121 @@
+// Why a run is no faster: its own step is measured while one thing at a time is changed, and what
+// the changes gain says what holds it up. See docs/diagnose.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "saturate/gain.h"
+#include "saturate/ledger.h"
+#include "saturate/progress.h"
+#include "saturate/recipe.h"
+
+namespace saturate {
+
+// What holds a run up. Scripts know the names, which are fixed.
+enum class Cause : int {
+  kInputThreads,    // "input-threads": too few (or too many) loader threads, or batches ahead
+  kDecode,          // "decode"
+  kStorage,         // "storage"
+  kAugmentation,    // "augmentation"
+  kCopy,            // "copy": host to device
+  kHostSync,        // "host-sync": the host waits for the device in every step
+  kLaunchOverhead,  // "launch-overhead": calls cost more than what they compute
+  kSmallBatch,      // "small-batch"
+  kPrecision,       // "precision"
+  kLayout,          // "layout": memory order of images and weights
+  kCommunication,   // "communication"
+  kStraggler,       // "straggler": one process holds the others up
+  kCheckpointIo,    // "checkpoint-io"
+  kMemory,          // "memory": work done over again to save memory
+  kComputeBound,    // "compute-bound": the model's own arithmetic, which is as it should be
+};
+inline constexpr int kCauseCount = int(Cause::kComputeBound) + 1;
+std::string_view cause_name(Cause cause);
+
+// What a change does to what is learnt.
+enum class Alters {
+  kNothing,   // the same samples and the same arithmetic
+  kRounding,  // the same but for rounding, of pixels or of arithmetic
+  kTraining,  // another training
+};
+
+// One change of the recipe, and what it gains.
+struct WhatIf {
+  Cause cause = Cause::kComputeBound;  // that it would remove
+  std::vector<std::string> settings;   // "data.threads=4"; empty: no recipe key does it
+  Alters alters = Alters::kNothing;
+  std::string note;  // where the gain holds, such as "from the second epoch on"; may be empty
+  // In images/s over the recipe's own; empty where it was not measured, and `skipped` says why.
+  std::optional<Gain> gain;
+  std::string skipped;
+  bool measured = true;  // false: `gain` follows from other measurements; it has no interval
+
+  // The settings as one text, between spaces.
+  std::string text() const;
+};
+
+// What was found in a run of a recipe.
+struct Measurements {
+  Recipe recipe;                   // as run: every "auto" resolved, but with a learning rate of 0
+  double rate = 0;                 // images/s of the recipe
+  double compute_rate = 0;         // on a batch that is held, without input and without saving
+  double input_rate = 0;           // of the loader alone, up to the device
+  Gain without_input = {1, 1, 1};  // what the recipe would gain at most from free input
+  Gain input_alone = {1, 1, 1};    // and from a step that is free
+  PhaseTimes phases;               // of a step of the recipe, seconds
+  double cores_used = 0;           // CPU seconds a second
+  int cores = 1;                   // that the process may use
+  int loader_threads = 1;
+  int batch = 0;     // images
+  double run_s = 0;  // what the whole training takes at this rate; 0: unknown
+  bool on_gpu = false;
+  std::vector<WhatIf> what_ifs;
+};
+
+struct Diagnosis {
+  Cause cause = Cause::kComputeBound;
+  bool healthy = true;    // nothing is worth doing
+  double efficiency = 0;  // rate / min(compute_rate, input_rate), at most 1
+  std::string summary;    // one sentence
+  // Those worth doing, by gain; all that were measured and are not; all that were not measured.
+  std::vector<WhatIf> fixes, idle, skipped;
+};
+
+// Below this a gain is not worth a change, and above it must be significant. A change that trains
+// something else must gain more.
+inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;
+
+// Whether a gain is worth the change.
+bool is_worth(const WhatIf& what_if);
+// Share of the wall time that a gain saves.
+inline double saved_share(const Gain& gain) {
+  return 1 - 1 / gain.ratio;
+}
+
+// Reads measurements; a pure function. See docs/diagnose.md for its rules.
+Diagnosis classify(const Measurements& found);
+
+struct DiagnoseOptions {
+  std::string folder;              // for the files of the runs that are measured; exists
+  double seconds = 60;             // about so long in all, set-up included
+  int rounds = 5;                  // of each what-if, at most; 3 at least
+  std::vector<std::string> tries;  // settings to try too, "key=value"
+  // Which what-ifs to measure.
+  std::function<bool(const WhatIf&)> wanted = [](const WhatIf&) { return true; };
+  Progress::Style progress = Progress::Style::kAuto;
+  // Polled between steps; true gives up.
+  std::function<bool()> should_stop = [] { return false; };
+};
+
+// Runs the trainer of `recipe` with a learning rate of 0, and beside it in turns one changed in one
+// way after another. Fails as training does where the recipe itself does; a what-if that fails is
+// told in `skipped`. Empty where should_stop gave up.
+std::optional<Measurements> measure(Env& env, const Recipe& recipe, const DiagnoseOptions& options);
+
+}  // namespace saturate

@@ -1,0 +1,175 @@
+// From measurements to a cause and what to do about it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "advise/what_ifs.h"
+
+namespace saturate {
+namespace {
+
+struct CauseText {
+  std::string_view name;
+  std::string_view what;  // the beginning of the summary
+};
+
+constexpr std::array<CauseText, kCauseCount> kCauses = {{
+    {"input-threads", "The loader's threads are set badly"},
+    {"decode", "Decoding images holds the run up"},
+    {"storage", "Reading samples holds the run up"},
+    {"augmentation", "Augmenting images holds the run up"},
+    {"copy", "Copying batches to the device holds the run up"},
+    {"host-sync", "The host waits for the device within the step"},
+    {"launch-overhead", "Calls cost more than what they compute"},
+    {"small-batch", "The batch is too small to fill the hardware"},
+    {"precision", "The arithmetic is slower than the hardware's fastest"},
+    {"layout", "Images and weights lie in an order that convolutions are slow in"},
+    {"communication", "Processes wait for each other's gradients"},
+    {"straggler", "One process holds the others up"},
+    {"checkpoint-io", "Saving checkpoints holds the run up"},
+    {"memory", "Work is done over again to save memory"},
+    {"compute-bound", "The model's own arithmetic is the limit"},
+}};
+
+// Of causes whose removal gains about as much, the one to name: first what is wrong with the
+// machine's use and costs nothing to put right, then what is a trade.
+constexpr std::array<Cause, kCauseCount> kOrder = {
+    Cause::kStorage,   Cause::kInputThreads, Cause::kCheckpointIo, Cause::kHostSync,
+    Cause::kMemory,    Cause::kLayout,       Cause::kStraggler,    Cause::kCommunication,
+    Cause::kCopy,      Cause::kDecode,       Cause::kAugmentation, Cause::kLaunchOverhead,
+    Cause::kPrecision, Cause::kSmallBatch,   Cause::kComputeBound};
+
+// Gains that differ by less, in logarithms, name no cause by themselves.
+constexpr double kAlike = 0.9;
+// What keeps decoded images in memory also spares reading them: as much of its gain makes storage
+// the larger part.
+constexpr double kHalf = 0.5;
+// Idle cores are the cause from this gain on, whatever less work for each image would gain.
+constexpr double kIdleCores = 1.25;
+// Cores that decide between threads and work: with all in use more threads are no remedy.
+constexpr double kBusyCores = 0.9;
+
+int rank_of(Cause cause) {
+  return int(std::find(kOrder.begin(), kOrder.end(), cause) - kOrder.begin());
+}
+
+// What a step without this phase would gain at most.
+void infer(const PhaseTimes& phases, Phase phase, Cause cause, std::vector<WhatIf>& what_ifs) {
+  const double total = phases.total(), share = total > 0 ? phases[phase] / total : 0;
+  if (share <= 0 || share >= 1) return;
+  WhatIf what_if;
+  what_if.cause = cause;
+  what_if.note = fmt::format("at most, if no step waited in {}", phase_name(phase));
+  const double ratio = 1 / (1 - share);
+  what_if.gain = {ratio, ratio, ratio};
+  what_if.measured = false;
+  if (is_worth(what_if)) what_ifs.push_back(what_if);
+}
+
+// `fixes`: not empty, by gain.
+Cause cause_of(const std::vector<WhatIf>& fixes, const Measurements& found) {
+  const WhatIf& top = fixes.front();
+  const bool idle_cores = found.cores_used < kBusyCores * found.cores;
+  double storage = 0;
+  for (const WhatIf& fix : fixes)
+    if (fix.cause == Cause::kStorage) storage = std::max(storage, fix.gain->ratio);
+  Cause cause = top.cause;
+  for (const WhatIf& fix : fixes) {
+    const double part = std::log(fix.gain->ratio) / std::log(top.gain->ratio);
+    const bool reading = fix.cause == Cause::kStorage && top.cause == Cause::kDecode;
+    const bool starved = fix.cause == Cause::kInputThreads && is_input(top.cause) && idle_cores &&
+                         fix.gain->ratio >= kIdleCores && fix.gain->ratio > storage;
+    if ((part >= (reading ? kHalf : kAlike) || starved) && rank_of(fix.cause) < rank_of(cause))
+      cause = fix.cause;
+  }
+  return cause;
+}
+
+// Nothing is worth doing, but input is what would have to be faster: the cause that came nearest.
+Cause cause_of_input(const std::vector<WhatIf>& idle) {
+  const WhatIf* best = nullptr;
+  for (const WhatIf& what_if : idle)
+    if (is_input(what_if.cause) && (!best || what_if.gain->ratio > best->gain->ratio))
+      best = &what_if;
+  return best ? best->cause : Cause::kDecode;
+}
+
+std::string gain_text(const Gain& gain) {
+  return gain.low == gain.high
+             ? fmt::format("{:.2f} times", gain.ratio)
+             : fmt::format("{:.2f} times [{:.2f}, {:.2f}]", gain.ratio, gain.low, gain.high);
+}
+
+std::string limits_text(const Measurements& found) {
+  return fmt::format("compute alone does {:.0f} images/s and input alone {:.0f}",
+                     found.compute_rate, found.input_rate);
+}
+
+std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
+  if (diagnosis.healthy) {
+    std::string text = fmt::format(
+        "Nothing is worth doing: this step runs at {:.0f} % of the slower of input and compute "
+        "({})",
+        100 * diagnosis.efficiency, limits_text(found));
+    if (diagnosis.cause != Cause::kComputeBound)
+      text += fmt::format("; what is left is {}", cause_name(diagnosis.cause));
+    return text;
+  }
+  const auto fix =
+      std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
+                   [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
+  std::string text(kCauses[size_t(diagnosis.cause)].what);
+  if (diagnosis.cause == Cause::kInputThreads)
+    text += fmt::format(" ({} of them, {:.1f} of {} cores in use)", found.loader_threads,
+                        found.cores_used, found.cores);
+  if (diagnosis.cause == Cause::kSmallBatch) text += fmt::format(" ({} images)", found.batch);
+  text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
+  const std::string settings = fix->text();
+  return text + fmt::format("; {} makes it {}", settings.empty() ? "to be rid of it" : settings,
+                            gain_text(*fix->gain));
+}
+
+}  // namespace
+
+std::string_view cause_name(Cause cause) {
+  return kCauses[size_t(cause)].name;
+}
+
+std::string WhatIf::text() const {
+  return fmt::format("{}", fmt::join(settings, " "));
+}
+
+bool is_worth(const WhatIf& what_if) {
+  const double least = what_if.alters == Alters::kTraining ? kWorthGainTraining : kWorthGain;
+  return what_if.gain && what_if.gain->ratio >= least && what_if.gain->low > 1;
+}
+
+Diagnosis classify(const Measurements& found) {
+  Diagnosis diagnosis;
+  std::vector<WhatIf> all = found.what_ifs;
+  infer(found.phases, Phase::kReduce, Cause::kCommunication, all);
+  if (found.on_gpu) infer(found.phases, Phase::kCopy, Cause::kCopy, all);
+  for (const WhatIf& what_if : all)
+    (!what_if.gain       ? diagnosis.skipped
+     : is_worth(what_if) ? diagnosis.fixes
+                         : diagnosis.idle)
+        .push_back(what_if);
+  for (auto* list : {&diagnosis.fixes, &diagnosis.idle})
+    std::stable_sort(list->begin(), list->end(), [](const WhatIf& a, const WhatIf& b) {
+      return a.gain->ratio > b.gain->ratio;
+    });
+  const double ceiling = std::min(found.compute_rate, found.input_rate);
+  diagnosis.efficiency = ceiling > 0 ? std::min(1.0, found.rate / ceiling) : 0;
+  diagnosis.healthy = diagnosis.fixes.empty();
+  const bool starved = found.without_input.ratio >= kWorthGain && found.without_input.low > 1;
+  if (!diagnosis.healthy)
+    diagnosis.cause = cause_of(diagnosis.fixes, found);
+  else if (starved)
+    diagnosis.cause = cause_of_input(diagnosis.idle);
+  diagnosis.summary = summary_of(diagnosis, found);
+  return diagnosis;
+}
+
+}  // namespace saturate

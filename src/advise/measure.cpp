@@ -1,0 +1,250 @@
+// Measures a recipe and its what-ifs: the recipe's own run lives throughout, a changed one beside
+// it at a time, and both take turns, round by round.
+#include "advise/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "advise/measured_recipe.h"
+#include "advise/what_ifs.h"
+#include "run/setup.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/input.h"
+#include "saturate/memory.h"
+#include "saturate/thread_pool.h"
+#include "saturate/train_step.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kLeastRounds = 3;
+constexpr double kBaseShare = 0.25;   // of the time, for the recipe itself
+constexpr double kLeastTurn = 0.05;   // seconds
+constexpr double kLongestTurn = 2;    // seconds
+constexpr double kHopeless = 1.02;    // a what-if whose interval ends below is given up
+constexpr size_t kWarmSamples = 256;  // that stand for a source in memory
+constexpr size_t kExamined = 32;      // samples whose formats are looked at
+constexpr double kGiB = 1 << 30;
+
+Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings) {
+  return parse_recipe(to_toml(recipe), "what if", settings);
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+Measuring::Measuring(Env& env, const Recipe& recipe, const DiagnoseOptions& options)
+    : env_(env), options_(options), epochs_(recipe.train.epochs), begin_ns_(env.now_ns()) {
+  if (options.progress != Progress::Style::kSilent)
+    progress_.emplace(env, "diagnose", "s", int64_t(options.seconds), options.progress);
+  show("opening " + recipe.data.source);
+  const int threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
+  source_ = stage_dataset(env, open_dataset(env, recipe.data.source), recipe.data.source,
+                          recipe.data.stage, threads);
+  facts_ = source_facts(*source_, spread_samples(source_->size(), kExamined));
+  // What is asked for is checked before any time is spent.
+  for (const std::string& setting : options.tries) with_settings(recipe, {setting});
+  show("building the run");
+  base_ = make_trial(measured_recipe(recipe), true);
+  found_.recipe = base_->recipe();
+}
+
+Measuring::~Measuring() = default;
+
+double Measuring::elapsed_s() const {
+  return double(env_.now_ns() - begin_ns_) * 1e-9;
+}
+
+void Measuring::show(const std::string& what) {
+  doing_ = what;
+  if (progress_) progress_->update(std::min(int64_t(elapsed_s()), int64_t(options_.seconds)), what);
+}
+
+std::unique_ptr<Trial> Measuring::make_trial(const Recipe& recipe, bool save) {
+  Trial::Setup setup;
+  setup.folder = fmt::format("{}/{}", options_.folder, trials_++);
+  setup.open = [this, cache = recipe.data.cache] {
+    return warm_source(*source_, cache, spread_samples(source_->size(), kWarmSamples));
+  };
+  setup.save = save;
+  setup.should_stop = options_.should_stop;
+  setup.waiting = [this] { show(doing_); };
+  return std::make_unique<Trial>(env_, recipe, std::move(setup));
+}
+
+// Steps of a turn that are not measured take time too: of `share` seconds for a turn and its
+// settling, what is left to measure.
+double Measuring::turn_s(double share) const {
+  const double settling = found_.rate > 0 ? 3.0 * found_.batch / found_.rate : 0;
+  return std::clamp(share - settling, kLeastTurn, kLongestTurn);
+}
+
+bool Measuring::measure_base() {
+  show("the recipe itself");
+  std::vector<StepTiming> whole, held, input;
+  double turn = kLeastTurn;
+  for (int round = -1; round < options_.rounds; ++round) {
+    const auto a = base_->measure(Turn::kWhole, turn), b = base_->measure(Turn::kHeld, turn),
+               c = base_->measure(Turn::kInput, turn);
+    if (!a || !b || !c || options_.should_stop()) return false;
+    if (round < 0) {  // warming up, which tells how long a step takes
+      found_.rate = a->images_per_s();
+      found_.batch = found_.recipe.train.batch;
+      turn = turn_s(kBaseShare * options_.seconds / 3 / options_.rounds);
+      continue;
+    }
+    whole.push_back(*a);
+    held.push_back(*b);
+    input.push_back(*c);
+    if (round + 1 >= kLeastRounds && elapsed_s() > 2 * kBaseShare * options_.seconds) break;
+  }
+  summarise(whole, held, input);
+  return true;
+}
+
+void Measuring::summarise(const std::vector<StepTiming>& whole, const std::vector<StepTiming>& held,
+                          const std::vector<StepTiming>& input) {
+  std::vector<double> rates, helds, computes, inputs;
+  double cpu = 0, wall = 0, steps = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    rates.push_back(whole[i].images_per_s());
+    helds.push_back(held[i].images_per_s());
+    // What saving takes is no part of what compute could do.
+    computes.push_back(double(held[i].samples) /
+                       (held[i].wall_s - held[i].phases[Phase::kCheckpoint]));
+    inputs.push_back(input[i].images_per_s());
+    cpu += whole[i].cpu_s;
+    wall += whole[i].wall_s;
+    steps += double(whole[i].steps);
+    for (size_t phase = 0; phase < kPhaseCount; ++phase)
+      found_.phases.seconds[phase] += whole[i].phases.seconds[phase];
+  }
+  for (double& seconds : found_.phases.seconds) seconds /= steps;
+  found_.rate = median_of(rates);
+  found_.compute_rate = median_of(computes);
+  found_.input_rate = median_of(inputs);
+  found_.without_input = paired_gain(rates, helds);
+  found_.input_alone = paired_gain(rates, inputs);
+  found_.cores_used = cpu / wall;
+  found_.cores = available_cores();
+  found_.loader_threads = found_.recipe.data.threads;
+  found_.on_gpu = found_.recipe.train.device == "cuda";
+  found_.run_s = epochs_ * double(source_->size()) / found_.rate;
+}
+
+// Empty where should_stop gave up.
+std::optional<Rounds> Measuring::take_turns(Trial& trial, double share_s) {
+  const double begin = elapsed_s(), turn = turn_s(share_s / 2 / (options_.rounds + 1));
+  if (!trial.measure(Turn::kWhole, kLeastTurn)) return std::nullopt;  // the first steps are slow
+  Rounds rounds;
+  for (int round = 0; round < options_.rounds; ++round) {
+    std::array<Trial*, 2> order = {base_.get(), &trial};
+    if (round % 2 == 1) std::swap(order[0], order[1]);
+    for (Trial* other : order) {
+      const auto timing = other->measure(Turn::kWhole, turn);
+      if (!timing || options_.should_stop()) return std::nullopt;
+      (other == &trial ? rounds.after : rounds.before).push_back(timing->images_per_s());
+    }
+    if (round + 1 < kLeastRounds) continue;
+    if (rounds.gain().high < kHopeless || elapsed_s() - begin > share_s) break;
+  }
+  return rounds;
+}
+
+std::optional<Rounds> Measuring::compare(const Recipe& other, double seconds) {
+  show("both recipes");
+  return take_turns(*make_trial(measured_recipe(other), true), seconds);
+}
+
+// The most that the removal of this cause can gain, as the recipe's own turns have it.
+std::optional<Gain> Measuring::bound_of(const WhatIf& what_if) const {
+  if (what_if.cause == Cause::kCheckpointIo) return std::nullopt;  // no turn was without it
+  return is_input(what_if.cause) ? found_.without_input : found_.input_alone;
+}
+
+// False where should_stop gave up.
+bool Measuring::measure_one(WhatIf& what_if, double share_s) {
+  if (!what_if.skipped.empty()) return true;
+  const auto bound = bound_of(what_if);
+  if (bound && bound->ratio < kWorthGain) {
+    what_if.skipped =
+        fmt::format("{} alone is at most {:.2f} times as fast as the recipe",
+                    is_input(what_if.cause) ? "the step" : "input", std::max(1.0, bound->ratio));
+    return true;
+  }
+  if (elapsed_s() > options_.seconds) {
+    what_if.skipped = "no time was left: raise --seconds";
+    return true;
+  }
+  show(what_if.text());
+  try {
+    Recipe recipe = with_settings(found_.recipe, what_if.settings);
+    // The resting run's tensors stay where they are.
+    if (recipe.train.memory_gb > 0)
+      recipe.train.memory_gb +=
+          double(tensor_memory(resolve_device(recipe.train.device)).live_bytes()) / kGiB;
+    const bool saves = found_.phases[Phase::kCheckpoint] > 0 || recipe.checkpoint.every_steps > 0;
+    const auto rounds = take_turns(*make_trial(measured_recipe(recipe), saves), share_s);
+    if (rounds) what_if.gain = rounds->gain();
+    return rounds.has_value();
+  } catch (const Error& error) {
+    if (base_->has_failed()) throw;
+    what_if.skipped = "does not run: " + error.reason();
+  } catch (const std::exception& error) {
+    if (base_->has_failed()) throw;
+    what_if.skipped = "does not run: " + first_line(error.what());
+  }
+  return !options_.should_stop();
+}
+
+bool Measuring::measure_all(std::vector<WhatIf> what_ifs) {
+  std::erase_if(what_ifs, [&](const WhatIf& what_if) { return !options_.wanted(what_if); });
+  for (size_t i = 0; i < what_ifs.size(); ++i) {
+    const double left = std::max(0.0, options_.seconds - elapsed_s());
+    if (!measure_one(what_ifs[i], left / double(what_ifs.size() - i))) return false;
+    found_.what_ifs.push_back(what_ifs[i]);
+  }
+  return true;
+}
+
+std::optional<Measurements> Measuring::run() {
+  if (!measure_base()) return std::nullopt;
+  Machine machine;
+  machine.cores = found_.cores;
+  machine.on_gpu = found_.on_gpu;
+  machine.has_bf16 = machine.on_gpu || cpu_has_bf16();
+  machine.memory_bytes = double(available_memory());
+  const Recipe& recipe = found_.recipe;
+  std::vector<WhatIf> all = asked_what_ifs(options_.tries);
+  const auto add = [&](std::vector<WhatIf> more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  const auto of_input = input_what_ifs(recipe, machine, facts_);
+  const auto of_step = step_what_ifs(recipe, machine, facts_,
+                                     found_.phases[Phase::kCheckpoint] / found_.phases.total());
+  // First where more can be gained.
+  const bool input_first = found_.without_input.ratio > found_.input_alone.ratio;
+  add(input_first ? of_input : of_step);
+  add(input_first ? of_step : of_input);
+  if (!measure_all(std::move(all))) return std::nullopt;
+  const bool pays =
+      std::any_of(found_.what_ifs.begin(), found_.what_ifs.end(), [](const WhatIf& what_if) {
+        return what_if.cause == Cause::kAugmentation && is_worth(what_if);
+      });
+  if (pays && !measure_all(single_effects(recipe))) return std::nullopt;
+  return std::move(found_);
+}
+
+std::optional<Measurements> measure(Env& env, const Recipe& recipe,
+                                    const DiagnoseOptions& options) {
+  return Measuring(env, recipe, options).run();
+}
+
+}  // namespace saturate

@@ -1,0 +1,60 @@
+// The measurements of one diagnosis.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "advise/trial.h"
+#include "advise/warm_source.h"
+#include "saturate/diagnose.h"
+
+namespace saturate {
+
+// The rates of two runs that took turns, one of each round.
+struct Rounds {
+  std::vector<double> before, after;  // images/s
+  Gain gain() const { return paired_gain(before, after); }
+};
+
+class Measuring {
+ public:
+  // Opens the source and builds the recipe's own run; fails as those do.
+  Measuring(Env& env, const Recipe& recipe, const DiagnoseOptions& options);
+  ~Measuring();
+
+  // Empty where should_stop gave up.
+  std::optional<Measurements> run();
+  // The recipe's run beside another one's, for about `seconds`; empty likewise.
+  std::optional<Rounds> compare(const Recipe& other, double seconds);
+
+ private:
+  double elapsed_s() const;
+  void show(const std::string& what);
+  std::unique_ptr<Trial> make_trial(const Recipe& recipe, bool save);
+  double turn_s(double share) const;
+  // These are false, or empty, where should_stop gave up.
+  bool measure_base();
+  bool measure_all(std::vector<WhatIf> what_ifs);
+  bool measure_one(WhatIf& what_if, double share_s);
+  std::optional<Rounds> take_turns(Trial& trial, double share_s);
+  void summarise(const std::vector<StepTiming>& whole, const std::vector<StepTiming>& held,
+                 const std::vector<StepTiming>& input);
+  std::optional<Gain> bound_of(const WhatIf& what_if) const;
+
+  Env& env_;
+  const DiagnoseOptions options_;
+  const double epochs_;  // of the training
+  const int64_t begin_ns_;
+  std::optional<Progress> progress_;
+  std::string doing_;
+  std::unique_ptr<Dataset> source_;
+  SourceFacts facts_;
+  Measurements found_;
+  int trials_ = 0;               // made so far
+  std::unique_ptr<Trial> base_;  // last: it uses all of the above
+};
+
+}  // namespace saturate

@@ -1,0 +1,108 @@
+#include "advise/warm_source.h"
+
+#include <algorithm>
+
+#include "saturate/error.h"
+#include "saturate/input.h"
+#include "saturate/thread_pool.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kReaders = 16;  // storage may be slow: more than cores
+
+// Another one's samples.
+class Borrowed : public Dataset {
+ public:
+  explicit Borrowed(const Dataset& source) : source_(source) {}
+  size_t size() const override { return source_.size(); }
+  void read(size_t index, Sample& out) const override { source_.read(index, out); }
+  const std::vector<std::string>& classes() const override { return source_.classes(); }
+  const DecodedSample* decoded(size_t index) const override { return source_.decoded(index); }
+  uint64_t bytes(size_t index) const override { return source_.bytes(index); }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    source_.advise(advice, first, count);
+  }
+
+ private:
+  const Dataset& source_;
+};
+
+class Repeated : public Dataset {
+ public:
+  Repeated(std::unique_ptr<Dataset> source, std::vector<size_t> picks)
+      : source_(std::move(source)), picks_(std::move(picks)) {}
+  size_t size() const override { return source_->size(); }
+  void read(size_t index, Sample& out) const override { source_->read(pick(index), out); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  const DecodedSample* decoded(size_t index) const override {
+    return source_->decoded(pick(index));
+  }
+  uint64_t bytes(size_t index) const override { return source_->bytes(pick(index)); }
+
+ private:
+  size_t pick(size_t index) const { return picks_[index % picks_.size()]; }
+
+  const std::unique_ptr<Dataset> source_;
+  const std::vector<size_t> picks_;
+};
+
+// Runs `read`, and says whether the sample is sound.
+template <class Read>
+bool reads(const Read& read) {
+  try {
+    read();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw;
+    return false;
+  }
+}
+
+}  // namespace
+
+std::vector<size_t> spread_samples(size_t size, size_t count) {
+  std::vector<size_t> samples(std::min(size, count));
+  for (size_t i = 0; i < samples.size(); ++i) samples[i] = i * size / samples.size();
+  return samples;
+}
+
+SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& samples) {
+  SourceFacts facts;
+  facts.samples = source.size();
+  Decoder decoder;
+  Sample sample;
+  double sound = 0;
+  for (const size_t index : samples) {
+    ImageInfo info{};
+    if (!reads([&] {
+          source.read(index, sample);
+          info = probe_sample(decoder, sample);
+        }))
+      continue;
+    ++sound;
+    facts.has_jpeg = facts.has_jpeg || info.format == ImageFormat::kJpeg;
+    facts.is_encoded = facts.is_encoded || sample.encoding != SampleEncoding::kRaw;
+    facts.bytes += double(sample.bytes.size());
+    facts.pixel_bytes += 3.0 * info.width * info.height;
+  }
+  facts.bytes /= std::max(1.0, sound);
+  facts.pixel_bytes /= std::max(1.0, sound);
+  return facts;
+}
+
+std::unique_ptr<Dataset> warm_source(const Dataset& source, const CacheOptions& cache,
+                                     std::vector<size_t> samples) {
+  auto borrowed = std::make_unique<Borrowed>(source);
+  if (cache.mode == CacheMode::kNone) return borrowed;
+  auto cached = cache_dataset(std::move(borrowed), cache);
+  parallel_for(samples.size(), kReaders, [&](size_t i) {
+    Sample sample;
+    reads([&] {
+      if (!cached->decoded(samples[i])) cached->read(samples[i], sample);
+    });
+  });
+  return std::make_unique<Repeated>(std::move(cached), std::move(samples));
+}
+
+}  // namespace saturate

@@ -1,0 +1,33 @@
+// One opened source, shared by runs that take turns on it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "saturate/data_options.h"
+#include "saturate/dataset.h"
+
+namespace saturate {
+
+// What is known of a source from a few of its samples.
+struct SourceFacts {
+  size_t samples = 0;       // in all
+  bool has_jpeg = false;    // among those looked at
+  bool is_encoded = false;  // at least one of them is
+  double bytes = 0;         // of a sample, as stored: mean
+  double pixel_bytes = 0;   // of a sample, decoded: mean
+};
+
+// Positions of `count` samples at most, evenly spread.
+std::vector<size_t> spread_samples(size_t size, size_t count);
+
+// Reads those samples; broken ones are passed over.
+SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& samples);
+
+// `source`, which must outlive the result, as a run sees it that has been through it before: where
+// `cache` keeps samples, only `samples` are handed out, again and again, and all of them are kept
+// already.
+std::unique_ptr<Dataset> warm_source(const Dataset& source, const CacheOptions& cache,
+                                     std::vector<size_t> samples);
+
+}  // namespace saturate

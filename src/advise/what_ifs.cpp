@@ -1,0 +1,223 @@
+#include "advise/what_ifs.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+namespace saturate {
+namespace {
+
+constexpr double kCheckpointShare = 0.01;  // of the time, that saving may take
+constexpr double kLeastFactor = 10;        // on the time between saves that are tried
+
+// A list that grows by what applies.
+class WhatIfs {
+ public:
+  void add_if(bool applies, Cause cause, Alters alters, std::vector<std::string> settings,
+              std::string note = "") {
+    if (!applies) return;
+    list.emplace_back();
+    list.back().cause = cause;
+    list.back().alters = alters;
+    list.back().settings = std::move(settings);
+    list.back().note = std::move(note);
+  }
+  void skip(std::string why) { list.back().skipped = std::move(why); }
+
+  std::vector<WhatIf> list;
+};
+
+// Settings that switch an effect off, one each for those that the recipe has on.
+std::vector<std::string> effects_off(const AugmentOptions& augment) {
+  std::vector<std::string> settings;
+  if (augment.policy != Policy::kNone) settings.push_back("augment.policy=none");
+  for (const auto& [name, value] : {std::pair{"rotate", augment.rotate},
+                                    {"shear", augment.shear},
+                                    {"translate", augment.translate},
+                                    {"zoom", augment.zoom},
+                                    {"brightness", augment.brightness},
+                                    {"contrast", augment.contrast},
+                                    {"saturation", augment.saturation},
+                                    {"hue", augment.hue},
+                                    {"grey", augment.grey},
+                                    {"blur", augment.blur},
+                                    {"erase", augment.erase},
+                                    {"mixup", augment.mixup},
+                                    {"cutmix", augment.cutmix}})
+    if (value > 0) settings.push_back(fmt::format("augment.{}=0", name));
+  return settings;
+}
+
+// Keeps every sample in memory, in one form or the other.
+void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts& source,
+                WhatIfs& what_ifs) {
+  const CacheOptions& cache = recipe.data.cache;
+  const double budget = cache.gb > 0 ? cache.gb * 1e9 : machine.memory_bytes / 2;
+  const auto add = [&](bool applies, Cause cause, std::vector<std::string> settings, Alters alters,
+                       double bytes) {
+    const double needed = bytes * double(source.samples);
+    what_ifs.add_if(
+        applies, cause, alters, std::move(settings),
+        fmt::format("from the second epoch on, with {:.1f} GB of memory", needed * 1e-9));
+    if (applies && needed > budget)
+      what_ifs.skip(fmt::format("the samples take {:.1f} GB, of which {:.1f} may be kept",
+                                needed * 1e-9, budget * 1e-9));
+  };
+  const bool kept = cache.mode == CacheMode::kRam;
+  add(!kept, Cause::kStorage, {"data.cache=ram"}, Alters::kNothing, source.bytes);
+  const bool fast = recipe.data.decode == DecodeMode::kFast;
+  std::vector<std::string> decoded = {"data.cache=ram", "data.cache_form=decoded"};
+  if (fast) decoded.push_back("data.decode=exact");
+  add(source.is_encoded && !(kept && cache.form == CacheForm::kDecoded), Cause::kDecode, decoded,
+      fast ? Alters::kRounding : Alters::kNothing, source.pixel_bytes);
+}
+
+void add_checkpoints(const CheckpointOptions& checkpoint, double share, WhatIfs& what_ifs) {
+  const double factor =
+      share < 1 ? std::max(kLeastFactor, std::ceil(share / (1 - share) / kCheckpointShare))
+                : kLeastFactor;
+  std::vector<std::string> rarer;
+  if (checkpoint.every_steps > 0)
+    rarer.push_back(fmt::format("checkpoint.every_steps={:.0f}",
+                                std::min(1e9, checkpoint.every_steps * factor)));
+  if (share > kCheckpointShare && checkpoint.every_minutes > 0)
+    rarer.push_back(
+        fmt::format("checkpoint.every_minutes={:g}", checkpoint.every_minutes * factor));
+  if (share > kCheckpointShare && checkpoint.every > 0)
+    rarer.push_back(
+        fmt::format("checkpoint.every={:.0f}", std::min(1e6, checkpoint.every * factor)));
+  what_ifs.add_if(!rarer.empty(), Cause::kCheckpointIo, Alters::kNothing, rarer,
+                  "a failure loses as much more work");
+  what_ifs.add_if(!checkpoint.background && share > 0, Cause::kCheckpointIo, Alters::kNothing,
+                  {"checkpoint.background=true"});
+}
+
+void add_precisions(PrecisionMode mode, const Machine& machine, WhatIfs& what_ifs) {
+  const bool wide = mode == PrecisionMode::kFp32 || mode == PrecisionMode::kTf32;
+  const auto add = [&](bool applies, const char* name) {
+    what_ifs.add_if(applies, Cause::kPrecision, Alters::kRounding,
+                    {std::string("precision.mode=") + name});
+  };
+  add(wide && machine.has_bf16, "bf16");
+  add(wide && machine.on_gpu, "fp16");
+  add(mode == PrecisionMode::kFp32 && machine.on_gpu, "tf32");
+  add(!wide && !machine.on_gpu && !machine.has_bf16, "fp32");
+}
+
+void add_batches(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_ifs) {
+  const int batch = recipe.train.batch;
+  const std::string note = "another training: fit optimizer.lr to it, and compare the loss";
+  what_ifs.add_if(size_t(batch) * 2 <= source.samples, Cause::kSmallBatch, Alters::kTraining,
+                  {fmt::format("train.batch={}", batch * 2)}, note);
+  what_ifs.add_if(batch >= 4, Cause::kMemory, Alters::kTraining,
+                  {fmt::format("train.batch={}", batch / 2)}, note);
+}
+
+}  // namespace
+
+bool is_input(Cause cause) {
+  return cause == Cause::kInputThreads || cause == Cause::kDecode || cause == Cause::kStorage ||
+         cause == Cause::kAugmentation;
+}
+
+std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
+                                   const SourceFacts& source) {
+  WhatIfs what_ifs;
+  const auto set = [](const char* key, int value) {
+    return std::vector<std::string>{fmt::format("{}={}", key, value)};
+  };
+  const int threads = recipe.data.threads;
+  // Beyond the cores, more threads help where they wait for storage.
+  what_ifs.add_if(true, Cause::kInputThreads, Alters::kNothing,
+                  set("data.threads", std::max(machine.cores, threads * 2)));
+  what_ifs.add_if(source.has_jpeg && recipe.data.decode == DecodeMode::kExact &&
+                      recipe.augment.crop != CropKind::kPad &&
+                      !(recipe.data.cache.mode == CacheMode::kRam &&
+                        recipe.data.cache.form == CacheForm::kDecoded),
+                  Cause::kDecode, Alters::kRounding, {"data.decode=fast"});
+  const auto off = effects_off(recipe.augment);
+  what_ifs.add_if(!off.empty(), Cause::kAugmentation, Alters::kTraining, off,
+                  "another training: less augmentation");
+  add_caches(recipe, machine, source, what_ifs);
+  what_ifs.add_if(threads > 1, Cause::kInputThreads, Alters::kNothing,
+                  set("data.threads", threads / 2));
+  what_ifs.add_if(true, Cause::kInputThreads, Alters::kNothing,
+                  set("data.prefetch", recipe.data.prefetch * 2));
+  return std::move(what_ifs.list);
+}
+
+std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
+                                  const SourceFacts& source, double checkpoint_share) {
+  const TrainOptions& train = recipe.train;
+  WhatIfs what_ifs;
+  const auto add = [&](bool applies, Cause cause, Alters alters, const std::string& setting) {
+    what_ifs.add_if(applies, cause, alters, {setting});
+  };
+  add_checkpoints(recipe.checkpoint, checkpoint_share, what_ifs);
+  add(train.detect_anomaly, Cause::kHostSync, Alters::kNothing, "train.detect_anomaly=false");
+  add(!train.late_metrics, Cause::kHostSync, Alters::kNothing, "train.late_metrics=true");
+  add(machine.on_gpu && recipe.watch.every < 10, Cause::kHostSync, Alters::kNothing,
+      "watch.every=10");
+  add(machine.on_gpu && !train.create_on_device, Cause::kHostSync, Alters::kNothing,
+      "train.create_on_device=true");
+  add(train.checkpoint_segments > 0, Cause::kMemory, Alters::kNothing,
+      "train.checkpoint_segments=0");
+  add(train.accumulate > 1, Cause::kMemory, Alters::kTraining, "train.accumulate=1");
+  add(!train.channels_last, Cause::kLayout, Alters::kRounding, "train.channels_last=true");
+  add(machine.on_gpu && !train.cudnn_benchmark, Cause::kLayout, Alters::kRounding,
+      "train.cudnn_benchmark=true");
+  add_precisions(recipe.precision.mode, machine, what_ifs);
+  add(!recipe.optimizer.fused, Cause::kLaunchOverhead, Alters::kRounding, "optimizer.fused=true");
+  add(!recipe.optimizer.set_to_none, Cause::kLaunchOverhead, Alters::kNothing,
+      "optimizer.set_to_none=true");
+  add(!train.compiled.empty(), Cause::kLaunchOverhead, Alters::kRounding, "train.compiled=");
+  add_batches(recipe, source, what_ifs);
+  add(!machine.on_gpu && train.threads != machine.cores, Cause::kComputeBound, Alters::kRounding,
+      fmt::format("train.threads={}", machine.cores));
+  return std::move(what_ifs.list);
+}
+
+std::vector<WhatIf> single_effects(const Recipe& recipe) {
+  WhatIfs what_ifs;
+  const auto off = effects_off(recipe.augment);
+  for (const std::string& setting : off)
+    what_ifs.add_if(off.size() > 1, Cause::kAugmentation, Alters::kTraining, {setting},
+                    "another training: less augmentation");
+  return std::move(what_ifs.list);
+}
+
+std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
+  // The longest first of those that begin alike.
+  static constexpr std::pair<std::string_view, Cause> kCauses[] = {
+      {"data.threads", Cause::kInputThreads},
+      {"data.prefetch", Cause::kInputThreads},
+      {"data.decode", Cause::kDecode},
+      {"data.cache_form", Cause::kDecode},
+      {"data.", Cause::kStorage},
+      {"augment.", Cause::kAugmentation},
+      {"checkpoint.", Cause::kCheckpointIo},
+      {"watch.", Cause::kHostSync},
+      {"train.late_metrics", Cause::kHostSync},
+      {"train.detect_anomaly", Cause::kHostSync},
+      {"precision.", Cause::kPrecision},
+      {"train.channels_last", Cause::kLayout},
+      {"train.checkpoint_", Cause::kMemory},
+      {"train.accumulate", Cause::kMemory},
+      {"train.batch", Cause::kSmallBatch},
+      {"train.compiled", Cause::kLaunchOverhead},
+      {"optimizer.fused", Cause::kLaunchOverhead}};
+  WhatIfs what_ifs;
+  for (const std::string& setting : settings) {
+    Cause cause = Cause::kComputeBound;
+    for (const auto& [prefix, other] : kCauses) {
+      if (!setting.starts_with(prefix)) continue;
+      cause = other;
+      break;
+    }
+    what_ifs.add_if(true, cause, Alters::kTraining, {setting}, "as asked for");
+  }
+  return std::move(what_ifs.list);
+}
+
+}  // namespace saturate

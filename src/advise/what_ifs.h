@@ -1,0 +1,35 @@
+// The changes of a recipe that are worth trying, before any is measured.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "advise/warm_source.h"
+#include "saturate/diagnose.h"
+
+namespace saturate {
+
+struct Machine {
+  int cores = 1;  // that the process may use
+  bool on_gpu = false;
+  bool has_bf16 = false;    // computes bf16 natively
+  double memory_bytes = 0;  // that is available on the host
+};
+
+// `recipe`: resolved. `checkpoint_share`: of a step's time. By what is tried first within each
+// side; one that this machine or source rules out says so in `skipped`.
+std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
+                                   const SourceFacts& source);
+std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
+                                  const SourceFacts& source, double checkpoint_share);
+
+// Each effect of augmentation by itself, where there are several.
+std::vector<WhatIf> single_effects(const Recipe& recipe);
+
+// Settings that a user asks to try.
+std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings);
+
+// Whether it lies in what the loader does; the others lie in the step.
+bool is_input(Cause cause);
+
+}  // namespace saturate

@@ -1,0 +1,188 @@
+// saturate diagnose: why a run is no faster, and what to do about it.
+#include "saturate/diagnose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "app/recipe_lines.h"
+#include "app/scratch_folder.h"
+#include "saturate/error.h"
+#include "saturate/host.h"
+
+namespace saturate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct DiagnoseArguments {
+  std::string recipe, json, scratch = "runs";
+  std::vector<std::string> overrides, tries;
+  int rounds = 5;
+  double seconds = 60;
+};
+
+std::string interval(const WhatIf& what_if) {
+  return what_if.measured ? fmt::format("[{:.2f}, {:.2f}]", what_if.gain->low, what_if.gain->high)
+                          : "inferred";
+}
+
+void print_what_if(const WhatIf& what_if, const std::string& more) {
+  const std::string text =
+      what_if.settings.empty() ? std::string(cause_name(what_if.cause)) : what_if.text();
+  fmt::print("  {:<44} {:>6.2f}x {:<13} {}\n", text, what_if.gain->ratio, interval(what_if), more);
+}
+
+void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
+  const double step_s = found.phases.total();
+  fmt::print("\nmeasured\n");
+  fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}\n", found.rate,
+             1e3 * step_s, found.batch);
+  fmt::print(
+      "  compute alone  {:>9.1f} images/s, on a batch that is held: {:.2f} times the recipe\n",
+      found.compute_rate, found.without_input.ratio);
+  fmt::print("  input alone    {:>9.1f} images/s, {} loader threads: {:.2f} times the recipe\n",
+             found.input_rate, found.loader_threads, found.input_alone.ratio);
+  fmt::print("  efficiency     {:>9.1f} % of the slower of the two\n", 100 * diagnosis.efficiency);
+  fmt::print("  cores in use   {:>9.2f} of {}\n", found.cores_used, found.cores);
+  fmt::print("  a step        ");
+  for (int i = 0; i < kPhaseCount; ++i)
+    if (const double s = found.phases[Phase(i)]; s > 0.005 * step_s)
+      fmt::print(" {} {:.0f} %", phase_name(Phase(i)), 100 * s / step_s);
+  fmt::print("\n");
+}
+
+void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
+  fmt::print("\nworth doing, by the time saved\n");
+  for (const WhatIf& fix : diagnosis.fixes) {
+    std::string more = fmt::format("saves {:.0f} %", 100 * saved_share(*fix.gain));
+    if (found.run_s > 0) more += fmt::format(" of {}", format_duration(found.run_s));
+    if (!fix.note.empty()) more += "; " + fix.note;
+    print_what_if(fix, more);
+  }
+  const auto first = std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
+                                  [&](const WhatIf& fix) { return fix.cause == diagnosis.cause; });
+  if (first->settings.empty()) return;
+  fmt::print("\nto begin with, as recipe lines\n{}", recipe_lines(found.recipe, first->settings));
+}
+
+void print_diagnosis(const Diagnosis& diagnosis, const Measurements& found) {
+  fmt::print("{}: {}\n", cause_name(diagnosis.cause), diagnosis.summary);
+  print_evidence(diagnosis, found);
+  if (!diagnosis.fixes.empty()) print_fixes(diagnosis, found);
+  if (!diagnosis.idle.empty()) fmt::print("\nnot worth doing\n");
+  for (const WhatIf& what_if : diagnosis.idle) print_what_if(what_if, "");
+  if (!diagnosis.skipped.empty()) fmt::print("\nnot measured\n");
+  for (const WhatIf& what_if : diagnosis.skipped)
+    fmt::print("  {:<44} {}\n", what_if.text(), what_if.skipped);
+}
+
+Json gain_json(const WhatIf& what_if) {
+  Json json = {{"set", what_if.settings.empty() ? Json() : Json(what_if.text())},
+               {"settings", what_if.settings},
+               {"cause", cause_name(what_if.cause)},
+               {"gain", what_if.gain->ratio}};
+  json["low"] = what_if.measured ? Json(what_if.gain->low) : Json();
+  json["high"] = what_if.measured ? Json(what_if.gain->high) : Json();
+  json["measured"] = what_if.measured;
+  json["changes"] = what_if.alters == Alters::kNothing    ? "nothing"
+                    : what_if.alters == Alters::kRounding ? "rounding"
+                                                          : "training";
+  json["note"] = what_if.note;
+  return json;
+}
+
+Json list_json(const std::vector<WhatIf>& what_ifs) {
+  Json list = Json::array();
+  for (const WhatIf& what_if : what_ifs) list.push_back(gain_json(what_if));
+  return list;
+}
+
+Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
+  Json phases = Json::object();
+  for (int i = 0; i < kPhaseCount; ++i)
+    phases[std::string(phase_name(Phase(i)))] = found.phases[Phase(i)];
+  Json skipped = Json::array();
+  for (const WhatIf& what_if : diagnosis.skipped)
+    skipped.push_back({{"set", what_if.text()}, {"why", what_if.skipped}});
+  const Host host = this_host();
+  return {{"cause", cause_name(diagnosis.cause)},
+          {"healthy", diagnosis.healthy},
+          {"evidence",
+           {{"summary", diagnosis.summary},
+            {"images_per_s", found.rate},
+            {"compute_images_per_s", found.compute_rate},
+            {"input_images_per_s", found.input_rate},
+            {"cores_used", found.cores_used},
+            {"cores", found.cores},
+            {"phases", phases}}},
+          {"efficiency", diagnosis.efficiency},
+          {"fixes", list_json(diagnosis.fixes)},
+          {"not_worth_doing", list_json(diagnosis.idle)},
+          {"not_measured", skipped},
+          {"host", {{"cpu", host.cpu}, {"system", host.system}, {"cores", host.cores}}},
+          {"commit", build_commit()},
+          {"recipe", to_toml(found.recipe)}};
+}
+
+int diagnose(const DiagnoseArguments& arguments) {
+  require_release_build();
+  Env& env = Env::posix();
+  const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
+  catch_stop_signals();
+  const ScratchFolder folder(arguments.scratch, "diagnose");
+  DiagnoseOptions options;
+  options.folder = folder.path();
+  options.seconds = arguments.seconds;
+  options.rounds = arguments.rounds;
+  options.tries = arguments.tries;
+  options.should_stop = [] { return stop_signal() != 0; };
+  const auto found = measure(env, recipe, options);
+  if (!found) return 128 + stop_signal();
+  const Diagnosis diagnosis = classify(*found);
+  print_diagnosis(diagnosis, *found);
+  if (!arguments.json.empty())
+    write_atomically(env, arguments.json, to_json(diagnosis, *found).dump(2) + "\n");
+  return 0;
+}
+
+constexpr const char* kFooter =
+    "Runs the recipe's own step, and beside it in turns the same changed in one way after "
+    "another;\n"
+    "each gain comes with its 95 % interval. See docs/diagnose.md.";
+
+}  // namespace
+
+void add_diagnose(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<DiagnoseArguments>();
+  CLI::App* command =
+      app.add_subcommand("diagnose", "Find out by experiment why a run is no faster");
+  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--try", arguments->tries,
+                   "section.key=value: one more change to measure; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--seconds", arguments->seconds, "About how long it takes in all")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+  command->add_option("--rounds", arguments->rounds, "Turns of each change, at most")
+      ->check(CLI::Range(3, 1000))
+      ->capture_default_str();
+  command
+      ->add_option("--scratch", arguments->scratch,
+                   "Where the measured runs save, in a folder that is removed: the storage of the "
+                   "real runs, or saving is not what it will be")
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "Write the diagnosis to this file too");
+  command->footer(kFooter);
+  command->callback([arguments, &exit_code] { exit_code = diagnose(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,284 @@
+// From measured rates to a cause, on numbers made for the purpose.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "advise/what_ifs.h"
+#include "saturate/diagnose.h"
+
+namespace saturate {
+namespace {
+
+Gain gain(double ratio, double spread = 0.02) {
+  return {ratio, ratio - spread, ratio + spread};
+}
+
+WhatIf what_if(Cause cause, double ratio, const std::string& setting = "a.b=1") {
+  WhatIf made;
+  made.cause = cause;
+  made.settings = {setting};
+  made.gain = gain(ratio);
+  return made;
+}
+
+// Input gives 200 images/s, compute could take 1000, one of four cores works.
+Measurements starved(std::vector<WhatIf> what_ifs) {
+  Measurements found;
+  found.rate = 198;
+  found.compute_rate = 1000;
+  found.input_rate = 200;
+  found.without_input = gain(5);
+  found.input_alone = gain(1.01);
+  found.phases.seconds[size_t(Phase::kWait)] = 0.8;
+  found.phases.seconds[size_t(Phase::kForward)] = 0.2;
+  found.cores_used = 1.2;
+  found.cores = 4;
+  found.batch = 32;
+  found.what_ifs = std::move(what_ifs);
+  return found;
+}
+
+// The step is the limit.
+Measurements computing(std::vector<WhatIf> what_ifs) {
+  Measurements found = starved(std::move(what_ifs));
+  found.rate = 970;
+  found.input_rate = 5000;
+  found.without_input = gain(1.03);
+  found.input_alone = gain(5);
+  found.phases = {};
+  found.phases.seconds[size_t(Phase::kForward)] = 1;
+  found.cores_used = 3.9;
+  return found;
+}
+
+Cause cause_of(const Measurements& found) {
+  return classify(found).cause;
+}
+
+TEST(Classify, NamesEveryCauseAsScriptsKnowIt) {
+  const std::vector<std::string> names = {
+      "input-threads", "decode",          "storage",       "augmentation", "copy",
+      "host-sync",     "launch-overhead", "small-batch",   "precision",    "layout",
+      "communication", "straggler",       "checkpoint-io", "memory",       "compute-bound"};
+  ASSERT_EQ(names.size(), size_t(kCauseCount));
+  for (int i = 0; i < kCauseCount; ++i) EXPECT_EQ(cause_name(Cause(i)), names[size_t(i)]);
+}
+
+TEST(Classify, TheLargestGainNamesTheCause) {
+  for (const Cause cause : {Cause::kDecode, Cause::kStorage, Cause::kAugmentation})
+    EXPECT_EQ(cause_of(starved({what_if(cause, 3), what_if(Cause::kInputThreads, 1.06),
+                                what_if(Cause::kSmallBatch, 1.5)})),
+              cause);
+  for (const Cause cause :
+       {Cause::kHostSync, Cause::kLaunchOverhead, Cause::kSmallBatch, Cause::kPrecision,
+        Cause::kLayout, Cause::kCheckpointIo, Cause::kMemory, Cause::kComputeBound})
+    EXPECT_EQ(cause_of(computing({what_if(cause, 2), what_if(Cause::kPrecision, 1.3),
+                                  what_if(Cause::kDecode, 1.06)})),
+              cause)
+        << cause_name(cause);
+}
+
+TEST(Classify, IdleCoresComeBeforeLessWorkForEachImage) {
+  const std::vector<WhatIf> what_ifs = {what_if(Cause::kInputThreads, 1.8),
+                                        what_if(Cause::kDecode, 4.5),
+                                        what_if(Cause::kAugmentation, 2)};
+  Measurements found = starved(what_ifs);
+  EXPECT_EQ(cause_of(found), Cause::kInputThreads);
+  found.cores_used = 3.9;
+  EXPECT_EQ(cause_of(found), Cause::kDecode) << "with no core idle";
+  found = starved(what_ifs);
+  found.what_ifs[0].gain = gain(1.15);
+  EXPECT_EQ(cause_of(found), Cause::kDecode) << "threads hardly help";
+}
+
+// A slow disk: threads that wait for it together help too, but less than not to wait.
+TEST(Classify, SlowStorageIsNotTakenForTooFewThreads) {
+  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 4.8),
+                              what_if(Cause::kDecode, 4.9)})),
+            Cause::kStorage);
+  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 4.9), what_if(Cause::kStorage, 4.8)})),
+            Cause::kStorage);
+  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 30),
+                              what_if(Cause::kDecode, 64)})),
+            Cause::kStorage)
+      << "decoded images in memory are not read either";
+  EXPECT_EQ(cause_of(starved({what_if(Cause::kStorage, 1.3), what_if(Cause::kDecode, 5)})),
+            Cause::kDecode);
+  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 3), what_if(Cause::kStorage, 1.4)})),
+            Cause::kInputThreads);
+}
+
+TEST(Classify, AGainMustBeWorthItAndSignificant) {
+  WhatIf uncertain = what_if(Cause::kPrecision, 1.5);
+  uncertain.gain->low = 0.9;
+  WhatIf trains = what_if(Cause::kSmallBatch, 1.08);
+  trains.alters = Alters::kTraining;
+  const Diagnosis diagnosis =
+      classify(computing({uncertain, trains, what_if(Cause::kLayout, 1.04)}));
+  EXPECT_TRUE(diagnosis.healthy);
+  EXPECT_EQ(diagnosis.cause, Cause::kComputeBound);
+  EXPECT_EQ(diagnosis.fixes.size(), 0u);
+  EXPECT_EQ(diagnosis.idle.size(), 3u);
+  trains.gain = gain(1.12);
+  EXPECT_EQ(cause_of(computing({trains})), Cause::kSmallBatch);
+}
+
+TEST(Classify, SaysThatNothingIsWorthDoing) {
+  const Diagnosis diagnosis = classify(computing({what_if(Cause::kPrecision, 0.7)}));
+  EXPECT_TRUE(diagnosis.healthy);
+  EXPECT_DOUBLE_EQ(diagnosis.efficiency, 0.97);
+  EXPECT_NE(diagnosis.summary.find("Nothing is worth doing: this step runs at 97 % of the slower"),
+            std::string::npos)
+      << diagnosis.summary;
+}
+
+TEST(Classify, WithoutAFixTheCauseIsWhatCameNearest) {
+  const Diagnosis diagnosis =
+      classify(starved({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),
+                        what_if(Cause::kPrecision, 1.04)}));
+  EXPECT_TRUE(diagnosis.healthy);
+  EXPECT_EQ(diagnosis.cause, Cause::kAugmentation);
+  EXPECT_EQ(cause_of(starved({})), Cause::kDecode);
+}
+
+TEST(Classify, FixesAreRankedByTheirGain) {
+  WhatIf failed = what_if(Cause::kDecode, 1);
+  failed.gain.reset();
+  failed.skipped = "does not run";
+  const Diagnosis diagnosis = classify(starved(
+      {what_if(Cause::kPrecision, 1.2, "x.a=1"), failed, what_if(Cause::kDecode, 3, "x.b=1"),
+       what_if(Cause::kLayout, 1, "x.c=1"), what_if(Cause::kStorage, 1.6, "x.d=1")}));
+  ASSERT_EQ(diagnosis.fixes.size(), 3u);
+  EXPECT_EQ(diagnosis.fixes[0].text(), "x.b=1");
+  EXPECT_EQ(diagnosis.fixes[1].text(), "x.d=1");
+  EXPECT_EQ(diagnosis.fixes[2].text(), "x.a=1");
+  ASSERT_EQ(diagnosis.idle.size(), 1u);
+  ASSERT_EQ(diagnosis.skipped.size(), 1u);
+  EXPECT_EQ(diagnosis.skipped[0].skipped, "does not run");
+  EXPECT_NE(diagnosis.summary.find("x.b=1 makes it 3.00 times [2.98, 3.02]"), std::string::npos)
+      << diagnosis.summary;
+}
+
+TEST(Classify, WaitingForOthersOrTheDeviceIsInferred) {
+  Measurements found = computing({what_if(Cause::kPrecision, 1.1)});
+  found.phases.seconds[size_t(Phase::kReduce)] = 1;
+  const Diagnosis diagnosis = classify(found);
+  EXPECT_EQ(diagnosis.cause, Cause::kCommunication);
+  ASSERT_EQ(diagnosis.fixes.size(), 2u);
+  EXPECT_FALSE(diagnosis.fixes[0].measured);
+  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 2);
+  EXPECT_TRUE(diagnosis.fixes[0].settings.empty());
+
+  found = computing({});
+  found.phases.seconds[size_t(Phase::kCopy)] = 0.5;
+  EXPECT_EQ(cause_of(found), Cause::kComputeBound) << "on a CPU nothing is copied";
+  found.on_gpu = true;
+  EXPECT_EQ(cause_of(found), Cause::kCopy);
+}
+
+// ---- What is tried -----------------------------------------------------------------------------
+
+std::set<std::string> texts(const std::vector<WhatIf>& what_ifs) {
+  std::set<std::string> found;
+  for (const WhatIf& other : what_ifs)
+    found.insert(other.text() + (other.skipped.empty() ? "" : " skipped"));
+  return found;
+}
+
+Recipe recipe_with(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = {"data.source=folder:x", "data.threads=2", "train.threads=8",
+                                  "train.batch=64", "train.device=cpu"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return parse_recipe("", "test", all);
+}
+
+SourceFacts photographs() {
+  SourceFacts facts;
+  facts.samples = 1000;
+  facts.has_jpeg = facts.is_encoded = true;
+  facts.bytes = 1e5;
+  facts.pixel_bytes = 5e5;
+  return facts;
+}
+
+Machine eight_cores() {
+  Machine machine;
+  machine.cores = 8;
+  machine.memory_bytes = 2e9;
+  return machine;
+}
+
+TEST(WhatIfs, OfAPlainRecipe) {
+  EXPECT_EQ(texts(input_what_ifs(recipe_with({}), eight_cores(), photographs())),
+            (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
+                                   "data.decode=fast", "data.cache=ram",
+                                   "data.cache=ram data.cache_form=decoded"}));
+  EXPECT_EQ(texts(step_what_ifs(recipe_with({}), eight_cores(), photographs(), 0)),
+            (std::set<std::string>{"train.batch=128", "train.batch=32"}));
+}
+
+TEST(WhatIfs, OfAPoorRecipe) {
+  const Recipe recipe =
+      recipe_with({"train.channels_last=false", "train.checkpoint_segments=3", "train.accumulate=2",
+                   "checkpoint.every_steps=1", "checkpoint.background=false",
+                   "optimizer.fused=false", "train.late_metrics=false", "train.detect_anomaly=true",
+                   "train.threads=1", "checkpoint.every=0"});
+  Machine machine = eight_cores();
+  machine.has_bf16 = true;
+  EXPECT_EQ(texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
+            (std::set<std::string>{
+                "train.channels_last=true", "train.checkpoint_segments=0", "train.accumulate=1",
+                "checkpoint.every_steps=100", "checkpoint.background=true", "optimizer.fused=true",
+                "train.late_metrics=true", "train.detect_anomaly=false", "train.threads=8",
+                "precision.mode=bf16", "train.batch=128", "train.batch=32"}));
+}
+
+TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
+  const Recipe recipe =
+      recipe_with({"augment.policy=rand", "augment.blur=0.5", "data.decode=fast"});
+  const auto all = texts(input_what_ifs(recipe, eight_cores(), photographs()));
+  EXPECT_TRUE(all.contains("augment.policy=none augment.blur=0"));
+  EXPECT_TRUE(all.contains("data.cache=ram data.cache_form=decoded data.decode=exact"));
+  EXPECT_FALSE(all.contains("data.decode=fast"));
+  EXPECT_EQ(texts(single_effects(recipe)),
+            (std::set<std::string>{"augment.policy=none", "augment.blur=0"}));
+  EXPECT_TRUE(single_effects(recipe_with({"augment.blur=0.5"})).empty());
+}
+
+TEST(WhatIfs, ASourceThatDoesNotFitInMemoryIsNotCached) {
+  Machine machine = eight_cores();
+  machine.memory_bytes = 5e8;  // half of it is offered: 0.1 GB fits, 0.5 GB does not
+  const auto found = texts(input_what_ifs(recipe_with({}), machine, photographs()));
+  EXPECT_TRUE(found.contains("data.cache=ram"));
+  EXPECT_TRUE(found.contains("data.cache=ram data.cache_form=decoded skipped"));
+}
+
+TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
+  const auto precisions = [](const char* mode, bool on_gpu, bool has_bf16) {
+    Machine machine = eight_cores();
+    machine.on_gpu = on_gpu;
+    machine.has_bf16 = has_bf16;
+    std::set<std::string> found;
+    for (const std::string& text : texts(step_what_ifs(
+             recipe_with({std::string("precision.mode=") + mode}), machine, photographs(), 0)))
+      if (text.starts_with("precision.mode=")) found.insert(text.substr(15));
+    return found;
+  };
+  using Set = std::set<std::string>;
+  EXPECT_EQ(precisions("fp32", false, false), Set{});
+  EXPECT_EQ(precisions("fp32", false, true), Set{"bf16"});
+  EXPECT_EQ(precisions("bf16", false, false), Set{"fp32"});
+  EXPECT_EQ(precisions("fp32", true, true), (Set{"bf16", "fp16", "tf32"}));
+  EXPECT_EQ(precisions("bf16", true, true), Set{});
+}
+
+TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
+  const auto asked = asked_what_ifs({"train.compiled=a.pt2", "data.threads=3", "model.width=2"});
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);
+  EXPECT_EQ(asked[1].cause, Cause::kInputThreads);
+  EXPECT_EQ(asked[2].cause, Cause::kComputeBound);
+}
+
+}  // namespace
+}  // namespace saturate

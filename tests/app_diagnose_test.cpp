@@ -1,0 +1,65 @@
+// saturate diagnose, as its user runs it.
+#include <gtest/gtest.h>
+
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class DiagnoseCommand : public ::testing::Test {
+ protected:
+  CommandResult diagnose(const std::string& arguments) {
+    return run_saturate("diagnose " + recipe + " --scratch " + (dir / "scratch") + " " + arguments);
+  }
+
+  TempDir dir;
+  std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
+};
+
+TEST_F(DiagnoseCommand, PrintsACauseAndWritesWhatScriptsRead) {
+  const std::string json_path = dir / "found.json";
+  const CommandResult result =
+      diagnose("--seconds 3 --rounds 3 --set data.threads=1 --json " + json_path);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(read_text(json_path));
+  const std::string cause = json["cause"];
+  EXPECT_TRUE(result.out.starts_with(cause + ": ")) << result.out;
+  EXPECT_NE(result.out.find(json["evidence"]["summary"].get<std::string>()), std::string::npos);
+  EXPECT_GT(json["efficiency"].get<double>(), 0);
+  EXPECT_LE(json["efficiency"].get<double>(), 1);
+  EXPECT_GT(json["evidence"]["images_per_s"].get<double>(), 0);
+  EXPECT_EQ(json["healthy"].get<bool>(), json["fixes"].empty());
+  size_t measured = 0;
+  for (const char* list : {"fixes", "not_worth_doing"})
+    for (const auto& fix : json[list]) {
+      ++measured;
+      EXPECT_NE(fix["set"].get<std::string>().find('='), std::string::npos);
+      EXPECT_TRUE(fix["measured"].get<bool>());
+      EXPECT_LE(fix["low"].get<double>(), fix["gain"].get<double>());
+      EXPECT_GE(fix["high"].get<double>(), fix["gain"].get<double>());
+      EXPECT_NE(result.out.find(fix["set"].get<std::string>()), std::string::npos);
+    }
+  EXPECT_GT(measured + json["not_measured"].size(), 3u) << result.out;
+  EXPECT_FALSE(std::filesystem::exists(dir / "scratch")) << "it leaves nothing behind";
+}
+
+TEST_F(DiagnoseCommand, BadUsageIsOneErrorBeforeAnythingRuns) {
+  expect_error(diagnose("--rounds 2"), 2, {"--rounds"});
+  expect_error(diagnose("--try train.bach=3"), 2, {"train.bach", "train.batch"});
+  expect_error(diagnose("--set data.source=folder:" + (dir / "none")), 3, {dir / "none"});
+  expect_error(run_saturate("diagnose " + (dir / "none.toml")), 2, {"none.toml"});
+  expect_error(run_saturate("diagnose " + recipe + " --scratch /proc/none"), 4, {"--scratch"});
+}
+
+TEST_F(DiagnoseCommand, CtrlCLeavesAtOnceAndNothingBehind) {
+  const pid_t child =
+      start_saturate({"diagnose", recipe, "--scratch", dir / "scratch"}, dir / "log");
+  EXPECT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "scratch"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(child, SIGINT);
+  EXPECT_EQ(exit_code_of(child, 30), 130) << read_text(dir / "log");
+  EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
+}
+
+}  // namespace
+}  // namespace saturate::testing
