@@ -1,4 +1,5 @@
 // saturate ladder and sweep, whole.
+#include "saturate/ladder.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {
@@ -10,14 +11,21 @@ class LadderCommand : public TrainingTest {
  protected:
   LadderCommand() { setenv("TMPDIR", (dir / "tmp").c_str(), 1); }
   ~LadderCommand() override { unsetenv("TMPDIR"); }
-  void SetUp() override { std::filesystem::create_directories(dir / "tmp"); }
+  void SetUp() override {
+#ifndef NDEBUG
+    GTEST_SKIP() << "a debug build refuses";
+#endif
+    std::filesystem::create_directories(dir / "tmp");
+  }
 
   // A ladder over the small recipe: its path.
   std::string ladder(const std::string& rest) {
     write_file(dir / "l.toml", "title = \"Small\"\nrecipe = \"small.toml\"\n" + rest);
     return dir / "l.toml";
   }
-  bool left_anything() { return !std::filesystem::is_empty(dir / "tmp"); }
+  bool left_anything() {
+    return !std::filesystem::is_empty(dir / "tmp");
+  }
 };
 
 constexpr const char* kQuick = " --rounds 2 --seconds 0.05";
@@ -108,6 +116,27 @@ TEST_F(LadderCommand, AnInterruptPrintsWhatThereIsAndLeavesNothingBehind) {
   EXPECT_EQ(exit_code_of(child), 130);
   EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
   EXPECT_FALSE(left_anything());
+}
+
+// As the system does when memory runs out.
+TEST(ProcessMeasurer, AProcessThatIsKilledIsARunThatFailed) {
+  const TempDir dir;
+  ProcessMeasurerOptions options;
+  options.program = kCommand;
+  options.folder = dir.path();
+  options.seconds = 0.01;
+  const auto measurer = make_process_measurer(Env::posix(), options);
+  const Recipe recipe = load_recipe(Env::posix(), write_small_recipe(dir, kSmallSynth));
+  ASSERT_TRUE(measurer->start(0, recipe));
+  const std::string self = std::to_string(getpid());
+  const int child = std::atoi(read_text("/proc/self/task/" + self + "/children").c_str());
+  ASSERT_GT(child, 0);
+  kill(child, SIGKILL);
+  const Error error = error_of([&] { measurer->measure(0, 0.01); });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_NE(error.reason().find("was killed"), std::string::npos) << error.reason();
+  ASSERT_TRUE(measurer->start(1, recipe));
+  EXPECT_GT(measurer->measure(1, 0.01)->steps.samples, 0);
 }
 
 }  // namespace

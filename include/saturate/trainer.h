@@ -8,7 +8,7 @@
 //     (written in the background), an early end
 //   (the best weights back), the last checkpoint, an "end" record
 //
-// A run's folder holds recipe.toml (resolved), metrics.jsonl, tb/ (for TensorBoard) and checkpoints/.
+// A run's folder holds recipe.toml (resolved), metrics.jsonl, tb/ (TensorBoard) and checkpoints/.
 #pragma once
 
 #include <cstdint>
