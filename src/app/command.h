@@ -17,6 +17,7 @@ void add_bench_augment(CLI::App& bench, int& exit_code);
 void add_bench_step(CLI::App& bench, int& exit_code);
 void add_bench_memory(CLI::App& bench, int& exit_code);
 void add_diagnose(CLI::App& app, int& exit_code);
+void add_tune(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   saturate::add_data(app, exit_code);
   saturate::add_bench(app, exit_code);
   saturate::add_diagnose(app, exit_code);
+  saturate::add_tune(app, exit_code);
   saturate::add_report(app, exit_code);
   saturate::add_list(app, exit_code);
   saturate::add_env(app, exit_code);
