@@ -175,7 +175,7 @@ TEST_F(Diagnosing, TheRecipesOwnFailureIsAnError) {
 
 TEST_F(Diagnosing, ARunAtRestUsesNoTime) {
   const Recipe recipe =
-      measured_recipe(recipe_with({"data.source=synth:size=64,count=400", "data.prefetch=8"}));
+      measured_recipe(recipe_with({"data.source=synth:size=64,count=20000", "data.prefetch=1024"}));
   Trial::Setup setup;
   setup.folder = dir / "a";
   setup.should_stop = [] { return false; };

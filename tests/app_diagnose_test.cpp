@@ -51,6 +51,19 @@ TEST_F(DiagnoseCommand, BadUsageIsOneErrorBeforeAnythingRuns) {
   expect_error(run_saturate("diagnose " + recipe + " --scratch /proc/none"), 4, {"--scratch"});
 }
 
+TEST_F(DiagnoseCommand, TuneWritesARecipeThatTrains) {
+  const std::string tuned = dir / "tuned.toml", scratch = " --scratch " + (dir / "scratch");
+  const CommandResult result =
+      run_saturate("tune " + recipe + " --minutes 0.1 --rounds 3 --out " + tuned + scratch);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("in all "), std::string::npos) << result.out;
+  EXPECT_TRUE(read_text(tuned).starts_with("# Tuned from " + recipe)) << read_text(tuned);
+  const CommandResult trained = run_saturate("train " + tuned + " --quiet --out " + (dir / "run"));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  expect_error(run_saturate("tune " + recipe + " --out " + tuned + scratch), 2, {"exists", tuned});
+  EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
+}
+
 TEST_F(DiagnoseCommand, CtrlCLeavesAtOnceAndNothingBehind) {
   const pid_t child =
       start_saturate({"diagnose", recipe, "--scratch", dir / "scratch"}, dir / "log");

@@ -19,6 +19,7 @@ void add_bench_memory(CLI::App& bench, int& exit_code);
 void add_ladder(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
 void add_diagnose(CLI::App& app, int& exit_code);
+void add_tune(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);

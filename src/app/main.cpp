@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
   saturate::add_ladder(app, exit_code);
   saturate::add_sweep(app, exit_code);
   saturate::add_diagnose(app, exit_code);
+  saturate::add_tune(app, exit_code);
   saturate::add_report(app, exit_code);
   saturate::add_export(app, exit_code);
   saturate::add_list(app, exit_code);

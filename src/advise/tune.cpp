@@ -1,0 +1,170 @@
+#include "saturate/tune.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "advise/early_loss.h"
+#include "advise/measure.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr double kLongestDiagnosis = 45;  // seconds
+constexpr double kCompareShare = 0.1;     // of the time, for the two recipes at the end
+constexpr double kLossShare = 0.06;       // of the time, for one training to compare the loss
+constexpr double kLongestLoss = 60;       // seconds
+constexpr int64_t kLeastSteps = 8;        // that a loss is taken from
+
+Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings) {
+  return parse_recipe(to_toml(recipe), "tune", settings);
+}
+
+class Tuner {
+ public:
+  Tuner(Env& env, const Recipe& recipe, const TuneOptions& options)
+      : env_(env), original_(recipe), options_(options), begin_ns_(env.now_ns()) {
+    found_.recipe = recipe;
+  }
+
+  std::optional<Tuning> run() {
+    bool improved = true;
+    while (improved && left_s() > kLeastDiagnosis) {
+      const auto measured = measure(env_, found_.recipe, diagnosis());
+      if (!measured) return std::nullopt;
+      if (found_.rate_before == 0) start_from(*measured);
+      improved = apply_best(classify(*measured).fixes, measured->recipe.train.batch);
+      if (options_.should_stop()) return std::nullopt;
+    }
+    if (!compare()) return std::nullopt;
+    return std::move(found_);
+  }
+
+ private:
+  static constexpr double kLeastDiagnosis = 5;  // seconds
+
+  double total_s() const { return options_.minutes * 60; }
+  double left_s() const {
+    return total_s() * (1 - kCompareShare) - double(env_.now_ns() - begin_ns_) * 1e-9;
+  }
+  std::string next_folder() {
+    const std::string folder = fmt::format("{}/part-{}", options_.folder, parts_++);
+    env_.make_directories(folder);
+    return folder;
+  }
+
+  DiagnoseOptions diagnosis() {
+    DiagnoseOptions made;
+    made.folder = next_folder();
+    made.seconds = std::min(kLongestDiagnosis, left_s() / 2);
+    made.rounds = options_.rounds;
+    made.progress = options_.progress;
+    made.should_stop = options_.should_stop;
+    made.wanted = [this](const WhatIf& what_if) {
+      return is_tunable(what_if) && !rejected_.contains(what_if.text());
+    };
+    return made;
+  }
+
+  void start_from(const Measurements& measured) {
+    found_.rate_before = found_.rate_after = measured.rate;
+    // Whole steps of twice the batch too.
+    const int64_t unit = int64_t{4} * measured.recipe.train.batch;
+    const double seconds = std::min(kLongestLoss, kLossShare * total_s());
+    const auto steps = int64_t(seconds * measured.rate) / unit;
+    found_.samples = std::max(kLeastSteps, steps) * unit;
+  }
+
+  // The loss of a recipe; empty where should_stop gave up.
+  std::optional<double> loss_of(const Recipe& recipe) {
+    return early_loss(env_, recipe, next_folder(), found_.samples, options_.should_stop);
+  }
+
+  // Keeps the first fix that leaves the loss as it was; false where there is none.
+  bool apply_best(const std::vector<WhatIf>& fixes, int batch) {
+    for (const WhatIf& fix : fixes) {
+      if (fix.settings.empty() || options_.should_stop()) continue;
+      TuneStep step = try_fix(fix, batch);
+      const bool kept = step.rejected.empty();
+      if (kept) found_.recipe = with_settings(found_.recipe, step.settings);
+      if (!kept) rejected_.insert(fix.text());
+      found_.steps.push_back(std::move(step));
+      if (kept) return true;
+    }
+    return false;
+  }
+
+  TuneStep try_fix(const WhatIf& fix, int batch) {
+    TuneStep step{fix, fix.settings, std::nullopt, ""};
+    add_rate(step.settings, batch);
+    if (fix.alters == Alters::kNothing) return step;
+    try {
+      if (!found_.loss_before) found_.loss_before = loss_of(original_);
+      step.loss = loss_of(with_settings(found_.recipe, step.settings));
+    } catch (const Error& error) {
+      step.rejected = error.reason();
+      return step;
+    }
+    if (!step.loss || !found_.loss_before)
+      step.rejected = "stopped";
+    else if (!(*step.loss <= *found_.loss_before * (1 + options_.tolerance)))
+      step.rejected = fmt::format("the loss is {:.4f} instead of {:.4f} after {} samples",
+                                  *step.loss, *found_.loss_before, found_.samples);
+    else
+      found_.loss_after = step.loss;
+    return step;
+  }
+
+  // The learning rate that goes with another batch.
+  void add_rate(std::vector<std::string>& settings, int batch) const {
+    const int changed = with_settings(found_.recipe, settings).train.batch;
+    if (changed == found_.recipe.train.batch || changed == batch) return;
+    const OptimizerOptions& optimizer = found_.recipe.optimizer;
+    settings.push_back(
+        fmt::format("optimizer.lr={:g}", scaled_rate(optimizer, double(changed) / double(batch))));
+  }
+
+  // False where should_stop gave up.
+  bool compare() {
+    const auto kept = [](const TuneStep& step) { return step.rejected.empty(); };
+    if (std::none_of(found_.steps.begin(), found_.steps.end(), kept)) return true;
+    DiagnoseOptions options = diagnosis();
+    options.seconds = std::max(kLeastDiagnosis, kCompareShare * total_s());
+    const auto rounds = Measuring(env_, original_, options).compare(found_.recipe, options.seconds);
+    if (!rounds) return false;
+    found_.rate_before = median_of(rounds->before);
+    found_.rate_after = median_of(rounds->after);
+    found_.gain = rounds->gain();
+    return true;
+  }
+
+  Env& env_;
+  const Recipe original_;
+  const TuneOptions options_;
+  const int64_t begin_ns_;
+  int parts_ = 0;
+  std::set<std::string> rejected_;
+  Tuning found_;
+};
+
+}  // namespace
+
+double scaled_rate(const OptimizerOptions& optimizer, double batch_ratio) {
+  const bool adaptive =
+      optimizer.name == "adam" || optimizer.name == "adamw" || optimizer.name == "lamb";
+  return optimizer.lr * (adaptive ? std::sqrt(batch_ratio) : batch_ratio);
+}
+
+bool is_tunable(const WhatIf& what_if) {
+  return what_if.cause != Cause::kAugmentation;
+}
+
+std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options) {
+  return Tuner(env, recipe, options).run();
+}
+
+}  // namespace saturate

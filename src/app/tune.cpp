@@ -1,0 +1,110 @@
+// saturate tune: a faster recipe, with what each line of it gained.
+#include "saturate/tune.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "app/scratch_folder.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/host.h"
+
+namespace saturate {
+namespace {
+
+struct TuneArguments {
+  std::string recipe, out, scratch = "runs";
+  std::vector<std::string> overrides;
+  int rounds = 5;
+  double minutes = 5, tolerance = 0.05;
+};
+
+std::string gain_text(const Gain& gain) {
+  return fmt::format("{:.2f} times [{:.2f}, {:.2f}]", gain.ratio, gain.low, gain.high);
+}
+
+std::string step_line(const TuneStep& step) {
+  std::string line =
+      fmt::format("{:<8} {:<44} {}", step.rejected.empty() ? "kept" : "rejected",
+                  fmt::format("{}", fmt::join(step.settings, " ")), gain_text(*step.fix.gain));
+  if (step.loss) line += fmt::format("  loss {:.4f}", *step.loss);
+  return step.rejected.empty() ? line : line + "  " + step.rejected;
+}
+
+// A line a fix, then the whole.
+std::vector<std::string> table(const Tuning& tuning, double tolerance) {
+  std::vector<std::string> lines;
+  for (const TuneStep& step : tuning.steps) lines.push_back(step_line(step));
+  if (lines.empty()) lines.push_back("nothing was found that pays");
+  lines.push_back(fmt::format("in all   {:.1f} to {:.1f} images/s, {}", tuning.rate_before,
+                              tuning.rate_after, gain_text(tuning.gain)));
+  if (tuning.loss_before && tuning.loss_after)
+    lines.push_back(
+        fmt::format("loss     {:.4f} to {:.4f} by the first {} samples (up to {:.0f} % more is "
+                    "let pass)",
+                    *tuning.loss_before, *tuning.loss_after, tuning.samples, 100 * tolerance));
+  return lines;
+}
+
+std::string file_text(const Tuning& tuning, const TuneArguments& arguments) {
+  std::string text =
+      fmt::format("# Tuned from {} on {}, {} cores, saturate {}:\n", arguments.recipe,
+                  this_host().cpu, this_host().cores, build_commit());
+  for (const std::string& line : table(tuning, arguments.tolerance)) text += "#   " + line + "\n";
+  return text + to_toml(tuning.recipe);
+}
+
+int run_tune(const TuneArguments& arguments) {
+  require_release_build();
+  Env& env = Env::posix();
+  const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
+  if (env.exists(arguments.out))
+    fail(ErrorKind::kUsage, "the file exists", arguments.out, "Choose another --out");
+  catch_stop_signals();
+  const ScratchFolder folder(arguments.scratch, "tune");
+  TuneOptions options;
+  options.folder = folder.path();
+  options.minutes = arguments.minutes;
+  options.rounds = arguments.rounds;
+  options.tolerance = arguments.tolerance;
+  options.should_stop = [] { return stop_signal() != 0; };
+  const auto tuning = tune(env, recipe, options);
+  if (!tuning) return 128 + stop_signal();
+  for (const std::string& line : table(*tuning, arguments.tolerance)) fmt::print("{}\n", line);
+  write_atomically(env, arguments.out, file_text(*tuning, arguments));
+  fmt::print("\ntrain with it: saturate train {}\n", arguments.out);
+  return 0;
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<TuneArguments>();
+  CLI::App* command = app.add_subcommand(
+      "tune", "Apply what diagnose finds, and keep what pays and leaves the loss as it is");
+  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
+  command->add_option("--out", arguments->out, "The tuned recipe, a new file")->required();
+  command
+      ->add_option("--set", arguments->overrides,
+                   "section.key=value: overrides the recipe; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--minutes", arguments->minutes, "About how long it takes in all")
+      ->check(CLI::Range(0.1, 1440.0))
+      ->capture_default_str();
+  command
+      ->add_option("--tolerance", arguments->tolerance,
+                   "By what share the loss may be larger after the same samples")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--rounds", arguments->rounds, "Turns of each change, at most")
+      ->check(CLI::Range(3, 1000))
+      ->capture_default_str();
+  command->add_option("--scratch", arguments->scratch, "As of diagnose")->capture_default_str();
+  command->callback([arguments, &exit_code] { exit_code = run_tune(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,117 @@
+// A poor recipe, tuned.
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "advise/early_loss.h"
+#include "saturate/fault_env.h"
+#include "saturate/metrics.h"
+#include "saturate/trainer.h"
+#include "saturate/tune.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::TempDir;
+
+Recipe small_recipe(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = {"data.source=synth:size=16,count=400",
+                                  "data.threads=2",
+                                  "model.name=mlp",
+                                  "train.batch=10",
+                                  "train.threads=1",
+                                  "train.device=cpu",
+                                  "optimizer.lr=0.02",
+                                  "checkpoint.every=0",
+                                  "train.epochs=4"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return parse_recipe("", "test", all);
+}
+
+bool never() {
+  return false;
+}
+
+TEST(EarlyLoss, IsThatOfTheRunItself) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  const Recipe recipe = small_recipe({"watch.every=1"});
+  const auto loss = early_loss(env, recipe, dir / "a", 400, never);
+  ASSERT_TRUE(loss);
+  TrainerOptions options;
+  options.out = dir / "b";
+  options.progress = Progress::Style::kSilent;
+  options.save = false;
+  Trainer(env, recipe, options).run();
+  std::istringstream lines(testing::read_text(dir / "b/metrics.jsonl"));
+  double sum = 0;
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = from_json_line(line);
+    if (record->kind != "step" || record->samples <= 300 || record->samples > 400) continue;
+    sum += *record->loss;
+    ++count;
+  }
+  EXPECT_EQ(count, 10);
+  EXPECT_NEAR(*loss, sum / count, 1e-9);
+  EXPECT_FALSE(early_loss(env, recipe, dir / "c", 400, [] { return true; }));
+}
+
+TEST(Tune, TheLearningRateGoesWithTheBatch) {
+  OptimizerOptions optimizer;
+  optimizer.lr = 0.1;
+  EXPECT_DOUBLE_EQ(scaled_rate(optimizer, 2), 0.2);
+  optimizer.name = "adamw";
+  EXPECT_DOUBLE_EQ(scaled_rate(optimizer, 4), 0.2);
+}
+
+// Saves take 20 ms, which is most of the time.
+TEST(Tune, KeepsWhatPays) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  env.delay({FileOp::kSync, "checkpoints"}, 20'000'000, 20'000'000);
+  TuneOptions options;
+  options.folder = dir / "runs";
+  options.minutes = 0.25;
+  options.rounds = 4;
+  options.progress = Progress::Style::kSilent;
+  const Recipe recipe = small_recipe({"checkpoint.every_steps=1", "checkpoint.background=false"});
+  const auto tuning = tune(env, recipe, options);
+  ASSERT_TRUE(tuning);
+  ASSERT_FALSE(tuning->steps.empty());
+  EXPECT_EQ(tuning->steps[0].fix.cause, Cause::kCheckpointIo) << tuning->steps[0].fix.text();
+  EXPECT_EQ(tuning->steps[0].rejected, "");
+  EXPECT_FALSE(tuning->steps[0].loss) << "which saving cannot change";
+  EXPECT_GT(tuning->gain.low, 1.5);
+  EXPECT_GT(tuning->rate_after, 1.5 * tuning->rate_before);
+  EXPECT_NE(to_toml(tuning->recipe), to_toml(recipe));
+  EXPECT_DOUBLE_EQ(tuning->recipe.train.epochs, 4) << "what is measured is not what is written";
+}
+
+// Twice the batch pays, and learns nothing at a learning rate that does not go with it.
+TEST(Tune, RejectsWhatCostsLoss) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  TuneOptions options;
+  options.folder = dir / "runs";
+  options.minutes = 0.2;
+  options.rounds = 3;
+  options.tolerance = -0.9;  // no loss will do
+  options.progress = Progress::Style::kSilent;
+  const Recipe recipe =
+      small_recipe({"model.name=resnet18", "data.source=synth:size=8,count=400", "train.batch=2"});
+  const auto tuning = tune(env, recipe, options);
+  ASSERT_TRUE(tuning);
+  for (const TuneStep& step : tuning->steps) {
+    if (step.fix.alters == Alters::kNothing) continue;
+    EXPECT_NE(step.rejected.find("the loss is "), std::string::npos) << step.fix.text();
+    if (step.settings[0] == "train.batch=4") {
+      EXPECT_EQ(step.settings.back(), "optimizer.lr=0.04");
+    }
+  }
+  EXPECT_EQ(tuning->recipe.train.batch, 2);
+}
+
+}  // namespace
+}  // namespace saturate
