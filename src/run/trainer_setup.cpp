@@ -121,12 +121,6 @@ void Trainer::State::set_switches() {
   step->set_switches();
 }
 
-// Those that steps of other trainers may have changed.
-void Trainer::State::set_switches() {
-  at::set_num_threads(recipe.train.threads);
-  step->set_switches();
-}
-
 void Trainer::State::build_model() {
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !options.resume;
