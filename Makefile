@@ -15,7 +15,7 @@ KILLS ?= 200
 MODELS ?= mlp resnet9 resnet18
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all page-test kills compiled soak fuzz build install setup format format-check \
+.PHONY: help demo test test-all page-test kills faults compiled soak fuzz build install setup format format-check \
   tidy clean
 
 help: ## this list
@@ -38,6 +38,9 @@ page-test: build ## open reports in headless Chromium
 	  build/page-venv.tmp/bin/python -m pip install -q --disable-pip-version-check playwright==1.65.2 && \
 	  mv build/page-venv.tmp build/page-venv; }
 	@build/page-venv/bin/python tests/report_page_test.py --saturate $(BUILD)/saturate
+
+faults: build ## plant faults in runs, and have diagnose and tune find them; needs a quiet machine
+	@SATURATE_FAULTS=1 $(BUILD)/tests/saturate_tests --gtest_filter='PlantedFault.*:Tune.*'
 
 kills: build ## kill a run at KILLS=200 random points, and resume it each time
 	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'

@@ -1,5 +1,5 @@
-// Faults planted in small runs, each found as first cause. What is slow here waits or works so much
-// longer than the rest that a busy machine changes nothing.
+// Faults planted in small runs, each found as first cause. Their outcome is a matter of measured
+// time, so they run only where SATURATE_FAULTS is set (`make faults`).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,6 +11,7 @@
 #include "saturate/fault_env.h"
 #include "saturate/thread_pool.h"
 #include "tests/data_testing.h"
+#include "tests/time_testing.h"
 
 namespace saturate {
 namespace {
@@ -71,7 +72,12 @@ class Diagnosing : public ::testing::Test {
   std::string report;
 };
 
-TEST_F(Diagnosing, ASlowDisk) {
+class PlantedFault : public Diagnosing {
+ protected:
+  void SetUp() override { SATURATE_NEEDS_TIME(); }
+};
+
+TEST_F(PlantedFault, ASlowDisk) {
   const std::string source = photographs(64, 16, 16);
   env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
   const Diagnosis diagnosis = diagnose({source});
@@ -85,7 +91,7 @@ TEST_F(Diagnosing, ASlowDisk) {
 }
 
 // They wait for storage, which does not fit into memory: more of them wait at once.
-TEST_F(Diagnosing, OneLoaderThread) {
+TEST_F(PlantedFault, OneLoaderThread) {
   const std::string source = photographs(64, 16, 16);
   env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
   const Diagnosis diagnosis = diagnose({source, "data.threads=1", "data.cache_gb=0.000001"});
@@ -97,12 +103,12 @@ TEST_F(Diagnosing, OneLoaderThread) {
   EXPECT_LT(diagnosis.fixes[0].gain->low, 1.2 * threads) << report;
 }
 
-TEST_F(Diagnosing, HugePhotographs) {
+TEST_F(PlantedFault, HugePhotographs) {
   const Diagnosis diagnosis = diagnose({photographs(16, 1200, 900), "augment.crop=random_resized"});
   EXPECT_EQ(diagnosis.cause, Cause::kDecode) << report;
 }
 
-TEST_F(Diagnosing, TooMuchAugmentation) {
+TEST_F(PlantedFault, TooMuchAugmentation) {
   wanted = [](const WhatIf& what_if) {
     return what_if.cause == Cause::kAugmentation || what_if.cause == Cause::kDecode;
   };
@@ -113,13 +119,13 @@ TEST_F(Diagnosing, TooMuchAugmentation) {
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation) << report;
 }
 
-TEST_F(Diagnosing, ABatchOfTwo) {
+TEST_F(PlantedFault, ABatchOfTwo) {
   const Diagnosis diagnosis = diagnose({"data.source=synth:size=16,count=400", "model.name=resnet9",
                                         "model.width=0.1", "train.batch=2"});
   EXPECT_EQ(diagnosis.cause, Cause::kSmallBatch) << report;
 }
 
-TEST_F(Diagnosing, ACheckpointEveryStep) {
+TEST_F(PlantedFault, ACheckpointEveryStep) {
   env.delay({FileOp::kSync, "checkpoints"}, 20 * kMillisecond, 20 * kMillisecond);
   const Diagnosis diagnosis = diagnose({"data.source=synth:size=16,count=400",
                                         "checkpoint.every_steps=1", "checkpoint.background=false"});
@@ -129,7 +135,7 @@ TEST_F(Diagnosing, ACheckpointEveryStep) {
 
 // The what-if needs more memory than the run that rests leaves of the budget, but not more than the
 // budget itself.
-TEST_F(Diagnosing, CheckpointingThatTheMemoryDoesNotNeed) {
+TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
   diagnose({"data.source=synth:size=16,count=400", "model.name=resnet9", "model.width=0.2",
             "train.batch=16", "train.checkpoint_segments=3", "train.memory_gb=0.2"},
            8);

@@ -9,6 +9,7 @@
 #include "saturate/trainer.h"
 #include "saturate/tune.h"
 #include "tests/data_testing.h"
+#include "tests/time_testing.h"
 
 namespace saturate {
 namespace {
@@ -68,6 +69,7 @@ TEST(Tune, TheLearningRateGoesWithTheBatch) {
 
 // Saves take 20 ms, which is most of the time.
 TEST(Tune, KeepsWhatPays) {
+  SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());
   env.delay({FileOp::kSync, "checkpoints"}, 20'000'000, 20'000'000);
@@ -91,6 +93,7 @@ TEST(Tune, KeepsWhatPays) {
 
 // Twice the batch pays, and learns nothing at a learning rate that does not go with it.
 TEST(Tune, RejectsWhatCostsLoss) {
+  SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());
   TuneOptions options;

@@ -45,10 +45,11 @@ TEST_F(ModelCommand, AFrozenLoadedResNet18IsFineTunedForOtherClasses) {
   for (const auto& [name, tensor] : after.model) {
     const auto old = std::ranges::find(before.model, name, &NamedTensor::name);
     ASSERT_NE(old, before.model.end());
-    if (name.starts_with("fc."))
+    if (name.starts_with("fc.")) {
       EXPECT_EQ(tensor.size(0), 3);
-    else if (name.ends_with(".weight") || name.ends_with(".bias"))
+    } else if (name.ends_with(".weight") || name.ends_with(".bias")) {
       EXPECT_TRUE(at::equal(tensor, old->tensor)) << name;
+    }
   }
   const auto found = losses(dir / "three", "step");
   EXPECT_LT(found.back(), found.front());

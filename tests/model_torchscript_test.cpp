@@ -28,7 +28,10 @@ using testing::TempDir;
 const std::string kGoldens = testing::source_path("tests/goldens/weights/");
 
 std::unique_ptr<Model> load(const std::string& path, int classes = 10, int size = 16) {
-  return make_model({.name = "torchscript", .file = path}, {classes, size});
+  ModelOptions options;
+  options.name = "torchscript";
+  options.file = path;
+  return make_model(options, {classes, size});
 }
 
 class Script : public ::testing::TestWithParam<const char*> {};
@@ -113,7 +116,10 @@ class Exported : public ::testing::TestWithParam<const char*> {};
 TEST_P(Exported, ProgramIsTheModel) {
   const at::NoGradGuard no_grad;
   const TempDir dir;
-  const auto model = make_model({.name = GetParam(), .width = 0.25}, {10, 32});
+  ModelOptions options;
+  options.name = GetParam();
+  options.width = 0.25;
+  const auto model = make_model(options, {10, 32});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
   export_torchscript(Env::posix(), dir / "model.pt", *model, 32);

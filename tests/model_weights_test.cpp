@@ -30,7 +30,10 @@ const std::string kGoldens = testing::source_path("tests/goldens/weights/");
 
 std::unique_ptr<Model> small_model(int classes = 10, const std::string& name = "simple_cnn") {
   at::manual_seed(5);
-  return make_model({.name = name, .width = 0.0625}, {classes, 16});
+  ModelOptions options;
+  options.name = name;
+  options.width = 0.0625;
+  return make_model(options, {classes, 16});
 }
 
 at::Tensor numbers(int64_t count) {

@@ -1,0 +1,10 @@
+// For tests whose outcome is a matter of measured time, which a busy machine can turn.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#define SATURATE_NEEDS_TIME()                    \
+  if (std::getenv("SATURATE_FAULTS") == nullptr) \
+  GTEST_SKIP() << "compares times: run it by `make faults` on a quiet machine"
