@@ -197,7 +197,7 @@ TEST_F(ChangedFile, CountersOfBatchesMayBeMissing) {
 }
 
 TEST_F(ChangedFile, NamesOfOlderTransformersAreKnown) {
-  const auto source = make_model({.name = "vit_tiny"}, {10, 16});
+  const auto source = small_model(10, "vit_tiny");
   std::vector<NamedTensor> list = source->parameters();
   for (auto& [name, tensor] : list)
     for (const auto& [now, before] :
@@ -205,7 +205,7 @@ TEST_F(ChangedFile, NamesOfOlderTransformersAreKnown) {
       if (const size_t at = name.find(now); at != std::string::npos)
         name.replace(at, std::string(now).size(), before);
   write_safetensors(Env::posix(), dir / "vit.safetensors", list, {});
-  const auto model = make_model({.name = "vit_tiny"}, {10, 16});
+  const auto model = small_model(10, "vit_tiny");
   const LoadedWeights loaded = load_weights(Env::posix(), dir / "vit.safetensors", *model);
   EXPECT_EQ(loaded.count, list.size());
 }

@@ -37,7 +37,10 @@ TEST(Whitening, OutputsAreUncorrelatedWithUnitVariance) {
 }
 
 TEST(Whitening, Resnet9TakesItsStemFromTheImages) {
-  const auto model = make_model({.name = "resnet9", .width = 0.25}, {10, 32});
+  ModelOptions options;
+  options.name = "resnet9";
+  options.width = 0.25;
+  const auto model = make_model(options, {10, 32});
   const at::Tensor images = correlated_images();
   model->prepare(images);
   for (const auto& [name, tensor] : model->buffers())
