@@ -109,11 +109,9 @@ class CheckpointWriter {
 
   bool busy() const;
   // Copies the tensors into memory of its own, kept from one save to the next, and begins to write:
-  // when it returns they may change. In spare time, writing takes what the CPUs' other threads
-  // leave and lasts longer for it. REQUIRES: nothing is under way or waiting to be asked for by
-  // poll() or wait().
-  enum class Pace { kSpareTime, kAtOnce };
-  void start(Checkpoint checkpoint, Pace pace = Pace::kSpareTime);
+  // when it returns they may change. REQUIRES: nothing is under way or waiting to be asked
+  // for by poll() or wait().
+  void start(Checkpoint checkpoint);
   // What became of the save that start() began: once, after it has ended.
   std::optional<Outcome> poll();
   // The same, waiting for the end; empty where there is nothing to wait for.

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/priority.h"
 #include "run/checkpoint_state.h"
 #include "saturate/error.h"
 
@@ -140,16 +139,13 @@ bool CheckpointWriter::busy() const {
   return future_.valid() && future_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-void CheckpointWriter::start(Checkpoint checkpoint, Pace pace) {
+void CheckpointWriter::start(Checkpoint checkpoint) {
   for (const auto& [prefix, tensors] : kTensorGroups) {
     copy_tensors(checkpoint.*tensors, snapshot_.*tensors);
     checkpoint.*tensors = std::move(snapshot_.*tensors);
   }
   snapshot_ = std::move(checkpoint);
-  future_ = std::async(std::launch::async, [this, pace] {
-    if (pace == Pace::kSpareTime) run_in_spare_time();
-    return save();
-  });
+  future_ = std::async(std::launch::async, [this] { return save(); });
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {

@@ -45,12 +45,10 @@ void Trainer::State::save(bool wait) {
   Ledger::Scope scope(ledger, Phase::kCheckpoint);
   if (writer.busy() && !best_unsaved && !wait) return;
   if (const auto outcome = writer.wait()) report(*outcome);
-  const bool at_once = wait || !recipe.checkpoint.background;
-  writer.start(snapshot(),
-               at_once ? CheckpointWriter::Pace::kAtOnce : CheckpointWriter::Pace::kSpareTime);
+  writer.start(snapshot());
   save_due = best_unsaved = unsaved = false;
   saved_ns = env.now_ns();
-  if (at_once && !wait)
+  if (!recipe.checkpoint.background && !wait)
     if (const auto outcome = writer.wait()) report(*outcome);
 }
 
