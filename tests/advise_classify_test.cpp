@@ -132,6 +132,13 @@ TEST(Classify, SaysThatNothingIsWorthDoing) {
       << diagnosis.summary;
 }
 
+// The loader takes time from the cores that compute; making it faster still would gain nothing.
+TEST(Classify, InputThatIsFasterThanComputeIsNotTheCause) {
+  Measurements found = computing({what_if(Cause::kDecode, 1.01)});
+  found.without_input = gain(1.08);
+  EXPECT_EQ(cause_of(found), Cause::kComputeBound);
+}
+
 TEST(Classify, WithoutAFixTheCauseIsWhatCameNearest) {
   const Diagnosis diagnosis =
       classify(starved({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),

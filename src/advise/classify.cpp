@@ -163,7 +163,9 @@ Diagnosis classify(const Measurements& found) {
   const double ceiling = std::min(found.compute_rate, found.input_rate);
   diagnosis.efficiency = ceiling > 0 ? std::min(1.0, found.rate / ceiling) : 0;
   diagnosis.healthy = diagnosis.fixes.empty();
-  const bool starved = found.without_input.ratio >= kWorthGain && found.without_input.low > 1;
+  // Input that is faster than compute only shares the cores with it.
+  const bool starved = found.without_input.ratio >= kWorthGain && found.without_input.low > 1 &&
+                       found.input_rate < found.compute_rate;
   if (!diagnosis.healthy)
     diagnosis.cause = cause_of(diagnosis.fixes, found);
   else if (starved)
