@@ -19,14 +19,13 @@ import pathlib
 import subprocess
 import tarfile
 import tempfile
-import time
 
 import numpy
 import torch
 import torchvision.transforms.v2 as v2
 from PIL import Image
 
-from peer_report import cores, with_spread, write
+from peer_report import cores, measure, with_spread, write
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 SIZE, PADDING, BATCH = 32, 4, 512
@@ -99,15 +98,6 @@ def ours(command, source, threads, seconds):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run(arguments + ["--json", file.name], check=True, stdout=subprocess.DEVNULL)
         return json.load(open(file.name, encoding="utf-8"))
-
-
-def measure(epoch, seconds):
-    start, images = time.monotonic(), 0
-    while True:
-        images += epoch()
-        passed = time.monotonic() - start
-        if passed >= seconds:
-            return images / passed
 
 
 def main():

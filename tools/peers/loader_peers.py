@@ -24,9 +24,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 
-from peer_report import with_spread, write
+from peer_report import measure, with_spread, write
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE, BATCH = 224, 64
@@ -218,15 +217,6 @@ class Saturate:
             fresh = {"name": name, "unit": "images/s", "source": source, **kept}
             self.rows.setdefault(name, (fresh, []))[1].append(row["median"])
         return result
-
-
-def measure(epoch, seconds):
-    start, images = time.monotonic(), 0
-    while True:
-        images += epoch()
-        passed = time.monotonic() - start
-        if passed >= seconds:
-            return images / passed
 
 
 def build(names, files, threads):

@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import statistics
+import time
 
 
 def cpu_name():
@@ -21,6 +22,16 @@ def with_spread(row, values):
     """The row with the median and range of its values, one a round."""
     return row | {"median": statistics.median(values), "min": min(values), "max": max(values),
                   "n": len(values)}
+
+
+def measure(epoch, seconds):
+    """Images per second over whole epochs that last `seconds` at least; epoch() returns its images."""
+    start, images = time.monotonic(), 0
+    while True:
+        images += epoch()
+        passed = time.monotonic() - start
+        if passed >= seconds:
+            return images / passed
 
 
 def write(bench, rows, path=None, commit=None):
