@@ -13,6 +13,7 @@ synced to disk, holds up a Python loop.
 
 import argparse
 import json
+import math
 import pathlib
 import shutil
 import statistics
@@ -26,8 +27,7 @@ VARIANTS = {
     "foreground": ["checkpoint.background=false"],
 }
 WARM_UP = 4  # steps left out
-AFFECTED = 5  # steps from a save on that may feel it
-AROUND = 6  # steps on each side to compare with
+AFFECTED_S = 1  # seconds from a save on that may feel it; two steps at least
 
 PEER = """
 import os, sys, time, torch, torchvision
@@ -70,12 +70,15 @@ def train(saturate, folder, arguments, settings):
 def costs_of_saves(times, every):
     """Of each save, the seconds it added, and by how many the longest step from it on is longer than
     the median step around it. times[i] is what step i + 1 took, with all that came before it."""
+    affected = max(2, math.ceil(AFFECTED_S / statistics.median(times)))
+    around = min(every - affected, 6)  # steps on each side to compare with
+    assert around > 1, "too few steps between saves to compare with"
     added, pauses = [], []
-    for save in range(every, len(times) - AFFECTED - AROUND + 1, every):
-        first, last = save - 1, save - 1 + AFFECTED
-        around = times[max(WARM_UP, first - AROUND) : first] + times[last : last + AROUND]
-        usual = statistics.median(around)
-        added.append(sum(times[first:last]) - AFFECTED * usual)
+    for save in range(every, len(times) - affected - around + 1, every):
+        first, last = save - 1, save - 1 + affected
+        near = times[max(WARM_UP, first - around) : first] + times[last : last + around]
+        usual = statistics.median(near)
+        added.append(sum(times[first:last]) - affected * usual)
         pauses.append(max(times[first:last]) - usual)
     return added, pauses
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -62,6 +63,14 @@ void copy_tensors(const std::vector<NamedTensor>& from, std::vector<NamedTensor>
       target = at::empty(source.sizes(), source.options().device(at::kCPU));
     copy_as_stored(source.detach(), target);
   }
+}
+
+// The writing thread wakes up after each block. Scheduled as a batch job it does not push a thread of
+// the training off its core at that moment, which would hold up the whole team, and yet has its full
+// share: with a lower priority, saves on a busy machine end too late for the next.
+void schedule_as_batch() {
+  const sched_param none{};
+  ::sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
 }  // namespace
@@ -145,7 +154,10 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
     checkpoint.*tensors = std::move(snapshot_.*tensors);
   }
   snapshot_ = std::move(checkpoint);
-  future_ = std::async(std::launch::async, [this] { return save(); });
+  future_ = std::async(std::launch::async, [this] {
+    schedule_as_batch();
+    return save();
+  });
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
