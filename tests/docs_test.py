@@ -125,7 +125,7 @@ def broken_snippet(language, text, compiler):
             # Statements stand in a function, behind the snippet's own includes.
             includes = "".join(line + "\n" for line in text.splitlines() if line.startswith("#include"))
             rest = "".join(line + "\n" for line in text.splitlines() if not line.startswith("#include"))
-            whole = "int main(" in rest or re.search(r"^(class|struct|namespace|TORCH)", rest, re.M)
+            whole = "int main(" in rest or re.search(r"^(class|struct|namespace|[\w:]+ \w+\(.*\) {$)", rest, re.M)
             file.write(includes + (rest if whole else f"void snippet() {{\n{rest}}}\n"))
             file.flush()
             result = subprocess.run([*compiler, "-fsyntax-only", "-w", file.name],
