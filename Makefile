@@ -15,7 +15,7 @@ KILLS ?= 200
 MODELS ?= mlp resnet9 resnet18
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all page-test kills faults compiled soak fuzz build install setup format format-check \
+.PHONY: help demo test test-all page-test docs-test python-test kills faults compiled soak fuzz build install setup format format-check \
   tidy clean
 
 help: ## this list
@@ -38,6 +38,18 @@ page-test: build ## open reports in headless Chromium
 	  build/page-venv.tmp/bin/python -m pip install -q --disable-pip-version-check playwright==1.65.2 && \
 	  mv build/page-venv.tmp build/page-venv; }
 	@build/page-venv/bin/python tests/report_page_test.py --saturate $(BUILD)/saturate
+
+docs-test: build ## hold README.md and docs/ against the program: links, keys, options, snippets
+	@tools/performance_page.py --check
+	@tests/docs_test.py $(BUILD)
+
+python-test: setup ## build the Python package into a virtual environment of its own, and test it
+	@[ -x build/python-venv/bin/python ] || { python3 -m venv build/python-venv.tmp && \
+	  build/python-venv.tmp/bin/python -m pip install -q --disable-pip-version-check numpy pytest && \
+	  mv build/python-venv.tmp build/python-venv; }
+	@build/python-venv/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
+	  ./python
+	@build/python-venv/bin/python -m pytest -q python/tests
 
 faults: build ## plant faults in runs, and have diagnose and tune find them; needs a quiet machine
 	@SATURATE_FAULTS=1 $(BUILD)/tests/saturate_tests --gtest_filter='PlantedFault.*:Tune.*'

@@ -30,9 +30,12 @@ TEST_F(TrainCommand, WritesWhatTheContractPromises) {
 TEST_F(TrainCommand, TheSameSeedGivesTheSameLossesForAnyNumberOfLoaderThreads) {
   ASSERT_EQ(train("one", {"data.threads=1"}).exit_code, 0);
   ASSERT_EQ(train("four", {"data.threads=4", "data.prefetch=2"}).exit_code, 0);
+  ASSERT_EQ(train("held", {"data.cache=device"}).exit_code, 0);
   ASSERT_EQ(train("other", {"seed=4"}).exit_code, 0);
-  EXPECT_EQ(losses(dir / "one", "step"), losses(dir / "four", "step"));
-  EXPECT_EQ(losses(dir / "one", "eval"), losses(dir / "four", "eval"));
+  for (const char* same : {"four", "held"}) {
+    EXPECT_EQ(losses(dir / "one", "step"), losses(dir / same, "step")) << same;
+    EXPECT_EQ(losses(dir / "one", "eval"), losses(dir / same, "eval")) << same;
+  }
   EXPECT_NE(losses(dir / "one", "step"), losses(dir / "other", "step"));
 }
 
@@ -112,6 +115,15 @@ TEST_F(TrainCommand, Bf16LearnsToo) {
   EXPECT_NE(fp32, bf16);
   EXPECT_NEAR(bf16, fp32, 0.25);
   EXPECT_LT(bf16, losses(dir / "bf16", "step").front());
+}
+
+// The first convolution rounds its input in any case.
+TEST_F(TrainCommand, Bf16ImagesChangeNothingForAModelInBf16) {
+  ASSERT_EQ(train("fp32", {"precision.mode=bf16"}).exit_code, 0);
+  ASSERT_EQ(train("bf16", {"precision.mode=bf16", "augment.output=bf16"}).exit_code, 0);
+  EXPECT_EQ(losses(dir / "bf16", "step"), losses(dir / "fp32", "step"));
+  EXPECT_EQ(losses(dir / "bf16", "eval"), losses(dir / "fp32", "eval"));
+  expect_error(train("wrong", {"augment.output=bf16"}), 2, {"augment.output", "precision.mode"});
 }
 
 }  // namespace

@@ -69,6 +69,14 @@ TEST(Recipe, DecodedCacheAndFastDecodingExcludeEachOther) {
   }
 }
 
+TEST(Recipe, ImagesOnTheDeviceAreNoPhotographsToCutFrom) {
+  const std::string error =
+      error_of(kMinimal, {"data.cache=device", "augment.crop=random_resized"});
+  EXPECT_NE(error.find("data.cache"), std::string::npos) << error;
+  EXPECT_NE(error.find("data.cache=ram"), std::string::npos) << error;
+  EXPECT_EQ(error_of(kMinimal, {"data.cache=device", "augment.crop=pad"}), "no error");
+}
+
 TEST(Recipe, EveryRowStoresWhatItIsGiven) {
   const Recipe defaults;
   for (const auto& row : option_table()) {

@@ -6,10 +6,12 @@
 #include <filesystem>
 
 #include "data/bytes.h"
+#include "data/lmdb_format.h"
 #include "saturate/export.h"
 #include "saturate/random.h"
 #include "tests/format_testing.h"
 #include "tests/fuzz/fuzz_image.h"
+#include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
 
@@ -218,6 +220,48 @@ TEST(Fuzz, Pickle) {
   }
   EXPECT_GT(sound, 40u) << "the seeds themselves cannot be read";
   EXPECT_GT(read, 1000u) << "every mutation was refused: this tests little";
+}
+
+void fuzz_records(size_t (*parse)(std::span<const std::byte>),
+                  const std::vector<std::string>& seeds, uint64_t key) {
+  Mutator mutator(key);
+  size_t read = 0;
+  for (const std::string& seed : seeds) {
+    EXPECT_GT(parse(std::as_bytes(std::span(seed))), 0u) << "the seed itself cannot be read";
+    for (int round = 0; round < 1000; ++round) {
+      const std::string text = mutator.mutate(seed);
+      ASSERT_NO_THROW(read += parse(std::as_bytes(std::span(text)))) << round << ": " << text;
+    }
+  }
+  EXPECT_GT(read, 0u) << "every mutation was refused: this tests little";
+}
+
+TEST(Fuzz, Recipe) {
+  std::vector<std::string> seeds;
+  for (const char* name : {"demo", "cifar10", "imagenet-sample"})
+    seeds.push_back(testing::read_text(testing::source_path("recipes/") + name + ".toml"));
+  fuzz_records(testing::fuzz_recipe, seeds, 4);
+}
+
+TEST(Fuzz, Safetensors) {
+  fuzz_records(
+      testing::fuzz_safetensors,
+      {testing::read_text(testing::source_path("tests/goldens/model/") + "all_types.safetensors")},
+      5);
+}
+
+TEST(Fuzz, LmdbRecords) {
+  Sample sample;
+  sample.bytes.resize(12);
+  sample.encoding = SampleEncoding::kRaw;
+  sample.width = 2;
+  sample.height = 2;
+  sample.channels = 3;
+  sample.name = "a name";
+  fuzz_records(
+      testing::fuzz_lmdb,
+      {testing::to_text(encode_record(sample)), testing::to_text(encode_meta({3, {"cat", "dog"}}))},
+      6);
 }
 
 // Images and labels are one file here, so that nothing is ever whole: the seeds are of rank 3.

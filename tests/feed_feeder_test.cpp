@@ -37,6 +37,39 @@ TEST(Feeder, GivesTheSameImagesInEitherLayout) {
   }
 }
 
+// As torch rounds to it.
+TEST(Feeder, Bfloat16IsTheFloatsRounded) {
+  const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
+  AugmentOptions augment;
+  augment.size = 21;
+  augment.contrast = 0.3;
+  const auto all = [&](PixelType output, bool finish, bool planar) {
+    augment.output = output;
+    LoaderOptions options;
+    options.batch = 16;
+    options.finish = finish;
+    options.planar = planar;
+    options.type = finish ? output : PixelType::kUint8;
+    Loader loader(*data, options, augment);
+    Ledger ledger(Env::posix());
+    Feeder feeder(loader, at::kCPU, true, ledger, augment);
+    loader.start_epoch(1);
+    std::vector<at::Tensor> batches;
+    for (DeviceBatch batch; feeder.next(batch);) batches.push_back(batch.images.clone());
+    return batches;
+  };
+  const auto floats = all(PixelType::kFloat32, true, false);
+  ASSERT_EQ(floats.size(), 3u);
+  for (const auto& [finish, planar] : {std::pair{true, false}, {true, true}, {false, false}}) {
+    const auto halves = all(PixelType::kBfloat16, finish, planar);
+    for (size_t i = 0; i < floats.size(); ++i) {
+      EXPECT_EQ(halves.at(i).scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(at::equal(halves[i], floats[i].to(at::kBFloat16)))
+          << "finished by the loader " << finish << ", planar " << planar << ", batch " << i;
+    }
+  }
+}
+
 // What a GPU's kernel gets, finished by its twin on the CPU: the loader's own pixels, bit for bit.
 TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");

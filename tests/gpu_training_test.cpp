@@ -27,6 +27,13 @@ TEST_F(GpuTraining, LossesFollowTheCpus) {
   EXPECT_NEAR(cpu.back(), gpu.back(), 0.1);
 }
 
+TEST_F(GpuTraining, ImagesOnTheDeviceGiveTheLoadersLosses) {
+  const auto fed = step_losses("fed", {"train.device=cuda"});
+  const auto held = step_losses("held", {"train.device=cuda", "data.cache=device"});
+  ASSERT_EQ(held.size(), fed.size());
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(held[i], fed[i], 1e-4) << "step " << i;
+}
+
 TEST_F(GpuTraining, TheSameSeedGivesTheSameFirstLossWithAnyLoaderThreads) {
   const auto one = step_losses("one", {"train.device=cuda", "data.threads=1"});
   const auto four = step_losses("four", {"train.device=cuda", "data.threads=4"});

@@ -67,8 +67,7 @@ std::vector<uint8_t> fast_pixels(FastDecoder& decoder, std::span<const std::byte
                                  const SampleTransform& transform, int size) {
   std::vector<uint8_t> out(size_t(size) * size_t(size) * 3);
   EXPECT_TRUE(decoder.open(bytes, "x").has_value());
-  EXPECT_TRUE(
-      decoder.read("x", transform, size, nullptr, reinterpret_cast<std::byte*>(out.data())));
+  EXPECT_TRUE(decoder.read("x", transform, size, {}, reinterpret_cast<std::byte*>(out.data())));
   return out;
 }
 
@@ -186,8 +185,8 @@ TEST(FastDecoder, FloatsAreTheNormalisedLevels) {
   const auto levels = fast_pixels(decoder, bytes, transform, 31);
   std::vector<float> values(levels.size());
   ASSERT_TRUE(decoder.open(bytes, "x"));
-  ASSERT_TRUE(
-      decoder.read("x", transform, 31, &normalize, reinterpret_cast<std::byte*>(values.data())));
+  ASSERT_TRUE(decoder.read("x", transform, 31, {PixelType::kFloat32, normalize},
+                           reinterpret_cast<std::byte*>(values.data())));
   for (size_t i = 0; i < levels.size(); ++i)
     ASSERT_EQ(values[i],
               normalize_value(levels[i], normalize.scale[i % 3], normalize.shift[i % 3]));
@@ -241,8 +240,7 @@ TEST(FastDecoder, ATruncatedFileFailsAsInExactModeWhateverTheCrop) {
       for (const Box& crop : {Box{0, 0, 97, 61}, Box{0, 0, 20, 4}, Box{50, 40, 20, 21}}) {
         const std::string ours = reason_of([&] {
           std::vector<std::byte> out(9 * 9 * 3);
-          if (decoder.open(bytes, "x"))
-            decoder.read("x", {crop, 0, 0, false}, 9, nullptr, out.data());
+          if (decoder.open(bytes, "x")) decoder.read("x", {crop, 0, 0, false}, 9, {}, out.data());
         });
         EXPECT_EQ(ours, expected) << kind.name << " " << size;
       }
@@ -262,7 +260,7 @@ TEST(FastDecoder, DamagedBytesNeverCrashAndItGoesOnAfterThem) {
         const auto info = decoder.open(bytes, "x");
         if (!info) return;
         const Box crop{0, 0, info->width, info->height};
-        decoder.read("x", {crop, 0, 0, false}, 32, nullptr, out.data());
+        decoder.read("x", {crop, 0, 0, false}, 32, {}, out.data());
       });
     }
     const SampleTransform transform{{3, 3, 60, 50}, 0, 0, false};

@@ -105,6 +105,10 @@ TEST_P(EveryKernel, NormalizesAsPlainDoes) {
     std::vector<float> ours(n), plain(n);
     GetParam().normalize(normalize, in.data(), n, ours.data());
     plain_fast_kernels().normalize(normalize, in.data(), n, plain.data());
+    std::vector<uint16_t> our_halves(n), plain_halves(n);
+    GetParam().normalize_bfloat16(normalize, in.data(), n, our_halves.data());
+    plain_fast_kernels().normalize_bfloat16(normalize, in.data(), n, plain_halves.data());
+    EXPECT_EQ(our_halves, plain_halves) << n;
     EXPECT_EQ(ours, plain) << n;
   }
 }

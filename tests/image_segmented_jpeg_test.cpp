@@ -113,9 +113,9 @@ TEST(SegmentedJpeg, FastDecodingGivesTheBitsItGivesOfTheOriginal) {
           constexpr int kSize = 32;
           std::vector<std::byte> expected(size_t{kSize} * kSize * 3), out(expected.size());
           ASSERT_TRUE(decoder.open(file, "x"));
-          ASSERT_TRUE(decoder.read("x", transform, kSize, nullptr, expected.data()));
+          ASSERT_TRUE(decoder.read("x", transform, kSize, {}, expected.data()));
           ASSERT_TRUE(decoder.open(jpeg, "x"));
-          ASSERT_TRUE(decoder.read("x", transform, kSize, nullptr, out.data()));
+          ASSERT_TRUE(decoder.read("x", transform, kSize, {}, out.data()));
           ASSERT_EQ(out, expected) << kind.name << " " << width << "x" << height << " of " << mcus;
         }
       }
@@ -143,9 +143,9 @@ TEST(SegmentedJpeg, OnlyTheSegmentsBelowThePartAreDecoded) {
   FastDecoder fast;
   std::vector<std::byte> expected(16 * 16 * 3), out(expected.size());
   ASSERT_TRUE(fast.open(file, "x"));
-  ASSERT_TRUE(fast.read("x", {part}, 16, nullptr, expected.data()));
+  ASSERT_TRUE(fast.read("x", {part}, 16, {}, expected.data()));
   ASSERT_TRUE(fast.open(jpeg, "x"));
-  ASSERT_TRUE(fast.read("x", {part}, 16, nullptr, out.data()));
+  ASSERT_TRUE(fast.read("x", {part}, 16, {}, out.data()));
   EXPECT_EQ(out, expected);
 }
 
@@ -273,7 +273,7 @@ TEST_F(ForgedSegments, DamagedBytesNeverCrash) {
     try {
       jpeg.open(forged.bytes, forged.width, forged.height, "x");
       ++opened;
-      if (fast.open(jpeg, "x")) fast.read("x", {part}, 24, nullptr, out.data());
+      if (fast.open(jpeg, "x")) fast.read("x", {part}, 24, {}, out.data());
     } catch (const Error& error) {
       ASSERT_EQ(error.kind(), ErrorKind::kData);
     }

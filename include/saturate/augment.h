@@ -77,7 +77,13 @@ class Resizer {
 void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out);
 
 // Where index `i`, possibly outside [0, size), lies in an image padded by `mode`; -1 is nowhere.
-int padded_index(int i, int size, PadMode mode);
+SATURATE_HOST_DEVICE inline int padded_index(int i, int size, PadMode mode) {
+  if (i >= 0 && i < size) return i;
+  if (mode == PadMode::kZero) return -1;
+  const int period = size > 1 ? 2 * (size - 1) : 1;
+  i = (i % period + period) % period;
+  return i < size ? i : period - i;
+}
 
 // Cuts, resizes where the crop is not size x size already, shifts and flips: uint8, size * size
 // * 3.
@@ -86,6 +92,17 @@ void apply_transform(const AugmentOptions& options, const SampleTransform& trans
 
 // Fails with kUsage unless mean and std have three values each and every std is positive.
 Normalize make_normalize(const AugmentOptions& options);
+
+// What becomes of a sample's levels at the end; of kUint8, nothing.
+struct PixelFormat {
+  PixelType type = PixelType::kUint8;
+  Normalize normalize{};
+};
+constexpr size_t bytes_of(PixelType type) {
+  return type == PixelType::kFloat32 ? 4 : type == PixelType::kBfloat16 ? 2 : 1;
+}
+// `in` is interleaved RGB; `out` holds as many values of format.type.
+void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out);
 
 // uint8 [n, 3] interleaved to float [n, 3] interleaved (NHWC, torch's channels_last).
 void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out);

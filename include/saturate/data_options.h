@@ -9,13 +9,14 @@ namespace saturate {
 
 enum class DecodeMode { kExact, kFast };
 enum class ShuffleMode { kFull, kBlock, kNone };
-enum class CacheMode { kNone, kRam };
+enum class CacheMode { kNone, kRam, kDevice };
 enum class CacheForm { kEncoded, kDecoded };
 enum class StageMode { kNone, kTmpfs };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
 enum class AugmentDevice { kAuto, kCpu, kCuda };
+enum class PixelType { kUint8, kBfloat16, kFloat32 };
 enum class Policy { kNone, kTrivial, kRand };
 
 // The order of an epoch; see epoch_order().
@@ -24,7 +25,8 @@ struct ShuffleOptions {
   int block = 128;  // kBlock: samples in one
 };
 
-// What is kept of a source once it has been read; see cache_dataset().
+// What is kept of a source once it has been read; see cache_dataset() and, of kDevice,
+// resident.h.
 struct CacheOptions {
   CacheMode mode = CacheMode::kNone;
   CacheForm form = CacheForm::kEncoded;
@@ -51,6 +53,7 @@ struct DataOptions {
 
 struct AugmentOptions {
   AugmentDevice device = AugmentDevice::kAuto;  // of effects and normalisation
+  PixelType output = PixelType::kFloat32;       // of what the model gets; kUint8 is not possible
   int size = 0;  // output side, pixels; 0: the size of the first training image
   CropKind crop = CropKind::kNone;
   int padding = 4;  // kPad, pixels at size `size`

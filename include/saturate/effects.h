@@ -99,19 +99,32 @@ struct Mask {
 void transform_mask(const AugmentOptions& options, const SampleTransform& transform,
                     const EffectList& list, const Mask& mask, uint8_t outside, uint8_t* out);
 
+// Where a consumer that holds a whole dataset's images finds a sample's pixels: its image, which is
+// of the batch's size already, seen through a window moved by the shift, then mirrored.
+struct HeldPlace {
+  uint32_t index = 0;                // position in the dataset
+  int16_t shift_x = 0, shift_y = 0;  // as SampleTransform's
+  int32_t flip = 0;                  // 1: left to right
+};
+
 // A batch on its way from uint8 to normalised floats, all of it on one device, without overlap.
 struct FinishBatch {
-  uint8_t* images;            // [count, size, size, 3], undefined afterwards
+  uint8_t* images;            // [count, size, size, 3], undefined afterwards; held: also before
   const EffectList* effects;  // [count]
   uint8_t* spare;             // like images; undefined afterwards
   int64_t count;
   int size;
   Normalize normalize;
   float* out;  // [count, size, size, 3] (NHWC, torch's channels_last)
+  // Where not null, images are first taken out of these, [any, size, size, 3], as `places` say.
+  const uint8_t* held = nullptr;
+  const HeldPlace* places = nullptr;  // [count]
+  PadMode pad_mode = PadMode::kZero;
 };
 
-// Applies each image's effects and normalises it, on the calling thread: the plain reference of the
-// kernel below, and of apply_effects followed by normalize_pixels.
+// Takes each image where there are places, applies its effects and normalises it, on the calling
+// thread: the plain reference of the kernel below, and of apply_effects followed by
+// normalize_pixels.
 void finish_batch_cpu(const FinishBatch& batch);
 
 // The same on the current GPU, in one kernel, a block of threads an image; equal but for the last

@@ -12,8 +12,8 @@
 namespace saturate {
 
 struct DeviceBatch {
-  at::Tensor images;               // [N, 3, S, S] float, channels_last where asked, on the device
-  at::Tensor labels;               // [N] int64, on the device
+  at::Tensor images;  // [N, 3, S, S] float or bfloat16, channels_last where asked, on the device
+  at::Tensor labels;  // [N] int64, on the device
   std::vector<std::string> names;  // [N], where the loader gives them
   // Of mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
   at::Tensor mixed_labels = {};  // [N] int64, on the device; undefined where nothing is mixed
@@ -34,13 +34,15 @@ bool has_finish_kernel();
 
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, which returns to its pool when the last tensor is gone: nothing is copied. On a GPU the
-// copy has been made when next() returns. Batches of bytes are finished on the device, on its
-// current stream: their effects, then `augment`'s normalisation. Waiting is charged to kWait,
+// copy has been made when next() returns. Batches of bytes, or of places in resident
+// images, are finished on the device, on its current stream: their effects, then `augment`'s
+// normalisation. Waiting is charged to kWait,
 // moving to kCopy, finishing to kAugment.
 class Feeder {
  public:
+  // `resident`: a ResidentDataset's images, on `device`, which the loader's places refer to.
   Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
-         const AugmentOptions& augment = {});
+         const AugmentOptions& augment = {}, at::Tensor resident = {});
   // False at the end of the epoch.
   bool next(DeviceBatch& out);
 
@@ -53,11 +55,15 @@ class Feeder {
   // [N, 3, S, S] on the device, of the batch's floats or its bytes.
   at::Tensor moved(const Batch& batch) const;
   at::Tensor finished(const Batch& batch) const;
+  at::Tensor to_device(const void* bytes, int64_t size) const;
 
   Loader& loader_;
   at::Device device_;
   bool channels_last_;
   Normalize normalize_;
+  PadMode pad_mode_;
+  at::ScalarType output_;  // of what is finished here
+  at::Tensor resident_;    // [N, S, S, 3] uint8, or undefined
   Ledger& ledger_;
   std::optional<DeviceBatch> held_;
 };

@@ -28,7 +28,7 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
 // Keeps samples in memory once they have been read: their bytes (kEncoded), or their pixels as
 // decode_sample() gives them (kDecoded), which decoded() then hands out without a copy. What goes
 // beyond the budget, which all caches of the process share, is read from `source` every time.
-// Returns `source` itself for kNone.
+// Returns `source` itself for kNone and for kDevice, whose place is after decoding.
 std::unique_ptr<Dataset> cache_dataset(std::unique_ptr<Dataset> source,
                                        const CacheOptions& options);
 

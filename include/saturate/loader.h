@@ -32,14 +32,12 @@ constexpr size_t kShuffleWindow = 8;
 std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
                                   const ShuffleOptions& shuffle);
 
-enum class PixelType { kUint8, kFloat32 };
-
 // Allocates `bytes` (aligned to at least 64) and frees it with the last owner; pinned memory on a
 // GPU.
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
 // Images [count, size, size, 3] (NHWC), or [count, 3, size, size] where planar: uint8 as decoded,
-// or float32 normalised.
+// or bfloat16 or float32, normalised.
 struct Batch {
   std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
   PixelType type = PixelType::kFloat32;
@@ -50,6 +48,8 @@ struct Batch {
   std::vector<std::string> names;  // [count], where LoaderOptions::names asks for them
   // [count], where LoaderOptions::finish is off: what the consumer still has to do to each image.
   std::vector<EffectList> effects;
+  // [count], under LoaderOptions::places, where `pixels` is null.
+  std::vector<HeldPlace> places;
   Mix mix;  // for the consumer to carry out: the pixels are not mixed yet
   size_t count() const { return labels.size(); }
 };
@@ -63,9 +63,12 @@ struct LoaderOptions {
   bool train = true;       // random augmentation, else eval_transform
   OnError on_error = OnError::kFail;
   PixelType type = PixelType::kFloat32;
-  bool planar = false;  // NCHW; kFloat32 alone
+  bool planar = false;  // NCHW; not of kUint8
   bool names = false;   // batches carry the names of their samples
   bool finish = true;   // carry out effects, else leave them to the consumer; off: kUint8 alone
+  // Say where a consumer that holds the dataset's images, cut as in evaluation, finds each sample,
+  // instead of giving its pixels. kUint8 without finish alone, and no kRandomResized.
+  bool places = false;
   DecodeMode decode = DecodeMode::kExact;
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.

@@ -1,6 +1,7 @@
 // Normalisation, from uint8 to float: one function for CPU and GPU. Compiled by nvcc too.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,6 +28,12 @@ SATURATE_HOST_DEVICE inline float normalize_value(uint8_t value, float scale, fl
   const float product = static_cast<float>(value) * scale;
   return product + shift;
 #endif
+}
+
+// The nearest bfloat16, as its bits; between two, the even one. REQUIRES: value is finite.
+inline uint16_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 }  // namespace saturate

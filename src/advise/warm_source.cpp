@@ -94,7 +94,7 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
 std::unique_ptr<Dataset> warm_source(const Dataset& source, const CacheOptions& cache,
                                      std::vector<size_t> samples) {
   auto borrowed = std::make_unique<Borrowed>(source);
-  if (cache.mode == CacheMode::kNone) return borrowed;
+  if (cache.mode != CacheMode::kRam) return borrowed;
   auto cached = cache_dataset(std::move(borrowed), cache);
   parallel_for(samples.size(), kReaders, [&](size_t i) {
     Sample sample;

@@ -46,8 +46,9 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
       if (decode == DecodeMode::kFast && recipe.data.cache.mode == CacheMode::kRam &&
           recipe.data.cache.form == CacheForm::kDecoded)
         continue;  // no recipe may ask for both
-      for (const auto& [type, type_name] :
-           {std::pair{PixelType::kUint8, "uint8"}, {PixelType::kFloat32, "fp32"}}) {
+      for (const auto& [type, type_name] : {std::pair{PixelType::kUint8, "uint8"},
+                                            {PixelType::kBfloat16, "bf16"},
+                                            {PixelType::kFloat32, "fp32"}}) {
         LoaderOptions options;
         options.batch =
             size_t(recipe.train.batch == kAutomatic ? TrainOptions().batch : recipe.train.batch);

@@ -28,11 +28,14 @@ OptionRow shuffle_row() {
 
 std::vector<OptionRow> storage_rows() {
   return {
-      choice(SATURATE_OPTION_AS("data.cache", data.cache.mode),
-             std::vector<std::pair<std::string, CacheMode>>{{"none", CacheMode::kNone},
-                                                            {"ram", CacheMode::kRam}},
-             "Where samples are kept once they have been read: ram keeps those that fit the budget "
-             "in memory until the run ends."),
+      choice(
+          SATURATE_OPTION_AS("data.cache", data.cache.mode),
+          std::vector<std::pair<std::string, CacheMode>>{
+              {"none", CacheMode::kNone}, {"ram", CacheMode::kRam}, {"device", CacheMode::kDevice}},
+          "Where samples are kept once they have been read: ram keeps those that fit the budget "
+          "in memory until the run ends; device reads all of them before the first step and "
+          "keeps them as bytes, at augment.size, where the model trains, which draws batches "
+          "from there."),
       choice(SATURATE_OPTION_AS("data.cache_form", data.cache.form),
              std::vector<std::pair<std::string, CacheForm>>{{"encoded", CacheForm::kEncoded},
                                                             {"decoded", CacheForm::kDecoded}},
@@ -88,6 +91,11 @@ std::vector<OptionRow> crop_rows() {
              "Where effects and normalisation happen: cuda copies cropped bytes, a quarter of the "
              "floats, and finishes them in one kernel; auto: on the GPU that trains, where this "
              "build has the kernel."),
+      choice(SATURATE_OPTION(augment.output),
+             std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
+                                                            {"bf16", PixelType::kBfloat16}},
+             "What the model gets: bf16 halves what is written and copied, for "
+             "precision.mode = \"bf16\" and \"bf16-o2\", which round images to it anyway."),
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),

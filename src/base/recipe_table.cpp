@@ -57,6 +57,8 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
   if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
     fail_option("train.compiled", "knows one label for each image",
                 "Set augment.mixup and augment.cutmix to 0, or leave train.compiled out", where);
+  if (recipe.augment.output == PixelType::kBfloat16)
+    fail_option("train.compiled", "takes images in fp32", "Set augment.output=fp32", where);
   if (recipe.train.batch % recipe.train.accumulate != 0)
     fail_option("train.compiled", "needs a batch in parts of one size",
                 "Make train.batch a multiple of train.accumulate", where);
@@ -92,6 +94,12 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "Set precision.mode to fp32, or leave precision.tf32 out", where);
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
+  if (recipe.data.cache.mode == CacheMode::kDevice &&
+      recipe.augment.crop == CropKind::kRandomResized)
+    fail_option("data.cache",
+                "= device keeps images at augment.size, and augment.crop = random_resized cuts "
+                "from the photographs",
+                "Set data.cache=ram, or another augment.crop", where);
   validate_schedule(recipe, where);
 }
 

@@ -8,11 +8,12 @@
 
 namespace saturate {
 
-BatchRing::BatchRing(size_t slots, size_t batch, size_t most, bool effects,
+BatchRing::BatchRing(size_t slots, size_t batch, size_t most, bool effects, bool places,
                      std::chrono::nanoseconds wait_limit, BufferSource take)
     : batch_(batch),
       most_(most),
       effects_(effects),
+      places_(places),
       wait_limit_(wait_limit),
       take_buffer_(std::move(take)),
       slots_(slots) {}
@@ -57,6 +58,7 @@ void BatchRing::open_slots() {
     slot.labels.assign(last - first, 0);
     slot.names.resize(last - first);
     slot.effects.resize(effects_ ? last - first : 0);
+    slot.places.resize(places_ ? last - first : 0);
     slot.failures.clear();
     slot.left = last - first;
     {

@@ -26,13 +26,14 @@ struct SampleFailure {
 };
 
 // A batch being filled, or waiting. The thread that claimed sample i alone touches labels[i],
-// names[i], effects[i] and its pixels; the rest is the ring's.
+// names[i], effects[i], places[i] and its pixels; the rest is the ring's.
 struct BatchSlot {
   std::shared_ptr<std::byte> pixels;
   std::vector<uint32_t> indices;        // [count]
   std::vector<int64_t> labels;          // [count]
   std::vector<std::string> names;       // [count], if the loader fills them
   std::vector<EffectList> effects;      // [count] or none, as the loader needs them
+  std::vector<HeldPlace> places;        // [count] or none, likewise
   std::vector<SampleFailure> failures;  // guarded by the ring's mutex while filling
   size_t left = 0;                      // samples not finished; guarded by the ring's mutex
 };
@@ -52,8 +53,8 @@ class BatchRing {
  public:
   using BufferSource = std::function<std::shared_ptr<std::byte>()>;
 
-  // `most`: samples in a claim, at most. `effects`: a batch has a list of them for each sample.
-  BatchRing(size_t slots, size_t batch, size_t most, bool effects,
+  // `most`: samples in a claim, at most. `effects`, `places`: a batch has one for each sample.
+  BatchRing(size_t slots, size_t batch, size_t most, bool effects, bool places,
             std::chrono::nanoseconds wait_limit, BufferSource take);
 
   // Worker: reports `claimed` (when not null) as finished, all but `failures` of it, which it
@@ -82,7 +83,7 @@ class BatchRing {
   [[noreturn]] void fail_waiting(const std::string& what) const;
 
   const size_t batch_, most_;
-  const bool effects_;
+  const bool effects_, places_;
   const std::chrono::nanoseconds wait_limit_;
   const BufferSource take_buffer_;
 

@@ -148,7 +148,7 @@ class CachedDataset : public Dataset {
 
 std::unique_ptr<Dataset> cache_dataset(std::unique_ptr<Dataset> source,
                                        const CacheOptions& options) {
-  if (options.mode == CacheMode::kNone) return source;
+  if (options.mode != CacheMode::kRam) return source;
   return std::make_unique<CachedDataset>(std::move(source), options);
 }
 

@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kSkippedKept = 100;
 
 size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
-  const size_t values = size_t(augment.size) * size_t(augment.size) * 3;
-  return values * (options.type == PixelType::kFloat32 ? sizeof(float) : 1);
+  if (options.places) return 0;
+  return size_t(augment.size) * size_t(augment.size) * 3 * bytes_of(options.type);
 }
 
 // Few enough that the threads share each batch evenly, as many as hide what claiming costs.
@@ -37,10 +37,15 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
-  require(!options.planar || options.type == PixelType::kFloat32, "bytes are never planar",
+  require(!options.planar || options.type != PixelType::kUint8, "bytes are never planar",
           "LoaderOptions::planar", "Ask for kFloat32");
   require(options.finish || options.type == PixelType::kUint8, "floats cannot be left unfinished",
           "LoaderOptions::finish", "Ask for kUint8");
+  require(!options.places || !options.finish, "places come with effects alone",
+          "LoaderOptions::places", "Leave the batches unfinished");
+  require(!options.places || augment.crop != CropKind::kRandomResized,
+          "random-resized crops need more than the images at augment.size", "LoaderOptions::places",
+          "Choose another crop");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
           "Set it to 1 or more");
@@ -96,8 +101,8 @@ struct Loader::State {
         image_size(image_bytes(opt, aug)),
         buffers(image_size * opt.batch, std::move(allocate)),
         ahead(data, opt.shuffle, opt.seed),
-        ring(size_t(opt.prefetch), opt.batch, samples_a_claim(opt), !opt.finish, opt.wait_limit,
-             [this] { return buffers.take(); }),
+        ring(size_t(opt.prefetch), opt.batch, samples_a_claim(opt), !opt.finish, opt.places,
+             opt.wait_limit, [this] { return options.places ? nullptr : buffers.take(); }),
         threads(opt.threads, "loader") {
     for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
   }
@@ -117,9 +122,12 @@ struct Loader::State {
             std::vector<SampleFailure>& failures) {
     BatchSlot& slot = *claim.slot;
     try {
+      const uint32_t index = slot.indices[place];
+      EffectList* const effects = options.finish ? nullptr : &slot.effects[place];
       slot.labels[place] =
-          reader.read(claim.epoch, slot.indices[place], slot.pixels.get() + place * image_size,
-                      options.finish ? nullptr : &slot.effects[place]);
+          options.places
+              ? reader.locate(claim.epoch, index, slot.places[place], *effects)
+              : reader.read(claim.epoch, index, slot.pixels.get() + place * image_size, effects);
       if (options.names) slot.names[place] = reader.name();
     } catch (...) {
       const std::string index = "sample " + std::to_string(slot.indices[place]);
@@ -143,12 +151,14 @@ struct Loader::State {
     for (size_t i = 0; i < slot.labels.size(); ++i) {
       if (slot.labels[i] == kHole) continue;
       if (kept != i) {
-        std::memcpy(slot.pixels.get() + kept * image_size, slot.pixels.get() + i * image_size,
-                    image_size);
+        if (!options.places)
+          std::memcpy(slot.pixels.get() + kept * image_size, slot.pixels.get() + i * image_size,
+                      image_size);
         slot.labels[kept] = slot.labels[i];
         slot.indices[kept] = slot.indices[i];
         if (options.names) slot.names[kept] = std::move(slot.names[i]);
         if (!options.finish) slot.effects[kept] = slot.effects[i];
+        if (options.places) slot.places[kept] = slot.places[i];
       }
       ++kept;
     }
@@ -156,6 +166,7 @@ struct Loader::State {
     slot.indices.resize(kept);
     if (options.names) slot.names.resize(kept);
     if (!options.finish) slot.effects.resize(kept);
+    if (options.places) slot.places.resize(kept);
   }
 
   void note_skipped(const BatchSlot& slot) {
@@ -180,6 +191,7 @@ struct Loader::State {
         out.indices.swap(slot->indices);
         out.names.swap(slot->names);
         out.effects.swap(slot->effects);
+        out.places.swap(slot->places);
         out.mix =
             options.train ? draw_mix(augment, {options.seed, epoch, first}, out.count()) : Mix();
       }
@@ -230,6 +242,7 @@ bool Loader::next(Batch& out) {
   out.indices.clear();
   out.names.clear();
   out.effects.clear();
+  out.places.clear();
   if (state_->failure) std::rethrow_exception(state_->failure);
   try {
     return state_->next(out);

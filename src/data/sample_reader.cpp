@@ -8,8 +8,11 @@ namespace saturate {
 namespace {
 
 // [pixels, 3] to [3, pixels].
-void split_planes(const std::vector<float>& in, float* out) {
-  const size_t pixels = in.size() / 3;
+template <class T>
+void split_planes(const std::vector<std::byte>& bytes, std::byte* out_bytes) {
+  const size_t pixels = bytes.size() / sizeof(T) / 3;
+  const T* const in = reinterpret_cast<const T*>(bytes.data());
+  T* const out = reinterpret_cast<T*>(out_bytes);
   for (size_t i = 0; i < pixels; ++i)
     for (size_t c = 0; c < 3; ++c) out[c * pixels + i] = in[i * 3 + c];
 }
@@ -21,29 +24,43 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
     : dataset_(dataset),
       options_(options),
       augment_(augment),
-      normalize_(make_normalize(augment)),
+      format_{options.type, make_normalize(augment)},
       scratch_(size_t(augment.size) * size_t(augment.size) * 3),
-      interleaved_(options.planar ? scratch_.size() : 0) {}
+      interleaved_(options.planar ? scratch_.size() * bytes_of(options.type) : 0) {}
 
 int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished) {
   if (!options_.planar) return read_augmented(epoch, index, out, unfinished);
-  const int64_t label =
-      read_augmented(epoch, index, reinterpret_cast<std::byte*>(interleaved_.data()), unfinished);
-  split_planes(interleaved_, reinterpret_cast<float*>(out));
+  const int64_t label = read_augmented(epoch, index, interleaved_.data(), unfinished);
+  if (options_.type == PixelType::kFloat32)
+    split_planes<float>(interleaved_, out);
+  else
+    split_planes<uint16_t>(interleaved_, out);
   return label;
+}
+
+int64_t SampleReader::locate(uint32_t epoch, uint32_t index, HeldPlace& place,
+                             EffectList& effects) {
+  effects = {};
+  if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
+  sample_.name.clear();
+  name_ = &sample_.name;
+  dataset_.read(index, sample_);
+  const SampleTransform drawn = transform(epoch, index, augment_.size, augment_.size);
+  place = {index, int16_t(drawn.shift_x), int16_t(drawn.shift_y), drawn.flip ? 1 : 0};
+  return sample_.label;
 }
 
 int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
                                      EffectList* unfinished) {
-  const Normalize* normalize = options_.type == PixelType::kFloat32 ? &normalize_ : nullptr;
   EffectList effects;
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
   if (unfinished != nullptr) *unfinished = std::exchange(effects, {});
-  if (effects.count == 0) return read_pixels(epoch, index, normalize, out);
-  uint8_t* pixels = normalize ? scratch_.data() : reinterpret_cast<uint8_t*>(out);
-  const int64_t label = read_pixels(epoch, index, nullptr, reinterpret_cast<std::byte*>(pixels));
+  if (effects.count == 0) return read_pixels(epoch, index, format_, out);
+  const bool in_place = format_.type == PixelType::kUint8;
+  uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
+  const int64_t label = read_pixels(epoch, index, {}, reinterpret_cast<std::byte*>(pixels));
   apply_effects(effects, augment_.size, effects_, pixels);
-  if (normalize) normalize_pixels(*normalize, scratch_, reinterpret_cast<float*>(out));
+  if (!in_place) convert_pixels(format_, scratch_, out);
   return label;
 }
 
@@ -54,25 +71,24 @@ SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int widt
   return draw_transform(augment_, random, width, height);
 }
 
-int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize,
+int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format,
                                   std::byte* out) {
   sample_.name.clear();
   name_ = &sample_.name;
   if (const DecodedSample* kept = dataset_.decoded(index)) {
     name_ = &kept->name;
-    write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), normalize,
-          out);
+    write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), format, out);
     return kept->label;
   }
   dataset_.read(index, sample_);
   // A shifted image is resized first and cut then, which only the exact path does.
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding != SampleEncoding::kRaw;
-  if (!fast || !read_fast(epoch, index, normalize, out)) read_exact(epoch, index, normalize, out);
+  if (!fast || !read_fast(epoch, index, format, out)) read_exact(epoch, index, format, out);
   return sample_.label;
 }
 
-bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const Normalize* normalize,
+bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format,
                              std::byte* out) {
   const bool segmented = sample_.encoding == SampleEncoding::kSegmented;
   if (segmented) segmented_.open(sample_.bytes, sample_.width, sample_.height, sample_.name);
@@ -80,10 +96,10 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const Normalize* no
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
   return fast_.read(sample_.name, transform(epoch, index, info->width, info->height), augment_.size,
-                    normalize, out);
+                    format, out);
 }
 
-void SampleReader::read_exact(uint32_t epoch, uint32_t index, const Normalize* normalize,
+void SampleReader::read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format,
                               std::byte* out) {
   if (sample_.encoding == SampleEncoding::kSegmented) {
     SampleTransform drawn = transform(epoch, index, sample_.width, sample_.height);
@@ -91,17 +107,18 @@ void SampleReader::read_exact(uint32_t epoch, uint32_t index, const Normalize* n
                                                drawn.crop, sample_.name, image_);
     drawn.crop.x -= held.x;
     drawn.crop.y -= held.y;
-    return write(image_, drawn, normalize, out);
+    return write(image_, drawn, format, out);
   }
   decode_sample(decoder_, sample_, image_);
-  write(image_, transform(epoch, index, image_.width, image_.height), normalize, out);
+  write(image_, transform(epoch, index, image_.width, image_.height), format, out);
 }
 
 void SampleReader::write(const Image& image, const SampleTransform& transform,
-                         const Normalize* normalize, std::byte* out) {
-  uint8_t* pixels = normalize ? scratch_.data() : reinterpret_cast<uint8_t*>(out);
+                         const PixelFormat& format, std::byte* out) {
+  const bool in_place = format.type == PixelType::kUint8;
+  uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
   apply_transform(augment_, transform, image, resizer_, pixels);
-  if (normalize) normalize_pixels(*normalize, scratch_, reinterpret_cast<float*>(out));
+  if (!in_place) convert_pixels(format, scratch_, out);
 }
 
 }  // namespace saturate

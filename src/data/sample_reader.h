@@ -24,6 +24,10 @@ class SampleReader {
   // parameters depend on (seed, epoch, index) alone.
   int64_t read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished = nullptr);
 
+  // Says where the pixels of sample `index` are and what is left to do to them, and returns the
+  // label. Reads the sample, for whose images the dataset need give no bytes.
+  int64_t locate(uint32_t epoch, uint32_t index, HeldPlace& place, EffectList& effects);
+
   // The name of the sample read last; empty when the dataset failed before it named it.
   const std::string& name() const { return *name_; }
 
@@ -33,19 +37,18 @@ class SampleReader {
   // What read() gives, [size, size, 3] in any case.
   int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
                          EffectList* unfinished = nullptr);
-  // Read, cut, resized, shifted and flipped into `out`, uint8 or, where `normalize` is not null,
-  // floats. Gives the label.
-  int64_t read_pixels(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
+  // Read, cut, resized, shifted and flipped into `out`. Gives the label.
+  int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // Both make `out` of sample_. False where only the exact path can.
-  bool read_fast(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
-  void read_exact(uint32_t epoch, uint32_t index, const Normalize* normalize, std::byte* out);
-  void write(const Image& image, const SampleTransform& transform, const Normalize* normalize,
+  bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  void read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  void write(const Image& image, const SampleTransform& transform, const PixelFormat& format,
              std::byte* out);
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
   const AugmentOptions& augment_;
-  const Normalize normalize_;
+  const PixelFormat format_;
   FastDecoder fast_;
   SegmentedJpeg segmented_;
   Decoder decoder_;
@@ -54,8 +57,8 @@ class SampleReader {
   const std::string* name_ = &sample_.name;  // or the dataset's own
   Image image_;
   EffectScratch effects_;
-  std::vector<uint8_t> scratch_;    // [size, size, 3], for kFloat32
-  std::vector<float> interleaved_;  // the same, for planar
+  std::vector<uint8_t> scratch_;        // [size, size, 3], for all but kUint8
+  std::vector<std::byte> interleaved_;  // the same as it is handed out, for planar
 };
 
 }  // namespace saturate

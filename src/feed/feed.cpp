@@ -1,5 +1,6 @@
 #include "saturate/feed.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
@@ -29,6 +30,10 @@ bool has_finish_kernel() {
 
 namespace {
 
+at::ScalarType scalar_type(PixelType type) {
+  return type == PixelType::kBfloat16 ? at::kBFloat16 : at::kFloat;
+}
+
 // On the device that holds the batch.
 void finish_batch(const FinishBatch& batch, [[maybe_unused]] const at::Device& device) {
 #ifdef SATURATE_HAS_CUDA
@@ -37,17 +42,30 @@ void finish_batch(const FinishBatch& batch, [[maybe_unused]] const at::Device& d
     return finish_batch_cuda(batch, guard.getStream(device).native_handle());
   }
 #endif
-  finish_batch_cpu(batch);
+  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
+    const int64_t values = int64_t{batch.size} * batch.size * 3;
+    FinishBatch part = batch;
+    part.images += begin * values;
+    part.spare += begin * values;
+    part.out += begin * values;
+    part.effects += begin;
+    if (part.places != nullptr) part.places += begin;
+    part.count = end - begin;
+    finish_batch_cpu(part);
+  });
 }
 
 }  // namespace
 
 Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
-               const AugmentOptions& augment)
+               const AugmentOptions& augment, at::Tensor resident)
     : loader_(loader),
       device_(device),
       channels_last_(channels_last),
       normalize_(make_normalize(augment)),
+      pad_mode_(augment.pad_mode),
+      output_(scalar_type(augment.output)),
+      resident_(std::move(resident)),
       ledger_(ledger) {}
 
 at::Tensor Feeder::moved(const Batch& batch) const {
@@ -61,34 +79,48 @@ at::Tensor Feeder::moved(const Batch& batch) const {
   return at::from_blob(
              batch.pixels.get(), {int64_t(batch.count()), 3, side, side}, strides,
              [owner = batch.pixels](void*) mutable { owner.reset(); },
-             at::TensorOptions(at::kFloat))
+             at::TensorOptions(scalar_type(batch.type)))
       .to(device_);
+}
+
+// Copied on the CPU too, which is for tests: lists and places end with the batch.
+at::Tensor Feeder::to_device(const void* bytes, int64_t size) const {
+  return at::from_blob(const_cast<void*>(bytes), {size}, at::TensorOptions(at::kByte))
+      .to(device_, /*non_blocking=*/false, /*copy=*/true);
 }
 
 at::Tensor Feeder::finished(const Batch& batch) const {
   const int64_t count = int64_t(batch.count()), side = batch.size;
-  std::vector<EffectList> none(batch.effects.empty() ? batch.count() : 0);
+  const std::vector<EffectList> none(batch.effects.empty() ? batch.count() : 0);
   const auto* lists = batch.effects.empty() ? none.data() : batch.effects.data();
-  at::Tensor pixels, effects;
+  at::Tensor pixels, effects, places;
   {
     Ledger::Scope copy(ledger_, Phase::kCopy);
-    // Copied on the CPU too, which is for tests: the lists end with the batch.
-    const auto to_device = [&](const void* bytes, int64_t size) {
-      return at::from_blob(const_cast<void*>(bytes), {size}, at::TensorOptions(at::kByte))
-          .to(device_, /*non_blocking=*/false, /*copy=*/true);
-    };
-    pixels = to_device(batch.pixels.get(), count * side * side * 3);
     effects = to_device(lists, count * int64_t(sizeof(EffectList)));
+    if (resident_.defined())
+      places = to_device(batch.places.data(), count * int64_t(sizeof(HeldPlace)));
+    else
+      pixels = to_device(batch.pixels.get(), count * side * side * 3);
   }
   Ledger::Scope augment(ledger_, Phase::kAugment);
+  const auto bytes = at::TensorOptions(at::kByte).device(device_);
+  if (resident_.defined()) pixels = at::empty({count * side * side * 3}, bytes);
   at::Tensor spare = at::empty_like(pixels);
-  at::Tensor out = at::empty({count, side, side, 3}, pixels.options().dtype(at::kFloat));
-  finish_batch({pixels.mutable_data_ptr<uint8_t>(),
-                reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
-                spare.mutable_data_ptr<uint8_t>(), count, batch.size, normalize_,
-                out.mutable_data_ptr<float>()},
-               device_);
-  return out.permute({0, 3, 1, 2});
+  at::Tensor out = at::empty({count, side, side, 3}, bytes.dtype(at::kFloat));
+  FinishBatch work{pixels.mutable_data_ptr<uint8_t>(),
+                   reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
+                   spare.mutable_data_ptr<uint8_t>(),
+                   count,
+                   batch.size,
+                   normalize_,
+                   out.mutable_data_ptr<float>()};
+  if (resident_.defined()) {
+    work.held = resident_.const_data_ptr<uint8_t>();
+    work.places = reinterpret_cast<const HeldPlace*>(places.const_data_ptr());
+    work.pad_mode = pad_mode_;
+  }
+  finish_batch(work, device_);
+  return out.to(output_).permute({0, 3, 1, 2});
 }
 
 bool Feeder::next(DeviceBatch& out) {

@@ -101,14 +101,6 @@ SampleTransform eval_transform(const AugmentOptions& options, int width, int hei
   return transform;
 }
 
-int padded_index(int i, int size, PadMode mode) {
-  if (i >= 0 && i < size) return i;
-  if (mode == PadMode::kZero) return -1;
-  const int period = std::max(2 * (size - 1), 1);
-  i = (i % period + period) % period;
-  return i < size ? i : period - i;
-}
-
 void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out) {
   // Columns [inside, outside) of the box lie in the image.
   const int inside = std::clamp(-box.x, 0, box.width);
@@ -162,6 +154,21 @@ Normalize make_normalize(const AugmentOptions& options) {
     normalize.shift[c] = static_cast<float>(-options.mean[c] / options.std[c]);
   }
   return normalize;
+}
+
+void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out) {
+  const FastKernels& kernels = fast_kernels();
+  switch (format.type) {
+    case PixelType::kUint8:
+      std::memcpy(out, in.data(), in.size());
+      return;
+    case PixelType::kBfloat16:
+      kernels.normalize_bfloat16(format.normalize, in.data(), in.size(),
+                                 reinterpret_cast<uint16_t*>(out));
+      return;
+    case PixelType::kFloat32:
+      kernels.normalize(format.normalize, in.data(), in.size(), reinterpret_cast<float*>(out));
+  }
 }
 
 void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out) {

@@ -241,6 +241,25 @@ SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, in
   return image;
 }
 
+// Value c of pixel (x, y) of what `place` shows of its image, [size, size, 3].
+SATURATE_HOST_DEVICE inline uint8_t placed_value(const FinishBatch& batch, const HeldPlace& place,
+                                                 int x, int y, int c) {
+  const int from_x = padded_index((place.flip != 0 ? batch.size - 1 - x : x) + place.shift_x,
+                                  batch.size, batch.pad_mode);
+  const int from_y = padded_index(y + place.shift_y, batch.size, batch.pad_mode);
+  if (from_x < 0 || from_y < 0) return 0;
+  return batch.held[((int64_t{place.index} * batch.size + from_y) * batch.size + from_x) * 3 + c];
+}
+
+template <class Team>
+SATURATE_HOST_DEVICE void take_image(Team& team, const FinishBatch& batch, const HeldPlace& place,
+                                     uint8_t* out) {
+  const int pitch = batch.size * 3;
+  for (int i = team.first(); i < batch.size * pitch; i += team.step())
+    out[i] = placed_value(batch, place, i % pitch / 3, i / pitch, i % 3);
+  team.wait();
+}
+
 // Image `index` of a batch, from uint8 to normalised floats. A blur's rows lie where the result
 // will.
 template <class Team>
@@ -248,6 +267,7 @@ SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishBatch& batch, int
                                        EffectState& state) {
   const int64_t values = int64_t{batch.size} * batch.size * 3, begin = index * values;
   float* out = batch.out + begin;
+  if (batch.held != nullptr) take_image(team, batch, batch.places[index], batch.images + begin);
   const uint8_t* in = run_effects(team, batch.effects[index], batch.size, state,
                                   batch.images + begin, batch.spare + begin, out);
   for (int64_t i = team.first(); i < values; i += team.step()) {

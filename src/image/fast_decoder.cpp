@@ -111,7 +111,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
 }
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
-                       const Normalize* normalize, std::byte* out) {
+                       const PixelFormat& format, std::byte* out) {
   struct Session {
     JpegDecoder& jpeg;
     ~Session() { jpeg.close(); }
@@ -119,7 +119,7 @@ bool FastDecoder::read(const std::string& where, const SampleTransform& transfor
   const JpegPlanes planes =
       jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size), segments_);
   if (!plan(planes, transform, size)) return false;
-  if (!stream(where, planes, size, normalize, out)) return false;
+  if (!stream(where, planes, size, format, out)) return false;
   jpeg_.check_end(where);
   return true;
 }
@@ -151,7 +151,7 @@ void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
 }
 
 bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int size,
-                         const Normalize* normalize, std::byte* out) {
+                         const PixelFormat& format, std::byte* out) {
   const size_t row_values = size_t(size) * 3;
   int band = planes.first_band;
   for (int y = 0; y < size; ++y) {
@@ -160,12 +160,8 @@ bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int
     for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
     kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size,
                         rgb_.data());
-    if (normalize != nullptr) {
-      auto* values = reinterpret_cast<float*>(out) + size_t(y) * row_values;
-      kernels_.normalize(*normalize, rgb_.data(), row_values, values);
-    } else {
-      std::memcpy(out + size_t(y) * row_values, rgb_.data(), row_values);
-    }
+    convert_pixels(format, std::span(rgb_).first(row_values), out);
+    out += row_values * bytes_of(format.type);
   }
   return true;
 }

@@ -36,10 +36,10 @@ class FastDecoder {
   std::optional<ImageInfo> open(const SegmentedJpeg& segments, const std::string& where);
 
   // Decodes the open image: cuts `transform.crop`, resizes it to size x size, flips. Writes
-  // [size, size, 3] uint8 to `out`, or floats where `normalize` is not null. False, and `out`
-  // unspecified, where Decoder has to decode it. REQUIRES: open() gave something; no shift.
+  // [size, size, 3] to `out`, as `format` says. False, and `out` unspecified, where Decoder has to
+  // decode it. REQUIRES: open() gave something; no shift.
   bool read(const std::string& where, const SampleTransform& transform, int size,
-            const Normalize* normalize, std::byte* out);
+            const PixelFormat& format, std::byte* out);
 
  private:
   // The last rows of one plane: row r lies at slot r % slots.
@@ -61,7 +61,7 @@ class FastDecoder {
                   Resize& resize);
   void plan_rings(const JpegPlanes& planes, int size);
   bool stream(const std::string& where, const JpegPlanes& planes, int size,
-              const Normalize* normalize, std::byte* out);
+              const PixelFormat& format, std::byte* out);
   bool read_band(const std::string& where, const JpegPlanes& planes, int band);
   void resize_row(const JpegPlanes& planes, int c, int y);
   Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }

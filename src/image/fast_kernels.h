@@ -48,6 +48,9 @@ struct FastKernels {
   void (*ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* out);
   // n values of interleaved pixels, the first a red one: normalize_value().
   void (*normalize)(const Normalize& normalize, const uint8_t* in, size_t n, float* out);
+  // The same, rounded by to_bfloat16().
+  void (*normalize_bfloat16)(const Normalize& normalize, const uint8_t* in, size_t n,
+                             uint16_t* out);
 };
 
 // The best that this CPU can run.

@@ -53,6 +53,11 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, f
     out[i] = normalize_value(in[i], normalize.scale[i % 3], normalize.shift[i % 3]);
 }
 
+void normalize_to_bfloat16(const Normalize& normalize, const uint8_t* in, size_t n, uint16_t* out) {
+  for (size_t i = 0; i < n; ++i)
+    out[i] = to_bfloat16(normalize_value(in[i], normalize.scale[i % 3], normalize.shift[i % 3]));
+}
+
 }  // namespace
 
 void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
@@ -94,7 +99,8 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
 }
 
 const FastKernels& plain_fast_kernels() {
-  static const FastKernels kernels{"plain", blend_rows, gather_row, ycc_to_rgb, normalize_values};
+  static const FastKernels kernels{"plain",    blend_rows,       gather_row,
+                                   ycc_to_rgb, normalize_values, normalize_to_bfloat16};
   return kernels;
 }
 

@@ -136,7 +136,31 @@ void ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, u
   }
 }
 
-void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, float* out) {
+// As to_bfloat16().
+template <class D, class V>
+void store_rounded(D floats, V value, uint16_t* out) {
+  const hn::RebindToUnsigned<D> bits;
+  const hn::Rebind<uint16_t, D> halves;
+  const auto whole = hn::BitCast(bits, value);
+  const auto even = hn::And(hn::ShiftRight<16>(whole), hn::Set(bits, 1));
+  const auto rounded = hn::Add(hn::Add(whole, hn::Set(bits, 0x7fff)), even);
+  // Below 2^16 and so in the range of what the signed narrowing keeps.
+  const hn::RebindToSigned<D> integers;
+  hn::StoreU(hn::DemoteTo(halves, hn::BitCast(integers, hn::ShiftRight<16>(rounded))), halves, out);
+}
+template <class D, class V>
+void store_rounded(D floats, V value, float* out) {
+  hn::StoreU(value, floats, out);
+}
+void store_rounded(float value, uint16_t* out) {
+  *out = to_bfloat16(value);
+}
+void store_rounded(float value, float* out) {
+  *out = value;
+}
+
+template <class Out>
+void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, Out* out) {
   const hn::ScalableTag<float> floats;
   const hn::Rebind<int32_t, decltype(floats)> integers;
   const hn::Rebind<uint8_t, decltype(floats)> bytes;
@@ -153,7 +177,7 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, f
              shift2 = hn::LoadU(floats, shift + 2 * kLanes);
   const auto store = [&](size_t at, auto a, auto b) {
     const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, hn::LoadU(bytes, in + at)));
-    hn::StoreU(hn::Add(hn::Mul(value, a), b), floats, out + at);
+    store_rounded(floats, hn::Add(hn::Mul(value, a), b), out + at);
   };
   size_t at = 0;
   for (; at + 3 * kLanes <= n; at += 3 * kLanes) {
@@ -162,11 +186,13 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, f
     store(at + 2 * kLanes, scale2, shift2);
   }
   for (; at < n; ++at)
-    out[at] = normalize_value(in[at], normalize.scale[at % 3], normalize.shift[at % 3]);
+    store_rounded(normalize_value(in[at], normalize.scale[at % 3], normalize.shift[at % 3]),
+                  out + at);
 }
 
 FastKernels kernels() {
-  return {hwy::TargetName(HWY_TARGET), blend_rows, gather_row, ycc_to_rgb, normalize_values};
+  return {hwy::TargetName(HWY_TARGET), blend_rows, gather_row, ycc_to_rgb, normalize_values<float>,
+          normalize_values<uint16_t>};
 }
 
 #endif

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "model/safetensors_header.h"
+#include "base/safetensors_header.h"
 #include "model/safetensors_types.h"
 #include "saturate/error.h"
 
@@ -84,11 +84,12 @@ SafetensorsHeader read_header(const ReadableFile& file, const std::string& path,
 
 at::Tensor read_tensor(const ReadableFile& file, const SafetensorsEntry& entry, uint64_t data_start,
                        const std::string& path) {
-  at::Tensor tensor = at::empty(entry.shape, entry.type);
+  const auto row = std::ranges::find(kSafetensorsTypes, entry.type, &SafetensorsType::name);
+  at::Tensor tensor = at::empty(entry.shape, row->type);
   const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
   if (bytes.empty()) return tensor;
   file.read_at(data_start + entry.begin, bytes);
-  if (entry.type == at::kBool && !are_bools(bytes))
+  if (row->type == at::kBool && !are_bools(bytes))
     fail_safetensors("tensor " + quoted_name(entry.name) + " is BOOL but not all 0 and 1", path);
   return tensor;
 }

@@ -9,10 +9,12 @@ struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
         const std::vector<std::string>& classes, const at::Device& device, bool names)
       : data(open_input(env, source, recipe.data)),
-        loader(checked(source, classes), loader_options(recipe, names), recipe.augment,
+        resident(put_on_device(recipe, checked(source, classes), source, device)),
+        loader(resident ? *resident : *data, loader_options(recipe, names), recipe.augment,
                batch_allocator(device)),
         ledger(env),
-        feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment),
+        feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
+               resident ? resident->images() : at::Tensor()),
         options(evaluation_options(recipe)) {}
 
   static EvaluationOptions evaluation_options(const Recipe& recipe) {
@@ -36,6 +38,7 @@ struct Evaluator::State {
   }
 
   std::unique_ptr<Dataset> data;
+  std::unique_ptr<ResidentDataset> resident;  // of `data`, or null
   Loader loader;
   Ledger ledger;  // the feeder's own: a run charges an evaluation as a whole
   Feeder feeder;

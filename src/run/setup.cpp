@@ -114,6 +114,14 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   if (recipe.train.threads == 0) recipe.train.threads = available_cores();
   recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
   recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+  if (recipe.augment.output == PixelType::kBfloat16 &&
+      recipe.precision.mode != PrecisionMode::kBf16 &&
+      recipe.precision.mode != PrecisionMode::kBf16O2)
+    fail(ErrorKind::kUsage, "bf16 images are for a model that computes in bf16", "augment.output",
+         "Set precision.mode=bf16, or augment.output=fp32");
+  if (recipe.data.cache.mode == CacheMode::kDevice && device.is_cuda() && !has_finish_kernel())
+    fail(ErrorKind::kUsage, "this build has no kernel that takes images there", "data.cache",
+         "Set data.cache=ram");
   recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
   return recipe;
 }
@@ -134,9 +142,11 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.drop_last = recipe.train.drop_last;
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
+  options.places = recipe.data.cache.mode == CacheMode::kDevice;
   // The GPU's kernel takes the bytes as they are cut.
-  options.finish = recipe.augment.device != AugmentDevice::kCuda || recipe.train.device != "cuda";
-  options.type = options.finish ? PixelType::kFloat32 : PixelType::kUint8;
+  options.finish = !options.places &&
+                   (recipe.augment.device != AugmentDevice::kCuda || recipe.train.device != "cuda");
+  options.type = options.finish ? recipe.augment.output : PixelType::kUint8;
   options.planar = options.finish && !recipe.train.channels_last;
   options.seed = recipe.seed;
   return options;
@@ -149,6 +159,14 @@ LoaderOptions eval_loader_options(const Recipe& recipe) {
   options.drop_last = false;
   options.train = false;
   return options;
+}
+
+std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Dataset& data,
+                                               const std::string& source, const at::Device& device,
+                                               const ProgressCallback& progress) {
+  if (recipe.data.cache.mode != CacheMode::kDevice) return nullptr;
+  return std::make_unique<ResidentDataset>(data, source, train_loader_options(recipe),
+                                           recipe.augment, device, progress);
 }
 
 void require_same_classes(const std::vector<std::string>& expected,

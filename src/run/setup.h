@@ -10,6 +10,7 @@
 #include "saturate/env.h"
 #include "saturate/loader.h"
 #include "saturate/recipe.h"
+#include "saturate/resident.h"
 
 namespace saturate {
 
@@ -32,6 +33,12 @@ int images_per_part(const TrainOptions& train);
 // Settings of the training and the evaluation loader.
 LoaderOptions train_loader_options(const Recipe& recipe);
 LoaderOptions eval_loader_options(const Recipe& recipe);
+
+// The images of `data`, opened from `source`, where data.cache=device puts them; else null.
+// REQUIRES: recipe is resolved. Fails as ResidentDataset does.
+std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Dataset& data,
+                                               const std::string& source, const at::Device& device,
+                                               const ProgressCallback& progress = {});
 
 // Fails with kData, naming `source`, unless both lists are the same.
 void require_same_classes(const std::vector<std::string>& expected,

@@ -26,17 +26,23 @@ std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
   return env.lock(folder + "/.lock");
 }
 
-// The training source; shows how far it is copied.
+// Shows how far something is that is done to all of a source before the run; gives up when asked.
+ProgressCallback progress_of(Env& env, const TrainerOptions& options, const std::string& title,
+                             const std::string& source) {
+  return [&env, &options, title, source, bar = std::shared_ptr<Progress>()](size_t done,
+                                                                            size_t total) mutable {
+    if (options.should_stop())
+      fail(ErrorKind::kRun, "stopped before the first step", source, "Run it again");
+    if (!bar)
+      bar = std::make_shared<Progress>(env, title, "samples", int64_t(total), options.progress);
+    bar->update(int64_t(done), "");
+  };
+}
+
 std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
                                      const TrainerOptions& options) {
   if (options.open) return options.open();
-  std::optional<Progress> bar;
-  return open_input(env, data.source, data, [&](size_t done, size_t total) {
-    if (options.should_stop())
-      fail(ErrorKind::kRun, "stopped while copying", data.source, "Run it again");
-    if (!bar) bar.emplace(env, "copy", "samples", int64_t(total), options.progress);
-    bar->update(int64_t(done), "");
-  });
+  return open_input(env, data.source, data, progress_of(env, options, "copy", data.source));
 }
 
 int64_t to_bytes(double gib) {
@@ -73,8 +79,12 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       recipe(resolve_batch(
           env, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data, device),
           *data, device)),
-      loader(*data, train_loader_options(recipe), recipe.augment, batch_allocator(device)),
-      feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment),
+      resident(put_on_device(recipe, *data, recipe.data.source, device,
+                             progress_of(env, options, "cache", recipe.data.source))),
+      loader(resident ? *resident : *data, train_loader_options(recipe), recipe.augment,
+             batch_allocator(device)),
+      feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
+             resident ? resident->images() : at::Tensor()),
       store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best),
       writer(env, store),
       stopping(make_early_stopping(recipe.train)),
@@ -146,7 +156,7 @@ void Trainer::State::prepare_model() {
   loader.start_epoch(0);
   while (count < wanted && feeder.next(batch)) {
     count += batch.count();
-    images.push_back(batch.images);
+    images.push_back(batch.images.to(at::kFloat));
   }
   loader.stop();
   model->prepare(at::cat(images));

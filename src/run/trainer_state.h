@@ -72,6 +72,7 @@ struct Trainer::State {
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<WeightAverage> average;
   std::unique_ptr<Evaluator> evaluator;
+  std::unique_ptr<ResidentDataset> resident;  // of `data`, or null
   Loader loader;
   Feeder feeder;
   CheckpointStore store;

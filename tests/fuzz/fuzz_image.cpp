@@ -43,7 +43,7 @@ bool decode_fast(std::span<const std::byte> bytes) {
   transform.crop.y = choice & 32 ? info->height - transform.crop.height : 0;
   transform.flip = choice & 64;
   std::vector<std::byte> out(kSide * kSide * 3);
-  return decoder.read("input", transform, kSide, nullptr, out.data());
+  return decoder.read("input", transform, kSide, {}, out.data());
 }
 
 }  // namespace

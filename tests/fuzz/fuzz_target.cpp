@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tests/fuzz/fuzz_image.h"
+#include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
 
@@ -14,6 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_image(bytes);
   else if (format == "pickle")
     fuzz_pickle(bytes);
+  else if (format == "recipe")
+    fuzz_recipe(bytes);
+  else if (format == "safetensors")
+    fuzz_safetensors(bytes);
+  else if (format == "lmdb")
+    fuzz_lmdb(bytes);
   else
     fuzz_source(std::string(format), bytes);
   return 0;

@@ -13,7 +13,8 @@ gunzip -kf "$seeds"/*.gz
 for archive in "$root"/tests/goldens/weights/{all_kinds,protocol4,training}.pt; do  # are zip files
   unzip -p "$archive" '*/data.pkl' >"$seeds/$(basename "$archive").pkl"
 done
-cp "$root"/tests/goldens/weights/*legacy.pt "$seeds"
+cp "$root"/tests/goldens/weights/*legacy.pt "$root"/tests/goldens/model/*.safetensors \
+  "$root"/recipes/*.toml "$seeds"
 
 for fuzzer in "$build"/fuzz_*; do
   [ -x "$fuzzer" ] && [ -f "$fuzzer" ] || continue

@@ -35,6 +35,7 @@ class Files:
     """Paths and labels, in the order of torchvision's ImageFolder."""
 
     def __init__(self, root):
+        self.root = root
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
         self.items = [(str(path), label) for label, name in enumerate(classes)
                       for path in sorted((pathlib.Path(root) / name).rglob("*"))
@@ -193,8 +194,17 @@ def ffcv_raw_uint8(files, threads):
     return ffcv_epoch(beton, threads, floats=False)
 
 
+def saturate_python(files, threads):
+    """Ours from Python: what `pip install ./python` gives."""
+    import saturate
+
+    loader = saturate.Loader(f"folder:{files.root}", batch=BATCH, size=SIZE, crop="random_resized",
+                             threads=threads, decode="fast", to="torch")
+    return lambda: sum(len(labels) for _, labels in loader)
+
+
 PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv, ffcv_half_raw,
-                                          ffcv_raw_uint8)}
+                                          ffcv_raw_uint8, saturate_python)}
 
 
 class Saturate:

@@ -1,18 +1,37 @@
 // The JSON header of a safetensors file, parsed and checked apart from any tensor data.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace saturate {
 
+// An element type that torch has too.
+struct SafetensorsElement {
+  std::string_view name;  // as the format calls it
+  int64_t bytes;
+};
+
+inline constexpr std::array<SafetensorsElement, 10> kSafetensorsElements{{
+    {"F64", 8},
+    {"F32", 4},
+    {"F16", 2},
+    {"BF16", 2},
+    {"I64", 8},
+    {"I32", 4},
+    {"I16", 2},
+    {"I8", 1},
+    {"U8", 1},
+    {"BOOL", 1},
+}};
+
 struct SafetensorsEntry {
   std::string name;
-  at::ScalarType type;
+  std::string_view type;  // a name in kSafetensorsElements
   std::vector<int64_t> shape;
   uint64_t begin, end;  // bytes from the start of the data section
 };

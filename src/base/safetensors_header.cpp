@@ -1,11 +1,9 @@
-#include "model/safetensors_header.h"
+#include "base/safetensors_header.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
-#include "model/safetensors_types.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -50,12 +48,12 @@ json parse_strictly(const std::string& text, const std::string& path) {
   }
 }
 
-std::optional<at::ScalarType> type_named(const json& value) {
-  if (!value.is_string()) return std::nullopt;
-  for (const auto& row : kSafetensorsTypes) {
-    if (row.name == value.get_ref<const std::string&>()) return row.type;
+const SafetensorsElement* element_named(const json& value) {
+  if (!value.is_string()) return nullptr;
+  for (const auto& row : kSafetensorsElements) {
+    if (row.name == value.get_ref<const std::string&>()) return &row;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 const json& member(const json& object, const char* key, const Place& place) {
@@ -86,11 +84,10 @@ std::vector<int64_t> parse_shape(const json& value, int64_t element_bytes, uint6
 
 SafetensorsEntry parse_entry(const json& value, const Place& place) {
   if (!value.is_object()) place.fail("is not described by an object");
-  const auto type = type_named(member(value, "dtype", place));
-  if (!type) place.fail("has an unknown dtype");
+  const auto* type = element_named(member(value, "dtype", place));
+  if (type == nullptr) place.fail("has an unknown dtype");
   uint64_t bytes = 0;
-  auto shape =
-      parse_shape(member(value, "shape", place), int64_t(c10::elementSize(*type)), bytes, place);
+  auto shape = parse_shape(member(value, "shape", place), type->bytes, bytes, place);
   const auto& offsets = member(value, "data_offsets", place);
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned())
@@ -100,7 +97,7 @@ SafetensorsEntry parse_entry(const json& value, const Place& place) {
   if (end - begin != bytes)
     place.fail("has a shape of " + std::to_string(bytes) + " bytes but " +
                std::to_string(end - begin) + " bytes of data");
-  return {place.tensor, *type, std::move(shape), begin, end};
+  return {place.tensor, type->name, std::move(shape), begin, end};
 }
 
 std::map<std::string, std::string> parse_metadata(const json& value, const std::string& path) {

@@ -1,0 +1,172 @@
+// The loader as a Python class. Everything that Python need not see stays in saturate/__init__.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <utility>
+
+#include "saturate/error.h"
+#include "saturate/input.h"
+#include "saturate/loader.h"
+#include "saturate/recipe.h"
+#include "saturate/thread_pool.h"
+#include "saturate/version.h"
+
+namespace nb = nanobind;
+
+namespace saturate {
+namespace {
+
+Recipe parsed(const std::string& source, const std::vector<std::string>& overrides) {
+  std::vector<std::string> all{"data.source=" + source};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  Recipe recipe = parse_recipe("", "saturate.Loader", all);
+  if (recipe.data.threads == 0) recipe.data.threads = available_cores();
+  if (recipe.augment.size == 0)
+    fail(ErrorKind::kUsage, "size of the images is not set", "augment.size",
+         "Give size=, the side of the images in pixels");
+  if (recipe.data.cache.mode == CacheMode::kDevice)
+    fail(ErrorKind::kUsage, "there is no device here", "data.cache", "Set data.cache=ram");
+  return recipe;
+}
+
+PixelType type_named(const std::string& name) {
+  if (name == "uint8") return PixelType::kUint8;
+  if (name == "bfloat16") return PixelType::kBfloat16;
+  if (name == "float32") return PixelType::kFloat32;
+  fail(ErrorKind::kUsage, "unknown dtype \"" + name + "\"", "dtype",
+       "Give uint8, bfloat16 or float32");
+}
+
+nb::dlpack::dtype dlpack_type(PixelType type) {
+  if (type == PixelType::kUint8) return nb::dtype<uint8_t>();
+  if (type == PixelType::kFloat32) return nb::dtype<float>();
+  return {uint8_t(nb::dlpack::dtype_code::Bfloat), 16, 1};
+}
+
+LoaderOptions loader_options(const Recipe& recipe, bool train, PixelType type, bool planar,
+                             bool names) {
+  LoaderOptions options;
+  options.batch =
+      size_t(recipe.train.batch == kAutomatic ? TrainOptions().batch : recipe.train.batch);
+  options.threads = recipe.data.threads;
+  options.prefetch = recipe.data.prefetch;
+  options.shuffle = recipe.data.shuffle;
+  if (!train) options.shuffle.mode = ShuffleMode::kNone;
+  options.drop_last = train && recipe.train.drop_last;
+  options.train = train;
+  options.on_error = recipe.data.on_error;
+  options.decode = recipe.data.decode;
+  options.type = type;
+  options.planar = planar;
+  options.names = names;
+  options.seed = recipe.seed;
+  return options;
+}
+
+class PyLoader {
+ public:
+  PyLoader(const std::string& source, const std::vector<std::string>& overrides, bool train,
+           const std::string& dtype, bool planar, bool names)
+      : recipe_(parsed(source, overrides)),
+        type_(type_named(dtype)),
+        planar_(planar),
+        data_(open_input(Env::posix(), source, recipe_.data)),
+        // What is interleaved in memory already can be seen as planes; bytes are never planar.
+        loader_(*data_,
+                loader_options(recipe_, train, type_, planar && type_ != PixelType::kUint8, names),
+                recipe_.augment) {}
+
+  void start_epoch(uint32_t epoch, size_t first_batch) {
+    const nb::gil_scoped_release others_run;
+    loader_.start_epoch(epoch, first_batch);
+  }
+
+  // (images, labels, indices, names), or None at the end.
+  nb::object next() {
+    Batch batch;
+    bool more;
+    {
+      const nb::gil_scoped_release others_run;
+      more = loader_.next(batch);
+    }
+    if (!more) return nb::none();
+    const size_t count = batch.count();
+    nb::list names;
+    for (const std::string& name : batch.names)
+      names.append(
+          nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), Py_ssize_t(name.size()))));
+    nb::object labels = numbers(std::move(batch.labels));
+    nb::object indices = numbers(std::vector<int64_t>(batch.indices.begin(), batch.indices.end()));
+    return nb::make_tuple(images(batch, count), labels, indices, names);
+  }
+
+  size_t batches() const { return loader_.batches(); }
+  size_t size() const { return data_->size(); }
+  const std::vector<std::string>& classes() const { return data_->classes(); }
+  nb::list skipped() const {
+    nb::list list;
+    for (const SkippedSample& sample : loader_.skipped())
+      list.append(nb::make_tuple(sample.name, sample.reason));
+    return list;
+  }
+  size_t skipped_count() const { return loader_.skipped_count(); }
+
+ private:
+  // Shares the batch's memory, which goes back to the loader when the last array is gone.
+  nb::object images(const Batch& batch, size_t count) const {
+    const auto side = size_t(batch.size);
+    auto* memory = new std::shared_ptr<std::byte>(batch.pixels);
+    const nb::capsule owner(
+        memory, [](void* held) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(held); });
+    const auto pitch = int64_t(side);
+    const bool seen_as_planes = planar_ && !batch.planar;
+    const size_t nchw[] = {count, 3, side, side}, nhwc[] = {count, side, side, 3};
+    const int64_t interleaved[] = {3 * pitch * pitch, 1, 3 * pitch, 3};
+    return nb::cast(nb::ndarray<nb::array_api>(batch.pixels.get(), 4, planar_ ? nchw : nhwc, owner,
+                                  seen_as_planes ? interleaved : nullptr, dlpack_type(type_),
+                                  nb::device::cpu::value, 0),
+                    nb::rv_policy::reference);
+  }
+
+  static nb::object numbers(std::vector<int64_t> values) {
+    auto* held = new std::vector<int64_t>(std::move(values));
+    const nb::capsule owner(
+        held, [](void* memory) noexcept { delete static_cast<std::vector<int64_t>*>(memory); });
+    return nb::cast(nb::ndarray<nb::array_api, int64_t>(held->data(), {held->size()}, owner),
+                    nb::rv_policy::reference);
+  }
+
+  Recipe recipe_;
+  PixelType type_;
+  bool planar_;
+  std::unique_ptr<Dataset> data_;
+  Loader loader_;
+};
+
+// saturate.Error with what the command would print; a missing file too is one.
+void register_error(nb::module_& module) {
+  static nb::exception<Error> error(module, "Error", PyExc_RuntimeError);
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.attr("__version__") = kVersion;
+  register_error(module);
+  nb::class_<PyLoader>(module, "Loader")
+      .def(nb::init<const std::string&, const std::vector<std::string>&, bool, const std::string&,
+                    bool, bool>(),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("start_epoch", &PyLoader::start_epoch)
+      .def("next", &PyLoader::next)
+      .def("skipped", &PyLoader::skipped)
+      .def_prop_ro("skipped_count", &PyLoader::skipped_count)
+      .def_prop_ro("batches", &PyLoader::batches)
+      .def_prop_ro("size", &PyLoader::size)
+      .def_prop_ro("classes", &PyLoader::classes);
+}
+
+}  // namespace saturate
