@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "saturate/random.h"
+#include "saturate/spans.h"
 
 namespace saturate {
 namespace {
@@ -42,6 +43,7 @@ int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* 
   if (effects.count == 0) return read_pixels(epoch, index, normalize, out);
   uint8_t* pixels = normalize ? scratch_.data() : reinterpret_cast<uint8_t*>(out);
   const int64_t label = read_pixels(epoch, index, nullptr, reinterpret_cast<std::byte*>(pixels));
+  const Span span("effects");
   apply_effects(effects, augment_.size, effects_, pixels);
   if (normalize) normalize_pixels(*normalize, scratch_, reinterpret_cast<float*>(out));
   return label;
@@ -64,7 +66,11 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const Normaliz
           out);
     return kept->label;
   }
-  dataset_.read(index, sample_);
+  {
+    const Span span("read");
+    dataset_.read(index, sample_);
+  }
+  const Span span("decode and cut");
   // A shifted image is resized first and cut then, which only the exact path does.
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding != SampleEncoding::kRaw;

@@ -4,12 +4,14 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "run/checkpoint_state.h"
 #include "saturate/error.h"
+#include "saturate/spans.h"
 
 namespace saturate {
 namespace {
@@ -149,6 +151,8 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
+  pthread_setname_np(pthread_self(), "checkpoint");
+  const Span span("write checkpoint");
   Outcome outcome;
   outcome.step = snapshot_.position.step;
   const int64_t begin = env_.now_ns();
