@@ -67,6 +67,16 @@ TEST(Spans, WhatCrossesTheEdgeOfARecordingIsInNone) {
   EXPECT_TRUE(stop_spans().empty());
 }
 
+TEST(Spans, AThreadThatGoesOnIsInTheNextRecordingToo) {
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(start_spans());
+    { const Span span("again"); }
+    const auto tracks = stop_spans();
+    ASSERT_EQ(tracks.size(), 1u);
+    EXPECT_EQ(tracks[0].spans.size(), 1u);
+  }
+}
+
 TEST(Spans, ThreadsMayComeAndGoWhileARecordingEnds) {
   std::atomic<bool> ending = false;
   std::vector<std::thread> threads;

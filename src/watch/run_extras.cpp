@@ -129,6 +129,7 @@ std::optional<KeptImages> read_kept(Env& env, const std::string& folder, const s
 // ---- the timeline ------------------------------------------------------------------------------
 
 struct RawSpan {
+  size_t place;  // in the file
   int64_t track;
   std::string name;
   double begin_us, end_us;
@@ -151,7 +152,7 @@ RawTrace raw_trace(const json& root) {
       raw.tracks[track] = text_at(event["args"], "name");
     const auto begin = number_at(event, "ts"), length = number_at(event, "dur");
     if (kind != "X" || !begin || !length || *length < 0) continue;
-    raw.spans.push_back({track, name, *begin, *begin + *length});
+    raw.spans.push_back({raw.spans.size(), track, name, *begin, *begin + *length});
     if (text_at(event, "cat") == "phase" && name.starts_with("step ")) {
       if (raw.step_ends_us.empty()) raw.begin_us = *begin;
       raw.step_ends_us.push_back(*begin + *length);
@@ -182,8 +183,9 @@ Timeline timeline_of(RawTrace raw, int steps, size_t most) {
   const double end_us = raw.step_ends_us[size_t(line.steps) - 1];
   line.end_us = end_us - raw.begin_us;
   line.left_out = choose_spans(raw, end_us, most);
-  std::stable_sort(raw.spans.begin(), raw.spans.end(), [](const RawSpan& a, const RawSpan& b) {
-    return a.begin_us != b.begin_us ? a.begin_us < b.begin_us : a.end_us > b.end_us;
+  std::sort(raw.spans.begin(), raw.spans.end(), [](const RawSpan& a, const RawSpan& b) {
+    if (a.begin_us != b.begin_us) return a.begin_us < b.begin_us;
+    return a.end_us != b.end_us ? a.end_us > b.end_us : a.place < b.place;
   });
   std::map<std::string, size_t> numbers;
   std::map<int64_t, size_t> places;
