@@ -174,7 +174,11 @@ def work(settings):
     """Reads seconds from stdin, a line a measurement, trains for as long, prints what came of it."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr
-    step, batch, wait = make_step(settings)
+    try:
+        step, batch, wait = make_step(settings)
+    except LookupError as error:  # of tools/model_twins.py
+        print(error.args[0], file=answers, flush=True)
+        return
     for _ in range(5):
         step()
     wait()
@@ -202,8 +206,9 @@ class Worker:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.rounds = []
 
-    def is_ready(self):
-        return self.process.stdout.readline() == "ready\n"
+    def why_not_ready(self):
+        said = self.process.stdout.readline().strip()
+        return None if said == "ready" else said or "its process ended"
 
     def measure(self, seconds):
         print(seconds, file=self.process.stdin, flush=True)
@@ -258,8 +263,8 @@ def run_rungs(rungs, python, has_gpu, rounds, seconds):
             if why is None:
                 worker = Worker(python, rung)
                 stack.callback(worker.close)
-                if not worker.is_ready():
-                    why, worker = "its process ended", None
+                why = worker.why_not_ready()
+                worker = None if why else worker
             workers.append(worker)
             skipped.append(why)
         running = [worker for worker in workers if worker]
