@@ -9,7 +9,7 @@ endif()
 
 set(report_dir ${PROJECT_SOURCE_DIR}/src/watch/report)
 set(embedded page_html=${report_dir}/page.html page_css=${report_dir}/page.css
-             page_js=${report_dir}/page.js chart_js=${SATURATE_CHART_JS})
+             page_js=${report_dir}/page.js timeline_js=${report_dir}/timeline.js chart_js=${SATURATE_CHART_JS})
 list(TRANSFORM embedded REPLACE "^[a-z_]+=" "" OUTPUT_VARIABLE embedded_files)
 set(report_assets ${PROJECT_BINARY_DIR}/report_assets.cpp)
 add_custom_command(

@@ -14,6 +14,24 @@ const std::string kLoader =
     "bench loader synth:size=40,count=12,classes=2 --set augment.size=24 --set train.batch=5 "
     "--repeats 3 --seconds 0.001";
 
+TEST(Bench, LedgerTakesTurnsWithAndWithoutIt) {
+  const TempDir dir;
+  const std::string command =
+      "bench ledger " + write_small_recipe(dir, kSmallSynth) + " --rounds 3 --seconds 0.01";
+#ifndef NDEBUG
+  expect_error(run_saturate(command), 2, {"debug build"});
+#else
+  const CommandResult result = run_saturate(command + " --json " + (dir / "b.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("without the ledger: "), std::string::npos) << result.out;
+  const auto rows = nlohmann::json::parse(read_text(dir / "b.json"))["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  for (const auto& row : rows) EXPECT_EQ(row["n"], 3);
+  EXPECT_LE(rows[1]["low"], rows[1]["gain"]);
+  EXPECT_LE(rows[1]["gain"], rows[1]["high"]);
+#endif
+}
+
 TEST(Bench, LoaderWritesARowForEveryVariant) {
 #ifndef NDEBUG
   expect_error(run_saturate(kLoader), 2, {"debug build"});

@@ -41,6 +41,42 @@ TEST_F(CommandReport, AFileCutShortIsAWarningOnStderrToo) {
             std::string::npos);
 }
 
+TEST_F(CommandReport, ShowsALaddersJsonAloneAndBesideARun) {
+  write_file(dir / "ladder.json",
+             R"({"title": "<i>threads", "rungs": [{"name": "one", "images_per_s": 100.0},
+                 {"name": "gpu", "skipped": "needs a <GPU>"}]})");
+  const CommandResult alone =
+      run_saturate("report " + (dir / "ladder.json") + " --out " + (dir / "ladder.html"));
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  const std::string page = read_text(dir / "ladder.html");
+  for (const char* part :
+       {"<h1>&lt;i&gt;threads</h1>", "data-chart=\"ladder:0\"", "skipped: needs a &lt;GPU&gt;"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+
+  ASSERT_EQ(train("run", {"train.epochs=0.5"}).exit_code, 0);
+  const CommandResult both = run_saturate("report " + (dir / "run") + " " + (dir / "ladder.json"));
+  EXPECT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_EQ(both.out, "report  " + (dir / "run/report.html") + "\n");
+  EXPECT_NE(read_text(dir / "run/report.html").find("data-chart=\"ladder:0\""), std::string::npos);
+
+  write_file(dir / "none.json", "{\"rungs\": []}");
+  expect_error(run_saturate("report " + (dir / "none.json")), 3, {"no ladder's or sweep's JSON"});
+  write_file(dir / "broken.json", "{\"rungs\": [");
+  expect_error(run_saturate("report " + (dir / "broken.json")), 3, {"no ladder's or sweep's JSON"});
+}
+
+TEST_F(CommandReport, ShowsWhatARunKept) {
+  ASSERT_EQ(train("run", {"train.epochs=0.5", "watch.trace=steps:2-4", "watch.telemetry_hz=100"})
+                .exit_code,
+            0);
+  ASSERT_EQ(run_saturate("report " + (dir / "run")).exit_code, 0);
+  const std::string page = read_text(dir / "run/report.html");
+  for (const char* part :
+       {"3 traced steps", "data-timeline=\"0\"", "The first images of step 1",
+        "src=\"data:image/png;base64,", "data-chart=\"tflop_per_s\"", "taken for "})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+}
+
 TEST_F(CommandReport, WhatIsNoRunIsRefused) {
   write_file(dir / "run/metrics.jsonl", "");
   expect_error(run_saturate("report"), 2, {"DIR is required"});

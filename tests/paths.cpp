@@ -11,5 +11,6 @@ std::string shared_path(const std::string& file) {
 }
 
 const std::string kCommand = SATURATE_COMMAND;
+const std::string kFakeNvml = SATURATE_FAKE_NVML;
 
 }  // namespace saturate::testing

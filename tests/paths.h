@@ -12,5 +12,7 @@ std::string source_path(const std::string& file);
 std::string shared_path(const std::string& file);
 // The command `saturate`; empty in the tests of the torch-free rooms.
 extern const std::string kCommand;
+// A library in place of NVIDIA's; empty likewise.
+extern const std::string kFakeNvml;
 
 }  // namespace saturate::testing

@@ -7,6 +7,7 @@ Needs the package playwright (any browser of its own is not used) and Debian's c
 where either is absent.
 """
 import argparse
+import base64
 import json
 import math
 import pathlib
@@ -26,6 +27,7 @@ if not CHROMIUM:
     print("skipped: there is no chromium (apt-get install chromium)")
     sys.exit(77)
 
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>\u2028'\"&"
 PHASES = ["wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint",
           "evaluation", "other"]
@@ -46,8 +48,11 @@ def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True):
         phases.update(wait=0.1 * speed, forward=0.3 * speed, backward=0.6 * speed, optimizer=0.02)
         time_s += sum(phases.values())
         loss = 2.3 * math.exp(-i / 30)
+        machine = {"cores": 1.5 + 0.3 * math.sin(i), "queue_batches": i % 4, "rss_bytes": 6e8 + i * 1e6,
+                   "tflop_per_s": 0.2, "gpu_busy": 0.4 + 0.005 * i, "gpu_power_w": None,
+                   "disk_read_bytes_per_s": 0.0}
         add("step", i * 10, loss=loss, accuracy=1 - loss / 2.5, accuracy5=None, lr=0.1 * (1 - i / steps),
-            images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
+            telemetry=machine, images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
         if i % 20 == 0:
             time_s += 3
             add("eval", i * 10, loss=loss + 0.1, accuracy=0.9 - loss / 3, phases=None)
@@ -61,6 +66,43 @@ def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True):
     (folder / "host.json").write_text(json.dumps({"cpu": source, "cores": "2"}))
 
 
+def write_beside(folder, name="cat"):
+    """Samples, mistakes and a trace of four steps, every text of them `name`."""
+    (folder / "samples").mkdir()
+    (folder / "samples/training-000.png").write_bytes(PNG)
+    images = [{"file": "training-000.png", "labels": [{"class": name, "weight": 1}]}] * 5
+    (folder / "samples/training.json").write_text(json.dumps({"step": 1, "images": images}))
+    images = [{"file": "training-000.png", "class": name, "predicted": name, "probability": 0.9, "loss": 4.2,
+               "name": name}] * 3
+    (folder / "samples/mistakes.json").write_text(json.dumps({"step": 600, "images": images}))
+    events = []
+    for track, title in enumerate(["phases", "operators", name], 1):
+        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": track, "args": {"name": title}})
+
+    def span(track, title, begin, length, category):
+        events.append({"ph": "X", "name": title, "cat": category, "pid": 1, "tid": track, "ts": begin, "dur": length})
+
+    for step in range(4):
+        begin = step * 10000
+        span(1, f"step {step + 7}", begin, 10000, "phase")
+        for phase, at, length in (("wait", 0, 1000), ("forward", 1000, 3000), ("backward", 4000, 6000)):
+            span(1, phase, begin + at, length, "phase")
+        for call in range(20):
+            span(2, "aten::conv2d", begin + 1000 + call * 400, 390, "operator")
+            span(2, name, begin + 1000 + call * 400 + 10, 300, "operator")
+            span(3, "sample", begin + call * 450, 440, "thread")
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
+
+
+def write_ladder(path, name="a ladder"):
+    rungs = [{"name": name, "steps_per_s": 5.0, "images_per_s": 500.0, "gain_first": None, "skipped": None},
+             {"name": "faster", "set": ["data.threads=4"], "steps_per_s": 8.0, "images_per_s": 800.0,
+              "gain_previous": 1.6, "gain_first": 1.6, "low": 1.5, "high": 1.7, "memory_peak_bytes": 10**9,
+              "skipped": None, "seed_figure": "2x"},
+             {"name": "gpu", "steps_per_s": None, "skipped": f"needs a GPU {name}"}]
+    path.write_text(json.dumps({"title": name, "rungs": rungs}))
+
+
 class ReportPage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -69,6 +111,12 @@ class ReportPage(unittest.TestCase):
         write_run(cls.dir / "slower", speed=2.0, end=False)
         write_run(cls.dir / "<img src=x onerror=window.hit=3>", source=HOSTILE)
         write_run(cls.dir / "<b>bold", source=HOSTILE, speed=3.0)
+        write_run(cls.dir / "full")
+        write_beside(cls.dir / "full")
+        write_run(cls.dir / "hostile")
+        write_beside(cls.dir / "hostile", HOSTILE)
+        write_ladder(cls.dir / "ladder.json")
+        write_ladder(cls.dir / "hostile.json", HOSTILE)
         cls.playwright = sync_playwright().start()
         cls.browser = cls.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
@@ -115,13 +163,13 @@ class ReportPage(unittest.TestCase):
             page.screenshot(path=str(pathlib.Path(options.screenshots) / f"{name}.png"), full_page=True)
 
     def test_charts_are_drawn_in_silence(self):
-        for names in (["plain"], ["plain", "slower"]):
+        for names in (["plain"], ["plain", "slower"], ["full", "ladder.json"], ["ladder.json"]):
             for scheme in ("light", "dark"):
                 with self.subTest(names=names, scheme=scheme):
                     page = self.open(*names, color_scheme=scheme)
                     self.assert_drawn(page)
                     self.assertEqual(self.said, [])
-                    self.screenshot(page, f"{len(names)}-{scheme}")
+                    self.screenshot(page, f"{names[0].split('.')[0]}-{len(names)}-{scheme}")
 
     def test_a_change_to_dark_redraws_the_charts(self):
         page = self.open("plain", color_scheme="light")
@@ -148,14 +196,54 @@ class ReportPage(unittest.TestCase):
                 "JSON.parse(document.getElementById('report-data').textContent).runs.map(run => run.name)")
             self.assertEqual(names_in_data, names)
 
+    def test_nothing_hostile_in_pictures_traces_and_ladders_runs(self):
+        page = self.open("hostile", "hostile.json")
+        self.assert_drawn(page)
+        self.assertEqual(self.said, [])
+        self.assertIsNone(page.evaluate("window.hit ?? null"))
+        self.assertEqual(page.locator("img").count(), 5 + 3)
+        self.assertEqual(page.locator("img[src^='data:image/png']").count(), 5 + 3)
+        self.assertIn("<script>window.hit=1</script>", page.locator("#samples").text_content())
+        self.assertIn("<script>window.hit=1</script>", page.locator("#mistakes").text_content())
+        self.assertIn("<script>window.hit=1</script>", page.locator("#ladders").text_content())
+
+    def test_the_machine_has_a_chart_of_each_thing_known(self):
+        page = self.open("plain")
+        charts = page.locator("#machine canvas").evaluate_all("all => all.map(one => one.dataset.chart)")
+        self.assertEqual(charts, ["gpu_busy", "tflop_per_s", "cores", "queue_batches", "rss_bytes"])
+        busy = page.evaluate("Chart.getChart(document.querySelector('canvas[data-chart=gpu_busy]')).data.datasets[0].data[0].y")
+        self.assertAlmostEqual(busy, 40.5)
+
+    def test_the_timeline_zooms_and_moves(self):
+        page = self.open("full")
+        canvas = page.locator("canvas[data-timeline]")
+        told = page.locator(".zoom output")
+        self.assertEqual(page.locator("#timeline figcaption").inner_text().split("\n")[0], "3 traced steps")
+        canvas.focus()
+        page.keyboard.press("ArrowDown")
+        self.assertEqual(told.inner_text(), "step 7: 10.00 ms, from 0.000 µs")
+        page.keyboard.press("ArrowDown")
+        self.assertTrue(told.inner_text().startswith("wait: 1.000 ms"))
+        self.assertIn("wait", page.locator("#announce").inner_text())
+        before = canvas.evaluate("one => one.toDataURL()")
+        page.keyboard.press("+")
+        nearer = canvas.evaluate("one => one.toDataURL()")
+        self.assertNotEqual(nearer, before)
+        page.locator(".zoom button", has_text="Later").click()
+        self.assertNotEqual(canvas.evaluate("one => one.toDataURL()"), nearer)
+        page.locator(".zoom button", has_text="All").click()
+        self.assertEqual(canvas.evaluate("one => one.toDataURL()"), before)
+        canvas.hover(position={"x": 200, "y": 45})
+        self.assertIn("step 7", told.inner_text())
+
     def test_a_phone_needs_no_sideways_scrolling(self):
-        for names in (["plain"], ["plain", "slower"]):
+        for names in (["plain"], ["plain", "slower"], ["full", "ladder.json"]):
             page = self.open(*names, viewport={"width": 390, "height": 844}, is_mobile=True,
                              device_scale_factor=2)
             page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
             self.assert_drawn(page)
             self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 390)
-            self.screenshot(page, f"{len(names)}-phone")
+            self.screenshot(page, f"{names[0]}-{len(names)}-phone")
 
     def test_the_keyboard_reaches_everything(self):
         page = self.open("plain", "slower")

@@ -279,6 +279,85 @@ TEST_F(ReportTest, ARunWithoutStepsSaysSoAndHasNoEmptySections) {
   EXPECT_EQ(page.find("<canvas"), std::string::npos);
 }
 
+// A trace of `steps` steps of 1,000 us, each with a phase and `calls` short operators.
+std::string trace_of(int steps, int calls) {
+  using nlohmann::json;
+  json events = json::array();
+  for (int track : {1, 2})
+    events.push_back({{"ph", "M"},
+                      {"name", "thread_name"},
+                      {"tid", track},
+                      {"args", {{"name", track == 1 ? "phases" : "operators"}}}});
+  const auto add = [&](int track, const std::string& name, double begin, double length) {
+    events.push_back({{"ph", "X"},
+                      {"cat", track == 1 ? "phase" : "operator"},
+                      {"tid", track},
+                      {"name", name},
+                      {"ts", begin},
+                      {"dur", length}});
+  };
+  for (int step = 0; step < steps; ++step) {
+    add(1, "step " + std::to_string(step + 5), 1000.0 * step, 1000);
+    add(1, "forward", 1000.0 * step, 1000);
+    for (int call = 0; call < calls; ++call) add(2, "op", 1000.0 * step + call, 0.5 + call * 1e-4);
+  }
+  return json{{"traceEvents", events}}.dump();
+}
+
+TEST_F(ReportTest, ATimelineHasTheFirstStepsAndTheLongestSpans) {
+  write_file(dir / "trace.json", trace_of(5, 100));
+  std::vector<std::string> warnings;
+  const auto line = read_timeline(Env::posix(), dir.path(), 2, 100, warnings);
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->steps, 2);
+  EXPECT_EQ(line->end_us, 2000);
+  EXPECT_EQ(line->left_out, 104u) << "of 4 phases and 200 operators";
+  ASSERT_EQ(line->tracks.size(), 2u);
+  EXPECT_EQ(line->tracks[0].spans.size(), 4u) << "phases are longest";
+  EXPECT_EQ(line->names[line->tracks[0].spans[0].name], "step 5");
+  EXPECT_EQ(line->tracks[1].spans.size(), 96u);
+  for (const auto& span : line->tracks[1].spans)
+    EXPECT_GE(span.end_us - span.begin_us, 0.5 + 51 * 1e-4) << "the shorter half is out";
+}
+
+TEST_F(ReportTest, ATraceThatIsNoneIsAWarning) {
+  for (const char* text :
+       {"{\"traceEvents\": [", "[]", "{}", "{\"traceEvents\": [3, {\"ph\": 1}]}"}) {
+    write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+    write_file(dir / "run/trace.json", text);
+    const RunReading run = read_run(Env::posix(), dir / "run");
+    EXPECT_FALSE(run.timeline) << text;
+    ASSERT_EQ(run.warnings.size(), 1u) << text;
+    EXPECT_NE(run.warnings[0].find("trace.json"), std::string::npos);
+  }
+}
+
+TEST_F(ReportTest, AnOlderRunsMissingTelemetryLeavesNoEmptyCharts) {
+  write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+  const std::string page = report({"run"});
+  EXPECT_EQ(page.find("id=\"machine\""), std::string::npos);
+  EXPECT_EQ(page.find("Cores in use"), std::string::npos);
+  EXPECT_EQ(page.find("id=\"samples\""), std::string::npos);
+  EXPECT_EQ(page.find("id=\"timeline\""), std::string::npos);
+}
+
+TEST_F(ReportTest, TelemetryHasChartsOfWhatIsKnownAndFigures) {
+  MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
+  record.telemetry.emplace();
+  record.telemetry->cores = 1.25;
+  record.telemetry->disk_read_per_s = 0;
+  record.telemetry->gpu_busy = 0.42;
+  record.telemetry->throttle_reasons = "<heat>";
+  write_file(dir / "run/metrics.jsonl", to_json_line(record) + "\n");
+  const std::string page = report({"run"});
+  EXPECT_NE(page.find("data-chart=\"cores\""), std::string::npos);
+  EXPECT_NE(page.find("data-chart=\"gpu_busy\""), std::string::npos);
+  EXPECT_EQ(page.find("data-chart=\"disk_read_bytes_per_s\""), std::string::npos) << "always 0";
+  EXPECT_EQ(page.find("data-chart=\"gpu_power_w\""), std::string::npos) << "unknown";
+  EXPECT_NE(page.find("held down by &lt;heat&gt;"), std::string::npos);
+  EXPECT_NE(page.find("1.25"), std::string::npos);
+}
+
 TEST_F(ReportTest, KeysThatDifferBetweenRunsAreMarked) {
   for (const std::string name : {"a/run", "b/run"}) {
     write_file(dir / (name + "/metrics.jsonl"), kTwoEpochs);

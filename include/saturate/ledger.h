@@ -48,6 +48,15 @@ struct PhaseBytes {
   void merge(const PhaseBytes& other);
 };
 
+// Told of every change of phase, on the ledger's thread.
+class PhaseObserver {
+ public:
+  virtual ~PhaseObserver() = default;
+  // `phase` was charged from `begin_ns` to `end_ns` of the ledger's clock; from then on it is
+  // `next`, which may be the same.
+  virtual void charged(Phase phase, Phase next, int64_t begin_ns, int64_t end_ns) = 0;
+};
+
 // Belongs to the thread that runs the steps. Costs two clock reads a phase (some 50 ns).
 class Ledger {
  public:
@@ -68,6 +77,13 @@ class Ledger {
     Phase before_;
   };
 
+  // Null: nobody. The observer must outlive the ledger, or be taken back.
+  void observe(PhaseObserver* observer) { observer_ = observer; }
+
+  // Off, a scope does nothing, and all time is charged to kOther: what the ledger itself costs is
+  // measured so. REQUIRES: no scope is open.
+  void set_enabled(bool enabled);
+
   // Everything charged since construction, up to now.
   PhaseTimes times();
 
@@ -77,9 +93,12 @@ class Ledger {
 
  private:
   Phase enter(Phase phase);
+  void charge(Phase next);
 
   Env& env_;
   TensorMemory* memory_;
+  PhaseObserver* observer_ = nullptr;
+  bool enabled_ = true;
   PhaseBytes peaks_;
   Phase current_ = Phase::kOther;
   int64_t since_ns_;

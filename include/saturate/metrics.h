@@ -8,6 +8,7 @@
 
 #include "saturate/env.h"
 #include "saturate/ledger.h"
+#include "saturate/telemetry.h"
 
 namespace saturate {
 
@@ -27,6 +28,7 @@ struct MetricsRecord {
   // The most bytes of tensors on the device at once, over the same; phases that had none are left
   // out.
   std::optional<PhaseBytes> tensor_peak_bytes;
+  std::optional<Telemetry> telemetry;  // "step": over the same; "end": of this process's part
 };
 
 std::string to_json_line(const MetricsRecord& record);

@@ -14,6 +14,7 @@
 
 #include "saturate/data_options.h"
 #include "saturate/step_options.h"
+#include "saturate/watch_options.h"
 
 namespace saturate {
 
@@ -69,15 +70,6 @@ struct CheckpointOptions {
   int keep = 3;              // newest ones kept
   bool keep_best = true;
   bool background = true;
-};
-
-struct WatchOptions {
-  int every = 10;  // steps between two "step" lines of metrics.jsonl
-  bool progress = true;
-  // Where records go beside metrics.jsonl; see sinks.h.
-  bool tensorboard = true;
-  bool csv = false;
-  int prometheus_port = 0;  // 0: none
 };
 
 struct Recipe {

@@ -102,6 +102,9 @@ class TrainStep {
   // Images in the first part that was of another size; 0: there was none.
   int64_t first_uncompiled() const { return first_uncompiled_; }
 
+  // From now on called in each step with the gradients complete, right before they are used.
+  void observe_gradients(std::function<void()> observer) { observer_ = std::move(observer); }
+
   // One update from one batch, added to `metrics`.
   void run(const DeviceBatch& batch, double lr, RunningMetrics& metrics);
 
@@ -130,6 +133,7 @@ class TrainStep {
   std::optional<GradScaler> scaler_;  // fp16
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
+  std::function<void()> observer_;
 };
 
 // Sees each batch of an evaluation and its logits [N, classes]; false gives the evaluation up.

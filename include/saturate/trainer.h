@@ -8,7 +8,8 @@
 //     (written in the background), an early end
 //   (the best weights back), the last checkpoint, an "end" record
 //
-// A run's folder holds recipe.toml (resolved), metrics.jsonl, tb/ (TensorBoard) and checkpoints/.
+// A run's folder holds recipe.toml (resolved), host.json, metrics.jsonl, tb/ (TensorBoard),
+// samples/ and checkpoints/; trace.json and trace.txt where they were asked for.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 #include "saturate/progress.h"
+#include "saturate/telemetry.h"
 #include "saturate/train_step.h"
 
 namespace saturate {
@@ -48,18 +50,19 @@ enum class RunEnd {
 
 struct TrainResult {
   RunEnd end = RunEnd::kDone;
-  int64_t steps = 0;              // in the whole run
-  int64_t samples = 0;            // trained on by this process
-  int64_t steps_here = 0;         // made by this process
-  double wall_s = 0;              // of this process's part of the run, set-up included
-  PhaseTimes phases;              // of the same; sums to wall_s
-  double cores_used = 0;          // mean over the same: CPU seconds per second
-  int64_t memory_peak_bytes = 0;  // of the process, on the host
-  PhaseBytes tensor_peaks;        // of tensors on the device
-  std::optional<Metrics> train;   // over the last epoch
-  std::optional<Metrics> eval;    // the last evaluation, of the weights that the run ends with
-  EarlyStopping::State best;      // of train.monitor
-  std::string checkpoint;         // the last one written
+  int64_t steps = 0;                   // in the whole run
+  int64_t samples = 0;                 // trained on by this process
+  int64_t steps_here = 0;              // made by this process
+  double wall_s = 0;                   // of this process's part of the run, set-up included
+  PhaseTimes phases;                   // of the same; sums to wall_s
+  double cores_used = 0;               // mean over the same: CPU seconds per second
+  int64_t memory_peak_bytes = 0;       // of the process, on the host
+  PhaseBytes tensor_peaks;             // of tensors on the device
+  std::optional<Telemetry> telemetry;  // means over this process's part; empty where it was off
+  std::optional<Metrics> train;        // over the last epoch
+  std::optional<Metrics> eval;         // the last evaluation, of the weights that the run ends with
+  EarlyStopping::State best;           // of train.monitor
+  std::string checkpoint;              // the last one written
   size_t skipped_count = 0;
   std::vector<SkippedSample> skipped;
 };
@@ -90,6 +93,8 @@ class Trainer {
   int64_t skip_batch();
   // Batches that the loader has ready.
   size_t ready_batches() const;
+  // Whether the ledger charges phases (as it does from the start) or not, to measure its own cost.
+  void set_ledger(bool enabled);
   // Stops the loader and waits for a checkpoint being written: the run uses nothing but memory
   // until hold_batch() or release_batch(), which set the process's switches for it again.
   void rest();

@@ -17,6 +17,8 @@ inline Recipe measured_recipe(Recipe recipe) {
   recipe.train.early_stop = 0;
   recipe.watch.progress = false;
   recipe.watch.prometheus_port = 0;  // which the next run may want
+  recipe.watch.trace.clear();
+  recipe.watch.samples = recipe.watch.histograms = 0;
   return recipe;
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -14,14 +15,22 @@ namespace saturate {
 namespace {
 
 struct ReportArguments {
-  std::vector<std::string> folders;
+  std::vector<std::string> inputs;  // folders of runs, files of ladders
   std::string out;
 };
+
+bool is_run(const std::string& input) {
+  return !input.ends_with(".json") || Env::posix().is_directory(input);
+}
 
 // Beside the run where there is one; a comparison belongs to none of its runs.
 std::string choose_out(const ReportArguments& arguments) {
   if (!arguments.out.empty()) return arguments.out;
-  return arguments.folders.size() == 1 ? arguments.folders.front() + "/report.html" : "report.html";
+  const auto& inputs = arguments.inputs;
+  const auto is_ladder = [](const std::string& input) { return !is_run(input); };
+  const auto ladders = std::count_if(inputs.begin(), inputs.end(), is_ladder);
+  if (std::ssize(inputs) - ladders != 1) return "report.html";
+  return *std::find_if_not(inputs.begin(), inputs.end(), is_ladder) + "/report.html";
 }
 
 int report(const ReportArguments& arguments) {
@@ -32,14 +41,20 @@ int report(const ReportArguments& arguments) {
          "Name a file, such as " + out + "/report.html");
   std::set<std::string> seen;
   std::vector<RunReading> runs;
-  for (const auto& folder : arguments.folders) {
+  std::vector<LadderReading> ladders;
+  for (const auto& folder : arguments.inputs) {
     if (!seen.insert(std::filesystem::weakly_canonical(folder).string()).second)
-      fail(ErrorKind::kUsage, "the run is named twice", folder, "Name each run once");
+      fail(ErrorKind::kUsage, is_run(folder) ? "the run is named twice" : "the file is named twice",
+           folder, "Name each once");
+    if (!is_run(folder)) {
+      ladders.push_back(read_ladder_json(env, folder));
+      continue;
+    }
     runs.push_back(read_run(env, folder));
     for (const auto& warning : runs.back().warnings)
       fmt::print(stderr, "saturate: warning: {}: {}\n", folder, warning);
   }
-  write_atomically(env, out, make_report(runs));
+  write_atomically(env, out, make_report(runs, ladders));
   fmt::print("report  {}\n", out);
   return 0;
 }
@@ -50,7 +65,10 @@ void add_report(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command =
       app.add_subcommand("report", "Show a run, or compare several, as one HTML file");
-  command->add_option("DIR", arguments->folders, "Run folders")->required();
+  command
+      ->add_option("DIR", arguments->inputs,
+                   "Run folders; and files (.json) that ladder or sweep wrote with --json")
+      ->required();
   command->add_option("--out", arguments->out,
                       "The file (default DIR/report.html; report.html for several runs)");
   command->callback([arguments, &exit_code] { exit_code = report(*arguments); });

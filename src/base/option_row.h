@@ -37,6 +37,7 @@ const std::vector<OptionRow>& option_table();
 std::vector<OptionRow> run_rows();
 std::vector<OptionRow> data_rows();
 std::vector<OptionRow> step_rows();
+std::vector<OptionRow> watch_rows();
 std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts);
 
 // Checks that span several keys; fails with kUsage.

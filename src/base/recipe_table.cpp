@@ -10,7 +10,8 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 }
 
 const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table = concatenated({run_rows(), data_rows(), step_rows()});
+  static const std::vector<OptionRow> table =
+      concatenated({run_rows(), watch_rows(), data_rows(), step_rows()});
   return table;
 }
 

@@ -1,4 +1,4 @@
-// The option table's rows for a run: [train], [checkpoint], [watch]. Adding a key: a member in
+// The option table's rows for a run: [train], [checkpoint]. Adding a key: a member in
 // saturate/recipe.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
 #include <limits>
@@ -130,16 +130,6 @@ std::vector<OptionRow> checkpoint_rows() {
            "Saves whenever train.monitor is better than ever, and keeps that one too."),
       flag(SATURATE_OPTION(checkpoint.background),
            "Writes from a copy, on a thread of its own, while training goes on."),
-      integer(SATURATE_OPTION(watch.every), {1, 1 << 20}, "steps",
-              "Steps between two \"step\" lines of metrics.jsonl."),
-      flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
-      flag(SATURATE_OPTION(watch.tensorboard),
-           "Writes loss, accuracy, speed, memory, shares of time and the recipe for TensorBoard, "
-           "in tb/ of the run's folder."),
-      flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
-      integer(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "port",
-              "Answers Prometheus at http://127.0.0.1:PORT/metrics, to this machine alone, while "
-              "the run goes on; 0: does not."),
   };
 }
 

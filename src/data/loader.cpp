@@ -12,6 +12,7 @@
 #include "data/read_ahead.h"
 #include "data/sample_reader.h"
 #include "saturate/error.h"
+#include "saturate/spans.h"
 #include "saturate/thread_pool.h"
 
 namespace saturate {
@@ -120,6 +121,7 @@ struct Loader::State {
 
   void fill(SampleReader& reader, const Claim& claim, size_t place,
             std::vector<SampleFailure>& failures) {
+    const Span span("sample");
     BatchSlot& slot = *claim.slot;
     try {
       const uint32_t index = slot.indices[place];

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "saturate/random.h"
+#include "saturate/spans.h"
 
 namespace saturate {
 namespace {
@@ -59,6 +60,7 @@ int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* 
   const bool in_place = format_.type == PixelType::kUint8;
   uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
   const int64_t label = read_pixels(epoch, index, {}, reinterpret_cast<std::byte*>(pixels));
+  const Span span("effects");
   apply_effects(effects, augment_.size, effects_, pixels);
   if (!in_place) convert_pixels(format_, scratch_, out);
   return label;
@@ -80,7 +82,11 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
     write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), format, out);
     return kept->label;
   }
-  dataset_.read(index, sample_);
+  {
+    const Span span("read");
+    dataset_.read(index, sample_);
+  }
+  const Span span("decode and cut");
   // A shifted image is resized first and cut then, which only the exact path does.
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding != SampleEncoding::kRaw;

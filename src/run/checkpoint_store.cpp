@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "run/checkpoint_state.h"
 #include "saturate/error.h"
+#include "saturate/spans.h"
 
 namespace saturate {
 namespace {
@@ -161,6 +163,8 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
+  pthread_setname_np(pthread_self(), "checkpoint");
+  const Span span("write checkpoint");
   Outcome outcome;
   outcome.step = snapshot_.position.step;
   const int64_t begin = env_.now_ns();

@@ -40,10 +40,12 @@ int64_t memory_peak_bytes() {
   return int64_t(usage.ru_maxrss) * 1024;
 }
 
-RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger)
+RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
+               TelemetryLog* telemetry)
     : plan_(plan),
       epochs_(recipe.train.epochs),
       ledger_(ledger),
+      telemetry_(telemetry),
       metrics_(env, plan.folder + "/metrics.jsonl", plan.begin.step),
       sinks_(open_sinks(env, recipe, plan.folder, plan.begin.step)),
       progress_(env, "train", "steps", plan.total_steps,
@@ -70,9 +72,21 @@ MetricsRecord RunLog::record(const std::string& kind, const RunPosition& positio
 // A run needs its metrics.jsonl; it goes on without a sink that fails.
 void RunLog::write(const MetricsRecord& record) {
   metrics_.write(record);
+  to_sinks([&](MetricsSink& sink) { sink.write(record); });
+}
+
+void RunLog::images(int64_t step, const std::vector<TaggedImage>& images) {
+  to_sinks([&](MetricsSink& sink) { sink.write_images(step, images); });
+}
+
+void RunLog::histograms(int64_t step, const std::vector<TaggedHistogram>& histograms) {
+  to_sinks([&](MetricsSink& sink) { sink.write_histograms(step, histograms); });
+}
+
+void RunLog::to_sinks(const std::function<void(MetricsSink&)>& tell) {
   std::erase_if(sinks_, [&](const auto& sink) {
     try {
-      sink->write(record);
+      tell(*sink);
       return false;
     } catch (const Error& error) {
       warn(std::string(error.what()) + "; the run goes on without it");
@@ -105,6 +119,7 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   line.phases = now - step_mark_;
   line.images_per_s = double(part.samples) / training_s(*line.phases);
   step_mark_ = now;
+  if (telemetry_) line.telemetry = telemetry_->take(part.samples, training_s(*line.phases));
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
@@ -144,6 +159,7 @@ void RunLog::end(const RunPosition& position, const std::optional<Evaluation>& l
   if (last) set_metrics(line, last->metrics);
   line.phases = ledger_.times();
   line.tensor_peak_bytes = tensor_peaks();
+  if (telemetry_) line.telemetry = telemetry_->whole();
   write(line);
 }
 

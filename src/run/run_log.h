@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "saturate/progress.h"
 #include "saturate/recipe.h"
 #include "saturate/sinks.h"
+#include "saturate/telemetry_log.h"
 
 namespace saturate {
 
@@ -27,8 +29,9 @@ class RunLog {
     RunPosition begin;  // not at zero in a resumed run
   };
 
-  // `ledger` must outlive this.
-  RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger);
+  // `ledger` and `telemetry` must outlive this; no telemetry where that is null.
+  RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
+         TelemetryLog* telemetry = nullptr);
 
   // Wall time of the whole run, earlier processes included.
   double time_s();
@@ -43,6 +46,10 @@ class RunLog {
   // Of the whole run so far, by this process.
   const PhaseBytes& tensor_peaks();
 
+  // For the sinks that show them.
+  void images(int64_t step, const std::vector<TaggedImage>& images);
+  void histograms(int64_t step, const std::vector<TaggedHistogram>& histograms);
+
   void show(const RunPosition& position) { progress_.update(position.step, details_); }
   void show(const RunPosition& position, const std::string& details);
   void note(const std::string& text) { progress_.note(text); }
@@ -53,11 +60,13 @@ class RunLog {
  private:
   MetricsRecord record(const std::string& kind, const RunPosition& position);
   void write(const MetricsRecord& record);
+  void to_sinks(const std::function<void(MetricsSink&)>& tell);
   void collect_peaks();
 
   const Plan plan_;
   const double epochs_;
   Ledger& ledger_;
+  TelemetryLog* telemetry_;
   MetricsWriter metrics_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;

@@ -66,7 +66,7 @@ void Trainer::State::record_steps() {
 void Trainer::State::train_batch(const DeviceBatch& batch) {
   lr = recipe.optimizer.lr * schedule->factor(position.step);
   if (const auto momentum = schedule->momentum(position.step)) optimizer->set_momentum(*momentum);
-  step->run(batch, lr, running);
+  run_step(batch);
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
   ++position.step;
@@ -83,6 +83,7 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
                     "and takes the way without it, as others will",
                     step->first_uncompiled()));
   if (loader.skipped_count() != warned_train) log->warn_of_skipped(loader.skipped(), warned_train);
+  trace(/*ended_run=*/false);
 }
 
 void Trainer::State::train_epoch() {
@@ -143,11 +144,14 @@ void Trainer::State::note_end() {
 // Empty when interrupted.
 std::optional<Metrics> Trainer::State::evaluate(const char* title) {
   size_t done = 0;
-  const auto found = evaluator->run(*model, [&](const DeviceBatch& batch, const at::Tensor&) {
-    done += size_t(batch.count());
-    log->show(position, fmt::format("{} {}/{}", title, done, evaluator->size()));
-    return !options.should_stop();
-  });
+  if (gallery) gallery->begin_evaluation();
+  const auto found =
+      evaluator->run(*model, [&](const DeviceBatch& batch, const at::Tensor& logits) {
+        done += size_t(batch.count());
+        if (gallery) gallery->see(batch, logits);
+        log->show(position, fmt::format("{} {}/{}", title, done, evaluator->size()));
+        return !options.should_stop();
+      });
   log->warn_of_skipped(evaluator->skipped(), warned_eval);
   return found;
 }
@@ -169,6 +173,7 @@ void Trainer::State::evaluate_now() {
     now.plain = plain;
   }
   log->evaluation(position, now, ledger.times().total() - begin);
+  write_mistakes();
   schedule->observe(now.metrics.loss, now.metrics.accuracy);
   evaluation = now;
   unsaved = true;
@@ -182,6 +187,7 @@ void Trainer::State::observe(const Metrics& metrics) {
 }
 
 TrainResult Trainer::State::finish() {
+  trace(/*ended_run=*/true);
   if (ended != RunEnd::kInterrupted) evaluate_now();
   if (options.should_stop()) ended = RunEnd::kInterrupted;  // maybe in that evaluation
   if (ended != RunEnd::kInterrupted) restore_best();
@@ -208,11 +214,13 @@ TrainResult Trainer::State::so_far() {
   result.cores_used = (cpu_seconds() - cpu_begin) / result.wall_s;
   result.memory_peak_bytes = memory_peak_bytes();
   result.tensor_peaks = log->tensor_peaks();
+  if (telemetry) result.telemetry = telemetry->whole();
   return result;
 }
 
 TrainResult Trainer::State::run() {
   model->set_training(true);
+  trace(/*ended_run=*/false);
   between_steps();
   if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
   while (!ended) train_epoch();
@@ -280,6 +288,10 @@ int64_t Trainer::skip_batch() {
 
 size_t Trainer::ready_batches() const {
   return state_->loader.ready();
+}
+
+void Trainer::set_ledger(bool enabled) {
+  state_->ledger.set_enabled(enabled);
 }
 
 void Trainer::rest() {

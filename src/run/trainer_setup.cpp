@@ -99,16 +99,19 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   build_model();
   if (!recipe.data.eval_source.empty())
     evaluator =
-        std::make_unique<Evaluator>(env, recipe, recipe.data.eval_source, data->classes(), device);
+        std::make_unique<Evaluator>(env, recipe, recipe.data.eval_source, data->classes(), device,
+                                    /*names=*/recipe.watch.samples > 0);
   if (options.resume)
     resume();
   else
     prepare_model();
   write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
   write_atomically(env, options.out + "/host.json", host_json());
+  prepare_watching();
+  telemetry = make_telemetry();
   log = std::make_unique<RunLog>(
       env, recipe, RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position},
-      ledger);
+      ledger, telemetry.get());
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));

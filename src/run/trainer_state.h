@@ -1,5 +1,5 @@
 // The trainer's insides: trainer.cpp is the loop, trainer_setup.cpp what comes before it,
-// trainer_saving.cpp checkpoints.
+// trainer_saving.cpp checkpoints, trainer_watching.cpp what it shows of itself.
 #pragma once
 
 #include "run/run_log.h"
@@ -7,7 +7,10 @@
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
 #include "saturate/memory.h"
+#include "saturate/sample_gallery.h"
 #include "saturate/schedule.h"
+#include "saturate/telemetry_log.h"
+#include "saturate/tracer.h"
 #include "saturate/trainer.h"
 #include "saturate/weight_average.h"
 #include "saturate/weights.h"
@@ -52,6 +55,15 @@ struct Trainer::State {
   TrainResult so_far();
   TrainResult finish();
 
+  std::unique_ptr<TelemetryLog> make_telemetry();
+  void prepare_watching();
+  template <class Body>
+  void or_warn(const char* what, const Body& body);
+  void run_step(const DeviceBatch& batch);
+  void write_histograms();
+  void trace(bool ended_run);
+  void write_mistakes();
+
   bool at_epoch_end() const { return position.batch == 0; }
   std::optional<int64_t> evaluated_step() const {
     return evaluation ? std::optional(evaluation->step) : std::nullopt;
@@ -77,6 +89,9 @@ struct Trainer::State {
   Feeder feeder;
   CheckpointStore store;
   CheckpointWriter writer;
+  std::unique_ptr<TelemetryLog> telemetry;  // null where it is off, as the next two
+  std::unique_ptr<Tracer> tracer;
+  std::unique_ptr<SampleGallery> gallery;
   std::unique_ptr<RunLog> log;
   std::unique_ptr<TrainStep> step;
 

@@ -178,6 +178,7 @@ void TrainStep::update(double lr) {
   at::Tensor found_inf;
   if (scaler_) found_inf = scaler_->unscale(optimizer_.gradients());
   if (options_.clip_norm > 0) clip_gradients(optimizer_.gradients(), options_.clip_norm);
+  if (observer_) observer_();
   optimizer_.step(lr, found_inf);
   if (scaler_) scaler_->update();
   optimizer_.zero_grad();

@@ -13,6 +13,7 @@ std::string head() {
       "kind,step,epoch,samples,time_s,loss,accuracy,accuracy5,plain_loss,plain_accuracy,lr,"
       "images_per_s,memory_peak_bytes";
   for (int i = 0; i < kPhaseCount; ++i) row += fmt::format(",{}_s", phase_name(Phase(i)));
+  for (const auto& column : telemetry_fields()) row += fmt::format(",{}", column.name);
   return row + "\n";
 }
 
@@ -30,6 +31,8 @@ std::string row_of(const MetricsRecord& record) {
          field(record.images_per_s) + field(record.memory_peak_bytes);
   for (int i = 0; i < kPhaseCount; ++i)
     row += field(record.phases ? std::optional((*record.phases)[Phase(i)]) : std::nullopt);
+  for (const auto& column : telemetry_fields())
+    row += field(record.telemetry ? (*record.telemetry).*column.member : std::nullopt);
   return row + "\n";
 }
 

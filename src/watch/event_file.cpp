@@ -21,8 +21,26 @@ enum class Summary : protozero::pbf_tag_type { kValue = 1 };
 enum class Value : protozero::pbf_tag_type {
   kTag = 1,
   kSimpleValue = 2,
+  kImage = 4,
+  kHistogram = 5,
   kTensor = 8,
   kMetadata = 9
+};
+enum class ImageField : protozero::pbf_tag_type {
+  kHeight = 1,
+  kWidth = 2,
+  kColorspace = 3,
+  kEncoded = 4
+};
+constexpr int kRgb = 3;  // Summary.Image.colorspace
+enum class HistogramField : protozero::pbf_tag_type {
+  kMin = 1,
+  kMax = 2,
+  kCount = 3,
+  kSum = 4,
+  kSumOfSquares = 5,
+  kEdges = 6,
+  kCounts = 7
 };
 enum class Metadata : protozero::pbf_tag_type { kPluginData = 1 };
 enum class PluginData : protozero::pbf_tag_type { kPluginName = 1 };
@@ -98,6 +116,43 @@ std::string text_event(double wall_s, int64_t step, const std::string& tag,
     Builder<Metadata> metadata(value, Value::kMetadata);
     Builder<PluginData>(metadata, Metadata::kPluginData)
         .add_string(PluginData::kPluginName, "text");
+  });
+}
+
+std::string images_event(double wall_s, int64_t step, const std::vector<TaggedImage>& images) {
+  return make_event(wall_s, step, [&](Builder<Event>& event) {
+    Builder<Summary> summary(event, Event::kSummary);
+    for (const auto& [tag, width, height, bytes] : images) {
+      Builder<Value> value(summary, Summary::kValue);
+      value.add_string(Value::kTag, tag);
+      Builder<ImageField> image(value, Value::kImage);
+      image.add_int32(ImageField::kHeight, height);
+      image.add_int32(ImageField::kWidth, width);
+      image.add_int32(ImageField::kColorspace, kRgb);
+      image.add_bytes(ImageField::kEncoded, reinterpret_cast<const char*>(bytes.data()),
+                      bytes.size());
+    }
+  });
+}
+
+std::string histograms_event(double wall_s, int64_t step,
+                             const std::vector<TaggedHistogram>& histograms) {
+  return make_event(wall_s, step, [&](Builder<Event>& event) {
+    Builder<Summary> summary(event, Event::kSummary);
+    for (const auto& histogram : histograms) {
+      Builder<Value> value(summary, Summary::kValue);
+      value.add_string(Value::kTag, histogram.tag);
+      Builder<HistogramField> fields(value, Value::kHistogram);
+      fields.add_double(HistogramField::kMin, histogram.min);
+      fields.add_double(HistogramField::kMax, histogram.max);
+      fields.add_double(HistogramField::kCount, histogram.count);
+      fields.add_double(HistogramField::kSum, histogram.sum);
+      fields.add_double(HistogramField::kSumOfSquares, histogram.sum_of_squares);
+      fields.add_packed_double(HistogramField::kEdges, histogram.edges.begin(),
+                               histogram.edges.end());
+      fields.add_packed_double(HistogramField::kCounts, histogram.counts.begin(),
+                               histogram.counts.end());
+    }
   });
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "saturate/env.h"
+#include "saturate/sinks.h"
 
 namespace saturate {
 
@@ -27,6 +28,10 @@ std::string scalars_event(double wall_s, int64_t step,
 // `markdown` as the text dashboard shows it.
 std::string text_event(double wall_s, int64_t step, const std::string& tag,
                        const std::string& markdown);
+
+std::string images_event(double wall_s, int64_t step, const std::vector<TaggedImage>& images);
+std::string histograms_event(double wall_s, int64_t step,
+                             const std::vector<TaggedHistogram>& histograms);
 
 std::string framed(const std::string& event);
 

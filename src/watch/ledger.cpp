@@ -39,23 +39,36 @@ Ledger::Ledger(Env& env, TensorMemory* memory)
   if (memory_) memory_->take_peak();
 }
 
+void Ledger::set_enabled(bool enabled) {
+  if (enabled == enabled_) return;
+  enter(Phase::kOther);
+  enabled_ = enabled;
+  charge(Phase::kOther);
+}
+
 Phase Ledger::enter(Phase phase) {
-  const int64_t now = env_.now_ns();
-  spent_ns_[size_t(current_)] += now - std::exchange(since_ns_, now);
+  if (!enabled_) return current_;
+  charge(phase);
+  return std::exchange(current_, phase);
+}
+
+void Ledger::charge(Phase next) {
+  const int64_t now = env_.now_ns(), since = std::exchange(since_ns_, now);
+  spent_ns_[size_t(current_)] += now - since;
+  if (observer_) observer_->charged(current_, next, since, now);
   if (memory_) {
     int64_t& peak = peaks_.bytes[size_t(current_)];
     peak = std::max(peak, memory_->take_peak());
   }
-  return std::exchange(current_, phase);
 }
 
 PhaseBytes Ledger::take_memory_peaks() {
-  enter(current_);
+  charge(current_);
   return std::exchange(peaks_, {});
 }
 
 PhaseTimes Ledger::times() {
-  enter(current_);
+  charge(current_);
   PhaseTimes times;
   for (size_t i = 0; i < spent_ns_.size(); ++i) times.seconds[i] = double(spent_ns_[i]) * 1e-9;
   return times;

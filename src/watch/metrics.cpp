@@ -37,6 +37,25 @@ std::optional<PhaseTimes> phases_of(const nlohmann::json& json) {
   return times;
 }
 
+ordered_json to_json(const Telemetry& telemetry) {
+  ordered_json json = ordered_json::object();
+  for (const auto& field : telemetry_fields()) json[field.name] = or_null(telemetry.*field.member);
+  const std::string& reasons = telemetry.throttle_reasons;
+  json["throttle_reasons"] = reasons.empty() ? ordered_json(nullptr) : ordered_json(reasons);
+  return json;
+}
+
+std::optional<Telemetry> telemetry_of(const nlohmann::json& json) {
+  const auto found = json.find("telemetry");
+  if (found == json.end() || !found->is_object()) return std::nullopt;
+  Telemetry telemetry;
+  for (const auto& field : telemetry_fields())
+    telemetry.*field.member = number<double>(*found, field.name);
+  const auto reasons = found->find("throttle_reasons");
+  if (reasons != found->end() && reasons->is_string()) telemetry.throttle_reasons = *reasons;
+  return telemetry;
+}
+
 // The complete lines of a file that belong to steps up to `last_step`.
 std::string lines_until(const std::string& text, int64_t last_step) {
   std::istringstream in(text);
@@ -79,7 +98,9 @@ std::string to_json_line(const MetricsRecord& record) {
                        {"images_per_s", or_null(record.images_per_s)},
                        {"phases", phases},
                        {"memory_peak_bytes", or_null(record.memory_peak_bytes)},
-                       {"tensor_peak_bytes", tensor_peaks}};
+                       {"tensor_peak_bytes", tensor_peaks},
+                       {"telemetry", nullptr}};
+  if (record.telemetry) json["telemetry"] = to_json(*record.telemetry);
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
   return json.dump();
@@ -103,6 +124,7 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   record.plain_accuracy = number<double>(json, "plain_accuracy");
   record.phases = phases_of(json);
   record.memory_peak_bytes = number<int64_t>(json, "memory_peak_bytes");
+  record.telemetry = telemetry_of(json);
   return record;
 }
 

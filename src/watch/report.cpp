@@ -54,15 +54,21 @@ std::string contents(const std::vector<std::pair<std::string, std::string>>& sec
   return "<nav aria-label=\"Contents\"><ul>" + items + "</ul></nav>\n";
 }
 
-std::string body_of(const std::vector<ShownRun>& runs) {
+std::string body_of(const std::vector<ShownRun>& runs, const std::vector<LadderReading>& ladders) {
   struct Section {
     const char *id, *title;
     std::string html;
   };
-  const std::vector<Section> sections = {{"time", "Where the time went", phases_section(runs)},
-                                         {"curves", "Learning and speed", curves_section(runs)},
-                                         {"recipe", "Recipe", recipe_section(runs)},
-                                         {"host", "Hardware and versions", host_section(runs)}};
+  const std::vector<Section> sections = {
+      {"time", "Where the time went", phases_section(runs)},
+      {"curves", "Learning and speed", curves_section(runs)},
+      {"machine", "The machine", machine_section(runs)},
+      {"timeline", "A few steps", timeline_section(runs)},
+      {"samples", "What it was shown", samples_section(runs)},
+      {"mistakes", "Worst mistakes", mistakes_section(runs)},
+      {"ladders", "Ladders and sweeps", ladders_section(ladders)},
+      {"recipe", "Recipe", recipe_section(runs)},
+      {"host", "Hardware and versions", host_section(runs)}};
   std::vector<std::pair<std::string, std::string>> shown;
   std::string html;
   for (const auto& section : sections) {
@@ -71,22 +77,28 @@ std::string body_of(const std::vector<ShownRun>& runs) {
     html += std::string("<section id=\"") + section.id + "\">\n<h2>" + section.title + "</h2>\n" +
             section.html + "</section>\n";
   }
-  return "<header>\n" + head_section(runs) + contents(shown) + "</header>\n<main id=\"main\">\n" +
-         figures_section(runs) + html + "</main>\n" + footer();
+  return "<header>\n" + head_section(runs, ladders) + contents(shown) +
+         "</header>\n<main id=\"main\">\n" + (runs.empty() ? "" : figures_section(runs)) + html +
+         "</main>\n" + footer();
 }
 
 }  // namespace
 
-std::string make_report(std::span<const RunReading> readings) {
+std::string make_report(std::span<const RunReading> readings,
+                        std::span<const LadderReading> measured) {
   const std::vector<ShownRun> runs = named_apart(readings);
+  const std::vector<LadderReading> ladders(measured.begin(), measured.end());
   std::string title;
   for (const auto& run : runs) title += (title.empty() ? "" : " · ") + escape_html(run.name);
-  const std::string body = body_of(runs), data = chart_data(runs);
+  for (const auto& ladder : ladders)
+    title += (title.empty() ? "" : " · ") + escape_html(ladder.title);
+  const std::string body = body_of(runs, ladders), data = chart_data(runs, ladders);
   return fill_page(page_html(), {{"title", title},
                                  {"css", page_css()},
                                  {"body", body},
                                  {"data", data},
                                  {"chart_js", chart_js()},
+                                 {"timeline", timeline_js()},
                                  {"script", page_js()}});
 }
 

@@ -8,7 +8,8 @@
 
 namespace saturate {
 
-// REQUIRES: at least one run.
-std::string make_report(std::span<const RunReading> runs);
+// REQUIRES: at least one run or ladder.
+std::string make_report(std::span<const RunReading> runs,
+                        std::span<const LadderReading> ladders = {});
 
 }  // namespace saturate

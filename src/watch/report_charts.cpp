@@ -41,16 +41,6 @@ bool is_shown(const std::vector<ShownRun>& runs, int phase) {
   });
 }
 
-std::string figure(const std::string& chart, const std::string& title, const std::string& detail,
-                   const std::string& classes = "", const std::string& plot_classes = "") {
-  return fmt::format(
-      "<figure class=\"{}\"><figcaption>{}<small>{}</small></figcaption>\n<div "
-      "class=\"legend\"></div>"
-      "<div class=\"plot {}\"><canvas data-chart=\"{}\" tabindex=\"0\" role=\"img\" "
-      "aria-label=\"{}. Arrow keys read the values.\"></canvas></div></figure>\n",
-      classes, title, detail, plot_classes, chart, title);
-}
-
 std::string phase_head(int phase) {
   return fmt::format(
       "<th scope=\"row\"><span class=\"swatch\" style=\"background:var(--phase-{0})\"></span> "
@@ -114,11 +104,24 @@ ordered_json or_null(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? ordered_json(rounded(*value)) : ordered_json(nullptr);
 }
 
+// Those that some record knows: a page need not carry the rest.
+std::vector<TelemetryField> known_fields(const std::vector<MetricsRecord>& records) {
+  std::vector<TelemetryField> known;
+  for (const auto& field : telemetry_fields())
+    if (std::any_of(records.begin(), records.end(), [&](const MetricsRecord& record) {
+          return record.telemetry && ((*record.telemetry).*field.member).has_value();
+        }))
+      known.push_back(field);
+  return known;
+}
+
 ordered_json columns_of(const std::vector<MetricsRecord>& all) {
+  const auto machine_fields = known_fields(all);
   ordered_json columns = {{"step", ordered_json::array()}};
   for (const char* key :
        {"epoch", "time_s", "loss", "accuracy", "lr", "images_per_s", "memory_peak_bytes"})
     columns[key] = ordered_json::array();
+  for (const auto& field : machine_fields) columns[field.name] = ordered_json::array();
   for (const auto& record : thinned(all, kMostPoints)) {
     columns["step"].push_back(record.step);
     columns["epoch"].push_back(rounded(record.epoch));
@@ -127,6 +130,9 @@ ordered_json columns_of(const std::vector<MetricsRecord>& all) {
     columns["accuracy"].push_back(or_null(record.accuracy));
     columns["lr"].push_back(or_null(record.lr));
     columns["images_per_s"].push_back(or_null(record.images_per_s));
+    for (const auto& field : machine_fields)
+      columns[field.name].push_back(
+          or_null(record.telemetry ? (*record.telemetry).*field.member : std::nullopt));
     const auto& bytes = record.memory_peak_bytes;
     columns["memory_peak_bytes"].push_back(bytes ? ordered_json(*bytes) : ordered_json(nullptr));
   }
@@ -148,6 +154,35 @@ ordered_json timeline_of(const ShownRun& run, const std::vector<ShownRun>& runs)
   return {{"width_s", bins.empty() ? 0 : rounded(bins.front().end_s)}, {"phases", phases}};
 }
 
+// Spans as [name, begin, end] in whole nanoseconds.
+ordered_json trace_of(const ShownRun& run) {
+  const auto& found = run.reading->timeline;
+  if (!found) return nullptr;
+  const auto ns = [](double us) { return std::llround(us * 1e3); };
+  ordered_json tracks = ordered_json::array();
+  for (const auto& track : found->tracks) {
+    ordered_json spans = ordered_json::array();
+    for (const auto& span : track.spans)
+      spans.push_back({span.name, ns(span.begin_us), ns(span.end_us)});
+    tracks.push_back({{"name", track.name}, {"spans", spans}});
+  }
+  return {{"names", found->names}, {"end_ns", ns(found->end_us)}, {"tracks", tracks}};
+}
+
+ordered_json ladder_data(const LadderReading& ladder) {
+  ordered_json rungs = ordered_json::array();
+  for (const auto& rung : ladder.rungs)
+    rungs.push_back({{"name", rung.name},
+                     {"rate", or_null(rung.images_per_s ? rung.images_per_s : rung.steps_per_s)},
+                     {"gain", or_null(rung.gain_first)},
+                     {"low", or_null(rung.low)},
+                     {"high", or_null(rung.high)}});
+  const bool images =
+      std::any_of(ladder.rungs.begin(), ladder.rungs.end(),
+                  [](const RungReading& rung) { return rung.images_per_s.has_value(); });
+  return {{"title", ladder.title}, {"unit", images ? "images/s" : "steps/s"}, {"rungs", rungs}};
+}
+
 ordered_json run_data(const ShownRun& run, const std::vector<ShownRun>& runs) {
   ordered_json totals = ordered_json::object();
   for (int i = 0; i < kPhaseCount && run.figures.phases; ++i)
@@ -157,6 +192,7 @@ ordered_json run_data(const ShownRun& run, const std::vector<ShownRun>& runs) {
           {"steps", columns_of(run.reading->steps)},
           {"evaluations", columns_of(run.reading->evaluations)},
           {"timeline", timeline_of(run, runs)},
+          {"trace", trace_of(run)},
           {"totals", totals}};
 }
 
@@ -172,6 +208,17 @@ bool any(const std::vector<ShownRun>& runs, const Value& value) {
 
 }  // namespace
 
+std::string chart_figure(const std::string& chart, const std::string& title,
+                         const std::string& detail, const std::string& classes,
+                         const std::string& plot_classes) {
+  return fmt::format(
+      "<figure class=\"{}\"><figcaption>{}<small>{}</small></figcaption>\n<div "
+      "class=\"legend\"></div>"
+      "<div class=\"plot {}\"><canvas data-chart=\"{}\" tabindex=\"0\" role=\"img\" "
+      "aria-label=\"{}. Arrow keys read the values.\"></canvas></div></figure>\n",
+      classes, title, detail, plot_classes, chart, title);
+}
+
 std::string phases_section(const std::vector<ShownRun>& runs) {
   std::string timelines;
   size_t timed = 0;
@@ -179,9 +226,9 @@ std::string phases_section(const std::vector<ShownRun>& runs) {
     if (!runs[i].figures.phases) continue;
     ++timed;
     timelines +=
-        figure(fmt::format("phases:{}", i),
-               runs.size() == 1 ? "Share of wall time by phase" : escape_html(runs[i].name),
-               "over the time of the run", "wide");
+        chart_figure(fmt::format("phases:{}", i),
+                     runs.size() == 1 ? "Share of wall time by phase" : escape_html(runs[i].name),
+                     "over the time of the run", "wide");
   }
   if (timed == 0) return "";
   if (runs.size() == 1)
@@ -189,7 +236,7 @@ std::string phases_section(const std::vector<ShownRun>& runs) {
            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time by phase\">\n" +
            phase_table(runs.front()) + "</div>\n";
   return fmt::format("<div style=\"--rows:{}\">", runs.size()) +
-         figure("totals", "Wall time by phase", "of each run", "wide", "bars") + "</div>\n" +
+         chart_figure("totals", "Wall time by phase", "of each run", "wide", "bars") + "</div>\n" +
          "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time by phase\">\n" +
          phase_table(runs) +
          "</div>\n<h3>Share of wall time by phase, over the time of each run</h3>\n"
@@ -200,20 +247,21 @@ std::string phases_section(const std::vector<ShownRun>& runs) {
 std::string curves_section(const std::vector<ShownRun>& runs) {
   std::string learning, speed;
   if (any(runs, [](const MetricsRecord& record) { return record.loss.has_value(); }))
-    learning += figure("loss", "Loss", "mean since the point before; held out at each evaluation");
+    learning +=
+        chart_figure("loss", "Loss", "mean since the point before; held out at each evaluation");
   if (any(runs, [](const MetricsRecord& record) { return record.accuracy.has_value(); }))
-    learning += figure("accuracy", "Accuracy", "%, of the first guess");
+    learning += chart_figure("accuracy", "Accuracy", "%, of the first guess");
   const auto in_steps = [&runs](auto member) {
     return any(runs, [member](const MetricsRecord& record) {
       return record.kind == "step" && (record.*member).has_value();
     });
   };
   if (in_steps(&MetricsRecord::images_per_s))
-    speed += figure("images_per_s", "Throughput", "images/s in training");
+    speed += chart_figure("images_per_s", "Throughput", "images/s in training");
   if (in_steps(&MetricsRecord::memory_peak_bytes))
-    speed += figure("memory", "Peak memory", "GiB of the process, so far");
+    speed += chart_figure("memory", "Peak memory", "GiB of the process, so far");
   if (in_steps(&MetricsRecord::lr))
-    speed += figure("lr", "Learning rate", "before factors by layer");
+    speed += chart_figure("lr", "Learning rate", "before factors by layer");
   if (learning.empty() && speed.empty()) return "";
   const auto choice = [](const char* value, const char* text, const char* more) {
     return fmt::format("<label><input type=\"radio\" name=\"axis\" value=\"{}\"{}> {}</label>",
@@ -225,11 +273,14 @@ std::string curves_section(const std::vector<ShownRun>& runs) {
          "</div>\n<div class=\"charts three\">\n" + speed + "</div>\n";
 }
 
-std::string chart_data(const std::vector<ShownRun>& runs) {
-  ordered_json phases = ordered_json::array(), shown = ordered_json::array();
+std::string chart_data(const std::vector<ShownRun>& runs,
+                       const std::vector<LadderReading>& ladders) {
+  ordered_json phases = ordered_json::array(), shown = ordered_json::array(),
+               measured = ordered_json::array();
+  for (const auto& ladder : ladders) measured.push_back(ladder_data(ladder));
   for (int i = 0; i < kPhaseCount; ++i) phases.push_back(name_of(i));
   for (const auto& run : runs) shown.push_back(run_data(run, runs));
-  return script_json({{"phases", phases}, {"runs", shown}});
+  return script_json({{"phases", phases}, {"runs", shown}, {"ladders", measured}});
 }
 
 }  // namespace saturate

@@ -111,6 +111,24 @@ std::string accuracy_detail(const RunFigures& figures) {
   return detail;
 }
 
+// What is not known has no card.
+std::string telemetry_cards(const Telemetry& found) {
+  std::string html;
+  if (found.cores) html += card("Cores in use", decimal_text(found.cores, 2), "mean of the run");
+  if (found.tflop_per_s)
+    html += card("Computed", decimal_text(found.tflop_per_s, 2) + "\u202fTFLOP/s",
+                 percent_text(found.peak_share, 1) + " of the device's peak");
+  if (found.gpu_busy)
+    html += card("GPU busy", percent_text(found.gpu_busy, 0),
+                 found.throttle_reasons.empty()
+                     ? "clocks were not held down"
+                     : "held down by " + escape_html(found.throttle_reasons));
+  if (found.joules_per_sample)
+    html += card("Energy", decimal_text(found.joules_per_sample, 3) + "\u202fJ",
+                 "of the GPU, an image");
+  return html;
+}
+
 std::string cards(const ShownRun& run) {
   const RunFigures& figures = run.figures;
   std::string html = card(figures.held_out ? "Accuracy, held out" : "Accuracy, training",
@@ -125,6 +143,7 @@ std::string cards(const ShownRun& run) {
   }
   if (figures.memory_peak_bytes)
     html += card("Peak memory", memory_text(figures.memory_peak_bytes), "of the process");
+  if (figures.telemetry) html += telemetry_cards(*figures.telemetry);
   return "<dl class=\"cards\">\n" + html + "</dl>\n";
 }
 
@@ -152,6 +171,13 @@ std::vector<Row> rows() {
       return std::optional<double>(value);
     };
   };
+  const auto plain = [](std::optional<double> value) { return decimal_text(value, 2); };
+  const auto telemetry = [](auto member) {
+    return [member](const ShownRun& run) {
+      const auto& found = run.figures.telemetry;
+      return found ? (*found).*member : std::optional<double>();
+    };
+  };
   return {{"Accuracy", of(&RunFigures::accuracy), exact, true},
           {"Top-5 accuracy", of(&RunFigures::accuracy5), exact, true},
           {"Best accuracy", of(&RunFigures::best_accuracy), exact, true},
@@ -161,7 +187,11 @@ std::vector<Row> rows() {
           {"Throughput in training", of(&RunFigures::images_per_s), rate_text, false},
           {"Computing", computing, coarse, true},
           {"Waiting for input", waiting, coarse, true},
-          {"Peak memory", of(&RunFigures::memory_peak_bytes), memory, false}};
+          {"Peak memory", of(&RunFigures::memory_peak_bytes), memory, false},
+          {"Cores in use", telemetry(&Telemetry::cores), plain, false},
+          {"TFLOP/s", telemetry(&Telemetry::tflop_per_s), plain, false},
+          {"GPU busy", telemetry(&Telemetry::gpu_busy), coarse, true},
+          {"Joules an image", telemetry(&Telemetry::joules_per_sample), loss, false}};
 }
 
 std::string difference(const Row& row, const ShownRun& first, const ShownRun& run) {
@@ -199,9 +229,12 @@ std::string difference_table(const std::vector<ShownRun>& runs) {
 
 }  // namespace
 
-std::string head_section(const std::vector<ShownRun>& runs) {
+std::string head_section(const std::vector<ShownRun>& runs,
+                         const std::vector<LadderReading>& ladders) {
   std::string html = "<p class=\"brand\">saturate · run report</p>\n";
-  if (runs.size() == 1) {
+  if (runs.empty()) {
+    html += "<h1>" + escape_html(ladders.front().title) + "</h1>\n";
+  } else if (runs.size() == 1) {
     html += "<h1>" + escape_html(runs.front().name) + "</h1>\n<p class=\"lead\">" +
             subject(runs.front()) + "</p>\n";
   } else {

@@ -15,14 +15,27 @@ struct ShownRun {
   RunFigures figures;
 };
 
-std::string head_section(const std::vector<ShownRun>& runs);     // titles, state, warnings
+// Titles, state, warnings.
+std::string head_section(const std::vector<ShownRun>& runs,
+                         const std::vector<LadderReading>& ladders);
 std::string figures_section(const std::vector<ShownRun>& runs);  // cards, or a table of differences
 std::string phases_section(const std::vector<ShownRun>& runs);
 std::string curves_section(const std::vector<ShownRun>& runs);
+std::string machine_section(const std::vector<ShownRun>& runs);
+std::string timeline_section(const std::vector<ShownRun>& runs);
+std::string samples_section(const std::vector<ShownRun>& runs);
+std::string mistakes_section(const std::vector<ShownRun>& runs);
+std::string ladders_section(const std::vector<LadderReading>& ladders);
 std::string recipe_section(const std::vector<ShownRun>& runs);
 std::string host_section(const std::vector<ShownRun>& runs);
 
-// For the charts; page.js reads it.
-std::string chart_data(const std::vector<ShownRun>& runs);
+// A chart's place. `title` and `detail` are HTML.
+std::string chart_figure(const std::string& chart, const std::string& title,
+                         const std::string& detail, const std::string& classes = "",
+                         const std::string& plot_classes = "");
+
+// For the charts; page.js and timeline.js read it.
+std::string chart_data(const std::vector<ShownRun>& runs,
+                       const std::vector<LadderReading>& ladders);
 
 }  // namespace saturate

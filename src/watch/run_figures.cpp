@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "watch/telemetry_mean.h"
+
 namespace saturate {
 namespace {
 
@@ -67,6 +69,17 @@ class Mean {
   double sum_ = 0, weight_ = 0;
 };
 
+// Weighs every record alike. Empty where none has any.
+std::optional<Telemetry> mean_telemetry(const MetricsRecord* begin, const MetricsRecord* end) {
+  TelemetryMean mean;
+  bool any = false;
+  for (const MetricsRecord* record = begin; record != end; ++record) {
+    if (record->telemetry) mean.add(*record->telemetry);
+    any = any || record->telemetry;
+  }
+  return any ? std::optional(mean.mean()) : std::nullopt;
+}
+
 // REQUIRES: begin < end. `step_before`: the step of the record before them.
 MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64_t step_before) {
   MetricsRecord all = end[-1];
@@ -88,6 +101,7 @@ MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64
   all.accuracy5 = accuracy5.value();
   all.lr = lr.value();
   all.images_per_s = images_per_s.value();
+  all.telemetry = mean_telemetry(begin, end);
   return all;
 }
 
@@ -114,6 +128,9 @@ RunFigures figures_of(const RunReading& run) {
   }
   figures.images_per_s = mean_images_per_s(run);
   figures.phases = whole_phases(run);
+  figures.telemetry = run.end_telemetry
+                          ? run.end_telemetry
+                          : mean_telemetry(run.steps.data(), run.steps.data() + run.steps.size());
   return figures;
 }
 

@@ -12,6 +12,9 @@
 namespace saturate {
 namespace {
 
+constexpr int kTimelineSteps = 3;
+constexpr size_t kTimelineSpans = 6000;
+
 std::string read_text(Env& env, const std::string& path) {
   const auto bytes = read_file(env, path);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -21,6 +24,7 @@ void add_record(RunReading& run, MetricsRecord&& record) {
   run.last = record;
   if (record.kind == "end") {
     run.end_phases = record.phases;
+    run.end_telemetry = record.telemetry;
     run.state = RunState::kEnded;
   } else if (record.kind == "step") {
     run.steps.push_back(std::move(record));
@@ -145,6 +149,9 @@ RunReading read_run(Env& env, const std::string& folder) {
   });
   read_beside(run, env, "host.json",
               [&](const std::string& text, const std::string&) { read_host(run, text); });
+  run.training = read_training_samples(env, folder, run.warnings);
+  run.mistakes = read_mistakes(env, folder, run.warnings);
+  run.timeline = read_timeline(env, folder, kTimelineSteps, kTimelineSpans, run.warnings);
   return run;
 }
 

@@ -8,6 +8,7 @@
 
 #include "saturate/env.h"
 #include "saturate/metrics.h"
+#include "watch/run_extras.h"
 
 namespace saturate {
 
@@ -26,8 +27,11 @@ struct RunReading {
   std::vector<MetricsRecord> steps, evaluations;  // as in the file
   std::optional<MetricsRecord> last;              // of any kind: where the run stands
   std::optional<PhaseTimes> end_phases;
-  NamedTexts recipe;                  // "train.batch" and its value; empty where there is none
-  NamedTexts host;                    // of host.json; likewise
+  std::optional<Telemetry> end_telemetry;
+  NamedTexts recipe;  // "train.batch" and its value; empty where there is none
+  NamedTexts host;    // of host.json; likewise
+  std::optional<KeptImages> training, mistakes;
+  std::optional<Timeline> timeline;
   std::vector<std::string> warnings;  // what could not be read
 };
 

@@ -17,6 +17,8 @@ std::vector<NamedValue> values_of(const MetricsRecord& record) {
   add("lr", record.lr);
   add("images_per_s", record.images_per_s);
   add("memory_peak_bytes", record.memory_peak_bytes);
+  if (record.telemetry)
+    for (const auto& field : telemetry_fields()) add(field.name, (*record.telemetry).*field.member);
   return values;
 }
 

@@ -50,6 +50,29 @@ std::string phase_table(const TrainResult& result) {
   return text + fmt::format("  {:<13}{:>10.2f}\n", "wall", result.wall_s);
 }
 
+std::string or_unknown(const std::optional<double>& value, double factor, int decimals,
+                       const char* unit) {
+  return value ? fmt::format("{:.{}f}{}", *value * factor, decimals, unit) : "n/a";
+}
+
+std::string telemetry_lines(const Telemetry& found) {
+  std::string text = fmt::format(
+      "{} ({} of the device's peak), loader queue {}, disk {} read and {} written\n",
+      or_unknown(found.tflop_per_s, 1, 3, " TFLOP/s"), or_unknown(found.peak_share, 100, 1, " %"),
+      or_unknown(found.queue, 1, 1, " batches"),
+      or_unknown(found.disk_read_per_s, 1e-6, 1, " MB/s"),
+      or_unknown(found.disk_write_per_s, 1e-6, 1, " MB/s"));
+  if (!found.gpu_busy && !found.gpu_power_w) return text;
+  text += fmt::format("GPU busy {}, {}, {}, {} an image", or_unknown(found.gpu_busy, 100, 0, " %"),
+                      or_unknown(found.gpu_power_w, 1, 0, " W"),
+                      or_unknown(found.gpu_clock_mhz, 1, 0, " MHz"),
+                      or_unknown(found.joules_per_sample, 1, 3, " J"));
+  if (!found.throttle_reasons.empty())
+    text += fmt::format(", held down by {} in {} of the readings", found.throttle_reasons,
+                        or_unknown(found.gpu_throttled, 100, 0, " %"));
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string format_summary(const TrainResult& result) {
@@ -67,6 +90,7 @@ std::string format_summary(const TrainResult& result) {
         fmt::format("\n{:.0f} images/s in training, {:.2f} cores in use, peak memory {:.2f} GiB\n",
                     double(result.samples) / training, result.cores_used,
                     double(result.memory_peak_bytes) / (1 << 30));
+  if (result.telemetry) text += telemetry_lines(*result.telemetry);
   if (result.skipped_count > 0) {
     text += fmt::format("skipped {} broken images:\n", result.skipped_count);
     for (const auto& sample : result.skipped)

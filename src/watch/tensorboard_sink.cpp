@@ -71,6 +71,13 @@ class TensorBoardSink : public MetricsSink {
     if (!scalars.empty()) file_->write(scalars_event(now_s(), record.step, scalars));
   }
 
+  void write_images(int64_t step, const std::vector<TaggedImage>& images) override {
+    file_->write(images_event(now_s(), step, images));
+  }
+  void write_histograms(int64_t step, const std::vector<TaggedHistogram>& histograms) override {
+    file_->write(histograms_event(now_s(), step, histograms));
+  }
+
  private:
   double now_s() { return double(unix_time_ns(env_)) * 1e-9; }
 

@@ -8,6 +8,7 @@
   const dashes = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
   const hidden = new Map();  // chart -> the labels its reader has switched off
   const charts = [];
+  const timelines = [];
   let axis = 'step';
 
   const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -36,9 +37,25 @@
              format: value => `${digits(value, 3)} GiB`},
     lr: {key: 'lr', zero: true, training: true, format: significant},
   };
+  // What the machine did, by the names of metrics.jsonl.
+  const mega = value => value / 1e6;
+  const machine = (key, unit, change = value => value) => {
+    lines[key] = {key, scale: change, zero: true, training: true,
+                  format: value => `${significant(value)} ${unit}`.trim()};
+  };
+  machine('cores', '');
+  machine('queue_batches', 'batches');
+  machine('tflop_per_s', 'TFLOP/s');
+  machine('gpu_power_w', 'W');
+  machine('gpu_clock_mhz', 'MHz');
+  for (const key of ['gpu_busy', 'gpu_throttled']) machine(key, '%', percent);
+  for (const key of ['rss_bytes', 'gpu_memory_bytes']) machine(key, 'GiB', gib);
+  for (const key of ['disk_read_bytes_per_s', 'disk_write_bytes_per_s', 'net_receive_bytes_per_s',
+                     'net_send_bytes_per_s']) machine(key, 'MB/s', mega);
 
   function pointsOf(points, line) {
     const scale = line.scale || (value => value);
+    if (!points[line.key]) return [];  // of a run that did not know it
     return points.step.map((_, i) => ({
       x: axes[axis].of(points, i),
       y: points[line.key][i] === null ? NaN : scale(points[line.key][i]),
@@ -183,9 +200,60 @@
     };
   }
 
+  // Whiskers: the interval of the gain over the first rung, at the first rung's rate.
+  const whiskers = {
+    id: 'whiskers',
+    afterDatasetsDraw(chart, _, {rungs, tone}) {
+      if (!rungs) return;
+      const {ctx, scales: {x}} = chart;
+      ctx.save();
+      ctx.strokeStyle = tone;
+      ctx.lineWidth = 1.5;
+      chart.getDatasetMeta(0).data.forEach((bar, i) => {
+        const {low, high} = rungs[i], first = rungs[0].rate;
+        if (!low || !high || !first || high > 10) return;
+        const y = bar.y, from = x.getPixelForValue(low * first), to = x.getPixelForValue(high * first);
+        ctx.beginPath();
+        ctx.moveTo(from, y); ctx.lineTo(to, y);
+        for (const end of [from, to]) { ctx.moveTo(end, y - 4); ctx.lineTo(end, y + 4); }
+        ctx.stroke();
+      });
+      ctx.restore();
+    },
+  };
+
+  function ladderChart(ladder) {
+    const most = Math.max(...ladder.rungs.map(rung => (rung.high && rung.high <= 10 ? rung.high : 0) *
+        (ladder.rungs[0].rate || 0)), ...ladder.rungs.map(rung => rung.rate || 0));
+    return {
+      type: 'bar', plugins: [whiskers],
+      data: {
+        labels: ladder.rungs.map(rung => rung.name),
+        datasets: [{label: ladder.unit, data: ladder.rungs.map(rung => rung.rate), backgroundColor: runColour(0),
+                    barPercentage: 0.7, categoryPercentage: 0.9}],
+      },
+      options: {
+        ...common, indexAxis: 'y', interaction: {mode: 'nearest', axis: 'y', intersect: false},
+        scales: {
+          x: scale(ladder.unit, {beginAtZero: true, suggestedMax: most * 1.02}),
+          y: scale('', {ticks: {callback(value) {
+            const label = this.getLabelForValue(value);
+            return label.length > 18 ? `${label.slice(0, 17)}…` : label;
+          }}}),
+        },
+        plugins: {
+          legend: {display: false}, whiskers: {rungs: ladder.rungs, tone: colour('--ink')},
+          tooltip: tooltip(parsed => `${significant(parsed.x)} ${ladder.unit}`,
+                           items => items.length ? items[0].label : ''),
+        },
+      },
+    };
+  }
+
   function configuration(canvas) {
     const [kind, run] = canvas.dataset.chart.split(':');
     if (kind === 'phases') return phaseChart(data.runs[Number(run)]);
+    if (kind === 'ladder') return ladderChart(data.ladders[Number(run)]);
     return kind === 'totals' ? totalsChart() : lineChart(kind);
   }
 
@@ -261,7 +329,8 @@
       drawLegend(chart, canvas);
       charts.push(chart);
     }
-    document.documentElement.dataset.charts = String(charts.length);
+    timelines.forEach(timeline => timeline.redraw());
+    document.documentElement.dataset.charts = String(charts.length + timelines.length);
   }
 
   for (const canvas of document.querySelectorAll('canvas[data-chart]'))
@@ -269,5 +338,7 @@
   for (const choice of document.querySelectorAll('input[name="axis"]'))
     choice.addEventListener('change', () => { axis = choice.value; draw(); });
   dark.addEventListener('change', draw);
+  for (const canvas of document.querySelectorAll('canvas[data-timeline]'))
+    timelines.push(window.saturateTimeline(canvas, data.runs[Number(canvas.dataset.timeline)].trace, colour, announce));
   draw();
 })();

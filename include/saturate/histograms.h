@@ -1,0 +1,17 @@
+// How the values of tensors are spread, for TensorBoard.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "saturate/model.h"
+#include "saturate/sinks.h"
+
+namespace saturate {
+
+// One of each tensor that is defined and has a finite value, tagged "PREFIX/NAME": 64 bins of equal
+// width from the least to the largest finite value. Waits for the device.
+std::vector<TaggedHistogram> histograms_of(const std::string& prefix,
+                                           const std::vector<NamedTensor>& tensors);
+
+}  // namespace saturate

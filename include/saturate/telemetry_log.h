@@ -1,0 +1,43 @@
+// Readings of a run's surroundings, taken on a thread of their own, as means for its records.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "saturate/env.h"
+#include "saturate/step_options.h"
+#include "saturate/telemetry.h"
+
+namespace saturate {
+
+// All but the readings belongs to the thread that runs the steps.
+class TelemetryLog {
+ public:
+  struct Sources {
+    double hz = 1;                                   // readings a second, above 0
+    std::function<double()> queue;                   // batches ready; called on the log's thread
+    std::optional<int> gpu;                          // CUDA's number of it; empty: none
+    PrecisionMode precision = PrecisionMode::kFp32;  // resolved: what a peak is known for
+    std::string nvml_library = "libnvidia-ml.so.1";  // loaded where there is a GPU
+  };
+  // `env` must outlive this.
+  TelemetryLog(Env& env, Sources sources);
+  ~TelemetryLog();
+
+  // Multiplications and additions (each counts) of training on one image.
+  void set_flop_per_sample(double flop);
+
+  // Means since the last call, in which `samples` were trained on within `training_s`.
+  Telemetry take(int64_t samples, double training_s);
+  // Means since construction, over what take() was told of.
+  Telemetry whole() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

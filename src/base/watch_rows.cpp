@@ -1,0 +1,84 @@
+// The option table's rows for [watch]. Adding a key: a member in saturate/watch_options.h, a row
+// here, and
+//   build/saturate list options --markdown > docs/recipe.md
+#include <charconv>
+
+#include "base/option_row.h"
+
+namespace saturate {
+namespace {
+
+// A whole positive number, or 0 where it is none.
+int64_t step_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
+}
+
+// Refused where it is set, not where it is used.
+OptionRow trace_row() {
+  OptionRow row = text(
+      SATURATE_OPTION(watch.trace),
+      "Steps to look into: steps:100-110 writes trace.json, which Perfetto and Chrome show "
+      "(operators, phases, loader threads), and trace.txt, a table of operators; nsight:100-110 "
+      "starts and stops the profiler that a GPU's run is started under. Empty: none.");
+  row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    set(recipe, value, where);
+    parse_trace(recipe.watch.trace, where);
+  };
+  return row;
+}
+
+}  // namespace
+
+TraceWindow parse_trace(const std::string& text, const std::string& where) {
+  if (text.empty()) return {};
+  const auto refuse = [&](const std::string& problem) {
+    fail_option("watch.trace", problem, "Write it as steps:100-110", where);
+  };
+  const auto colon = text.find(':');
+  const std::string kind = text.substr(0, colon);
+  if (colon == std::string::npos || (kind != "steps" && kind != "nsight"))
+    refuse("does not know \"" + text + "\"");
+  const std::string_view range = std::string_view(text).substr(colon + 1);
+  const auto dash = range.find('-');
+  TraceWindow window;
+  window.kind = kind == "steps" ? TraceKind::kSteps : TraceKind::kNsight;
+  window.first = step_number(range.substr(0, dash));
+  window.last = dash == std::string_view::npos ? window.first : step_number(range.substr(dash + 1));
+  if (window.first == 0 || window.last < window.first)
+    refuse("has no range of steps in \"" + text + "\"");
+  if (window.last - window.first >= kMostTracedSteps)
+    refuse(fmt::format("has {} steps, and {} is the most", window.last - window.first + 1,
+                       kMostTracedSteps));
+  return window;
+}
+
+std::vector<OptionRow> watch_rows() {
+  return {
+      integer(SATURATE_OPTION(watch.every), {1, 1 << 20}, "steps",
+              "Steps between two \"step\" lines of metrics.jsonl."),
+      flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
+      flag(SATURATE_OPTION(watch.tensorboard),
+           "Writes loss, accuracy, speed, memory, shares of time and the recipe for TensorBoard, "
+           "in tb/ of the run's folder."),
+      flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
+      integer(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "port",
+              "Answers Prometheus at http://127.0.0.1:PORT/metrics, to this machine alone, while "
+              "the run goes on; 0: does not."),
+      number(SATURATE_OPTION(watch.telemetry_hz), {0, 100}, "readings/s",
+             "How often cores, memory, disk, network, the loader's queue and the GPU are looked "
+             "at, on "
+             "a thread of its own; 0: never."),
+      integer(SATURATE_OPTION(watch.samples), {0, 256}, "images",
+              "Keeps so many images of the first training batch, as augmented, and so many of the "
+              "last evaluation's worst mistakes, in samples/ of the run's folder; 0: none."),
+      integer(
+          SATURATE_OPTION(watch.histograms), {0, 1 << 30}, "steps",
+          "Writes histograms of every parameter and its gradient for TensorBoard after every so "
+          "many steps; 0: none."),
+      trace_row(),
+  };
+}
+
+}  // namespace saturate

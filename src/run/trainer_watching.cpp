@@ -1,0 +1,83 @@
+// What a run shows of itself beside its records: telemetry, a trace, samples, histograms.
+#include "run/trainer_state.h"
+#include "saturate/error.h"
+#include "saturate/flop_counter.h"
+#include "saturate/histograms.h"
+
+namespace saturate {
+
+std::unique_ptr<TelemetryLog> Trainer::State::make_telemetry() {
+  if (recipe.watch.telemetry_hz == 0) return nullptr;
+  TelemetryLog::Sources sources;
+  sources.hz = recipe.watch.telemetry_hz;
+  sources.queue = [this] { return double(loader.ready()); };
+  if (device.is_cuda()) sources.gpu = device.has_index() ? device.index() : 0;
+  sources.precision = recipe.precision.mode;
+  return std::make_unique<TelemetryLog>(env, std::move(sources));
+}
+
+void Trainer::State::prepare_watching() {
+  const WatchOptions& watch = recipe.watch;
+  if (!watch.trace.empty() || device.is_cuda())
+    tracer = std::make_unique<Tracer>(env, ledger, parse_trace(watch.trace, "watch.trace"), device,
+                                      options.out);
+  if (watch.samples > 0)
+    gallery = std::make_unique<SampleGallery>(env, options.out, data->classes(), recipe.augment,
+                                              watch.samples);
+  if (watch.histograms > 0)
+    step->observe_gradients([this] {
+      if (is_multiple(position.step + 1, recipe.watch.histograms)) write_histograms();
+    });
+}
+
+// A run goes on without what it would have shown.
+template <class Body>
+void Trainer::State::or_warn(const char* what, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    log->warn(std::string(what) + " are not kept, the run goes on: " + error.what());
+  }
+}
+
+void Trainer::State::run_step(const DeviceBatch& batch) {
+  if (gallery && result.samples == 0) {
+    Ledger::Scope host(ledger, Phase::kHost);
+    or_warn("samples of training", [&] {
+      log->images(position.step + 1, gallery->write_training(position.step + 1, batch));
+    });
+  }
+  if (!telemetry || result.samples > 0) return step->run(batch, lr, running);
+  const FlopCounter counter;
+  step->run(batch, lr, running);
+  // A compiled step is not seen into: unknown, rather than the little beside it.
+  if (counter.flop() > 0 && recipe.train.compiled.empty())
+    telemetry->set_flop_per_sample(double(counter.flop()) / double(batch.count()));
+}
+
+void Trainer::State::write_histograms() {
+  Ledger::Scope host(ledger, Phase::kHost);
+  std::vector<NamedTensor> parameters = model->parameters(), gradients;
+  for (const auto& [name, tensor] : parameters) gradients.push_back({name, tensor.grad()});
+  auto histograms = histograms_of("parameters", parameters);
+  for (auto& histogram : histograms_of("gradients", gradients))
+    histograms.push_back(std::move(histogram));
+  log->histograms(position.step + 1, histograms);
+}
+
+void Trainer::State::trace(bool ended_run) {
+  if (!tracer) return;
+  const auto note =
+      ended_run ? tracer->finish(position.step) : tracer->between_steps(position.step);
+  if (!note) return;
+  if (note->is_warning)
+    log->warn(note->text);
+  else
+    log->note(note->text);
+}
+
+void Trainer::State::write_mistakes() {
+  if (gallery) or_warn("mistakes", [&] { gallery->write_mistakes(position.step); });
+}
+
+}  // namespace saturate

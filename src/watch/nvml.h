@@ -1,0 +1,37 @@
+// A GPU's state by way of NVML, the library that comes with NVIDIA's driver, loaded at run time:
+// the same program runs where there is none.
+//
+// Declarations follow the "NVML API Reference Guide" (docs.nvidia.com/deploy/nvml-api).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "saturate/telemetry.h"
+
+namespace saturate {
+
+// Not for concurrent use.
+class Nvml {
+ public:
+  // Null where there is no such library, or no such GPU. `gpu` is CUDA's number of it, which
+  // `visible` (the value of CUDA_VISIBLE_DEVICES) maps to NVML's.
+  static std::unique_ptr<Nvml> open(int gpu, const std::string& visible,
+                                    const std::string& library = "libnvidia-ml.so.1");
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // "NVIDIA H100 80GB HBM3"; empty where unknown.
+  std::string name() const;
+  // Sets the members that begin with gpu_, and throttle_reasons. What this GPU does not tell stays
+  // empty.
+  void read(Telemetry& reading) const;
+
+ private:
+  struct Library;
+  explicit Nvml(std::unique_ptr<Library> library);
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace saturate

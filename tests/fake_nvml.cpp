@@ -1,0 +1,72 @@
+// Stands in for NVIDIA's library where there is no GPU: two of them, the second hot and held down.
+// By the declarations of the NVML API Reference Guide.
+#include <cstdlib>
+#include <cstring>
+
+extern "C" {
+
+struct FakeUtilization {
+  unsigned gpu, memory;
+};
+struct FakeMemory {
+  unsigned long long total, free, used;
+};
+enum { kOk = 0, kInvalid = 2, kNotSupported = 3, kNotFound = 6 };
+
+static int g_gpus[2] = {0, 1};
+static bool g_ready = false;
+
+static bool is_second(void* device) {
+  return device == &g_gpus[1];
+}
+
+int nvmlInit_v2() {
+  g_ready = std::getenv("FAKE_NVML_BROKEN") == nullptr;
+  return g_ready ? kOk : kNotFound;
+}
+int nvmlShutdown() {
+  g_ready = false;
+  return kOk;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  if (!g_ready || index > 1) return kInvalid;
+  *device = &g_gpus[index];
+  return kOk;
+}
+int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  if (std::strcmp(uuid, "GPU-second") != 0) return kNotFound;
+  *device = &g_gpus[1];
+  return kOk;
+}
+int nvmlDeviceGetName(void* device, char* name, unsigned length) {
+  std::strncpy(name, is_second(device) ? "NVIDIA H100 80GB HBM3" : "NVIDIA Nothing 1", length);
+  return kOk;
+}
+int nvmlDeviceGetUtilizationRates(void* device, FakeUtilization* busy) {
+  *busy = is_second(device) ? FakeUtilization{87, 41} : FakeUtilization{5, 1};
+  return kOk;
+}
+int nvmlDeviceGetMemoryInfo(void*, FakeMemory* memory) {
+  *memory = {80'000'000'000ull, 50'000'000'000ull, 30'000'000'000ull};
+  return kOk;
+}
+int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
+  if (!is_second(device)) return kNotSupported;
+  *milliwatts = 412'500;
+  return kOk;
+}
+int nvmlDeviceGetClockInfo(void*, int kind, unsigned* mhz) {
+  if (kind != 1) return kInvalid;
+  *mhz = 1755;
+  return kOk;
+}
+int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
+  if (sensor != 0) return kInvalid;
+  *celsius = 71;
+  return kOk;
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
+  *reasons = is_second(device) ? 0x4 | 0x20 : 0x1;  // power cap and heat; idle
+  return kOk;
+}
+}
