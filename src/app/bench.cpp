@@ -116,6 +116,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_bench_augment(*bench, exit_code);
   add_bench_step(*bench, exit_code);
   add_bench_memory(*bench, exit_code);
+  add_bench_allreduce(*bench, exit_code);
 }
 
 }  // namespace saturate

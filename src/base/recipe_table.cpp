@@ -10,7 +10,8 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 }
 
 const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table = concatenated({run_rows(), data_rows(), step_rows()});
+  static const std::vector<OptionRow> table =
+      concatenated({run_rows(), data_rows(), step_rows(), distributed_rows()});
   return table;
 }
 
@@ -93,6 +94,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_schedule(recipe, where);
+  validate_distributed(recipe, where);
 }
 
 }  // namespace saturate

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ class RunLog {
     std::string folder;
     Progress::Style style;
     int64_t epoch_steps, total_steps;
-    RunPosition begin;  // not at zero in a resumed run
+    RunPosition begin;   // not at zero in a resumed run
+    bool writes = true;  // false: nothing, on disk or on the screen, but warnings
   };
 
   // `ledger` must outlive this.
@@ -58,7 +60,7 @@ class RunLog {
   const Plan plan_;
   const double epochs_;
   Ledger& ledger_;
-  MetricsWriter metrics_;
+  std::optional<MetricsWriter> metrics_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;

@@ -41,21 +41,23 @@ Ledger::Ledger(Env& env, TensorMemory* memory)
 
 Phase Ledger::enter(Phase phase) {
   const int64_t now = env_.now_ns();
-  spent_ns_[size_t(current_)] += now - std::exchange(since_ns_, now);
+  const Phase before = current();
+  spent_ns_[size_t(before)] += now - std::exchange(since_ns_, now);
   if (memory_) {
-    int64_t& peak = peaks_.bytes[size_t(current_)];
+    int64_t& peak = peaks_.bytes[size_t(before)];
     peak = std::max(peak, memory_->take_peak());
   }
-  return std::exchange(current_, phase);
+  current_.store(phase, std::memory_order_relaxed);
+  return before;
 }
 
 PhaseBytes Ledger::take_memory_peaks() {
-  enter(current_);
+  enter(current());
   return std::exchange(peaks_, {});
 }
 
 PhaseTimes Ledger::times() {
-  enter(current_);
+  enter(current());
   PhaseTimes times;
   for (size_t i = 0; i < spent_ns_.size(); ++i) times.seconds[i] = double(spent_ns_[i]) * 1e-9;
   return times;
