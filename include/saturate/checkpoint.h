@@ -48,7 +48,8 @@ struct Checkpoint {
   std::vector<NamedTensor> scaler;    // see TrainStep::scaler_state()
   std::vector<NamedTensor> schedule;  // see schedule.h
   std::vector<NamedTensor> average;   // see weight_average.h; empty without one
-  std::vector<NamedTensor> random;    // state of torch's generator by device, for dropout
+  // State of torch's generator by device, for dropout: "cpu", and "cpu.1" of rank 1.
+  std::vector<NamedTensor> random;
 };
 
 // Writes atomically: after a crash at any moment the file is either absent or whole. Fails with
@@ -73,9 +74,10 @@ std::vector<NamedTensor> model_state(Model& model);
 // The checkpoints of one run, in its folder.
 class CheckpointStore {
  public:
-  // Creates the folder, and removes what a killed process left half-written in it. Keeps the `keep`
-  // newest checkpoints and, where `keep_best`, the one of the best metric.
-  CheckpointStore(Env& env, std::string folder, int keep, bool keep_best);
+  // Creates the folder, and removes what a killed process left half-written in it, unless it is
+  // not to be written to. Keeps the `keep` newest checkpoints and, where `keep_best`, the one of
+  // the best metric.
+  CheckpointStore(Env& env, std::string folder, int keep, bool keep_best, bool writes = true);
 
   // Writes path_of(its step), then removes those that need not be kept. Gives the path. An older
   // one that cannot be removed is no failure.

@@ -14,13 +14,16 @@ namespace saturate {
 class Evaluator {
  public:
   // Opens `source`, whose classes must be `classes`: fails with kData naming the first that
-  // differs. `names`: batches carry their samples' names. REQUIRES: recipe.augment.size is set.
+  // differs. `names`: batches carry their samples' names. `shard`: the part of the images that is
+  // evaluated here, each in one process. REQUIRES: recipe.augment.size is set.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
-            const std::vector<std::string>& classes, const at::Device& device, bool names = false);
+            const std::vector<std::string>& classes, const at::Device& device, bool names = false,
+            const Shard& shard = {});
   ~Evaluator();
 
   // Empty where the observer gave up.
   std::optional<Metrics> run(Model& model, const EvaluationObserver& observer = {});
+  // Of all parts.
   size_t size() const;
   // Samples left out so far under data.on_error=skip.
   std::vector<SkippedSample> skipped() const;

@@ -18,6 +18,7 @@ struct DeviceBatch {
   // Of mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
   at::Tensor mixed_labels = {};  // [N] int64, on the device; undefined where nothing is mixed
   double lambda = 1;             // 0.5 to 1
+  int64_t whole = 0;             // images of the step over all processes
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
 

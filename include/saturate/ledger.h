@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 
@@ -87,6 +88,9 @@ class Ledger {
   // Everything charged since construction, up to now.
   PhaseTimes times();
 
+  // What is charged now. Safe from any thread.
+  Phase current() const { return current_.load(std::memory_order_relaxed); }
+
   // The most bytes of tensors alive at once in each phase since the last call, 0 for a phase that
   // was not charged. All 0 without a TensorMemory.
   PhaseBytes take_memory_peaks();
@@ -100,7 +104,7 @@ class Ledger {
   PhaseObserver* observer_ = nullptr;
   bool enabled_ = true;
   PhaseBytes peaks_;
-  Phase current_ = Phase::kOther;
+  std::atomic<Phase> current_{Phase::kOther};  // written by the owner alone
   int64_t since_ns_;
   std::array<int64_t, kPhaseCount> spent_ns_{};
 };

@@ -17,6 +17,7 @@
 #include "saturate/augment.h"
 #include "saturate/data_options.h"
 #include "saturate/dataset.h"
+#include "saturate/distributed_options.h"
 #include "saturate/effects.h"
 #include "saturate/mix.h"
 
@@ -31,6 +32,23 @@ constexpr size_t kShuffleWindow = 8;
 // the epoch, but those of one block come within one window.
 std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
                                   const ShuffleOptions& shuffle);
+
+// A process's place among those that share a dataset.
+struct Shard {
+  int rank = 0, world = 1;
+  Uneven uneven = Uneven::kJoin;
+};
+
+// Samples of an epoch of `size`, over all processes: as many, or under kPad rounded up and under
+// kDrop down to a multiple of the world.
+size_t epoch_samples(size_t size, const Shard& shard);
+
+// What one process takes of an epoch's order: of each `batch` consecutive samples those at
+// places [rank::world]. Where the world divides the batch, this is torch.utils.data's
+// DistributedSampler over the same order, read in batches of batch / world: kPad and kDrop are its
+// drop_last=False and True; kJoin neither repeats nor drops, so that ranks may differ by a sample.
+std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
+                                 const Shard& shard);
 
 // Allocates `bytes` (aligned to at least 64) and frees it with the last owner; pinned memory on a
 // GPU.
@@ -51,11 +69,14 @@ struct Batch {
   // [count], under LoaderOptions::places, where `pixels` is null.
   std::vector<HeldPlace> places;
   Mix mix;  // for the consumer to carry out: the pixels are not mixed yet
+  // Samples of this batch over all processes; those that kSkip left out count among several.
+  size_t whole = 0;
   size_t count() const { return labels.size(); }
 };
 
 struct LoaderOptions {
-  size_t batch = 128;
+  size_t batch = 128;  // of all processes together
+  Shard shard;         // which part of each batch is this one's
   int threads = 1;
   int prefetch = 4;  // batches being filled or waiting, at most
   ShuffleOptions shuffle;
@@ -102,7 +123,8 @@ class Loader {
 
   // Waits for the next batch; false when the epoch is over. A sample that cannot be read or decoded
   // makes this fail with its error, the first in order (kFail), or leaves it out of its batch
-  // (kSkip; a batch left empty is passed over). Fails with kRun when no batch comes within the wait
+  // (kSkip; a batch left empty is passed over, but given out among several processes, which take
+  // every step together). Fails with kRun when no batch comes within the wait
   // limit. After a failure every call fails alike until start_epoch(). Drops what `out` held.
   bool next(Batch& out);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "saturate/data_options.h"
+#include "saturate/distributed_options.h"
 #include "saturate/step_options.h"
 #include "saturate/watch_options.h"
 
@@ -82,6 +83,7 @@ struct Recipe {
   PrecisionOptions precision;
   TrainOptions train;
   CheckpointOptions checkpoint;
+  DistributedOptions distributed;
   WatchOptions watch;
 };
 
@@ -95,6 +97,10 @@ Recipe parse_recipe(const std::string& text, const std::string& where,
 
 // Complete TOML that parse_recipe reads back to the same recipe.
 std::string to_toml(const Recipe& recipe);
+
+// What a run of several processes cannot be asked for besides; fails with kUsage. `train.device` is
+// resolved.
+void validate_world(const Recipe& recipe, int processes);
 
 // One row of the option table, as text.
 struct OptionInfo {

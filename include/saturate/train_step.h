@@ -11,6 +11,7 @@
 //       totals += loss, hits            host: counters stay on the device, read late
 //     found_inf = scaler.unscale()      optimizer, fp16 only
 //     clip(gradients, train.clip_norm)
+//     (of several processes: backward of the last part has summed the gradients over all of them)
 //     optimizer.step(lr, found_inf)       one update per parameter group, none where found_inf
 //     scaler.update()                     fp16 only
 //     optimizer.zero_grad()               gradients set to none
@@ -37,6 +38,7 @@
 namespace saturate {
 
 class CompiledStep;
+class GradientReducer;
 
 // Means over some samples.
 struct Metrics {
@@ -104,6 +106,10 @@ class TrainStep {
 
   // From now on called in each step with the gradients complete, right before they are used.
   void observe_gradients(std::function<void()> observer) { observer_ = std::move(observer); }
+  // Each batch is this process's share of one of several processes' (DeviceBatch::whole) from here
+  // on, and may be empty; run() is collective. What the last part's backward waits for
+  // others is charged to kReduce. `reducer` must outlive this.
+  void use_reducer(GradientReducer& reducer) { reducer_ = &reducer; }
 
   // One update from one batch, added to `metrics`.
   void run(const DeviceBatch& batch, double lr, RunningMetrics& metrics);
@@ -117,11 +123,11 @@ class TrainStep {
   struct Output {
     at::Tensor logits, loss;  // [N, classes]; the mean over the part
   };
-  Output compute(const DeviceBatch& part, double share);
+  Output compute(const DeviceBatch& part, double share, bool last);
   Output compute_compiled(const DeviceBatch& part, double share);
-  Output forward(const DeviceBatch& part);
+  Output forward(const DeviceBatch& part, bool last);
   at::Tensor logits_of(const at::Tensor& images);
-  void backward(const at::Tensor& loss, double share);
+  void backward(const at::Tensor& loss, double share, bool last);
   void count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics);
   void update(double lr);
 
@@ -134,6 +140,7 @@ class TrainStep {
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
   std::function<void()> observer_;
+  GradientReducer* reducer_ = nullptr;  // of several processes
 };
 
 // Sees each batch of an evaluation and its logits [N, classes]; false gives the evaluation up.

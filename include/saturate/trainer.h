@@ -8,6 +8,10 @@
 //     (written in the background), an early end
 //   (the best weights back), the last checkpoint, an "end" record
 //
+// Several processes make a run together (group.h): every step is one of all of them, on one batch
+// that they share out; what a run decides from a clock, a signal or a loss they decide alike. Rank
+// 0 alone writes the folder; on a resume all read it.
+//
 // A run's folder holds recipe.toml (resolved), host.json, metrics.jsonl, tb/ (TensorBoard),
 // samples/ and checkpoints/; trace.json and trace.txt where they were asked for.
 #pragma once
@@ -29,7 +33,12 @@
 
 namespace saturate {
 
+class Group;
+
 struct TrainerOptions {
+  // The processes that make the run; null: this one alone. All have the same `out`, `resume` and
+  // `save`, and the same recipe but for threads and the device.
+  std::shared_ptr<Group> group;
   std::string out;  // the run's folder; created
   // A run folder or a checkpoint to go on from.
   std::optional<std::string> resume;
@@ -51,7 +60,7 @@ enum class RunEnd {
 struct TrainResult {
   RunEnd end = RunEnd::kDone;
   int64_t steps = 0;                   // in the whole run
-  int64_t samples = 0;                 // trained on by this process
+  int64_t samples = 0;                 // trained on since this process began, by all of the group
   int64_t steps_here = 0;              // made by this process
   double wall_s = 0;                   // of this process's part of the run, set-up included
   PhaseTimes phases;                   // of the same; sums to wall_s
@@ -80,6 +89,8 @@ class Trainer {
 
   // The following are for should_stop, to measure a run from within. Several trainers, each on a
   // thread of its own, can take turns: all but one rest.
+
+  // Only of runs of one process.
 
   // What run() has done so far: steps, samples, times and peaks of memory.
   TrainResult so_far();

@@ -118,6 +118,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_bench_step(*bench, exit_code);
   add_bench_memory(*bench, exit_code);
   add_bench_ledger(*bench, exit_code);
+  add_bench_allreduce(*bench, exit_code);
 }
 
 }  // namespace saturate

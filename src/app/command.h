@@ -17,6 +17,8 @@ void add_bench_augment(CLI::App& bench, int& exit_code);
 void add_bench_step(CLI::App& bench, int& exit_code);
 void add_bench_memory(CLI::App& bench, int& exit_code);
 void add_bench_ledger(CLI::App& bench, int& exit_code);
+void add_bench_allreduce(CLI::App& bench, int& exit_code);
+void add_launch(CLI::App& app, int& exit_code);
 void add_ladder(CLI::App& app, int& exit_code);
 void add_sweep(CLI::App& app, int& exit_code);
 void add_diagnose(CLI::App& app, int& exit_code);

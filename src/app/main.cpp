@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(36);
   int exit_code = 0;
   saturate::add_train(app, exit_code);
+  saturate::add_launch(app, exit_code);
   saturate::add_eval(app, exit_code);
   saturate::add_data(app, exit_code);
   saturate::add_bench(app, exit_code);

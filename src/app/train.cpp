@@ -2,14 +2,18 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
 #include "app/command.h"
+#include "reduce/heartbeat.h"
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
+#include "saturate/group.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
@@ -75,6 +79,7 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
     return std::make_unique<Trainer>(env, recipe, options);
   } catch (const Error& error) {
     if (stop_signal() == 0) throw;
+    if (options.group) options.group->report_failure("it was stopped");
     fmt::print(stderr, "saturate: {}\n", error.what());
     return nullptr;
   }
@@ -88,28 +93,86 @@ int print_recipe(Env& env, const Recipe& recipe) {
   return 0;
 }
 
+// The processes that make this run; null where it is this one alone.
+std::shared_ptr<Group> join_group(const Recipe& recipe) {
+  const World world = this_world();
+  if (world.size == 1) return nullptr;
+  bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
+  bind_gpu(world);
+  return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
+}
+
+// Where a launcher starts a failed run again: in the same folder, from its last checkpoint if it
+// has one.
+bool choose_restart(Env& env, TrainerOptions& options) {
+  const char* const folder = std::getenv("SATURATE_RESTART_FOLDER");
+  if (!folder) return false;
+  options.out = folder;
+  const std::string checkpoints = options.out + "/checkpoints";
+  options.resume.reset();
+  if (env.exists(checkpoints) && !list_checkpoints(env, checkpoints).empty())
+    options.resume = options.out;
+  return true;
+}
+
+// Rank 0 chooses, for all.
+void choose_folders(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
+  const bool first = !options.group || options.group->rank() == 0;
+  if (first && !choose_restart(env, options)) {
+    options.out = choose_folder(env, arguments);
+    if (!arguments.resume.empty()) options.resume = arguments.resume;
+  }
+  if (first) {
+    env.make_directories(options.out);
+    report_folder(options.out);
+  }
+  if (!options.group) return;
+  options.out = options.group->text_of_first(options.out);
+  const std::string resume = options.group->text_of_first(options.resume.value_or(""));
+  if (!resume.empty()) options.resume = resume;
+}
+
+// Where the signal came to another process, that one's code is as good as any.
+int interrupted_code() {
+  return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+}
+
+int run(Env& env, const Recipe& recipe, const TrainArguments& arguments,
+        const std::string& recipe_file, TrainerOptions& options) {
+  choose_folders(env, arguments, options);
+  const bool first = !options.group || options.group->rank() == 0;
+  if (arguments.quiet) options.progress = Progress::Style::kSilent;
+  const auto trainer = set_up(env, recipe, options);
+  if (!trainer) return interrupted_code();
+  if (first && !arguments.quiet)
+    fmt::print(stderr, "{} on {}, {} images/step{}, run folder {}\n", trainer->recipe().model.name,
+               trainer->recipe().data.source, trainer->recipe().train.batch,
+               options.group ? fmt::format(" over {} processes", options.group->world()) : "",
+               options.out);
+  const TrainResult result = trainer->run();
+  if (first) {
+    fmt::print("{}", format_summary(result));
+    fmt::print("\nrun folder  {}\ncheckpoint  {}\n", options.out, result.checkpoint);
+    fmt::print("{}", next_commands(result, trainer->recipe(), options.out, recipe_file));
+  }
+  return result.end == RunEnd::kInterrupted ? interrupted_code() : 0;
+}
+
 int train(const TrainArguments& arguments) {
   Env& env = Env::posix();
   const std::string recipe_file = recipe_path(arguments, env);
   const Recipe recipe = load_recipe(env, recipe_file, arguments.overrides);
   if (arguments.print_recipe) return print_recipe(env, recipe);
-  catch_stop_signals();
   TrainerOptions options;
-  options.out = choose_folder(env, arguments);
-  if (!arguments.resume.empty()) options.resume = arguments.resume;
+  options.group = join_group(recipe);
+  catch_stop_signals();
   options.should_stop = [] { return stop_signal() != 0; };
-  if (arguments.quiet) options.progress = Progress::Style::kSilent;
-  env.make_directories(options.out);
-  const auto trainer = set_up(env, recipe, options);
-  if (!trainer) return 128 + stop_signal();
-  if (!arguments.quiet)
-    fmt::print(stderr, "{} on {}, {} images/step, run folder {}\n", trainer->recipe().model.name,
-               trainer->recipe().data.source, trainer->recipe().train.batch, options.out);
-  const TrainResult result = trainer->run();
-  fmt::print("{}", format_summary(result));
-  fmt::print("\nrun folder  {}\ncheckpoint  {}\n", options.out, result.checkpoint);
-  fmt::print("{}", next_commands(result, trainer->recipe(), options.out, recipe_file));
-  return result.end == RunEnd::kInterrupted ? 128 + stop_signal() : 0;
+  try {
+    return run(env, recipe, arguments, recipe_file, options);
+  } catch (const std::exception& error) {
+    if (options.group) options.group->report_failure(error.what());
+    throw;
+  }
 }
 
 }  // namespace

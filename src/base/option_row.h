@@ -38,14 +38,16 @@ std::vector<OptionRow> run_rows();
 std::vector<OptionRow> data_rows();
 std::vector<OptionRow> step_rows();
 std::vector<OptionRow> watch_rows();
+std::vector<OptionRow> distributed_rows();
 std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts);
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);
-// Its parts about [data], [augment] and [schedule].
+// Its parts about [data], [augment], [schedule] and [distributed].
 void validate_data(const DataOptions& data, const std::string& where);
 void validate_augment(const AugmentOptions& augment, const std::string& where);
 void validate_schedule(const Recipe& recipe, const std::string& where);
+void validate_distributed(const Recipe& recipe, const std::string& where);
 
 // ---- Building rows -----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 
 const std::vector<OptionRow>& option_table() {
   static const std::vector<OptionRow> table =
-      concatenated({run_rows(), watch_rows(), data_rows(), step_rows()});
+      concatenated({run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows()});
   return table;
 }
 
@@ -102,6 +102,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "from the photographs",
                 "Set data.cache=ram, or another augment.crop", where);
   validate_schedule(recipe, where);
+  validate_distributed(recipe, where);
 }
 
 }  // namespace saturate

@@ -19,7 +19,8 @@ std::vector<OptionRow> train_rows() {
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",
-                      "Images in one step. auto tries, before the run, how many fit in memory at "
+                      "Images in one step, of all processes together. auto tries, before the run, "
+                      "how many fit in memory at "
                       "once, and takes so many, or train.effective_batch in parts of so many."),
       integer(SATURATE_OPTION(train.effective_batch), {0, 1 << 20}, "images",
               "With train.batch=auto: images in one step, however many parts it takes; 0: as many "

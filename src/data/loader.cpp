@@ -25,9 +25,15 @@ size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) 
   return size_t(augment.size) * size_t(augment.size) * 3 * bytes_of(options.type);
 }
 
+// Samples that this process takes of a full batch.
+size_t share_of_batch(const LoaderOptions& options) {
+  const size_t world = size_t(options.shard.world), rank = size_t(options.shard.rank);
+  return (options.batch + world - 1 - rank) / world;
+}
+
 // Few enough that the threads share each batch evenly, as many as hide what claiming costs.
 size_t samples_a_claim(const LoaderOptions& options) {
-  return std::clamp<size_t>(options.batch / (4 * size_t(options.threads)), 1, 16);
+  return std::clamp<size_t>(share_of_batch(options) / (4 * size_t(options.threads)), 1, 16);
 }
 
 void require(bool ok, const char* what, const char* where, const char* remedy) {
@@ -36,6 +42,8 @@ void require(bool ok, const char* what, const char* where, const char* remedy) {
 
 void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment) {
   require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
+  require(options.batch >= size_t(options.shard.world), "some processes have no sample",
+          "train.batch", "Give each at least one");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
   require(!options.planar || options.type != PixelType::kUint8, "bytes are never planar",
@@ -85,6 +93,7 @@ struct Loader::State {
   ReadAhead ahead;
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch that the consumer has had, left-out ones too
+  bool ended = true;           // stop() was called since the epoch began
   std::exception_ptr failure;  // what ended the epoch; the consumer's
   uint32_t epoch = 0;          // the consumer's
 
@@ -100,10 +109,11 @@ struct Loader::State {
         options(opt),
         augment(aug),
         image_size(image_bytes(opt, aug)),
-        buffers(image_size * opt.batch, std::move(allocate)),
+        buffers(image_size * share_of_batch(opt), std::move(allocate)),
         ahead(data, opt.shuffle, opt.seed),
-        ring(size_t(opt.prefetch), opt.batch, samples_a_claim(opt), !opt.finish, opt.places,
-             opt.wait_limit, [this] { return options.places ? nullptr : buffers.take(); }),
+        ring(size_t(opt.prefetch), share_of_batch(opt), samples_a_claim(opt), !opt.finish,
+             opt.places, opt.wait_limit,
+             [this] { return options.places ? nullptr : buffers.take(); }),
         threads(opt.threads, "loader") {
     for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
   }
@@ -179,29 +189,49 @@ struct Loader::State {
   }
   static constexpr int64_t kHole = INT64_MIN;  // no dataset's label
 
+  size_t epoch_size() const { return epoch_samples(dataset.size(), options.shard); }
+  size_t batches() const {
+    const size_t size = epoch_size(), batch = options.batch;
+    return options.drop_last ? size / batch : (size + batch - 1) / batch;
+  }
+  bool alone() const { return options.shard.world == 1; }
+
+  // The next batch's form, and how many samples it has over all processes.
+  void describe(Batch& out) const {
+    out.type = options.type;
+    out.planar = options.planar;
+    out.size = augment.size;
+    out.whole = std::min(options.batch, epoch_size() - taken * options.batch);
+  }
+
   bool next(Batch& out) {
     while (BatchSlot* slot = ring.front()) {
       const uint32_t first = slot->indices.front();
       settle(*slot);
       const bool empty = slot->labels.empty();
-      if (!empty) {
+      if (!empty || !alone()) {
+        describe(out);
         out.pixels = std::move(slot->pixels);
-        out.type = options.type;
-        out.planar = options.planar;
-        out.size = augment.size;
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
         out.names.swap(slot->names);
         out.effects.swap(slot->effects);
         out.places.swap(slot->places);
-        out.mix =
-            options.train ? draw_mix(augment, {options.seed, epoch, first}, out.count()) : Mix();
+        if (alone()) out.whole = out.count();
+        out.mix = options.train && !empty
+                      ? draw_mix(augment, {options.seed, epoch, first}, out.count())
+                      : Mix();
       }
       ring.release();
       ahead.advance(++taken * options.batch);
-      if (!empty) return true;
+      if (!empty || !alone()) return true;
     }
-    return false;
+    // The last batch, of fewer samples than there are processes, may have none for this one.
+    if (alone() || ended || taken >= batches()) return false;
+    describe(out);
+    if (!options.places) out.pixels = buffers.take();
+    ++taken;
+    return true;
   }
 };
 
@@ -216,21 +246,22 @@ Loader::~Loader() {
 }
 
 size_t Loader::batches() const {
-  const size_t size = state_->dataset.size(), batch = state_->options.batch;
-  return state_->options.drop_last ? size / batch : (size + batch - 1) / batch;
+  return state_->batches();
 }
 
 void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   stop();
   const LoaderOptions& options = state_->options;
-  const size_t size = state_->dataset.size();
-  const size_t end = options.drop_last ? batches() * options.batch : size;
+  auto order = epoch_order(state_->dataset.size(), options.seed, epoch, options.shuffle);
+  if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
+  if (!state_->alone()) order = rank_order(order, options.batch, options.shard);
+  const size_t end = std::min(order.size(), batches() * share_of_batch(options));
   state_->epoch = epoch;
+  state_->ended = false;
   try {
     state_->taken = std::min(first_batch, batches());
     state_->ahead.start(epoch, state_->taken * options.batch);
-    state_->ring.start(epoch, epoch_order(size, options.seed, epoch, options.shuffle),
-                       state_->taken, end);
+    state_->ring.start(epoch, std::move(order), state_->taken, end);
   } catch (...) {
     state_->failure =
         std::current_exception();  // else a part of the epoch would pass for all of it
@@ -256,6 +287,7 @@ bool Loader::next(Batch& out) {
 
 void Loader::stop() {
   state_->ring.stop();
+  state_->ended = true;
   state_->failure = nullptr;
 }
 

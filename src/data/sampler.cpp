@@ -55,4 +55,23 @@ std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
   return order;
 }
 
+size_t epoch_samples(size_t size, const Shard& shard) {
+  const size_t world = size_t(shard.world);
+  if (shard.uneven == Uneven::kPad) return (size + world - 1) / world * world;
+  return shard.uneven == Uneven::kDrop ? size / world * world : size;
+}
+
+std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
+                                 const Shard& shard) {
+  const size_t samples = epoch_samples(order.size(), shard);
+  std::vector<uint32_t> own;
+  own.reserve(samples / size_t(shard.world) + 1);
+  for (size_t begin = 0; begin < samples; begin += batch) {
+    const size_t end = std::min(begin + batch, samples);
+    for (size_t place = begin + size_t(shard.rank); place < end; place += size_t(shard.world))
+      own.push_back(order[place % order.size()]);
+  }
+  return own;
+}
+
 }  // namespace saturate

@@ -137,6 +137,7 @@ bool Feeder::next(DeviceBatch& out) {
   const at::Tensor images = batch.type == PixelType::kUint8 ? finished(batch) : moved(batch);
   Ledger::Scope copy(ledger_, Phase::kCopy);
   out.names = std::move(batch.names);
+  out.whole = int64_t(batch.whole);
   out.labels = at::empty({int64_t(batch.count())}, at::TensorOptions(at::kLong));
   std::copy(batch.labels.begin(), batch.labels.end(), out.labels.mutable_data_ptr<int64_t>());
   out.labels = out.labels.to(device_);

@@ -3,10 +3,11 @@
 
 #include <ATen/ops/max_pool2d.h>
 #include <torch/nn/init.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 
 #include <algorithm>
+
+#include "model/batch_norm.h"
 
 namespace saturate {
 
@@ -39,7 +40,7 @@ class ConvNormImpl : public torch::nn::Module {
 
  private:
   torch::nn::Conv2d conv_;
-  torch::nn::BatchNorm2d norm_;
+  BatchNorm2d norm_;
   Pool pool_;
 };
 TORCH_MODULE(ConvNorm);

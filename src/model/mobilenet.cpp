@@ -4,13 +4,13 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/hardtanh.h>
 #include <torch/nn/init.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 
+#include "model/batch_norm.h"
 #include "model/factories.h"
 #include "model/module_model.h"
 #include "model/stages.h"
@@ -36,7 +36,7 @@ class ConvNorm6Impl : public nn::Module {
                                                   .padding(kernel / 2)
                                                   .groups(groups)
                                                   .bias(false)))),
-        norm_(register_module("1", nn::BatchNorm2d(out))) {}
+        norm_(register_module("1", BatchNorm2d(out))) {}
 
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = norm_(conv_(x));
@@ -45,7 +45,7 @@ class ConvNorm6Impl : public nn::Module {
 
  private:
   nn::Conv2d conv_;
-  nn::BatchNorm2d norm_;
+  BatchNorm2d norm_;
 };
 TORCH_MODULE(ConvNorm6);
 
@@ -58,7 +58,7 @@ class InvertedResidualImpl : public nn::Module {
     if (expansion != 1) conv_->push_back(ConvNorm6(in, hidden, 1));
     conv_->push_back(ConvNorm6(hidden, hidden, 3, stride, /*groups=*/hidden));
     conv_->push_back(nn::Conv2d(nn::Conv2dOptions(hidden, out, 1).bias(false)));
-    conv_->push_back(nn::BatchNorm2d(out));
+    conv_->push_back(BatchNorm2d(out));
     register_module("conv", conv_);
   }
 

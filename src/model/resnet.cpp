@@ -6,7 +6,6 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 #include <torch/nn/init.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -14,6 +13,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model/batch_norm.h"
 #include "model/factories.h"
 #include "model/module_model.h"
 #include "model/stages.h"
@@ -66,7 +66,7 @@ class BlockImpl : public nn::Module {
     const int64_t out = planes * expansion(kind);
     nn::Sequential shortcut{nullptr};
     if (stride != 1 || in != out)
-      shortcut = nn::Sequential(conv(in, out, 1, stride), nn::BatchNorm2d(out));
+      shortcut = nn::Sequential(conv(in, out, 1, stride), BatchNorm2d(out));
     if (kind == BlockKind::kBottleneck) {
       add(conv(in, planes, 1, 1), planes);
       add(conv(planes, planes, 3, stride), planes);
@@ -94,11 +94,11 @@ class BlockImpl : public nn::Module {
   void add(const nn::Conv2d& convolution, int64_t channels) {
     const std::string number = std::to_string(convs_.size() + 1);
     convs_.push_back(register_module("conv" + number, convolution));
-    norms_.push_back(register_module("bn" + number, nn::BatchNorm2d(channels)));
+    norms_.push_back(register_module("bn" + number, BatchNorm2d(channels)));
   }
 
   std::vector<nn::Conv2d> convs_;
-  std::vector<nn::BatchNorm2d> norms_;
+  std::vector<BatchNorm2d> norms_;
   SqueezeExcite squeeze_{nullptr};
   nn::Sequential downsample_{nullptr};
 };
@@ -110,7 +110,7 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
     int64_t channels = scaled(64, width);
     conv1_ = register_module(
         "conv1", nn::Conv2d(nn::Conv2dOptions(3, channels, 7).stride(2).padding(3).bias(false)));
-    bn1_ = register_module("bn1", nn::BatchNorm2d(channels));
+    bn1_ = register_module("bn1", BatchNorm2d(channels));
     add_stage(
         [this](const at::Tensor& images) {
           const at::Tensor x = bn1_(conv1_(images)).relu_();
@@ -146,7 +146,7 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
   }
 
   nn::Conv2d conv1_{nullptr};
-  nn::BatchNorm2d bn1_{nullptr};
+  BatchNorm2d bn1_{nullptr};
   nn::Linear fc_{nullptr};
 };
 

@@ -77,8 +77,10 @@ void schedule_as_batch() {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(Env& env, std::string folder, int keep, bool keep_best)
+CheckpointStore::CheckpointStore(Env& env, std::string folder, int keep, bool keep_best,
+                                 bool writes)
     : env_(env), folder_(std::move(folder)), keep_(keep), keep_best_(keep_best) {
+  if (!writes) return;
   env_.make_directories(folder_);
   for (const auto& entry : env_.list(folder_))
     if (entry.name.starts_with(kPrefix) && entry.name.find(".tmp-") != std::string::npos)

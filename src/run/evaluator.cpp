@@ -1,5 +1,7 @@
 #include "saturate/evaluator.h"
 
+#include <algorithm>
+
 #include "run/setup.h"
 #include "saturate/input.h"
 
@@ -7,10 +9,11 @@ namespace saturate {
 
 struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
-        const std::vector<std::string>& classes, const at::Device& device, bool names)
+        const std::vector<std::string>& classes, const at::Device& device, bool names,
+        const Shard& shard)
       : data(open_input(env, source, recipe.data)),
         resident(put_on_device(recipe, checked(source, classes), source, device)),
-        loader(resident ? *resident : *data, loader_options(recipe, names), recipe.augment,
+        loader(resident ? *resident : *data, loader_options(recipe, names, shard), recipe.augment,
                batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
@@ -26,9 +29,11 @@ struct Evaluator::State {
     options.inference_mode = recipe.train.inference_mode;
     return options;
   }
-  static LoaderOptions loader_options(const Recipe& recipe, bool names) {
+  static LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard) {
     LoaderOptions options = eval_loader_options(recipe);
     options.names = names;
+    options.shard = shard;
+    options.batch = std::max(options.batch, size_t(shard.world));
     return options;
   }
 
@@ -46,8 +51,9 @@ struct Evaluator::State {
 };
 
 Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
-                     const std::vector<std::string>& classes, const at::Device& device, bool names)
-    : state_(std::make_unique<State>(env, recipe, source, classes, device, names)) {}
+                     const std::vector<std::string>& classes, const at::Device& device, bool names,
+                     const Shard& shard)
+    : state_(std::make_unique<State>(env, recipe, source, classes, device, names, shard)) {}
 Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const EvaluationObserver& observer) {

@@ -46,10 +46,12 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
       epochs_(recipe.train.epochs),
       ledger_(ledger),
       telemetry_(telemetry),
-      metrics_(env, plan.folder + "/metrics.jsonl", plan.begin.step),
-      sinks_(open_sinks(env, recipe, plan.folder, plan.begin.step)),
       progress_(env, "train", "steps", plan.total_steps,
-                recipe.watch.progress ? plan.style : Progress::Style::kSilent) {
+                recipe.watch.progress && plan.writes ? plan.style : Progress::Style::kSilent) {
+  if (plan.writes) {
+    metrics_.emplace(env, plan.folder + "/metrics.jsonl", plan.begin.step);
+    sinks_ = open_sinks(env, recipe, plan.folder, plan.begin.step);
+  }
   progress_.start_at(plan.begin.step);
   ledger_.take_memory_peaks();  // of the run, not of what came before it
 }
@@ -71,7 +73,7 @@ MetricsRecord RunLog::record(const std::string& kind, const RunPosition& positio
 
 // A run needs its metrics.jsonl; it goes on without a sink that fails.
 void RunLog::write(const MetricsRecord& record) {
-  metrics_.write(record);
+  if (metrics_) metrics_->write(record);
   to_sinks([&](MetricsSink& sink) { sink.write(record); });
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ class RunLog {
     std::string folder;
     Progress::Style style;
     int64_t epoch_steps, total_steps;
-    RunPosition begin;  // not at zero in a resumed run
+    RunPosition begin;   // not at zero in a resumed run
+    bool writes = true;  // false: nothing, on disk or on the screen, but warnings
   };
 
   // `ledger` and `telemetry` must outlive this; no telemetry where that is null.
@@ -67,7 +69,7 @@ class RunLog {
   const double epochs_;
   Ledger& ledger_;
   TelemetryLog* telemetry_;
-  MetricsWriter metrics_;
+  std::optional<MetricsWriter> metrics_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;

@@ -46,7 +46,7 @@ double value_of(Monitor monitor, const Metrics& metrics) {
 }  // namespace
 
 void Trainer::State::read_metrics() {
-  const Metrics part = running.read();
+  const Metrics part = over_ranks(running.read());
   if (!std::isfinite(part.loss))
     fail(
         ErrorKind::kRun,
@@ -66,13 +66,15 @@ void Trainer::State::record_steps() {
 void Trainer::State::train_batch(const DeviceBatch& batch) {
   lr = recipe.optimizer.lr * schedule->factor(position.step);
   if (const auto momentum = schedule->momentum(position.step)) optimizer->set_momentum(*momentum);
+  if (group) agreement.begin(wishes());
   run_step(batch);
+  if (group) hear_wishes();
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
-  ++position.step;
+  steps_made = ++position.step;
   ++position.batch;
-  position.samples += batch.count();
-  result.samples += batch.count();
+  position.samples += group ? batch.whole : batch.count();
+  result.samples += group ? batch.whole : batch.count();
   unsaved = true;
   if (!recipe.train.late_metrics) read_metrics();
   if (position.step % recipe.watch.every == 0) record_steps();
@@ -127,17 +129,17 @@ void Trainer::State::between_steps() {
   if (evaluation_due) evaluate_now();
   if (const auto outcome = writer.poll()) report(*outcome);
   save_due = save_due || save_is_due();
-  if (best_unsaved || save_due) save(/*wait=*/false);
+  if (agree_to_save()) save(/*wait=*/false);
   note_end();
 }
 
 void Trainer::State::note_end() {
-  const double minutes = double(env.now_ns() - begin_ns) / 60e9;
-  if (options.should_stop())
+  const Wishes now = group ? agreed : wishes();
+  if (now.stop)
     ended = RunEnd::kInterrupted;
   else if (stopping.should_stop())
     ended = RunEnd::kEarlyStop;
-  else if (recipe.train.max_minutes > 0 && minutes >= recipe.train.max_minutes)
+  else if (now.time_is_up)
     ended = RunEnd::kTimeLimit;
 }
 
@@ -153,13 +155,15 @@ std::optional<Metrics> Trainer::State::evaluate(const char* title) {
         return !options.should_stop();
       });
   log->warn_of_skipped(evaluator->skipped(), warned_eval);
-  return found;
+  if (any(!found)) return std::nullopt;
+  return over_ranks(*found);
 }
 
 void Trainer::State::evaluate_now() {
   if (!evaluator || evaluated_step() == position.step) return;
   Ledger::Scope scope(ledger, Phase::kEvaluation);
   const double begin = ledger.times().total();
+  take_buffers();
   Evaluation now;
   now.step = position.step;
   const auto plain = evaluate("evaluating");
@@ -189,7 +193,7 @@ void Trainer::State::observe(const Metrics& metrics) {
 TrainResult Trainer::State::finish() {
   trace(/*ended_run=*/true);
   if (ended != RunEnd::kInterrupted) evaluate_now();
-  if (options.should_stop()) ended = RunEnd::kInterrupted;  // maybe in that evaluation
+  if (any(options.should_stop())) ended = RunEnd::kInterrupted;  // maybe in that evaluation
   if (ended != RunEnd::kInterrupted) restore_best();
   record_steps();
   save_last();

@@ -1,6 +1,4 @@
 // When and what a run saves, and how it comes back to its best weights.
-#include <ATen/Context.h>
-#include <ATen/core/Generator.h>
 #include <fmt/format.h>
 
 #include "run/trainer_state.h"
@@ -32,9 +30,7 @@ Checkpoint Trainer::State::snapshot() {
   checkpoint.scaler = step->scaler_state();
   checkpoint.schedule = schedule->state();
   if (average) checkpoint.average = average->state();
-  checkpoint.random.push_back({"cpu", at::globalContext().defaultGenerator(at::kCPU).get_state()});
-  if (device.is_cuda())
-    checkpoint.random.push_back({"cuda", at::globalContext().defaultGenerator(device).get_state()});
+  checkpoint.random = random_states();
   return checkpoint;
 }
 
@@ -45,7 +41,8 @@ void Trainer::State::save(bool wait) {
   Ledger::Scope scope(ledger, Phase::kCheckpoint);
   if (writer.busy() && !best_unsaved && !wait) return;
   if (const auto outcome = writer.wait()) report(*outcome);
-  writer.start(snapshot());
+  Checkpoint now = snapshot();
+  if (is_first()) writer.start(std::move(now));
   save_due = best_unsaved = unsaved = false;
   saved_ns = env.now_ns();
   if (!recipe.checkpoint.background && !wait)
@@ -71,7 +68,7 @@ void Trainer::State::report(const CheckpointWriter::Outcome& outcome) {
 // The end's checkpoint, whose failure is the run's.
 void Trainer::State::save_last() {
   if (const auto outcome = writer.wait()) report(*outcome);
-  if (unsaved) save(/*wait=*/true);
+  if (first_says(unsaved)) save(/*wait=*/true);
   Ledger::Scope scope(ledger, Phase::kCheckpoint);
   const auto outcome = writer.wait();
   if (!outcome) return;
@@ -86,7 +83,7 @@ void Trainer::State::restore_best() {
     return;
   if (const auto outcome = writer.wait()) report(*outcome);
   const std::string path = store.path_of(best_step);
-  if (!env.exists(path)) {
+  if (!first_says(is_first() && env.exists(path))) {
     log->warn(
         fmt::format("the best weights, of step {}, were not saved: the last ones stay", best_step));
     return;

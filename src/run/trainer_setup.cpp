@@ -1,7 +1,5 @@
 // What a run needs before its first step: data, model, optimizer, and where it left off.
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Generator.h>
 #include <ATen/ops/cat.h>
 #include <fmt/format.h>
 
@@ -45,6 +43,17 @@ std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
   return open_input(env, data.source, data, progress_of(env, options, "copy", data.source));
 }
 
+LoaderOptions sharded(LoaderOptions options, const Shard& shard) {
+  options.shard = shard;
+  return options;
+}
+
+// What several processes cannot do is refused before the batch is looked for.
+Recipe checked_for(const Group* group, Recipe recipe) {
+  if (group) validate_world(recipe, group->world());
+  return recipe;
+}
+
 int64_t to_bytes(double gib) {
   return std::llround(gib * double(int64_t{1} << 30));
 }
@@ -68,7 +77,8 @@ Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string
 Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in)
     : env(env_in),
       options(std::move(options_in)),
-      lock(lock_folder(env, options.out)),
+      group(options.group.get()),
+      lock(is_first() ? lock_folder(env, options.out) : nullptr),
       device(resolve_device(recipe_in.train.device)),
       memory(tensor_memory(device)),
       budget(memory, to_bytes(recipe_in.train.memory_gb)),
@@ -77,18 +87,25 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       begin_ns(env.now_ns()),
       data(open_source(env, recipe_in.data, options)),
       recipe(resolve_batch(
-          env, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data, device),
+          env,
+          checked_for(group, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data,
+                                            device)),
           *data, device)),
       resident(put_on_device(recipe, *data, recipe.data.source, device,
                              progress_of(env, options, "cache", recipe.data.source))),
-      loader(resident ? *resident : *data, train_loader_options(recipe), recipe.augment,
-             batch_allocator(device)),
+      loader(resident ? *resident : *data, sharded(train_loader_options(recipe), shard()),
+             recipe.augment, batch_allocator(device)),
       feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
              resident ? resident->images() : at::Tensor()),
-      store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best),
+      store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best,
+            is_first()),
       writer(env, store),
+      agreement(group),
       stopping(make_early_stopping(recipe.train)),
-      saved_ns(begin_ns) {
+      saved_ns(begin_ns),
+      heartbeat(start_heartbeat([this] {
+        return fmt::format("step {}, in {}", steps_made.load(), phase_name(ledger.current()));
+      })) {
   at::set_num_threads(recipe.train.threads);
   epoch_steps = int64_t(loader.batches());
   if (epoch_steps == 0)
@@ -98,19 +115,23 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   schedule = std::make_unique<Schedule>(recipe.schedule, total_steps, epoch_steps);
   build_model();
   if (!recipe.data.eval_source.empty())
-    evaluator =
-        std::make_unique<Evaluator>(env, recipe, recipe.data.eval_source, data->classes(), device,
-                                    /*names=*/recipe.watch.samples > 0);
+    evaluator = std::make_unique<Evaluator>(
+        env, recipe, recipe.data.eval_source, data->classes(), device,
+        /*names=*/recipe.watch.samples > 0, Shard{shard().rank, shard().world, Uneven::kJoin});
   if (options.resume)
     resume();
   else
     prepare_model();
-  write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
-  write_atomically(env, options.out + "/host.json", host_json());
-  prepare_watching();
-  telemetry = make_telemetry();
+  if (group) join_group();
+  if (is_first()) {
+    write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
+    write_atomically(env, options.out + "/host.json", host_json());
+    prepare_watching();
+    telemetry = make_telemetry();
+  }
   log = std::make_unique<RunLog>(
-      env, recipe, RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position},
+      env, recipe,
+      RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position, is_first()},
       ledger, telemetry.get());
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
@@ -137,14 +158,18 @@ void Trainer::State::set_switches() {
 void Trainer::State::build_model() {
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !options.resume;
-  TrainingParts parts = make_training_parts(recipe, device, [&](Model& drawn) {
-    if (from_file) loaded = load_weights(env, recipe.model.weights, drawn);
-  });
+  TrainingParts parts = make_training_parts(
+      recipe, device,
+      [&](Model& drawn) {
+        if (from_file) loaded = load_weights(env, recipe.model.weights, drawn);
+      },
+      group);
   model = std::move(parts.model);
   optimizer = std::move(parts.optimizer);
   average = std::move(parts.average);
-  step = std::make_unique<TrainStep>(*model, *optimizer,
-                                     step_options(recipe, images_per_part(recipe.train)), ledger);
+  const int world = shard().world;
+  const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
+  step = std::make_unique<TrainStep>(*model, *optimizer, step_options(recipe, part), ledger);
   if (!recipe.train.compiled.empty())
     step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model));
 }
@@ -178,15 +203,12 @@ void Trainer::State::resume() {
   step->load_scaler_state(checkpoint.scaler);
   schedule->load_state(checkpoint.schedule);
   if (average) average->load_state(checkpoint.average, path);
-  for (const auto& [name, state] : checkpoint.random) {
-    if (name != "cpu" && at::Device(name).type() != device.type()) continue;
-    at::Generator generator = at::globalContext().defaultGenerator(at::Device(name));
-    generator.set_state(state);
-  }
   position = resumed = checkpoint.position;
+  load_random_states(checkpoint.random);
   epoch_metrics = checkpoint.epoch_metrics;
   evaluation = checkpoint.evaluation;
   stopping.load(checkpoint.best);
+  steps_made = position.step;
   unsaved = path != store.path_of(position.step);
 }
 

@@ -1,11 +1,19 @@
 // The trainer's insides: trainer.cpp is the loop, trainer_setup.cpp what comes before it,
-// trainer_saving.cpp checkpoints, trainer_watching.cpp what it shows of itself.
+// trainer_saving.cpp checkpoints, trainer_watching.cpp what it shows of itself, trainer_group.cpp
+// what is done together with other processes.
 #pragma once
 
+#include <atomic>
+
+#include "reduce/heartbeat.h"
+#include "reduce/sync_batch_norm.h"
+#include "run/agreement.h"
 #include "run/run_log.h"
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
+#include "saturate/gradient_reducer.h"
+#include "saturate/group.h"
 #include "saturate/memory.h"
 #include "saturate/sample_gallery.h"
 #include "saturate/schedule.h"
@@ -27,12 +35,28 @@ inline bool is_multiple(int64_t count, int64_t every) {
 
 struct Trainer::State {
   State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in);
+  ~State();
 
   void set_switches();
   void build_model();
   void prepare_model();
   void note_weights();
   void resume();
+
+  // With other processes: trainer_group.cpp.
+  void join_group();
+  Shard shard() const;
+  void require_same_run();
+  bool is_first() const { return !group || group->rank() == 0; }
+  bool any(bool own);
+  bool first_says(bool own);
+  Wishes wishes();
+  void hear_wishes();
+  bool agree_to_save();
+  void take_buffers();
+  Metrics over_ranks(const Metrics& own);
+  std::vector<NamedTensor> random_states();
+  void load_random_states(const std::vector<NamedTensor>& states);
 
   TrainResult run();
   void train_epoch();
@@ -71,7 +95,8 @@ struct Trainer::State {
 
   Env& env;
   TrainerOptions options;
-  std::unique_ptr<FileLock> lock;  // on the run's folder
+  Group* const group;              // options.group
+  std::unique_ptr<FileLock> lock;  // on the run's folder, rank 0's
   at::Device device;
   TensorMemory& memory;
   MemoryBudget budget;
@@ -93,7 +118,11 @@ struct Trainer::State {
   std::unique_ptr<Tracer> tracer;
   std::unique_ptr<SampleGallery> gallery;
   std::unique_ptr<RunLog> log;
+  std::unique_ptr<GradientReducer> reducer;  // of several processes
+  std::unique_ptr<SyncBatchNorm> synced;     // distributed.sync_bn
   std::unique_ptr<TrainStep> step;
+  Agreement agreement;
+  Wishes agreed;  // at the last step, of all processes
 
   int64_t epoch_steps, total_steps;
   std::unique_ptr<Schedule> schedule;
@@ -110,6 +139,8 @@ struct Trainer::State {
   size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
   bool warned_uncompiled = false;
   std::optional<RunEnd> ended;
+  std::atomic<int64_t> steps_made{0};    // position.step, for the heartbeat's thread
+  std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`
   TrainResult result;
 };
 

@@ -51,7 +51,7 @@ void Trainer::State::run_step(const DeviceBatch& batch) {
   const FlopCounter counter;
   step->run(batch, lr, running);
   // A compiled step is not seen into: unknown, rather than the little beside it.
-  if (counter.flop() > 0 && recipe.train.compiled.empty())
+  if (counter.flop() > 0 && batch.count() > 0 && recipe.train.compiled.empty())
     telemetry->set_flop_per_sample(double(counter.flop()) / double(batch.count()));
 }
 

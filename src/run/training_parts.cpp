@@ -3,19 +3,26 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "saturate/sharded_optimizer.h"
 
 namespace saturate {
 
 TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
-                                  const std::function<void(Model&)>& fill) {
+                                  const std::function<void(Model&)>& fill, Group* group) {
   TrainingParts parts;
   at::manual_seed(recipe.seed);
   parts.model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
   if (fill) fill(*parts.model);
   parts.model->to(device, recipe.train.channels_last);
-  parts.optimizer = make_optimizer(
-      recipe.optimizer, make_parameter_groups(recipe.optimizer, parts.model->parameters()),
-      recipe.precision.mode);
+  auto groups = make_parameter_groups(recipe.optimizer, parts.model->parameters());
+  const auto make = [&](std::vector<ParameterGroup> of) {
+    return make_optimizer(recipe.optimizer, std::move(of), recipe.precision.mode);
+  };
+  parts.optimizer = group && recipe.distributed.shard_optimizer
+                        ? make_sharded_optimizer(*group, std::move(groups), make)
+                        : make(std::move(groups));
   if (recipe.train.ema > 0)
     parts.average = std::make_unique<WeightAverage>(*parts.model, recipe.train.ema);
   int& segments = recipe.train.checkpoint_segments;

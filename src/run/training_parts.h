@@ -13,16 +13,20 @@
 
 namespace saturate {
 
+class Group;
+
 struct TrainingParts {
-  std::unique_ptr<Model> model;  // on its device
-  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<Model> model;            // on its device
+  std::unique_ptr<Optimizer> optimizer;    // of `group`, where it is sharded
   std::unique_ptr<WeightAverage> average;  // null without train.ema
 };
 
 // Draws the weights by recipe.seed, and resolves train.checkpoint_segments. REQUIRES: everything
 // else resolved but train.batch. `fill` may change the weights, before anything else has seen them.
+// `group`: the processes that distributed.shard_optimizer divides the optimizer among, if any.
 TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
-                                  const std::function<void(Model&)>& fill = {});
+                                  const std::function<void(Model&)>& fill = {},
+                                  Group* group = nullptr);
 
 // `part`: images computed together, at most.
 StepOptions step_options(const Recipe& recipe, int part);

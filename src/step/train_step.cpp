@@ -14,6 +14,7 @@
 
 #include "saturate/compiled_step.h"
 #include "saturate/error.h"
+#include "saturate/gradient_reducer.h"
 #include "saturate/gradients.h"
 #include "step/creation.h"
 #include "step/precision.h"
@@ -123,18 +124,21 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 }
 
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
-  for (const DeviceBatch& part : split(batch, options_.part)) {
-    const Output output = compute(part, double(part.count()) / double(batch.count()));
-    count(output, part, metrics);
+  const double whole = double(reducer_ ? batch.whole : batch.count());
+  const std::vector<DeviceBatch> parts = split(batch, options_.part);
+  for (const DeviceBatch& part : parts) {
+    const bool last = &part == &parts.back();
+    const Output output = compute(part, double(part.count()) / whole, last);
+    if (part.count() > 0) count(output, part, metrics);
   }
   update(lr);
 }
 
-TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share) {
+TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool last) {
   if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share);
   if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
-  const Output output = forward(part);
-  backward(output.loss, share);
+  const Output output = forward(part, last);
+  backward(output.loss, share, last);
   return output;
 }
 
@@ -147,12 +151,15 @@ TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double sh
   return {output.logits, output.loss};
 }
 
-TrainStep::Output TrainStep::forward(const DeviceBatch& part) {
+TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   Ledger::Scope scope(ledger_, Phase::kForward);
+  if (reducer_ && last) reducer_->before_forward();
   AutocastScope autocast(options_.precision.mode, part.images.device().type());
   Output output;
   output.logits = unreduced(logits_of(part.images));
-  output.loss = training_loss(output.logits, part, options_.label_smoothing);
+  // Of no image: a zero that all parameters had a part in.
+  output.loss = part.count() == 0 ? output.logits.sum()
+                                  : training_loss(output.logits, part, options_.label_smoothing);
   return output;
 }
 
@@ -161,10 +168,16 @@ at::Tensor TrainStep::logits_of(const at::Tensor& images) {
                          : checkpoint_sequential(stages_, options_.checkpoint_segments, images);
 }
 
-void TrainStep::backward(const at::Tensor& loss, double share) {
+void TrainStep::backward(const at::Tensor& loss, double share, bool last) {
   Ledger::Scope scope(ledger_, Phase::kBackward);
   const at::Tensor shared = share == 1 ? loss : loss * share;
-  (scaler_ ? scaler_->scale(shared) : shared).backward();
+  const at::Tensor scaled = scaler_ ? scaler_->scale(shared) : shared;
+  std::optional<Ledger::Scope> exposed;  // once there is nothing left to compute
+  if (reducer_)
+    reducer_->backward(scaled, last, [&] { exposed.emplace(ledger_, Phase::kReduce); });
+  else
+    scaled.backward();
+  exposed.reset();
   optimizer_.take_gradients();
 }
 
@@ -201,6 +214,7 @@ std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOp
   DeviceBatch batch;
   bool given_up = false;
   while (!given_up && feeder.next(batch)) {
+    if (batch.count() == 0) continue;  // this process has none of the last few images
     AutocastScope autocast(options.precision, batch.images.device().type());
     const at::Tensor logits = averaged_logits(model, batch.images, options);
     metrics.add(at::cross_entropy_loss(logits, batch.labels), logits, batch.labels);

@@ -47,28 +47,31 @@ void Ledger::set_enabled(bool enabled) {
 }
 
 Phase Ledger::enter(Phase phase) {
-  if (!enabled_) return current_;
+  if (!enabled_) return current();
+  const Phase before = current();
   charge(phase);
-  return std::exchange(current_, phase);
+  current_.store(phase, std::memory_order_relaxed);
+  return before;
 }
 
 void Ledger::charge(Phase next) {
+  const Phase before = current();
   const int64_t now = env_.now_ns(), since = std::exchange(since_ns_, now);
-  spent_ns_[size_t(current_)] += now - since;
-  if (observer_) observer_->charged(current_, next, since, now);
+  spent_ns_[size_t(before)] += now - since;
+  if (observer_) observer_->charged(before, next, since, now);
   if (memory_) {
-    int64_t& peak = peaks_.bytes[size_t(current_)];
+    int64_t& peak = peaks_.bytes[size_t(before)];
     peak = std::max(peak, memory_->take_peak());
   }
 }
 
 PhaseBytes Ledger::take_memory_peaks() {
-  charge(current_);
+  charge(current());
   return std::exchange(peaks_, {});
 }
 
 PhaseTimes Ledger::times() {
-  charge(current_);
+  charge(current());
   PhaseTimes times;
   for (size_t i = 0; i < spent_ns_.size(); ++i) times.seconds[i] = double(spent_ns_[i]) * 1e-9;
   return times;

@@ -1,0 +1,45 @@
+// Distributed data parallel training: gradients summed over processes while backward goes on.
+//
+// torch's own c10d::Reducer, which Python's DistributedDataParallel wraps too. Gradients live in
+// buckets, of which each parameter's gradient is a view; a bucket is sent as soon as backward has
+// filled it. Gradients are summed, not averaged: each process weighs its loss by its share of the
+// step's images, so that the sum is the gradient of the mean over all of them, however unevenly
+// they are spread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "saturate/group.h"
+#include "saturate/model.h"
+
+namespace saturate {
+
+// Belongs to one thread. While it lives, gradients may be reset to none or zeroed in place, but the
+// parameters must stay where they are.
+class GradientReducer {
+ public:
+  // Of those parameters that require a gradient; `group` must outlive this. Collective.
+  GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,
+                  const DistributedOptions& options);
+  ~GradientReducer();
+
+  // Before a forward whose backward() is to reduce.
+  void before_forward();
+  // loss.backward(). Where `reduce`, it ends with the sums over all processes in the gradients,
+  // what earlier backwards left there included; else with this process's own gradients added
+  // to what is there. `waiting` is called where nothing is left but to wait for other processes,
+  // if that happens on the calling thread. Collective where `reduce`: all processes must come to
+  // it, one without images by a loss that is zero. Fails with kUsage naming the parameters that
+  // got no gradient, unless distributed.find_unused.
+  void backward(const at::Tensor& loss, bool reduce, const std::function<void()>& waiting = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,136 @@
+// saturate bench allreduce: what it costs to sum tensors over processes.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "app/bench_report.h"
+#include "app/command.h"
+#include "run/setup.h"
+#include "saturate/env.h"
+#include "saturate/error.h"
+#include "saturate/group.h"
+#include "saturate/launcher.h"
+
+namespace saturate {
+namespace {
+
+struct AllreduceArguments {
+  int processes = 2, repeats = 7;
+  std::vector<double> kib = {4, 64, 1024, 16384, 65536};
+  double seconds = 0.2;  // a repetition, at least
+  std::string json;
+};
+
+// Started again as one of several processes, with the same options.
+int launch_itself(const AllreduceArguments& arguments) {
+  LaunchOptions options;
+  options.processes = arguments.processes;
+  options.program = "/proc/self/exe";
+  options.arguments = {"bench",     "allreduce",
+                       "--kib",     fmt::format("{}", fmt::join(arguments.kib, ",")),
+                       "--repeats", std::to_string(arguments.repeats),
+                       "--seconds", fmt::format("{}", arguments.seconds)};
+  if (!arguments.json.empty())
+    options.arguments.insert(options.arguments.end(), {"--json", arguments.json});
+  return launch(options, [] { return 0; });
+}
+
+// Microseconds of one sum, the slowest rank's: all ranks make as many as rank 0 finds to last
+// `seconds`.
+double measure(Env& env, Group& group, const at::Tensor& tensor, int64_t count) {
+  group.any(false);  // all begin together
+  const int64_t begin = env.now_ns();
+  for (int64_t i = 0; i < count; ++i) group.sum(tensor);
+  const at::Tensor took =
+      at::full({1}, double(env.now_ns() - begin) * 1e-3 / double(count), at::kDouble);
+  group.max(took);
+  return took.item<double>();
+}
+
+BenchRow measure_size(Env& env, Group& group, const char* backend, int64_t bytes,
+                      const AllreduceArguments& arguments) {
+  // Of zeros, whose sums stay finite.
+  const at::Tensor tensor =
+      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(group.device()).dtype(at::kFloat));
+  const double once = measure(env, group, tensor, 3);  // and warms up
+  const auto count = std::max<int64_t>(1, std::llround(arguments.seconds * 1e6 / once));
+  BenchRow row;
+  row.name = fmt::format("{} {:g} KiB", backend, double(bytes) / 1024);
+  row.unit = "us";
+  for (int i = 0; i < arguments.repeats; ++i)
+    row.values.push_back(measure(env, group, tensor, count));
+  const double gb_per_s = double(bytes) / median_of(row.values) * 1e-3;
+  const int world = group.world();
+  row.keys = {{"backend", backend},
+              {"bytes", bytes},
+              {"world", world},
+              {"algorithm_gb_per_s", gb_per_s},
+              {"bus_gb_per_s", gb_per_s * 2 * (world - 1) / world}};
+  return row;
+}
+
+void print_table(const BenchReport& report) {
+  fmt::print("{:<20} {:>12} {:>12} {:>12} {:>14} {:>10}\n", "allreduce", "median, us", "min", "max",
+             "algorithm GB/s", "bus GB/s");
+  for (const BenchRow& row : report.rows) {
+    const auto [least, most] = std::minmax_element(row.values.begin(), row.values.end());
+    fmt::print("{:<20} {:>12.1f} {:>12.1f} {:>12.1f} {:>14.3f} {:>10.3f}\n", row.name,
+               median_of(row.values), *least, *most, row.keys["algorithm_gb_per_s"].get<double>(),
+               row.keys["bus_gb_per_s"].get<double>());
+  }
+}
+
+int bench_allreduce(const AllreduceArguments& arguments) {
+  require_release_build();
+  const World world = this_world();
+  if (world.size == 1) return launch_itself(arguments);
+  Env& env = Env::posix();
+  bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
+  bind_gpu(world);
+  BenchReport report{"allreduce", {}};
+  std::vector<at::Device> devices = {at::kCPU};
+  if (const at::Device best = resolve_device("auto"); best.is_cuda()) devices.push_back(best);
+  for (const at::Device& device : devices) {
+    World own = world;
+    own.attempt += int(&device - devices.data()) << 16;  // keys of its own at the store
+    Group group(own, {}, device);
+    const char* const backend = device.is_cuda() ? "nccl" : "gloo";
+    for (double kib : arguments.kib)
+      report.rows.push_back(measure_size(env, group, backend, int64_t(kib * 1024), arguments));
+  }
+  if (world.rank != 0) return 0;
+  print_table(report);
+  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_allreduce(CLI::App& bench, int& exit_code) {
+  auto arguments = std::make_shared<AllreduceArguments>();
+  CLI::App* command = bench.add_subcommand(
+      "allreduce", "Latency and bandwidth of sums over processes, by size and backend");
+  command
+      ->add_option("--processes", arguments->processes,
+                   "Processes to start here; none under torchrun, mpirun or srun")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  command->add_option("--kib", arguments->kib, "Sizes, KiB, as 4,1024")
+      ->delimiter(',')
+      ->check(CLI::Range(0.004, 4e6))
+      ->capture_default_str();
+  command->add_option("--repeats", arguments->repeats, "Measurements of each size")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--seconds", arguments->seconds, "Time of one measurement, at least")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+  command->add_option("--json", arguments->json, "Write the rows to this file too");
+  command->callback([arguments, &exit_code] { exit_code = bench_allreduce(*arguments); });
+}
+
+}  // namespace saturate

@@ -1,0 +1,89 @@
+// saturate launch: a run of several processes.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "app/command.h"
+#include "saturate/error.h"
+#include "saturate/launcher.h"
+
+namespace saturate {
+namespace {
+
+struct LaunchArguments {
+  LaunchOptions options;
+  std::string master;
+};
+
+// HOST:PORT, where an IPv6 address stands in brackets.
+void parse_master(const std::string& text, LaunchOptions& options) {
+  const auto colon = text.rfind(':');
+  const char* const end = text.data() + text.size();
+  int port = 0;
+  const bool good = colon != std::string::npos && colon > 0 &&
+                    std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 &&
+                    port < 65536;
+  if (!good)
+    fail(ErrorKind::kUsage, "\"" + text + "\" is no address", "--master",
+         "Write it as HOST:PORT, such as node0:29500");
+  options.master = text.substr(0, colon);
+  if (options.master.front() == '[' && options.master.back() == ']')
+    options.master = options.master.substr(1, options.master.size() - 2);
+  options.port = port;
+}
+
+int run(LaunchArguments& arguments) {
+  LaunchOptions& options = arguments.options;
+  if (!arguments.master.empty()) parse_master(arguments.master, options);
+  if (options.nodes > 1 && arguments.master.empty())
+    fail(ErrorKind::kUsage, "several machines need an address to meet at", "--master",
+         "Give the same HOST:PORT of the first machine to every launch");
+  if (options.node >= options.nodes)
+    fail(ErrorKind::kUsage,
+         fmt::format("node {} of {} does not exist", options.node, options.nodes), "--node-rank",
+         "Number the machines from 0");
+  if (options.arguments.empty() || options.arguments.front() != "train")
+    fail(ErrorKind::kUsage, "nothing to launch", "saturate launch",
+         "Write -- train RECIPE.toml after the options");
+  options.program = "/proc/self/exe";
+  catch_stop_signals();
+  return launch(options, stop_signal);
+}
+
+}  // namespace
+
+void add_launch(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<LaunchArguments>();
+  LaunchOptions& options = arguments->options;
+  CLI::App* command =
+      app.add_subcommand("launch", "Train in several processes, on this machine or several");
+  command->add_option("--nproc-per-node", options.processes, "Processes on this machine")
+      ->required()
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--nnodes", options.nodes, "Machines; run launch on each")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--node-rank", options.node, "Which of them this is, from 0")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--master", arguments->master,
+                      "HOST:PORT of the first machine, where rank 0 listens (default: this one, "
+                      "any free port)");
+  command
+      ->add_option("--max-restarts", options.restarts,
+                   "Starts all processes again from the last checkpoint, so many times, when one "
+                   "fails")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command->add_option("--stall", options.stall_s, "Seconds without a step before that is said")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command->add_option("ARGUMENTS", options.arguments, "-- train RECIPE.toml ...");
+  command->positionals_at_end();
+  command->footer(
+      "Each process takes its part of the cores, and of the GPUs. torchrun, mpirun and srun can\n"
+      "start `saturate train` as well. See docs/distributed.md.");
+  command->callback([arguments, &exit_code] { exit_code = run(*arguments); });
+}
+
+}  // namespace saturate

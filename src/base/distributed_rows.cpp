@@ -1,0 +1,80 @@
+// The option table's rows for [distributed], which have an effect where several processes train.
+#include "base/option_row.h"
+
+namespace saturate {
+
+std::vector<OptionRow> distributed_rows() {
+  return {
+      choice(SATURATE_OPTION(distributed.backend),
+             std::vector<std::pair<std::string, CollectiveBackend>>{
+                 {"auto", CollectiveBackend::kAuto},
+                 {"gloo", CollectiveBackend::kGloo},
+                 {"nccl", CollectiveBackend::kNccl}},
+             "What carries gradients between processes; auto: nccl between GPUs, gloo between "
+             "CPUs."),
+      number(SATURATE_OPTION(distributed.bucket_mb), {0.001, 1 << 20}, "MiB",
+             "Gradients are summed over the processes in buckets of so much, each as soon as "
+             "backward has filled it; the first is at most 1 MiB."),
+      number(SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
+             "Longest wait for another process, after which the run fails."),
+      choice(SATURATE_OPTION(distributed.compress),
+             std::vector<std::pair<std::string, Compress>>{
+                 {"none", Compress::kNone}, {"bf16", Compress::kBf16}, {"fp16", Compress::kFp16}},
+             "Rounds gradients on their way between processes: half the bytes, and results that "
+             "are no longer those of one process."),
+      choice(SATURATE_OPTION(distributed.uneven),
+             std::vector<std::pair<std::string, Uneven>>{
+                 {"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
+             "Where an epoch does not go evenly into the processes: join has some compute fewer "
+             "images, or none, in the last step, each image counted once; pad repeats the epoch's "
+             "first images and drop leaves out its last, as Python's DistributedSampler does."),
+      flag(SATURATE_OPTION(distributed.find_unused),
+           "Looks in each step for parameters that took no part in it, whose gradients would be "
+           "waited for; costs a walk through the graph."),
+      flag(SATURATE_OPTION(distributed.sync_bn),
+           "BatchNorm takes its statistics over the images of all processes, at two exchanges a "
+           "layer; false: over each process's own."),
+      flag(SATURATE_OPTION(distributed.shard_optimizer),
+           "Each process keeps the optimizer's state of its part of the parameters, updates "
+           "them, and sends them to the others (ZeRO, stage 1): less memory, one exchange more."),
+  };
+}
+
+namespace {
+
+bool is_o2(PrecisionMode mode) {
+  return mode == PrecisionMode::kFp16O2 || mode == PrecisionMode::kBf16O2;
+}
+
+}  // namespace
+
+void validate_distributed(const Recipe& recipe, const std::string& where) {
+  if (recipe.distributed.sync_bn && recipe.model.name == "torchscript")
+    fail_option("distributed.sync_bn", "cannot change the program in model.file",
+                "Leave it out, or choose another model.name", where);
+  if (recipe.distributed.shard_optimizer && is_o2(recipe.precision.mode))
+    fail_option("distributed.shard_optimizer", "does not divide the fp32 copies of -o2",
+                "Set precision.mode to bf16 or fp16, or leave it out", where);
+}
+
+void validate_world(const Recipe& recipe, int processes) {
+  const std::string where = std::to_string(processes) + " processes";
+  const TrainOptions& train = recipe.train;
+  if (train.batch == kAutomatic)
+    fail_option("train.batch", "is auto, which one process finds out for itself",
+                "Give the images of a step, over all processes, as a number", where);
+  if (train.batch < processes)
+    fail_option("train.batch", "gives some processes no image",
+                "Give at least one to each: it counts the images of all processes", where);
+  if (!train.compiled.empty())
+    fail_option("train.compiled", "makes all gradients at once, and nothing of them overlaps",
+                "Leave it out, or train in one process", where);
+  if (train.accumulate > 1 && is_o2(recipe.precision.mode))
+    fail_option("train.accumulate", "sums gradients of -o2 outside the model",
+                "Set precision.mode to bf16 or fp16, or train.accumulate=1", where);
+  if (recipe.distributed.backend == CollectiveBackend::kNccl && train.device == "cpu")
+    fail_option("distributed.backend", "is nccl, which connects GPUs, and train.device is cpu",
+                "Set it to auto", where);
+}
+
+}  // namespace saturate

@@ -1,0 +1,145 @@
+#include "saturate/gradient_reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <utility>
+
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kNamed = 5;  // unused parameters in an error, at most
+
+// What a backward's hooks tell its caller.
+struct Progress {
+  bool all_sent = false;
+  std::thread::id caller;
+  const std::function<void()>* waiting = nullptr;
+};
+
+// Sums a bucket over the processes, rounded to `type` on the way.
+class SumHook : public c10d::CommHookInterface {
+ public:
+  SumHook(c10d::ProcessGroup& group, at::ScalarType type, Progress& progress)
+      : group_(group), type_(type), progress_(progress) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    std::vector<at::Tensor> tensors = {bucket.getBuffer().to(type_)};  // itself in its own type
+    auto future = group_.allreduce(tensors)->getFuture();
+    if (bucket.isLast()) {
+      progress_.all_sent = true;
+      if (progress_.waiting && *progress_.waiting && std::this_thread::get_id() == progress_.caller)
+        (*progress_.waiting)();
+    }
+    return future;
+  }
+
+  // The reducer copies it back, and widens it there, where it is not the bucket itself.
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
+
+ private:
+  c10d::ProcessGroup& group_;
+  at::ScalarType type_;
+  Progress& progress_;
+};
+
+at::ScalarType sent_type(Compress compress) {
+  switch (compress) {
+    case Compress::kBf16:
+      return at::kBFloat16;
+    case Compress::kFp16:
+      return at::kHalf;
+    case Compress::kNone:
+      break;
+  }
+  return at::kFloat;
+}
+
+// By the order of parameters, reversed: backward fills the last ones first.
+std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& parameters,
+                                               size_t bytes) {
+  const size_t first = std::min(bytes, size_t(c10d::kDefaultFirstBucketBytes));
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, {first, bytes}));
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
+}  // namespace
+
+struct GradientReducer::State {
+  Group& group;
+  bool find_unused;
+  std::vector<NamedTensor> parameters;
+  Progress progress;
+  std::unique_ptr<c10d::Reducer> reducer;
+
+  // Of those that this backward did not come to.
+  std::string without_gradient() const {
+    std::string names;
+    size_t count = 0;
+    for (const auto& [name, tensor] : parameters)
+      if (!tensor.grad().defined() && ++count <= kNamed) names += (count > 1 ? ", " : "") + name;
+    return count > kNamed ? fmt::format("{} and {} more", names, count - kNamed) : names;
+  }
+};
+
+GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,
+                                 const DistributedOptions& options)
+    : state_(new State{group, options.find_unused, {}, {}, nullptr}) {
+  std::vector<at::Tensor> tensors;
+  std::unordered_map<size_t, std::string> names;
+  for (const auto& named : parameters) {
+    if (!named.tensor.requires_grad()) continue;
+    names[tensors.size()] = named.name;
+    tensors.push_back(named.tensor);
+    state_->parameters.push_back(named);
+  }
+  const auto bytes = size_t(options.bucket_mb * (1 << 20));
+  group.guard("preparing to sum gradients", [&] {
+    state_->reducer = std::make_unique<c10d::Reducer>(
+        tensors, first_buckets(tensors, bytes),
+        c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(&group.handle()),
+        std::vector<bool>(tensors.size(), false), int64_t(bytes), options.find_unused,
+        /*gradient_as_bucket_view=*/true, names,
+        int64_t(std::min(bytes, size_t(c10d::kDefaultFirstBucketBytes))),
+        /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+        std::vector<int64_t>());
+    state_->reducer->register_comm_hook(
+        std::make_unique<SumHook>(group.handle(), sent_type(options.compress), state_->progress));
+  });
+}
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::before_forward() {
+  state_->group.guard("ordering the buckets of gradients",
+                      [&] { state_->reducer->rebuild_buckets(); });
+}
+
+void GradientReducer::backward(const at::Tensor& loss, bool reduce,
+                               const std::function<void()>& waiting) {
+  if (!reduce) {
+    loss.backward();
+    return;
+  }
+  Progress& progress = state_->progress;
+  progress = {false, std::this_thread::get_id(), &waiting};
+  state_->group.guard("summing gradients", [&] {
+    state_->reducer->prepare_for_backward(state_->find_unused ? std::vector<at::Tensor>{loss}
+                                                              : std::vector<at::Tensor>{});
+    loss.backward();
+  });
+  progress.waiting = nullptr;
+  if (!progress.all_sent)
+    fail(ErrorKind::kUsage, "parameters take no part in the loss: " + state_->without_gradient(),
+         "model", "Set distributed.find_unused=true, or name them in optimizer.freeze");
+}
+
+}  // namespace saturate

@@ -1,0 +1,273 @@
+#include "saturate/group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <utility>
+
+#include "reduce/listen.h"
+#include "reduce/nccl.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kFailedKey = "failed";
+constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // at once, as Python's DDP
+
+milliseconds to_milliseconds(double seconds) {
+  return milliseconds(int64_t(seconds * 1e3));
+}
+
+// Without what torch adds over further lines, and its full stop.
+std::string first_line(std::string text) {
+  text = text.substr(0, text.find('\n'));
+  while (!text.empty() && (text.back() == '.' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+// A launcher may have opened the socket, so that nobody else takes the port.
+int listening_socket(const World& world) {
+  if (const char* inherited = std::getenv("SATURATE_LISTEN_FD")) {
+    const int descriptor = std::atoi(inherited);
+    unsetenv("SATURATE_LISTEN_FD");  // it is used once
+    if (port_of(descriptor) == world.port) return descriptor;
+  }
+  return listen_at(world.master, world.port);
+}
+
+c10::intrusive_ptr<c10d::Store> meet(const World& world, milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = uint16_t(world.port);
+  options.isServer = world.rank == 0 && !world.store_elsewhere;
+  if (options.isServer) options.masterListenFd = listening_socket(world);
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  const auto store = c10::make_intrusive<c10d::TCPStore>(world.master, options);
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("saturate/{}", world.attempt), store);
+}
+
+// Waits for everybody, and tells who did not come.
+void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) {
+  const auto key = [](int rank) { return fmt::format("here/{}", rank); };
+  store.set(key(world.rank), std::vector<uint8_t>{1});
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world.size; ++rank) keys.push_back(key(rank));
+  try {
+    store.wait(keys, timeout);
+    return;
+  } catch (const std::exception&) {
+    // Named below.
+  }
+  std::string missing;
+  for (int rank = 0; rank < world.size; ++rank)
+    if (!store.check({key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  fail(ErrorKind::kRun,
+       fmt::format("rank {} of {} did not come within {:g} s", missing, world.size,
+                   double(timeout.count()) * 1e-3),
+       fmt::format("{}:{}", world.master, world.port),
+       "See why it did not start, or raise distributed.timeout_s");
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const World& world, milliseconds timeout) {
+  const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->devices.push_back(
+      c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(world.master, world.port)));
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::PrefixStore>("gloo", store), world.rank, world.size, options);
+}
+
+bool wants_nccl(const DistributedOptions& options, const at::Device& device) {
+  if (!device.is_cuda() || options.backend == CollectiveBackend::kGloo) return false;
+  if (!has_nccl() && options.backend == CollectiveBackend::kNccl)
+    fail(ErrorKind::kUsage, "this build has no NCCL", "distributed.backend",
+         "Set it to gloo, or build with nvcc and a full LibTorch");
+  return has_nccl();
+}
+
+}  // namespace
+
+struct Group::State {
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+};
+
+Group::Group(const World& world, const DistributedOptions& options, const at::Device& device)
+
+    : world_(world), device_(device), state_(std::make_unique<State>()) {
+  const milliseconds timeout = to_milliseconds(options.timeout_s);
+  guard("meeting the other processes", [&] {
+    state_->store = meet(world, timeout);
+    wait_for_all(*state_->store, world, timeout);
+    auto& group = state_->group = c10::make_intrusive<c10d::ProcessGroup>(
+        c10::make_intrusive<c10d::PrefixStore>("group", state_->store), world.rank, world.size);
+    const auto gloo = make_gloo(state_->store, world, timeout);
+    using Type = c10d::ProcessGroup::BackendType;
+    group->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
+    group->setDefaultBackend(Type::GLOO);
+    if (!device.is_cuda()) return;
+    if (wants_nccl(options, device))
+      group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
+                        make_nccl(state_->store, world, timeout, device));
+    else
+      group->setBackend(c10::DeviceType::CUDA, Type::GLOO, gloo);
+  });
+}
+
+Group::~Group() = default;
+
+std::string Group::name() const {
+  return fmt::format("rank {} of {}", rank(), world());
+}
+
+c10d::ProcessGroup& Group::handle() {
+  return *state_->group;
+}
+
+void Group::report_failure(const std::string& message) noexcept {
+  try {
+    const std::string text = fmt::format("rank {}: {}", rank(), message);
+    state_->store->compareSet(kFailedKey, {}, std::vector<uint8_t>(text.begin(), text.end()));
+  } catch (const std::exception&) {
+    // The store ends with rank 0, and then the others know.
+  }
+}
+
+void Group::guard(const char* doing, const std::function<void()>& body) {
+  std::string reason;
+  try {
+    body();
+    return;
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::DistError& error) {
+    reason = first_line(error.what_without_backtrace());
+  } catch (const c10::Error&) {
+    throw;  // memory, or a tensor's shape: nothing to do with the others
+  } catch (const std::exception& error) {
+    reason = first_line(error.what());
+  }
+  std::string first;
+  try {
+    if (state_->store && state_->store->check({kFailedKey})) {
+      const auto bytes = state_->store->get(kFailedKey);
+      first.assign(bytes.begin(), bytes.end());
+    }
+  } catch (const std::exception&) {
+    // Rank 0, which keeps the store, is gone.
+  }
+  if (!first.empty())
+    fail(ErrorKind::kRun, fmt::format("another process failed; {}", first), name(),
+         "See to that one");
+  fail(ErrorKind::kRun,
+       fmt::format("another process is gone, or did not come in time, while {}: {}", doing, reason),
+       name(), "Look for the rank that ended first; go on with saturate train --resume");
+}
+
+void Group::broadcast(const std::vector<at::Tensor>& tensors) {
+  guard("sending rank 0's weights",
+        [&] { c10d::broadcast_coalesced(state_->group, tensors, size_t(kBroadcastBytes), 0); });
+}
+
+void Group::broadcast(const at::Tensor& tensor, int from) {
+  guard("sending tensors", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = from;
+    state_->group->broadcast(tensors, options)->wait();
+  });
+}
+
+void Group::sum(const at::Tensor& tensor) {
+  guard("summing over the processes", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    state_->group->allreduce(tensors)->wait();
+  });
+}
+
+void Group::max(const at::Tensor& tensor) {
+  start_max(tensor)();
+}
+
+std::function<void()> Group::start_max(const at::Tensor& tensor) {
+  c10::intrusive_ptr<c10d::Work> work;
+  guard("coming to an agreement", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    work = state_->group->allreduce(tensors, options);
+  });
+  return [this, work, tensor] { guard("coming to an agreement", [&] { work->wait(); }); };
+}
+
+at::Tensor Group::gather(const at::Tensor& row) {
+  at::Tensor rows = at::zeros({world(), row.numel()}, row.options());
+  rows.select(0, rank()).copy_(row.flatten());
+  sum(rows);  // each row has one rank's values, and zeros
+  return rows;
+}
+
+std::vector<std::string> Group::texts(const std::string& own) {
+  const at::Tensor sizes = gather(at::full({1}, int64_t(own.size()), at::kLong));
+  std::vector<std::string> all;
+  for (int from = 0; from < world(); ++from) {
+    const int64_t size = sizes.const_data_ptr<int64_t>()[from];
+    at::Tensor bytes = at::empty({std::max<int64_t>(size, 1)}, at::kByte);
+    if (from == rank()) std::memcpy(bytes.mutable_data_ptr(), own.data(), own.size());
+    broadcast(bytes, from);
+    all.emplace_back(static_cast<const char*>(bytes.const_data_ptr()), size_t(size));
+  }
+  return all;
+}
+
+std::string Group::text_of_first(const std::string& own) {
+  return texts(rank() == 0 ? own : "")[0];
+}
+
+bool Group::any(bool own) {
+  const at::Tensor flag = at::full({1}, own ? 1 : 0, at::kInt);
+  max(flag);
+  return flag.const_data_ptr<int>()[0] != 0;
+}
+
+bool Group::first_says(bool own) {
+  return any(rank() == 0 && own);
+}
+
+void Group::require_same(const std::string& what, const std::string& text) {
+  const auto all = texts(text);
+  for (int other = 1; other < world(); ++other) {
+    if (all[size_t(other)] == all[0]) continue;
+    std::istringstream first(all[0]), differing(all[size_t(other)]);
+    std::string ours = "nothing", theirs = "nothing";
+    while (true) {
+      const bool one = bool(std::getline(first, ours)), two = bool(std::getline(differing, theirs));
+      if (!one) ours = "nothing";
+      if (!two) theirs = "nothing";
+      if (ours != theirs || (!one && !two)) break;
+    }
+    fail(ErrorKind::kUsage,
+         fmt::format("the {} of rank {} differs from rank 0's: it has {}, not {}", what, other,
+                     theirs, ours),
+         fmt::format("rank {}", other), "Start every rank with the same command on the same data");
+  }
+}
+
+}  // namespace saturate

@@ -1,0 +1,42 @@
+#include "reduce/nccl.h"
+
+#include "saturate/error.h"
+
+#ifdef SATURATE_HAS_NCCL
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+namespace saturate {
+
+#ifdef SATURATE_HAS_NCCL
+
+bool has_nccl() {
+  return true;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const World& world, std::chrono::milliseconds timeout,
+                                            const at::Device& device) {
+  const auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+      c10::make_intrusive<c10d::PrefixStore>("nccl", store), world.rank, world.size, options);
+  backend->setBoundDeviceId(device);
+  return backend;
+}
+
+#else
+
+bool has_nccl() {
+  return false;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, const World&,
+                                            std::chrono::milliseconds, const at::Device&) {
+  fail(ErrorKind::kUsage, "this build has no NCCL", "distributed.backend", "Set it to gloo");
+}
+
+#endif
+
+}  // namespace saturate

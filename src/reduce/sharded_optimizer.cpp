@@ -1,0 +1,174 @@
+#include "saturate/sharded_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <sstream>
+#include <utility>
+
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+// One line a tensor: name, type, dimensions, sizes.
+std::string describe(const std::vector<NamedTensor>& tensors) {
+  std::string text;
+  for (const auto& [name, tensor] : tensors) {
+    text += fmt::format("{} {} {}", name, int(tensor.scalar_type()), tensor.dim());
+    for (int64_t size : tensor.sizes()) text += fmt::format(" {}", size);
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<NamedTensor> empty_ones(const std::string& description, const at::Device& device) {
+  std::vector<NamedTensor> tensors;
+  std::istringstream lines(description);
+  std::string name;
+  for (int type = 0, dim = 0; lines >> name >> type >> dim;) {
+    std::vector<int64_t> sizes(static_cast<size_t>(dim));
+    for (int64_t& size : sizes) lines >> size;
+    tensors.push_back({name, at::empty(sizes, at::device(device).dtype(at::ScalarType(type)))});
+  }
+  return tensors;
+}
+
+class ShardedOptimizer : public Optimizer {
+ public:
+  ShardedOptimizer(Group& group, std::vector<ParameterGroup> groups, const OwnOptimizer& make)
+      : group_(group) {
+    const std::vector<int> owners = owners_of(groups, group.world());
+    std::vector<ParameterGroup> own;
+    size_t next = 0;
+    for (const ParameterGroup& one : groups) {
+      ParameterGroup part = one;
+      part.parameters.clear();
+      for (const auto& named : one.parameters) {
+        all_.push_back({named, owners[next++]});
+        if (all_.back().owner == group.rank()) part.parameters.push_back(named);
+      }
+      if (!part.parameters.empty()) own.push_back(std::move(part));
+    }
+    optimizer_ = make(std::move(own));
+  }
+
+  void take_gradients() override { optimizer_->take_gradients(); }
+
+  void step(double lr, const at::Tensor& found_inf) override {
+    optimizer_->step(lr, found_inf);
+    const at::NoGradGuard no_grad;
+    for (const auto& one : all_)
+      if (one.parameter.tensor.grad().defined()) send(one.parameter.tensor.detach(), one.owner);
+  }
+
+  std::vector<at::Tensor> gradients() const override {
+    std::vector<at::Tensor> found;
+    for (const auto& one : all_)
+      if (one.parameter.tensor.grad().defined()) found.push_back(one.parameter.tensor.grad());
+    return found;
+  }
+
+  void zero_grad() override {
+    optimizer_->zero_grad();
+    for (const auto& one : all_) {
+      at::Tensor& gradient = one.parameter.tensor.mutable_grad();
+      if (gradient.defined() && one.owner != group_.rank()) gradient.reset();
+    }
+  }
+
+  void set_momentum(double momentum) override { optimizer_->set_momentum(momentum); }
+
+  std::vector<NamedTensor> state() override {
+    const auto own = optimizer_->state();
+    const auto descriptions = group_.texts(describe(own));
+    std::vector<NamedTensor> whole;
+    for (int from = 0; from < group_.world(); ++from) {
+      const auto part =
+          from == group_.rank() ? own : empty_ones(descriptions[size_t(from)], device());
+      for (const auto& named : part) {
+        send(named.tensor, from);
+        whole.push_back(named);
+      }
+    }
+    return in_order(std::move(whole));
+  }
+
+  void load_state(const std::vector<NamedTensor>& state) override {
+    std::vector<NamedTensor> own;
+    for (const auto& named : optimizer_->state()) {
+      const auto found = std::find_if(state.begin(), state.end(), [&](const NamedTensor& given) {
+        return given.name == named.name;
+      });
+      if (found != state.end()) own.push_back(*found);
+    }
+    optimizer_->load_state(own);
+  }
+
+ private:
+  struct Parameter {
+    NamedTensor parameter;
+    int owner;
+  };
+
+  at::Device device() const { return all_.front().parameter.tensor.device(); }
+
+  // A collective takes memory without gaps, which channels_last is under another view.
+  void send(const at::Tensor& tensor, int from) {
+    const bool gapless = tensor.is_non_overlapping_and_dense();
+    const at::Tensor flat = gapless
+                                ? tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset())
+                                : tensor.contiguous();
+    group_.broadcast(flat, from);
+    if (!gapless) tensor.copy_(flat);
+  }
+
+  // By the order of parameters, as one process has it.
+  std::vector<NamedTensor> in_order(std::vector<NamedTensor> tensors) const {
+    std::map<std::string, size_t> places;
+    for (size_t i = 0; i < all_.size(); ++i) places[all_[i].parameter.name] = i;
+    const auto place = [&](const NamedTensor& named) {
+      const auto found = places.find(named.name.substr(0, named.name.rfind('.')));
+      return found == places.end() ? all_.size() : found->second;
+    };
+    std::stable_sort(tensors.begin(), tensors.end(),
+                     [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    return tensors;
+  }
+
+  Group& group_;
+  std::vector<Parameter> all_;
+  std::unique_ptr<Optimizer> optimizer_;  // of this rank's
+};
+
+}  // namespace
+
+std::vector<int> owners_of(const std::vector<ParameterGroup>& groups, int world) {
+  std::vector<int64_t> sizes;
+  for (const auto& group : groups)
+    for (const auto& named : group.parameters) sizes.push_back(named.tensor.numel());
+  std::vector<size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return sizes[a] > sizes[b]; });
+  std::vector<int64_t> held(size_t(world), 0);
+  std::vector<int> owners(sizes.size());
+  for (size_t index : order) {
+    const auto least = std::min_element(held.begin(), held.end());
+    owners[index] = int(least - held.begin());
+    *least += sizes[index];
+  }
+  return owners;
+}
+
+std::unique_ptr<Optimizer> make_sharded_optimizer(Group& group, std::vector<ParameterGroup> groups,
+                                                  const OwnOptimizer& make) {
+  return std::make_unique<ShardedOptimizer>(group, std::move(groups), make);
+}
+
+}  // namespace saturate

@@ -1,0 +1,28 @@
+// BatchNorm over the images of all processes, as torch.nn.SyncBatchNorm.
+#pragma once
+
+#include "model/norm_hook.h"
+#include "saturate/group.h"
+
+namespace saturate {
+
+// While it lives, models run on this thread take training's statistics over all processes: a
+// sum over the group in each layer's forward and another in its backward. A process may have no
+// image. `group` must outlive this and the graphs made meanwhile.
+class SyncBatchNorm : public NormHook {
+ public:
+  explicit SyncBatchNorm(Group& group) : group_(group), before_(set_norm_hook(this)) {}
+  ~SyncBatchNorm() override { set_norm_hook(before_); }
+  SyncBatchNorm(const SyncBatchNorm&) = delete;
+  SyncBatchNorm& operator=(const SyncBatchNorm&) = delete;
+
+  at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                       const at::Tensor& running_mean, const at::Tensor& running_var,
+                       double momentum, double eps) override;
+
+ private:
+  Group& group_;
+  NormHook* const before_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,33 @@
+// What the processes of a run decide together, between two steps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "saturate/group.h"
+
+namespace saturate {
+
+// What one process would do after a step; agreed on, what any of them would.
+struct Wishes {
+  bool stop = false;        // a signal came
+  bool time_is_up = false;  // train.max_minutes
+  bool save = false;        // of rank 0 alone: a save is due by its clock, or was put off
+};
+
+// Costs no time of its own: the question goes out before a step, the answer is there after it.
+class Agreement {
+ public:
+  // `group` may be null, and then neither of the following is called.
+  explicit Agreement(Group* group) : group_(group) {}
+  void begin(const Wishes& own);
+  Wishes end();
+
+ private:
+  Group* const group_;
+  at::Tensor flags_;  // [3] int
+  std::function<void()> wait_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,168 @@
+// What a trainer does together with the other processes of its run.
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include "run/trainer_state.h"
+
+namespace saturate {
+namespace {
+
+// What ranks may have of their own in a recipe: what depends on their machine.
+std::string common_recipe(Recipe recipe) {
+  recipe.data.threads = recipe.train.threads = 1;
+  recipe.data.source = recipe.data.eval_source = "a";  // compared by what is in them
+  recipe.data.stage = {};
+  recipe.data.cache = {};
+  recipe.watch = {};
+  return to_toml(recipe);
+}
+
+std::string describe(const Dataset& data) {
+  std::string text = fmt::format("{} samples\n", data.size());
+  for (const auto& name : data.classes()) text += "class " + name + "\n";
+  return text;
+}
+
+std::string describe(Model& model) {
+  std::string text;
+  for (const auto& tensors : {model.parameters(), model.buffers()})
+    for (const auto& [name, tensor] : tensors)
+      text += fmt::format("{} [{}]{}\n", name, fmt::join(tensor.sizes(), ", "),
+                          tensor.requires_grad() ? "" : " frozen");
+  return text;
+}
+
+// Another for each rank, and after each resume: masks of dropout are not to be alike.
+uint64_t seed_of_rank(uint64_t seed, int rank, int64_t step) {
+  return seed + uint64_t(rank) * 0x9E3779B97F4A7C15u + uint64_t(step);
+}
+
+}  // namespace
+
+Trainer::State::~State() = default;
+
+Shard Trainer::State::shard() const {
+  if (!group) return {};
+  return {group->rank(), group->world(), recipe.distributed.uneven};
+}
+
+void Trainer::State::require_same_run() {
+  group->require_same("recipe", common_recipe(recipe));
+  group->require_same("data", describe(*data));
+  group->require_same("model", describe(*model));
+  group->require_same("checkpoint", fmt::format("step {}, batch {} of epoch {}", position.step,
+                                                position.batch, position.epoch));
+}
+
+void Trainer::State::join_group() {
+  require_same_run();
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : model_state(*model)) tensors.push_back(tensor.detach());
+  group->broadcast(tensors);
+  reducer = std::make_unique<GradientReducer>(*group, model->parameters(), recipe.distributed);
+  step->use_reducer(*reducer);
+  if (recipe.distributed.sync_bn) synced = std::make_unique<SyncBatchNorm>(*group);
+  if (!options.resume && group->rank() > 0)
+    at::manual_seed(seed_of_rank(recipe.seed, group->rank(), 0));
+}
+
+bool Trainer::State::any(bool own) {
+  if (!group) return own;
+  Ledger::Scope scope(ledger, Phase::kReduce);
+  return group->any(own);
+}
+
+bool Trainer::State::first_says(bool own) {
+  return any(is_first() && own);
+}
+
+void Trainer::State::hear_wishes() {
+  Ledger::Scope scope(ledger, Phase::kReduce);
+  agreed = agreement.end();
+}
+
+Wishes Trainer::State::wishes() {
+  const double minutes = double(env.now_ns() - begin_ns) / 60e9;
+  Wishes own;
+  own.stop = options.should_stop();
+  own.time_is_up = recipe.train.max_minutes > 0 && minutes >= recipe.train.max_minutes;
+  own.save = group && is_first() && save_due;
+  return own;
+}
+
+// Of several processes rank 0 decides, which knows the clock and the disk; the others ask only
+// where the position, or rank 0 by a wish, says that it may want to.
+bool Trainer::State::agree_to_save() {
+  const bool own = best_unsaved || save_due;
+  if (!group) return own;
+  const CheckpointOptions& when = recipe.checkpoint;
+  const bool may_be_due = best_unsaved || agreed.save ||
+                          (at_epoch_end() && is_multiple(position.epoch, when.every)) ||
+                          is_multiple(position.step, when.every_steps);
+  return may_be_due && first_says(own && (best_unsaved || !writer.busy()));
+}
+
+// Training does not use BatchNorm's running statistics, so that it is early enough to have all
+// ranks take rank 0's, which Python's DDP does before each forward, when they are used.
+void Trainer::State::take_buffers() {
+  if (!group) return;
+  Ledger::Scope scope(ledger, Phase::kReduce);
+  std::vector<at::Tensor> buffers;
+  for (const auto& [name, tensor] : model->buffers()) buffers.push_back(tensor);
+  if (!buffers.empty()) group->broadcast(buffers);
+}
+
+Metrics Trainer::State::over_ranks(const Metrics& own) {
+  if (!group) return own;
+  const at::Tensor sums = at::empty({4}, at::kDouble);
+  double* const sum = sums.mutable_data_ptr<double>();
+  const double count = double(own.samples);
+  sum[0] = own.loss * count;
+  sum[1] = own.accuracy * count;
+  sum[2] = own.accuracy5.value_or(0) * count;
+  sum[3] = count;
+  {
+    Ledger::Scope scope(ledger, Phase::kReduce);
+    group->sum(sums);
+  }
+  Metrics all;
+  all.samples = int64_t(sum[3]);
+  if (all.samples == 0) return all;
+  all.loss = sum[0] / sum[3];
+  all.accuracy = sum[1] / sum[3];
+  if (recipe.model.classes > 5) all.accuracy5 = sum[2] / sum[3];
+  return all;
+}
+
+// Rank 0's under the device's own name, as a run of one process has it.
+std::vector<NamedTensor> Trainer::State::random_states() {
+  std::vector<NamedTensor> states;
+  const at::Tensor own = at::globalContext().defaultGenerator(at::kCPU).get_state();
+  if (!group) {
+    states.push_back({"cpu", own});
+  } else {
+    const at::Tensor all = group->gather(own);
+    for (int rank = 0; rank < group->world(); ++rank)
+      states.push_back({rank == 0 ? "cpu" : fmt::format("cpu.{}", rank), all[rank].clone()});
+  }
+  if (device.is_cuda())
+    states.push_back({"cuda", at::globalContext().defaultGenerator(device).get_state()});
+  return states;
+}
+
+void Trainer::State::load_random_states(const std::vector<NamedTensor>& states) {
+  const int rank = group ? group->rank() : 0;
+  // Of a rank that the saved run did not have.
+  if (rank > 0) at::manual_seed(seed_of_rank(recipe.seed, rank, position.step));
+  const std::string suffix = rank == 0 ? "" : fmt::format(".{}", rank);
+  for (const at::Device& from : {at::Device(at::kCPU), device})
+    for (const auto& [name, state] : states)
+      if (name == (from.is_cuda() ? "cuda" : "cpu") + suffix) {
+        at::Generator generator = at::globalContext().defaultGenerator(from);
+        generator.set_state(state);
+      }
+}
+
+}  // namespace saturate

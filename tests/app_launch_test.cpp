@@ -1,0 +1,251 @@
+// `saturate launch` as its user would run it: results, failures, signals, restarts, orphans.
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include "saturate/checkpoint.h"
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+constexpr int kSteps = 20;
+
+class Launch : public ::testing::Test {
+ protected:
+  Launch() {
+    write_file(recipe, std::string("seed = 3\n[data]\nsource = \"") + kSmallSynth +
+                           "\"\nthreads = 1\n[augment]\nsize = 8\n[model]\nname = \"mlp\"\n"
+                           "width = 0.5\n[schedule]\nname = \"constant\"\n[optimizer]\nlr = 0.05\n"
+                           "[train]\nbatch = 20\nepochs = 2\nthreads = 1\n[watch]\nevery = 5\n"
+                           "[distributed]\ntimeout_s = 60\n");
+  }
+
+  std::vector<std::string> launch(int processes, const std::string& name,
+                                  const std::vector<std::string>& more = {},
+                                  const std::vector<std::string>& options = {}) {
+    std::vector<std::string> all = {"launch", "--nproc-per-node", std::to_string(processes)};
+    all.insert(all.end(), options.begin(), options.end());
+    all.insert(all.end(), {"--", "train", recipe, "--out", dir / name});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Exit code; what it said is in `log`.
+  int run(const std::vector<std::string>& arguments) {
+    return exit_code_of(start_saturate(arguments, log), 120);
+  }
+  std::string said() { return read_text(log); }
+
+  Checkpoint checkpoint_of(const std::string& name) {
+    return find_checkpoint(Env::posix(), dir / name,
+                           [](const std::string& text) { ADD_FAILURE() << text; });
+  }
+  void expect_same_weights(const std::string& name, const std::string& other) {
+    const Checkpoint one = checkpoint_of(name), two = checkpoint_of(other);
+    EXPECT_EQ(one.position.step, two.position.step);
+    EXPECT_EQ(one.position.samples, two.position.samples);
+    ASSERT_EQ(one.model.size(), two.model.size());
+    for (size_t i = 0; i < one.model.size(); ++i)
+      EXPECT_LE((one.model[i].tensor - two.model[i].tensor).abs().max().item<double>(), 1e-6)
+          << one.model[i].name;
+  }
+
+  const TempDir dir;
+  const std::string recipe = dir / "recipe.toml", log = dir / "log";
+};
+
+// The processes whose parent is `parent`.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> found;
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = read_text(entry.path() / "stat");
+    const auto end = stat.rfind(')');
+    if (end == std::string::npos) continue;
+    char state = 0;
+    pid_t of = 0;
+    std::istringstream(stat.substr(end + 1)) >> state >> of;
+    if (of == parent) found.push_back(pid_t(std::stol(name)));
+  }
+  return found;
+}
+
+bool has_line(const std::string& folder) {
+  return !read_text(folder + "/metrics.jsonl").empty();
+}
+
+// A process started by a rank's number, as its environment says.
+pid_t rank_of(pid_t launcher, int rank) {
+  for (pid_t child : children_of(launcher)) {
+    const std::string text = read_text("/proc/" + std::to_string(child) + "/environ");
+    const std::string wanted = "RANK=" + std::to_string(rank);
+    if (text.find(std::string(1, '\0') + wanted + std::string(1, '\0')) != std::string::npos ||
+        text.starts_with(wanted + std::string(1, '\0')))
+      return child;
+  }
+  return -1;
+}
+
+TEST_F(Launch, AnyNumberOfProcessesTrainsAsOne) {
+  const std::vector<std::string> held_out = {"--set",
+                                             std::string("data.eval_source=") + kSmallSynthTest};
+  std::vector<std::string> alone = {"train", recipe, "--out", dir / "one"};
+  alone.insert(alone.end(), held_out.begin(), held_out.end());
+  ASSERT_EQ(run(alone), 0) << said();
+  for (int processes : {2, 4}) {
+    const std::string name = std::to_string(processes);
+    ASSERT_EQ(run(launch(processes, name, held_out)), 0) << said();
+    expect_same_weights(name, "one");
+    const auto expected = losses(dir / "one", "eval"), found = losses(dir / name, "eval");
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6);
+    const auto steps = losses(dir / name, "step"), steps_alone = losses(dir / "one", "step");
+    ASSERT_EQ(steps.size(), steps_alone.size());
+    for (size_t i = 0; i < steps.size(); ++i) EXPECT_NEAR(steps[i], steps_alone[i], 1e-5);
+    for (const auto& record : read_metrics(dir / name))
+      if (record["kind"] == "end") {
+        EXPECT_GT(record["phases"]["reduce"], 0);
+        EXPECT_EQ(record["samples"], 2 * 200);
+      }
+  }
+}
+
+TEST_F(Launch, ARunGoesOnInAnotherNumberOfProcessesFromMidEpoch) {
+  ASSERT_EQ(run({"train", recipe, "--out", dir / "one"}), 0) << said();
+  ASSERT_EQ(run(launch(2, "two", {"--set", "train.epochs=0.5"})), 0) << said();
+  EXPECT_EQ(checkpoint_of("two").position.batch, 5);
+  ASSERT_EQ(run(launch(3, "two", {"--resume", dir / "two", "--set", "train.epochs=1.3"})), 0)
+      << said();
+  ASSERT_EQ(run({"train", recipe, "--resume", dir / "two"}), 0) << said();
+  expect_same_weights("two", "one");
+}
+
+TEST_F(Launch, AKilledRankIsNamedAndNobodyIsLeft) {
+  const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
+  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  const auto ranks = children_of(launcher);
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(rank_of(launcher, 1), SIGKILL);
+  EXPECT_EQ(exit_code_of(launcher, 30), 4) << said();
+  EXPECT_NE(said().find("error: rank 1 was ended by signal 9 (KILL)"), std::string::npos) << said();
+  EXPECT_NE(said().find("[0] saturate: error: another process is gone"), std::string::npos)
+      << said();
+  for (pid_t rank : ranks) EXPECT_NE(kill(rank, 0), 0) << rank;
+}
+
+TEST_F(Launch, AKilledLauncherTakesItsRanksWithIt) {
+  const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
+  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  const auto ranks = children_of(launcher);
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(launcher, SIGKILL);
+  EXPECT_EQ(exit_code_of(launcher), 128 + SIGKILL);
+  for (pid_t rank : ranks)
+    EXPECT_TRUE(wait_until(
+        [&] {
+          const std::string stat = read_text("/proc/" + std::to_string(rank) + "/stat");
+          return stat.empty() || stat.find(") Z ") != std::string::npos;  // to be reaped by init
+        },
+        10))
+        << rank;
+  ASSERT_EQ(run(launch(2, "run", {"--resume", dir / "run", "--set", "train.max_minutes=0.001"})), 0)
+      << "the folder's lock is free: " << said();
+}
+
+TEST_F(Launch, ASignalToAnyRankSavesAndStopsAll) {
+  const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
+  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  kill(rank_of(launcher, 1), SIGTERM);
+  EXPECT_EQ(exit_code_of(launcher, 30), 143) << said();
+  const auto position = checkpoint_of("run").position;
+  EXPECT_GT(position.step, 0);
+  EXPECT_EQ(read_metrics(dir / "run").back()["step"], position.step);
+}
+
+TEST_F(Launch, ASignalToTheLauncherIsPassedOn) {
+  const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
+  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  kill(launcher, SIGINT);
+  EXPECT_EQ(exit_code_of(launcher, 30), 130) << said();
+  EXPECT_GT(checkpoint_of("run").position.step, 0);
+}
+
+TEST_F(Launch, AFailedRunStartsAgainFromItsLastCheckpoint) {
+  const std::vector<std::string> settings = {"--set", "train.epochs=200", "--set",
+                                             "checkpoint.every_steps=50"};
+  const pid_t launcher = start_saturate(launch(2, "run", settings, {"--max-restarts", "1"}), log);
+  ASSERT_TRUE(wait_until([&] { return said().find("saved ") != std::string::npos; })) << said();
+  kill(rank_of(launcher, 0), SIGKILL);
+  ASSERT_EQ(exit_code_of(launcher, 120), 0) << said();
+  EXPECT_NE(said().find("starting all again (1 of 1)"), std::string::npos) << said();
+  std::vector<std::string> alone = {"train", recipe, "--out", dir / "one"};
+  alone.insert(alone.end(), settings.begin(), settings.end());
+  ASSERT_EQ(run(alone), 0);
+  EXPECT_EQ(checkpoint_of("run").position.step, 200 * kSteps / 2);
+  EXPECT_EQ(checkpoint_of("run").position.samples, checkpoint_of("one").position.samples);
+}
+
+TEST_F(Launch, AStalledRankIsReported) {
+  const pid_t launcher =
+      start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}, {"--stall", "2"}), log);
+  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  const pid_t rank = rank_of(launcher, 1);
+  kill(rank, SIGSTOP);
+  EXPECT_TRUE(wait_until(
+      [&] { return said().find(") has not moved for 2 s: step ") != std::string::npos; }, 15))
+      << said();
+  EXPECT_NE(said().find("rank 1 (process " + std::to_string(rank)), std::string::npos) << said();
+  EXPECT_EQ(said().find("rank 0 (process "), std::string::npos) << "which waits: " << said();
+  kill(rank, SIGCONT);
+  kill(launcher, SIGTERM);
+  EXPECT_EQ(exit_code_of(launcher, 30), 143) << said();
+}
+
+TEST_F(Launch, ALossThatIsNotFiniteEndsAll) {
+  EXPECT_EQ(run(launch(2, "run", {"--set", "optimizer.lr=1e30"})), 4) << said();
+  EXPECT_NE(said().find("the loss is not finite by step"), std::string::npos) << said();
+}
+
+TEST_F(Launch, ErrorsOfUseComeBackAsTheyAre) {
+  EXPECT_EQ(run(launch(2, "run", {"--set", "train.batch=1"})), 2) << said();
+  EXPECT_NE(said().find("train.batch gives some processes no image"), std::string::npos) << said();
+  EXPECT_EQ(
+      run(launch(2, "run", {"--set", "data.source=folder:/nowhere"}, {"--max-restarts", "5"})), 3)
+      << said();
+  EXPECT_EQ(said().find("starting all again"), std::string::npos) << "it would only come again";
+  expect_error(run_saturate("launch --nproc-per-node 2 -- eval x"), 2, {"nothing to launch"});
+  expect_error(run_saturate("launch --nproc-per-node 2 --nnodes 2 -- train x"), 2, {"--master"});
+  expect_error(run_saturate("train " + recipe, "RANK=1"), 2, {"WORLD_SIZE is missing"});
+}
+
+TEST_F(Launch, RanksThatDisagreeAreNamed) {
+  const std::string port = std::to_string(20000 + getpid() % 20000);
+  const std::string common =
+      "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;
+  const std::string shell = common + " RANK=1 LOCAL_RANK=1 '" + kCommand + "' train " + recipe +
+                            " --set optimizer.lr=0.5 >/dev/null 2>'" + (dir / "other") + "' & " +
+                            common + " RANK=0 LOCAL_RANK=0";
+  const CommandResult first = run_saturate("train " + recipe + " --out " + (dir / "run"), shell);
+  expect_error(first, 2,
+               {"the recipe of rank 1 differs from rank 0's: it has lr = 0.5, not lr = "
+                "0.05"});
+}
+
+TEST_F(Launch, BenchAllreduceMeasuresEverySize) {
+  ASSERT_EQ(run({"bench", "allreduce", "--processes", "2", "--kib", "1,64", "--repeats", "2",
+                 "--seconds", "0.01", "--json", dir / "bench.json"}),
+            0)
+      << said();
+  const auto report = nlohmann::json::parse(read_text(dir / "bench.json"));
+  EXPECT_EQ(report["bench"], "allreduce");
+  ASSERT_EQ(report["rows"].size(), 2u);
+  for (const auto& row : report["rows"]) {
+    EXPECT_GT(row["median"], 0);
+    EXPECT_EQ(row["world"], 2);
+    EXPECT_DOUBLE_EQ(row["bus_gb_per_s"], row["algorithm_gb_per_s"]);
+  }
+}
+
+}  // namespace
+}  // namespace saturate::testing

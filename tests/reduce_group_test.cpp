@@ -1,0 +1,134 @@
+// How processes find each other, what they exchange, and how they fail.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "tests/data_testing.h"
+#include "tests/reduce_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::run_ranks;
+
+DistributedOptions quick() {
+  DistributedOptions options;
+  options.timeout_s = 5;
+  return options;
+}
+
+TEST(Group, SumsGathersAndSpeaks) {
+  run_ranks(3, [](Group& group) {
+    const double rank = group.rank();
+    const at::Tensor sum = at::tensor({rank, 1.0}, at::kDouble);
+    group.sum(sum);
+    EXPECT_TRUE(at::equal(sum, at::tensor({3.0, 3.0}, at::kDouble)));
+    const at::Tensor most = at::full({1}, rank, at::kDouble);
+    group.max(most);
+    EXPECT_EQ(most.item<double>(), 2);
+    const at::Tensor rows = group.gather(at::full({2}, rank, at::kDouble));
+    EXPECT_TRUE(at::equal(rows, at::tensor({0., 0., 1., 1., 2., 2.}, at::kDouble).view({3, 2})));
+    const std::vector<at::Tensor> tensors = {at::full({4}, rank), at::full({2}, int64_t(rank))};
+    group.broadcast(tensors);
+    for (const auto& tensor : tensors) EXPECT_EQ(tensor.abs().sum().item<double>(), 0);
+    const at::Tensor of_two = at::full({2}, rank);
+    group.broadcast(of_two, 2);
+    EXPECT_EQ(of_two[0].item<double>(), 2);
+    const auto texts = group.texts(std::string(size_t(group.rank()), 'x'));
+    EXPECT_EQ(texts, (std::vector<std::string>{"", "x", "xx"}));
+    EXPECT_EQ(group.text_of_first(group.rank() == 0 ? "zero" : "other"), "zero");
+    EXPECT_TRUE(group.any(group.rank() == 1));
+    EXPECT_FALSE(group.any(false));
+    EXPECT_FALSE(group.first_says(group.rank() == 1));
+  });
+}
+
+TEST(Group, NamesTheRankThatDiffersAndWhereOnEveryRank) {
+  run_ranks(3, [](Group& group) {
+    group.require_same("recipe", "a = 1\nb = 2\n");
+    const std::string own = group.rank() == 2 ? "a = 1\nb = 3\n" : "a = 1\nb = 2\n";
+    const Error error = error_of([&] { group.require_same("recipe", own); });
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_EQ(error.reason(),
+              "the recipe of rank 2 differs from rank 0's: it has b = 3, not b = 2");
+  });
+}
+
+TEST(Group, ARankThatDoesNotComeIsNamedInTime) {
+  World world;
+  world.size = 2;
+  world.master = "127.0.0.1";
+  const int listening = listen_at(world.master, 0);
+  world.port = port_of(listening);
+  setenv("SATURATE_LISTEN_FD", std::to_string(listening).c_str(), 1);
+  DistributedOptions options;
+  options.timeout_s = 1;
+  const Error error = error_of([&] { Group(world, options, at::kCPU); });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_EQ(error.reason(), "rank 1 of 2 did not come within 1 s");
+}
+
+TEST(Group, ARankThatFailsIsNamedByTheOthers) {
+  std::string said;
+  run_ranks(
+      2,
+      [&](Group& group) {
+        if (group.rank() == 1) {
+          group.report_failure("its disk is full");
+          return;
+        }
+        const at::Tensor tensor = at::full({1}, 1.0);
+        said = error_of([&] { group.sum(tensor); }).reason();
+      },
+      quick());
+  EXPECT_EQ(said, "another process failed; rank 1: its disk is full");
+}
+
+TEST(Group, ARankThatVanishesIsAnErrorInTime) {
+  const auto begin = std::chrono::steady_clock::now();
+  run_ranks(
+      2,
+      [&](Group& group) {
+        if (group.rank() == 0) return;
+        const at::Tensor tensor = at::full({1}, 1.0);
+        const Error error = error_of([&] { group.sum(tensor); });
+        EXPECT_EQ(error.exit_code(), 4);
+        EXPECT_NE(error.reason().find("another process is gone"), std::string::npos);
+        EXPECT_EQ(error.where(), "rank 1 of 2");
+      },
+      quick());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(Listening, IsAtTheAddressAskedForAlone) {
+  const int listening = listen_at("127.0.0.1", 0);
+  const auto connects = [&](uint32_t host) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(host);
+    address.sin_port = htons(uint16_t(port_of(listening)));
+    const int client = socket(AF_INET, SOCK_STREAM, 0);
+    const bool connected =
+        connect(client, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(client);
+    return connected;
+  };
+  EXPECT_TRUE(connects(INADDR_LOOPBACK));
+  EXPECT_FALSE(connects(INADDR_LOOPBACK + 1)) << "127.0.0.2 is this machine too";
+  EXPECT_NE(error_of([&] { listen_at("127.0.0.1", port_of(listening)); }).reason().find("in use"),
+            std::string::npos);
+  close(listening);
+  EXPECT_NE(error_of([] { listen_at("192.0.2.1", 0); }).reason().find("cannot listen"),
+            std::string::npos)
+      << "an address of nobody (RFC 5737)";
+  EXPECT_EQ(address_towards("127.0.0.1", 80), "127.0.0.1");
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,371 @@
+// Steps of several processes against one process on the joint batch, and against Python's DDP.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/tanh.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "reduce/sync_batch_norm.h"
+#include "saturate/gradient_reducer.h"
+#include "saturate/safetensors.h"
+#include "saturate/sharded_optimizer.h"
+#include "saturate/train_step.h"
+#include "tests/data_testing.h"
+#include "tests/formula.h"
+#include "tests/paths.h"
+#include "tests/reduce_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::run_ranks;
+using testing::symmetric;
+
+OptimizerOptions sgd() {
+  OptimizerOptions options;
+  options.nesterov = false;
+  options.weight_decay = 0;
+  return options;
+}
+
+constexpr int kClasses = 3, kSide = 8;
+
+// Of every `count` images in turn, the formula's.
+DeviceBatch joint_batch(int step, int64_t count) {
+  DeviceBatch batch;
+  batch.images = symmetric("images." + std::to_string(step), {count, 3, kSide, kSide}, 2);
+  batch.labels = at::arange(count) % kClasses;
+  batch.whole = count;
+  return batch;
+}
+
+DeviceBatch share_of(const DeviceBatch& joint, int rank, int world) {
+  DeviceBatch own = joint;
+  const at::Tensor places = at::arange(std::min<int64_t>(rank, joint.whole), joint.whole, world);
+  own.images = joint.images.index_select(0, places);
+  own.labels = joint.labels.index_select(0, places);
+  return own;
+}
+
+struct Case {
+  std::string model = "mlp";
+  std::vector<int64_t> batches = {16};  // images of the steps in turn
+  StepOptions step = {};
+  DistributedOptions distributed = {};
+  std::string optimizer = "sgd";
+  int steps = 20;
+};
+
+std::unique_ptr<Model> make_filled(const std::string& name) {
+  ModelOptions options;
+  options.name = name;
+  options.width = 0.25;
+  auto model = make_model(options, {kClasses, kSide});
+  for (const auto& tensors : {model->parameters(), model->buffers()})
+    for (const auto& named : tensors) testing::fill(named);
+  return model;
+}
+
+struct Trained {
+  std::vector<NamedTensor> parameters, buffers, state;
+  double loss = 0;
+};
+
+std::vector<NamedTensor> copy_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<NamedTensor> copies;
+  for (const auto& [name, tensor] : tensors) copies.push_back({name, tensor.detach().clone()});
+  return copies;
+}
+
+// `group`: null for one process.
+Trained train(const Case& how, Model& model, Group* group) {
+  Ledger ledger(Env::posix());
+  OptimizerOptions options = sgd();
+  options.name = how.optimizer;
+  auto groups = make_parameter_groups(options, model.parameters());
+  const auto make = [&](std::vector<ParameterGroup> of) {
+    return make_optimizer(options, std::move(of));
+  };
+  const bool sharded = group && how.distributed.shard_optimizer;
+  const auto optimizer =
+      sharded ? make_sharded_optimizer(*group, groups, make) : make(std::move(groups));
+  TrainStep step(model, *optimizer, how.step, ledger);
+  std::optional<GradientReducer> reducer;
+  std::optional<SyncBatchNorm> synced;
+  if (group) {
+    reducer.emplace(*group, model.parameters(), how.distributed);
+    step.use_reducer(*reducer);
+    if (how.distributed.sync_bn) synced.emplace(*group);
+  }
+  model.set_training(true);
+  RunningMetrics metrics;
+  for (int i = 0; i < how.steps; ++i) {
+    const DeviceBatch joint = joint_batch(i, how.batches[size_t(i) % how.batches.size()]);
+    step.run(group ? share_of(joint, group->rank(), group->world()) : joint, 0.05, metrics);
+  }
+  if (group) {
+    EXPECT_GT(ledger.times()[Phase::kReduce], 0) << "what is waited for is charged";
+  }
+  return {copy_of(model.parameters()), copy_of(model.buffers()), copy_of(optimizer->state()),
+          metrics.read().loss};
+}
+
+std::vector<Trained> train_ranks(const Case& how, int world) {
+  std::vector<std::unique_ptr<Model>> models;
+  for (int rank = 0; rank < world; ++rank) models.push_back(make_filled(how.model));
+  std::vector<Trained> results(static_cast<size_t>(world));
+  run_ranks(world, [&](Group& group) {
+    results[size_t(group.rank())] = train(how, *models[size_t(group.rank())], &group);
+  });
+  return results;
+}
+
+void expect_close(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b,
+                  double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].name, b[i].name);
+    EXPECT_LE((a[i].tensor - b[i].tensor).abs().max().item<double>(), tolerance) << a[i].name;
+  }
+}
+
+void expect_same(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(at::equal(a[i].tensor, b[i].tensor)) << a[i].name;
+}
+
+// All ranks end with the same bits, and within `tolerance` of one process.
+void expect_as_one(const Case& how, int world, double tolerance = 1e-6) {
+  SCOPED_TRACE(how.model + ", " + std::to_string(world) + " processes");
+  Case alone = how;
+  alone.distributed = {};
+  const auto one = make_filled(how.model);
+  const Trained expected = train(alone, *one, nullptr);
+  const auto ranks = train_ranks(how, world);
+  for (const Trained& rank : ranks) expect_same(rank.parameters, ranks[0].parameters);
+  expect_close(ranks[0].parameters, expected.parameters, tolerance);
+}
+
+TEST(ReducedTraining, IsThatOfOneProcessOnTheJointBatch) {
+  for (int world : {2, 4}) expect_as_one({}, world);
+}
+
+TEST(ReducedTraining, CountsEveryImageOnceHoweverUnevenlyTheyFall) {
+  Case how;
+  how.batches = {16, 7, 2, 5};  // of 2 images some of 4 ranks have none
+  for (int world : {2, 4}) expect_as_one(how, world);
+}
+
+TEST(ReducedTraining, OfSeveralPartsSendsGradientsOnce) {
+  Case how;
+  how.step.part = 2;
+  how.batches = {16, 7};  // 4 parts on one rank, 2 on another
+  expect_as_one(how, 2);
+}
+
+TEST(ReducedTraining, ClipsTheJointGradientAndScalesTheLossAlike) {
+  Case how;
+  how.step.clip_norm = 0.5;
+  expect_as_one(how, 2);
+  how.step.precision.mode = PrecisionMode::kFp16;
+  how.step.precision.initial_scale = 1024;
+  const auto ranks = train_ranks(how, 2);
+  expect_same(ranks[0].parameters, ranks[1].parameters);
+}
+
+TEST(ReducedTraining, BucketsOfAnySizeGiveTheSame) {
+  Case how;
+  how.distributed.bucket_mb = 0.001;  // one for each parameter
+  expect_as_one(how, 2);
+}
+
+TEST(ReducedTraining, CheckpointedSegmentsReduceToo) {
+  Case how;
+  how.step.checkpoint_segments = 2;
+  expect_as_one(how, 2);
+}
+
+TEST(ReducedTraining, CompressedGradientsAreNearAndAlikeOnAllRanks) {
+  for (Compress compress : {Compress::kBf16, Compress::kFp16}) {
+    Case how;
+    how.distributed.compress = compress;
+    const auto one = make_filled("mlp");
+    const Trained expected = train(how, *one, nullptr);
+    const auto ranks = train_ranks(how, 2);
+    expect_same(ranks[0].parameters, ranks[1].parameters);
+    expect_close(ranks[0].parameters, expected.parameters, 2e-2);
+    bool differs = false;
+    for (size_t i = 0; i < expected.parameters.size(); ++i)
+      differs |=
+          !at::allclose(ranks[0].parameters[i].tensor, expected.parameters[i].tensor, 0, 1e-6);
+    EXPECT_TRUE(differs) << "nothing was rounded";
+  }
+}
+
+TEST(SyncBatchNorm, TrainsAsBatchNormOnTheJointBatch) {
+  Case how;
+  how.model = "simple_cnn";
+  how.batches = {16, 7, 2};
+  how.distributed.sync_bn = true;
+  how.steps = 9;
+  expect_as_one(how, 2, 1e-5);
+  expect_as_one(how, 3, 1e-5);
+}
+
+TEST(SyncBatchNorm, FollowsTheJointStatistics) {
+  Case how;
+  how.model = "simple_cnn";
+  how.steps = 5;
+  const auto one = make_filled(how.model);
+  const Trained expected = train(how, *one, nullptr);
+  how.distributed.sync_bn = true;
+  for (const Trained& rank : train_ranks(how, 2)) {
+    for (size_t i = 0; i < rank.buffers.size(); ++i)
+      EXPECT_TRUE(at::allclose(rank.buffers[i].tensor, expected.buffers[i].tensor, 1e-5, 1e-5))
+          << rank.buffers[i].name;
+  }
+}
+
+// The network of tests/oracles/distributed_goldens.py: two layers, and one that takes no part.
+struct Net {
+  std::vector<NamedTensor> parameters;
+  at::Tensor forward(const at::Tensor& x) const {
+    const auto tensor = [&](size_t i) { return parameters[i].tensor; };
+    return at::linear(at::tanh(at::linear(x, tensor(0), tensor(1))), tensor(2), tensor(3));
+  }
+};
+
+Net make_net() {
+  Net net;
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> shapes = {
+      {"first.weight", {16, 6}}, {"first.bias", {16}},      {"second.weight", {3, 16}},
+      {"second.bias", {3}},      {"unused.weight", {4, 4}}, {"unused.bias", {4}}};
+  for (const auto& [name, shape] : shapes)
+    net.parameters.push_back({name, symmetric(name, shape, 0.5).requires_grad_()});
+  return net;
+}
+
+void train_net(Net& net, Group& group, bool find_unused, int parts) {
+  DistributedOptions options;
+  options.find_unused = find_unused;
+  GradientReducer reducer(group, net.parameters, options);
+  OptimizerOptions how = sgd();
+  const auto optimizer = make_optimizer(how, make_parameter_groups(how, net.parameters));
+  for (int step = 0; step < 20; ++step) {
+    const at::Tensor places = at::arange(group.rank(), 8, group.world());
+    const auto images =
+        symmetric("images." + std::to_string(step), {8, 6}, 2).index_select(0, places).chunk(parts);
+    const auto labels = (places % 3).chunk(parts);
+    for (int part = 0; part < parts; ++part) {
+      const bool last = part + 1 == parts;
+      if (last) reducer.before_forward();
+      const at::Tensor loss =
+          at::cross_entropy_loss(net.forward(images[size_t(part)]), labels[size_t(part)]);
+      reducer.backward(loss * (double(labels[size_t(part)].size(0)) / 8), last);
+    }
+    optimizer->step(0.1);
+    optimizer->zero_grad();
+  }
+}
+
+TEST(GradientReducer, TrainsAsPythonsDdp) {
+  for (const auto& [parts, file] : {std::pair{1, "ddp"}, std::pair{2, "ddp_no_sync"}}) {
+    const auto golden = read_safetensors(
+        Env::posix(),
+        testing::source_path(std::string("tests/goldens/reduce/") + file + ".safetensors"));
+    std::vector<Net> nets = {make_net(), make_net()};
+    run_ranks(2, [&](Group& group) {
+      train_net(nets[size_t(group.rank())], group, /*find_unused=*/true, parts);
+    });
+    for (const auto& [name, tensor] : nets[0].parameters) {
+      const auto found = std::find_if(golden.tensors.begin(), golden.tensors.end(),
+                                      [&](const auto& one) { return one.name == name; });
+      ASSERT_NE(found, golden.tensors.end()) << name;
+      EXPECT_LE((tensor - found->tensor).abs().max().item<double>(), 1e-6) << name << " " << file;
+    }
+  }
+}
+
+TEST(GradientReducer, NamesParametersThatTakeNoPart) {
+  std::vector<Net> nets = {make_net(), make_net()};
+  run_ranks(2, [&](Group& group) {
+    const Error error =
+        error_of([&] { train_net(nets[size_t(group.rank())], group, /*find_unused=*/false, 1); });
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_EQ(error.reason(), "parameters take no part in the loss: unused.weight, unused.bias");
+    EXPECT_NE(error.remedy().find("distributed.find_unused"), std::string::npos);
+  });
+}
+
+TEST(ShardedOptimizer, TrainsAsAWholeOneAndSavesItsState) {
+  for (const char* name : {"sgd", "adamw", "lamb"}) {
+    SCOPED_TRACE(name);
+    Case how;
+    how.optimizer = name;
+    how.steps = 5;
+    const auto one = make_filled("simple_cnn");
+    how.model = "simple_cnn";
+    how.distributed.sync_bn = true;
+    const auto whole = train_ranks(how, 3);
+    how.distributed.shard_optimizer = true;
+    const auto sharded = train_ranks(how, 3);
+    for (const Trained& rank : sharded) {
+      expect_same(rank.parameters, whole[0].parameters);
+      expect_close(rank.state, whole[0].state, 0);
+    }
+  }
+}
+
+TEST(ShardedOptimizer, EachRankKeepsItsPartAlone) {
+  const auto model = make_filled("simple_cnn");
+  const auto groups = make_parameter_groups(sgd(), model->parameters());
+  int64_t all = 0, largest = 0;
+  for (const auto& named : model->parameters()) {
+    all += named.tensor.numel();
+    largest = std::max(largest, named.tensor.numel());
+  }
+  std::mutex mutex;
+  int64_t held_by_all = 0;
+  run_ranks(2, [&](Group& group) {
+    int64_t held = 0;
+    make_sharded_optimizer(group, groups, [&](std::vector<ParameterGroup> own) {
+      for (const auto& one : own)
+        for (const auto& named : one.parameters) held += named.tensor.numel();
+      return make_optimizer(sgd(), std::move(own));
+    });
+    EXPECT_LE(held, std::max(largest, all / 2 + largest / 2));
+    const std::lock_guard lock(mutex);
+    held_by_all += held;
+  });
+  EXPECT_EQ(held_by_all, all);
+}
+
+TEST(ShardedOptimizer, LoadsWhatAnyNumberOfProcessesSaved) {
+  Case how;
+  how.optimizer = "adamw";
+  how.steps = 3;
+  const auto model = make_filled("mlp");
+  const Trained saved = train(how, *model, nullptr);
+  std::vector<std::unique_ptr<Model>> models;
+  for (int rank = 0; rank < 3; ++rank) models.push_back(make_filled("mlp"));
+  run_ranks(3, [&](Group& group) {
+    OptimizerOptions options = sgd();
+    options.name = "adamw";
+    const auto optimizer = make_sharded_optimizer(
+        group, make_parameter_groups(options, models[size_t(group.rank())]->parameters()),
+        [&](std::vector<ParameterGroup> own) { return make_optimizer(options, std::move(own)); });
+    optimizer->load_state(saved.state);
+    const auto state = optimizer->state();
+    expect_same(state, saved.state);
+  });
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Weak scaling: processes that train together next to as many that train alone, saturate's and Python's, taking
+turns in one run. A core each, the same batch in each process.
+
+    tools/peers/ddp_peer.py [--model resnet18] [--size 32] [--batch 64] [--processes 2] [--steps 20]
+                            [--rounds 5] [--python PYTHON] [--json FILE]
+
+Rows are images per second of all processes together; those of training together have `scaling`, their
+share of the same program's alone. Python trains on one batch of noise in memory; saturate reads noise
+from IDX files, and keeps metrics.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import tempfile
+
+import peer_report
+from step_peers import commit, make_environment, write_noise
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+WARM_UP = 3
+
+
+def cores(arguments):
+    found = sorted(os.sched_getaffinity(0))
+    return [found[rank % len(found)] for rank in range(arguments.processes)]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Saturate:
+    def __init__(self, arguments, folder):
+        images, labels = write_noise(folder, {"images": 4096, "size": arguments.size})
+        self.settings = [
+            f"data.source=idx:{images},{labels}", "data.threads=1", "train.threads=1",
+            f"model.name={arguments.model}", "optimizer.lr=1e-12", "schedule.name=constant",
+            "train.drop_last=true", "train.device=cpu", "watch.every=1", "watch.tensorboard=false",
+            "checkpoint.every=0"]
+        self.arguments, self.folder, self.runs = arguments, folder, 0
+        self.recipe = folder / "recipe.toml"
+        self.recipe.write_text('[data]\nsource = "given"\n', encoding="utf-8")
+
+    def train(self, batch):
+        self.runs += 1
+        out = self.folder / f"run{self.runs}"
+        steps = self.arguments.steps + WARM_UP
+        epoch = 4096 // batch
+        command = ["train", self.recipe, "--out", out, "--quiet"]
+        for setting in [*self.settings, f"train.batch={batch}", f"train.epochs={steps / epoch}"]:
+            command += ["--set", setting]
+        return command, out
+
+    def rate(self, out):
+        with open(out / "metrics.jsonl", encoding="utf-8") as file:
+            steps = [json.loads(line) for line in file if '"kind":"step"' in line][WARM_UP:]
+        times = [sum(step["phases"].values()) for step in steps]
+        samples = steps[-1]["samples"] - steps[0]["samples"]
+        return samples / sum(times[1:]), sum(step["phases"]["reduce"] for step in steps) / len(steps)
+
+    def start(self, command, core=None):
+        bound = ["taskset", "-c", str(core)] if core is not None else []
+        return subprocess.Popen([*bound, self.arguments.saturate, *command], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
+
+    def alone(self):
+        runs = [self.train(self.arguments.batch) for _ in cores(self.arguments)]
+        started = [self.start(command, core) for (command, _), core in zip(runs, cores(self.arguments))]
+        for process in started:
+            if process.wait() != 0:
+                raise RuntimeError("saturate failed")
+        return sum(self.rate(out)[0] for _, out in runs)
+
+    def together(self):
+        command, out = self.train(self.arguments.batch * self.arguments.processes)
+        launch = ["launch", "--nproc-per-node", str(self.arguments.processes), "--", *command]
+        if self.start(launch).wait() != 0:
+            raise RuntimeError("saturate launch failed")
+        return self.rate(out)[0]
+
+
+class Python:
+    def __init__(self, arguments, python):
+        self.arguments, self.python = arguments, python
+
+    def run(self, world):
+        port, started = str(free_port()), []
+        for rank, core in enumerate(cores(self.arguments)):
+            environment = os.environ | {
+                "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+            started.append(subprocess.Popen(
+                [self.python, HERE / "ddp_worker.py", self.arguments.model, str(self.arguments.size),
+                 str(self.arguments.batch), str(self.arguments.steps), str(core)],
+                env=environment, stdout=subprocess.PIPE, text=True))
+        return sum(float(process.communicate()[0]) for process in started)
+
+    def alone(self):
+        return self.run(1)
+
+    def together(self):
+        return self.run(self.arguments.processes)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet18", choices=["resnet18", "simple_cnn", "mlp"])
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=64, help="of each process")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--python", help="an interpreter with torch and torchvision")
+    parser.add_argument("--saturate", default=ROOT / "build/saturate")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as path:
+        folder = pathlib.Path(path)
+        python = arguments.python or make_environment(folder)
+        peers = {"saturate": Saturate(arguments, folder), "python": Python(arguments, python)}
+        values = {}
+        for _ in range(arguments.rounds):
+            for name, peer in peers.items():
+                for how in ("alone", "together"):
+                    values.setdefault((name, how), []).append(getattr(peer, how)())
+    rows = []
+    for (name, how), found in values.items():
+        row = {"name": f"{arguments.model} {name} {how}", "unit": "images/s"}
+        if how == "together":
+            alone = statistics.median(values[(name, "alone")])
+            row["scaling"] = statistics.median(found) / alone
+        rows.append(peer_report.with_spread(row, found))
+    peer_report.write("ddp_peer", rows, arguments.json, commit())
+
+
+if __name__ == "__main__":
+    main()

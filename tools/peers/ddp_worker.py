@@ -1,0 +1,45 @@
+"""One rank of Python's DistributedDataParallel (or, in a world of 1, a plain loop) on noise held in memory, for
+ddp_peer.py: prints images per second of this rank.
+
+    RANK=.. WORLD_SIZE=.. MASTER_ADDR=.. MASTER_PORT=.. ddp_worker.py MODEL SIZE BATCH STEPS CORE
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from step_worker import make_model
+
+CLASSES, WARM_UP = 10, 3
+
+
+def main():
+    name, size, batch, steps, core = sys.argv[1], *map(int, sys.argv[2:6])
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    world = int(os.environ["WORLD_SIZE"])
+    model = make_model(name, size).to(memory_format=torch.channels_last)
+    if world > 1:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9, nesterov=True, fused=True)
+    images = torch.randn(batch, 3, size, size).contiguous(memory_format=torch.channels_last)
+    labels = torch.arange(batch) % CLASSES
+    for step in range(WARM_UP + steps):
+        if step == WARM_UP:
+            begin = time.monotonic()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(steps * batch / (time.monotonic() - begin))
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
