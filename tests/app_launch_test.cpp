@@ -136,7 +136,7 @@ TEST_F(Launch, AKilledRankIsNamedAndNobodyIsLeft) {
 
 TEST_F(Launch, AKilledLauncherTakesItsRanksWithIt) {
   const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
-  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  ASSERT_TRUE(wait_until([&] { return said().find("saved ") != std::string::npos; })) << said();
   const auto ranks = children_of(launcher);
   ASSERT_EQ(ranks.size(), 2u);
   kill(launcher, SIGKILL);
