@@ -4,6 +4,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
+#include "saturate/env.h"
 #include "saturate/gain.h"
 #include "saturate/ledger_bench.h"
 

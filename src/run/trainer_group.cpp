@@ -12,7 +12,8 @@ namespace {
 // What ranks may have of their own in a recipe: what depends on their machine.
 std::string common_recipe(Recipe recipe) {
   recipe.data.threads = recipe.train.threads = 1;
-  recipe.data.source = recipe.data.eval_source = "a";  // compared by what is in them
+  recipe.data.source.clear();  // the sources are compared by what is in them
+  recipe.data.eval_source.clear();
   recipe.data.stage = {};
   recipe.data.cache = {};
   recipe.watch = {};

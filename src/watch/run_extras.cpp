@@ -84,8 +84,10 @@ std::string labels_text(const json& image) {
   const json& labels = array_at(image, "labels");
   for (const auto& label : labels) {
     if (!label.is_object()) continue;
-    text += (text.empty() ? "" : ", ") + text_at(label, "class");
-    if (labels.size() > 1) text += " " + percent(number_at(label, "weight").value_or(0));
+    const std::string name = text_at(label, "class");
+    text += text.empty() ? name : fmt::format(", {}", name);
+    if (labels.size() > 1)
+      text += fmt::format(" {}", percent(number_at(label, "weight").value_or(0)));
   }
   return text;
 }
