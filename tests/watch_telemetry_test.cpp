@@ -12,6 +12,7 @@
 
 #include "saturate/fault_env.h"
 #include "saturate/flop_counter.h"
+#include "saturate/metrics.h"
 #include "saturate/model.h"
 #include "saturate/telemetry_log.h"
 #include "saturate/trainer.h"
