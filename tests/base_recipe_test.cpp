@@ -83,7 +83,8 @@ TEST(Recipe, EveryRowStoresWhatItIsGiven) {
     Recipe recipe;
     OptionValue value = row.get(defaults);
     if (auto* flag = std::get_if<bool>(&value)) *flag = !*flag;
-    if (auto* text = std::get_if<std::string>(&value); text && row.type == "text") *text = "other";
+    if (auto* text = std::get_if<std::string>(&value); text && row.type == "text")
+      *text = row.key == "watch.trace" ? "steps:1-2" : "other";
     if (auto* list = std::get_if<std::vector<double>>(&value)) *list = {0.75, 1, 2};
     if (auto* list = std::get_if<std::vector<std::string>>(&value)) *list = {"a", "b"};
     row.set(recipe, value, "test");

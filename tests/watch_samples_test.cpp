@@ -178,7 +178,7 @@ TEST(Histograms, CountEveryFiniteValueOnce) {
 Recipe kept_recipe() {
   return parse_recipe(
       "[data]\nsource = \"synth:size=16,count=100\"\neval_source = "
-      "\"synth:size=16,count=50,split=test\"\nthreads = 1\n[augment]\nflip = true\n[model]\n"
+      "\"synth:size=16,count=50,split=test\"\nthreads = 1\n[augment]\nflip = 0.5\n[model]\n"
       "name = \"mlp\"\n[train]\nbatch = 25\nepochs = 1\nthreads = 1\ndevice = \"cpu\"\n[watch]\n"
       "samples = 4\nhistograms = 2\n",
       "test");

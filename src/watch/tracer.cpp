@@ -129,6 +129,9 @@ Tracer::State::State(Env& env_in, Ledger& ledger_in, const TraceWindow& window_i
          device.is_cuda() ? "this build cannot start a GPU's profiler" : "the run is not on a GPU",
          "watch.trace", "Set watch.trace=steps:FIRST-LAST, which needs none");
   is_over = window.kind == TraceKind::kNone;
+  // Kineto would tell stderr of every device that is not there. It reads this when it is first
+  // used.
+  if (!is_over) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   if (marks) begin_cuda_range(phase_name(Phase::kOther).data());
   if (marks) ledger.observe(this);
 }
@@ -242,8 +245,8 @@ std::optional<Tracer::Note> Tracer::State::between_steps(int64_t done) {
 
 std::optional<Tracer::Note> Tracer::State::finish(int64_t done) {
   if (is_over) return std::nullopt;
-  if (is_open) return end(done);
-  is_over = true;
+  if (is_open && done > begun_after) return end(done);
+  is_over = true;  // what was begun for a step that did not come is closed with this
   return Note{fmt::format("watch.trace: nothing was traced, no step of this process lay in {} (the "
                           "last one was {})",
                           window_text(window), done),
