@@ -126,8 +126,8 @@ class PyLoader {
     const size_t nchw[] = {count, 3, side, side}, nhwc[] = {count, side, side, 3};
     const int64_t interleaved[] = {3 * pitch * pitch, 1, 3 * pitch, 3};
     return nb::cast(nb::ndarray<nb::array_api>(batch.pixels.get(), 4, planar_ ? nchw : nhwc, owner,
-                                  seen_as_planes ? interleaved : nullptr, dlpack_type(type_),
-                                  nb::device::cpu::value, 0),
+                                               seen_as_planes ? interleaved : nullptr,
+                                               dlpack_type(type_), nb::device::cpu::value, 0),
                     nb::rv_policy::reference);
   }
 

@@ -67,9 +67,9 @@ void copy_tensors(const std::vector<NamedTensor>& from, std::vector<NamedTensor>
   }
 }
 
-// The writing thread wakes up after each block. Scheduled as a batch job it does not push a thread of
-// the training off its core at that moment, which would hold up the whole team, and yet has its full
-// share: with a lower priority, saves on a busy machine end too late for the next.
+// The writing thread wakes up after each block. Scheduled as a batch job it does not push a thread
+// of the training off its core at that moment, which would hold up the whole team, and yet has its
+// full share: with a lower priority, saves on a busy machine end too late for the next.
 void schedule_as_batch() {
   const sched_param none{};
   ::sched_setscheduler(0, SCHED_BATCH, &none);
