@@ -136,11 +136,12 @@ TEST(ReadAhead, KeepsAWindowAheadAndNoMore) {
     ReadAhead ahead(data, {ShuffleMode::kBlock, 2}, 5);
     ahead.start(0, 0);
     ahead.advance(7);  // in the fourth block
-    for (int i = 0; i < 1000; ++i) {
+    const auto noted = [&] {
       std::lock_guard lock(data.mutex);
-      if (data.noted.size() >= 3 + 2 * kShuffleWindow) break;
+      return data.noted.size();
+    };
+    for (int i = 0; i < 10'000 && noted() < 3 + 2 * kShuffleWindow; ++i)
       Env::posix().sleep_ns(1'000'000);
-    }
   }
   EXPECT_EQ(data.noted.size(), 3 + 2 * kShuffleWindow);
   data.noted.clear();
