@@ -19,6 +19,9 @@ namespace saturate::testing {
 // Calls body(group) on a thread for each rank, and rethrows the first failure by rank.
 inline void run_ranks(int count, const std::function<void(Group&)>& body,
                       const DistributedOptions& options = {}) {
+  // torch's flight recorder is one for the process, and takes entries of one rank's thread at a
+  // time.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const int listening = listen_at("127.0.0.1", 0);
   setenv("SATURATE_LISTEN_FD", std::to_string(listening).c_str(), 1);  // rank 0's from here on
   const int port = port_of(listening);
