@@ -221,8 +221,9 @@ class Saturate:
                            check=True, stdout=subprocess.DEVNULL)
             result = json.load(open(file.name, encoding="utf-8"))
         for row in result["rows"]:
-            source = self.command[3]
-            name = f"saturate {source.split(':')[0]}:{pathlib.Path(source).name} {row['name']}"
+            scheme, path = self.command[3].split(":", 1)
+            source = f"{scheme}:{pathlib.Path(path).name}"  # where it lies is the machine's own matter
+            name = f"saturate {source} {row['name']}"
             kept = {key: row[key] for key in ("decode", "type", "threads")}
             fresh = {"name": name, "unit": "images/s", "source": source, **kept}
             self.rows.setdefault(name, (fresh, []))[1].append(row["median"])
