@@ -1,6 +1,7 @@
 // From measured rates to a cause, on numbers made for the purpose.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 
 #include "advise/what_ifs.h"
@@ -166,21 +167,58 @@ TEST(Classify, FixesAreRankedByTheirGain) {
       << diagnosis.summary;
 }
 
-TEST(Classify, WaitingForOthersOrTheDeviceIsInferred) {
-  Measurements found = computing({what_if(Cause::kPrecision, 1.1)});
-  found.phases.seconds[size_t(Phase::kReduce)] = 1;
-  const Diagnosis diagnosis = classify(found);
-  EXPECT_EQ(diagnosis.cause, Cause::kCommunication);
-  ASSERT_EQ(diagnosis.fixes.size(), 2u);
-  EXPECT_FALSE(diagnosis.fixes[0].measured);
-  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 2);
-  EXPECT_TRUE(diagnosis.fixes[0].settings.empty());
-
-  found = computing({});
+TEST(Classify, WaitingForTheDeviceIsInferred) {
+  Measurements found = computing({});
   found.phases.seconds[size_t(Phase::kCopy)] = 0.5;
   EXPECT_EQ(cause_of(found), Cause::kComputeBound) << "on a CPU nothing is copied";
   found.on_gpu = true;
-  EXPECT_EQ(cause_of(found), Cause::kCopy);
+  const Diagnosis diagnosis = classify(found);
+  EXPECT_EQ(diagnosis.cause, Cause::kCopy);
+  ASSERT_EQ(diagnosis.fixes.size(), 1u);
+  EXPECT_FALSE(diagnosis.fixes[0].measured);
+  EXPECT_TRUE(diagnosis.fixes[0].settings.empty());
+}
+
+// ---- Several processes -------------------------------------------------------------------------
+
+// Seconds of a step: waiting for input, backward, and waiting for others.
+Measurements group_of(const std::vector<std::array<double, 3>>& ranks) {
+  Measurements found;
+  for (const auto& [wait, backward, reduce] : ranks) {
+    found.ranks.emplace_back();
+    found.ranks.back().seconds[size_t(Phase::kWait)] = wait;
+    found.ranks.back().seconds[size_t(Phase::kBackward)] = backward;
+    found.ranks.back().seconds[size_t(Phase::kReduce)] = reduce;
+  }
+  found.phases = found.ranks[0];
+  return found;
+}
+
+TEST(Classify, WhoOutlastsTheOthersHoldsThemUp) {
+  const Diagnosis diagnosis = classify(group_of({{0, 4, 6}, {5, 4.5, 0.5}, {0.5, 4.5, 5}}));
+  EXPECT_EQ(diagnosis.cause, Cause::kStraggler);
+  ASSERT_FALSE(diagnosis.fixes.empty());
+  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 10 / 5.5) << "rank 2 works 5 of its 10 seconds";
+  EXPECT_NE(diagnosis.summary.find("rank 1 works 9500.0 ms a step, 4500.0 ms more than the next, "
+                                   "most of it in wait"),
+            std::string::npos)
+      << diagnosis.summary;
+  EXPECT_NEAR(diagnosis.efficiency, (0.4 + 0.95 + 0.5) / 3, 1e-12);
+}
+
+TEST(Classify, WhatEvenTheSlowestWaitsForIsTheNetwork) {
+  const Diagnosis diagnosis = classify(group_of({{0, 4, 6}, {0, 5, 5}}));
+  EXPECT_EQ(diagnosis.cause, Cause::kCommunication);
+  ASSERT_EQ(diagnosis.fixes.size(), 2u);
+  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 2);
+  EXPECT_EQ(diagnosis.fixes[1].cause, Cause::kStraggler);
+}
+
+TEST(Classify, ProcessesThatHardlyWaitAreHealthy) {
+  const Diagnosis diagnosis = classify(group_of({{0, 9.8, 0.2}, {0, 9.7, 0.3}}));
+  EXPECT_TRUE(diagnosis.healthy);
+  EXPECT_NE(diagnosis.summary.find("wait for each other for 2 % of their time"), std::string::npos)
+      << diagnosis.summary;
 }
 
 // ---- What is tried -----------------------------------------------------------------------------

@@ -137,6 +137,22 @@ TEST(Nvml, ReadsWhatAGpuTellsAndLeavesOutWhatItDoesNot) {
   EXPECT_EQ(found.throttle_reasons, "power cap, heat");
 }
 
+TEST(Nvml, ActivityIsBetweenTwoReadings) {
+  const auto old = Nvml::open(0, "", testing::kFakeNvml);
+  const auto gpu = Nvml::open(1, "", testing::kFakeNvml);
+  Telemetry found;
+  gpu->read(found);
+  EXPECT_FALSE(found.gpu_sm_active) << "the first has none before it";
+  for (int i = 0; i < 3; ++i) {
+    gpu->read(found);
+    EXPECT_EQ(found.gpu_sm_active, 0.625);
+  }
+  for (int i = 0; i < 2; ++i) {
+    old->read(found);
+    EXPECT_FALSE(found.gpu_sm_active) << "not supported";
+  }
+}
+
 TEST(Nvml, FollowsCudasNumbersOfTheGpus) {
   const auto name = [](int gpu, const char* visible) {
     const auto found = Nvml::open(gpu, visible, testing::kFakeNvml);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
@@ -63,6 +64,28 @@ TEST(TraceFormat, TheTableGivesTheCopiesBandwidthWhereThereIsOne) {
   EXPECT_NE(format_trace(trace, {}, 0).find("2 of 24.000 MB in 2.000 ms, 12.00 GB/s"),
             std::string::npos)
       << format_trace(trace, {}, 0);
+}
+
+TEST(TraceFormat, AStreamsIdleGapsAreThoseThatNoSpanOfItFills) {
+  constexpr int64_t kMs = 1'000'000;
+  Trace trace;
+  trace.wall_ns = 10 * kMs;
+  trace.tracks = {
+      {"device, stream 7", TrackKind::kDevice, {{"a", -kMs, kMs}, {"b", 3 * kMs, 5 * kMs}}},
+      {"device, stream 7 (2)", TrackKind::kDevice, {{"c", 4 * kMs, 6 * kMs}}},
+      {"device, stream 9", TrackKind::kDevice, {{"d", 2 * kMs, 12 * kMs}}},
+      {"phases", TrackKind::kPhases, {{"wait", 0, 10 * kMs}}}};
+  const std::string text = format_trace(trace, {}, 0);
+  const auto row = [&](const std::string& name) {
+    const auto begin = text.find("\n" + name + " ");
+    std::istringstream words(text.substr(begin + 1 + name.size(), 80));
+    std::string busy, share, percent, gaps, longest;
+    words >> busy >> share >> percent >> gaps >> longest;
+    return busy + " " + share + " " + gaps + " " + longest;
+  };
+  EXPECT_EQ(row("device, stream 7"), "4.000 40.0 2 4.000") << text;
+  EXPECT_EQ(row("device, stream 9"), "8.000 80.0 1 2.000") << text;
+  EXPECT_EQ(row("all streams"), "9.000 90.0 1 1.000") << text;
 }
 
 TEST(TraceFormat, NamesAreQuotedAndTimesExact) {

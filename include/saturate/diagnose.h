@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "saturate/recipe.h"
 
 namespace saturate {
+
+class Group;
 
 // What holds a run up. Scripts know the names, which are fixed.
 enum class Cause : int {
@@ -76,13 +79,18 @@ struct Measurements {
   double run_s = 0;  // what the whole training takes at this rate; 0: unknown
   bool on_gpu = false;
   std::vector<WhatIf> what_ifs;
+  // Of several processes, each one's phases of a step, seconds; empty where there is one alone.
+  // Then there are no what-ifs, and the rates of compute and input are not known.
+  std::vector<PhaseTimes> ranks;
 };
 
 struct Diagnosis {
   Cause cause = Cause::kComputeBound;
-  bool healthy = true;    // nothing is worth doing
-  double efficiency = 0;  // rate / min(compute_rate, input_rate), at most 1
-  std::string summary;    // one sentence
+  bool healthy = true;  // nothing is worth doing
+  // rate / min(compute_rate, input_rate), at most 1; of several processes the share of their time
+  // in which they do not wait for each other.
+  double efficiency = 0;
+  std::string summary;  // one sentence
   // Those worth doing, by gain; all that were measured and are not; all that were not measured.
   std::vector<WhatIf> fixes, idle, skipped;
 };
@@ -117,5 +125,11 @@ struct DiagnoseOptions {
 // way after another. Fails as training does where the recipe itself does; a what-if that fails is
 // told in `skipped`. Empty where should_stop gave up.
 std::optional<Measurements> measure(Env& env, const Recipe& recipe, const DiagnoseOptions& options);
+
+// The same of a run of several processes, for options.seconds of steps: each one's own work, and
+// no what-ifs. Collective; options.folder is the same on all.
+std::optional<Measurements> measure(Env& env, const Recipe& recipe,
+                                    const std::shared_ptr<Group>& group,
+                                    const DiagnoseOptions& options);
 
 }  // namespace saturate

@@ -19,6 +19,7 @@ struct Telemetry {
   std::optional<double> tflop_per_s;       // of convolutions and matrix products in training
   std::optional<double> peak_share;        // of what the device can do at the run's precision
   std::optional<double> gpu_busy;          // share of time in which a kernel ran
+  std::optional<double> gpu_sm_active;     // share of its SMs that had work
   std::optional<double> gpu_memory_busy;   // share of time in which its memory was read or written
   std::optional<double> gpu_memory_bytes;  // in use on the GPU, by everybody
   std::optional<double> gpu_power_w;

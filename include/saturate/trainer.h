@@ -90,10 +90,11 @@ class Trainer {
   // The following are for should_stop, to measure a run from within. Several trainers, each on a
   // thread of its own, can take turns: all but one rest.
 
-  // Only of runs of one process.
-
   // What run() has done so far: steps, samples, times and peaks of memory.
   TrainResult so_far();
+
+  // The following only of runs of one process.
+
   // From now on every step is on the same batch, the first of this epoch's order, which is
   // returned; the loader rests. What a run costs without its input.
   DeviceBatch hold_batch();

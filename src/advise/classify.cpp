@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "advise/classify_group.h"
 #include "advise/what_ifs.h"
 
 namespace saturate {
@@ -107,7 +108,25 @@ std::string limits_text(const Measurements& found) {
                      found.compute_rate, found.input_rate);
 }
 
+const WhatIf& fix_for_cause(const Diagnosis& diagnosis) {
+  return *std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
+                       [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
+}
+
+std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& found) {
+  if (diagnosis.healthy)
+    return fmt::format(
+        "Nothing is worth doing between the {} processes: they wait for each other for {:.0f} % of "
+        "their time. Diagnose one of them alone for what else there is",
+        found.ranks.size(), 100 * (1 - diagnosis.efficiency));
+  std::string text(kCauses[size_t(diagnosis.cause)].what);
+  if (diagnosis.cause == Cause::kStraggler) text += ": " + straggler_text(found.ranks);
+  return text + fmt::format("; to be rid of it makes the run {:.2f} times as fast",
+                            fix_for_cause(diagnosis).gain->ratio);
+}
+
 std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
+  if (found.ranks.size() > 1) return summary_of_group(diagnosis, found);
   if (diagnosis.healthy) {
     std::string text = fmt::format(
         "Nothing is worth doing: this step runs at {:.0f} % of the slower of input and compute "
@@ -117,18 +136,16 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
       text += fmt::format("; what is left is {}", cause_name(diagnosis.cause));
     return text;
   }
-  const auto fix =
-      std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
-                   [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
+  const WhatIf& fix = fix_for_cause(diagnosis);
   std::string text(kCauses[size_t(diagnosis.cause)].what);
   if (diagnosis.cause == Cause::kInputThreads)
     text += fmt::format(" ({} of them, {:.1f} of {} cores in use)", found.loader_threads,
                         found.cores_used, found.cores);
   if (diagnosis.cause == Cause::kSmallBatch) text += fmt::format(" ({} images)", found.batch);
   text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
-  const std::string settings = fix->text();
+  const std::string settings = fix.text();
   return text + fmt::format("; {} makes it {}", settings.empty() ? "to be rid of it" : settings,
-                            gain_text(*fix->gain));
+                            gain_text(*fix.gain));
 }
 
 }  // namespace
@@ -149,7 +166,9 @@ bool is_worth(const WhatIf& what_if) {
 Diagnosis classify(const Measurements& found) {
   Diagnosis diagnosis;
   std::vector<WhatIf> all = found.what_ifs;
-  infer(found.phases, Phase::kReduce, Cause::kCommunication, all);
+  const bool grouped = found.ranks.size() > 1;
+  if (grouped)
+    for (WhatIf& what_if : group_what_ifs(found.ranks)) all.push_back(std::move(what_if));
   if (found.on_gpu) infer(found.phases, Phase::kCopy, Cause::kCopy, all);
   for (const WhatIf& what_if : all)
     (!what_if.gain       ? diagnosis.skipped
@@ -161,7 +180,9 @@ Diagnosis classify(const Measurements& found) {
       return a.gain->ratio > b.gain->ratio;
     });
   const double ceiling = std::min(found.compute_rate, found.input_rate);
-  diagnosis.efficiency = ceiling > 0 ? std::min(1.0, found.rate / ceiling) : 0;
+  diagnosis.efficiency = grouped       ? group_efficiency(found.ranks)
+                         : ceiling > 0 ? std::min(1.0, found.rate / ceiling)
+                                       : 0;
   diagnosis.healthy = diagnosis.fixes.empty();
   // Input that is faster than compute only shares the cores with it.
   const bool starved = found.without_input.ratio >= kWorthGain && found.without_input.low > 1 &&

@@ -4,13 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "app/join_group.h"
 #include "app/recipe_lines.h"
 #include "app/scratch_folder.h"
 #include "saturate/error.h"
+#include "saturate/group.h"
 #include "saturate/host.h"
 
 namespace saturate {
@@ -36,7 +39,29 @@ void print_what_if(const WhatIf& what_if, const std::string& more) {
   fmt::print("  {:<44} {:>6.2f}x {:<13} {}\n", text, what_if.gain->ratio, interval(what_if), more);
 }
 
+void print_phases(const PhaseTimes& step) {
+  for (int i = 0; i < kPhaseCount; ++i)
+    if (const double s = step[Phase(i)]; s > 0.005 * step.total())
+      fmt::print(" {} {:.0f} %", phase_name(Phase(i)), 100 * s / step.total());
+  fmt::print("\n");
+}
+
+void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
+  fmt::print("\nmeasured\n");
+  fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {} over {} processes\n",
+             found.rate, 1e3 * found.phases.total(), found.batch, found.ranks.size());
+  fmt::print("  efficiency     {:>9.1f} % of the processes' time is not spent waiting for others\n",
+             100 * diagnosis.efficiency);
+  for (size_t rank = 0; rank < found.ranks.size(); ++rank) {
+    const PhaseTimes& step = found.ranks[rank];
+    fmt::print("  rank {:<4} works {:>9.2f} ms a step:", rank,
+               1e3 * (step.total() - step[Phase::kReduce]));
+    print_phases(step);
+  }
+}
+
 void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
+  if (!found.ranks.empty()) return print_ranks(diagnosis, found);
   const double step_s = found.phases.total();
   fmt::print("\nmeasured\n");
   fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}\n", found.rate,
@@ -49,10 +74,7 @@ void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("  efficiency     {:>9.1f} % of the slower of the two\n", 100 * diagnosis.efficiency);
   fmt::print("  cores in use   {:>9.2f} of {}\n", found.cores_used, found.cores);
   fmt::print("  a step        ");
-  for (int i = 0; i < kPhaseCount; ++i)
-    if (const double s = found.phases[Phase(i)]; s > 0.005 * step_s)
-      fmt::print(" {} {:.0f} %", phase_name(Phase(i)), 100 * s / step_s);
-  fmt::print("\n");
+  print_phases(found.phases);
 }
 
 void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
@@ -101,10 +123,16 @@ Json list_json(const std::vector<WhatIf>& what_ifs) {
   return list;
 }
 
-Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
+Json phases_json(const PhaseTimes& times) {
   Json phases = Json::object();
-  for (int i = 0; i < kPhaseCount; ++i)
-    phases[std::string(phase_name(Phase(i)))] = found.phases[Phase(i)];
+  for (int i = 0; i < kPhaseCount; ++i) phases[std::string(phase_name(Phase(i)))] = times[Phase(i)];
+  return phases;
+}
+
+Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
+  Json ranks = Json::array();
+  for (const PhaseTimes& rank : found.ranks) ranks.push_back(phases_json(rank));
+  const auto known = [](double rate) { return rate > 0 ? Json(rate) : Json(); };
   Json skipped = Json::array();
   for (const WhatIf& what_if : diagnosis.skipped)
     skipped.push_back({{"set", what_if.text()}, {"why", what_if.skipped}});
@@ -114,11 +142,12 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
           {"evidence",
            {{"summary", diagnosis.summary},
             {"images_per_s", found.rate},
-            {"compute_images_per_s", found.compute_rate},
-            {"input_images_per_s", found.input_rate},
+            {"compute_images_per_s", known(found.compute_rate)},
+            {"input_images_per_s", known(found.input_rate)},
             {"cores_used", found.cores_used},
             {"cores", found.cores},
-            {"phases", phases}}},
+            {"phases", phases_json(found.phases)},
+            {"ranks", ranks}}},
           {"efficiency", diagnosis.efficiency},
           {"fixes", list_json(diagnosis.fixes)},
           {"not_worth_doing", list_json(diagnosis.idle)},
@@ -128,20 +157,37 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
           {"recipe", to_toml(found.recipe)}};
 }
 
+std::optional<Measurements> measured(Env& env, const Recipe& recipe,
+                                     const std::shared_ptr<Group>& group,
+                                     DiagnoseOptions& options) {
+  if (!group) return measure(env, recipe, options);
+  try {
+    options.folder = group->text_of_first(options.folder);
+    return measure(env, recipe, group, options);
+  } catch (const std::exception& error) {
+    group->report_failure(error.what());
+    throw;
+  }
+}
+
 int diagnose(const DiagnoseArguments& arguments) {
   require_release_build();
   Env& env = Env::posix();
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
+  const std::shared_ptr<Group> group = join_group(recipe);
   catch_stop_signals();
-  const ScratchFolder folder(arguments.scratch, "diagnose");
+  const bool is_first = !group || group->rank() == 0;
+  std::optional<ScratchFolder> folder;
+  if (is_first) folder.emplace(arguments.scratch, "diagnose");
   DiagnoseOptions options;
-  options.folder = folder.path();
+  if (folder) options.folder = folder->path();
   options.seconds = arguments.seconds;
   options.rounds = arguments.rounds;
   options.tries = arguments.tries;
   options.should_stop = [] { return stop_signal() != 0; };
-  const auto found = measure(env, recipe, options);
-  if (!found) return 128 + stop_signal();
+  const auto found = measured(env, recipe, group, options);
+  if (!found) return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+  if (!is_first) return 0;
   const Diagnosis diagnosis = classify(*found);
   print_diagnosis(diagnosis, *found);
   if (!arguments.json.empty())
@@ -152,7 +198,8 @@ int diagnose(const DiagnoseArguments& arguments) {
 constexpr const char* kFooter =
     "Runs the recipe's own step, and beside it in turns the same changed in one way after "
     "another;\n"
-    "each gain comes with its 95 % interval. See docs/diagnose.md.";
+    "each gain comes with its 95 % interval. Under `saturate launch` it says which process the\n"
+    "others wait for. See docs/diagnose.md.";
 
 }  // namespace
 

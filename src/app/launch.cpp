@@ -42,9 +42,10 @@ int run(LaunchArguments& arguments) {
     fail(ErrorKind::kUsage,
          fmt::format("node {} of {} does not exist", options.node, options.nodes), "--node-rank",
          "Number the machines from 0");
-  if (options.arguments.empty() || options.arguments.front() != "train")
+  if (options.arguments.empty() ||
+      (options.arguments.front() != "train" && options.arguments.front() != "diagnose"))
     fail(ErrorKind::kUsage, "nothing to launch", "saturate launch",
-         "Write -- train RECIPE.toml after the options");
+         "Write -- train RECIPE.toml after the options, or -- diagnose RECIPE.toml");
   options.program = "/proc/self/exe";
   catch_stop_signals();
   return launch(options, stop_signal);
@@ -78,7 +79,8 @@ void add_launch(CLI::App& app, int& exit_code) {
   command->add_option("--stall", options.stall_s, "Seconds without a step before that is said")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
-  command->add_option("ARGUMENTS", options.arguments, "-- train RECIPE.toml ...");
+  command->add_option("ARGUMENTS", options.arguments,
+                      "-- train RECIPE.toml ..., or -- diagnose RECIPE.toml ...");
   command->positionals_at_end();
   command->footer(
       "Each process takes its part of the cores, and of the GPUs. torchrun, mpirun and srun can\n"

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "app/command.h"
+#include "app/join_group.h"
 #include "reduce/heartbeat.h"
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
@@ -91,15 +92,6 @@ int print_recipe(Env& env, const Recipe& recipe) {
   const Recipe resolved = resolve_recipe(recipe, *data, device);
   fmt::print("{}", to_toml(resolve_batch(env, resolved, *data, device)));
   return 0;
-}
-
-// The processes that make this run; null where it is this one alone.
-std::shared_ptr<Group> join_group(const Recipe& recipe) {
-  const World world = this_world();
-  if (world.size == 1) return nullptr;
-  bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
-  bind_gpu(world);
-  return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
 }
 
 // Where a launcher starts a failed run again: in the same folder, from its last checkpoint if it

@@ -5,7 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <utility>
+
+#include "watch/sm_activity.h"
 
 namespace saturate {
 namespace {
@@ -62,6 +65,7 @@ struct Nvml::Library {
   Result (*clock)(Device, int, unsigned*) = nullptr;
   Result (*temperature)(Device, int, unsigned*) = nullptr;
   Result (*reasons)(Device, unsigned long long*) = nullptr;
+  std::optional<SmActivity> activity;
 
   template <class Function>
   bool find(Function& function, const char* name) {
@@ -96,6 +100,7 @@ struct Nvml::Library {
   }
 
   ~Library() {
+    activity.reset();
     if (is_initialised) shutdown();
     if (handle) dlclose(handle);
   }
@@ -107,6 +112,7 @@ Nvml::~Nvml() = default;
 std::unique_ptr<Nvml> Nvml::open(int gpu, const std::string& visible, const std::string& library) {
   auto loaded = std::make_unique<Library>();
   if (!loaded->load(library) || !loaded->choose(gpu, visible)) return nullptr;
+  loaded->activity.emplace(loaded->handle, loaded->device);
   return std::unique_ptr<Nvml>(new Nvml(std::move(loaded)));
 }
 
@@ -118,8 +124,9 @@ std::string Nvml::name() const {
   return known ? text.data() : "";
 }
 
-void Nvml::read(Telemetry& reading) const {
-  const Library& nvml = *library_;
+void Nvml::read(Telemetry& reading) {
+  Library& nvml = *library_;
+  reading.gpu_sm_active = nvml.activity->read();
   Utilization busy{};
   if (nvml.utilization && nvml.utilization(nvml.device, &busy) == kSuccess) {
     reading.gpu_busy = busy.gpu / 100.0;

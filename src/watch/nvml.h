@@ -24,9 +24,10 @@ class Nvml {
 
   // "NVIDIA H100 80GB HBM3"; empty where unknown.
   std::string name() const;
-  // Sets the members that begin with gpu_, and throttle_reasons. What this GPU does not tell stays
+  // Sets the members that begin with gpu_, and throttle_reasons; gpu_sm_active from the second call
+  // on. What this GPU does not tell stays
   // empty.
-  void read(Telemetry& reading) const;
+  void read(Telemetry& reading);
 
  private:
   struct Library;

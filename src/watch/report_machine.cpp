@@ -16,8 +16,9 @@ struct MachineChart {
 };
 
 // In the order of the page. Shown where a run knows of it, and it was not 0 all along.
-constexpr std::array<MachineChart, 13> kCharts = {
+constexpr std::array<MachineChart, 14> kCharts = {
     {{"gpu_busy", "GPU busy", "%, of the time a kernel ran"},
+     {"gpu_sm_active", "SMs active", "%, of the GPU's multiprocessors, in the mean"},
      {"gpu_power_w", "Power", "W, of the GPU"},
      {"gpu_clock_mhz", "Clock", "MHz, of the GPU's SMs"},
      {"gpu_memory_bytes", "Memory of the GPU", "GiB in use, by everybody"},

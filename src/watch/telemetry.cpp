@@ -16,6 +16,7 @@ std::span<const TelemetryField> telemetry_fields() {
       TelemetryField{"tflop_per_s", &Telemetry::tflop_per_s},
       TelemetryField{"peak_share", &Telemetry::peak_share},
       TelemetryField{"gpu_busy", &Telemetry::gpu_busy},
+      TelemetryField{"gpu_sm_active", &Telemetry::gpu_sm_active},
       TelemetryField{"gpu_memory_busy", &Telemetry::gpu_memory_busy},
       TelemetryField{"gpu_memory_bytes", &Telemetry::gpu_memory_bytes},
       TelemetryField{"gpu_power_w", &Telemetry::gpu_power_w},

@@ -99,6 +99,59 @@ std::string phases_text(const Trace& trace) {
   return text + fmt::format("{:<48}{:>12}\n", "wall", milliseconds(trace.wall_ns));
 }
 
+// What spans fill of a window, and the gaps between them.
+struct Occupation {
+  int64_t busy_ns = 0, longest_gap_ns = 0;
+  int gaps = 0;
+};
+
+// Of spans in the window [0, wall), whichever of them overlap.
+Occupation occupation_of(std::vector<TraceSpan> spans, int64_t wall_ns) {
+  std::sort(spans.begin(), spans.end(),
+            [](const TraceSpan& a, const TraceSpan& b) { return a.begin_ns < b.begin_ns; });
+  Occupation found;
+  int64_t end_ns = 0;  // of what was seen
+  const auto gap = [&](int64_t until_ns) {
+    if (until_ns <= end_ns) return;
+    ++found.gaps;
+    found.longest_gap_ns = std::max(found.longest_gap_ns, until_ns - end_ns);
+    end_ns = until_ns;
+  };
+  for (const TraceSpan& span : spans) {
+    gap(std::min(span.begin_ns, wall_ns));
+    const int64_t until_ns = std::min(span.end_ns, wall_ns);
+    if (until_ns <= end_ns) continue;
+    found.busy_ns += until_ns - end_ns;
+    end_ns = until_ns;
+  }
+  gap(wall_ns);
+  return found;
+}
+
+// The tracks of one stream, which nest_spans() may have made several of, and all streams together.
+std::string streams_text(const Trace& trace) {
+  std::map<std::string, std::vector<TraceSpan>> streams;
+  std::vector<TraceSpan> all;
+  for (const auto& track : trace.tracks) {
+    if (track.kind != TrackKind::kDevice) continue;
+    auto& spans = streams[track.name.substr(0, track.name.find(" ("))];
+    spans.insert(spans.end(), track.spans.begin(), track.spans.end());
+    all.insert(all.end(), track.spans.begin(), track.spans.end());
+  }
+  if (streams.empty()) return "";
+  std::string text = fmt::format("\n{:<48}{:>12}{:>10}{:>8}{:>16}\n", "stream", "busy, ms", "share",
+                                 "gaps", "longest, ms");
+  const auto add = [&](const std::string& name, std::vector<TraceSpan> spans) {
+    const Occupation found = occupation_of(std::move(spans), trace.wall_ns);
+    text += fmt::format("{:<48}{:>12}{:>10}{:>8}{:>16}\n", shortened(name),
+                        milliseconds(found.busy_ns), percent(found.busy_ns, trace.wall_ns),
+                        found.gaps, milliseconds(found.longest_gap_ns));
+  };
+  for (auto& [name, spans] : streams) add(name, std::move(spans));
+  add("all streams", std::move(all));
+  return text;
+}
+
 std::string copies_text(const std::optional<CopyFigures>& copies) {
   if (!copies || copies->count == 0 || copies->ns == 0) return "\ncopies to the device: n/a\n";
   return fmt::format("\ncopies to the device: {} of {:.3f} MB in {} ms, {:.2f} GB/s\n",
@@ -180,7 +233,7 @@ std::string format_trace(const Trace& trace, const std::vector<OperatorRow>& row
   }
   if (most > 0 && rows.size() > most) text += fmt::format("  and {} more\n", rows.size() - most);
   if (device_ns > 0) text += "* on the device; shares are of the device's time\n";
-  return text + phases_text(trace) + copies_text(trace.copies);
+  return text + phases_text(trace) + streams_text(trace) + copies_text(trace.copies);
 }
 
 }  // namespace saturate

@@ -6,10 +6,10 @@
 
 Python's side: eager fp32, channels_last, bf16 by autocast (channels_last too), and torch.compile,
 each on one batch made beforehand (premade) and from a DataLoader over tensors in memory (loader),
-with the fused optimizer, without metrics. Saturate's side: the recipe's own loop, which reads,
-converts and normalises pixels, and keeps metrics; and a bare LibTorch loop. The mlp is 768-128-10
-(16x16 RGB), at batch 64 on one thread; cnn is simple_cnn at 32 pixels, batch 512; resnet18 is
-torchvision's at 224 pixels, batch 32. Images are noise. Every learning rate is 0.
+with the fused optimizer, without metrics. bf16 only where the CPU has it. Saturate's side: the
+recipe's own loop, which reads, converts and normalises pixels, and keeps metrics; and a bare LibTorch
+loop. The mlp is 768-128-10 (16x16 RGB), at batch 64 on one thread; cnn is simple_cnn at 32 pixels,
+batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning rate is 0.
 
 Without --python a throwaway environment is made, with torch and torchvision from PyPI (gigabytes).
 Prints the JSON of `saturate bench`.
@@ -127,12 +127,22 @@ class Python:
         self.worker.wait()
 
 
+def has_bf16():
+    with open("/proc/cpuinfo", encoding="ascii") as file:
+        flags = file.read()
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
 def start(python, saturate, folder, name, feeds, variants):
     """All that takes turns in a case; a variant that does not work is left out, with a word."""
     case = CASES[name]
     chosen = [variant for variant in case["variants"] if not variants or variant in variants]
-    entries = [Saturate(saturate, folder, name, case, precision)
-               for precision in case["precisions"]]
+    precisions = case["precisions"]
+    if not has_bf16():
+        print(f"{name}: without bf16, which this CPU would emulate", file=sys.stderr)
+        chosen = [variant for variant in chosen if "bf16" not in variant]
+        precisions = ["fp32"]
+    entries = [Saturate(saturate, folder, name, case, precision) for precision in precisions]
     for variant, feed in itertools.product(chosen, feeds):
         try:
             entries.append(Python(python, folder, name, case, variant, feed))

@@ -48,7 +48,7 @@
   machine('tflop_per_s', 'TFLOP/s');
   machine('gpu_power_w', 'W');
   machine('gpu_clock_mhz', 'MHz');
-  for (const key of ['gpu_busy', 'gpu_throttled']) machine(key, '%', percent);
+  for (const key of ['gpu_busy', 'gpu_sm_active', 'gpu_throttled']) machine(key, '%', percent);
   for (const key of ['rss_bytes', 'gpu_memory_bytes']) machine(key, 'GiB', gib);
   for (const key of ['disk_read_bytes_per_s', 'disk_write_bytes_per_s', 'net_receive_bytes_per_s',
                      'net_send_bytes_per_s']) machine(key, 'MB/s', mega);

@@ -1,0 +1,18 @@
+#include "app/join_group.h"
+
+#include <cstdlib>
+
+#include "run/setup.h"
+#include "saturate/group.h"
+
+namespace saturate {
+
+std::shared_ptr<Group> join_group(const Recipe& recipe) {
+  const World world = this_world();
+  if (world.size == 1) return nullptr;
+  bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
+  bind_gpu(world);
+  return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
+}
+
+}  // namespace saturate

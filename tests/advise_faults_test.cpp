@@ -1,0 +1,221 @@
+// Faults planted in small runs, each found as first cause, and its gain foretold. Their outcome is
+// a matter of measured time, so they run only where SATURATE_FAULTS is set (`make faults`).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "saturate/thread_pool.h"
+#include "saturate/trainer.h"
+#include "tests/diagnosing.h"
+#include "tests/reduce_testing.h"
+#include "tests/time_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::Diagnosing;
+using testing::kMillisecond;
+
+class PlantedFault : public Diagnosing {
+ protected:
+  void SetUp() override { SATURATE_NEEDS_TIME(); }
+
+  // Images per second of ordinary training: its second and third second, which no source here has
+  // its first epoch in.
+  double trained_rate(const std::vector<std::string>& settings) {
+    constexpr double kWarmUp = 1, kSeconds = 2;
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), {"optimizer.lr=0", "train.epochs=1e6"});
+    TrainerOptions options;
+    options.out = dir / ("trained" + std::to_string(trained_++));
+    options.progress = Progress::Style::kSilent;
+    std::unique_ptr<Trainer> trainer;
+    const auto now_s = [&] { return double(env.now_ns()) * 1e-9; };
+    double begin = 0, end = 0;
+    int64_t before = 0, after = 0;
+    options.should_stop = [&] {
+      if (!trainer) return false;
+      if (begin == 0) begin = now_s() + kWarmUp;
+      if (now_s() < begin) return false;
+      if (before == 0) {
+        before = trainer->so_far().samples;
+        begin = now_s();
+      }
+      if (now_s() < begin + kSeconds) return false;
+      after = trainer->so_far().samples;
+      end = now_s();
+      return true;
+    };
+    trainer = std::make_unique<Trainer>(env, recipe_with(all), options);
+    trainer->run();
+    return double(after - before) / (end - begin);
+  }
+
+  // Trains with and without the fix for the cause, in turns: the gain was foretold within 15 %.
+  void expect_realised(const std::vector<std::string>& settings, const Diagnosis& diagnosis) {
+    const auto fix =
+        std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
+                     [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
+    ASSERT_NE(fix, diagnosis.fixes.end()) << report;
+    std::vector<std::string> fixed = settings;
+    fixed.insert(fixed.end(), fix->settings.begin(), fix->settings.end());
+    std::vector<double> before, after;
+    for (int round = 0; round < 3; ++round) {
+      before.push_back(trained_rate(settings));
+      after.push_back(trained_rate(fixed));
+    }
+    const double realised = paired_gain(before, after).ratio;
+    RecordProperty("predicted", std::to_string(fix->gain->ratio));
+    RecordProperty("realised", std::to_string(realised));
+    std::printf("%s: %s foretold %.2f times [%.2f, %.2f], realised %.2f\n",
+                std::string(cause_name(diagnosis.cause)).c_str(), fix->text().c_str(),
+                fix->gain->ratio, fix->gain->low, fix->gain->high, realised);
+    EXPECT_NEAR(fix->gain->ratio / realised, 1, 0.15) << report;
+  }
+
+ private:
+  int trained_ = 0;
+};
+
+TEST_F(PlantedFault, ASlowDisk) {
+  env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
+  const std::vector<std::string> settings = {photographs(64, 16, 16)};
+  const Diagnosis diagnosis = diagnose(settings);
+  EXPECT_EQ(diagnosis.cause, Cause::kStorage) << report;
+  EXPECT_GT(found->compute_rate, 3 * found->rate);
+  EXPECT_LT(found->input_rate, 1.5 * found->rate);
+  EXPECT_NEAR(found->input_rate, 400, 60) << "two threads, 5 ms each";
+  EXPECT_GT(found->phases[Phase::kWait], 0.5 * found->phases.total());
+  expect_realised(settings, diagnosis);
+}
+
+// They wait for storage, which does not fit into memory: more of them wait at once.
+TEST_F(PlantedFault, OneLoaderThread) {
+  env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
+  const std::vector<std::string> settings = {photographs(64, 16, 16), "data.threads=1",
+                                             "data.cache_gb=0.000001"};
+  const Diagnosis diagnosis = diagnose(settings);
+  EXPECT_EQ(diagnosis.cause, Cause::kInputThreads) << report;
+  ASSERT_FALSE(diagnosis.fixes.empty()) << report;
+  const int threads = std::max(available_cores(), 2);
+  EXPECT_EQ(diagnosis.fixes[0].text(), "data.threads=" + std::to_string(threads));
+  expect_realised(settings, diagnosis);
+}
+
+TEST_F(PlantedFault, HugePhotographs) {
+  const std::vector<std::string> settings = {photographs(16, 1200, 900),
+                                             "augment.crop=random_resized"};
+  const Diagnosis diagnosis = diagnose(settings, 8);
+  EXPECT_EQ(diagnosis.cause, Cause::kDecode) << report;
+  expect_realised(settings, diagnosis);
+}
+
+TEST_F(PlantedFault, TooMuchAugmentation) {
+  wanted = [](const WhatIf& what_if) {
+    return what_if.cause == Cause::kAugmentation || what_if.cause == Cause::kDecode;
+  };
+  const std::vector<std::string> settings = {
+      photographs(128, 20, 20), "train.batch=32", "augment.size=64",  "augment.policy=rand",
+      "augment.policy_ops=8",   "augment.blur=1", "augment.rotate=30"};
+  const Diagnosis diagnosis = diagnose(settings, 8);
+  EXPECT_EQ(diagnosis.cause, Cause::kAugmentation) << report;
+  expect_realised(settings, diagnosis);
+}
+
+TEST_F(PlantedFault, ABatchOfTwo) {
+  const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
+                                             "model.name=resnet9", "model.width=0.1",
+                                             "train.batch=2"};
+  const Diagnosis diagnosis = diagnose(settings);
+  EXPECT_EQ(diagnosis.cause, Cause::kSmallBatch) << report;
+  expect_realised(settings, diagnosis);
+}
+
+TEST_F(PlantedFault, ACheckpointEveryStep) {
+  env.delay({FileOp::kSync, "checkpoints"}, 20 * kMillisecond, 20 * kMillisecond);
+  const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
+                                             "checkpoint.every_steps=1",
+                                             "checkpoint.background=false"};
+  const Diagnosis diagnosis = diagnose(settings);
+  EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo) << report;
+  EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone saves nothing";
+  expect_realised(settings, diagnosis);
+}
+
+// On a CPU there is nothing to wait for but the debugging that reads every gradient.
+TEST_F(PlantedFault, AHostThatLooksAtEveryGradient) {
+  const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
+                                             "model.name=resnet18", "model.width=0.1",
+                                             "train.batch=16", "train.detect_anomaly=true"};
+  const Diagnosis diagnosis = diagnose(settings, 8);
+  EXPECT_EQ(diagnosis.cause, Cause::kHostSync) << report;
+  expect_realised(settings, diagnosis);
+}
+
+TEST_F(PlantedFault, ThePrecisionThatThisCpuIsSlowIn) {
+  const std::vector<std::string> settings = {
+      "data.source=synth:size=16,count=400", "model.name=resnet9", "model.width=0.2",
+      "train.batch=64", cpu_has_bf16() ? "precision.mode=fp32" : "precision.mode=bf16"};
+  const Diagnosis diagnosis = diagnose(settings, 12);
+  EXPECT_EQ(diagnosis.cause, Cause::kPrecision) << report;
+  expect_realised(settings, diagnosis);
+}
+
+// The what-if needs more memory than the run that rests leaves of the budget, but not more than the
+// budget itself.
+TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
+  const std::vector<std::string> settings = {"data.source=synth:size=32,count=400",
+                                             "augment.size=32",
+                                             "model.name=resnet9",
+                                             "model.width=0.2",
+                                             "train.batch=64",
+                                             "train.checkpoint_segments=4",
+                                             "train.memory_gb=0.3"};
+  const Diagnosis diagnosis = diagnose(settings, 12);
+  EXPECT_EQ(diagnosis.cause, Cause::kMemory) << report;
+  expect_realised(settings, diagnosis);
+}
+
+// One of two processes reads from a slow disk, which is then put right.
+TEST_F(PlantedFault, AStraggler) {
+  const std::string source = photographs(64, 16, 16);
+  const auto diagnose_two = [&](FaultEnv& second, const std::string& name) {
+    std::optional<Measurements> of_first;
+    testing::run_ranks(2, [&](Group& own) {
+      const std::shared_ptr<Group> group(&own, [](Group*) {});
+      DiagnoseOptions asked = options(2);
+      asked.folder = dir / name;
+      auto measured =
+          measure(group->rank() == 1 ? second : env, recipe_with({source}), group, asked);
+      if (group->rank() == 0) of_first = std::move(measured);
+    });
+    return *of_first;
+  };
+  FaultEnv slow(Env::posix());
+  slow.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
+  const Measurements held_up = diagnose_two(slow, "slow");
+  const Diagnosis diagnosis = classify(held_up);
+  EXPECT_EQ(diagnosis.cause, Cause::kStraggler) << diagnosis.summary;
+  EXPECT_NE(diagnosis.summary.find("rank 1 "), std::string::npos) << diagnosis.summary;
+  EXPECT_NE(diagnosis.summary.find("most of it in wait"), std::string::npos) << diagnosis.summary;
+  ASSERT_FALSE(diagnosis.fixes.empty());
+  const double realised = diagnose_two(env, "mended").rate / held_up.rate;
+  std::printf("straggler: foretold %.2f times, realised %.2f\n",
+              diagnosis.fixes.front().gain->ratio, realised);
+  EXPECT_NEAR(diagnosis.fixes.front().gain->ratio / realised, 1, 0.15);
+}
+
+TEST_F(PlantedFault, None) {
+  const std::string cores = std::to_string(available_cores());
+  const Diagnosis diagnosis =
+      diagnose({"data.source=synth:size=32,count=2000", "augment.size=32", "model.name=resnet9",
+                "model.width=0.25", "train.batch=128", "train.threads=" + cores,
+                "data.threads=" + cores, "data.prefetch=4"},
+               40);
+  EXPECT_TRUE(diagnosis.healthy) << report;
+}
+
+}  // namespace
+}  // namespace saturate
