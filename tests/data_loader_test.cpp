@@ -310,8 +310,50 @@ TEST(Loader, KeepsAtMostPrefetchBatchesInFlight) {
   EXPECT_EQ(dataset.reads(), 21u);
   Batch batch;
   ASSERT_TRUE(loader.next(batch));
+  EXPECT_EQ(loader.ready(), 2u) << "more are begun once half of them are taken";
+  ASSERT_TRUE(loader.next(batch));
   while (loader.ready() < 3) std::this_thread::yield();
-  EXPECT_EQ(dataset.reads(), 28u);
+  EXPECT_EQ(dataset.reads(), 35u);
+}
+
+// Reads its first sample only once so many others have been read.
+class OneSlowSample : public MemoryDataset {
+ public:
+  OneSlowSample(size_t count, size_t others)
+      : MemoryDataset(std::vector<std::string>(count, testing::noise_jpeg(8, 8, 0))),
+        others_(others) {}
+  void read(size_t index, Sample& out) const override {
+    std::unique_lock lock(mutex_);
+    if (index == 0)
+      changed_.wait(lock, [&] { return reads_ >= others_; });
+    else
+      ++reads_;
+    changed_.notify_all();
+    lock.unlock();
+    MemoryDataset::read(index, out);
+  }
+
+ private:
+  const size_t others_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mutable size_t reads_ = 0;  // guarded by mutex_
+};
+
+// Of 4 batches of 7 the slow sample's own claim takes 7 samples at most.
+TEST(Loader, ASlowSampleHoldsUpNoOtherClaim) {
+  const OneSlowSample dataset(28, 21);
+  LoaderOptions options = small_options();
+  options.threads = 2;
+  options.prefetch = 4;
+  options.shuffle.mode = ShuffleMode::kNone;
+  Loader loader(dataset, options, small_augment());
+  for (uint32_t epoch = 0; epoch < 3; ++epoch) {
+    loader.start_epoch(epoch);
+    size_t batches = 0;
+    for (Batch batch; loader.next(batch);) ++batches;
+    EXPECT_EQ(batches, 4u);
+  }
 }
 
 TEST(Loader, GivesUpOnStorageThatHangs) {

@@ -36,19 +36,32 @@ bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>&
     if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
     claimed.reset();
   }
-  const auto opened = [&] { return std::min(end_, opened_ * batch_); };
-  work_.wait(lock, [&] { return ending_ || next_sample_ < opened(); });
+  work_.wait(lock, [&] { return ending_ || unclaimed() > 0; });
   if (ending_) return false;
   const size_t first = next_sample_ % batch_;
-  const size_t count = std::min({most_, batch_ - first, opened() - next_sample_});
+  const size_t count = std::min({most_, batch_ - first, unclaimed()});
   claimed = Claim{&slots_[next_sample_ / batch_ % slots_.size()], first, count, epoch_};
   next_sample_ += count;
   ++busy_;
+  if (unclaimed() > 0 && is_short()) work_.notify_one();
   return true;
 }
 
+size_t BatchRing::unclaimed() const {
+  const size_t opened = std::min(end_, opened_ * batch_);
+  return opened - std::min(opened, next_sample_);
+}
+
+size_t BatchRing::finished() const {
+  size_t batch = taken_;
+  while (batch < opened_ && slots_[batch % slots_.size()].left == 0) ++batch;
+  return batch - taken_;
+}
+
 void BatchRing::open_slots() {
+  if (opened_ > taken_ && slots_.size() - (opened_ - taken_) < half()) return;
   const size_t batches = (end_ + batch_ - 1) / batch_;
+  bool has_woken = false;
   while (opened_ < batches && opened_ - taken_ < slots_.size()) {
     // Not under the lock: taking a buffer may allocate pinned memory. The slot is still ours.
     BatchSlot& slot = slots_[opened_ % slots_.size()];
@@ -61,11 +74,14 @@ void BatchRing::open_slots() {
     slot.places.resize(places_ ? last - first : 0);
     slot.failures.clear();
     slot.left = last - first;
+    bool wakes;
     {
       std::lock_guard lock(mutex_);
       ++opened_;
+      wakes = is_short() || (busy_ == 0 && !has_woken);  // who is busy comes back by itself
     }
-    work_.notify_all();
+    if (wakes) work_.notify_one();
+    has_woken = has_woken || wakes;
   }
 }
 
@@ -86,6 +102,7 @@ BatchSlot* BatchRing::front() {
   std::unique_lock lock(mutex_);
   if (taken_ == opened_) return nullptr;
   BatchSlot& slot = slots_[taken_ % slots_.size()];
+  if (slot.left > 0 && unclaimed() > 0) work_.notify_all();
   if (!progress_.wait_for(lock, wait_limit_, [&] { return slot.left == 0; }))
     fail_waiting("no batch came");
   return &slot;
@@ -119,9 +136,7 @@ void BatchRing::shut_down() {
 
 size_t BatchRing::ready() const {
   std::lock_guard lock(mutex_);
-  size_t batch = taken_;
-  while (batch < opened_ && slots_[batch % slots_.size()].left == 0) ++batch;
-  return batch - taken_;
+  return finished();
 }
 
 }  // namespace saturate

@@ -47,6 +47,11 @@ struct Claim {
 
 // claim() is for the worker threads, everything else for the one consumer, except ready().
 //
+// Workers share the cores with whoever trains, so no more of them are awake than it takes. New
+// batches are opened when half of the slots are free, and one worker is woken for them. Only while
+// less than half of the slots are finished does a worker, or a new batch, wake another one. A
+// consumer that has to wait wakes all.
+//
 // Invariant: batches [taken_, opened_) are in flight, batch b in slots_[b % slots_.size()], and
 // opened_ - taken_ <= slots_.size(). Samples before next_sample_ have been claimed.
 class BatchRing {
@@ -80,6 +85,12 @@ class BatchRing {
 
  private:
   void open_slots();
+  // The following with mutex_ held. Samples that wait for a worker; batches that wait for the
+  // consumer; whether they may not be enough.
+  size_t unclaimed() const;
+  size_t finished() const;
+  bool is_short() const { return finished() < half(); }
+  size_t half() const { return (slots_.size() + 1) / 2; }
   [[noreturn]] void fail_waiting(const std::string& what) const;
 
   const size_t batch_, most_;
