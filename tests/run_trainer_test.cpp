@@ -3,28 +3,16 @@
 
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
-#include "saturate/trainer.h"
 #include "tests/app_testing.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
 
 using testing::error_of;
+using testing::saving_options;
+using testing::small_recipe;
 using testing::TempDir;
-
-Recipe small_recipe() {
-  return parse_recipe(
-      "[data]\nsource = \"synth:size=16,count=100\"\nthreads = 1\n[model]\nname = \"mlp\"\n"
-      "[train]\nbatch = 25\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n",
-      "test");
-}
-
-TrainerOptions quiet_options(const std::string& out) {
-  TrainerOptions options;
-  options.out = out;
-  options.progress = Progress::Style::kSilent;
-  return options;
-}
 
 TEST(TrainerOverFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
   const TempDir dir;
@@ -33,12 +21,12 @@ TEST(TrainerOverFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
   fault.match = {FileOp::kWrite, "step-00000008"};
   env.inject(fault);
   const Error error =
-      error_of([&] { Trainer(env, small_recipe(), quiet_options(dir / "run")).run(); });
+      error_of([&] { Trainer(env, small_recipe(), saving_options(dir / "run")).run(); });
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos);
   EXPECT_EQ(find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).position.step, 4);
 
-  TrainerOptions options = quiet_options(dir / "run");
+  TrainerOptions options = saving_options(dir / "run");
   options.resume = dir / "run";
   const TrainResult result = Trainer(Env::posix(), small_recipe(), options).run();
   EXPECT_EQ(result.steps, 8);
@@ -63,7 +51,7 @@ TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
     for (uint64_t nth = 0; nth < operations; ++nth, ++runs) {
       const std::string out = dir / std::to_string(runs);
       FaultEnv env(Env::posix());
-      Trainer trainer(env, often_saving_recipe(), quiet_options(out));
+      Trainer trainer(env, often_saving_recipe(), saving_options(out));
       const uint64_t before = env.count(match);
       Fault fault;
       fault.match = match;
@@ -94,7 +82,7 @@ TEST(TrainerOverFaults, AFullDiskThroughoutEndsTheRunOnlyAtItsEnd) {
   Fault fault;
   fault.match = {FileOp::kWrite, "checkpoints"};
   env.inject(fault);
-  Trainer trainer(env, often_saving_recipe(), quiet_options(dir / "run"));
+  Trainer trainer(env, often_saving_recipe(), saving_options(dir / "run"));
   EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
   EXPECT_EQ(env.count({FileOp::kCreate, "checkpoints"}), 5u) << "at steps 2, 4, 6, 8, and again";
   EXPECT_TRUE(list_checkpoints(env, dir / "run/checkpoints").empty());
@@ -107,7 +95,7 @@ TEST(TrainerOverFaults, ASlowDiskHoldsNothingUp) {
   Recipe recipe = small_recipe();
   recipe.train.epochs = 10;
   recipe.checkpoint.every_steps = 1;
-  const TrainResult result = Trainer(env, recipe, quiet_options(dir / "run")).run();
+  const TrainResult result = Trainer(env, recipe, saving_options(dir / "run")).run();
   EXPECT_EQ(result.steps, 40);
   EXPECT_LT(env.count({FileOp::kCreate, "checkpoints"}), 30u) << "saves are put off, not queued";
   EXPECT_EQ(find_checkpoint(env, dir / "run", [](const std::string&) { FAIL(); }).position.step,
@@ -125,7 +113,7 @@ TEST(Trainer, SavesByTheClock) {
   recipe.checkpoint.every_minutes = 3;
   recipe.checkpoint.background = false;
   recipe.checkpoint.keep = 9;
-  Trainer(env, recipe, quiet_options(dir / "run")).run();
+  Trainer(env, recipe, saving_options(dir / "run")).run();
   EXPECT_EQ(list_checkpoints(env, dir / "run/checkpoints").size(), 3u);
 }
 
@@ -135,16 +123,16 @@ TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
   Fault fault;
   fault.match = {FileOp::kWrite, "metrics.jsonl"};
   env.inject(fault);
-  Trainer trainer(env, small_recipe(), quiet_options(dir / "run"));
+  Trainer trainer(env, small_recipe(), saving_options(dir / "run"));
   EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
 }
 
 TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
   const TempDir dir;
-  Trainer(Env::posix(), small_recipe(), quiet_options(dir / "run")).run();
+  Trainer(Env::posix(), small_recipe(), saving_options(dir / "run")).run();
   Recipe other = small_recipe();
   other.train.batch = 50;
-  TrainerOptions options = quiet_options(dir / "run");
+  TrainerOptions options = saving_options(dir / "run");
   options.resume = dir / "run";
   const Error error = error_of([&] { Trainer(Env::posix(), other, options); });
   EXPECT_EQ(error.exit_code(), 2);
@@ -154,7 +142,7 @@ TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
 TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   const TempDir dir;
   const TrainResult result =
-      Trainer(Env::posix(), small_recipe(), quiet_options(dir / "run")).run();
+      Trainer(Env::posix(), small_recipe(), saving_options(dir / "run")).run();
   EXPECT_NEAR(result.phases.total(), result.wall_s, 0.01 * result.wall_s);
   EXPECT_GT(result.phases[Phase::kForward], 0);
   EXPECT_GT(result.phases[Phase::kBackward], 0);
@@ -167,7 +155,7 @@ std::vector<double> losses_of(const std::string& out,
   Recipe recipe = small_recipe();
   recipe.optimizer.lr = 0;
   recipe.watch.every = 1;
-  TrainerOptions options = quiet_options(out);
+  TrainerOptions options = saving_options(out);
   options.save = false;
   Trainer* running = nullptr;
   int64_t asked = 0;  // once before the first step

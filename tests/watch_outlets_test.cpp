@@ -7,30 +7,19 @@
 
 #include "saturate/fault_env.h"
 #include "saturate/sinks.h"
-#include "saturate/trainer.h"
 #include "tests/data_testing.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
 
 using testing::error_of;
+using testing::quiet_options;
 using testing::read_text;
 using testing::TempDir;
 
-Recipe small_recipe() {
-  Recipe recipe = parse_recipe(
-      "[data]\nsource = \"synth:size=16,count=100\"\nthreads = 1\n[model]\nname = \"mlp\"\n"
-      "[train]\nbatch = 25\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n[watch]\nevery = 1\n",
-      "test");
-  return recipe;
-}
-
-TrainerOptions quiet_options(const std::string& out) {
-  TrainerOptions options;
-  options.out = out;
-  options.progress = Progress::Style::kSilent;
-  options.save = false;
-  return options;
+Recipe watched_recipe() {
+  return testing::small_recipe("[watch]\nevery = 1\n");
 }
 
 std::vector<std::string> split(const std::string& text, char at) {
@@ -45,7 +34,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
   const TempDir dir;
-  Recipe recipe = small_recipe();
+  Recipe recipe = watched_recipe();
   recipe.watch.csv = true;
   Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
   const auto rows = split(read_text(dir / "metrics.csv"), '\n');
@@ -68,7 +57,7 @@ TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
 
 TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
   const TempDir dir;
-  Recipe recipe = small_recipe();
+  Recipe recipe = watched_recipe();
   recipe.watch.csv = true;
   TrainerOptions options = quiet_options(dir.path());
   options.save = true;
@@ -134,7 +123,7 @@ class PrometheusEndpoint : public ::testing::Test {
   }
   const int port = free_port();
   TempDir dir;
-  Recipe recipe = small_recipe();
+  Recipe recipe = watched_recipe();
 };
 
 TEST_F(PrometheusEndpoint, GivesTheLastFiguresAsText) {
@@ -200,7 +189,7 @@ TEST(FailingSink, WarnsOnceAndTheRunGoesOn) {
   for (const char* name : {"tfevents", "metrics.csv"}) {
     const TempDir dir;
     FaultEnv env(Env::posix());
-    Recipe recipe = small_recipe();
+    Recipe recipe = watched_recipe();
     recipe.watch.csv = true;
     Trainer trainer(env, recipe, quiet_options(dir.path()));
     Fault fault;

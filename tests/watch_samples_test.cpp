@@ -14,15 +14,16 @@
 #include "saturate/fault_env.h"
 #include "saturate/histograms.h"
 #include "saturate/sample_gallery.h"
-#include "saturate/trainer.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
+#include "tests/trainer_testing.h"
 #include "watch/run_extras.h"
 
 namespace saturate {
 namespace {
 
 using nlohmann::json;
+using testing::quiet_options;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
@@ -182,14 +183,6 @@ Recipe kept_recipe() {
       "name = \"mlp\"\n[train]\nbatch = 25\nepochs = 1\nthreads = 1\ndevice = \"cpu\"\n[watch]\n"
       "samples = 4\nhistograms = 2\n",
       "test");
-}
-
-TrainerOptions quiet_options(const std::string& out) {
-  TrainerOptions options;
-  options.out = out;
-  options.progress = Progress::Style::kSilent;
-  options.save = false;
-  return options;
 }
 
 TEST(KeptByARun, SamplesAndMistakesAreInItsFolder) {

@@ -15,9 +15,9 @@
 #include "saturate/metrics.h"
 #include "saturate/model.h"
 #include "saturate/telemetry_log.h"
-#include "saturate/trainer.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
+#include "tests/trainer_testing.h"
 #include "watch/nvml.h"
 #include "watch/peak_rate.h"
 #include "watch/system_reader.h"
@@ -27,6 +27,7 @@ namespace saturate {
 namespace {
 
 using nlohmann::json;
+using testing::quiet_options;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
@@ -261,20 +262,8 @@ TEST(TelemetryLog, TellsOfAGpuWhatItsReadingsAndTheStepsComeTo) {
   EXPECT_EQ(log.whole().tflop_per_s, 50);
 }
 
-Recipe small_recipe() {
-  return parse_recipe(
-      "[data]\nsource = \"synth:size=16,count=100\"\nthreads = 1\n[model]\nname = \"mlp\"\n"
-      "[train]\nbatch = 25\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n[watch]\nevery = 1\n"
-      "telemetry_hz = 100\ncsv = true\n",
-      "test");
-}
-
-TrainerOptions quiet_options(const std::string& out) {
-  TrainerOptions options;
-  options.out = out;
-  options.progress = Progress::Style::kSilent;
-  options.save = false;
-  return options;
+Recipe watched_recipe() {
+  return testing::small_recipe("[watch]\nevery = 1\ntelemetry_hz = 100\ncsv = true\n");
 }
 
 std::vector<json> records_of(const std::string& folder, const std::string& kind) {
@@ -287,7 +276,8 @@ std::vector<json> records_of(const std::string& folder, const std::string& kind)
 
 TEST(TelemetryOfARun, IsInEveryRecordAndUnknownIsNull) {
   const TempDir dir;
-  const TrainResult result = Trainer(Env::posix(), small_recipe(), quiet_options(dir.path())).run();
+  const TrainResult result =
+      Trainer(Env::posix(), watched_recipe(), quiet_options(dir.path())).run();
   ASSERT_TRUE(result.telemetry);
   // Two matrices: 768 x hidden and hidden x classes; the first one's input needs no gradient.
   EXPECT_GT(result.telemetry->tflop_per_s, 0);
@@ -307,7 +297,7 @@ TEST(TelemetryOfARun, IsInEveryRecordAndUnknownIsNull) {
 
 TEST(TelemetryOfARun, OffThereIsNone) {
   const TempDir dir;
-  Recipe recipe = small_recipe();
+  Recipe recipe = watched_recipe();
   recipe.watch.telemetry_hz = 0;
   const TrainResult result = Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
   EXPECT_FALSE(result.telemetry);

@@ -8,8 +8,8 @@
 
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
-#include "saturate/trainer.h"
 #include "tests/data_testing.h"
+#include "tests/trainer_testing.h"
 #include "watch/trace_format.h"
 
 namespace saturate {
@@ -17,6 +17,7 @@ namespace {
 
 using nlohmann::json;
 using testing::error_of;
+using testing::quiet_options;
 using testing::read_text;
 using testing::TempDir;
 
@@ -105,14 +106,6 @@ Recipe traced_recipe(const std::string& window) {
       "test");
   recipe.watch.trace = window;
   return recipe;
-}
-
-TrainerOptions quiet_options(const std::string& out) {
-  TrainerOptions options;
-  options.out = out;
-  options.progress = Progress::Style::kSilent;
-  options.save = false;
-  return options;
 }
 
 struct Track {

@@ -2,9 +2,9 @@
 
 #include <sstream>
 
+#include "advise/stretch.h"
 #include "saturate/env.h"
 #include "saturate/metrics.h"
-#include "saturate/trainer.h"
 
 namespace saturate {
 namespace {
@@ -35,15 +35,11 @@ std::optional<double> early_loss(Env& env, Recipe recipe, const std::string& fol
   recipe.train.early_stop = 0;
   recipe.watch.every = 1;
   bool stopped = false;
-  TrainerOptions options;
-  options.out = folder;
-  options.progress = Progress::Style::kSilent;
-  options.save = false;
   std::unique_ptr<Trainer> trainer;
-  options.should_stop = [&] {
+  const TrainerOptions options = measured_options(folder, [&] {
     stopped = stopped || should_stop();
     return stopped || (trainer && trainer->so_far().samples >= samples);
-  };
+  });
   trainer = std::make_unique<Trainer>(env, recipe, options);
   const int64_t trained = trainer->run().samples;
   if (stopped) return std::nullopt;

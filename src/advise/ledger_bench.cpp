@@ -1,35 +1,32 @@
 #include "saturate/ledger_bench.h"
 
 #include "advise/measured_recipe.h"
-#include "saturate/trainer.h"
+#include "advise/stretch.h"
 
 namespace saturate {
 namespace {
 
-constexpr int kSettle = 2;   // steps after a change that are not measured
 constexpr int kWarmUp = 10;  // steps before the first round
 
 class LedgerBenchRun {
  public:
   LedgerBenchRun(Env& env, const Recipe& recipe, const LedgerBenchOptions& options)
-      : env_(env), options_(options), trainer_(env, measured_recipe(recipe), trainer_options()) {
+      : options_(options),
+        stretch_(env),
+        trainer_(env, measured_recipe(recipe),
+                 measured_options(options.folder, [this] { return should_stop(); })) {
     found_.recipe = trainer_.recipe();
   }
 
   std::optional<LedgerBench> run() {
+    running_ = true;
     trainer_.run();
     return done_ ? std::optional(std::move(found_)) : std::nullopt;
   }
 
  private:
-  TrainerOptions trainer_options() {
-    TrainerOptions options;
-    options.out = options_.folder;
-    options.should_stop = [this] { return done_ || options_.should_stop() || between_steps(); };
-    options.progress = Progress::Style::kSilent;
-    options.save = false;
-    return options;
-  }
+  // Asked while data is copied, too.
+  bool should_stop() { return done_ || options_.should_stop() || (running_ && between_steps()); }
 
   // True when all has been measured.
   bool between_steps() {
@@ -37,7 +34,7 @@ class LedgerBenchRun {
       if (--settle_ == 0) begin();
       return false;
     }
-    if (double(env_.now_ns() - begin_ns_) < options_.seconds * 1e9) return false;
+    if (stretch_.elapsed_s() < options_.seconds) return false;
     end();
     return done_;
   }
@@ -50,26 +47,24 @@ class LedgerBenchRun {
       trainer_.hold_batch();
       held_ = true;
     }
-    samples_ = trainer_.so_far().samples;
-    begin_ns_ = env_.now_ns();
+    stretch_.begin(trainer_);
   }
 
   void end() {
-    const double seconds = double(env_.now_ns() - begin_ns_) * 1e-9;
-    const double rate = double(trainer_.so_far().samples - samples_) / seconds;
+    const auto samples = double(stretch_.timing(trainer_).samples);
+    const double rate = samples / stretch_.elapsed_s();  // phases are not charged where it is off
     (is_on() ? found_.on : found_.off).push_back(rate);
     done_ = ++turn_ == 2 * options_.rounds;
     trainer_.set_ledger(done_ || is_on());
     settle_ = kSettle;
   }
 
-  Env& env_;
   const LedgerBenchOptions options_;
-  Trainer trainer_;
+  Stretch stretch_;
   LedgerBench found_;
   int turn_ = 0, settle_ = kWarmUp;
-  bool done_ = false, held_ = false;
-  int64_t samples_ = 0, begin_ns_ = 0;
+  bool running_ = false, done_ = false, held_ = false;
+  Trainer trainer_;  // last: it asks the others
 };
 
 }  // namespace

@@ -2,27 +2,27 @@
 // what it asks decides what the next steps are.
 #include "saturate/step_bench.h"
 
-#include <ATen/ops/zeros.h>
-
 #include "advise/bare_loop.h"
 #include "advise/library_times.h"
 #include "advise/measured_recipe.h"
-#include "saturate/trainer.h"
+#include "advise/stretch.h"
 
 namespace saturate {
 namespace {
 
-constexpr int kSettle = 2;  // steps after a change that are not measured
-
 class StepBenchRun {
  public:
   StepBenchRun(Env& env, const Recipe& recipe, const StepBenchOptions& options)
-      : env_(env), options_(options), trainer_(env, measured_recipe(recipe), trainer_options()) {
+      : env_(env),
+        options_(options),
+        stretch_(env),
+        trainer_(env, measured_recipe(recipe),
+                 measured_options(options.folder, [this] { return should_stop(); })) {
     found_.recipe = trainer_.recipe();
-    device_ = at::Device(found_.recipe.train.device);
   }
 
   std::optional<StepBench> run() {
+    running_ = true;
     trainer_.run();
     return done_ ? std::optional(std::move(found_)) : std::nullopt;
   }
@@ -30,14 +30,8 @@ class StepBenchRun {
  private:
   enum class Stage { kWarmUp, kWhole, kHeld, kProfile };
 
-  TrainerOptions trainer_options() {
-    TrainerOptions options;
-    options.out = options_.folder;
-    options.should_stop = [this] { return done_ || options_.should_stop() || between_steps(); };
-    options.progress = Progress::Style::kSilent;
-    options.save = false;
-    return options;
-  }
+  // Asked while data is copied, too.
+  bool should_stop() { return done_ || options_.should_stop() || (running_ && between_steps()); }
 
   // True when all has been measured.
   bool between_steps() {
@@ -45,7 +39,7 @@ class StepBenchRun {
       if (--settle_ == 0) begin();
       return false;
     }
-    if (has_lasted(begin_ns_)) end();
+    if (has_lasted(stretch_)) end();
     return done_;
   }
 
@@ -54,29 +48,16 @@ class StepBenchRun {
     settle_ = settle;
   }
 
-  // Now, in what the trainer counts. A GPU has by then done all that it was given.
-  TrainResult mark() {
-    if (device_.is_cuda()) at::zeros({}, device_).item();
-    return trainer_.so_far();
-  }
-
   void begin() {
     if (stage_ == Stage::kProfile) output_.emplace(options_.folder + "/libraries.txt");
-    begin_ = mark();
-    begin_ns_ = env_.now_ns();
+    stretch_.begin(trainer_);
   }
 
   void end() {
-    const TrainResult now = mark();
-    StepTiming timing;
-    timing.steps = now.steps - begin_.steps;
-    timing.samples = now.samples - begin_.samples;
-    timing.phases = now.phases - begin_.phases;
-    timing.wall_s = timing.phases.total();
-    timing.cpu_s = cpu_s(now) - cpu_s(begin_);
+    const StepTiming timing = stretch_.timing(trainer_);
     switch (stage_) {
       case Stage::kWarmUp:
-        found_.memory_peak_bytes = now.memory_peak_bytes;
+        found_.memory_peak_bytes = trainer_.so_far().memory_peak_bytes;
         bare_.emplace(found_.recipe, trainer_.hold_batch());
         time_bare();
         return start_round();
@@ -116,37 +97,32 @@ class StepBenchRun {
 
   StepTiming time_bare() {
     for (int i = 0; i < kSettle; ++i) bare_->step();
-    const TrainResult before = mark();
-    const int64_t start_ns = env_.now_ns();
-    StepTiming timing;
+    Stretch stretch(env_);
+    stretch.begin(trainer_);
+    int64_t steps = 0;
     do {
       bare_->step();
-      ++timing.steps;
-    } while (!has_lasted(start_ns));
-    const TrainResult now = mark();
-    timing.samples = timing.steps * bare_->images();
-    timing.wall_s = now.wall_s - before.wall_s;
-    timing.cpu_s = cpu_s(now) - cpu_s(before);
+      ++steps;
+    } while (!has_lasted(stretch));
+    StepTiming timing = stretch.timing(trainer_);  // its wall time and the CPU's
+    timing.steps = steps;
+    timing.samples = steps * bare_->images();
+    timing.phases = {};
     return timing;
   }
 
-  bool has_lasted(int64_t start_ns) const {
-    return double(env_.now_ns() - start_ns) >= options_.seconds * 1e9;
-  }
-  static double cpu_s(const TrainResult& so_far) { return so_far.cores_used * so_far.wall_s; }
+  bool has_lasted(const Stretch& stretch) const { return stretch.elapsed_s() >= options_.seconds; }
 
   Env& env_;
   const StepBenchOptions options_;
-  Trainer trainer_;
-  at::Device device_ = at::kCPU;
+  Stretch stretch_;
   StepBench found_;
   std::optional<BareLoop> bare_;
   std::optional<LibraryOutput> output_;
   Stage stage_ = Stage::kWarmUp;
   int settle_ = kSettle + 1;  // the trainer asks once before the first step
-  bool done_ = false;
-  TrainResult begin_;  // of this measurement
-  int64_t begin_ns_ = 0;
+  bool running_ = false, done_ = false;
+  Trainer trainer_;  // last: it asks the others
 };
 
 }  // namespace

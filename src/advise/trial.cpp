@@ -1,24 +1,19 @@
 #include "advise/trial.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <chrono>
 #include <utility>
 
 namespace saturate {
 namespace {
 
-constexpr int kSettle = 2;  // steps after a change that are never measured
 constexpr auto kAskEvery = std::chrono::milliseconds(100);
-
-double cpu_s(const TrainResult& so_far) {
-  return so_far.cores_used * so_far.wall_s;
-}
 
 }  // namespace
 
 Trial::Trial(Env& env, const Recipe& recipe, Setup setup)
-    : env_(env), setup_(std::move(setup)), recipe_(recipe), thread_([this] { work(); }) {
+    : env_(env), setup_(std::move(setup)), recipe_(recipe), stretch_(env), thread_([this] {
+        work();
+      }) {
   std::unique_lock lock(mutex_);
   wait_for(is_built_, lock);
   if (!error_) return;
@@ -65,11 +60,8 @@ void Trial::wait_for(const bool& what, std::unique_lock<std::mutex>& lock) {
 void Trial::work() {
   std::exception_ptr error;
   try {
-    TrainerOptions options;
-    options.out = setup_.folder;
+    TrainerOptions options = measured_options(setup_.folder, [this] { return between_steps(); });
     options.open = setup_.open;
-    options.should_stop = [this] { return between_steps(); };
-    options.progress = Progress::Style::kSilent;
     options.save = setup_.save;
     Trainer trainer(env_, recipe_, options);
     {
@@ -97,21 +89,13 @@ bool Trial::between_steps() {
   if (stage_ == Stage::kSettling) {
     ++settling_;
     if (!is_settled()) return false;
-    begin_ = mark();
-    begin_ns_ = env_.now_ns();
+    stretch_.begin(*trainer_);
     stage_ = Stage::kMeasuring;
     return false;
   }
   if (stage_ == Stage::kMeasuring) {
     if (!has_lasted()) return false;
-    const TrainResult now = mark();
-    StepTiming timing;
-    timing.steps = now.steps - begin_.steps;
-    timing.samples = now.samples - begin_.samples;
-    timing.phases = now.phases - begin_.phases;
-    timing.wall_s = timing.phases.total();
-    timing.cpu_s = cpu_s(now) - cpu_s(begin_);
-    answer(timing);
+    answer(stretch_.timing(*trainer_));
   }
   while (wait_for_turn()) {
     if (turn_ != Turn::kInput) {
@@ -154,28 +138,20 @@ bool Trial::is_settled() {
 void Trial::measure_input() {
   trainer_->release_batch();
   for (int i = 0; i < kSettle; ++i) trainer_->skip_batch();
-  begin_ = mark();
-  begin_ns_ = env_.now_ns();
-  StepTiming timing;
+  stretch_.begin(*trainer_);
+  int64_t batches = 0, images = 0;
   do {
-    timing.samples += trainer_->skip_batch();
-    ++timing.steps;
+    images += trainer_->skip_batch();
+    ++batches;
   } while (!has_lasted() && !setup_.should_stop());
-  const TrainResult now = mark();
-  timing.phases = now.phases - begin_.phases;
-  timing.wall_s = timing.phases.total();
-  timing.cpu_s = cpu_s(now) - cpu_s(begin_);
+  StepTiming timing = stretch_.timing(*trainer_);
+  timing.steps = batches;
+  timing.samples = images;
   answer(timing);
 }
 
-// Now, in what the trainer counts. A GPU has by then done all that it was given.
-TrainResult Trial::mark() {
-  if (recipe_.train.device == "cuda") at::zeros({}, at::Device(at::kCUDA)).item();
-  return trainer_->so_far();
-}
-
 bool Trial::has_lasted() const {
-  return double(env_.now_ns() - begin_ns_) >= seconds_ * 1e9;
+  return stretch_.elapsed_s() >= seconds_;
 }
 
 // Gives the machine to others, and then the result of the turn.

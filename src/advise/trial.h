@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "advise/stretch.h"
 #include "saturate/recipe.h"
 #include "saturate/step_bench.h"
 #include "saturate/trainer.h"
@@ -59,7 +60,6 @@ class Trial {
   void begin_turn();
   bool is_settled();
   void measure_input();
-  TrainResult mark();
   bool has_lasted() const;
   void answer(const StepTiming& timing);
   void wait_for(const bool& what, std::unique_lock<std::mutex>& lock);
@@ -74,8 +74,7 @@ class Trial {
   Turn turn_ = Turn::kWhole;
   double seconds_ = 0;
   int settling_ = 0;  // steps of this turn so far
-  TrainResult begin_;
-  int64_t begin_ns_ = 0;
+  Stretch stretch_;
 
   struct Order {
     Turn turn;

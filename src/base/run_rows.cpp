@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
+// Long: a table, a row a key.
 std::vector<OptionRow> train_rows() {
   return {
       integer(

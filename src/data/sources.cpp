@@ -1,7 +1,10 @@
 #include "data/sources.h"
 
+#include <iterator>
+
 #include "data/path_list.h"
 #include "saturate/error.h"
+#include "saturate/own_source.h"
 
 namespace saturate {
 namespace {
@@ -20,6 +23,12 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"synth", "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split",
      open_synth},
 };
+
+// The table, and what programs add to it.
+std::vector<RegistryEntry<DatasetFactory>>& all_sources() {
+  static std::vector<RegistryEntry<DatasetFactory>> all(std::begin(kSources), std::end(kSources));
+  return all;
+}
 
 }  // namespace
 
@@ -42,7 +51,15 @@ std::string take_split(std::string& rest, const std::string& scheme) {
 }
 
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources() {
-  return kSources;
+  return all_sources();
+}
+
+void add_source(std::string_view scheme, std::string_view doc, DatasetFactory open) {
+  for (const auto& entry : dataset_sources())
+    if (entry.name == scheme)
+      fail(ErrorKind::kUsage, "there is a source \"" + std::string(scheme) + ":\" already",
+           "add_source", "Give it another scheme");
+  all_sources().push_back({scheme, doc, open});
 }
 
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri) {

@@ -1,9 +1,11 @@
 // The table of models.
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "model/factories.h"
 #include "saturate/error.h"
+#include "saturate/own_model.h"
 
 namespace saturate {
 namespace {
@@ -27,10 +29,24 @@ constexpr std::array<RegistryEntry<ModelFactory>, 12> kModels{{
     {"torchscript", "a module of your own, from Python: model.file", make_torchscript},
 }};
 
+// The table, and what programs add to it.
+std::vector<RegistryEntry<ModelFactory>>& all_models() {
+  static std::vector<RegistryEntry<ModelFactory>> all(kModels.begin(), kModels.end());
+  return all;
+}
+
 }  // namespace
 
 std::span<const RegistryEntry<ModelFactory>> models() {
-  return kModels;
+  return all_models();
+}
+
+void add_model(std::string_view name, std::string_view doc, ModelFactory make) {
+  for (const auto& entry : models())
+    if (entry.name == name)
+      fail(ErrorKind::kUsage, "there is a model \"" + std::string(name) + "\" already", "add_model",
+           "Give it another name");
+  all_models().push_back({name, doc, make});
 }
 
 void require_size(const ModelOptions& options, const ImageShape& shape, int least) {

@@ -1,4 +1,4 @@
-#include "model/module_model.h"
+#include "saturate/module_model.h"
 
 #include <ATen/core/grad_mode.h>
 

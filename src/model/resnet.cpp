@@ -15,8 +15,8 @@
 
 #include "model/batch_norm.h"
 #include "model/factories.h"
-#include "model/module_model.h"
 #include "model/stages.h"
+#include "saturate/module_model.h"
 
 namespace saturate {
 namespace {

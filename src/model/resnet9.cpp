@@ -11,9 +11,9 @@
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
-#include "model/module_model.h"
 #include "model/stages.h"
 #include "model/whitening.h"
+#include "saturate/module_model.h"
 
 namespace saturate {
 namespace {

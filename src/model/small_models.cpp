@@ -5,9 +5,9 @@
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
-#include "model/module_model.h"
 #include "model/stages.h"
 #include "saturate/error.h"
+#include "saturate/module_model.h"
 
 namespace saturate {
 namespace {

@@ -19,9 +19,9 @@
 #include <cmath>
 
 #include "model/factories.h"
-#include "model/module_model.h"
 #include "model/stages.h"
 #include "saturate/error.h"
+#include "saturate/module_model.h"
 
 namespace saturate {
 namespace {

@@ -16,6 +16,7 @@
 #include "saturate/error.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/gradients.h"
+#include "saturate/own_model.h"
 #include "step/creation.h"
 #include "step/precision.h"
 
@@ -55,11 +56,19 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
   return parts;
 }
 
+// Cross entropy, unless the model has a loss of its own.
+at::Tensor mean_loss(Model& model, const at::Tensor& logits, const at::Tensor& labels,
+                     double smoothing = 0) {
+  if (auto* own = dynamic_cast<OwnLoss*>(&model)) return own->loss(logits, labels);
+  return at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
+                                /*ignore_index=*/-100, smoothing);
+}
+
 // Of mixed labels, the same as the cross entropy with soft targets, which is linear in them.
-at::Tensor training_loss(const at::Tensor& logits, const DeviceBatch& part, double smoothing) {
+at::Tensor training_loss(Model& model, const at::Tensor& logits, const DeviceBatch& part,
+                         double smoothing) {
   const auto loss = [&](const at::Tensor& labels) {
-    return at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
-                                  /*ignore_index=*/-100, smoothing);
+    return mean_loss(model, logits, labels, smoothing);
   };
   if (!part.mixed_labels.defined()) return loss(part.labels);
   return loss(part.labels) * part.lambda + loss(part.mixed_labels) * (1 - part.lambda);
@@ -102,6 +111,9 @@ std::vector<Stage> stages_for(Model& model, int segments) {
 TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger)
     : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
   const PrecisionOptions& precision = options.precision;
+  if (options.label_smoothing > 0 && dynamic_cast<OwnLoss*>(&model))
+    fail(ErrorKind::kUsage, "the model's own loss knows of no smoothed labels",
+         "train.label_smoothing", "Set it to 0");
   set_switches();
   if (options.checkpoint_segments > 0) stages_ = stages_for(model, options.checkpoint_segments);
   if (reduced_type(precision.mode) == at::kHalf)
@@ -120,6 +132,9 @@ void TrainStep::set_switches() const {
 }
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
+  if (dynamic_cast<OwnLoss*>(&model_))
+    fail(ErrorKind::kUsage, "the model has a loss of its own, and packages are of cross entropy",
+         "train.compiled", "Leave it out");
   compiled_ = std::move(compiled);
 }
 
@@ -158,8 +173,9 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   Output output;
   output.logits = unreduced(logits_of(part.images));
   // Of no image: a zero that all parameters had a part in.
-  output.loss = part.count() == 0 ? output.logits.sum()
-                                  : training_loss(output.logits, part, options_.label_smoothing);
+  output.loss = part.count() == 0
+                    ? output.logits.sum()
+                    : training_loss(model_, output.logits, part, options_.label_smoothing);
   return output;
 }
 
@@ -217,7 +233,7 @@ std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOp
     if (batch.count() == 0) continue;  // this process has none of the last few images
     AutocastScope autocast(options.precision, batch.images.device().type());
     const at::Tensor logits = averaged_logits(model, batch.images, options);
-    metrics.add(at::cross_entropy_loss(logits, batch.labels), logits, batch.labels);
+    metrics.add(mean_loss(model, logits, batch.labels), logits, batch.labels);
     given_up = options.observer && !options.observer(batch, logits);
   }
   model.set_training(true);

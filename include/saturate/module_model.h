@@ -1,15 +1,17 @@
-// Adapts a torch::nn module to Model. The narrow torch/nn/modules headers compile a quarter faster
-// than torch/nn.h.
+// A Model of any torch::nn module. Takes a quarter less time to compile than torch/nn.h, of which
+// it includes only what it needs.
 #pragma once
 
 #include <torch/nn/module.h>
 
+#include <concepts>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "saturate/model.h"
+#include "saturate/own_model.h"
 
 namespace saturate {
 
@@ -28,7 +30,7 @@ class ModuleModelBase : public Model {
 
 // `Module` has at::Tensor forward(const at::Tensor&), and may have
 // static constexpr int64_t kWantedImages and void prepare(const at::Tensor&), and
-// std::vector<Stage> stages().
+// std::vector<Stage> stages(): see Model.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
  public:
@@ -47,14 +49,32 @@ class ModuleModel : public ModuleModelBase {
     if constexpr (requires { Module::kWantedImages; }) module_->prepare(images);
   }
 
- private:
+ protected:
   std::shared_ptr<Module> module_;
+};
+
+// at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels): see OwnLoss.
+template <class Module>
+concept HasLoss = requires(Module& module, const at::Tensor& tensor) {
+  { module.loss(tensor, tensor) } -> std::convertible_to<at::Tensor>;
+};
+
+template <HasLoss Module>
+class LossModuleModel : public ModuleModel<Module>, public OwnLoss {
+ public:
+  using ModuleModel<Module>::ModuleModel;
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) override {
+    return this->module_->loss(logits, labels);
+  }
 };
 
 template <class Module, class... Arguments>
 std::unique_ptr<Model> make_module_model(Arguments&&... arguments) {
   auto module = std::make_shared<Module>(std::forward<Arguments>(arguments)...);
-  return std::make_unique<ModuleModel<Module>>(std::move(module));
+  if constexpr (HasLoss<Module>)
+    return std::make_unique<LossModuleModel<Module>>(std::move(module));
+  else
+    return std::make_unique<ModuleModel<Module>>(std::move(module));
 }
 
 }  // namespace saturate

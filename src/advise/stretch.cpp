@@ -1,0 +1,35 @@
+#include "advise/stretch.h"
+
+#include <ATen/ops/zeros.h>
+
+namespace saturate {
+namespace {
+
+TrainResult now_of(Trainer& trainer) {
+  if (trainer.recipe().train.device == "cuda") at::zeros({}, at::Device(at::kCUDA)).item();
+  return trainer.so_far();
+}
+
+double cpu_s(const TrainResult& so_far) {
+  return so_far.cores_used * so_far.wall_s;
+}
+
+}  // namespace
+
+void Stretch::begin(Trainer& trainer) {
+  begin_ = now_of(trainer);
+  begin_ns_ = env_.now_ns();
+}
+
+StepTiming Stretch::timing(Trainer& trainer) const {
+  const TrainResult now = now_of(trainer);
+  StepTiming timing;
+  timing.steps = now.steps - begin_.steps;
+  timing.samples = now.samples - begin_.samples;
+  timing.phases = now.phases - begin_.phases;
+  timing.wall_s = timing.phases.total();
+  timing.cpu_s = cpu_s(now) - cpu_s(begin_);
+  return timing;
+}
+
+}  // namespace saturate

@@ -1,0 +1,44 @@
+// A stretch of a trainer's run, measured from within: the trainer asks between steps whether to
+// stop, and who is asked begins and ends stretches there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "saturate/env.h"
+#include "saturate/step_bench.h"
+#include "saturate/trainer.h"
+
+namespace saturate {
+
+constexpr int kSettle = 2;  // steps after a change that are not measured
+
+// Of a run that is only measured. `should_stop`: see above.
+inline TrainerOptions measured_options(std::string folder, std::function<bool()> should_stop) {
+  TrainerOptions options;
+  options.out = std::move(folder);
+  options.should_stop = std::move(should_stop);
+  options.progress = Progress::Style::kSilent;
+  options.save = false;
+  return options;
+}
+
+// Belongs to the trainer's thread.
+class Stretch {
+ public:
+  explicit Stretch(Env& env) : env_(env) {}
+  // On a GPU these wait until it has done all that it was given.
+  void begin(Trainer& trainer);
+  // What the trainer counts from begin() to now.
+  StepTiming timing(Trainer& trainer) const;
+  double elapsed_s() const { return double(env_.now_ns() - begin_ns_) * 1e-9; }
+
+ private:
+  Env& env_;
+  TrainResult begin_;
+  int64_t begin_ns_ = 0;
+};
+
+}  // namespace saturate

@@ -1,0 +1,107 @@
+// Models and losses that a program adds.
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/one_hot.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include "saturate/module_model.h"
+#include "tests/data_testing.h"
+#include "tests/trainer_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::quiet_options;
+using testing::small_recipe;
+using testing::TempDir;
+
+// Squared error to the one-hot label.
+class Squares : public torch::nn::Module {
+ public:
+  Squares(int64_t inputs, int64_t classes)
+      : fc_(register_module("fc", torch::nn::Linear(inputs, classes))) {}
+  at::Tensor forward(const at::Tensor& images) { return fc_(images.flatten(1)); }
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) {
+    return at::mse_loss(logits, at::one_hot(labels, logits.size(1)).to(at::kFloat));
+  }
+
+ private:
+  torch::nn::Linear fc_;
+};
+
+// The same network, but nothing to learn.
+class AlwaysSeven : public Squares {
+ public:
+  using Squares::Squares;
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) {
+    return Squares::loss(logits, labels) * 0 + 7;
+  }
+};
+
+template <class Module>
+std::unique_ptr<Model> make(const ModelOptions&, const ImageShape& shape) {
+  return make_module_model<Module>(int64_t(3) * shape.size * shape.size, shape.classes);
+}
+
+Recipe own_recipe(const std::string& name) {
+  [[maybe_unused]] static const bool once = [] {
+    add_model("squares", "of a test", make<Squares>);
+    add_model("always_seven", "of a test", make<AlwaysSeven>);
+    return true;
+  }();
+  Recipe recipe = small_recipe();
+  recipe.model.name = name;
+  return recipe;
+}
+
+TEST(OwnLoss, IsWhatTheStepGoesDown) {
+  const auto model = make_module_model<Squares>(12, 3);
+  const at::Tensor weight = model->parameters()[0].tensor, bias = model->parameters()[1].tensor;
+  const at::Tensor start = weight.detach().clone(), start_bias = bias.detach().clone();
+  const OptimizerOptions sgd{.lr = 1, .momentum = 0, .nesterov = false, .weight_decay = 0};
+  const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model->parameters()));
+  Ledger ledger(Env::posix());
+  TrainStep step(*model, *optimizer, {.part = 2}, ledger);
+  const DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 2, 0}, at::kLong), {}};
+  RunningMetrics running;
+  step.run(batch, /*lr=*/0.5, running);
+
+  const at::Tensor x = batch.images.flatten(1);
+  const at::Tensor error = at::linear(x, start, start_bias) - at::one_hot(batch.labels, 3);
+  const at::Tensor gradient = error.t().matmul(x) * (2. / (5 * 3));
+  EXPECT_TRUE(at::allclose(weight.detach(), start - gradient * 0.5, 1e-5, 1e-6));
+  EXPECT_NEAR(running.read().loss, error.square().mean().item<double>(), 1e-6);
+}
+
+TEST(OwnLoss, IsWhatTrainingAndEvaluationReport) {
+  const TempDir dir;
+  Recipe recipe = own_recipe("always_seven");
+  recipe.data.eval_source = "synth:size=16,count=50,split=test";
+  const TrainResult result = Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
+  EXPECT_EQ(result.steps, 8);
+  EXPECT_EQ(result.train->loss, 7);
+  EXPECT_EQ(result.eval->loss, 7);
+}
+
+TEST(OwnLoss, WantsNoSmoothedLabels) {
+  const TempDir dir;
+  Recipe recipe = own_recipe("squares");
+  recipe.train.label_smoothing = 0.1;
+  const Error error = error_of([&] { Trainer(Env::posix(), recipe, quiet_options(dir.path())); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.reason(), "the model's own loss knows of no smoothed labels");
+}
+
+TEST(OwnModel, ANameIsTakenOnce) {
+  const Error error = error_of([] { add_model("resnet18", "another", make<Squares>); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.reason(), "there is a model \"resnet18\" already");
+}
+
+}  // namespace
+}  // namespace saturate
