@@ -48,6 +48,13 @@ every = 5
 [distributed]
 timeout_s = 60
 """
+# Asks c10d's store much, and is gone before the answers.
+VANISHING_CLIENT = """
+import socket, struct, sys
+store = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+store.sendall(struct.pack("<BI", 0, 0x3C85F7CE))  # a client of this protocol
+store.sendall(struct.pack("<BQQc", 5, 1, 1, b"x") * 20000)  # is there a key x?
+"""
 options = None
 
 
@@ -230,6 +237,20 @@ class Kills(NetTest):
         epochs = position(out)["epoch"] + 2
         self.run_alone(host, "log", ["launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
                                      *self.training(out, f"train.epochs={epochs}", resume=True)])
+
+
+    def test_a_client_that_vanishes_does_not_end_rank_0(self):
+        # What ended it without a word: SIGPIPE, as the store's thread wrote its answers.
+        host, out = self.host(), self.folder / "run"
+        process, log = self.start(host, "log", [
+            "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
+            *self.training(out, "train.epochs=1e5")])
+        self.wait_until(lambda: records(out, "step"), process, log)
+        host.run([sys.executable, "-c", VANISHING_CLIENT, PORT])
+        before = len(records(out, "step"))
+        self.wait_until(lambda: len(records(out, "step")) > before + 1, process, log)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.wait_for(process, log), 143, log.read_text())
 
 
 class Starters(NetTest):
