@@ -15,7 +15,7 @@ KILLS ?= 200
 MODELS ?= mlp resnet9 resnet18
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all page-test docs-test python-test kills faults compiled soak fuzz build install setup format format-check \
+.PHONY: help demo test test-all page-test net-test docs-test python-test kills faults compiled soak fuzz build install setup format format-check \
   tidy clean
 
 help: ## this list
@@ -38,6 +38,10 @@ page-test: build ## open reports in headless Chromium
 	  build/page-venv.tmp/bin/python -m pip install -q --disable-pip-version-check playwright==1.65.2 && \
 	  mv build/page-venv.tmp build/page-venv; }
 	@build/page-venv/bin/python tests/report_page_test.py --saturate $(BUILD)/saturate
+
+net-test: build ## train across network namespaces, cut links, kill launchers; needs root
+	@tools/setup.sh --dev
+	@tests/net_test.py --saturate $(BUILD)/saturate || [ $$? = 77 ]
 
 docs-test: build ## hold README.md and docs/ against the program: links, keys, options, snippets
 	@tools/performance_page.py --check

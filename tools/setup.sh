@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a build needs and is missing: Debian packages, and LibTorch out of the PyPI wheel.
 #   tools/setup.sh [--dev] [--cpu|--full]
-# --dev adds clang-format, clang-tidy, Chromium and what fuzzing needs. --full fetches LibTorch with its
+# --dev adds clang-format, clang-tidy, Chromium, iproute2 and what fuzzing needs. --full fetches LibTorch with its
 # GPU libraries (4.7 GB), --cpu without them (1.3 GB); without either, the machine's NVIDIA driver decides.
 # LibTorch goes to ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has it.
 set -euo pipefail
@@ -20,7 +20,7 @@ fail() { echo "setup: error: $*" >&2; exit 1; }
 set=
 for arg in "$@"; do
   case $arg in
-    --dev) packages+=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium) ;;
+    --dev) packages+=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium iproute2) ;;
     --cpu) set=cpu ;;
     --full) set=full ;;
     *) fail "unknown option $arg. Try tools/setup.sh [--dev] [--cpu|--full]" ;;

@@ -5,13 +5,16 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <sstream>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -29,11 +32,35 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kFailedKey = "failed";
+constexpr std::chrono::seconds kStoreAnswers{3};
 constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // at once, as Python's DDP
 
 milliseconds to_milliseconds(double seconds) {
   return milliseconds(int64_t(seconds * 1e3));
 }
+
+// Threads made in its life are spared SIGPIPE: the store's and Gloo's write to sockets of processes
+// that may be gone, and would end this one without a word.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec now{};
+    if (sigismember(&before_, SIGPIPE) == 0)
+      while (sigtimedwait(&pipe_, nullptr, &now) > 0) {
+      }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
+};
 
 // Without what torch adds over further lines, and its full stop.
 std::string first_line(std::string text) {
@@ -94,6 +121,31 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
       c10::make_intrusive<c10d::PrefixStore>("gloo", store), world.rank, world.size, options);
 }
 
+// Asks the store and waits for its answer, though not for long: none ever comes from behind a
+// broken network. A question without one is left to a thread that ends with the process.
+std::string ask(const c10::intrusive_ptr<c10d::Store>& store,
+                const std::function<std::string(c10d::Store&)>& question) {
+  if (!store) return {};
+  const auto answer = std::make_shared<std::promise<std::string>>();
+  auto answered = answer->get_future();
+  std::thread([store, question, answer] {
+    try {
+      answer->set_value(question(*store));
+    } catch (const std::exception&) {
+      answer->set_value({});  // rank 0, which keeps the store, is gone
+    }
+  }).detach();
+  return answered.wait_for(kStoreAnswers) == std::future_status::ready ? answered.get()
+                                                                       : std::string();
+}
+
+// The first failure that anybody has reported; empty where nobody has.
+std::string first_failure(c10d::Store& store) {
+  if (!store.check({kFailedKey})) return {};
+  const auto bytes = store.get(kFailedKey);
+  return {bytes.begin(), bytes.end()};
+}
+
 bool wants_nccl(const DistributedOptions& options, const at::Device& device) {
   if (!device.is_cuda() || options.backend == CollectiveBackend::kGloo) return false;
   if (!has_nccl() && options.backend == CollectiveBackend::kNccl)
@@ -107,12 +159,13 @@ bool wants_nccl(const DistributedOptions& options, const at::Device& device) {
 struct Group::State {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
+  bool failed = false;
 };
 
 Group::Group(const World& world, const DistributedOptions& options, const at::Device& device)
-
     : world_(world), device_(device), state_(std::make_unique<State>()) {
   const milliseconds timeout = to_milliseconds(options.timeout_s);
+  const WithoutSigpipe without_sigpipe;
   guard("meeting the other processes", [&] {
     state_->store = meet(world, timeout);
     wait_for_all(*state_->store, world, timeout);
@@ -131,7 +184,18 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
   });
 }
 
-Group::~Group() = default;
+// NCCL is to be told to end: politely, which waits for the others, or not.
+Group::~Group() {
+  if (!device_.is_cuda() || !state_->group) return;
+  try {
+    if (state_->failed)
+      state_->group->abort();
+    else
+      state_->group->shutdown();
+  } catch (const std::exception&) {
+    // Another process is gone, which is known by now.
+  }
+}
 
 std::string Group::name() const {
   return fmt::format("rank {} of {}", rank(), world());
@@ -144,9 +208,12 @@ c10d::ProcessGroup& Group::handle() {
 void Group::report_failure(const std::string& message) noexcept {
   try {
     const std::string text = fmt::format("rank {}: {}", rank(), message);
-    state_->store->compareSet(kFailedKey, {}, std::vector<uint8_t>(text.begin(), text.end()));
+    ask(state_->store, [text](c10d::Store& store) {
+      store.compareSet(kFailedKey, {}, std::vector<uint8_t>(text.begin(), text.end()));
+      return std::string();
+    });
   } catch (const std::exception&) {
-    // The store ends with rank 0, and then the others know.
+    // No memory for a message: the others find out by themselves.
   }
 }
 
@@ -164,15 +231,8 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   } catch (const std::exception& error) {
     reason = first_line(error.what());
   }
-  std::string first;
-  try {
-    if (state_->store && state_->store->check({kFailedKey})) {
-      const auto bytes = state_->store->get(kFailedKey);
-      first.assign(bytes.begin(), bytes.end());
-    }
-  } catch (const std::exception&) {
-    // Rank 0, which keeps the store, is gone.
-  }
+  state_->failed = true;
+  const std::string first = ask(state_->store, first_failure);
   if (!first.empty())
     fail(ErrorKind::kRun, fmt::format("another process failed; {}", first), name(),
          "See to that one");

@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""Training across two hosts, which are network namespaces joined by a virtual cable; what a killed launcher or
+rank leaves behind; and other starters of processes.
+
+  tests/net_test.py --saturate build/saturate [NAME of a test ...]
+
+Exits with 77 where there can be no such namespaces. torchrun and mpirun are taken from PATH, and left out where
+they are absent.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+from net_hosts import Host, join, missing
+
+PORT = 29500
+TIMEOUT_S = 8
+RECIPE = """seed = 3
+[data]
+source = "synth:size=16,count=200,difficulty=0.1"
+eval_source = "synth:size=16,count=50,difficulty=0.1,split=test"
+threads = 1
+[augment]
+size = 8
+[model]
+name = "mlp"
+width = 0.5
+[schedule]
+name = "constant"
+[optimizer]
+lr = 0.005
+[train]
+batch = 20
+epochs = 2
+threads = 1
+[watch]
+every = 5
+[distributed]
+timeout_s = 60
+"""
+# Asks c10d's store much, and is gone before the answers.
+VANISHING_CLIENT = """
+import socket, struct, sys
+store = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+store.sendall(struct.pack("<BI", 0, 0x3C85F7CE))  # a client of this protocol
+store.sendall(struct.pack("<BQQc", 5, 1, 1, b"x") * 20000)  # is there a key x?
+"""
+options = None
+
+
+def checkpoints(folder):
+    return sorted((folder / "checkpoints").glob("step-*.safetensors"))
+
+
+def read_checkpoint(folder):
+    """The last one: its header, and the bytes after it."""
+    data = checkpoints(folder)[-1].read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def position(folder):
+    return json.loads(read_checkpoint(folder)[0]["__metadata__"]["state"])["position"]
+
+
+def weights(folder):
+    header, data = read_checkpoint(folder)
+    found = {}
+    for name, entry in header.items():
+        if name.startswith("model.") and entry["dtype"] == "F32":
+            begin, end = entry["data_offsets"]
+            found[name] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    return found
+
+
+def records(folder, kind):
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+class NetTest(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+        self.recipe = self.folder / "recipe.toml"
+        self.recipe.write_text(RECIPE, encoding="utf-8")
+
+    def host(self, address="127.0.0.1"):
+        return self.enterContext(Host(address))
+
+    def hosts(self):
+        both = [self.host("10.77.0.1"), self.host("10.77.0.2")]
+        join(*both)
+        return both
+
+    def training(self, out, *settings, resume=False):
+        more = [word for setting in settings for word in ("--set", setting)]
+        return ["train", self.recipe, "--out", out, *more, *(["--resume", out] if resume else [])]
+
+    def start(self, host, name, command):
+        """The command's process, with what it says in the file `name`; its path."""
+        log = self.folder / name
+        with open(log, "w", encoding="utf-8") as file:
+            process = host.start([options.saturate, *command], stdout=subprocess.DEVNULL, stderr=file)
+        return process, log
+
+    def launch_on_both(self, hosts, *training):
+        return [self.start(host, f"log{node}", ["launch", "--nproc-per-node", "1", "--nnodes", "2", "--node-rank", node,
+                                                "--master", f"{hosts[0].address}:{PORT}", "--", *training])
+                for node, host in enumerate(hosts)]
+
+    def wait_for(self, process, log, seconds=60):
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.fail(f"it still runs after {seconds} s: {log.read_text()}")
+
+    def wait_until(self, condition, process, log, seconds=60):
+        """Of a run under way."""
+        end = time.monotonic() + seconds
+        while not condition():
+            self.assertIsNone(process.poll(), log.read_text())
+            self.assertLess(time.monotonic(), end, log.read_text())
+            time.sleep(0.01)
+
+    def run_alone(self, host, name, command):
+        process, log = self.start(host, name, command)
+        self.assertEqual(self.wait_for(process, log), 0, log.read_text())
+
+    def expect_same(self, out, other):
+        one, two = weights(out), weights(other)
+        self.assertEqual(one.keys(), two.keys())
+        for name, values in one.items():
+            self.assertLessEqual(max(abs(a - b) for a, b in zip(values, two[name])), 1e-6, name)
+
+
+class TwoHosts(NetTest):
+    def test_train_as_one_process(self):
+        hosts, one, both = self.hosts(), self.folder / "one", self.folder / "both"
+        self.run_alone(hosts[0], "log", self.training(one))
+        for process, log in self.launch_on_both(hosts, *self.training(both)):
+            self.assertEqual(self.wait_for(process, log), 0, log.read_text())
+        self.expect_same(one, both)
+        expected, found = records(one, "eval"), records(both, "eval")
+        self.assertEqual(len(found), len(expected))
+        for a, b in zip(expected, found):
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-6)
+
+    def test_listen_only_where_asked(self):
+        hosts, out = self.hosts(), self.folder / "run"
+        started = self.launch_on_both(hosts, *self.training(out, "train.epochs=1e5"))
+        self.wait_until(lambda: records(out, "step"), *started[0])
+        found = [host.listening() for host in hosts]
+        self.assertIn(f"{hosts[0].address}:{PORT}", found[0])
+        for host, sockets in zip(hosts, found):
+            for socket in sockets:  # the others are those of the ranks' own pairs
+                self.assertEqual(socket.rsplit(":", 1)[0], host.address, found)
+        for process, _ in started:
+            process.send_signal(signal.SIGTERM)
+        for process, log in started:
+            self.assertEqual(self.wait_for(process, log), 143, log.read_text())
+        self.assertEqual([host.listening() for host in hosts], [[], []])
+
+    def test_a_cut_link_ends_all_and_the_run_goes_on_exactly(self):
+        hosts, whole, cut = self.hosts(), self.folder / "whole", self.folder / "cut"
+        settings = ["train.epochs=60", "train.eval_every=0", "checkpoint.every=0", "checkpoint.every_steps=50",
+                    f"distributed.timeout_s={TIMEOUT_S}"]
+        for process, log in self.launch_on_both(hosts, *self.training(whole, *settings)):
+            self.assertEqual(self.wait_for(process, log), 0, log.read_text())
+        started = self.launch_on_both(hosts, *self.training(cut, *settings))
+        self.wait_until(lambda: checkpoints(cut), *started[0])
+        hosts[1].link("down")
+        begin = time.monotonic()
+        for rank, (process, log) in enumerate(started):
+            self.assertEqual(self.wait_for(process, log, TIMEOUT_S + 30), 4, log.read_text())
+            said = log.read_text()
+            self.assertIn("another process is gone, or did not come in time", said)
+            self.assertIn(f"(rank {rank} of 2)", said)
+        self.assertLess(time.monotonic() - begin, TIMEOUT_S + 20)
+        self.assertEqual([host.processes() for host in hosts], [[], []])
+        self.assertLess(position(cut)["step"], position(whole)["step"])
+        hosts[1].link("up")
+        for process, log in self.launch_on_both(hosts, *self.training(cut, *settings, resume=True)):
+            self.assertEqual(self.wait_for(process, log), 0, log.read_text())
+        # Weights, momentum and generators.
+        found, expected = (read_checkpoint(out)[0]["__metadata__"]["crc32"] for out in (cut, whole))
+        self.assertEqual(found, expected)
+
+
+class Kills(NetTest):
+    def kill(self, host, out, victims):
+        """Kills a run, and looks for what it left."""
+        process, log = self.start(host, "log", [
+            "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
+            *self.training(out, "train.epochs=1e5", "checkpoint.every_steps=20", resume=out.exists())])
+        before = len(records(out, "step"))
+        self.wait_until(lambda: len(records(out, "step")) > before and checkpoints(out), process, log)
+        ranks = self.ranks(host)
+        self.assertEqual(sorted(ranks), ["0", "1"])
+        for victim in victims:
+            os.kill(process.pid if victim == "launcher" else ranks[victim], signal.SIGKILL)
+        code = self.wait_for(process, log, 40)
+        self.assertEqual(code, -signal.SIGKILL if "launcher" in victims else 4, log.read_text())
+        self.assertTrue(host.wait_until_empty(10), "a process is left")
+        self.assertEqual(host.listening(), [])
+        self.assertEqual(host.shared_memory(), [])
+
+    def ranks(self, host):
+        found = {}
+        for pid in host.processes():
+            with open(f"/proc/{pid}/environ", encoding="utf-8", errors="replace") as file:
+                variables = dict(pair.split("=", 1) for pair in file.read().split("\0") if "=" in pair)
+            if "SATURATE_LAUNCHED" in variables:
+                found[variables["RANK"]] = pid
+        return found
+
+    def test_leave_nothing_behind_and_the_next_start_works(self):
+        # Every run starts at the port, and in the folder, of the one killed before.
+        host, out = self.host(), self.folder / "run"
+        for victims in (["0"], ["1"], ["launcher"], ["launcher", "0", "1"]):
+            with self.subTest(killed=victims):
+                self.kill(host, out, victims)
+        epochs = position(out)["epoch"] + 2
+        self.run_alone(host, "log", ["launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
+                                     *self.training(out, f"train.epochs={epochs}", resume=True)])
+
+
+    def test_a_client_that_vanishes_does_not_end_rank_0(self):
+        # What ended it without a word: SIGPIPE, as the store's thread wrote its answers.
+        host, out = self.host(), self.folder / "run"
+        process, log = self.start(host, "log", [
+            "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
+            *self.training(out, "train.epochs=1e5")])
+        self.wait_until(lambda: records(out, "step"), process, log)
+        host.run([sys.executable, "-c", VANISHING_CLIENT, PORT])
+        before = len(records(out, "step"))
+        self.wait_until(lambda: len(records(out, "step")) > before + 1, process, log)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.wait_for(process, log), 143, log.read_text())
+
+
+class Starters(NetTest):
+    def starts(self, command, environment=None):
+        host, one, both = self.host(), self.folder / "one", self.folder / "both"
+        self.run_alone(host, "log", self.training(one))
+        log = self.folder / "starter"
+        with open(log, "w", encoding="utf-8") as file:
+            process = host.start([*command, options.saturate, *self.training(both)], stdout=file, stderr=file,
+                                 env={**os.environ, **(environment or {})})
+        self.assertEqual(self.wait_for(process, log), 0, log.read_text())
+        self.assertIn("over 2 processes", log.read_text())
+        self.expect_same(one, both)
+
+    def test_torchrun(self):
+        torchrun = shutil.which("torchrun")
+        if not torchrun:
+            self.skipTest("there is no torchrun on PATH")
+        self.starts([torchrun, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--no-python"])
+
+    def test_mpirun(self):
+        mpirun = shutil.which("mpirun")
+        if not mpirun:
+            self.skipTest("there is no mpirun on PATH (apt-get install openmpi-bin)")
+        self.starts([mpirun, "--oversubscribe", "-n", "2"],
+                    {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+
+
+def main():
+    global options
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--saturate", type=lambda path: pathlib.Path(path).resolve(), required=True)
+    options, rest = parser.parse_known_args()
+    why = missing()
+    if why:
+        print(f"skipped: {why}")
+        sys.exit(77)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()

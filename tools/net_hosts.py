@@ -1,0 +1,132 @@
+"""Hosts on one machine: network namespaces that a virtual cable may join, for tests and measurements.
+
+A host is a process that holds namespaces of its own for network, mounts and IPC, with a /dev/shm of its own. The
+system ends it with this process, and with it whatever was started in it: nothing is left, however this one ends.
+Needs root, iproute2 and util-linux; `missing()` says what is not there.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+PR_SET_PDEATHSIG = 1
+SETUP = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo ready && exec sleep infinity"
+_libc = ctypes.CDLL(None)
+
+
+def end_with_parent():
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def missing():
+    """Why there can be no hosts here; None where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    absent = [name for name in ("ip", "ss", "tc", "unshare", "nsenter") if not shutil.which(name)]
+    if absent:
+        return f"there is no {', '.join(absent)} (apt-get install iproute2 util-linux)"
+    try:
+        with Host("10.77.0.1") as one, Host("10.77.0.2") as other:
+            join(one, other)
+    except (RuntimeError, subprocess.CalledProcessError) as error:
+        return f"this system allows no network namespaces ({error})"
+    return None
+
+
+class Host:
+    def __init__(self, address):
+        self.address, self.started = address, []
+        self.holder = subprocess.Popen(["unshare", "--net", "--mount", "--ipc", "sh", "-c", SETUP],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       preexec_fn=end_with_parent)
+        if self.holder.stdout.readline() != "ready\n":
+            self.holder.kill()
+            raise RuntimeError(self.holder.communicate()[1].strip() or "unshare failed")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in [*self.started, self.holder]:
+            process.kill()
+            process.wait()
+        for stream in (self.holder.stdout, self.holder.stderr):
+            stream.close()
+
+    def inside(self, command):
+        spaces = [f"--{name}=/proc/{self.holder.pid}/ns/{file}"
+                  for name, file in (("net", "net"), ("mount", "mnt"), ("ipc", "ipc"))]
+        return ["nsenter", *spaces, *map(str, command)]
+
+    def start(self, command, **options):
+        """A process in this host; paths in `command` must be absolute."""
+        self.started.append(subprocess.Popen(self.inside(command), preexec_fn=end_with_parent, **options))
+        return self.started[-1]
+
+    def run(self, command):
+        """What a short command prints."""
+        return subprocess.run(self.inside(command), check=True, capture_output=True, text=True).stdout
+
+    def processes(self):
+        """Those that run in this host's network, dead ones that nobody has waited for left out."""
+        space, found = os.readlink(f"/proc/{self.holder.pid}/ns/net"), []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.readlink(f"/proc/{name}/ns/net") == space and int(name) != self.holder.pid:
+                    found.append(int(name))
+            except OSError:  # it has ended
+                pass
+        return found
+
+    def wait_until_empty(self, seconds):
+        end = time.monotonic() + seconds
+        while self.processes() and time.monotonic() < end:
+            time.sleep(0.02)
+        return not self.processes()
+
+    def listening(self):
+        """ADDRESS:PORT of all sockets that listen here."""
+        return sorted(line.split()[3] for line in self.run(["ss", "-Hltn"]).splitlines())
+
+    def shared_memory(self):
+        """Names in /dev/shm, and System V segments."""
+        segments = self.run(["cat", "/proc/sysvipc/shm"]).splitlines()[1:]
+        return self.run(["ls", "/dev/shm"]).split() + segments
+
+    def link(self, state):
+        self.run(["ip", "link", "set", "eth0", state])
+
+    def shape(self, mbit, delay_ms=0.0):
+        """What leaves by the cable does so at this rate, after this delay, where the kernel can delay."""
+        if delay_ms:
+            how = ["netem", "delay", f"{delay_ms}ms", "rate", f"{mbit}mbit", "limit", "100000"]
+        else:
+            how = ["tbf", "rate", f"{mbit}mbit", "burst", "256kb", "latency", "100ms"]
+        self.run(["tc", "qdisc", "replace", "dev", "eth0", "root", *how])
+
+
+def join(one, other):
+    subprocess.run(["ip", "link", "add", "eth0", "netns", str(one.holder.pid), "type", "veth", "peer", "name", "eth0",
+                    "netns", str(other.holder.pid)], check=True, capture_output=True)
+    for host in (one, other):
+        host.run(["ip", "address", "add", f"{host.address}/24", "dev", "eth0"])
+        host.link("up")
+
+
+def can_delay():
+    """Whether the kernel has netem."""
+    with Host("10.77.0.1") as one, Host("10.77.0.2") as other:
+        join(one, other)
+        try:
+            one.shape(1000, 1)
+        except subprocess.CalledProcessError:
+            return False
+    return True
