@@ -91,6 +91,58 @@ class ToyCnn(nn.Sequential):
         super().__init__(*layers, nn.Linear(channels, classes))
 
 
+class Up(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(2 * channels, channels, 2, stride=2)
+        self.conv = nn.Sequential(ConvNorm(2 * channels, channels), ConvNorm(channels, channels))
+
+    def forward(self, x, skipped):
+        return self.conv(torch.cat([skipped, self.up(x)], 1))
+
+
+class UNet(nn.Module):
+    """Logits of each pixel, [N, classes, H, W]."""
+
+    def __init__(self, classes, size, width):
+        super().__init__()
+        channels = [scaled(64, width) << level for level in range(5)]
+        self.encoder = nn.ModuleList(
+            nn.Sequential(ConvNorm(inputs, outputs), ConvNorm(outputs, outputs))
+            for inputs, outputs in zip([3] + channels, channels))
+        self.decoder = nn.ModuleList(Up(outputs) for outputs in reversed(channels[:-1]))
+        self.head = nn.Conv2d(channels[0], classes, 1)
+
+    def forward(self, images):
+        features = [self.encoder[0](images)]
+        for level in self.encoder[1:]:
+            features.append(level(nn.functional.max_pool2d(features[-1], 2)))
+        x = features.pop()
+        for up in self.decoder:
+            x = up(x, features.pop())
+        return self.head(x)
+
+
+class ToySeg(nn.Module):
+    """Logits of each pixel, [N, classes, H, W]."""
+
+    def __init__(self, classes, size, width):
+        super().__init__()
+        channels = scaled(16, width)
+        down, up = [nn.Conv2d(3, channels, 1), nn.ReLU()], []
+        for _ in range(3):
+            down += [nn.Conv2d(channels, channels * 2, 2, stride=2), nn.ReLU()]
+            channels *= 2
+        self.encoder = nn.Sequential(*down)
+        for _ in range(3):
+            up += [nn.ConvTranspose2d(channels, channels // 2, 2, stride=2), nn.ReLU()]
+            channels //= 2
+        self.decoder = nn.Sequential(*up, nn.Conv2d(channels, classes, 1))
+
+    def forward(self, images):
+        return self.decoder(self.encoder(images))
+
+
 def se_resnet18(classes, size, width):
     from torchvision.models.resnet import BasicBlock, ResNet
 
@@ -139,7 +191,8 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
     return MobileNetV2(num_classes=classes, width_mult=width, dropout=dropout)
 
 
-TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "toy_cnn": ToyCnn}
+TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "toy_cnn": ToyCnn, "unet": UNet,
+         "toy_seg": ToySeg}
 # Made of torchvision's parts.
 BUILT = {"se_resnet18": se_resnet18, "vit_tiny": vit_tiny, "vit_b_16": vit_b_16,
          "mobilenet_v2": mobilenet_v2}

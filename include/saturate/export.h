@@ -16,7 +16,8 @@ namespace saturate {
 // Writes sample i, as it is encoded, to CLASS/0000000i.jpg (or .png) in the folder `out`, or in the
 // archive `out` where it ends in ".tar". A folder must be absent or empty, and keeps what was
 // written when this fails; an archive must be absent and appears only when it is complete. Raw
-// samples become PNG, JPEGs in segments plain ones. Equal samples give equal bytes. Reads on
+// samples become PNG, JPEGs in segments plain ones. Equal samples give equal bytes. Where
+// there are masks, writes what masks:PATH takes: images/, masks/ and classes.txt. Reads on
 // `threads` threads. Fails with kUsage where `out` is taken.
 void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int threads,
                    const ProgressCallback& progress = {});

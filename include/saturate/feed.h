@@ -3,24 +3,34 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-#include <utility>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
+#include "saturate/recipe.h"
 
 namespace saturate {
 
 struct DeviceBatch {
   at::Tensor images;  // [N, 3, S, S] float or bfloat16, channels_last where asked, on the device
-  at::Tensor labels;  // [N] int64, on the device
+  // [N] int64, on the device; of segmentation [N, S, S], kIgnoredLabel where a pixel does not
+  // count.
+  at::Tensor labels;
   std::vector<std::string> names;  // [N], where the loader gives them
   // Of mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
   at::Tensor mixed_labels = {};  // [N] int64, on the device; undefined where nothing is mixed
   double lambda = 1;             // 0.5 to 1
   int64_t whole = 0;             // images of the step over all processes
+  // Of a pipeline with an encoder: what Model::encode() makes of the images; else empty.
+  std::vector<at::Tensor> features = {};
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
+
+// torch's ignore_index.
+constexpr int64_t kIgnoredLabel = -100;
 
 // Page-locked memory for a GPU, plain memory (the loader's own) for the CPU.
 BufferAllocator batch_allocator(const at::Device& device);
@@ -33,40 +43,53 @@ void mix_batch(const Mix& mix, DeviceBatch& batch);
 // Whether this build can carry out a batch's effects and normalise it on a GPU.
 bool has_finish_kernel();
 
+// Stages of the way to the step that run beside it.
+struct PipelineSetup {
+  PipelineOptions stages;
+  // stages.encoder: what Model::encode() does, without gradients; on another thread than the
+  // caller's.
+  std::function<std::vector<at::Tensor>(const at::Tensor& images)> encode = {};
+  // Tests: called where a stage of that name begins, and may take its time.
+  std::function<void(const char* stage)> before = {};
+};
+
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, which returns to its pool when the last tensor is gone: nothing is copied. On a GPU the
 // copy has been made when next() returns. Batches of bytes, or of places in resident
 // images, are finished on the device, on its current stream: their effects, then `augment`'s
 // normalisation. Waiting is charged to kWait,
 // moving to kCopy, finishing to kAugment.
+//
+// With a pipeline the stages that it names are done on streams of their own, for later batches
+// while the step is on this one; next() then waits for them, which is charged to kWait. What comes
+// out is the same.
 class Feeder {
  public:
   // `resident`: a ResidentDataset's images, on `device`, which the loader's places refer to.
   Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
          const AugmentOptions& augment = {}, at::Tensor resident = {});
+  ~Feeder();
+
+  // From the next epoch on. REQUIRES: an epoch begins with start_epoch() from here on.
+  void use_pipeline(PipelineSetup setup);
+
+  // As the loader's, and forgets what is under way.
+  void start_epoch(uint32_t epoch, size_t first_batch = 0);
+  void stop();
+  // Waits for the stages under way: until next() nothing runs beside the caller.
+  void settle();
+
   // False at the end of the epoch.
   bool next(DeviceBatch& out);
 
   // From now on next() gives this batch every time, and leaves the loader alone.
-  void hold(DeviceBatch batch) { held_ = std::move(batch); }
-  void release() { held_.reset(); }
-  bool holds() const { return held_.has_value(); }
+  void hold(DeviceBatch batch);
+  void release();
+  bool holds() const;
 
  private:
-  // [N, 3, S, S] on the device, of the batch's floats or its bytes.
-  at::Tensor moved(const Batch& batch) const;
-  at::Tensor finished(const Batch& batch) const;
-  at::Tensor to_device(const void* bytes, int64_t size) const;
-
-  Loader& loader_;
-  at::Device device_;
-  bool channels_last_;
-  Normalize normalize_;
-  PadMode pad_mode_;
-  at::ScalarType output_;  // of what is finished here
-  at::Tensor resident_;    // [N, S, S, 3] uint8, or undefined
-  Ledger& ledger_;
-  std::optional<DeviceBatch> held_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace saturate

@@ -31,6 +31,11 @@ struct DatasetReport {
   size_t components[5] = {};         // by ImageInfo::components, 1 to 4
   Spread width, height;              // pixels, after EXIF orientation
   std::vector<BrokenSample> broken;  // by index
+  // Of sources with masks, InspectDepth::kPixels: pixels of each class [classes], and of none. Then
+  // class_samples are images in which the class appears.
+  bool has_masks = false;
+  std::vector<uint64_t> class_pixels;
+  uint64_t ignored_pixels = 0;
 };
 
 enum class InspectDepth {

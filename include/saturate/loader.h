@@ -58,6 +58,9 @@ using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 // or bfloat16 or float32, normalised.
 struct Batch {
   std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
+  // Under LoaderOptions::masks: uint8 [count, size, size], what each pixel shows, kIgnoredClass
+  // where the image did not reach.
+  std::shared_ptr<std::byte> masks;
   PixelType type = PixelType::kFloat32;
   bool planar = false;
   int size = 0;                    // side of an image, pixels
@@ -86,6 +89,7 @@ struct LoaderOptions {
   PixelType type = PixelType::kFloat32;
   bool planar = false;  // NCHW; not of kUint8
   bool names = false;   // batches carry the names of their samples
+  bool masks = false;   // batches carry masks, which the dataset must have; not with places
   bool finish = true;   // carry out effects, else leave them to the consumer; off: kUint8 alone
   // Say where a consumer that holds the dataset's images, cut as in evaluation, finds each sample,
   // instead of giving its pixels. kUint8 without finish alone, and no kRandomResized.

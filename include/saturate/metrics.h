@@ -21,6 +21,7 @@ struct MetricsRecord {
   double time_s = 0;  // since the run began, earlier parts of a resumed run included
   // Means over what the record covers: the steps since the last such record, or the evaluation.
   std::optional<double> loss, accuracy, accuracy5, lr, images_per_s;
+  std::optional<double> mean_iou;  // of segmentation, else left out
   // "eval" with train.ema: of the weights themselves, while loss and accuracy are the average's.
   std::optional<double> plain_loss, plain_accuracy;
   std::optional<PhaseTimes> phases;          // seconds over the same

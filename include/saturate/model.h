@@ -1,4 +1,5 @@
-// Models: a registry of image classifiers, and the narrow view of one that the step works on.
+// Models: a registry of image classifiers and segmentation networks, and the narrow view of one
+// that the step works on.
 //
 // This header is cheap to include; only sources that define a model include torch/nn.h.
 #pragma once
@@ -25,8 +26,19 @@ struct NamedTensor {
 class Model {
  public:
   virtual ~Model() = default;
-  // images [N, 3, H, W] float, any memory format, to logits [N, classes].
+  // images [N, 3, H, W] float, any memory format, to logits [N, classes], or [N, classes, H, W]
+  // where per_pixel().
   virtual at::Tensor forward(const at::Tensor& images) = 0;
+  virtual bool per_pixel() const { return false; }
+  // A model of two parts computes forward(images) as decode(encode(images)). The names of the
+  // encoder's parameters and buffers begin with "encoder."; encode() may run on another thread than
+  // decode(), at the same time.
+  virtual bool has_encoder() const { return false; }
+  virtual std::vector<at::Tensor> encode(const at::Tensor& images);
+  virtual at::Tensor decode(const std::vector<at::Tensor>& features);
+  // From now on BatchNorms whose parameters require no gradient use their running statistics in
+  // training too, and leave them as they are. False where the model cannot.
+  virtual bool keep_frozen_statistics() { return false; }
   // What forward() does, as a chain of stages to be checkpointed; empty where it is no chain. They
   // are valid as long as the model.
   virtual std::vector<Stage> stages() { return {}; }

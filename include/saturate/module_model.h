@@ -19,18 +19,21 @@ namespace saturate {
 class ModuleModelBase : public Model {
  public:
   explicit ModuleModelBase(torch::nn::Module& module) : module_(module) {}
-  void set_training(bool training) override { module_.train(training); }
+  void set_training(bool training) override;
+  bool keep_frozen_statistics() override;
   std::vector<NamedTensor> parameters() override;
   std::vector<NamedTensor> buffers() override;
   void to(const at::Device& device, bool channels_last) override;
 
  private:
   torch::nn::Module& module_;
+  bool keeps_frozen_ = false;
 };
 
 // `Module` has at::Tensor forward(const at::Tensor&), and may have
 // static constexpr int64_t kWantedImages and void prepare(const at::Tensor&), and
-// std::vector<Stage> stages(): see Model.
+// std::vector<Stage> stages(), and static constexpr bool kPerPixel = true, and encode() and
+// decode(): see Model.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
  public:
@@ -40,6 +43,26 @@ class ModuleModel : public ModuleModelBase {
   std::vector<Stage> stages() override {
     if constexpr (requires(Module & module) { module.stages(); }) return module_->stages();
     return {};
+  }
+  bool per_pixel() const override {
+    return requires {
+      requires Module::kPerPixel;
+    };
+  }
+  bool has_encoder() const override {
+    return requires(Module & module) {
+      module.encode(at::Tensor());
+    };
+  }
+  std::vector<at::Tensor> encode(const at::Tensor& images) override {
+    if constexpr (requires(Module & module) { module.encode(images); })
+      return module_->encode(images);
+    return Model::encode(images);
+  }
+  at::Tensor decode(const std::vector<at::Tensor>& features) override {
+    if constexpr (requires(Module & module) { module.decode(features); })
+      return module_->decode(features);
+    return Model::decode(features);
   }
   int64_t wanted_images() const override {
     if constexpr (requires { Module::kWantedImages; }) return Module::kWantedImages;

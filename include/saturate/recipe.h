@@ -21,7 +21,16 @@ namespace saturate {
 
 class Env;
 
-enum class Monitor { kEvalAccuracy, kEvalAccuracy5, kEvalLoss, kTrainAccuracy, kTrainLoss };
+// One class for an image, or one for each of its pixels.
+enum class Task { kClassify, kSegment };
+enum class Monitor {
+  kEvalAccuracy,
+  kEvalAccuracy5,
+  kEvalLoss,
+  kTrainAccuracy,
+  kTrainLoss,
+  kEvalIou
+};
 // Of the training epoch rather than of an evaluation.
 inline bool is_training_metric(Monitor monitor) {
   return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
@@ -32,6 +41,7 @@ enum class MonitorMode { kAuto, kMin, kMax };
 inline constexpr int kAutomatic = -1;
 
 struct TrainOptions {
+  Task task = Task::kClassify;
   double epochs = 10;
   int batch = 128;              // kAutomatic: as many images as fit, see batch_search.h
   int effective_batch = 0;      // with kAutomatic; 0: as many as fit at once
@@ -64,6 +74,16 @@ struct TrainOptions {
   std::string compiled;  // a package's path; empty: none
 };
 
+// Stages of a step that run beside the one before, each on a stream of its own: see
+// batch_pipeline.h.
+struct PipelineOptions {
+  bool copy = false;     // to the device
+  bool augment = false;  // effects and normalisation
+  bool encoder = false;  // a frozen one, a batch ahead of the decoder
+  bool check = false;    // look for missing waits and the like, see stream_checker.h
+  bool any() const { return copy || augment || encoder; }
+};
+
 struct CheckpointOptions {
   int every = 1;             // epochs; 0: not by epochs
   int every_steps = 0;       // 0: not by steps
@@ -81,6 +101,7 @@ struct Recipe {
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
   PrecisionOptions precision;
+  PipelineOptions pipeline;
   TrainOptions train;
   CheckpointOptions checkpoint;
   DistributedOptions distributed;

@@ -18,6 +18,7 @@ struct ModelOptions {
   double dropout = 0.2;                    // mobilenet_v2
   Attention attention = Attention::kSdpa;  // transformers
   std::string weights;                     // a file's path; empty: drawn
+  std::vector<std::string> weights_match;  // patterns of what is taken of it; empty: all
   std::string file;                        // torchscript
 };
 
@@ -33,6 +34,7 @@ struct OptimizerOptions {
   double layer_decay = 1;               // factor on lr from one layer to the one before
   std::vector<std::string> lr_factors;  // "PATTERN=FACTOR"
   std::vector<std::string> freeze;      // patterns
+  bool freeze_statistics = false;       // of BatchNorms that are frozen
   bool fused = true;
   bool set_to_none = true;
 };

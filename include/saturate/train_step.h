@@ -3,8 +3,10 @@
 //   for each batch:
 //     for each part of the batch (train.accumulate):
 //       logits = model(images)          forward, under autocast where asked
-//       loss   = cross_entropy(logits, labels), of both labels where the images are mixed
-//       (scale * share * loss).backward()   backward: the part's share of the samples, and the
+//       loss   = cross_entropy(logits, labels), of both labels where the images are mixed; of
+//                segmentation over the pixels that are not ignored
+//       (scale * share * loss).backward()   backward: the part's share of the samples (of the
+//                                             labelled pixels), and the
 //                                             scaler's factor where the precision is fp16
 //                                       (these three are one call of a compiled step:
 //                                       train.compiled)
@@ -27,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "saturate/feed.h"
 #include "saturate/grad_scaler.h"
@@ -40,13 +43,24 @@ namespace saturate {
 class CompiledStep;
 class GradientReducer;
 
-// Means over some samples.
+// Pixels of one class in segmentation, ignored ones left out.
+struct ClassPixels {
+  int64_t hits = 0;       // labelled and predicted so
+  int64_t labelled = 0;   // labelled so
+  int64_t predicted = 0;  // predicted so
+};
+
+// Means over some samples; of segmentation over their labelled pixels.
 struct Metrics {
   int64_t samples = 0;
   double loss = 0;
   double accuracy = 0;              // top-1
   std::optional<double> accuracy5;  // top-5, where there are more than five classes
+  std::vector<ClassPixels> pixels;  // [classes], segmentation alone
 
+  // Intersection over union, averaged over the classes that are labelled or predicted anywhere
+  // (Jaccard index, macro average); empty without such a class.
+  std::optional<double> mean_iou() const;
   // Makes these the means over the samples of both.
   void merge(const Metrics& other);
 };
@@ -55,17 +69,24 @@ struct Metrics {
 class RunningMetrics {
  public:
   // `loss`: the mean over the batch; logits [N, classes], labels [N]. Of equal logits the one of
-  // the lower class comes first, on a GPU the one that topk() takes.
+  // the lower class comes first, on a GPU the one that topk() takes. Of segmentation logits
+  // [N, classes, H, W] and labels [N, H, W], negative where they are ignored.
   void add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels);
   // The means so far; the sums start again from nothing.
   Metrics read();
 
  private:
+  void add_pixels(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels);
+  void read_pixels(Metrics& metrics) const;
+
   // loss * N, top-1 hits, top-5 hits: on the CPU, and [3] double on a GPU, undefined without one.
   std::array<double, 3> here_{};
   at::Tensor there_;
   int64_t samples_ = 0;
   bool has_top5_ = false;
+  // Segmentation, beside the tensors: loss * labelled pixels [] double, and
+  // pixels by label and prediction, then ignored ones, [classes * classes + 1] int64.
+  at::Tensor pixel_loss_, confusion_;
 };
 
 // Whether the CPU computes bf16 natively (AVX-512 BF16 or AMX); without, it is slower than fp32.
@@ -126,7 +147,7 @@ class TrainStep {
   Output compute(const DeviceBatch& part, double share, bool last);
   Output compute_compiled(const DeviceBatch& part, double share);
   Output forward(const DeviceBatch& part, bool last);
-  at::Tensor logits_of(const at::Tensor& images);
+  at::Tensor logits_of(const DeviceBatch& part);
   void backward(const at::Tensor& loss, double share, bool last);
   void count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics);
   void update(double lr);
@@ -140,6 +161,7 @@ class TrainStep {
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
   std::function<void()> observer_;
+  at::Tensor pixels_;  // of a batch in parts: its labelled pixels, []; else undefined
   GradientReducer* reducer_ = nullptr;  // of several processes
 };
 

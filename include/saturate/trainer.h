@@ -48,6 +48,8 @@ struct TrainerOptions {
   bool save = true;  // false: no checkpoint is written, as by a run that is only measured
   // Gives the training source in place of opening data.source, as to runs that share one.
   std::function<std::unique_ptr<Dataset>()> open;
+  // Tests: as PipelineSetup::before.
+  std::function<void(const char* stage)> before_stage = {};
 };
 
 enum class RunEnd {

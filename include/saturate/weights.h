@@ -25,7 +25,9 @@ struct LoadedWeights {
 // "module." (DataParallel's) or "model." (a checkpoint's) throughout. The last layer stays as it is
 // where it is missing in the file, or has another number of outputs there; so do BatchNorm's
 // counters that are missing. Whatever else does not match fails with kUsage, naming all of it, and
-// then nothing is copied.
-LoadedWeights load_weights(Env& env, const std::string& path, Model& model);
+// then nothing is copied. `only`: patterns (* stands for any text) of the model's names that are
+// taken, each of which matches something; what matches none keeps its values. Empty: all.
+LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
+                           const std::vector<std::string>& only = {});
 
 }  // namespace saturate

@@ -18,6 +18,7 @@ class Borrowed : public Dataset {
   size_t size() const override { return source_.size(); }
   void read(size_t index, Sample& out) const override { source_.read(index, out); }
   const std::vector<std::string>& classes() const override { return source_.classes(); }
+  bool has_masks() const override { return source_.has_masks(); }
   const DecodedSample* decoded(size_t index) const override { return source_.decoded(index); }
   uint64_t bytes(size_t index) const override { return source_.bytes(index); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
@@ -35,6 +36,7 @@ class Repeated : public Dataset {
   size_t size() const override { return source_->size(); }
   void read(size_t index, Sample& out) const override { source_->read(pick(index), out); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
+  bool has_masks() const override { return source_->has_masks(); }
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(pick(index));
   }

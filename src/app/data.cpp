@@ -73,17 +73,35 @@ std::string to_json(const DatasetReport& report) {
   nlohmann::ordered_json classes = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
     classes[report.classes[i]] = report.class_samples[i];
-  const nlohmann::ordered_json json = {{"samples", report.samples},
-                                       {"bytes", report.bytes},
-                                       {"jpeg", report.jpeg},
-                                       {"png", report.png},
-                                       {"raw", report.raw},
-                                       {"grey", report.components[1] + report.components[2]},
-                                       {"width", to_json(report.width)},
-                                       {"height", to_json(report.height)},
-                                       {"classes", classes},
-                                       {"broken", to_json(report.broken)}};
+  nlohmann::ordered_json json = {{"samples", report.samples},
+                                 {"bytes", report.bytes},
+                                 {"jpeg", report.jpeg},
+                                 {"png", report.png},
+                                 {"raw", report.raw},
+                                 {"grey", report.components[1] + report.components[2]},
+                                 {"width", to_json(report.width)},
+                                 {"height", to_json(report.height)},
+                                 {"classes", classes},
+                                 {"broken", to_json(report.broken)}};
+  if (!report.has_masks) return to_text(json);
+  nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
+  for (size_t i = 0; i < report.classes.size(); ++i)
+    pixels[report.classes[i]] = report.class_pixels[i];
+  json["class_pixels"] = pixels;
+  json["ignored_pixels"] = report.ignored_pixels;
   return to_text(json);
+}
+
+// Of masks: the share of each class, of the pixels that count.
+void print_pixels(const DatasetReport& report) {
+  uint64_t labelled = 0;
+  for (const uint64_t pixels : report.class_pixels) labelled += pixels;
+  if (labelled == 0) return;
+  fmt::print("  masks    {:.2f}% of the pixels do not count; of the others\n",
+             100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels));
+  for (size_t i = 0; i < report.classes.size(); ++i)
+    fmt::print("    {:>7.2f}%  {}\n", 100.0 * double(report.class_pixels[i]) / double(labelled),
+               report.classes[i]);
 }
 
 void print_report(const DatasetReport& report, const std::string& source) {
@@ -100,6 +118,7 @@ void print_report(const DatasetReport& report, const std::string& source) {
     fmt::print("  height   {} to {}, median {}\n", report.height.min, report.height.max,
                report.height.median);
   }
+  print_pixels(report);
   constexpr size_t kShown = 20;
   fmt::print("  classes\n");
   for (size_t i = 0; i < std::min(kShown, report.classes.size()); ++i)
@@ -170,7 +189,7 @@ void add_synth(CLI::App& data, int& exit_code) {
       data.add_subcommand("synth", "Write a procedural classification set as JPEG files");
   command->add_option("SPEC", arguments->spec,
                       "key=value,...: size (pixels), count, classes, difficulty (0 to 1), seed, "
-                      "split (train|test), quality (JPEG)");
+                      "split (train|test), quality (JPEG), masks (true|false)");
   command->add_option("--out", arguments->out, "A new folder, or a new file ending in .tar")
       ->required();
   command->callback([arguments, &exit_code] { exit_code = synth(*arguments); });

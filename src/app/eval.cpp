@@ -27,6 +27,7 @@ void write_json(Env& env, const std::string& path, const Metrics& metrics) {
                                  {"accuracy", metrics.accuracy},
                                  {"accuracy5", nullptr}};
   if (metrics.accuracy5) json["accuracy5"] = *metrics.accuracy5;
+  if (const auto iou = metrics.mean_iou()) json["mean_iou"] = *iou;
   write_atomically(env, path, json.dump(2) + "\n");
 }
 
@@ -87,6 +88,9 @@ int eval(const EvalArguments& arguments) {
   if (averaged) copy_by_name(checkpoint.average, parameters, path);
 
   const bool wants_names = !arguments.predictions.empty();
+  if (wants_names && recipe.train.task == Task::kSegment)
+    fail(ErrorKind::kUsage, "a CSV file holds one class for an image, and the run segments them",
+         "--predictions", "Leave it out");
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
   Predictions predictions(checkpoint.classes);
   Progress progress(env, "eval", "images", int64_t(evaluator.size()),
@@ -102,6 +106,7 @@ int eval(const EvalArguments& arguments) {
   report_skipped(evaluator);
   fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
   if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
+  if (const auto iou = metrics.mean_iou()) fmt::print("  mean IoU {:.4f}", *iou);
   fmt::print("  loss {:.4f}  on {} images  ({}{})\n", metrics.loss, metrics.samples, path,
              averaged ? ", averaged weights" : "");
   if (!arguments.json.empty()) write_json(env, arguments.json, metrics);

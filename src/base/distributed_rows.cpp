@@ -69,6 +69,11 @@ void validate_world(const Recipe& recipe, int processes) {
   if (!train.compiled.empty())
     fail_option("train.compiled", "makes all gradients at once, and nothing of them overlaps",
                 "Leave it out, or train in one process", where);
+  if (train.task == Task::kSegment)
+    fail_option("train.task", "= segment weighs pixels, and processes share out images",
+                "Train in one process", where);
+  if (recipe.pipeline.encoder)
+    fail_option("pipeline.encoder", "is for one process", "Leave it out", where);
   if (train.accumulate > 1 && is_o2(recipe.precision.mode))
     fail_option("train.accumulate", "sums gradients of -o2 outside the model",
                 "Set precision.mode to bf16 or fp16, or train.accumulate=1", where);

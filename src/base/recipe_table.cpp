@@ -65,6 +65,51 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
                 "Make train.batch a multiple of train.accumulate", where);
 }
 
+void validate_segmentation(const Recipe& recipe, const std::string& where) {
+  const AugmentOptions& augment = recipe.augment;
+  if (augment.mixup > 0 || augment.cutmix > 0)
+    fail_option(augment.mixup > 0 ? "augment.mixup" : "augment.cutmix",
+                "mixes labels of images, and train.task=segment has one for each pixel",
+                "Set it to 0", where);
+  if (recipe.data.cache.mode == CacheMode::kDevice)
+    fail_option("data.cache", "= device keeps images alone, and train.task=segment needs masks",
+                "Set data.cache=ram", where);
+  if (recipe.data.stage.mode != StageMode::kNone)
+    fail_option("data.stage", "copies images alone, and train.task=segment needs masks",
+                "Set data.stage=none; data.cache=ram keeps masks too", where);
+  if (recipe.train.eval_shift > 0)
+    fail_option("train.eval_shift", "averages the logits of images that are moved",
+                "Set it to 0 with train.task=segment", where);
+  if (!recipe.train.compiled.empty())
+    fail_option("train.compiled", "knows one label for each image",
+                "Leave it out with train.task=segment", where);
+  if (recipe.train.monitor == Monitor::kEvalAccuracy5)
+    fail_option("train.monitor", "= eval_accuracy5 is of classification",
+                "Set it to eval_iou or eval_accuracy", where);
+}
+
+void validate_pipeline(const Recipe& recipe, const std::string& where) {
+  const PipelineOptions& pipeline = recipe.pipeline;
+  if (pipeline.check && !pipeline.any())
+    fail_option("pipeline.check", "finds nothing to watch",
+                "Set pipeline.copy, pipeline.augment or pipeline.encoder", where);
+  if (!pipeline.encoder) return;
+  if (recipe.optimizer.freeze.empty())
+    fail_option("pipeline.encoder", "runs an encoder that is frozen, and optimizer.freeze is empty",
+                "Set optimizer.freeze=[\"encoder.*\"]", where);
+  if (!recipe.optimizer.freeze_statistics)
+    fail_option("pipeline.encoder",
+                "runs ahead of training, which would move BatchNorm's statistics",
+                "Set optimizer.freeze_statistics=true", where);
+  if (recipe.train.checkpoint_segments != 0)
+    fail_option("pipeline.encoder",
+                "keeps the encoder's features, and train.checkpoint_segments drops them",
+                "Set one of the two", where);
+  if (!recipe.train.compiled.empty())
+    fail_option("pipeline.encoder", "runs the model in two parts, and train.compiled in one",
+                "Set one of the two", where);
+}
+
 }  // namespace
 
 void validate_recipe(const Recipe& recipe, const std::string& where) {
@@ -101,6 +146,14 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "= device keeps images at augment.size, and augment.crop = random_resized cuts "
                 "from the photographs",
                 "Set data.cache=ram, or another augment.crop", where);
+  if (recipe.train.task == Task::kSegment)
+    validate_segmentation(recipe, where);
+  else if (recipe.train.monitor == Monitor::kEvalIou)
+    fail_option("train.monitor", "= eval_iou is of segmentation", "Set train.task=segment", where);
+  if (recipe.model.weights.empty() && !recipe.model.weights_match.empty())
+    fail_option("model.weights_match", "has no effect without model.weights",
+                "Name the file, or leave it out", where);
+  validate_pipeline(recipe, where);
   validate_schedule(recipe, where);
   validate_distributed(recipe, where);
 }

@@ -1,4 +1,4 @@
-// The option table's rows for a run: [train], [checkpoint]. Adding a key: a member in
+// The option table's rows for a run: [train], [pipeline], [checkpoint]. Adding a key: a member in
 // saturate/recipe.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
 #include <limits>
@@ -17,6 +17,11 @@ std::vector<OptionRow> train_rows() {
           SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
           "Seed of everything random: weights, order, augmentation. The same seed gives the same "
           "losses for any number of loader threads."),
+      choice(SATURATE_OPTION(train.task),
+             std::vector<std::pair<std::string, Task>>{{"classify", Task::kClassify},
+                                                       {"segment", Task::kSegment}},
+             "classify gives one class to an image; segment one to each pixel, with a source of "
+             "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg)."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",
@@ -70,14 +75,18 @@ std::vector<OptionRow> train_rows() {
                                                        {"eval_accuracy5", Monitor::kEvalAccuracy5},
                                                        {"eval_loss", Monitor::kEvalLoss},
                                                        {"train_accuracy", Monitor::kTrainAccuracy},
-                                                       {"train_loss", Monitor::kTrainLoss}},
+                                                       {"train_loss", Monitor::kTrainLoss},
+                                                       {"eval_iou", Monitor::kEvalIou}},
           "The metric that says which weights are best, and when to stop early: of each "
-          "evaluation, or of each epoch's training."),
+          "evaluation, or of each epoch's training. eval_iou: the mean over classes of "
+          "intersection "
+          "over union, of train.task=segment."),
       choice(
           SATURATE_OPTION(train.monitor_mode),
           std::vector<std::pair<std::string, MonitorMode>>{
               {"auto", MonitorMode::kAuto}, {"min", MonitorMode::kMin}, {"max", MonitorMode::kMax}},
-          "Whether less or more of it is better; auto: less of a loss, more of an accuracy."),
+          "Whether less or more of it is better; auto: less of a loss, more of an accuracy or an "
+          "overlap."),
       integer(
           SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
           "Ends the run after so many values of train.monitor in a row without a better one, or "
@@ -117,6 +126,27 @@ std::vector<OptionRow> train_rows() {
   };
 }
 
+std::vector<OptionRow> pipeline_rows() {
+  return {
+      flag(SATURATE_OPTION(pipeline.copy),
+           "Batches are copied to the device on a stream of their own, while the step is on those "
+           "before."),
+      flag(SATURATE_OPTION(pipeline.augment),
+           "Effects and normalisation are done on a stream of their own, on the device that "
+           "trains, while "
+           "the step is on the batches before; on the CPU by a thread in place of the loader's."),
+      flag(SATURATE_OPTION(pipeline.encoder),
+           "A frozen encoder computes the next batches' features on a stream of its own, while the "
+           "decoder "
+           "trains on those before. Needs a model with an encoder (unet, toy_seg), "
+           "optimizer.freeze=[\"encoder.*\"] and optimizer.freeze_statistics=true."),
+      flag(SATURATE_OPTION(pipeline.check),
+           "Watches the streams' use of memory: a missing wait, a wrong record_stream or a copy "
+           "from "
+           "memory that is not pinned ends the run, with the line that made it."),
+  };
+}
+
 std::vector<OptionRow> checkpoint_rows() {
   return {
       integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
@@ -138,7 +168,7 @@ std::vector<OptionRow> checkpoint_rows() {
 }  // namespace
 
 std::vector<OptionRow> run_rows() {
-  return concatenated({train_rows(), checkpoint_rows()});
+  return concatenated({train_rows(), pipeline_rows(), checkpoint_rows()});
 }
 
 }  // namespace saturate

@@ -30,6 +30,9 @@ std::vector<OptionRow> model_rows() {
            "A file of trained weights to begin with, by name: safetensors, a checkpoint, or .pt as "
            "torch.save(model.state_dict(), FILE) writes it. The last layer begins anew where the "
            "file's has another number of classes. Empty: weights are drawn."),
+      text_list(SATURATE_OPTION(model.weights_match),
+                "Patterns of the names of what is taken out of model.weights, such as "
+                "\"encoder.*\"; the rest of the model begins anew. Empty: all of it."),
       text(SATURATE_OPTION(model.file),
            "torchscript: the file, as torch.jit.script(module).save(FILE) writes it."),
   };
@@ -64,6 +67,10 @@ std::vector<OptionRow> optimizer_rows() {
       text_list(SATURATE_OPTION(optimizer.freeze),
                 "Patterns of the names of parameters that stay as they are. BatchNorm's statistics "
                 "are no parameters."),
+      flag(SATURATE_OPTION(optimizer.freeze_statistics),
+           "BatchNorms whose parameters are frozen use their running statistics in training too, "
+           "and "
+           "leave them as they are."),
       flag(SATURATE_OPTION(optimizer.fused),
            "sgd, adam, adamw, and muon's part of it: one kernel updates all parameters; false: "
            "one operator after another, parameter by parameter."),

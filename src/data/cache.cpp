@@ -47,7 +47,9 @@ struct Kept {
   DecodedSample decoded;  // kDecoded
   uint64_t bytes() const {
     return sizeof *this + sample.bytes.capacity() + sample.name.capacity() +
-           decoded.image.pixels.capacity() + decoded.name.capacity();
+           sample.mask.bytes.capacity() + sample.mask.name.capacity() +
+           decoded.image.pixels.capacity() + decoded.name.capacity() +
+           decoded.mask.classes.capacity();
   }
 };
 
@@ -67,6 +69,7 @@ class CachedDataset : public Dataset {
 
   size_t size() const override { return slots_.size(); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
+  bool has_masks() const override { return source_->has_masks(); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     source_->advise(advice, first, count);
   }
@@ -103,6 +106,12 @@ class CachedDataset : public Dataset {
     out.channels = 3;
     out.label = from.label;
     out.name = from.name;
+    const auto numbers = std::as_bytes(std::span(from.mask.classes));
+    out.mask.bytes.assign(numbers.begin(), numbers.end());
+    out.mask.is_raw = true;
+    out.mask.width = from.mask.width;
+    out.mask.height = from.mask.height;
+    out.mask.name = from.name;
   }
 
   // Null for a broken sample: whoever reads it then is told, and knows its name.
@@ -112,6 +121,10 @@ class CachedDataset : public Dataset {
     try {
       source_->read(index, scratch->sample);
       decode_sample(scratch->decoder, scratch->sample, kept->decoded.image);
+      const Image& image = kept->decoded.image;
+      if (has_masks())
+        decode_mask(scratch->sample, image.width, image.height, classes().size(),
+                    kept->decoded.mask);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kData) throw;
       return nullptr;

@@ -1,5 +1,8 @@
 #include "saturate/export.h"
 
+#include <algorithm>
+#include <span>
+
 #include "data/progress_meter.h"
 #include "data/sample_writer.h"
 #include "saturate/error.h"
@@ -26,10 +29,53 @@ void write_folder(Env& env, const Dataset& dataset, const std::string& out, int 
   });
 }
 
+std::string stem(size_t index) {
+  const std::string digits = std::to_string(index);
+  return std::string(8 - std::min<size_t>(8, digits.size()), '0') + digits;
+}
+
+void write_file(Env& env, const std::string& path, std::span<const std::byte> bytes) {
+  const auto file = env.open_writable(path);
+  file->append(bytes);
+  file->close();
+}
+
+void write_masks(Env& env, const Dataset& dataset, const std::string& out, int threads,
+                 const ProgressCallback& progress) {
+  if (env.exists(out) && (!env.is_directory(out) || !env.list(out).empty()))
+    fail(ErrorKind::kUsage, "folder is not empty", out, "Choose a new one with --out");
+  env.make_directories(out + "/images");
+  env.make_directories(out + "/masks");
+  std::string names;
+  for (const std::string& name : dataset.classes()) names += name + "\n";
+  write_file(env, out + "/classes.txt", std::as_bytes(std::span(names)));
+  ProgressMeter meter(progress, dataset.size());
+  parallel_for(dataset.size(), threads, [&](size_t i) {
+    Sample sample;
+    dataset.read(i, sample);
+    make_file(sample);
+    Decoder decoder;
+    const ImageInfo info = probe_sample(decoder, sample);
+    const char* const ending = info.format == ImageFormat::kPng ? ".png" : ".jpg";
+    write_file(env, out + "/images/" + stem(i) + ending, sample.bytes);
+    ClassMap mask;
+    decode_mask(sample, info.width, info.height, dataset.classes().size(), mask);
+    write_file(env, out + "/masks/" + stem(i) + ".png",
+               encode_png(mask.classes.data(), mask.width, mask.height, 1));
+    meter.add_one();
+  });
+}
+
 }  // namespace
 
 void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int threads,
                    const ProgressCallback& progress) {
+  if (dataset.has_masks()) {
+    if (out.ends_with(".tar"))
+      fail(ErrorKind::kUsage, "an archive holds images alone, and these have masks", out,
+           "Give --out a folder");
+    return write_masks(env, dataset, out, threads, progress);
+  }
   if (!out.ends_with(".tar")) return write_folder(env, dataset, out, threads, progress);
   PackOptions options;
   options.out = "tar:" + out;

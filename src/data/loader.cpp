@@ -25,6 +25,10 @@ size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) 
   return size_t(augment.size) * size_t(augment.size) * 3 * bytes_of(options.type);
 }
 
+size_t mask_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
+  return options.masks ? size_t(augment.size) * size_t(augment.size) : 0;
+}
+
 // Samples that this process takes of a full batch.
 size_t share_of_batch(const LoaderOptions& options) {
   const size_t world = size_t(options.shard.world), rank = size_t(options.shard.rank);
@@ -52,6 +56,10 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "LoaderOptions::finish", "Ask for kUint8");
   require(!options.places || !options.finish, "places come with effects alone",
           "LoaderOptions::places", "Leave the batches unfinished");
+  require(!options.masks || dataset.has_masks(), "the source has no masks", "data.source",
+          "Give masks:PATH, or synth:masks=true,...");
+  require(!options.masks || !options.places, "masks come with pixels alone", "LoaderOptions::masks",
+          "Leave places out");
   require(!options.places || augment.crop != CropKind::kRandomResized,
           "random-resized crops need more than the images at augment.size", "LoaderOptions::places",
           "Choose another crop");
@@ -88,7 +96,7 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderOptions options;
   const AugmentOptions augment;
-  const size_t image_size;  // bytes
+  const size_t image_size, mask_size;  // bytes
   BufferPool buffers;
   ReadAhead ahead;
   BatchRing ring;
@@ -109,7 +117,8 @@ struct Loader::State {
         options(opt),
         augment(aug),
         image_size(image_bytes(opt, aug)),
-        buffers(image_size * share_of_batch(opt), std::move(allocate)),
+        mask_size(mask_bytes(opt, aug)),
+        buffers((image_size + mask_size) * share_of_batch(opt), std::move(allocate)),
         ahead(data, opt.shuffle, opt.seed),
         ring(size_t(opt.prefetch), share_of_batch(opt), samples_a_claim(opt), !opt.finish,
              opt.places, opt.wait_limit,
@@ -140,12 +149,18 @@ struct Loader::State {
           options.places
               ? reader.locate(claim.epoch, index, slot.places[place], *effects)
               : reader.read(claim.epoch, index, slot.pixels.get() + place * image_size, effects);
+      if (options.masks) reader.read_mask(masks_of(slot) + place * mask_size);
       if (options.names) slot.names[place] = reader.name();
     } catch (...) {
       const std::string index = "sample " + std::to_string(slot.indices[place]);
       failures.push_back(
           {place, reader.name().empty() ? index : reader.name(), std::current_exception()});
     }
+  }
+
+  // They lie behind the images of a full batch.
+  uint8_t* masks_of(const BatchSlot& slot) const {
+    return reinterpret_cast<uint8_t*>(slot.pixels.get() + image_size * share_of_batch(options));
   }
 
   // Fails with the first failure, in order, that may not be skipped; then closes the gaps.
@@ -166,6 +181,8 @@ struct Loader::State {
         if (!options.places)
           std::memcpy(slot.pixels.get() + kept * image_size, slot.pixels.get() + i * image_size,
                       image_size);
+        if (options.masks)
+          std::memcpy(masks_of(slot) + kept * mask_size, masks_of(slot) + i * mask_size, mask_size);
         slot.labels[kept] = slot.labels[i];
         slot.indices[kept] = slot.indices[i];
         if (options.names) slot.names[kept] = std::move(slot.names[i]);
@@ -211,6 +228,8 @@ struct Loader::State {
       const bool empty = slot->labels.empty();
       if (!empty || !alone()) {
         describe(out);
+        if (options.masks)
+          out.masks = {slot->pixels, reinterpret_cast<std::byte*>(masks_of(*slot))};
         out.pixels = std::move(slot->pixels);
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
@@ -271,6 +290,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
 
 bool Loader::next(Batch& out) {
   out.pixels.reset();
+  out.masks.reset();
   out.labels.clear();
   out.indices.clear();
   out.names.clear();

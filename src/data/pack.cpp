@@ -167,6 +167,9 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
 
 PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& options,
                         const ProgressCallback& progress) {
+  if (dataset.has_masks())
+    fail(ErrorKind::kUsage, "the source has masks, and packed formats hold images alone",
+         options.out, "Train on the source itself; data.cache=ram keeps both");
   Abilities stores{};
   const auto writer = open_writer(env, dataset, options, stores);
   ProgressMeter meter(progress, dataset.size());

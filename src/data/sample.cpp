@@ -58,4 +58,41 @@ ImageInfo probe_sample(Decoder& decoder, const Sample& sample) {
   return {ImageFormat::kRaw, sample.width, sample.height, sample.channels};
 }
 
+namespace {
+
+void copy_raw_mask(const StoredMask& mask, int width, int height, const std::string& image,
+                   ClassMap& out) {
+  if (mask.width != width || mask.height != height ||
+      mask.bytes.size() != size_t(width) * size_t(height))
+    fail(ErrorKind::kData,
+         "the mask is of " + std::to_string(mask.width) + " x " + std::to_string(mask.height) +
+             " pixels, and its image " + image + " of " + std::to_string(width) + " x " +
+             std::to_string(height),
+         mask.name, "Make the mask anew from this image");
+  out.width = width;
+  out.height = height;
+  const auto* from = reinterpret_cast<const uint8_t*>(mask.bytes.data());
+  out.classes.assign(from, from + mask.bytes.size());
+}
+
+}  // namespace
+
+void decode_mask(const Sample& sample, int width, int height, size_t classes, ClassMap& out) {
+  const StoredMask& mask = sample.mask;
+  if (mask.is_raw)
+    copy_raw_mask(mask, width, height, sample.name, out);
+  else
+    decode_mask_png(mask.bytes, mask.name, width, height, sample.name, out);
+  for (size_t i = 0; i < out.classes.size(); ++i) {
+    const size_t number = out.classes[i];
+    if (number < classes || number == kIgnoredClass) continue;
+    fail(ErrorKind::kData,
+         "the mask has class " + std::to_string(number) + " at x " +
+             std::to_string(i % size_t(width)) + ", y " + std::to_string(i / size_t(width)) +
+             ", and there are classes 0 to " + std::to_string(classes - 1) +
+             ", and 255 for pixels that do not count",
+         mask.name, "Mend the mask, or name more classes");
+  }
+}
+
 }  // namespace saturate

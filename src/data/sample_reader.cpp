@@ -55,6 +55,7 @@ int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* 
                                      EffectList* unfinished) {
   EffectList effects;
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
+  if (options_.masks) drawn_effects_ = effects;
   if (unfinished != nullptr) *unfinished = std::exchange(effects, {});
   if (effects.count == 0) return read_pixels(epoch, index, format_, out);
   const bool in_place = format_.type == PixelType::kUint8;
@@ -66,19 +67,30 @@ int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* 
   return label;
 }
 
-SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int width,
-                                        int height) const {
-  if (!options_.train) return eval_transform(augment_, width, height);
+SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int width, int height) {
+  width_ = width;
+  height_ = height;
+  if (!options_.train) return drawn_ = eval_transform(augment_, width, height);
   RandomStream random(options_.seed, epoch, index, RandomUse::kAugment);
-  return draw_transform(augment_, random, width, height);
+  return drawn_ = draw_transform(augment_, random, width, height);
+}
+
+void SampleReader::read_mask(uint8_t* out) {
+  const Span span("mask");
+  if (!kept_mask_) decode_mask(sample_, width_, height_, dataset_.classes().size(), mask_);
+  const ClassMap& mask = kept_mask_ ? *kept_mask_ : mask_;
+  transform_mask(augment_, drawn_, drawn_effects_, {mask.width, mask.height, mask.classes.data()},
+                 kIgnoredClass, out);
 }
 
 int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format,
                                   std::byte* out) {
   sample_.name.clear();
   name_ = &sample_.name;
+  kept_mask_ = nullptr;
   if (const DecodedSample* kept = dataset_.decoded(index)) {
     name_ = &kept->name;
+    kept_mask_ = &kept->mask;
     write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), format, out);
     return kept->label;
   }

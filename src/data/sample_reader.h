@@ -24,6 +24,10 @@ class SampleReader {
   // parameters depend on (seed, epoch, index) alone.
   int64_t read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished = nullptr);
 
+  // The mask of the sample read last, taken through the same geometry, effects left to others
+  // included: [size, size]. REQUIRES: options.masks.
+  void read_mask(uint8_t* out);
+
   // Says where the pixels of sample `index` are and what is left to do to them, and returns the
   // label. Reads the sample, for whose images the dataset need give no bytes.
   int64_t locate(uint32_t epoch, uint32_t index, HeldPlace& place, EffectList& effects);
@@ -32,8 +36,8 @@ class SampleReader {
   const std::string& name() const { return *name_; }
 
  private:
-  // What happens to the pixels of a sample of that size.
-  SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height) const;
+  // What happens to the pixels of a sample of that size; remembered for its mask.
+  SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height);
   // What read() gives, [size, size, 3] in any case.
   int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
                          EffectList* unfinished = nullptr);
@@ -56,6 +60,13 @@ class SampleReader {
   Sample sample_;
   const std::string* name_ = &sample_.name;  // or the dataset's own
   Image image_;
+  // Of the sample read last: its size, what was drawn for it, and its mask where that is kept
+  // decoded.
+  int width_ = 0, height_ = 0;
+  SampleTransform drawn_;
+  EffectList drawn_effects_;
+  const ClassMap* kept_mask_ = nullptr;
+  ClassMap mask_;
   EffectScratch effects_;
   std::vector<uint8_t> scratch_;        // [size, size, 3], for all but kUint8
   std::vector<std::byte> interleaved_;  // the same as it is handed out, for planar

@@ -11,6 +11,10 @@ namespace {
 
 constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"folder", "folder:PATH, one sub-folder of .jpg, .jpeg or .png files per class", open_folder},
+    {"masks",
+     "masks:PATH[,classes=N], images/ and masks/ of the same names: PNG of class numbers, for "
+     "segmentation",
+     open_masks},
     {"tar",
      "tar:PATH[,PATH...], uncompressed archives of class folders or WebDataset pairs (KEY.jpg, "
      "KEY.cls), read in place; {000..003} in a path counts",
@@ -20,7 +24,8 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
     {"idx", "idx:IMAGES[,LABELS] or idx:FOLDER[,split=test], the MNIST family, .gz too", open_idx},
     {"cifar", "cifar:FOLDER[,split=test] or cifar:FILE, binary CIFAR-10 or CIFAR-100", open_cifar},
-    {"synth", "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split",
+    {"synth",
+     "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split, masks",
      open_synth},
 };
 

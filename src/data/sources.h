@@ -12,6 +12,7 @@
 namespace saturate {
 
 std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_masks(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_shard(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest);

@@ -132,7 +132,8 @@ void draw_distractors(Canvas& canvas, int size, int count, RandomStream& random)
 
 }  // namespace
 
-void render_shape(int shape, int size, double difficulty, RandomStream& random, Image& out) {
+void render_shape(int shape, int size, double difficulty, RandomStream& random, Image& out,
+                  uint8_t* mask) {
   const Color background = draw_color(random);
   const Color foreground = draw_contrasting(random, background, 0.45 - 0.3 * difficulty);
   Color change = draw_color(random);
@@ -149,10 +150,13 @@ void render_shape(int shape, int size, double difficulty, RandomStream& random, 
   const double y0 = size * 0.5 + random.uniform(-room, room);
   const double angle = random.uniform(0, 2 * std::numbers::pi);
   const double cosine = std::cos(angle) / radius, sine = std::sin(angle) / radius;
-  canvas.fill(foreground, [&](double x, double y) {
+  const auto distance = [&](double x, double y) {
     const double dx = x - x0, dy = y - y0;
     return radius * shape_distance(shape, {dx * cosine + dy * sine, dy * cosine - dx * sine});
-  });
+  };
+  canvas.fill(foreground, distance);
+  for (int i = 0; mask != nullptr && i < size * size; ++i)
+    mask[i] = distance(i % size + 0.5, i / size + 0.5) < 0 ? uint8_t(shape + 1) : 0;
   canvas.finish(random, 0.01 + 0.12 * difficulty, out);
 }
 

@@ -16,6 +16,9 @@ constexpr int kShapeCount = 10;
 // One antialiased shape in random colours, place, size and rotation, over a gradient with noise and
 // distractors. It may be lighter or darker than the background alike, so no weighted sum of pixels
 // tells the shapes apart. Every draw comes from `random`. `difficulty` in [0, 1].
-void render_shape(int shape, int size, double difficulty, RandomStream& random, Image& out);
+// `mask`, where not null, gets [size, size]: shape + 1 where a pixel's centre lies in the shape,
+// else 0.
+void render_shape(int shape, int size, double difficulty, RandomStream& random, Image& out,
+                  uint8_t* mask = nullptr);
 
 }  // namespace saturate

@@ -19,27 +19,42 @@ struct SynthOptions {
   uint64_t seed = 0;
   uint32_t split = 0;  // 0 train, 1 test: disjoint streams
   int64_t quality = 90;
+  bool masks = false;
 };
 
 class SynthSource : public Dataset {
  public:
   explicit SynthSource(const SynthOptions& options)
-      : options_(options), classes_(kShapeNames, kShapeNames + options.classes) {}
+      : options_(options), classes_(kShapeNames, kShapeNames + options.classes) {
+    if (options.masks) classes_.insert(classes_.begin(), "background");
+  }
 
   size_t size() const override { return size_t(options_.count); }
   const std::vector<std::string>& classes() const override { return classes_; }
+  bool has_masks() const override { return options_.masks; }
 
   void read(size_t index, Sample& out) const override {
     thread_local Image image;
     RandomStream random(options_.seed, options_.split, index, RandomUse::kSynthetic);
-    out.label = int64_t(index) % options_.classes;
+    const int shape = int(int64_t(index) % options_.classes);
+    out.label = options_.masks ? 0 : shape;
     out.encoding = SampleEncoding::kEncoded;
     out.name = (options_.split == 0 ? "synth:train:" : "synth:test:") + std::to_string(index);
-    render_shape(int(out.label), int(options_.size), options_.difficulty, random, image);
+    render_shape(shape, int(options_.size), options_.difficulty, random, image, mask_of(out));
     out.bytes = encode_jpeg(image, int(options_.quality), true);
   }
 
  private:
+  // Where the mask goes, null where there is none.
+  uint8_t* mask_of(Sample& out) const {
+    if (!options_.masks) return nullptr;
+    out.mask.is_raw = true;
+    out.mask.width = out.mask.height = int(options_.size);
+    out.mask.name = out.name;
+    out.mask.bytes.resize(size_t(options_.size * options_.size));
+    return reinterpret_cast<uint8_t*>(out.mask.bytes.data());
+  }
+
   SynthOptions options_;
   std::vector<std::string> classes_;
 };
@@ -83,9 +98,12 @@ void set_option(SynthOptions& options, const std::string& key, std::string_view 
   } else if (key == "split") {
     if (value != "train" && value != "test") fail_range(key, value, "train or test");
     options.split = value == "test";
+  } else if (key == "masks") {
+    if (value != "true" && value != "false") fail_range(key, value, "true or false");
+    options.masks = value == "true";
   } else {
     const std::string known[] = {"size", "count", "classes", "difficulty",
-                                 "seed", "split", "quality"};
+                                 "seed", "split", "quality", "masks"};
     fail(ErrorKind::kUsage, "synth has no option \"" + key + "\"", "data.source",
          suggest(key, known));
   }

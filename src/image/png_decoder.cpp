@@ -97,4 +97,32 @@ int PngDecoder::read(const std::string& where, Image& out) {
   return find_orientation();
 }
 
+// Neither palettes nor grey levels of few bits are expanded: they are class numbers.
+void PngDecoder::set_number_output() {
+  png_set_packing(png_);
+  png_set_interlace_handling(png_);
+  png_read_update_info(png_, info_);
+  if (png_get_rowbytes(png_, info_) != size_t(png_get_image_width(png_, info_)))
+    png_error(png_, "rows are not of one byte a pixel");
+}
+
+void PngDecoder::read_numbers(const std::string& where, ClassMap& out) {
+  const int type = png_get_color_type(png_, info_);
+  if ((type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) ||
+      png_get_bit_depth(png_, info_) > 8)
+    fail(ErrorKind::kData, "the mask is not of one number of up to 8 bits a pixel", where,
+         "Write it as a grey PNG, or one with a palette, whose values are class numbers");
+  out.width = static_cast<int>(png_get_image_width(png_, info_));
+  out.height = static_cast<int>(png_get_image_height(png_, info_));
+  out.classes.resize(size_t(out.width) * size_t(out.height));
+  rows_.resize(static_cast<size_t>(out.height));
+  for (size_t y = 0; y < rows_.size(); ++y) rows_[y] = out.classes.data() + y * size_t(out.width);
+  const bool ok = guarded([&] {
+    set_number_output();
+    png_read_image(png_, rows_.data());
+    png_read_end(png_, info_);
+  });
+  if (!ok) report(where);
+}
+
 }  // namespace saturate

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "image/codec.h"
+#include "saturate/mask.h"
 
 namespace saturate {
 
@@ -25,6 +26,8 @@ class PngDecoder {
   // Pixels as stored, before orientation. Returns the orientation, known only now where the eXIf
   // chunk follows the pixels.
   int read(const std::string& where, Image& out);
+  // Of a PNG of one number a pixel, those numbers as they are stored; 1 to 8 bits.
+  void read_numbers(const std::string& where, ClassMap& out);
   void close();
 
  private:
@@ -37,6 +40,7 @@ class PngDecoder {
   [[noreturn]] void report(const std::string& where);
   int find_orientation();
   void set_rgb_output();
+  void set_number_output();
 
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;

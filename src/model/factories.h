@@ -22,10 +22,15 @@ std::unique_ptr<Model> make_mobilenet_v2(const ModelOptions& options, const Imag
 std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_unet(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape);
 
 // Fails with kUsage where `shape.size` is under `least`.
 void require_size(const ModelOptions& options, const ImageShape& shape, int least);
+
+// Fails with kUsage where `shape.size` is no multiple of `step`.
+void require_multiple(const ModelOptions& options, const ImageShape& shape, int step);
 
 // A number of channels multiplied by model.width, at least 1.
 inline int64_t scaled(int64_t channels, double width) {

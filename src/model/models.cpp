@@ -10,7 +10,7 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<ModelFactory>, 12> kModels{{
+constexpr std::array<RegistryEntry<ModelFactory>, 14> kModels{{
     {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
     {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
      make_simple_cnn},
@@ -26,6 +26,8 @@ constexpr std::array<RegistryEntry<ModelFactory>, 12> kModels{{
     {"vit_b_16", "torchvision's ViT-B/16: 12 layers, 12 heads, 768 channels", make_vit_b_16},
     {"toy_cnn", "2x2 convolutions that halve the image and double the channels, down to one pixel",
      make_toy_cnn},
+    {"unet", "U-Net for segmentation: five levels, from 64 channels, with BatchNorm", make_unet},
+    {"toy_seg", "2x2 convolutions down to an eighth and up again, for segmentation", make_toy_seg},
     {"torchscript", "a module of your own, from Python: model.file", make_torchscript},
 }};
 
@@ -55,6 +57,16 @@ void require_size(const ModelOptions& options, const ImageShape& shape, int leas
        options.name + " needs images of at least " + std::to_string(least) + " pixels, not " +
            std::to_string(shape.size),
        "augment.size", "Raise augment.size, or choose another model.name");
+}
+
+std::vector<at::Tensor> Model::encode(const at::Tensor&) {
+  fail(ErrorKind::kUsage, "the model is not an encoder and a decoder", "model.name",
+       "Choose unet or toy_seg");
+}
+
+at::Tensor Model::decode(const std::vector<at::Tensor>&) {
+  fail(ErrorKind::kUsage, "the model is not an encoder and a decoder", "model.name",
+       "Choose unet or toy_seg");
 }
 
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape) {

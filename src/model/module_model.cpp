@@ -1,8 +1,29 @@
 #include "saturate/module_model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <algorithm>
 
 namespace saturate {
+
+void ModuleModelBase::set_training(bool training) {
+  module_.train(training);
+  if (!training || !keeps_frozen_) return;
+  for (const auto& module : module_.modules()) {
+    auto* const norm = dynamic_cast<torch::nn::BatchNorm2dImpl*>(module.get());
+    if (norm == nullptr) continue;
+    const auto own = norm->parameters(/*recurse=*/false);
+    if (std::ranges::none_of(own, [](const at::Tensor& tensor) { return tensor.requires_grad(); }))
+      norm->eval();
+  }
+}
+
+bool ModuleModelBase::keep_frozen_statistics() {
+  keeps_frozen_ = true;
+  set_training(module_.is_training());
+  return true;
+}
 
 std::vector<NamedTensor> ModuleModelBase::parameters() {
   std::vector<NamedTensor> named;

@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -122,6 +123,27 @@ void require_fit(const Fit& fit, const std::string& path) {
        "Set model.name and model.width (for a transformer augment.size) as the weights had them");
 }
 
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
+// Leaves those that `only` names, in the model and in the file.
+void take_only(const std::vector<std::string>& only, std::vector<NamedTensor>& targets,
+               ByName& tensors) {
+  if (only.empty()) return;
+  for (const std::string& pattern : only)
+    if (std::ranges::none_of(targets, [&](const NamedTensor& target) {
+          return matches_any(target.name, {pattern});
+        }))
+      fail(ErrorKind::kUsage, "no name in the model matches \"" + pattern + "\"",
+           "model.weights_match", "The first is " + targets.front().name);
+  std::erase_if(targets,
+                [&](const NamedTensor& target) { return !matches_any(target.name, only); });
+  std::erase_if(tensors, [&](const auto& tensor) { return !matches_any(tensor.first, only); });
+}
+
 }  // namespace
 
 std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
@@ -137,13 +159,16 @@ std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
   return read_safetensors(env, path).tensors;
 }
 
-LoadedWeights load_weights(Env& env, const std::string& path, Model& model) {
+LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
+                           const std::vector<std::string>& only) {
   const c10::NoGradGuard no_grad;
   std::vector<NamedTensor> targets = model.parameters();
   if (targets.empty()) return {};
   const std::string head = module_of(targets.back().name);
   for (const NamedTensor& buffer : model.buffers()) targets.push_back(buffer);
-  Fit fitting = fit(by_name(read_weights(env, path), targets), targets, head);
+  ByName tensors = by_name(read_weights(env, path), targets);
+  take_only(only, targets, tensors);
+  Fit fitting = fit(std::move(tensors), targets, head);
   require_fit(fitting, path);
   complete_head(fitting, head, targets);
   for (auto& [from, to] : fitting.copies) to.copy_(from);

@@ -49,8 +49,9 @@ class Rehearsal {
     const int64_t count = std::min(whole, 2 * images);
     DeviceBatch batch;
     batch.images = this->images(count, whole);
-    batch.labels =
-        at::randint(recipe_.model.classes, {count}, at::device(device_).dtype(at::kLong));
+    std::vector<int64_t> shape = {count};
+    if (recipe_.train.task == Task::kSegment) shape.insert(shape.end(), 2, recipe_.augment.size);
+    batch.labels = at::randint(recipe_.model.classes, shape, at::device(device_).dtype(at::kLong));
     TrainStep step(*parts_.model, *parts_.optimizer, step_options(recipe_, int(images)), ledger_);
     RunningMetrics metrics;
     step.run(batch, recipe_.optimizer.lr, metrics);

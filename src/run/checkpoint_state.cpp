@@ -33,10 +33,14 @@ void from_json(const json& from, RunPosition& to) {
 }
 
 json to_json(const Metrics& metrics) {
-  return {{"samples", metrics.samples},
-          {"loss", metrics.loss},
-          {"accuracy", metrics.accuracy},
-          {"accuracy5", metrics.accuracy5 ? json(*metrics.accuracy5) : json()}};
+  json found = {{"samples", metrics.samples},
+                {"loss", metrics.loss},
+                {"accuracy", metrics.accuracy},
+                {"accuracy5", metrics.accuracy5 ? json(*metrics.accuracy5) : json()}};
+  // Of each class: hits, labelled, predicted.
+  for (const ClassPixels& of : metrics.pixels)
+    found["pixels"].push_back({of.hits, of.labelled, of.predicted});
+  return found;
 }
 
 void from_json(const json& from, Metrics& to) {
@@ -45,6 +49,9 @@ void from_json(const json& from, Metrics& to) {
   to.accuracy = number_of(from.at("accuracy"));
   to.accuracy5.reset();
   if (!from.at("accuracy5").is_null()) to.accuracy5 = from.at("accuracy5").get<double>();
+  to.pixels.clear();
+  if (const auto pixels = from.find("pixels"); pixels != from.end())
+    for (const json& of : *pixels) to.pixels.push_back({of.at(0), of.at(1), of.at(2)});
 }
 
 json to_json(const std::optional<Evaluation>& evaluation) {

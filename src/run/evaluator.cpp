@@ -12,7 +12,7 @@ struct Evaluator::State {
         const std::vector<std::string>& classes, const at::Device& device, bool names,
         const Shard& shard)
       : data(open_input(env, source, recipe.data)),
-        resident(put_on_device(recipe, checked(source, classes), source, device)),
+        resident(put_on_device(recipe, checked(recipe, source, classes), source, device)),
         loader(resident ? *resident : *data, loader_options(recipe, names, shard), recipe.augment,
                batch_allocator(device)),
         ledger(env),
@@ -37,8 +37,11 @@ struct Evaluator::State {
     return options;
   }
 
-  const Dataset& checked(const std::string& source, const std::vector<std::string>& classes) {
+  const Dataset& checked(const Recipe& recipe, const std::string& source,
+                         const std::vector<std::string>& classes) {
+    require_masks(recipe.train.task, *data, source);
     require_same_classes(classes, data->classes(), source);
+    require_same_numbers(classes, *data, source);
     return *data;
   }
 

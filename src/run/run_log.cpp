@@ -14,6 +14,7 @@ void set_metrics(MetricsRecord& record, const Metrics& metrics) {
   record.loss = metrics.loss;
   record.accuracy = metrics.accuracy;
   record.accuracy5 = metrics.accuracy5;
+  record.mean_iou = metrics.mean_iou();
 }
 
 std::string percent(double share) {
@@ -25,11 +26,16 @@ double training_s(const PhaseTimes& times) {
   return times.total() - times[Phase::kEvaluation] - times[Phase::kCheckpoint];
 }
 
+// "acc 91.20%", and the overlap of segmentation.
+std::string accuracy_of(const Metrics& metrics) {
+  const auto iou = metrics.mean_iou();
+  return "acc " + percent(metrics.accuracy) + (iou ? fmt::format("  iou {:.4f}", *iou) : "");
+}
+
 std::string evaluation_line(const char* title, const Metrics& metrics) {
-  return fmt::format("          {}  loss {:.4f}  acc {}{}  on {} images", title, metrics.loss,
-                     percent(metrics.accuracy),
-                     metrics.accuracy5 ? "  acc5 " + percent(*metrics.accuracy5) : "",
-                     metrics.samples);
+  return fmt::format(
+      "          {}  loss {:.4f}  {}{}  on {} images", title, metrics.loss, accuracy_of(metrics),
+      metrics.accuracy5 ? "  acc5 " + percent(*metrics.accuracy5) : "", metrics.samples);
 }
 
 }  // namespace
@@ -125,8 +131,8 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
-  details_ = fmt::format("epoch {:.1f}/{:g}  loss {:.4f}  acc {}  {:.0f} img/s", line.epoch,
-                         epochs_, part.loss, percent(part.accuracy), *line.images_per_s);
+  details_ = fmt::format("epoch {:.1f}/{:g}  loss {:.4f}  {}  {:.0f} img/s", line.epoch, epochs_,
+                         part.loss, accuracy_of(part), *line.images_per_s);
 }
 
 void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double lr) {
@@ -138,8 +144,8 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   line.tensor_peak_bytes = epoch_peaks_;
   line.images_per_s = double(metrics.samples) / training_s(*line.phases);
   write(line);
-  note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  acc {}  {:.0f} images/s  {}", line.epoch,
-                   epochs_, metrics.loss, percent(metrics.accuracy), *line.images_per_s,
+  note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  {}  {:.0f} images/s  {}", line.epoch, epochs_,
+                   metrics.loss, accuracy_of(metrics), *line.images_per_s,
                    format_duration(line.phases->total())));
 }
 

@@ -96,7 +96,19 @@ int images_per_part(const TrainOptions& train) {
   return (train.batch + train.accumulate - 1) / train.accumulate;
 }
 
+void require_masks(Task task, const Dataset& data, const std::string& source) {
+  const bool segments = task == Task::kSegment;
+  if (segments == data.has_masks()) return;
+  if (segments)
+    fail(ErrorKind::kUsage, "the source has no masks, and train.task is segment", source,
+         "Give masks:PATH, or synth:masks=true,...");
+  fail(ErrorKind::kUsage,
+       "the source has masks and no class for an image, and train.task is classify", source,
+       "Set train.task=segment");
+}
+
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
+  require_masks(recipe.train.task, data, recipe.data.source);
   const int classes = int(data.classes().size());
   if (recipe.model.classes == 0) recipe.model.classes = classes;
   if (recipe.model.classes < classes)
@@ -123,6 +135,9 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
     fail(ErrorKind::kUsage, "this build has no kernel that takes images there", "data.cache",
          "Set data.cache=ram");
   recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
+  if (recipe.pipeline.augment && device.is_cuda() && recipe.augment.device != AugmentDevice::kCuda)
+    fail(ErrorKind::kUsage, "the GPU is not to augment: augment.device is cpu", "pipeline.augment",
+         "Set augment.device=cuda, with a build that has the kernel, or leave it out");
   return recipe;
 }
 
@@ -143,8 +158,9 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
   options.places = recipe.data.cache.mode == CacheMode::kDevice;
-  // The GPU's kernel takes the bytes as they are cut.
-  options.finish = !options.places &&
+  options.masks = recipe.train.task == Task::kSegment;
+  // The GPU's kernel takes the bytes as they are cut, as does a pipeline's own stage.
+  options.finish = !options.places && !recipe.pipeline.augment &&
                    (recipe.augment.device != AugmentDevice::kCuda || recipe.train.device != "cuda");
   options.type = options.finish ? recipe.augment.output : PixelType::kUint8;
   options.planar = options.finish && !recipe.train.channels_last;
@@ -153,7 +169,9 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
 }
 
 LoaderOptions eval_loader_options(const Recipe& recipe) {
-  LoaderOptions options = train_loader_options(recipe);
+  Recipe alone = recipe;
+  alone.pipeline = {};
+  LoaderOptions options = train_loader_options(alone);
   options.batch = size_t(recipe.train.eval_batch);
   options.shuffle.mode = ShuffleMode::kNone;
   options.drop_last = false;
@@ -179,6 +197,13 @@ void require_same_classes(const std::vector<std::string>& expected,
     if (std::find(found.begin(), found.end(), name) == found.end())
       fail(ErrorKind::kData, "class \"" + name + "\" of the training data is missing", source,
            "Give a source with the same class names");
+}
+
+void require_same_numbers(const std::vector<std::string>& expected, const Dataset& data,
+                          const std::string& source) {
+  if (!data.has_masks() || data.classes() == expected) return;
+  fail(ErrorKind::kData, "the classes have other numbers than in the training data", source,
+       "Name them in the same order in classes.txt, and number the masks so");
 }
 
 }  // namespace saturate

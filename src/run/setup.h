@@ -40,6 +40,12 @@ std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Datas
                                                const std::string& source, const at::Device& device,
                                                const ProgressCallback& progress = {});
 
+// Fails with kUsage where the source has masks and the task takes none, or the other way round.
+void require_masks(Task task, const Dataset& data, const std::string& source);
+// Fails with kData where masks number the same classes in another way.
+void require_same_numbers(const std::vector<std::string>& expected, const Dataset& data,
+                          const std::string& source);
+
 // Fails with kData, naming `source`, unless both lists are the same.
 void require_same_classes(const std::vector<std::string>& expected,
                           const std::vector<std::string>& found, const std::string& source);

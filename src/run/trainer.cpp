@@ -36,6 +36,8 @@ double value_of(Monitor monitor, const Metrics& metrics) {
       return metrics.loss;
     case Monitor::kEvalAccuracy5:
       return metrics.accuracy5.value_or(1);  // with five classes or fewer
+    case Monitor::kEvalIou:
+      return metrics.mean_iou().value_or(0);
     case Monitor::kEvalAccuracy:
     case Monitor::kTrainAccuracy:
       break;
@@ -90,7 +92,7 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
 
 void Trainer::State::train_epoch() {
   log->begin_epoch();
-  if (!feeder.holds()) loader.start_epoch(uint32_t(position.epoch), size_t(position.batch));
+  if (!feeder.holds()) feeder.start_epoch(uint32_t(position.epoch), size_t(position.batch));
   DeviceBatch batch;
   bool more = true;
   while (!ended && (more = position.batch < epoch_steps && feeder.next(batch)) &&
@@ -98,7 +100,7 @@ void Trainer::State::train_epoch() {
     train_batch(batch);
     if (position.batch < epoch_steps) between_steps();  // else once the epoch is closed
   }
-  loader.stop();
+  feeder.stop();
   if (ended) return;
   if (!more) {
     ++position.epoch;
@@ -163,6 +165,7 @@ void Trainer::State::evaluate_now() {
   if (!evaluator || evaluated_step() == position.step) return;
   Ledger::Scope scope(ledger, Phase::kEvaluation);
   const double begin = ledger.times().total();
+  feeder.settle();  // what runs beside this would see the average's weights
   take_buffers();
   Evaluation now;
   now.step = position.step;
@@ -268,9 +271,9 @@ TrainResult Trainer::so_far() {
 DeviceBatch Trainer::hold_batch() {
   state_->set_switches();
   DeviceBatch first;
-  state_->loader.start_epoch(uint32_t(state_->position.epoch));
+  state_->feeder.start_epoch(uint32_t(state_->position.epoch));
   state_->feeder.next(first);
-  state_->loader.stop();
+  state_->feeder.stop();
   state_->feeder.hold(first);
   return first;
 }
@@ -278,13 +281,13 @@ DeviceBatch Trainer::hold_batch() {
 void Trainer::release_batch() {
   state_->set_switches();
   state_->feeder.release();
-  state_->loader.start_epoch(uint32_t(state_->position.epoch), size_t(state_->position.batch));
+  state_->feeder.start_epoch(uint32_t(state_->position.epoch), size_t(state_->position.batch));
 }
 
 int64_t Trainer::skip_batch() {
   DeviceBatch batch;
   if (!state_->feeder.next(batch)) {
-    state_->loader.start_epoch(uint32_t(state_->position.epoch));
+    state_->feeder.start_epoch(uint32_t(state_->position.epoch));
     state_->feeder.next(batch);
   }
   return batch.count();
@@ -299,7 +302,7 @@ void Trainer::set_ledger(bool enabled) {
 }
 
 void Trainer::rest() {
-  state_->loader.stop();
+  state_->feeder.stop();
   if (const auto outcome = state_->writer.wait()) state_->report(*outcome);
 }
 

@@ -1,6 +1,7 @@
 // What a run needs before its first step: data, model, optimizer, and where it left off.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "saturate/error.h"
 #include "saturate/host.h"
 #include "saturate/input.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
@@ -161,7 +163,8 @@ void Trainer::State::build_model() {
   TrainingParts parts = make_training_parts(
       recipe, device,
       [&](Model& drawn) {
-        if (from_file) loaded = load_weights(env, recipe.model.weights, drawn);
+        if (from_file)
+          loaded = load_weights(env, recipe.model.weights, drawn, recipe.model.weights_match);
       },
       group);
   model = std::move(parts.model);
@@ -172,6 +175,19 @@ void Trainer::State::build_model() {
   step = std::make_unique<TrainStep>(*model, *optimizer, step_options(recipe, part), ledger);
   if (!recipe.train.compiled.empty())
     step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model));
+  if (recipe.pipeline.any()) feeder.use_pipeline(pipeline_setup());
+}
+
+// Autocast, like the absence of gradients, is each thread's own.
+PipelineSetup Trainer::State::pipeline_setup() {
+  PipelineSetup setup{recipe.pipeline};
+  setup.before = options.before_stage;
+  setup.encode = [this](const at::Tensor& images) {
+    const c10::NoGradGuard no_grad;
+    AutocastScope autocast(recipe.precision.mode, images.device().type());
+    return model->encode(images);
+  };
+  return setup;
 }
 
 // Shows the model as many of the first training images as it wants to see.
@@ -181,12 +197,12 @@ void Trainer::State::prepare_model() {
   std::vector<at::Tensor> images;
   DeviceBatch batch;
   int64_t count = 0;
-  loader.start_epoch(0);
+  feeder.start_epoch(0);
   while (count < wanted && feeder.next(batch)) {
     count += batch.count();
     images.push_back(batch.images.to(at::kFloat));
   }
-  loader.stop();
+  feeder.stop();
   model->prepare(at::cat(images));
 }
 

@@ -39,6 +39,7 @@ struct Trainer::State {
 
   void set_switches();
   void build_model();
+  PipelineSetup pipeline_setup();
   void prepare_model();
   void note_weights();
   void resume();

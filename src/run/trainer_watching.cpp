@@ -21,7 +21,8 @@ void Trainer::State::prepare_watching() {
   if (!watch.trace.empty() || device.is_cuda())
     tracer = std::make_unique<Tracer>(env, ledger, parse_trace(watch.trace, "watch.trace"), device,
                                       options.out);
-  if (watch.samples > 0)
+  // Its pages tell of one class for an image.
+  if (watch.samples > 0 && recipe.train.task == Task::kClassify)
     gallery = std::make_unique<SampleGallery>(env, options.out, data->classes(), recipe.augment,
                                               watch.samples);
   if (watch.histograms > 0)
@@ -50,8 +51,10 @@ void Trainer::State::run_step(const DeviceBatch& batch) {
   if (!telemetry || result.samples > 0) return step->run(batch, lr, running);
   const FlopCounter counter;
   step->run(batch, lr, running);
-  // A compiled step is not seen into: unknown, rather than the little beside it.
-  if (counter.flop() > 0 && batch.count() > 0 && recipe.train.compiled.empty())
+  // A compiled step is not seen into, nor an encoder on another thread: unknown, rather than the
+  // little beside it.
+  const bool sees_all = recipe.train.compiled.empty() && !recipe.pipeline.encoder;
+  if (counter.flop() > 0 && batch.count() > 0 && sees_all)
     telemetry->set_flop_per_sample(double(counter.flop()) / double(batch.count()));
 }
 

@@ -5,18 +5,50 @@
 #include <algorithm>
 #include <utility>
 
+#include "saturate/error.h"
 #include "saturate/sharded_optimizer.h"
 
 namespace saturate {
+namespace {
+
+void require_fitting(Model& model, const Recipe& recipe) {
+  const bool segments = recipe.train.task == Task::kSegment;
+  if (segments && !model.per_pixel())
+    fail(ErrorKind::kUsage,
+         recipe.model.name + " gives one class to an image, and train.task is segment",
+         "model.name", "Choose unet or toy_seg");
+  if (!segments && model.per_pixel())
+    fail(ErrorKind::kUsage,
+         recipe.model.name + " gives a class to each pixel, and train.task is classify",
+         "model.name", "Set train.task=segment, or choose another model");
+  if (recipe.pipeline.encoder && !model.has_encoder())
+    fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
+         "pipeline.encoder", "Choose unet or toy_seg, or leave it out");
+}
+
+// What runs ahead of training must not depend on it.
+void require_frozen_encoder(Model& model) {
+  for (const auto& [name, tensor] : model.parameters())
+    if (name.starts_with("encoder.") && tensor.requires_grad())
+      fail(ErrorKind::kUsage, name + " of the encoder is trained", "pipeline.encoder",
+           "Set optimizer.freeze=[\"encoder.*\"]");
+}
+
+}  // namespace
 
 TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill, Group* group) {
   TrainingParts parts;
   at::manual_seed(recipe.seed);
   parts.model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  require_fitting(*parts.model, recipe);
   if (fill) fill(*parts.model);
   parts.model->to(device, recipe.train.channels_last);
   auto groups = make_parameter_groups(recipe.optimizer, parts.model->parameters());
+  if (recipe.pipeline.encoder) require_frozen_encoder(*parts.model);
+  if (recipe.optimizer.freeze_statistics && !parts.model->keep_frozen_statistics())
+    fail(ErrorKind::kUsage, "the model cannot tell which of its statistics are frozen",
+         "optimizer.freeze_statistics", "Leave it out, or choose another model.name");
   const auto make = [&](std::vector<ParameterGroup> of) {
     return make_optimizer(recipe.optimizer, std::move(of), recipe.precision.mode);
   };

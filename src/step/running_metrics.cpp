@@ -1,11 +1,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "saturate/train_step.h"
 
@@ -58,14 +61,48 @@ at::Tensor sums_there(const at::Tensor& loss, const at::Tensor& logits, const at
 
 }  // namespace
 
+std::optional<double> Metrics::mean_iou() const {
+  double sum = 0;
+  int64_t seen = 0;
+  for (const ClassPixels& of : pixels) {
+    const int64_t either = of.labelled + of.predicted - of.hits;
+    if (either == 0) continue;
+    sum += double(of.hits) / double(either);
+    ++seen;
+  }
+  return seen > 0 ? std::optional(sum / double(seen)) : std::nullopt;
+}
+
+namespace {
+
+// What a mean is over: pixels where there are any, else samples.
+double weight_of(const Metrics& metrics) {
+  int64_t labelled = 0;
+  for (const ClassPixels& of : metrics.pixels) labelled += of.labelled;
+  return double(metrics.pixels.empty() ? metrics.samples : labelled);
+}
+
+}  // namespace
+
 void Metrics::merge(const Metrics& other) {
   if (other.samples == 0) return;
-  const double share = double(other.samples) / double(samples + other.samples);
+  if (samples == 0) {
+    *this = other;
+    return;
+  }
+  const double own = weight_of(*this), others = weight_of(other);
+  const double share = own + others > 0 ? others / (own + others) : 0;
   const auto mean = [share](double a, double b) { return a + (b - a) * share; };
   loss = mean(loss, other.loss);
   accuracy = mean(accuracy, other.accuracy);
   if (other.accuracy5) accuracy5 = mean(accuracy5.value_or(0), *other.accuracy5);
   samples += other.samples;
+  pixels.resize(std::max(pixels.size(), other.pixels.size()));
+  for (size_t i = 0; i < other.pixels.size(); ++i) {
+    pixels[i].hits += other.pixels[i].hits;
+    pixels[i].labelled += other.pixels[i].labelled;
+    pixels[i].predicted += other.pixels[i].predicted;
+  }
 }
 
 void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits,
@@ -73,6 +110,7 @@ void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits,
   const c10::NoGradGuard no_grad;
   const int64_t n = labels.size(0);
   samples_ += n;
+  if (logits.dim() == 4) return add_pixels(loss, logits, labels);
   has_top5_ = logits.size(1) > 5;
   if (logits.is_cpu()) {
     const Hits hits = count_hits(logits, labels);
@@ -85,10 +123,47 @@ void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits,
   there_ = there_.defined() ? there_ + sums : sums;
 }
 
+// No operator here makes the host wait for a GPU.
+void RunningMetrics::add_pixels(const at::Tensor& loss, const at::Tensor& logits,
+                                const at::Tensor& labels) {
+  const int64_t classes = logits.size(1);
+  const at::Tensor counted = labels.ge(0);
+  const at::Tensor place =
+      at::where(counted, labels * classes + logits.argmax(1), classes * classes).flatten();
+  if (!confusion_.defined()) {
+    confusion_ = at::zeros({classes * classes + 1}, labels.options());
+    pixel_loss_ = at::zeros({}, loss.options().dtype(at::kDouble));
+  }
+  confusion_.scatter_add_(0, place, at::ones({1}, labels.options()).expand_as(place));
+  pixel_loss_ += loss.to(at::kDouble) * counted.sum();
+}
+
+void RunningMetrics::read_pixels(Metrics& metrics) const {
+  const at::Tensor host = confusion_.cpu();  // the one wait for the device
+  const int64_t classes = std::llround(std::sqrt(double(host.size(0) - 1)));
+  const int64_t* const count = host.const_data_ptr<int64_t>();
+  metrics.pixels.resize(size_t(classes));
+  int64_t hits = 0, labelled = 0;
+  for (int64_t label = 0; label < classes; ++label)
+    for (int64_t found = 0; found < classes; ++found) {
+      const int64_t pixels = count[label * classes + found];
+      metrics.pixels[size_t(label)].labelled += pixels;
+      metrics.pixels[size_t(found)].predicted += pixels;
+      if (label == found) metrics.pixels[size_t(label)].hits = pixels;
+      hits += label == found ? pixels : 0;
+      labelled += pixels;
+    }
+  if (labelled == 0) return;
+  metrics.loss = pixel_loss_.item<double>() / double(labelled);
+  metrics.accuracy = double(hits) / double(labelled);
+}
+
 Metrics RunningMetrics::read() {
   Metrics metrics;
   metrics.samples = samples_;
-  if (samples_ > 0) {
+  if (confusion_.defined()) {
+    read_pixels(metrics);
+  } else if (samples_ > 0) {
     std::array<double, 3> sums = here_;
     if (there_.defined()) {
       const at::Tensor host = there_.cpu();  // the one wait for the device

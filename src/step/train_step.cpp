@@ -49,6 +49,10 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
     parts[i].images = images[i];
     parts[i].labels = labels[i];
   }
+  for (size_t f = 0; f < batch.features.size(); ++f) {
+    const auto features = batch.features[f].tensor_split(count);
+    for (size_t i = 0; i < parts.size(); ++i) parts[i].features[f] = features[i];
+  }
   if (batch.mixed_labels.defined()) {
     const auto mixed = batch.mixed_labels.tensor_split(count);
     for (size_t i = 0; i < parts.size(); ++i) parts[i].mixed_labels = mixed[i];
@@ -56,10 +60,18 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
   return parts;
 }
 
+// The mean over the pixels that count; 0 where none does, which torch makes NaN.
+at::Tensor pixel_loss(const at::Tensor& logits, const at::Tensor& labels, double smoothing) {
+  const at::Tensor sum = at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Sum,
+                                                kIgnoredLabel, smoothing);
+  return sum / labels.ge(0).sum().clamp_min(1);
+}
+
 // Cross entropy, unless the model has a loss of its own.
 at::Tensor mean_loss(Model& model, const at::Tensor& logits, const at::Tensor& labels,
                      double smoothing = 0) {
   if (auto* own = dynamic_cast<OwnLoss*>(&model)) return own->loss(logits, labels);
+  if (labels.dim() == 3) return pixel_loss(logits, labels, smoothing);
   return at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
                                 /*ignore_index=*/-100, smoothing);
 }
@@ -74,6 +86,10 @@ at::Tensor training_loss(Model& model, const at::Tensor& logits, const DeviceBat
   return loss(part.labels) * part.lambda + loss(part.mixed_labels) * (1 - part.lambda);
 }
 
+bool is_segmentation(const DeviceBatch& batch) {
+  return batch.labels.dim() == 3;
+}
+
 // Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views go
 // along the diagonal, the border filled by reflection, as in
 // github.com/KellerJordan/cifar10-airbench.
@@ -81,7 +97,9 @@ at::Tensor averaged_logits(Model& model, const at::Tensor& images,
                            const EvaluationOptions& options) {
   const auto mirrored = [&](const at::Tensor& view) {
     const at::Tensor logits = unreduced(model.forward(view));
-    return options.flip ? (logits + unreduced(model.forward(view.flip({3})))) / 2 : logits;
+    if (!options.flip) return logits;
+    const at::Tensor other = unreduced(model.forward(view.flip({3})));
+    return (logits + (other.dim() == 4 ? other.flip({3}) : other)) / 2;
   };
   const at::Tensor centre = mirrored(images);
   if (options.shift == 0) return centre;
@@ -141,6 +159,7 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   const double whole = double(reducer_ ? batch.whole : batch.count());
   const std::vector<DeviceBatch> parts = split(batch, options_.part);
+  pixels_ = is_segmentation(batch) && parts.size() > 1 ? batch.labels.ge(0).sum() : at::Tensor();
   for (const DeviceBatch& part : parts) {
     const bool last = &part == &parts.back();
     const Output output = compute(part, double(part.count()) / whole, last);
@@ -153,7 +172,13 @@ TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool
   if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share);
   if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
   const Output output = forward(part, last);
-  backward(output.loss, share, last);
+  // Of segmentation in parts the share of the labelled pixels, which only the device knows.
+  const at::Tensor own =
+      pixels_.defined() ? part.labels.ge(0).sum() / pixels_.clamp_min(1) : at::Tensor();
+  if (own.defined())
+    backward(output.loss * own, 1, last);
+  else
+    backward(output.loss, share, last);
   return output;
 }
 
@@ -171,7 +196,7 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   if (reducer_ && last) reducer_->before_forward();
   AutocastScope autocast(options_.precision.mode, part.images.device().type());
   Output output;
-  output.logits = unreduced(logits_of(part.images));
+  output.logits = unreduced(logits_of(part));
   // Of no image: a zero that all parameters had a part in.
   output.loss = part.count() == 0
                     ? output.logits.sum()
@@ -179,9 +204,11 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   return output;
 }
 
-at::Tensor TrainStep::logits_of(const at::Tensor& images) {
-  return stages_.empty() ? model_.forward(images)
-                         : checkpoint_sequential(stages_, options_.checkpoint_segments, images);
+at::Tensor TrainStep::logits_of(const DeviceBatch& part) {
+  if (!part.features.empty()) return model_.decode(part.features);
+  return stages_.empty()
+             ? model_.forward(part.images)
+             : checkpoint_sequential(stages_, options_.checkpoint_segments, part.images);
 }
 
 void TrainStep::backward(const at::Tensor& loss, double share, bool last) {

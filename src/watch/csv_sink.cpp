@@ -10,8 +10,8 @@ namespace {
 
 std::string head() {
   std::string row =
-      "kind,step,epoch,samples,time_s,loss,accuracy,accuracy5,plain_loss,plain_accuracy,lr,"
-      "images_per_s,memory_peak_bytes";
+      "kind,step,epoch,samples,time_s,loss,accuracy,accuracy5,mean_iou,plain_loss,"
+      "plain_accuracy,lr,images_per_s,memory_peak_bytes";
   for (int i = 0; i < kPhaseCount; ++i) row += fmt::format(",{}_s", phase_name(Phase(i)));
   for (const auto& column : telemetry_fields()) row += fmt::format(",{}", column.name);
   return row + "\n";
@@ -27,8 +27,8 @@ std::string row_of(const MetricsRecord& record) {
   std::string row = fmt::format("{},{},{},{},{}", record.kind, record.step, record.epoch,
                                 record.samples, record.time_s);
   row += field(record.loss) + field(record.accuracy) + field(record.accuracy5) +
-         field(record.plain_loss) + field(record.plain_accuracy) + field(record.lr) +
-         field(record.images_per_s) + field(record.memory_peak_bytes);
+         field(record.mean_iou) + field(record.plain_loss) + field(record.plain_accuracy) +
+         field(record.lr) + field(record.images_per_s) + field(record.memory_peak_bytes);
   for (int i = 0; i < kPhaseCount; ++i)
     row += field(record.phases ? std::optional((*record.phases)[Phase(i)]) : std::nullopt);
   for (const auto& column : telemetry_fields())

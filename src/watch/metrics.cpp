@@ -101,6 +101,7 @@ std::string to_json_line(const MetricsRecord& record) {
                        {"tensor_peak_bytes", tensor_peaks},
                        {"telemetry", nullptr}};
   if (record.telemetry) json["telemetry"] = to_json(*record.telemetry);
+  if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
   return json.dump();
@@ -118,6 +119,7 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   record.loss = number<double>(json, "loss");
   record.accuracy = number<double>(json, "accuracy");
   record.accuracy5 = number<double>(json, "accuracy5");
+  record.mean_iou = number<double>(json, "mean_iou");
   record.lr = number<double>(json, "lr");
   record.images_per_s = number<double>(json, "images_per_s");
   record.plain_loss = number<double>(json, "plain_loss");

@@ -105,6 +105,7 @@ std::string card(const std::string& title, const std::string& value, const std::
 
 std::string accuracy_detail(const RunFigures& figures) {
   std::string detail = "loss " + decimal_text(figures.loss, 4);
+  if (figures.mean_iou) detail += ", mean IoU " + decimal_text(figures.mean_iou, 4);
   if (figures.accuracy5) detail += ", top-5 " + percent_text(figures.accuracy5);
   if (figures.best_accuracy && figures.best_accuracy > figures.accuracy)
     detail += ", best " + percent_text(figures.best_accuracy);
@@ -180,6 +181,7 @@ std::vector<Row> rows() {
   };
   return {{"Accuracy", of(&RunFigures::accuracy), exact, true},
           {"Top-5 accuracy", of(&RunFigures::accuracy5), exact, true},
+          {"Mean IoU", of(&RunFigures::mean_iou), loss, false},
           {"Best accuracy", of(&RunFigures::best_accuracy), exact, true},
           {"Loss", of(&RunFigures::loss), loss, false},
           {"Time", of(&RunFigures::time_s), time, false},

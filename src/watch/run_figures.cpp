@@ -83,13 +83,14 @@ std::optional<Telemetry> mean_telemetry(const MetricsRecord* begin, const Metric
 // REQUIRES: begin < end. `step_before`: the step of the record before them.
 MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64_t step_before) {
   MetricsRecord all = end[-1];
-  Mean loss, accuracy, accuracy5, lr, images_per_s;
+  Mean loss, accuracy, accuracy5, mean_iou, lr, images_per_s;
   for (const MetricsRecord* record = begin; record != end; ++record) {
     const double weight = double(std::max<int64_t>(1, record->step - step_before));
     step_before = record->step;
     loss.add(record->loss, weight);
     accuracy.add(record->accuracy, weight);
     accuracy5.add(record->accuracy5, weight);
+    mean_iou.add(record->mean_iou, weight);
     lr.add(record->lr, weight);
     images_per_s.add(record->images_per_s, weight);
     if (record->memory_peak_bytes)
@@ -99,6 +100,7 @@ MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64
   all.loss = loss.value();
   all.accuracy = accuracy.value();
   all.accuracy5 = accuracy5.value();
+  all.mean_iou = mean_iou.value();
   all.lr = lr.value();
   all.images_per_s = images_per_s.value();
   all.telemetry = mean_telemetry(begin, end);
@@ -114,6 +116,7 @@ RunFigures figures_of(const RunReading& run) {
     const MetricsRecord& shown = figures.held_out ? run.evaluations.back() : run.steps.back();
     figures.accuracy = shown.accuracy;
     figures.accuracy5 = shown.accuracy5;
+    figures.mean_iou = shown.mean_iou;
     figures.loss = shown.loss;
   }
   for (const auto& record : run.evaluations)

@@ -11,7 +11,7 @@ namespace saturate {
 
 struct RunFigures {
   // Of the last evaluation, or of training where there was none.
-  std::optional<double> accuracy, accuracy5, loss;
+  std::optional<double> accuracy, accuracy5, mean_iou, loss;
   bool held_out = false;
   std::optional<double> best_accuracy;  // of all evaluations
   double time_s = 0, epochs = 0;

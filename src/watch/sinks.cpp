@@ -12,6 +12,7 @@ std::vector<NamedValue> values_of(const MetricsRecord& record) {
   add("loss", record.loss);
   add("accuracy", record.accuracy);
   add("accuracy5", record.accuracy5);
+  add("mean_iou", record.mean_iou);
   add("plain_loss", record.plain_loss);
   add("plain_accuracy", record.plain_accuracy);
   add("lr", record.lr);

@@ -8,6 +8,7 @@ namespace {
 std::string metrics_line(const char* title, const Metrics& metrics) {
   std::string text = fmt::format("{:<12}accuracy {:.2f}%", title, metrics.accuracy * 100);
   if (metrics.accuracy5) text += fmt::format("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
+  if (const auto iou = metrics.mean_iou()) text += fmt::format("  mean IoU {:.4f}", *iou);
   return text + fmt::format("  loss {:.4f}  on {} images\n", metrics.loss, metrics.samples);
 }
 

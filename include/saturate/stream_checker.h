@@ -1,0 +1,90 @@
+// Finds mistakes in the use of streams, whether or not they did harm in this run: a checker is
+// told, in the order in which a program enqueues it, which stream makes, reads, writes and frees
+// which memory, and which stream waits for which. By vector clocks (Mattern, "Virtual Time and
+// Global States of Distributed Systems", 1989) it knows what is certain to come before what.
+//
+// Mistakes, each told with the line of the program that made it:
+//   - a missing wait: memory is used that another stream may not have written yet, or may still
+//   read;
+//   - a wrong record_stream: it names the stream that made the memory, or the memory is freed while
+//   a stream
+//     that was never named may still use it, so that the allocator gives it away too early;
+//   - a copy called async from memory that is not pinned, which waits for the device after all.
+//
+// The rules are a GPU's, and those of the CPU's twin of it (stream.h), where most of these mistakes
+// do no harm: so the tests of a pipeline need no GPU.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <source_location>
+#include <string>
+#include <vector>
+
+namespace saturate {
+
+using Place = std::source_location;
+
+enum class StreamMistake { kMissingWait, kWrongRecordStream, kUnpinnedCopy };
+
+// Belongs to the thread that enqueues. Every method that finds a mistake fails with kRun: what, and
+// where, as FILE:LINE of `place`, which is also Error::thrown_at().
+class StreamChecker {
+ public:
+  using Id = int;  // of a stream; kHost is the enqueuing thread itself
+  static constexpr Id kHost = 0;
+  struct Buffer {
+    int64_t id = -1;
+  };
+  struct Mark {  // what has happened before an event
+    std::vector<int64_t> clock;
+  };
+
+  StreamChecker();
+  Id add_stream(std::string name);
+
+  // The stream's allocator gives memory, which the stream then writes.
+  Buffer makes(Id stream, std::string name, const Place& place);
+  // Memory of the host, written by it; pinned or not.
+  Buffer host_memory(std::string name, bool pinned, const Place& place);
+  void reads(Id stream, Buffer buffer, const Place& place);
+  void writes(Id stream, Buffer buffer, const Place& place);
+  // A copy that does not wait: reads `from`, writes `to`.
+  void copies_async(Id stream, Buffer from, Buffer to, const Place& place);
+  // record_stream: the memory stays until what `stream` has enqueued by the time it is freed is
+  // done.
+  void keeps(Id stream, Buffer buffer, const Place& place);
+  // The last owner lets the memory go.
+  void frees(Buffer buffer, const Place& place);
+
+  Mark marks(Id stream);
+  void waits(Id stream, const Mark& mark);
+
+ private:
+  struct Use {
+    int64_t tick = 0;
+    Place place;
+  };
+  struct Known {
+    std::string name;
+    Id maker;
+    bool pinned;
+    Id writer;
+    Use written;
+    std::map<Id, Use> read;  // the last of each stream, since it was written
+    std::vector<Id> kept;
+  };
+
+  bool knows(Id stream, Id other, const Use& use) const;
+  int64_t tick(Id stream);
+  Known& known(Buffer buffer, const Place& place);
+  void require_written(Id stream, const Known& memory, const char* verb, const Place& place) const;
+
+  std::vector<std::string> names_;  // by stream
+  std::vector<std::vector<int64_t>>
+      clocks_;  // [stream][other]: what of the other is certain to be done
+  std::map<int64_t, Known> memory_;
+  int64_t next_ = 0;
+};
+
+}  // namespace saturate

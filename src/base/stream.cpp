@@ -1,0 +1,192 @@
+#include "saturate/stream.h"
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace saturate {
+
+Stream::Stream(std::string name, StreamChecker* checker)
+    : name_(std::move(name)), checker_(checker) {
+  if (checker_) id_ = checker_->add_stream(name_);
+}
+
+std::shared_ptr<Event> Stream::record() {
+  auto event = do_record();
+  if (checker_) event->mark_ = checker_->marks(id_);
+  return event;
+}
+
+void Stream::wait(const std::shared_ptr<Event>& event) {
+  if (checker_) checker_->waits(id_, event->mark_);
+  do_wait(event);
+}
+
+void Stream::host_waits(const std::shared_ptr<Event>& event) {
+  event->block();
+  if (checker_) checker_->waits(StreamChecker::kHost, event->mark_);
+}
+
+Stream::Buffer Stream::makes(const char* name, const Place& place) {
+  return checker_ ? checker_->makes(id_, name, place) : Buffer();
+}
+Stream::Buffer Stream::host_memory(const char* name, bool pinned, const Place& place) {
+  return checker_ ? checker_->host_memory(name, pinned, place) : Buffer();
+}
+void Stream::reads(Buffer buffer, const Place& place) {
+  if (checker_) checker_->reads(id_, buffer, place);
+}
+void Stream::writes(Buffer buffer, const Place& place) {
+  if (checker_) checker_->writes(id_, buffer, place);
+}
+void Stream::copies_async(Buffer from, Buffer to, const Place& place) {
+  if (checker_) checker_->copies_async(id_, from, to, place);
+}
+void Stream::keeps(Buffer buffer, const Place& place) {
+  if (checker_) checker_->keeps(id_, buffer, place);
+}
+void Stream::frees(Buffer buffer, const Place& place) {
+  if (checker_) checker_->frees(buffer, place);
+}
+
+namespace {
+
+// Reached by one thread, waited for by others.
+class Flag : public Event {
+ public:
+  void reach(std::exception_ptr failure) {
+    {
+      std::lock_guard lock(mutex_);
+      reached_ = true;
+      failure_ = std::move(failure);
+    }
+    changed_.notify_all();
+  }
+  bool done() const override {
+    std::lock_guard lock(mutex_);
+    return reached_;
+  }
+
+ protected:
+  void block() const override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_; });
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  bool reached_ = false;        // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
+};
+
+class ThreadStream : public Stream {
+ public:
+  ThreadStream(const std::string& name, StreamChecker* checker, std::function<void()> begin)
+      : Stream(name, checker), thread_([this, begin = std::move(begin)] { run(begin); }) {}
+  ~ThreadStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void submit(std::function<void()> work) override { push({std::move(work), nullptr}); }
+
+ protected:
+  std::shared_ptr<Event> do_record() override {
+    auto flag = std::make_shared<Flag>();
+    push({{}, flag});
+    return flag;
+  }
+  void do_wait(const std::shared_ptr<Event>& event) override {
+    push({[event] { block(*event); }, nullptr});
+  }
+
+ private:
+  struct Task {
+    std::function<void()> work;  // empty: reach the flag
+    std::shared_ptr<Flag> flag;
+  };
+
+  void push(Task task) {
+    {
+      std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    changed_.notify_all();
+  }
+
+  // It may end with work undone, but never with a flag unreached, which another stream may wait
+  // for.
+  void run(const std::function<void()>& begin) {
+    pthread_setname_np(pthread_self(), name().substr(0, 15).c_str());
+    if (begin) begin();
+    std::exception_ptr failure;
+    for (Task task; take(task); task = {}) {
+      if (task.flag) {
+        task.flag->reach(failure);
+      } else if (!failure && !ending()) {
+        try {
+          task.work();
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      }
+    }
+  }
+
+  bool ending() {
+    std::lock_guard lock(mutex_);
+    return ending_;
+  }
+  bool take(Task& task) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+    if (tasks_.empty()) return false;
+    task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;  // guarded by mutex_
+  bool ending_ = false;     // guarded by mutex_
+  std::thread thread_;      // last: it uses all of the above
+};
+
+class HostStream : public Stream {
+ public:
+  using Stream::Stream;
+  void submit(std::function<void()> work) override { work(); }
+
+ protected:
+  std::shared_ptr<Event> do_record() override {
+    auto flag = std::make_shared<Flag>();
+    flag->reach(nullptr);
+    return flag;
+  }
+  void do_wait(const std::shared_ptr<Event>& event) override { block(*event); }
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> make_thread_stream(const std::string& name, StreamChecker* checker,
+                                           std::function<void()> begin) {
+  return std::make_unique<ThreadStream>(name, checker, std::move(begin));
+}
+
+std::unique_ptr<Stream> make_host_stream(const std::string& name, StreamChecker* checker) {
+  return std::make_unique<HostStream>(name, checker);
+}
+
+}  // namespace saturate

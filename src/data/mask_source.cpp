@@ -1,0 +1,129 @@
+// masks:PATH, a folder of images/ and masks/: for images/NAME.jpg the class numbers of its pixels
+// are masks/NAME.png. What the numbers mean says classes.txt, a name a line, or ",classes=N" how
+// many there are. Samples are in the order of their images' names; hidden files are passed over.
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include "data/path_list.h"
+#include "data/sources.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kMostClasses = kIgnoredClass;  // 0 to 254
+constexpr const char* kClassesRemedy =
+    "Name the classes in classes.txt beside images/, one a line, or write masks:PATH,classes=N";
+
+class MaskSource : public Dataset {
+ public:
+  MaskSource(Env& env, std::string root, const std::string& count)
+      : env_(env), root_(std::move(root)) {
+    for (const char* part : {"images", "masks"})
+      if (!env_.is_directory(root_ + "/" + part))
+        fail(ErrorKind::kData, std::string("no folder ") + part + "/", root_,
+             "masks:PATH takes a folder with images/ and masks/");
+    name_classes(count);
+    find_images();
+  }
+
+  size_t size() const override { return images_.size(); }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  bool has_masks() const override { return true; }
+
+  void read(size_t index, Sample& out) const override {
+    out.name = root_ + "/images/" + images_[index];
+    out.label = 0;
+    out.encoding = SampleEncoding::kEncoded;
+    out.mask.is_raw = false;
+    out.mask.name = mask_path(images_[index]);
+    env_.read_into(out.name, out.bytes);
+    env_.read_into(out.mask.name, out.mask.bytes);
+  }
+
+  uint64_t bytes(size_t index) const override {
+    return env_.open_readable(root_ + "/images/" + images_[index])->size() +
+           env_.open_readable(mask_path(images_[index]))->size();
+  }
+
+ private:
+  std::string mask_path(const std::string& image) const {
+    return root_ + "/masks/" + image.substr(0, image.rfind('.')) + ".png";
+  }
+
+  void name_classes(const std::string& count) {
+    const std::string path = root_ + "/classes.txt";
+    if (!count.empty()) {
+      size_t number = 0;
+      const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), number);
+      if (error != std::errc() || end != count.data() + count.size() || number < 2 ||
+          number > kMostClasses)
+        fail(ErrorKind::kUsage, "masks classes=" + count + " is not a whole number from 2 to 255",
+             "data.source", "Write masks:PATH,classes=N");
+      classes_ = number_classes(number);
+    } else if (env_.exists(path)) {
+      read_classes(path);
+    } else {
+      fail(ErrorKind::kData, "it does not say what classes there are", root_, kClassesRemedy);
+    }
+  }
+
+  void read_classes(const std::string& path) {
+    const auto bytes = read_file(env_, path);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::set<std::string> seen;
+    for (size_t from = 0; from < text.size();) {
+      const size_t end = std::min(text.find('\n', from), text.size());
+      std::string line(text.substr(from, end - from));
+      if (line.ends_with('\r')) line.pop_back();
+      from = end + 1;
+      if (line.empty()) continue;
+      if (!seen.insert(line).second)
+        fail(ErrorKind::kData, "class \"" + line + "\" stands there twice", path,
+             "Name each class once");
+      classes_.push_back(std::move(line));
+    }
+    if (classes_.size() < 2 || classes_.size() > kMostClasses)
+      fail(ErrorKind::kData,
+           "it names " + std::to_string(classes_.size()) + " classes, not 2 to 255", path,
+           kClassesRemedy);
+  }
+
+  void find_images() {
+    const std::string folder = root_ + "/images";
+    for (const FileInfo& info : env_.list(folder))
+      if (!info.is_directory && is_image_name(info.name)) images_.push_back(info.name);
+    if (images_.empty())
+      fail(ErrorKind::kData, "folder holds no .jpg, .jpeg or .png file", folder,
+           "Put the images there");
+    std::sort(images_.begin(), images_.end());
+    std::set<std::string> masks;
+    for (const FileInfo& info : env_.list(root_ + "/masks"))
+      if (!info.is_directory) masks.insert(info.name);
+    for (const std::string& image : images_)
+      if (const std::string path = mask_path(image);
+          !masks.contains(path.substr(path.rfind('/') + 1)))
+        fail(ErrorKind::kData, "image " + folder + "/" + image + " has no mask", path,
+             "Add the mask, or remove the image");
+  }
+
+  Env& env_;
+  std::string root_;
+  std::vector<std::string> classes_;
+  std::vector<std::string> images_;  // names within images/
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_masks(Env& env, const std::string& rest) {
+  std::string root = rest;
+  const std::string count = take_option(root, "classes");
+  if (root.empty())
+    fail(ErrorKind::kUsage, "masks: needs a path", "data.source", "Write masks:PATH");
+  while (root.size() > 1 && root.back() == '/') root.pop_back();
+  return std::make_unique<MaskSource>(env, std::move(root), count);
+}
+
+}  // namespace saturate

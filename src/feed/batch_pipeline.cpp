@@ -1,0 +1,176 @@
+#include "feed/batch_pipeline.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "feed/device_stream.h"
+#include "saturate/spans.h"
+
+namespace saturate {
+
+struct BatchPipeline::Flight {
+  BatchWork work;
+  Stream::Buffer host, copied, finished, features;
+  std::shared_ptr<Event> copy_done, ready;
+  bool is_finished = false;
+};
+
+namespace {
+
+// The allocator must not give these away before the current stream is done with them: they were
+// made on another one.
+void keep_on_current_stream(const at::Device& device, std::initializer_list<at::Tensor> tensors) {
+  if (device.is_cpu()) return;
+  const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) tensor.record_stream(current);
+}
+
+// The CPU's twin has no other memory.
+bool is_pinned(const at::Device& device, const Batch& batch) {
+  return device.is_cpu() || !batch.pixels ||
+         at::from_blob(batch.pixels.get(), {1}, at::TensorOptions(at::kByte)).is_pinned();
+}
+
+}  // namespace
+
+BatchPipeline::BatchPipeline(const BatchStages& stages, PipelineSetup setup)
+    : stages_(stages),
+      setup_(std::move(setup)),
+      checker_(setup_.stages.check ? std::make_unique<StreamChecker>() : nullptr),
+      step_(make_current_stream("step", stages.device(), checker_.get())) {
+  const PipelineOptions& on = setup_.stages;
+  if (on.copy) copy_ = add_stream("copy");
+  if (on.augment) finish_ = add_stream("augment");
+  if (on.encoder) encode_ = add_stream("encoder");
+  if (!finish_) finish_ = encode_;
+  if (!copy_) copy_ = finish_;
+}
+
+BatchPipeline::~BatchPipeline() {
+  reset();
+}
+
+Stream* BatchPipeline::add_stream(const char* name) {
+  // at::init_num_threads: as many threads within an operator as the step has.
+  streams_.push_back(stages_.device().is_cpu()
+                         ? make_thread_stream(name, checker_.get(), [] { at::init_num_threads(); })
+                         : make_device_stream(name, stages_.device(), checker_.get()));
+  return streams_.back().get();
+}
+
+void BatchPipeline::launch(Batch batch) {
+  auto flight = std::make_shared<Flight>();
+  flight->work.batch = std::move(batch);
+  flights_.push_back(flight);
+  copy(*flight);
+  if (finish_) {
+    if (finish_ != copy_) finish_->wait(flight->copy_done);
+    finish(*flight, *finish_);
+    flight->ready = finish_->record();
+  }
+  if (encode_) {
+    if (encode_ != finish_) encode_->wait(flight->ready);
+    encode(*flight);
+    flight->ready = encode_->record();
+  }
+}
+
+void BatchPipeline::copy(Flight& flight) {
+  flight.host =
+      copy_->host_memory("the loader's batch", is_pinned(stages_.device(), flight.work.batch));
+  flight.copied = copy_->makes("the batch as it was copied");
+  copy_->copies_async(flight.host, flight.copied);
+  copy_->submit([this, &flight] {
+    const Span span("copy");
+    begin("copy");
+    stages_.copy(flight.work, /*async=*/true);
+  });
+  flight.copy_done = flight.ready = copy_->record();
+}
+
+void BatchPipeline::finish(Flight& flight, Stream& on) {
+  on.reads(flight.copied);
+  if (&on != copy_) on.keeps(flight.copied);
+  flight.finished = on.makes("the batch");
+  flight.is_finished = true;
+  on.submit([this, &flight] {
+    const Span span("augment");
+    begin("augment");
+    const BatchWork& work = flight.work;
+    keep_on_current_stream(stages_.device(),
+                           {work.pixels, work.effects, work.places, work.out.labels});
+    stages_.finish(flight.work);
+  });
+}
+
+void BatchPipeline::encode(Flight& flight) {
+  encode_->reads(flight.finished);
+  if (encode_ != finish_) encode_->keeps(flight.finished);
+  flight.features = encode_->makes("its features");
+  encode_->submit([this, &flight] {
+    const Span span("encode");
+    begin("encode");
+    keep_on_current_stream(stages_.device(), {flight.work.out.images});
+    flight.work.out.features = setup_.encode(flight.work.out.images);
+  });
+}
+
+void BatchPipeline::deliver(DeviceBatch& out) {
+  if (used_) release(*used_);
+  used_ = std::move(flights_.front());
+  flights_.pop_front();
+  Flight& flight = *used_;
+  step_->wait(flight.ready);
+  if (!flight.is_finished) finish(flight, *step_);
+  step_->reads(flight.finished);
+  if (finish_) step_->keeps(flight.finished);
+  if (encode_) {
+    step_->reads(flight.features);
+    step_->keeps(flight.features);
+  }
+  out = std::move(flight.work.out);
+  keep_on_current_stream(stages_.device(), {out.images, out.labels, out.mixed_labels});
+  for (const at::Tensor& tensor : out.features) keep_on_current_stream(stages_.device(), {tensor});
+  flight.work.pixels = flight.work.effects = flight.work.places = at::Tensor();
+  step_->frees(flight.copied);
+  copied_.push_back(used_);
+  drop_copied();
+}
+
+// Gives host memory back to the loader, as far as its copies are done.
+void BatchPipeline::drop_copied() {
+  while (!copied_.empty() && copied_.front()->copy_done->done()) {
+    copy_->host_waits(copied_.front()->copy_done);
+    copy_->frees(copied_.front()->host);
+    copied_.front()->work.batch = {};
+    copied_.pop_front();
+  }
+}
+
+// The step has let go of the batch.
+void BatchPipeline::release(Flight& flight) {
+  step_->frees(flight.finished);
+  if (encode_) step_->frees(flight.features);
+}
+
+void BatchPipeline::settle() {
+  for (const auto& flight : flights_) step_->host_waits(flight->ready);
+}
+
+void BatchPipeline::reset() {
+  for (const auto& flight : flights_) {
+    try {
+      step_->host_waits(flight->ready);
+    } catch (...) {  // of a batch that nobody wants any more
+    }
+  }
+  flights_.clear();
+  copied_.clear();
+  used_.reset();
+}
+
+}  // namespace saturate

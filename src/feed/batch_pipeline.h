@@ -1,0 +1,68 @@
+// Copy, augmentation and a frozen encoder on streams of their own, for later batches while the step
+// is on one:
+//
+//   copy stream     copy 2     copy 3     copy 4
+//   augment stream             finish 2   finish 3
+//   encoder stream                        encode 2
+//   the step        train 0    train 0    train 1 ...   (waits for encode 1)
+//
+// A stage without a stream runs on that of the next stage that has one, or with the step where
+// there is none. The text is one for both kinds of streams: a CUDA device's, and on the CPU
+// threads.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "feed/batch_stages.h"
+#include "saturate/stream.h"
+
+namespace saturate {
+
+// Belongs to one thread.
+class BatchPipeline {
+ public:
+  // `stages` must outlive this. REQUIRES: setup.stages.any().
+  BatchPipeline(const BatchStages& stages, PipelineSetup setup);
+  ~BatchPipeline();
+
+  bool is_empty() const { return flights_.empty(); }
+  // One batch for each stream, and one for the step.
+  bool is_full() const { return flights_.size() > streams_.size(); }
+
+  // Enqueues the batch's stages, and does not wait. REQUIRES: !is_full().
+  void launch(Batch batch);
+  // The oldest batch, once the step may use it; what is left to do to it is done. Throws what its
+  // stages threw. REQUIRES: !is_empty().
+  void deliver(DeviceBatch& out);
+  // Waits for all stages under way.
+  void settle();
+  // The same, and drops all batches.
+  void reset();
+
+ private:
+  struct Flight;
+
+  Stream* add_stream(const char* name);
+  void copy(Flight& flight);
+  void finish(Flight& flight, Stream& on);
+  void encode(Flight& flight);
+  void release(Flight& flight);
+  void drop_copied();
+  void begin(const char* stage) const {
+    if (setup_.before) setup_.before(stage);
+  }
+
+  const BatchStages& stages_;
+  const PipelineSetup setup_;
+  std::unique_ptr<StreamChecker> checker_;  // null where it is off
+  std::unique_ptr<Stream> step_;            // the caller's own
+  std::vector<std::unique_ptr<Stream>> streams_;
+  Stream *copy_ = nullptr, *finish_ = nullptr, *encode_ = nullptr;  // finish_: null with the step
+  std::deque<std::shared_ptr<Flight>> flights_;
+  std::deque<std::shared_ptr<Flight>> copied_;  // whose host memory may still be read
+  std::shared_ptr<Flight> used_;                // by the step
+};
+
+}  // namespace saturate

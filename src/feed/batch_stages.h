@@ -1,0 +1,47 @@
+// What a batch goes through on its way from the loader to the step: the same in order, and in a
+// pipeline.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "saturate/feed.h"
+
+namespace saturate {
+
+// A batch under way.
+struct BatchWork {
+  Batch batch;                         // what the loader gave; until the copy is done
+  at::Tensor pixels, effects, places;  // on the device, as far as the loader gives them
+  DeviceBatch out;
+  bool is_unfinished() const { return batch.type == PixelType::kUint8; }
+};
+
+// Every method may be called from any thread, for one batch at a time.
+class BatchStages {
+ public:
+  BatchStages(const at::Device& device, bool channels_last, const AugmentOptions& augment,
+              at::Tensor resident);
+
+  const at::Device& device() const { return device_; }
+
+  // Moves what the loader gave to the device. `async`: a GPU's copies may still be under way then,
+  // on its current stream; `work.batch` is to be kept until they are done.
+  void copy(BatchWork& work, bool async) const;
+  // Makes work.out of it, but for the features: effects, normalisation, layout, labels, mixing.
+  void finish(BatchWork& work) const;
+
+ private:
+  at::Tensor moved(const Batch& batch, bool async) const;
+  at::Tensor finished(const BatchWork& work) const;
+  at::Tensor to_device(const void* bytes, int64_t size, bool async) const;
+  at::Tensor labels(const Batch& batch, bool async) const;
+
+  const at::Device device_;
+  const bool channels_last_;
+  const Normalize normalize_;
+  const PadMode pad_mode_;
+  const at::ScalarType output_;  // of what is finished here
+  const at::Tensor resident_;    // [N, S, S, 3] uint8, or undefined
+};
+
+}  // namespace saturate

@@ -1,0 +1,84 @@
+#include "feed/device_stream.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <optional>
+#include <utility>
+
+namespace saturate {
+namespace {
+
+class DeviceEvent : public Event {
+ public:
+  explicit DeviceEvent(const c10::Stream& stream) : event_(stream.device_type()) {
+    event_.record(stream);
+  }
+  bool done() const override { return event_.query(); }
+  void hold_back(const c10::Stream& stream) const { event_.block(stream); }
+
+ protected:
+  void block() const override { event_.synchronize(); }
+
+ private:
+  c10::Event event_;
+};
+
+// Makes a stream the current one of its device.
+class CurrentStream {
+ public:
+  explicit CurrentStream(const c10::Stream& stream)
+      : guard_(stream.device_type()), before_(guard_.exchangeStream(stream)) {}
+  ~CurrentStream() { guard_.exchangeStream(before_); }
+  CurrentStream(const CurrentStream&) = delete;
+  CurrentStream& operator=(const CurrentStream&) = delete;
+
+ private:
+  const c10::impl::VirtualGuardImpl guard_;
+  const c10::Stream before_;
+};
+
+class DeviceStream : public Stream {
+ public:
+  // Without a stream it is the current one, whichever that is.
+  DeviceStream(const std::string& name, StreamChecker* checker, const c10::Device& device,
+               std::optional<c10::Stream> stream)
+      : Stream(name, checker), device_(device), stream_(stream) {}
+
+  void submit(std::function<void()> work) override {
+    const CurrentStream current(stream());
+    work();
+  }
+
+ protected:
+  std::shared_ptr<Event> do_record() override { return std::make_shared<DeviceEvent>(stream()); }
+  void do_wait(const std::shared_ptr<Event>& event) override {
+    static_cast<const DeviceEvent&>(*event).hold_back(stream());
+  }
+
+ private:
+  c10::Stream stream() const {
+    return stream_ ? *stream_ : c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  }
+
+  const c10::Device device_;
+  const std::optional<c10::Stream> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> make_device_stream(const std::string& name, const c10::Device& device,
+                                           StreamChecker* checker) {
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return std::make_unique<DeviceStream>(name, checker, device,
+                                        guard.getStreamFromGlobalPool(device));
+}
+
+std::unique_ptr<Stream> make_current_stream(const std::string& name, const c10::Device& device,
+                                            StreamChecker* checker) {
+  if (device.is_cpu()) return make_host_stream(name, checker);
+  return std::make_unique<DeviceStream>(name, checker, device, std::nullopt);
+}
+
+}  // namespace saturate
