@@ -92,7 +92,9 @@ TEST(Pipeline, GivesTheBatchesOfTheSerialWay) {
         EXPECT_EQ(a.lambda, b.lambda);
         EXPECT_EQ(a.whole, b.whole);
         EXPECT_EQ(b.features.size(), stages.encoder ? 2u : 0u);
-        if (stages.encoder) EXPECT_TRUE(at::equal(b.features[0], a.images * 2));
+        if (stages.encoder) {
+          EXPECT_TRUE(at::equal(b.features[0], a.images * 2));
+        }
       }
     }
   }
