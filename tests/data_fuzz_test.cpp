@@ -193,6 +193,22 @@ TEST(Fuzz, Image) {
   EXPECT_GT(whole, 60u) << "every mutation was refused: this tests little";
 }
 
+TEST(Fuzz, Mask) {
+  Mutator mutator(3);
+  size_t sound = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           testing::source_path("tests/goldens/segmentation/masks"))) {
+    const std::string seed = testing::read_text(entry.path());
+    sound += testing::fuzz_mask(std::as_bytes(std::span(seed)));
+    for (int round = 0; round < 200; ++round) {
+      const std::string text = mutator.mutate(seed);
+      ASSERT_NO_THROW(testing::fuzz_mask(std::as_bytes(std::span(text))))
+          << entry.path() << " round " << round;
+    }
+  }
+  EXPECT_EQ(sound, 5u) << "the seeds themselves cannot be decoded";
+}
+
 // The pickle of an archive of torch.save's, whose records are stored as they are.
 std::string pickle_in(const std::string& path) {
   const std::string text = testing::read_text(path);

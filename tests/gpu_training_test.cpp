@@ -34,6 +34,14 @@ TEST_F(GpuTraining, ImagesOnTheDeviceGiveTheLoadersLosses) {
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(held[i], fed[i], 1e-4) << "step " << i;
 }
 
+TEST_F(GpuTraining, APipelineGivesTheSerialLosses) {
+  const auto serial = step_losses("serial", {"train.device=cuda"});
+  const auto piped = step_losses("piped", {"train.device=cuda", "pipeline.copy=true",
+                                           "pipeline.augment=true", "pipeline.check=true"});
+  ASSERT_EQ(piped.size(), serial.size());
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(piped[i], serial[i], 1e-4) << "step " << i;
+}
+
 TEST_F(GpuTraining, TheSameSeedGivesTheSameFirstLossWithAnyLoaderThreads) {
   const auto one = step_losses("one", {"train.device=cuda", "data.threads=1"});
   const auto four = step_losses("four", {"train.device=cuda", "data.threads=4"});

@@ -176,6 +176,8 @@ TEST(SegmentationRun, WhatCannotBeIsRefusedAtOnce) {
   refused({"data.source=synth:size=16"}, "the source has no masks");
   refused({"train.task=classify", "data.source=synth:size=16"}, "gives a class to each pixel");
   refused({"train.task=classify", "train.monitor=eval_iou"}, "train.monitor");
+  refused({"train.task=classify", kFrozen[1], "train.compiled=step.pt2"}, "freeze_statistics");
+  refused({"train.compiled=step.pt2"}, "train.compiled");
   refused({"pipeline.check=true"}, "pipeline.check");
   refused({"pipeline.encoder=true"}, "optimizer.freeze is empty");
   refused({"pipeline.encoder=true", kFrozen[0]}, "optimizer.freeze_statistics");

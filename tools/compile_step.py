@@ -256,6 +256,8 @@ def main():
     warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to itself
     torch = import_torch()
     recipe = resolved_recipe(args)
+    if recipe["train"]["task"] == "segment":
+        fail("train.task segment has a class for each pixel, and a compiled step one for each image")
     if recipe["precision"]["mode"].endswith("-o2"):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Set bf16 or fp16")
     if recipe["train"]["batch"] % recipe["train"]["accumulate"]:

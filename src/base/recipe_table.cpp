@@ -58,6 +58,10 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
   if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
     fail_option("train.compiled", "knows one label for each image",
                 "Set augment.mixup and augment.cutmix to 0, or leave train.compiled out", where);
+  if (recipe.optimizer.freeze_statistics)
+    fail_option("train.compiled",
+                "moves all statistics, and optimizer.freeze_statistics keeps some",
+                "Set one of the two", where);
   if (recipe.augment.output == PixelType::kBfloat16)
     fail_option("train.compiled", "takes images in fp32", "Set augment.output=fp32", where);
   if (recipe.train.batch % recipe.train.accumulate != 0)

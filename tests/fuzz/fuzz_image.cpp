@@ -5,6 +5,7 @@
 
 #include "image/fast_decoder.h"
 #include "saturate/error.h"
+#include "saturate/mask.h"
 
 namespace saturate::testing {
 namespace {
@@ -46,11 +47,26 @@ bool decode_fast(std::span<const std::byte> bytes) {
   return decoder.read("input", transform, kSide, {}, out.data());
 }
 
+bool decode_mask_numbers(std::span<const std::byte> bytes) {
+  const ImageInfo info = Decoder(kMaxPixels).probe(bytes, "input");
+  if (info.format != ImageFormat::kPng || int64_t{info.width} * info.height > kMaxPixels)
+    return false;
+  ClassMap mask;
+  decode_mask_png(bytes, "input", info.width, info.height, "image", mask);
+  if (mask.classes.size() != size_t(info.width) * size_t(info.height))
+    throw std::logic_error("class numbers do not fill the mask");
+  return true;
+}
+
 }  // namespace
 
 size_t fuzz_image(std::span<const std::byte> bytes) {
   return size_t(gives_pixels([&] { return decode_whole(bytes); })) +
          size_t(gives_pixels([&] { return decode_fast(bytes); }));
+}
+
+size_t fuzz_mask(std::span<const std::byte> bytes) {
+  return size_t(gives_pixels([&] { return decode_mask_numbers(bytes); }));
 }
 
 }  // namespace saturate::testing

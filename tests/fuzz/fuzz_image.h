@@ -1,4 +1,4 @@
-// Throws any bytes at the image decoders.
+// Throws any bytes at the decoders of images and masks.
 #pragma once
 
 #include <cstddef>
@@ -10,5 +10,7 @@ namespace saturate::testing {
 // kind kData is as good as none. Returns how many of the two gave pixels; throws or crashes where
 // there is a bug.
 size_t fuzz_image(std::span<const std::byte> bytes);
+// The same for the decoder of masks; 1 or 0.
+size_t fuzz_mask(std::span<const std::byte> bytes);
 
 }  // namespace saturate::testing

@@ -11,9 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace saturate::testing;
   const std::string_view format = SATURATE_FUZZ_FORMAT;
   const auto bytes = std::as_bytes(std::span(data, size));
-  if (format == "image")
+  if (format == "image") {
     fuzz_image(bytes);
-  else if (format == "pickle")
+    fuzz_mask(bytes);
+  } else if (format == "pickle")
     fuzz_pickle(bytes);
   else if (format == "recipe")
     fuzz_recipe(bytes);
