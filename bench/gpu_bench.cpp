@@ -1,0 +1,154 @@
+// What a GPU does with batches on their way: copies from the host, and the kernel that ends
+// augmentation beside a plain copy, which moves as many bytes and computes nothing. Without a GPU:
+// the kernel's twin on one thread of the CPU.
+//   saturate_gpu_bench [SECONDS of each measurement]
+// Prints the JSON of `saturate bench`.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "saturate/effects.h"
+#include "saturate/host.h"
+
+namespace {
+
+constexpr int kRounds = 5;
+constexpr int kSide = 224;
+
+using Work = std::function<void()>;
+
+class Bench {
+ public:
+  Bench(const at::Device& device, double seconds) : device_(device), seconds_(seconds) {}
+
+  // Rates in `unit`, of which a call of `work` does `amount`; their median.
+  double add(const std::string& name, const std::string& unit, double amount, const Work& work) {
+    int64_t calls = 1;
+    while (time(work, calls) < seconds_) calls *= 2;  // warms up, too
+    std::vector<double> rates;
+    for (int round = 0; round < kRounds; ++round)
+      rates.push_back(amount * double(calls) / time(work, calls));
+    std::sort(rates.begin(), rates.end());
+    rows_.push_back({{"name", name},
+                     {"unit", unit},
+                     {"median", rates[kRounds / 2]},
+                     {"min", rates.front()},
+                     {"max", rates.back()},
+                     {"n", kRounds}});
+    return rates[kRounds / 2];
+  }
+  void add_to_last(const char* key, double value) { rows_.back()[key] = value; }
+  const nlohmann::json& rows() const { return rows_; }
+
+ private:
+  double time(const Work& work, int64_t calls) const {
+    wait();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < calls; ++i) work();
+    wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  // Reading a value waits for all that the GPU was given before.
+  void wait() const {
+    if (device_.is_cuda()) at::zeros({}, device_).item();
+  }
+
+  const at::Device device_;
+  const double seconds_;
+  nlohmann::json rows_ = nlohmann::json::array();
+};
+
+void bench_copies(Bench& bench, const at::Device& device) {
+  for (const int64_t bytes : {int64_t{256} * kSide * kSide * 3, int64_t{256} * kSide * kSide * 12})
+    for (const bool pinned : {true, false}) {
+      const auto host = at::TensorOptions(at::kByte).pinned_memory(pinned);
+      const at::Tensor source = at::empty({bytes}, host).zero_();
+      const at::Tensor target = at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+      const std::string memory = pinned ? "pinned" : "pageable";
+      bench.add("copy to the GPU, " + memory + ", " + std::to_string(bytes) + " bytes", "GB/s",
+                double(bytes) * 1e-9, [&] { target.copy_(source, /*non_blocking=*/true); });
+    }
+}
+
+// One list of effects for each image.
+std::vector<saturate::EffectList> lists_of(int64_t count, const saturate::AugmentOptions& options) {
+  std::vector<saturate::EffectList> lists;
+  for (int64_t i = 0; i < count; ++i)
+    lists.push_back(saturate::draw_effects(options, {/*seed=*/1, /*epoch=*/0, uint64_t(i)}));
+  return lists;
+}
+
+// The kernel reads a byte and writes a float for each value: five bytes, as a copy of two and a
+// half does. What effects read and write besides is theirs.
+void bench_finish(Bench& bench, const at::Device& device, const std::string& name, int64_t count,
+                  const saturate::AugmentOptions& options) {
+  std::vector<saturate::EffectList> lists = lists_of(count, options);
+  const auto bytes = at::TensorOptions(at::kByte).device(device);
+  at::Tensor pixels = at::randint(256, {count, kSide, kSide, 3}, bytes);
+  at::Tensor spare = at::empty_like(pixels);
+  at::Tensor out = at::empty(pixels.sizes(), bytes.dtype(at::kFloat));
+  const at::Tensor effects =
+      at::from_blob(lists.data(), {int64_t(lists.size() * sizeof(saturate::EffectList))},
+                    at::TensorOptions(at::kByte))
+          .to(device, /*non_blocking=*/false, /*copy=*/true);
+  const saturate::FinishBatch batch{
+      pixels.mutable_data_ptr<uint8_t>(),
+      reinterpret_cast<const saturate::EffectList*>(effects.const_data_ptr()),
+      spare.mutable_data_ptr<uint8_t>(),
+      count,
+      kSide,
+      {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
+      out.mutable_data_ptr<float>()};
+  const auto finish = [&] {
+#ifdef SATURATE_HAS_CUDA
+    if (device.is_cuda()) return saturate::finish_batch_cuda(batch, /*stream=*/nullptr);
+#endif
+    saturate::finish_batch_cpu(batch);
+  };
+  const double rate = bench.add(name, "images/s", double(count), finish);
+
+  const double moved = double(pixels.numel()) * 5;  // bytes
+  at::Tensor from = at::empty({int64_t(moved / 2)}, bytes), to = at::empty_like(from);
+  const double copies = bench.add(name + ", a copy of as many bytes", "images/s", double(count),
+                                  [&] { to.copy_(from); });
+  bench.add_to_last("share_reached", rate / copies);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 0.2;
+#ifdef SATURATE_HAS_CUDA
+  const bool has_gpu = saturate::gpu_count() > 0;
+#else
+  const bool has_gpu = false;
+#endif
+  const at::Device device = has_gpu ? at::kCUDA : at::kCPU;
+  const std::string where = has_gpu ? "on the GPU" : "on the CPU, the kernel's twin";
+  Bench bench(device, seconds);
+  if (has_gpu) bench_copies(bench, device);
+  saturate::AugmentOptions plain, heavy;
+  plain.size = heavy.size = kSide;
+  heavy.rotate = 45;
+  heavy.blur = 1;
+  const int64_t count = has_gpu ? 256 : 4;
+  bench_finish(bench, device, "normalise " + where, count, plain);
+  bench_finish(bench, device, "rotate, blur, normalise " + where, count, heavy);
+  const nlohmann::json result = {{"bench", "gpu"},
+                                 {"host", nlohmann::json::parse(saturate::host_json())},
+                                 {"commit", saturate::build_commit()},
+                                 {"gpu", has_gpu},
+                                 {"rows", bench.rows()}};
+  std::printf("%s\n", result.dump(2).c_str());
+}
