@@ -8,8 +8,8 @@
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
-#include "model/module_model.h"
 #include "saturate/error.h"
+#include "saturate/module_model.h"
 
 namespace saturate {
 namespace {
