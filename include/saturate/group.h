@@ -1,8 +1,8 @@
 // Processes that train together: how they find each other, and what they say to each other.
 //
-// Every call but rank() and world() is collective: all ranks make the same calls in the same order,
-// and each returns when all have made it, or fails with kRun, naming who failed first where that is
-// known, when one is gone or does not come within distributed.timeout_s.
+// Every call but those that only tell of this process is collective: all ranks make the same calls
+// in the same order, and each returns when all have made it, or fails with kRun, naming who failed
+// first where that is known, when one is gone or does not come within distributed.timeout_s.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,6 +38,8 @@ class Group {
   at::Device device() const { return device_; }
   // "rank 1 of 4"
   std::string name() const;
+  // What carries tensors on `device`: "gloo" or "nccl".
+  std::string backend_on(const at::Device& device) const;
 
   // Makes the tensors those of rank 0, in place.
   void broadcast(const std::vector<at::Tensor>& tensors);
