@@ -217,6 +217,10 @@ TEST_F(Launch, ErrorsOfUseComeBackAsTheyAre) {
   expect_error(run_saturate("launch --nproc-per-node 2 -- eval x"), 2, {"nothing to launch"});
   expect_error(run_saturate("launch --nproc-per-node 2 --nnodes 2 -- train x"), 2, {"--master"});
   expect_error(run_saturate("train " + recipe, "RANK=1"), 2, {"WORLD_SIZE is missing"});
+  expect_error(
+      run_saturate("train " + recipe + " --set distributed.mode=dp --set train.device=cpu"), 2,
+      {"needs two GPUs or more in one process, and there are 0"});
+  EXPECT_EQ(run(launch(2, "run", {"--set", "distributed.mode=dp"})), 2) << said();
 }
 
 TEST_F(Launch, RanksThatDisagreeAreNamed) {

@@ -3,10 +3,14 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <map>
+#include <sstream>
 
 #include "tests/data_testing.h"
 #include "tests/reduce_testing.h"
@@ -104,6 +108,38 @@ TEST(Group, ARankThatVanishesIsAnErrorInTime) {
       },
       quick());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+// Names of this process's threads, and whether they would be ended by a SIGPIPE.
+std::map<std::string, bool> threads_and_sigpipe() {
+  std::map<std::string, bool> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::istringstream status(testing::read_text(entry.path() / "status"));
+    for (std::string word; status >> word;)
+      if (word == "SigBlk:" && status >> word)
+        found[entry.path().filename()] = (std::stoull(word, nullptr, 16) >> (SIGPIPE - 1) & 1) == 0;
+  }
+  return found;
+}
+
+// The store's thread writes to ranks that may be gone by then, and Gloo's do.
+TEST(Group, AWriteToARankThatIsGoneDoesNotEndTheProcess) {
+  const auto before = threads_and_sigpipe();
+  std::map<std::string, bool> during;
+  run_ranks(2, [&](Group& group) {
+    group.any(false);  // both are there
+    if (group.rank() == 0) during = threads_and_sigpipe();
+    group.any(false);
+    EXPECT_EQ(group.backend_on(at::kCPU), "gloo");
+  });
+  int made = 0, endangered = 0;
+  for (const auto& [thread, by_sigpipe] : during) {
+    if (before.contains(thread)) continue;
+    ++made;
+    endangered += by_sigpipe;
+  }
+  EXPECT_GE(made, 5) << "the ranks' own, the store's and Gloo's";
+  EXPECT_EQ(endangered, 2) << "the ranks' own alone";
 }
 
 TEST(Listening, IsAtTheAddressAskedForAlone) {

@@ -39,23 +39,30 @@ int launch_itself(const AllreduceArguments& arguments) {
   return launch(options, [] { return 0; });
 }
 
+// A GPU's sums are only queued so far.
+void wait_for(const at::Tensor& tensor) {
+  if (tensor.is_cuda()) tensor.select(0, 0).item<float>();
+}
+
 // Microseconds of one sum, the slowest rank's: all ranks make as many as rank 0 finds to last
 // `seconds`.
 double measure(Env& env, Group& group, const at::Tensor& tensor, int64_t count) {
   group.any(false);  // all begin together
   const int64_t begin = env.now_ns();
   for (int64_t i = 0; i < count; ++i) group.sum(tensor);
+  wait_for(tensor);
   const at::Tensor took =
       at::full({1}, double(env.now_ns() - begin) * 1e-3 / double(count), at::kDouble);
   group.max(took);
   return took.item<double>();
 }
 
-BenchRow measure_size(Env& env, Group& group, const char* backend, int64_t bytes,
+BenchRow measure_size(Env& env, Group& group, const at::Device& device, int64_t bytes,
                       const AllreduceArguments& arguments) {
+  const std::string backend = group.backend_on(device);
   // Of zeros, whose sums stay finite.
   const at::Tensor tensor =
-      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(group.device()).dtype(at::kFloat));
+      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(device).dtype(at::kFloat));
   const double once = measure(env, group, tensor, 3);  // and warms up
   const auto count = std::max<int64_t>(1, std::llround(arguments.seconds * 1e6 / once));
   BenchRow row;
@@ -92,16 +99,13 @@ int bench_allreduce(const AllreduceArguments& arguments) {
   bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
   bind_gpu(world);
   BenchReport report{"allreduce", {}};
+  const at::Device best = resolve_device("auto");
   std::vector<at::Device> devices = {at::kCPU};
-  if (const at::Device best = resolve_device("auto"); best.is_cuda()) devices.push_back(best);
-  for (const at::Device& device : devices) {
-    World own = world;
-    own.attempt += int(&device - devices.data()) << 16;  // keys of its own at the store
-    Group group(own, {}, device);
-    const char* const backend = device.is_cuda() ? "nccl" : "gloo";
+  if (best.is_cuda()) devices.push_back(best);
+  Group group(world, {}, best);
+  for (const at::Device& device : devices)
     for (double kib : arguments.kib)
-      report.rows.push_back(measure_size(env, group, backend, int64_t(kib * 1024), arguments));
-  }
+      report.rows.push_back(measure_size(env, group, device, int64_t(kib * 1024), arguments));
   if (world.rank != 0) return 0;
   print_table(report);
   if (!arguments.json.empty()) write_report(env, arguments.json, report);

@@ -5,6 +5,12 @@ namespace saturate {
 
 std::vector<OptionRow> distributed_rows() {
   return {
+      choice(SATURATE_OPTION(distributed.mode),
+             std::vector<std::pair<std::string, ParallelMode>>{{"ddp", ParallelMode::kDdp},
+                                                               {"dp", ParallelMode::kDp}},
+             "ddp: each process has one device. dp: one process shares each batch out over all of "
+             "its GPUs, two or more, to replicas of the model that it copies anew for each step, "
+             "as DataParallel does; slower than ddp, of which it is the baseline."),
       choice(SATURATE_OPTION(distributed.backend),
              std::vector<std::pair<std::string, CollectiveBackend>>{
                  {"auto", CollectiveBackend::kAuto},
@@ -18,10 +24,16 @@ std::vector<OptionRow> distributed_rows() {
       number(SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
              "Longest wait for another process, after which the run fails."),
       choice(SATURATE_OPTION(distributed.compress),
-             std::vector<std::pair<std::string, Compress>>{
-                 {"none", Compress::kNone}, {"bf16", Compress::kBf16}, {"fp16", Compress::kFp16}},
-             "Rounds gradients on their way between processes: half the bytes, and results that "
-             "are no longer those of one process."),
+             std::vector<std::pair<std::string, Compress>>{{"none", Compress::kNone},
+                                                           {"bf16", Compress::kBf16},
+                                                           {"fp16", Compress::kFp16},
+                                                           {"powersgd", Compress::kPowerSgd}},
+             "bf16, fp16: rounds gradients on their way between processes, half the bytes. "
+             "powersgd: sends each matrix of gradients as two thin ones, and what they leave out "
+             "with the next step's. Results are no longer those of one process."),
+      integer(SATURATE_OPTION(distributed.powersgd_rank), {1, 1024}, "columns",
+              "Of compress = \"powersgd\"'s thin matrices: more are nearer to the gradients, and "
+              "more bytes."),
       choice(SATURATE_OPTION(distributed.uneven),
              std::vector<std::pair<std::string, Uneven>>{
                  {"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
@@ -46,9 +58,32 @@ bool is_o2(PrecisionMode mode) {
   return mode == PrecisionMode::kFp16O2 || mode == PrecisionMode::kBf16O2;
 }
 
+// What one process over several GPUs leaves to several processes.
+void validate_data_parallel(const Recipe& recipe, const std::string& where) {
+  const TrainOptions& train = recipe.train;
+  const std::string remedy = "Leave it out, or set distributed.mode=ddp";
+  const auto refuse = [&](bool set, const char* key) {
+    if (set) fail_option(key, "does not go with distributed.mode = \"dp\"", remedy, where);
+  };
+  refuse(train.batch == kAutomatic, "train.batch=auto");
+  refuse(train.checkpoint_segments != 0, "train.checkpoint_segments");
+  refuse(!train.compiled.empty(), "train.compiled");
+  refuse(train.task == Task::kSegment, "train.task=segment");
+  refuse(recipe.pipeline.encoder, "pipeline.encoder");
+  refuse(recipe.distributed.sync_bn, "distributed.sync_bn");
+  refuse(recipe.distributed.shard_optimizer, "distributed.shard_optimizer");
+}
+
 }  // namespace
 
 void validate_distributed(const Recipe& recipe, const std::string& where) {
+  if (recipe.distributed.mode == ParallelMode::kDp) validate_data_parallel(recipe, where);
+  if (recipe.distributed.compress == Compress::kPowerSgd &&
+      (recipe.precision.mode == PrecisionMode::kFp16 ||
+       recipe.precision.mode == PrecisionMode::kFp16O2))
+    fail_option("distributed.compress",
+                "is powersgd, which would keep an overflow of fp16 for all steps to come",
+                "Set precision.mode to bf16, or distributed.compress to bf16", where);
   if (recipe.distributed.sync_bn && recipe.model.name == "torchscript")
     fail_option("distributed.sync_bn", "cannot change the program in model.file",
                 "Leave it out, or choose another model.name", where);
@@ -60,6 +95,9 @@ void validate_distributed(const Recipe& recipe, const std::string& where) {
 void validate_world(const Recipe& recipe, int processes) {
   const std::string where = std::to_string(processes) + " processes";
   const TrainOptions& train = recipe.train;
+  if (recipe.distributed.mode == ParallelMode::kDp)
+    fail_option("distributed.mode", "is dp, which is one process over several GPUs",
+                "Set it to ddp, or start one process", where);
   if (train.batch == kAutomatic)
     fail_option("train.batch", "is auto, which one process finds out for itself",
                 "Give the images of a step, over all processes, as a number", where);

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <utility>
 
+#include "reduce/power_sgd.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -22,20 +23,23 @@ struct Progress {
   const std::function<void()>* waiting = nullptr;
 };
 
+// To be called once the last bucket is on its way.
+void note_sent(Progress& progress) {
+  progress.all_sent = true;
+  if (progress.waiting && *progress.waiting && std::this_thread::get_id() == progress.caller)
+    (*progress.waiting)();
+}
+
 // Sums a bucket over the processes, rounded to `type` on the way.
 class SumHook : public c10d::CommHookInterface {
  public:
-  SumHook(c10d::ProcessGroup& group, at::ScalarType type, Progress& progress)
-      : group_(group), type_(type), progress_(progress) {}
+  SumHook(c10d::ProcessGroup& group, at::ScalarType type, std::function<void()> sent)
+      : group_(group), type_(type), sent_(std::move(sent)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     std::vector<at::Tensor> tensors = {bucket.getBuffer().to(type_)};  // itself in its own type
     auto future = group_.allreduce(tensors)->getFuture();
-    if (bucket.isLast()) {
-      progress_.all_sent = true;
-      if (progress_.waiting && *progress_.waiting && std::this_thread::get_id() == progress_.caller)
-        (*progress_.waiting)();
-    }
+    if (bucket.isLast()) sent_();
     return future;
   }
 
@@ -47,19 +51,28 @@ class SumHook : public c10d::CommHookInterface {
  private:
   c10d::ProcessGroup& group_;
   at::ScalarType type_;
-  Progress& progress_;
+  const std::function<void()> sent_;
 };
 
-at::ScalarType sent_type(Compress compress) {
-  switch (compress) {
+std::unique_ptr<c10d::CommHookInterface> make_hook(c10d::ProcessGroup& group,
+                                                   const DistributedOptions& options,
+                                                   const std::vector<at::Tensor>& parameters,
+                                                   Progress& progress) {
+  auto sent = [&progress] { note_sent(progress); };
+  const auto rounded = [&](at::ScalarType type) {
+    return std::make_unique<SumHook>(group, type, sent);
+  };
+  switch (options.compress) {
     case Compress::kBf16:
-      return at::kBFloat16;
+      return rounded(at::kBFloat16);
     case Compress::kFp16:
-      return at::kHalf;
+      return rounded(at::kHalf);
+    case Compress::kPowerSgd:
+      return std::make_unique<PowerSgdHook>(group, options.powersgd_rank, parameters, sent);
     case Compress::kNone:
       break;
   }
-  return at::kFloat;
+  return rounded(at::kFloat);
 }
 
 // By the order of parameters, reversed: backward fills the last ones first.
@@ -112,7 +125,7 @@ GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& p
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         std::vector<int64_t>());
     state_->reducer->register_comm_hook(
-        std::make_unique<SumHook>(group.handle(), sent_type(options.compress), state_->progress));
+        make_hook(group.handle(), options, tensors, state_->progress));
   });
 }
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <future>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -112,13 +113,18 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
        "See why it did not start, or raise distributed.timeout_s");
 }
 
+// Connects to all others, any of which may fail meanwhile.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                             const World& world, milliseconds timeout) {
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(
       c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(world.master, world.port)));
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("gloo", store), world.rank, world.size, options);
+  try {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", store), world.rank, world.size, options);
+  } catch (const c10::Error& error) {
+    throw std::runtime_error(error.what_without_backtrace());
+  }
 }
 
 // Asks the store and waits for its answer, though not for long: none ever comes from behind a
@@ -175,6 +181,9 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
     using Type = c10d::ProcessGroup::BackendType;
     group->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
     group->setDefaultBackend(Type::GLOO);
+    // Nobody goes on, and may end, before all are connected.
+    std::vector<at::Tensor> here = {at::zeros({1})};
+    group->allreduce(here)->wait();
     if (!device.is_cuda()) return;
     if (wants_nccl(options, device))
       group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
@@ -199,6 +208,10 @@ Group::~Group() {
 
 std::string Group::name() const {
   return fmt::format("rank {} of {}", rank(), world());
+}
+
+std::string Group::backend_on(const at::Device& device) const {
+  return state_->group->getBackend(device.type())->getBackendName();
 }
 
 c10d::ProcessGroup& Group::handle() {

@@ -8,6 +8,7 @@
 
 #include "saturate/batch_search.h"
 #include "saturate/feed.h"
+#include "saturate/host.h"
 #include "saturate/image.h"
 #include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
@@ -21,6 +22,22 @@ at::Device resolve_device(const std::string& name) {
     fail(ErrorKind::kUsage, "there is no GPU that this build can use", "train.device",
          "Set train.device=cpu; `saturate env` tells what was found");
   return at::Device(at::kCUDA, 0);
+}
+
+std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& device) {
+  if (recipe.distributed.mode != ParallelMode::kDp) return {};
+  const int count = device.is_cuda() ? gpu_count() : 0;
+  if (count < 2)
+    fail(ErrorKind::kUsage,
+         fmt::format("distributed.mode is dp, which needs two GPUs or more in one process, and "
+                     "there {} {}",
+                     count == 1 ? "is" : "are", count),
+         "distributed.mode",
+         "Set distributed.mode=ddp, or train on a machine with more GPUs (`saturate env` tells "
+         "what was found)");
+  std::vector<at::Device> others;
+  for (int i = 1; i < count; ++i) others.emplace_back(at::kCUDA, i);
+  return others;
 }
 
 namespace {

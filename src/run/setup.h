@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "saturate/dataset.h"
 #include "saturate/env.h"
@@ -16,6 +17,10 @@ namespace saturate {
 
 // "cpu", "cuda" or "auto" to a device; fails with kUsage where there is no such GPU.
 at::Device resolve_device(const std::string& name);
+
+// The devices beside `device` that one process trains on too, where distributed.mode = "dp": this
+// machine's other GPUs. Fails with kUsage where there is none.
+std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& device);
 
 // Replaces every "auto" of the recipe by what this machine and this data make of it: threads,
 // augment.size (from the first image), model.classes, precision; the batch is left to

@@ -56,6 +56,13 @@ Recipe checked_for(const Group* group, Recipe recipe) {
   return recipe;
 }
 
+// Refuses what the machine lacks before data is opened.
+at::Device device_for(const Recipe& recipe) {
+  const at::Device device = resolve_device(recipe.train.device);
+  other_devices(recipe, device);
+  return device;
+}
+
 int64_t to_bytes(double gib) {
   return std::llround(gib * double(int64_t{1} << 30));
 }
@@ -81,7 +88,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       options(std::move(options_in)),
       group(options.group.get()),
       lock(is_first() ? lock_folder(env, options.out) : nullptr),
-      device(resolve_device(recipe_in.train.device)),
+      device(device_for(recipe_in)),
       memory(tensor_memory(device)),
       budget(memory, to_bytes(recipe_in.train.memory_gb)),
       ledger(env, &memory),

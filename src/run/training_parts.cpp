@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "run/setup.h"
+#include "saturate/data_parallel.h"
 #include "saturate/error.h"
 #include "saturate/sharded_optimizer.h"
 
@@ -34,16 +36,28 @@ void require_frozen_encoder(Model& model) {
            "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
+std::unique_ptr<Model> model_on(const Recipe& recipe, const at::Device& device,
+                                const std::function<void(Model&)>& fill = {}) {
+  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  if (fill) fill(*model);
+  model->to(device, recipe.train.channels_last);
+  return model;
+}
+
 }  // namespace
 
 TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill, Group* group) {
   TrainingParts parts;
+  // Before the draws that count: what follows them is the same for any number of replicas.
+  std::vector<Replica> replicas;
+  for (const at::Device& other : other_devices(recipe, device))
+    replicas.push_back({model_on(recipe, other), other});
   at::manual_seed(recipe.seed);
-  parts.model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  parts.model = model_on(recipe, device, fill);
   require_fitting(*parts.model, recipe);
-  if (fill) fill(*parts.model);
-  parts.model->to(device, recipe.train.channels_last);
+  if (!replicas.empty())
+    parts.model = make_data_parallel({std::move(parts.model), device}, std::move(replicas));
   auto groups = make_parameter_groups(recipe.optimizer, parts.model->parameters());
   if (recipe.pipeline.encoder) require_frozen_encoder(*parts.model);
   if (recipe.optimizer.freeze_statistics && !parts.model->keep_frozen_statistics())

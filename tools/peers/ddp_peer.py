@@ -6,7 +6,8 @@ turns in one run. A core each, the same batch in each process.
                             [--rounds 5] [--python PYTHON] [--json FILE]
 
 Rows are images per second of all processes together; those of training together have `scaling`, their
-share of the same program's alone. Python trains on one batch of noise in memory; saturate reads noise
+share of the same program's alone, and saturate's `exposed_s`, the seconds of a step in which nothing was
+left to do but wait for gradients, as its ledger has them. Python trains on one batch of noise in memory; saturate reads noise
 from IDX files, and keeps metrics.
 """
 
@@ -46,21 +47,22 @@ class Saturate:
             f"model.name={arguments.model}", "optimizer.lr=1e-12", "schedule.name=constant",
             "train.drop_last=true", "train.device=cpu", "watch.every=1", "watch.tensorboard=false",
             "checkpoint.every=0"]
-        self.arguments, self.folder, self.runs = arguments, folder, 0
+        self.arguments, self.folder, self.runs, self.exposed = arguments, folder, 0, []
         self.recipe = folder / "recipe.toml"
         self.recipe.write_text('[data]\nsource = "given"\n', encoding="utf-8")
 
-    def train(self, batch):
+    def train(self, batch, *more):
         self.runs += 1
         out = self.folder / f"run{self.runs}"
         steps = self.arguments.steps + WARM_UP
         epoch = 4096 // batch
         command = ["train", self.recipe, "--out", out, "--quiet"]
-        for setting in [*self.settings, f"train.batch={batch}", f"train.epochs={steps / epoch}"]:
+        for setting in [*self.settings, f"train.batch={batch}", f"train.epochs={steps / epoch}", *more]:
             command += ["--set", setting]
         return command, out
 
     def rate(self, out):
+        """Images per second of all processes, and seconds a step that nothing was left to do but wait for others."""
         with open(out / "metrics.jsonl", encoding="utf-8") as file:
             steps = [json.loads(line) for line in file if '"kind":"step"' in line][WARM_UP:]
         times = [sum(step["phases"].values()) for step in steps]
@@ -85,7 +87,9 @@ class Saturate:
         launch = ["launch", "--nproc-per-node", str(self.arguments.processes), "--", *command]
         if self.start(launch).wait() != 0:
             raise RuntimeError("saturate launch failed")
-        return self.rate(out)[0]
+        rate, exposed = self.rate(out)
+        self.exposed.append(exposed)
+        return rate
 
 
 class Python:
@@ -139,6 +143,8 @@ def main():
         if how == "together":
             alone = statistics.median(values[(name, "alone")])
             row["scaling"] = statistics.median(found) / alone
+            if name == "saturate":
+                row["exposed_s"] = statistics.median(peers[name].exposed)
         rows.append(peer_report.with_spread(row, found))
     peer_report.write("ddp_peer", rows, arguments.json, commit())
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from step_worker import make_model
+from step_worker import make_model, make_optimizer
 
 CLASSES, WARM_UP = 10, 3
 
@@ -27,7 +27,7 @@ def main():
     if world > 1:
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9, nesterov=True, fused=True)
+    optimizer = make_optimizer("sgd", model.parameters())
     images = torch.randn(batch, 3, size, size).contiguous(memory_format=torch.channels_last)
     labels = torch.arange(batch) % CLASSES
     for step in range(WARM_UP + steps):

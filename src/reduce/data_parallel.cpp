@@ -1,0 +1,174 @@
+#include "saturate/data_parallel.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <exception>
+#include <functional>
+#include <thread>
+#include <utility>
+
+namespace saturate {
+namespace {
+
+using torch::autograd::variable_list;
+
+// Calls body(i) for each i on a thread of its own, but for body(0): that is for this thread, which
+// in backward is the first device's own, for whose work another thread would wait in vain.
+void on_all(size_t count, const std::function<void(size_t)>& body) {
+  std::vector<std::exception_ptr> failures(count);
+  const auto guarded = [&](size_t i) {
+    try {
+      body(i);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < count; ++i) threads.emplace_back(guarded, i);
+  guarded(0);
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+}
+
+variable_list trained(Model& model) {
+  variable_list found;
+  for (const auto& [name, tensor] : model.parameters())
+    if (tensor.requires_grad()) found.push_back(tensor);
+  return found;
+}
+
+// The place of all replicas' work in the graph: parameters of the first model in, logits out.
+class ReplicasNode : public torch::autograd::Node {
+ public:
+  struct Part {
+    at::Device device;
+    at::Tensor logits;         // [chunk, classes], with its graph
+    variable_list parameters;  // that are trained
+  };
+
+  ReplicasNode(torch::autograd::edge_list edges, std::vector<Part> parts)
+      : Node(std::move(edges)), parts_(std::move(parts)) {}
+
+  std::string name() const override { return "DataParallel"; }
+  void release_variables() override { parts_.clear(); }
+
+ protected:
+  variable_list apply(variable_list&& gradients) override {
+    std::vector<int64_t> sizes;
+    for (const Part& part : parts_) sizes.push_back(part.logits.size(0));
+    const auto chunks = gradients.at(0).split_with_sizes(sizes);
+    std::vector<variable_list> found(parts_.size());
+    on_all(parts_.size(), [&](size_t i) {
+      const Part& part = parts_[i];
+      const c10::DeviceGuard guard(part.device);
+      found[i] = torch::autograd::grad({part.logits}, part.parameters,
+                                       {chunks[i].to(part.device, part.logits.scalar_type())},
+                                       /*retain_graph=*/false, /*create_graph=*/false,
+                                       /*allow_unused=*/true);
+    });
+    const at::NoGradGuard no_grad;
+    for (size_t i = 1; i < found.size(); ++i)
+      for (size_t j = 0; j < found[0].size(); ++j) add(found[0][j], found[i][j]);
+    return std::move(found[0]);
+  }
+
+ private:
+  void add(at::Tensor& sum, const at::Tensor& other) const {
+    if (!other.defined()) return;
+    const at::Tensor here = other.to(parts_[0].device);
+    sum = sum.defined() ? sum + here : here;
+  }
+
+  std::vector<Part> parts_;
+};
+
+class DataParallel : public Model {
+ public:
+  DataParallel(Replica first, std::vector<Replica> others) {
+    replicas_.push_back(std::move(first));
+    for (Replica& other : others) replicas_.push_back(std::move(other));
+  }
+
+  at::Tensor forward(const at::Tensor& images) override {
+    const variable_list parameters = trained(first());
+    if (!at::GradMode::is_enabled() || parameters.empty()) return first().forward(images);
+    replicate();
+    const auto chunks = images.chunk(int64_t(replicas_.size()));
+    std::vector<ReplicasNode::Part> parts;
+    for (size_t i = 0; i < chunks.size(); ++i)
+      parts.push_back({replicas_[i].device, {}, trained(*replicas_[i].model)});
+    run(chunks, parts);
+    std::vector<at::Tensor> logits;
+    for (const auto& part : parts) logits.push_back(part.logits.detach().to(parts[0].device));
+    at::Tensor all;
+    {
+      const at::NoGradGuard no_grad;
+      all = at::cat(logits);
+    }
+    const std::shared_ptr<ReplicasNode> node(
+        new ReplicasNode(torch::autograd::collect_next_edges(parameters), std::move(parts)),
+        torch::autograd::deleteNode);
+    torch::autograd::set_history(all, node);
+    return all;
+  }
+
+  int64_t wanted_images() const override { return replicas_[0].model->wanted_images(); }
+  void prepare(const at::Tensor& images) override { first().prepare(images); }
+  void set_training(bool training) override {
+    for (Replica& replica : replicas_) replica.model->set_training(training);
+  }
+  std::vector<NamedTensor> parameters() override { return first().parameters(); }
+  std::vector<NamedTensor> buffers() override { return first().buffers(); }
+  void to(const at::Device& device, bool channels_last) override {
+    replicas_[0].device = device;
+    for (Replica& replica : replicas_) replica.model->to(replica.device, channels_last);
+  }
+
+ private:
+  Model& first() { return *replicas_[0].model; }
+
+  // Makes every replica's tensors the first one's, and trained where they are.
+  void replicate() {
+    const at::NoGradGuard no_grad;
+    const auto parameters = first().parameters(), buffers = first().buffers();
+    for (size_t i = 1; i < replicas_.size(); ++i) {
+      const auto own = replicas_[i].model->parameters();
+      for (size_t j = 0; j < own.size(); ++j) {
+        own[j].tensor.copy_(parameters[j].tensor);
+        own[j].tensor.set_requires_grad(parameters[j].tensor.requires_grad());
+      }
+      const auto own_buffers = replicas_[i].model->buffers();
+      for (size_t j = 0; j < own_buffers.size(); ++j)
+        own_buffers[j].tensor.copy_(buffers[j].tensor);
+    }
+  }
+
+  void run(const std::vector<at::Tensor>& chunks, std::vector<ReplicasNode::Part>& parts) {
+    const at::DeviceType type = replicas_[0].device.type();
+    const bool autocast = at::autocast::is_autocast_enabled(type);
+    const at::ScalarType reduced = at::autocast::get_autocast_dtype(type);
+    on_all(parts.size(), [&](size_t i) {
+      const c10::DeviceGuard guard(parts[i].device);
+      at::autocast::set_autocast_dtype(type, reduced);
+      at::autocast::set_autocast_enabled(type, autocast);
+      parts[i].logits = replicas_[i].model->forward(chunks[i].to(parts[i].device));
+    });
+  }
+
+  std::vector<Replica> replicas_;  // the first one's tensors are this model's
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas) {
+  return std::make_unique<DataParallel>(std::move(first), std::move(replicas));
+}
+
+}  // namespace saturate

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""What overlap and compression gain over networks of several speeds: two hosts on this machine, which are network
+namespaces joined by a virtual cable whose speed and delay tc shapes. A core each, the same batch in each process,
+all variants taking turns.
+
+    tools/peers/fabric.py [--model resnet18] [--size 32] [--batch 32] [--steps 10] [--rounds 3]
+                          [--fabrics ethernet=1000:0.1,fast=10000:0.01] [--json FILE]
+
+A fabric is NAME=MBIT/S:DELAY_MS, one way; the delay is left out, and `delay_ms` is null, where the kernel has no
+netem. Rows are images per second of both processes together; `exposed_s` are seconds a step in which nothing was
+left to do but wait for gradients, and `gain` is over the same fabric without overlap or compression. Needs root.
+"""
+
+import argparse
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import peer_report
+from ddp_peer import Saturate, cores
+from step_peers import commit
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from net_hosts import Host, can_delay, join, missing
+
+ADDRESSES = ["10.77.0.1", "10.77.0.2"]
+# All gradients in one bucket are sent when backward has ended.
+VARIANTS = {
+    "no overlap": ["distributed.bucket_mb=4096"],
+    "overlap": [],
+    "overlap, bf16": ["distributed.compress=bf16"],
+    "overlap, powersgd": ["distributed.compress=powersgd"],
+}
+
+
+def parse_fabrics(text):
+    fabrics = {}
+    for part in text.split(","):
+        name, figures = part.split("=")
+        mbit, delay_ms = map(float, figures.split(":"))
+        fabrics[name] = (mbit, delay_ms)
+    return fabrics
+
+
+def measure(saturate, settings, shape, arguments):
+    command, out = saturate.train(2 * arguments.batch, *settings)
+    with Host(ADDRESSES[0]) as one, Host(ADDRESSES[1]) as other:
+        join(one, other)
+        started = []
+        for node, host in enumerate((one, other)):
+            host.shape(*shape)
+            launch = [arguments.saturate.resolve(), "launch", "--nproc-per-node", "1", "--nnodes", "2",
+                      "--node-rank", node, "--master", f"{ADDRESSES[0]}:29500", "--", *command]
+            started.append(host.start(["taskset", "-c", cores(arguments)[node], *launch],
+                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        if any(process.wait() for process in started):
+            raise RuntimeError("saturate launch failed")
+    return saturate.rate(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet18")
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32, help="of each process")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--fabrics", type=parse_fabrics, default="ethernet=1000:0.1,fast=10000:0.01")
+    parser.add_argument("--saturate", type=pathlib.Path, default=ROOT / "build/saturate")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    arguments.processes = len(ADDRESSES)
+    why = missing()
+    if why:
+        print(f"skipped: {why}", file=sys.stderr)
+        sys.exit(77)
+    delays = can_delay()
+    values = {}
+    with tempfile.TemporaryDirectory() as path:
+        saturate = Saturate(arguments, pathlib.Path(path))
+        for _ in range(arguments.rounds):
+            for fabric, (mbit, delay_ms) in arguments.fabrics.items():
+                for variant, settings in VARIANTS.items():
+                    found = measure(saturate, settings, (mbit, delay_ms if delays else 0), arguments)
+                    values.setdefault((fabric, variant), []).append(found)
+    rows = []
+    for (fabric, variant), found in values.items():
+        mbit, delay_ms = arguments.fabrics[fabric]
+        rates = [rate for rate, _ in found]
+        base = statistics.median(rate for rate, _ in values[(fabric, "no overlap")])
+        rows.append(peer_report.with_spread(
+            {"name": f"{arguments.model} {fabric}, {variant}", "unit": "images/s", "mbit_per_s": mbit,
+             "delay_ms": delay_ms if delays else None, "gain": statistics.median(rates) / base,
+             "exposed_s": statistics.median(exposed for _, exposed in found)}, rates))
+    peer_report.write("fabric", rows, arguments.json, commit())
+
+
+if __name__ == "__main__":
+    main()
