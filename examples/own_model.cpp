@@ -51,13 +51,13 @@ int run(const std::string& folder) {
                         return saturate::make_module_model<PatchMixer>(shape.classes);
                       });
   saturate::Recipe recipe;
-  recipe.data.source = "synth:size=32,count=1200,difficulty=0.1,split=train";
-  recipe.data.eval_source = "synth:size=32,count=400,difficulty=0.1,split=test";
+  recipe.data.source = "synth:size=32,count=600,difficulty=0.1,split=train";
+  recipe.data.eval_source = "synth:size=32,count=200,difficulty=0.1,split=test";
   recipe.model.name = "patch_mixer";
   recipe.optimizer.name = "adamw";
   recipe.optimizer.lr = 0.005;
   recipe.train.batch = 48;
-  recipe.train.epochs = 4;
+  recipe.train.epochs = 2;
 
   saturate::TrainerOptions options;
   options.out = folder;
