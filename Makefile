@@ -15,7 +15,8 @@ KILLS ?= 200
 MODELS ?= mlp resnet9 resnet18
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all page-test net-test docs-test python-test kills faults compiled soak fuzz build install setup format format-check \
+.PHONY: help demo test test-all page-test net-test docs-test python-test coverage kills faults compiled \
+  soak fuzz build install setup format format-check \
   tidy clean
 
 help: ## this list
@@ -54,6 +55,23 @@ python-test: setup ## build the Python package into a virtual environment of its
 	@build/python-venv/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
 	  ./python
 	@build/python-venv/bin/python -m pytest -q python/tests
+	@python/stable_abi_test.sh
+
+coverage: setup ## what the tests of the rooms without torch run through, into build/coverage/report
+	@tools/setup.sh --dev
+	@[ -x build/coverage-venv/bin/gcovr ] || { python3 -m venv build/coverage-venv.tmp && \
+	  build/coverage-venv.tmp/bin/python -m pip install -q --disable-pip-version-check gcovr==8.3 && \
+	  mv build/coverage-venv.tmp build/coverage-venv; }
+	@cmake --preset coverage --log-level=NOTICE >/dev/null
+	@cmake --build --preset coverage -j $(JOBS) -- --quiet
+	@find build/coverage -name '*.gcda' -delete
+	@build/coverage/tests/saturate_data_tests --gtest_brief=1
+	@mkdir -p build/coverage/report
+	@build/coverage-venv/bin/python -m gcovr --root . --filter src/ --filter include/ --exclude-throw-branches \
+	  --gcov-ignore-parse-errors=negative_hits.warn -j $(JOBS) build/coverage \
+	  --json-summary build/coverage/report/summary.json --html-details build/coverage/report/index.html \
+	  --txt build/coverage/report/lines.txt
+	@tail -n 4 build/coverage/report/lines.txt; echo "by file: build/coverage/report/index.html, lines.txt"
 
 faults: build ## plant faults in runs, and have diagnose and tune find them; needs a quiet machine
 	@SATURATE_FAULTS=1 $(BUILD)/tests/saturate_tests --gtest_filter='PlantedFault.*:Tune.*'

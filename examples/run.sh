@@ -12,10 +12,13 @@ cmake -S "$root/examples" -B "$build/installed" -G Ninja --log-level=NOTICE \
   -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >/dev/null
 cmake --build "$build/installed" -j "${JOBS:-2}" -- --quiet
 cd "$build/installed"
-for example in loader_alone own_dataset own_loop scaler_in_own_loop; do
+for example in loader_alone own_dataset own_augmentation own_loop scaler_and_checkpointing frozen_encoder \
+    ddp_in_own_loop; do
   echo "== $example"
   "./$example"
 done
+echo "== own_model"
+./own_model "$build/own_model"
 echo "== train_recipe"
 ./train_recipe "$prefix/share/saturate/recipes/demo.toml" "$build/run"
 

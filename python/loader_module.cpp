@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -30,6 +31,16 @@ Recipe parsed(const std::string& source, const std::vector<std::string>& overrid
   if (recipe.data.cache.mode == CacheMode::kDevice)
     fail(ErrorKind::kUsage, "there is no device here", "data.cache", "Set data.cache=ram");
   return recipe;
+}
+
+// A file's name, which need not be UTF-8: as os.fsdecode() has it.
+nb::object name_of(const std::string& name) {
+  return nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), Py_ssize_t(name.size())));
+}
+
+// For people: what is no UTF-8 shows as \xNN.
+nb::object text_of(const std::string& text) {
+  return nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "backslashreplace"));
 }
 
 PixelType type_named(const std::string& name) {
@@ -95,9 +106,7 @@ class PyLoader {
     if (!more) return nb::none();
     const size_t count = batch.count();
     nb::list names;
-    for (const std::string& name : batch.names)
-      names.append(
-          nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), Py_ssize_t(name.size()))));
+    for (const std::string& name : batch.names) names.append(name_of(name));
     nb::object labels = numbers(std::move(batch.labels));
     nb::object indices = numbers(std::vector<int64_t>(batch.indices.begin(), batch.indices.end()));
     return nb::make_tuple(images(batch, count), labels, indices, names);
@@ -105,11 +114,15 @@ class PyLoader {
 
   size_t batches() const { return loader_.batches(); }
   size_t size() const { return data_->size(); }
-  const std::vector<std::string>& classes() const { return data_->classes(); }
+  nb::list classes() const {
+    nb::list list;
+    for (const std::string& name : data_->classes()) list.append(name_of(name));
+    return list;
+  }
   nb::list skipped() const {
     nb::list list;
     for (const SkippedSample& sample : loader_.skipped())
-      list.append(nb::make_tuple(sample.name, sample.reason));
+      list.append(nb::make_tuple(name_of(sample.name), text_of(sample.reason)));
     return list;
   }
   size_t skipped_count() const { return loader_.skipped_count(); }
@@ -148,7 +161,18 @@ class PyLoader {
 
 // saturate.Error with what the command would print; a missing file too is one.
 void register_error(nb::module_& module) {
-  static nb::exception<Error> error(module, "Error", PyExc_RuntimeError);
+  const nb::object error =
+      nb::steal(PyErr_NewException("saturate.Error", PyExc_RuntimeError, nullptr));
+  module.attr("Error") = error;
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const Error& failure) {
+          PyErr_SetObject(static_cast<PyObject*>(type), text_of(failure.what()).ptr());
+        }
+      },
+      error.ptr());  // which the module keeps
 }
 
 }  // namespace

@@ -63,7 +63,9 @@ TEST(OwnLoss, IsWhatTheStepGoesDown) {
   const auto model = make_module_model<Squares>(12, 3);
   const at::Tensor weight = model->parameters()[0].tensor, bias = model->parameters()[1].tensor;
   const at::Tensor start = weight.detach().clone(), start_bias = bias.detach().clone();
-  const OptimizerOptions sgd{.lr = 1, .momentum = 0, .nesterov = false, .weight_decay = 0};
+  OptimizerOptions sgd;
+  sgd.momentum = sgd.weight_decay = 0;
+  sgd.nesterov = false;
   const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model->parameters()));
   Ledger ledger(Env::posix());
   TrainStep step(*model, *optimizer, {.part = 2}, ledger);

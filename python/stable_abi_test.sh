@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# One wheel for all Pythons from 3.12 on: builds it with the first Python from there on that is at
+# hand, looks at its name, and tests it under each of them. nanobind's stable ABI begins with 3.12,
+# so an older Python gets a wheel of its own, which `make python-test` builds where it is the default.
+#   python/stable_abi_test.sh [PYTHON...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- python3.12 python3.13 python3.14
+pythons=()
+for python in "$@"; do
+  if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then pythons+=("$python"); fi
+done
+if [ ${#pythons[@]} -eq 0 ]; then
+  echo "stable ABI: not tested, no Python 3.12 or later here"
+  exit 0
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+"${pythons[0]}" -m pip wheel -q --disable-pip-version-check --no-deps -w "$folder" ./python
+wheel=$(echo "$folder"/saturate-*.whl)
+case $wheel in
+  *-cp312-abi3-*) ;;
+  *) echo "stable ABI: $(basename "$wheel") is of one Python only" >&2; exit 1 ;;
+esac
+for python in "${pythons[@]}"; do
+  "$python" -m venv "$folder/venv"
+  "$folder/venv/bin/python" -m pip install -q --disable-pip-version-check numpy pytest "$wheel"
+  echo "stable ABI: $(basename "$wheel") under $("$folder/venv/bin/python" --version)"
+  "$folder/venv/bin/python" -m pytest -q -p no:cacheprovider python/tests
+  rm -rf "$folder/venv"
+done
