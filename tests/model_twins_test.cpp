@@ -134,12 +134,14 @@ TEST_P(TrainedTwin, GradientsAreThose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Model, Twin,
-                         ::testing::Values("resnet18", "resnet34", "resnet50", "se_resnet18",
-                                           "mobilenet_v2", "vit_tiny", "vit_b_16", "toy_cnn"),
+                         ::testing::Values("resnet18", "resnet18_cifar", "resnet34", "resnet50",
+                                           "se_resnet18", "mobilenet_v2", "vit_tiny", "vit_b_16",
+                                           "toy_cnn"),
                          [](const auto& tested) { return tested.param; });
 
 INSTANTIATE_TEST_SUITE_P(Model, TrainedTwin,
-                         ::testing::Values("resnet18", "se_resnet18", "vit_tiny", "toy_cnn"),
+                         ::testing::Values("resnet18", "resnet18_cifar", "se_resnet18", "vit_tiny",
+                                           "toy_cnn"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(Transformer, AttentionWrittenOutIsTheFusedOne) {

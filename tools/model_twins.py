@@ -169,6 +169,30 @@ def se_resnet18(classes, size, width):
     return ResNet(Block, [2, 2, 2, 2], num_classes=classes)
 
 
+def resnet18_cifar(classes, size, width):
+    from torchvision.models.resnet import BasicBlock, ResNet
+
+    class CifarResNet(ResNet):
+        """torchvision's, made in the same order, so that the same seed draws in that order."""
+
+        def __init__(self):
+            nn.Module.__init__(self)
+            self._norm_layer, self.inplanes, self.dilation = nn.BatchNorm2d, 64, 1
+            self.groups, self.base_width = 1, 64
+            self.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+            self.bn1, self.relu, self.maxpool = nn.BatchNorm2d(64), nn.ReLU(), nn.Identity()
+            self.layer1 = self._make_layer(BasicBlock, 64, 2)
+            self.layer2 = self._make_layer(BasicBlock, 128, 2, stride=2)
+            self.layer3 = self._make_layer(BasicBlock, 256, 2, stride=2)
+            self.layer4 = self._make_layer(BasicBlock, 512, 2, stride=2)
+            self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
+            for module in self.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    return CifarResNet()
+
+
 def transformer(heads, classes, size, width):
     from torchvision.models import VisionTransformer
 
@@ -194,9 +218,9 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
 TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "toy_cnn": ToyCnn, "unet": UNet,
          "toy_seg": ToySeg}
 # Made of torchvision's parts.
-BUILT = {"se_resnet18": se_resnet18, "vit_tiny": vit_tiny, "vit_b_16": vit_b_16,
-         "mobilenet_v2": mobilenet_v2}
-ONE_WIDTH = ("se_resnet18",)
+BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,
+         "vit_b_16": vit_b_16, "mobilenet_v2": mobilenet_v2}
+ONE_WIDTH = ("se_resnet18", "resnet18_cifar")
 
 
 def make_twin(name, classes, size, width, **options):

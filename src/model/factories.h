@@ -15,6 +15,7 @@ std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& s
 std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_resnet18_cifar(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_se_resnet18(const ModelOptions& options, const ImageShape& shape);

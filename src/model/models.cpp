@@ -10,12 +10,14 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<ModelFactory>, 14> kModels{{
+constexpr std::array<RegistryEntry<ModelFactory>, 15> kModels{{
     {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
     {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
      make_simple_cnn},
     {"resnet9", "a residual network of nine layers for 32x32 images, fast on a CPU", make_resnet9},
     {"resnet18", "torchvision's ResNet-18, ImageNet stem", make_resnet18},
+    {"resnet18_cifar", "ResNet-18 for small images: a first convolution of 3 pixels, no pool",
+     make_resnet18_cifar},
     {"resnet34", "torchvision's ResNet-34, ImageNet stem", make_resnet34},
     {"resnet50", "torchvision's ResNet-50, ImageNet stem", make_resnet50},
     {"se_resnet18", "ResNet-18 whose blocks squeeze and excite, by a sixteenth", make_se_resnet18},

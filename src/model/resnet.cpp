@@ -104,17 +104,22 @@ class BlockImpl : public nn::Module {
 };
 TORCH_MODULE(Block);
 
+// What comes before the blocks: a convolution of 7 pixels and a pool, both with stride 2, or one of
+// 3 pixels that keeps the size, as images of 32 pixels want it.
+enum class Stem { kImageNet, kCifar };
+
 class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
  public:
-  ResNet(BlockKind kind, const std::array<int, 4>& depths, double width, int64_t classes) {
+  ResNet(BlockKind kind, const std::array<int, 4>& depths, double width, int64_t classes,
+         Stem stem = Stem::kImageNet) {
     int64_t channels = scaled(64, width);
-    conv1_ = register_module(
-        "conv1", nn::Conv2d(nn::Conv2dOptions(3, channels, 7).stride(2).padding(3).bias(false)));
+    const bool pools = stem == Stem::kImageNet;
+    conv1_ = register_module("conv1", pools ? conv(3, channels, 7, 2) : conv(3, channels, 3, 1));
     bn1_ = register_module("bn1", BatchNorm2d(channels));
     add_stage(
-        [this](const at::Tensor& images) {
+        [this, pools](const at::Tensor& images) {
           const at::Tensor x = bn1_(conv1_(images)).relu_();
-          return at::max_pool2d(x, 3, /*stride=*/2, /*padding=*/1);
+          return pools ? at::max_pool2d(x, 3, /*stride=*/2, /*padding=*/1) : x;
         },
         bn1_);
     for (size_t stage = 0; stage < depths.size(); ++stage) {
@@ -155,6 +160,11 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
 std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape) {
   return make_module_model<ResNet>(BlockKind::kBasic, std::array{2, 2, 2, 2}, options.width,
                                    shape.classes);
+}
+
+std::unique_ptr<Model> make_resnet18_cifar(const ModelOptions& options, const ImageShape& shape) {
+  return make_module_model<ResNet>(BlockKind::kBasic, std::array{2, 2, 2, 2}, options.width,
+                                   shape.classes, Stem::kCifar);
 }
 
 std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ImageShape& shape) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -255,11 +256,13 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
 }
 
 void Group::broadcast(const std::vector<at::Tensor>& tensors) {
+  const c10::NoGradGuard no_grad;  // parameters are written to
   guard("sending rank 0's weights",
         [&] { c10d::broadcast_coalesced(state_->group, tensors, size_t(kBroadcastBytes), 0); });
 }
 
 void Group::broadcast(const at::Tensor& tensor, int from) {
+  const c10::NoGradGuard no_grad;
   guard("sending tensors", [&] {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::BroadcastOptions options;
