@@ -19,8 +19,9 @@ using testing::TempDir;
 Checkpoint sample_checkpoint(int64_t step) {
   Checkpoint checkpoint;
   checkpoint.position = {step, 2, 3, 456, 7.5};
-  checkpoint.epoch_metrics = {75, 1.25, 0.5, std::nullopt};
-  checkpoint.evaluation = Evaluation{4, {50, std::nan(""), 0.25, 0.75}, Metrics{50, 2, 0.125, 1}};
+  checkpoint.epoch_metrics = {75, 1.25, 0.5, std::nullopt, {}};
+  checkpoint.evaluation =
+      Evaluation{4, {50, std::nan(""), 0.25, 0.75, {}}, Metrics{50, 2, 0.125, 1, {}}};
   checkpoint.best.best = 0.1;
   checkpoint.best.best_step = 4;
   checkpoint.best.waited = 1;

@@ -78,8 +78,8 @@ TEST(RunningMetrics, EqualLogitsGoByClassAndNoNumberHitsNothing) {
 
 TEST(Metrics, MergedMeansAreOverAllSamples) {
   Metrics all;
-  all.merge({10, 1.0, 0.5, 0.8});
-  all.merge({30, 2.0, 0.9, 1.0});
+  all.merge({10, 1.0, 0.5, 0.8, {}});
+  all.merge({30, 2.0, 0.9, 1.0, {}});
   all.merge({});
   EXPECT_EQ(all.samples, 40);
   EXPECT_DOUBLE_EQ(all.loss, 1.75);

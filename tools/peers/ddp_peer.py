@@ -118,7 +118,8 @@ class Python:
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="resnet18", choices=["resnet18", "simple_cnn", "mlp"])
+    parser.add_argument("--model", default="resnet18",
+                        choices=["resnet18", "resnet18_cifar", "simple_cnn", "mlp"])
     parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--batch", type=int, default=64, help="of each process")
     parser.add_argument("--processes", type=int, default=2)

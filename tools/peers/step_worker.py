@@ -40,7 +40,10 @@ def make_model(name, size):
     if name == "simple_cnn":
         return SimpleCnn()
     import torchvision
-    return torchvision.models.resnet18(num_classes=CLASSES)
+    model = torchvision.models.resnet18(num_classes=CLASSES)
+    if name == "resnet18_cifar":
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    return model
 
 
 def make_optimizer(name, parameters):
