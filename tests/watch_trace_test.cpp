@@ -79,7 +79,7 @@ TEST(TraceFormat, AStreamsIdleGapsAreThoseThatNoSpanOfItFills) {
   const std::string text = format_trace(trace, {}, 0);
   const auto row = [&](const std::string& name) {
     const auto begin = text.find("\n" + name + " ");
-    std::istringstream words(text.substr(begin + 1 + name.size(), 80));
+    std::istringstream words(text.substr(begin + 1 + name.size(), 120));
     std::string busy, share, percent, gaps, longest;
     words >> busy >> share >> percent >> gaps >> longest;
     return busy + " " + share + " " + gaps + " " + longest;

@@ -23,7 +23,7 @@ CLASSES = 100
 # MobileNetV2 are mostly rounding after so many small BatchNorms.
 MODELS = {
     "resnet18": ((64, 224), True),
-    "resnet18_cifar": ((32,), True),
+    "resnet18_cifar": ((64, 32), True),
     "resnet34": ((64,), False),
     "resnet50": ((64, 224), False),
     "se_resnet18": ((64,), True),
