@@ -119,7 +119,7 @@ TEST_F(PlantedFault, TooMuchAugmentation) {
   const std::vector<std::string> settings = {
       photographs(128, 20, 20), "train.batch=32", "augment.size=64",  "augment.policy=rand",
       "augment.policy_ops=8",   "augment.blur=1", "augment.rotate=30"};
-  const Diagnosis diagnosis = diagnose(settings, 8);
+  const Diagnosis diagnosis = diagnose(settings, 20);
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation) << report;
   expect_realised(settings, diagnosis);
 }
@@ -128,7 +128,7 @@ TEST_F(PlantedFault, ABatchOfTwo) {
   const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
                                              "model.name=resnet9", "model.width=0.1",
                                              "train.batch=2"};
-  const Diagnosis diagnosis = diagnose(settings);
+  const Diagnosis diagnosis = diagnose(settings, 20);
   EXPECT_EQ(diagnosis.cause, Cause::kSmallBatch) << report;
   expect_realised(settings, diagnosis);
 }
@@ -138,7 +138,7 @@ TEST_F(PlantedFault, ACheckpointEveryStep) {
   const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
                                              "checkpoint.every_steps=1",
                                              "checkpoint.background=false"};
-  const Diagnosis diagnosis = diagnose(settings);
+  const Diagnosis diagnosis = diagnose(settings, 15);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo) << report;
   EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone saves nothing";
   expect_realised(settings, diagnosis);
@@ -147,9 +147,8 @@ TEST_F(PlantedFault, ACheckpointEveryStep) {
 // On a CPU there is nothing to wait for but the debugging that reads every gradient.
 TEST_F(PlantedFault, AHostThatLooksAtEveryGradient) {
   const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
-                                             "model.name=resnet18", "model.width=0.1",
-                                             "train.batch=16", "train.detect_anomaly=true"};
-  const Diagnosis diagnosis = diagnose(settings, 8);
+                                             "train.detect_anomaly=true"};
+  const Diagnosis diagnosis = diagnose(settings, 15);
   EXPECT_EQ(diagnosis.cause, Cause::kHostSync) << report;
   expect_realised(settings, diagnosis);
 }
@@ -180,15 +179,16 @@ TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
 
 // One of two processes reads from a slow disk, which is then put right.
 TEST_F(PlantedFault, AStraggler) {
-  const std::string source = photographs(64, 16, 16);
+  const std::vector<std::string> settings = {photographs(64, 16, 16), "model.name=resnet9",
+                                             "model.width=0.2", "train.batch=32"};
   const auto diagnose_two = [&](FaultEnv& second, const std::string& name) {
     std::optional<Measurements> of_first;
     testing::run_ranks(2, [&](Group& own) {
       const std::shared_ptr<Group> group(&own, [](Group*) {});
-      DiagnoseOptions asked = options(2);
+      DiagnoseOptions asked = options(5);
       asked.folder = dir / name;
       auto measured =
-          measure(group->rank() == 1 ? second : env, recipe_with({source}), group, asked);
+          measure(group->rank() == 1 ? second : env, recipe_with(settings), group, asked);
       if (group->rank() == 0) of_first = std::move(measured);
     });
     return *of_first;

@@ -17,7 +17,7 @@ LIMIT = 60
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What opens a brace at the end of a line and is no function.
 OTHER = re.compile(r"\s*(?:}|(?:inline )?namespace|extern|class|struct|enum|union|if|for|while|switch|else|do|try|return)\b"
-                   r"|.*[=,(]\s*{$|.*\b(?:class|struct|enum)\b[^()]*{$|.*\[[^\]]*\] ?[({].*{$")
+                   r"|.*[=,(]\s*{$|.*\b(?:class|struct|enum)\b[^()]*{$|.*\[[^\]]*\] ?(?:\(.*)?{$")
 
 
 def cpp_functions(lines):
