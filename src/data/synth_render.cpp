@@ -155,8 +155,9 @@ void render_shape(int shape, int size, double difficulty, RandomStream& random, 
     return radius * shape_distance(shape, {dx * cosine + dy * sine, dy * cosine - dx * sine});
   };
   canvas.fill(foreground, distance);
-  for (int i = 0; mask != nullptr && i < size * size; ++i)
-    mask[i] = distance(i % size + 0.5, i / size + 0.5) < 0 ? uint8_t(shape + 1) : 0;
+  for (int y = 0; mask != nullptr && y < size; ++y)
+    for (int x = 0; x < size; ++x)
+      mask[y * size + x] = distance(x + 0.5, y + 0.5) < 0 ? uint8_t(shape + 1) : 0;
   canvas.finish(random, 0.01 + 0.12 * difficulty, out);
 }
 
