@@ -16,12 +16,14 @@
 #include "tests/app_testing.h"
 #include "tests/formula.h"
 #include "tests/paths.h"
+#include "tests/twin_testing.h"
 
 namespace saturate {
 namespace {
 
 using nlohmann::json;
 using testing::error_of;
+using testing::fill_all;
 using testing::symmetric;
 
 constexpr int kClasses = 3, kSize = 16;
@@ -32,11 +34,6 @@ std::unique_ptr<Model> make(const std::string& name, int size = kSize) {
   options.width = 0.125;
   at::manual_seed(0);
   return make_model(options, {kClasses, size});
-}
-
-void fill_all(Model& model) {
-  for (const auto& named : model.parameters()) testing::fill(named);
-  for (const auto& named : model.buffers()) testing::fill(named);
 }
 
 // labels() of the oracle.
@@ -66,14 +63,7 @@ TEST_P(SegmentationTwin, NamesShapesAndFirstWeightsAreThose) {
     for (const auto& [name, tensor] : list) found[name] = tensor.sizes().vec();
   EXPECT_EQ(found.size(), golden_["state_dict"].size());
   for (const auto& row : golden_["state_dict"]) EXPECT_EQ(found[row[0]], row[1]) << row[0];
-  for (const auto& [name, tensor] : model_->parameters()) {
-    const at::Tensor flat = tensor.detach().flatten();
-    const auto& row = golden_["initial"][name];
-    EXPECT_NEAR(flat[0].item<double>(), row[0].get<double>(), 1e-5) << name;
-    EXPECT_NEAR(flat.slice(0, 0, 64).to(at::kDouble).sum().item<double>(), row[1].get<double>(),
-                1e-4)
-        << name;
-  }
+  testing::expect_first_weights(*model_, golden_["initial"]);
 }
 
 TEST_P(SegmentationTwin, LogitsOfEachPixelAreThose) {

@@ -14,11 +14,13 @@
 
 #include "tests/formula.h"
 #include "tests/paths.h"
+#include "tests/twin_testing.h"
 
 namespace saturate {
 namespace {
 
 using nlohmann::json;
+using testing::fill_all;
 using testing::symmetric;
 
 constexpr int kClasses = 100;
@@ -29,11 +31,6 @@ std::unique_ptr<Model> make(const std::string& name, int size) {
   options.dropout = 0;
   at::manual_seed(0);
   return make_model(options, {kClasses, size});
-}
-
-void fill_all(Model& model) {
-  for (const auto& named : model.parameters()) testing::fill(named);
-  for (const auto& named : model.buffers()) testing::fill(named);
 }
 
 class Twin : public ::testing::TestWithParam<std::string> {
@@ -70,14 +67,7 @@ TEST_P(Twin, NamesAndShapesAreThose) {
 }
 
 TEST_P(Twin, SameSeedGivesThoseWeights) {
-  for (const auto& [name, tensor] : model_->parameters()) {
-    const at::Tensor flat = tensor.detach().flatten();
-    const auto& row = golden_["initial"][name];
-    EXPECT_NEAR(flat[0].item<double>(), row[0].get<double>(), 1e-5) << name;
-    EXPECT_NEAR(flat.slice(0, 0, 64).to(at::kDouble).sum().item<double>(), row[1].get<double>(),
-                1e-4)
-        << name;
-  }
+  testing::expect_first_weights(*model_, golden_["initial"]);
 }
 
 TEST_P(Twin, LogitsAreThose) {

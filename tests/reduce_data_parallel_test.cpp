@@ -10,7 +10,7 @@
 #include "saturate/train_step.h"
 #include "step/precision.h"
 #include "tests/data_testing.h"
-#include "tests/formula.h"
+#include "tests/twin_testing.h"
 
 namespace saturate {
 namespace {
@@ -29,8 +29,7 @@ std::unique_ptr<Model> make_one(const std::string& name) {
 // Only the first one's weights are the formula's: the others must come by them.
 std::unique_ptr<Model> make_filled(const std::string& name, int replicas) {
   auto model = make_one(name);
-  for (const auto& tensors : {model->parameters(), model->buffers()})
-    for (const auto& named : tensors) testing::fill(named);
+  testing::fill_all(*model);
   if (replicas == 1) return model;
   std::vector<Replica> others;
   for (int i = 1; i < replicas; ++i) others.push_back({make_one(name), at::kCPU});
