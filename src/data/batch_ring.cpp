@@ -61,12 +61,12 @@ size_t BatchRing::finished() const {
 void BatchRing::open_slots() {
   if (opened_ > taken_ && slots_.size() - (opened_ - taken_) < half()) return;
   const size_t batches = (end_ + batch_ - 1) / batch_;
-  bool has_woken = false;
-  while (opened_ < batches && opened_ - taken_ < slots_.size()) {
-    // Not under the lock: taking a buffer may allocate pinned memory. The slot is still ours.
-    BatchSlot& slot = slots_[opened_ % slots_.size()];
+  const size_t opened = std::min(batches, taken_ + slots_.size());
+  // Not under the lock: taking a buffer may allocate pinned memory. These slots are still ours.
+  for (size_t batch = opened_; batch < opened; ++batch) {
+    BatchSlot& slot = slots_[batch % slots_.size()];
     slot.pixels = take_buffer_();
-    const size_t first = opened_ * batch_, last = std::min(first + batch_, end_);
+    const size_t first = batch * batch_, last = std::min(first + batch_, end_);
     slot.indices.assign(order_.begin() + ptrdiff_t(first), order_.begin() + ptrdiff_t(last));
     slot.labels.assign(last - first, 0);
     slot.names.resize(last - first);
@@ -74,15 +74,15 @@ void BatchRing::open_slots() {
     slot.places.resize(places_ ? last - first : 0);
     slot.failures.clear();
     slot.left = last - first;
-    bool wakes;
-    {
-      std::lock_guard lock(mutex_);
-      ++opened_;
-      wakes = is_short() || (busy_ == 0 && !has_woken);  // who is busy comes back by itself
-    }
-    if (wakes) work_.notify_one();
-    has_woken = has_woken || wakes;
   }
+  bool wakes;
+  {
+    // All at once: a worker woken for the first of them could fall asleep before the last.
+    std::lock_guard lock(mutex_);
+    opened_ = opened;
+    wakes = unclaimed() > 0 && (busy_ == 0 || is_short());  // who is busy comes back by itself
+  }
+  if (wakes) work_.notify_one();
 }
 
 void BatchRing::start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end) {
