@@ -216,6 +216,10 @@ class Kills(NetTest):
         code = self.wait_for(process, log, 40)
         self.assertEqual(code, -signal.SIGKILL if "launcher" in victims else 4, log.read_text())
         self.assertTrue(host.wait_until_empty(10), "a process is left")
+        # A killed process leaves the list with its first thread, and closes its files with its last.
+        end = time.monotonic() + 10
+        while host.listening() and time.monotonic() < end:
+            time.sleep(0.02)
         self.assertEqual(host.listening(), [])
         self.assertEqual(host.shared_memory(), [])
 
