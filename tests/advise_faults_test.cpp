@@ -172,7 +172,7 @@ TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
                                              "train.batch=64",
                                              "train.checkpoint_segments=4",
                                              "train.memory_gb=0.3"};
-  const Diagnosis diagnosis = diagnose(settings, 12);
+  const Diagnosis diagnosis = diagnose(settings, 20);
   EXPECT_EQ(diagnosis.cause, Cause::kMemory) << report;
   expect_realised(settings, diagnosis);
 }

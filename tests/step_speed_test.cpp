@@ -9,6 +9,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <memory>
@@ -141,6 +142,31 @@ int64_t host_bytes_of_state(bool create_on_device) {
 TEST(Speed, StateIsCreatedWhereItIsUsed) {
   EXPECT_LT(host_bytes_of_state(true), 1000);
   EXPECT_GE(host_bytes_of_state(false), (1 << 16) * 4);
+  const Bench on;  // leaves the process's switch as it was
+}
+
+// Pages that the system maps while a block of 64 MiB is taken, written and given back four times.
+int64_t pages_mapped(bool keep) {
+  const Bench bench({.keep_memory = keep});
+  const auto use = [] { at::empty({64 << 20}, at::kByte).fill_(1); };
+  const auto faults = [] {
+    rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return int64_t(usage.ru_minflt);
+  };
+  use();
+  const int64_t before = faults();
+  for (int i = 0; i < 4; ++i) use();
+  return faults() - before;
+}
+
+TEST(Speed, MemoryIsKeptFromStepToStep) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer has a malloc of its own";
+#endif
+  // Huge pages, where the system gives them, are 512 times as large.
+  EXPECT_GE(pages_mapped(false), 4 * 32);
+  EXPECT_LT(pages_mapped(true), 16);
   const Bench on;  // leaves the process's switch as it was
 }
 

@@ -78,6 +78,7 @@ struct Measurements {
   int batch = 0;     // images
   double run_s = 0;  // what the whole training takes at this rate; 0: unknown
   bool on_gpu = false;
+  bool is_cut_short = false;  // some what-ifs were skipped for want of time
   std::vector<WhatIf> what_ifs;
   // Of several processes, each one's phases of a step, seconds; empty where there is one alone.
   // Then there are no what-ifs, and the rates of compute and input are not known.
@@ -114,6 +115,7 @@ struct DiagnoseOptions {
   double seconds = 60;             // about so long in all, set-up included
   int rounds = 5;                  // of each what-if, at most; 3 at least
   std::vector<std::string> tries;  // settings to try too, "key=value"
+  double enough = 0;               // no what-if is measured after one that gains more; 0: all are
   // Which what-ifs to measure.
   std::function<bool(const WhatIf&)> wanted = [](const WhatIf&) { return true; };
   Progress::Style progress = Progress::Style::kAuto;

@@ -39,6 +39,13 @@ class TensorMemory {
 // another thread's use of tensors.
 TensorMemory& tensor_memory(const at::Device& device);
 
+// For the process: malloc keeps memory that is freed for what is allocated next, or gives large
+// blocks back to the system, as it does unasked. What comes from the system is cleared, page by
+// page, where it is first touched; a step on the CPU that frees and allocates its activations anew
+// pays that each time. Kept memory counts as the process's until release_cache(). A program with
+// another malloc than glibc's sees no difference. Safe to use from any thread.
+void keep_host_memory(bool keep);
+
 // A budget for a scope; the one before it comes back after.
 class MemoryBudget {
  public:

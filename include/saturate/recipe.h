@@ -68,6 +68,7 @@ struct TrainOptions {
   bool channels_last = true;
   bool cudnn_benchmark = true;
   bool create_on_device = true;
+  bool keep_memory = true;
   bool inference_mode = true;
   bool late_metrics = true;
   bool detect_anomaly = false;

@@ -103,6 +103,7 @@ struct StepOptions {
   // Switches of the whole process, as is TF32.
   bool cudnn_benchmark = true;
   bool create_on_device = true;
+  bool keep_memory = true;  // on a CPU alone: see keep_host_memory()
   bool detect_anomaly = false;
 };
 

@@ -181,6 +181,7 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
   }
   if (elapsed_s() > options_.seconds) {
     what_if.skipped = "no time was left: raise --seconds";
+    found_.is_cut_short = true;
     return true;
   }
   show(what_if.text());
@@ -206,10 +207,11 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
 
 bool Measuring::measure_all(std::vector<WhatIf> what_ifs) {
   std::erase_if(what_ifs, [&](const WhatIf& what_if) { return !options_.wanted(what_if); });
-  for (size_t i = 0; i < what_ifs.size(); ++i) {
+  for (size_t i = 0; i < what_ifs.size() && !has_enough_; ++i) {
     const double left = std::max(0.0, options_.seconds - elapsed_s());
     if (!measure_one(what_ifs[i], left / double(what_ifs.size() - i))) return false;
-    found_.what_ifs.push_back(what_ifs[i]);
+    const auto& gain = found_.what_ifs.emplace_back(what_ifs[i]).gain;
+    has_enough_ = options_.enough > 0 && gain && gain->low > options_.enough;
   }
   return true;
 }

@@ -53,6 +53,7 @@ class Measuring {
   std::unique_ptr<Dataset> source_;
   SourceFacts facts_;
   Measurements found_;
+  bool has_enough_ = false;
   int trials_ = 0;               // made so far
   std::unique_ptr<Trial> base_;  // last: it uses all of the above
 };

@@ -14,11 +14,13 @@
 namespace saturate {
 namespace {
 
-constexpr double kLongestDiagnosis = 45;  // seconds
-constexpr double kCompareShare = 0.1;     // of the time, for the two recipes at the end
-constexpr double kLossShare = 0.06;       // of the time, for one training to compare the loss
-constexpr double kLongestLoss = 60;       // seconds
-constexpr int64_t kLeastSteps = 8;        // that a loss is taken from
+constexpr double kFirstDiagnosis = 45;  // seconds; longer where it is cut short
+constexpr double kEnough = 1.5;         // a gain that is kept before others are measured
+constexpr double kCompareShare = 0.1;   // of the time, for the two recipes at the end
+constexpr double kSpareShare = 0.05;    // of the time, for turns that last longer than planned
+constexpr double kLossShare = 0.06;     // of the time, for one training to compare the loss
+constexpr double kLongestLoss = 60;     // seconds
+constexpr int64_t kLeastSteps = 8;      // that a loss is taken from
 
 Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings) {
   return parse_recipe(to_toml(recipe), "tune", settings);
@@ -32,13 +34,16 @@ class Tuner {
   }
 
   std::optional<Tuning> run() {
-    bool improved = true;
-    while (improved && left_s() > kLeastDiagnosis) {
-      const auto measured = measure(env_, found_.recipe, diagnosis());
+    double seconds = kFirstDiagnosis;
+    bool goes_on = true;
+    while (goes_on && left_s() > kLeastDiagnosis) {
+      const auto measured = measure(env_, found_.recipe, diagnosis(seconds));
       if (!measured) return std::nullopt;
       if (found_.rate_before == 0) start_from(*measured);
-      improved = apply_best(classify(*measured).fixes, measured->recipe.train.batch);
+      const bool improved = apply_best(classify(*measured).fixes, measured->recipe.train.batch);
       if (options_.should_stop()) return std::nullopt;
+      if (!improved && measured->is_cut_short) seconds *= 2;  // a step of seconds takes long
+      goes_on = improved || measured->is_cut_short;
     }
     if (!compare()) return std::nullopt;
     return std::move(found_);
@@ -49,7 +54,7 @@ class Tuner {
 
   double total_s() const { return options_.minutes * 60; }
   double left_s() const {
-    return total_s() * (1 - kCompareShare) - double(env_.now_ns() - begin_ns_) * 1e-9;
+    return total_s() * (1 - kCompareShare - kSpareShare) - double(env_.now_ns() - begin_ns_) * 1e-9;
   }
   std::string next_folder() {
     const std::string folder = fmt::format("{}/part-{}", options_.folder, parts_++);
@@ -57,11 +62,12 @@ class Tuner {
     return folder;
   }
 
-  DiagnoseOptions diagnosis() {
+  DiagnoseOptions diagnosis(double seconds) {
     DiagnoseOptions made;
     made.folder = next_folder();
-    made.seconds = std::min(kLongestDiagnosis, left_s() / 2);
+    made.seconds = std::min(seconds, left_s() / 2);
     made.rounds = options_.rounds;
+    made.enough = kEnough;
     made.progress = options_.progress;
     made.should_stop = options_.should_stop;
     made.wanted = [this](const WhatIf& what_if) {
@@ -132,7 +138,7 @@ class Tuner {
   bool compare() {
     const auto kept = [](const TuneStep& step) { return step.rejected.empty(); };
     if (std::none_of(found_.steps.begin(), found_.steps.end(), kept)) return true;
-    DiagnoseOptions options = diagnosis();
+    DiagnoseOptions options = diagnosis(0);
     options.seconds = std::max(kLeastDiagnosis, kCompareShare * total_s());
     const auto rounds = Measuring(env_, original_, options).compare(found_.recipe, options.seconds);
     if (!rounds) return false;

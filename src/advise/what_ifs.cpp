@@ -154,16 +154,18 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
   const auto add = [&](bool applies, Cause cause, Alters alters, const std::string& setting) {
     what_ifs.add_if(applies, cause, alters, {setting});
   };
-  add_checkpoints(recipe.checkpoint, checkpoint_share, what_ifs);
   add(train.detect_anomaly, Cause::kHostSync, Alters::kNothing, "train.detect_anomaly=false");
   add(!train.late_metrics, Cause::kHostSync, Alters::kNothing, "train.late_metrics=true");
   add(machine.on_gpu && recipe.watch.every < 10, Cause::kHostSync, Alters::kNothing,
       "watch.every=10");
   add(machine.on_gpu && !train.create_on_device, Cause::kHostSync, Alters::kNothing,
       "train.create_on_device=true");
+  add_checkpoints(recipe.checkpoint, checkpoint_share, what_ifs);
   add(train.checkpoint_segments > 0, Cause::kMemory, Alters::kNothing,
       "train.checkpoint_segments=0");
   add(train.accumulate > 1, Cause::kMemory, Alters::kTraining, "train.accumulate=1");
+  add(!machine.on_gpu && !train.keep_memory, Cause::kMemory, Alters::kNothing,
+      "train.keep_memory=true");
   add(!train.channels_last, Cause::kLayout, Alters::kRounding, "train.channels_last=true");
   add(machine.on_gpu && !train.cudnn_benchmark, Cause::kLayout, Alters::kRounding,
       "train.cudnn_benchmark=true");

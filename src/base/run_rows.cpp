@@ -111,6 +111,10 @@ std::vector<OptionRow> train_rows() {
           SATURATE_OPTION(train.create_on_device),
           "Makes the tensors that a step needs where they are used; false: on the host, and copies "
           "them."),
+      flag(
+          SATURATE_OPTION(train.keep_memory),
+          "On the CPU, memory that a step gives back waits in the process for the next one; false: "
+          "large blocks go back to the system, which clears and maps them anew each time."),
       flag(SATURATE_OPTION(train.inference_mode),
            "Evaluates in torch's inference mode, which keeps no record of tensors at all; false: "
            "without gradients only."),

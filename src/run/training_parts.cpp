@@ -86,6 +86,7 @@ StepOptions step_options(const Recipe& recipe, int part) {
   options.checkpoint_segments = recipe.train.checkpoint_segments;
   options.cudnn_benchmark = recipe.train.cudnn_benchmark;
   options.create_on_device = recipe.train.create_on_device;
+  options.keep_memory = recipe.train.keep_memory;
   options.detect_anomaly = recipe.train.detect_anomaly;
   return options;
 }

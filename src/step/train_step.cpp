@@ -16,6 +16,7 @@
 #include "saturate/error.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/gradients.h"
+#include "saturate/memory.h"
 #include "saturate/own_model.h"
 #include "step/creation.h"
 #include "step/precision.h"
@@ -147,6 +148,7 @@ void TrainStep::set_switches() const {
   at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark);
   torch::autograd::AnomalyMode::set_enabled(options_.detect_anomaly);
   set_create_on_device(options_.create_on_device);
+  if (model_.parameters().at(0).tensor.is_cpu()) keep_host_memory(options_.keep_memory);
 }
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {

@@ -95,7 +95,7 @@ class CpuMemory : public TensorMemory {
   int64_t capacity() const override { return host_memory() / 2; }
   int64_t budget() const override { return counter_.budget(); }
   void set_budget(int64_t bytes) override { counter_.set_budget(bytes); }
-  void release_cache() override {}
+  void release_cache() override { malloc_trim(0); }
 
  private:
   CountingAllocator& counter_ = CountingAllocator::get();
@@ -131,6 +131,13 @@ class CudaMemory : public TensorMemory {
 };
 
 }  // namespace
+
+void keep_host_memory(bool keep) {
+  // Without being kept: what malloc's own adjusting comes to once large blocks have been freed.
+  mallopt(M_MMAP_MAX, keep ? 0 : 65536);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, keep ? -1 : 64 << 20);
+}
 
 TensorMemory& tensor_memory(const at::Device& device) {
   if (device.is_cpu()) {

@@ -98,8 +98,9 @@ def why_skipped(rung, has_gpu):
     for need in rung["needs"]:
         if need != "cuda" or not has_gpu:
             return f"needs {need}"
-    for key in rung["settings"]:
-        if key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
+    for key, value in rung["settings"].items():
+        # What is switched off needs no counterpart.
+        if value is not False and key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
             return f"{key} has no counterpart here"
     source = rung["settings"]["data.source"]
     return None if source.startswith("synth:") else f"data.source={source} has no counterpart here"
