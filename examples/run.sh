@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the examples against an installed saturate, runs each, and checks that a checkout can be
-# taken in by FetchContent.
+# Builds the examples against an installed saturate, runs each, and checks that its torch-free part
+# needs no LibTorch, and that a checkout can be taken in by FetchContent.
 #   examples/run.sh PREFIX
 set -euo pipefail
 prefix=$(cd "$1" && pwd)
@@ -22,9 +22,17 @@ echo "== own_model"
 echo "== train_recipe"
 ./train_recipe "$prefix/share/saturate/recipes/demo.toml" "$build/run"
 
-# The torch-free part is enough to show that the checkout can be a part of another project.
+echo "== COMPONENTS data, without LibTorch"
+SATURATE_TORCH_DIR=/nowhere cmake -S "$root/examples" -B "$build/data" -G Ninja --log-level=NOTICE \
+  -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DSATURATE_COMPONENTS=data >/dev/null
+cmake --build "$build/data" --target own_dataset -- --quiet
+"$build/data/own_dataset"
+
+# All of it would take as long as the first build. So the torch-free part is built and run; the rest
+# is configured, and a program is compiled against it, whose linking has been seen above.
 echo "== FetchContent"
 cmake -S "$root/examples" -B "$build/fetched" -G Ninja --log-level=NOTICE \
   -DSATURATE_SOURCE="$root" >/dev/null
-cmake --build "$build/fetched" -j "${JOBS:-2}" --target loader_alone -- --quiet
+cmake --build "$build/fetched" -j "${JOBS:-2}" -- --quiet \
+  loader_alone CMakeFiles/train_recipe.dir/train_recipe.cpp.o
 "$build/fetched/loader_alone"

@@ -5,10 +5,17 @@
 #   python/stable_abi_test.sh [PYTHON...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- python3.12 python3.13 python3.14
+# pyenv's own, too: its shims answer for the version chosen alone.
+[ $# -gt 0 ] || set -- python3.12 python3.13 python3.14 \
+  "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9].*/bin/python
 pythons=()
+seen=" "
 for python in "$@"; do
-  if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then pythons+=("$python"); fi
+  version=$("$python" -c 'import sys, venv; print("%d.%d" % sys.version_info[:2] if sys.version_info >= (3, 12) else "")' \
+    2>/dev/null) || continue
+  case $seen$version in *" $version "* | *" ") continue ;; esac  # one of each
+  seen+="$version "
+  pythons+=("$python")
 done
 if [ ${#pythons[@]} -eq 0 ]; then
   echo "stable ABI: not tested, no Python 3.12 or later here"

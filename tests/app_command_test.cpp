@@ -19,6 +19,12 @@ TEST(Command, HelpListsEveryCommandAndEachHasItsOwn) {
   }
 }
 
+TEST(Command, AMisspeltCommandIsNamedWithTheNearest) {
+  expect_error(run_saturate("trian recipe.toml"), 2, {"trian", "train"});
+  expect_error(run_saturate("data pakc x"), 2, {"pakc", "pack", "(data)"});
+  expect_error(run_saturate(""), 2, {"--help"});
+}
+
 TEST(Command, VersionAndEnvironmentAreTold) {
   EXPECT_NE(run_saturate("--version").out.find("saturate 0."), std::string::npos);
   const CommandResult env = run_saturate("env");

@@ -13,6 +13,8 @@ TEST_F(TrainCommand, WritesWhatTheContractPromises) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("where time went"), std::string::npos);
   EXPECT_NE(result.out.find("next:"), std::string::npos);
+  EXPECT_NE(result.out.find(" train " + (dir / "run/recipe.toml --set ")), std::string::npos)
+      << "what --set changed counts for the next run too";
   EXPECT_EQ(result.err.find('\r'), std::string::npos) << "no live bar in a log file";
 
   const auto records = read_metrics(dir / "run");

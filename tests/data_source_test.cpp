@@ -69,6 +69,22 @@ TEST(FolderSource, MissingEmptyAndClasslessAreDataErrors) {
   EXPECT_NE(open("gap").where().find("dog"), std::string::npos);
 }
 
+TEST(FolderSource, PartsOfASetAreNotTakenForClasses) {
+  const TempDir dir;
+  write_file(dir / "set/train/cat/1.jpg", "x");
+  write_file(dir / "set/val/cat/1.jpg", "x");
+  const Error error = error_of([&] { open_dataset(env(), "folder:" + (dir / "set")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(error.remedy().find("folder:" + (dir / "set/train")), std::string::npos);
+  EXPECT_EQ(open_dataset(env(), "folder:" + (dir / "set/train"))->size(), 1u);
+  // Classes may have these names, where their images lie in them or others stand beside them.
+  write_file(dir / "set/val/2.jpg", "x");
+  EXPECT_EQ(open_dataset(env(), "folder:" + (dir / "set"))->size(), 3u);
+  write_file(dir / "toys/train/red/1.jpg", "x");
+  write_file(dir / "toys/ship/red/1.jpg", "x");
+  EXPECT_EQ(open_dataset(env(), "folder:" + (dir / "toys"))->size(), 2u);
+}
+
 TEST(FolderSource, LinkLoopIsAnError) {
   const TempDir dir;
   write_file(dir / "cat/1.jpg", "x");

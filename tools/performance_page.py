@@ -26,10 +26,15 @@ def number(value):
     return f"{value:.1f}" if magnitude >= 10 else f"{value:.3f}"
 
 
+def machine_of(host):
+    """ "cpu X, cores 2"; of what has facts of its own, such as a GPU, its name."""
+    named = {key: value.get("name") if isinstance(value, dict) else value for key, value in host.items()}
+    return ", ".join(f"{key} {value}" for key, value in named.items() if isinstance(value, (str, int)))
+
+
 def table(path):
     result = json.loads(path.read_text())
-    host = result.get("host", {})
-    machine = ", ".join(f"{key} {value}" for key, value in host.items() if isinstance(value, (str, int)))
+    machine = machine_of(result.get("host", {}))
     lines = [f"\n## {result['bench']}\n", f"`results/{path.name}`, commit {result['commit']}: {machine}.\n"]
     if note := result.get("note"):
         lines.append(note + "\n")

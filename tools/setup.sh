@@ -12,7 +12,7 @@ packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip pytho
   libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev zlib1g-dev libfmt-dev
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libjs-chart.js
   libisal-dev libprotozero-dev libcpp-httplib-dev libgloo-dev
-  libgtest-dev libgmock-dev libbenchmark-dev)
+  libgtest-dev)
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: error: $*" >&2; exit 1; }

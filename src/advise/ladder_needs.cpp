@@ -6,9 +6,7 @@
 #include <charconv>
 #include <utility>
 
-#include "saturate/host.h"
 #include "saturate/registry.h"
-#include "saturate/thread_pool.h"
 
 namespace saturate {
 namespace {
@@ -61,13 +59,6 @@ void check_need(const std::string& text, const std::string& where) {
   if (need.least < 1)
     fail(ErrorKind::kUsage, "needs has \"" + text + "\", which is no number above 0", where,
          fmt::format("Write it as \"{0}\" or \"{0}>=2\"", need.name));
-}
-
-MachineFacts this_machine() {
-  MachineFacts machine;
-  machine.cuda = gpu_count();
-  machine.cores = available_cores();
-  return machine;
 }
 
 std::string unmet_needs(const Rung& rung, const MachineFacts& machine) {

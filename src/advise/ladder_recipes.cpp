@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "saturate/export.h"
+#include "saturate/host.h"
 #include "saturate/ladder.h"
 #include "saturate/thread_pool.h"
 
@@ -15,6 +16,13 @@ std::string with_scratch(std::string text, const std::string& scratch) {
 }
 
 }  // namespace
+
+MachineFacts this_machine() {
+  MachineFacts machine;
+  machine.cuda = gpu_count();
+  machine.cores = available_cores();
+  return machine;
+}
 
 std::vector<std::optional<Recipe>> ladder_recipes(Env& env, const Ladder& ladder,
                                                   std::span<const std::string> overrides,

@@ -102,7 +102,7 @@ int bench_loader(const BenchInput& arguments) {
 void add_loader(CLI::App& bench, int& exit_code) {
   auto arguments = std::make_shared<BenchInput>(BenchInput{.repeats = 7, .seconds = 0.5});
   CLI::App* command = bench.add_subcommand(
-      "loader", "Images per second of the loader: exact and fast decoding, uint8 and fp32");
+      "loader", "Images per second of the loader: exact and fast decoding; uint8, bf16 and fp32");
   add_bench_input(*command, *arguments);
   command->callback([arguments, &exit_code] { exit_code = bench_loader(*arguments); });
 }

@@ -7,6 +7,7 @@
 
 #include "app/command.h"
 #include "saturate/error.h"
+#include "saturate/registry.h"
 #include "saturate/version.h"
 
 namespace {
@@ -18,6 +19,24 @@ constexpr const char* kFooter =
 int report(int code, const std::string& message) {
   fmt::print(stderr, "saturate: error: {}\n", message);
   return code;
+}
+
+// CLI11 says of a command that there is not only that one is missing.
+void require_known_commands(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* at = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-' && at->get_require_subcommand_min() > 0; ++i) {
+    std::vector<std::string> known;
+    const CLI::App* found = nullptr;
+    for (const CLI::App* command : at->get_subcommands([](const CLI::App*) { return true; })) {
+      if (command->get_name() == argv[i]) found = command;
+      if (!command->get_group().empty()) known.push_back(command->get_name());
+    }
+    if (!found)
+      saturate::fail(saturate::ErrorKind::kUsage,
+                     std::string("there is no command \"") + argv[i] + "\"", at->get_name(),
+                     saturate::suggest(argv[i], known));
+    at = found;
+  }
 }
 
 // One line out of a message that may have many.
@@ -47,6 +66,7 @@ int run(int argc, char** argv) {
   saturate::add_export(app, exit_code);
   saturate::add_list(app, exit_code);
   saturate::add_env(app, exit_code);
+  require_known_commands(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

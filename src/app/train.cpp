@@ -61,8 +61,9 @@ std::string recipe_path(const TrainArguments& arguments, Env& env) {
   return run_folder_of(env, arguments.resume) + "/recipe.toml";
 }
 
+// The folder's own recipe has what --set changed, too.
 std::string next_commands(const TrainResult& result, const Recipe& recipe,
-                          const std::string& folder, const std::string& recipe_file) {
+                          const std::string& folder) {
   const std::string& held_out =
       recipe.data.eval_source.empty() ? recipe.data.source : recipe.data.eval_source;
   const std::string next = std::string("  ") + program_invocation_name;  // as the user called it
@@ -70,8 +71,8 @@ std::string next_commands(const TrainResult& result, const Recipe& recipe,
     return fmt::format("\nnext:\n{} train --resume {}\n", next, folder);
   return fmt::format("\nnext:\n{} eval {} --data '{}'\n", next, folder, held_out) +
          fmt::format("{} data inspect '{}'\n", next, recipe.data.source) +
-         fmt::format("{} train {} --set optimizer.lr={:g} --set train.epochs={:g}\n", next,
-                     recipe_file, recipe.optimizer.lr / 2, recipe.train.epochs * 2);
+         fmt::format("{} train {}/recipe.toml --set optimizer.lr={:g} --set train.epochs={:g}\n",
+                     next, folder, recipe.optimizer.lr / 2, recipe.train.epochs * 2);
 }
 
 // A run that is stopped while it is still being set up, as in copying data.
@@ -129,8 +130,7 @@ int interrupted_code() {
   return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
 }
 
-int run(Env& env, const Recipe& recipe, const TrainArguments& arguments,
-        const std::string& recipe_file, TrainerOptions& options) {
+int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, TrainerOptions& options) {
   choose_folders(env, arguments, options);
   const bool first = !options.group || options.group->rank() == 0;
   if (arguments.quiet) options.progress = Progress::Style::kSilent;
@@ -145,22 +145,21 @@ int run(Env& env, const Recipe& recipe, const TrainArguments& arguments,
   if (first) {
     fmt::print("{}", format_summary(result));
     fmt::print("\nrun folder  {}\ncheckpoint  {}\n", options.out, result.checkpoint);
-    fmt::print("{}", next_commands(result, trainer->recipe(), options.out, recipe_file));
+    fmt::print("{}", next_commands(result, trainer->recipe(), options.out));
   }
   return result.end == RunEnd::kInterrupted ? interrupted_code() : 0;
 }
 
 int train(const TrainArguments& arguments) {
   Env& env = Env::posix();
-  const std::string recipe_file = recipe_path(arguments, env);
-  const Recipe recipe = load_recipe(env, recipe_file, arguments.overrides);
+  const Recipe recipe = load_recipe(env, recipe_path(arguments, env), arguments.overrides);
   if (arguments.print_recipe) return print_recipe(env, recipe);
   TrainerOptions options;
   options.group = join_group(recipe);
   catch_stop_signals();
   options.should_stop = [] { return stop_signal() != 0; };
   try {
-    return run(env, recipe, arguments, recipe_file, options);
+    return run(env, recipe, arguments, options);
   } catch (const std::exception& error) {
     if (options.group) options.group->report_failure(error.what());
     throw;

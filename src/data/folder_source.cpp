@@ -1,6 +1,8 @@
 // folder:PATH, the layout of torchvision's ImageFolder: a folder per class, searched to any depth,
 // classes and samples in the order ImageFolder gives them. Hidden entries are passed over.
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -13,6 +15,10 @@ namespace {
 // Deeper nesting is a link that leads back to its own parent.
 constexpr int kMaxDepth = 32;
 
+// Names that the parts of a set go by.
+constexpr std::array<std::string_view, 7> kParts = {"train",      "training", "val", "valid",
+                                                    "validation", "test",     "eval"};
+
 struct FolderEntry {
   std::string folder;  // relative to the root: the class, or folders below it
   std::string name;
@@ -24,6 +30,7 @@ class FolderSource : public Dataset {
   FolderSource(Env& env, std::string root) : env_(env), root_(std::move(root)) {
     find_classes();
     for (size_t label = 0; label < classes_.size(); ++label) find_images(int64_t(label));
+    require_classes();
   }
 
   size_t size() const override { return entries_.size(); }
@@ -81,6 +88,21 @@ class FolderSource : public Dataset {
               [](const FolderEntry& a, const FolderEntry& b) {
                 return std::tie(a.folder, a.name) < std::tie(b.folder, b.name);
               });
+  }
+
+  // Not PATH/train/CLASS/..., where what lies in PATH would pass for classes.
+  void require_classes() const {
+    const auto is_part = [](const std::string& name) {
+      return std::find(kParts.begin(), kParts.end(), name) != kParts.end();
+    };
+    const auto lies_in_class = [this](const FolderEntry& entry) {
+      return entry.folder == classes_[size_t(entry.label)];
+    };
+    if (std::all_of(classes_.begin(), classes_.end(), is_part) &&
+        std::none_of(entries_.begin(), entries_.end(), lies_in_class))
+      fail(ErrorKind::kData,
+           "its folders are parts of a set (" + classes_.front() + "), not classes", root_,
+           "Name one part, as folder:" + root_ + "/" + classes_.front());
   }
 
   void search(const std::string& folder, int64_t label, int depth) {

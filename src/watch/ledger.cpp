@@ -1,38 +1,11 @@
 #include "saturate/ledger.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "saturate/memory.h"
 
 namespace saturate {
-
-std::string_view phase_name(Phase phase) {
-  static constexpr std::array<std::string_view, kPhaseCount> kNames = {
-      "wait",      "copy", "augment",    "forward",    "backward", "reduce",
-      "optimizer", "host", "checkpoint", "evaluation", "other"};
-  return kNames[size_t(phase)];
-}
-
-double PhaseTimes::total() const {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
-}
-
-PhaseTimes PhaseTimes::operator-(const PhaseTimes& earlier) const {
-  PhaseTimes difference;
-  for (size_t i = 0; i < seconds.size(); ++i)
-    difference.seconds[i] = seconds[i] - earlier.seconds[i];
-  return difference;
-}
-
-int64_t PhaseBytes::largest() const {
-  return *std::max_element(bytes.begin(), bytes.end());
-}
-
-void PhaseBytes::merge(const PhaseBytes& other) {
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::max(bytes[i], other.bytes[i]);
-}
 
 Ledger::Ledger(Env& env, TensorMemory* memory)
     : env_(env), memory_(memory), since_ns_(env.now_ns()) {

@@ -1,8 +1,9 @@
 #include "saturate/metrics.h"
 
-#include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
+
+#include "watch/json_fields.h"
 
 namespace saturate {
 namespace {
@@ -12,14 +13,6 @@ using nlohmann::ordered_json;
 template <class T>
 ordered_json or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json(nullptr);
-}
-
-// Empty where the key is missing, null or not a number.
-template <class T>
-std::optional<T> number(const nlohmann::json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number()) return std::nullopt;
-  return found->get<T>();
 }
 
 Phase phase_named(std::string_view name) {
@@ -50,9 +43,8 @@ std::optional<Telemetry> telemetry_of(const nlohmann::json& json) {
   if (found == json.end() || !found->is_object()) return std::nullopt;
   Telemetry telemetry;
   for (const auto& field : telemetry_fields())
-    telemetry.*field.member = number<double>(*found, field.name);
-  const auto reasons = found->find("throttle_reasons");
-  if (reasons != found->end() && reasons->is_string()) telemetry.throttle_reasons = *reasons;
+    telemetry.*field.member = number_at(*found, field.name);
+  telemetry.throttle_reasons = text_at(*found, "throttle_reasons");
   return telemetry;
 }
 
@@ -62,10 +54,8 @@ std::string lines_until(const std::string& text, int64_t last_step) {
   std::string kept, line;
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no newline: cut short by a crash
-    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_object() && record.value("step", int64_t{0}) <= last_step &&
-        record.value("kind", "") != "end")
-      kept += line + "\n";
+    const auto record = from_json_line(line);
+    if (record && record->step <= last_step && record->kind != "end") kept += line + "\n";
   }
   return kept;
 }
@@ -112,20 +102,20 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   if (!json.is_object() || !json.contains("kind") || !json["kind"].is_string()) return std::nullopt;
   MetricsRecord record;
   record.kind = json["kind"];
-  record.step = number<int64_t>(json, "step").value_or(0);
-  record.epoch = number<double>(json, "epoch").value_or(0);
-  record.samples = number<int64_t>(json, "samples").value_or(0);
-  record.time_s = number<double>(json, "time_s").value_or(0);
-  record.loss = number<double>(json, "loss");
-  record.accuracy = number<double>(json, "accuracy");
-  record.accuracy5 = number<double>(json, "accuracy5");
-  record.mean_iou = number<double>(json, "mean_iou");
-  record.lr = number<double>(json, "lr");
-  record.images_per_s = number<double>(json, "images_per_s");
-  record.plain_loss = number<double>(json, "plain_loss");
-  record.plain_accuracy = number<double>(json, "plain_accuracy");
+  record.step = integer_at(json, "step").value_or(0);
+  record.epoch = number_at(json, "epoch").value_or(0);
+  record.samples = integer_at(json, "samples").value_or(0);
+  record.time_s = number_at(json, "time_s").value_or(0);
+  record.loss = number_at(json, "loss");
+  record.accuracy = number_at(json, "accuracy");
+  record.accuracy5 = number_at(json, "accuracy5");
+  record.mean_iou = number_at(json, "mean_iou");
+  record.lr = number_at(json, "lr");
+  record.images_per_s = number_at(json, "images_per_s");
+  record.plain_loss = number_at(json, "plain_loss");
+  record.plain_accuracy = number_at(json, "plain_accuracy");
   record.phases = phases_of(json);
-  record.memory_peak_bytes = number<int64_t>(json, "memory_peak_bytes");
+  record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
   record.telemetry = telemetry_of(json);
   return record;
 }

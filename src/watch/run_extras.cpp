@@ -9,6 +9,7 @@
 #include <span>
 
 #include "saturate/error.h"
+#include "watch/json_fields.h"
 
 namespace saturate {
 namespace {
@@ -23,21 +24,6 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Empty where the key is missing or of another type.
-std::string text_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-std::optional<double> number_at(const json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-int64_t integer_at(const json& object, const char* key) {
-  constexpr double kMost = 9007199254740992.0;  // 2^53
-  const double value = number_at(object, key).value_or(0);
-  return value >= -kMost && value <= kMost ? int64_t(value) : 0;
-}
 const json& array_at(const json& object, const char* key) {
   static const json kEmpty = json::array();
   const auto found = object.find(key);
@@ -110,7 +96,7 @@ std::optional<KeptImages> read_kept(Env& env, const std::string& folder, const s
       warnings.push_back("samples/" + file + " cannot be read: it holds no JSON object");
       return std::nullopt;
     }
-    kept.step = integer_at(root, "step");
+    kept.step = integer_at(root, "step").value_or(0);
     for (const auto& image : array_at(root, "images")) {
       if (!image.is_object() || kept.images.size() == kMostImages) continue;
       const std::string name = text_at(image, "file");
@@ -148,7 +134,7 @@ RawTrace raw_trace(const json& root) {
   RawTrace raw;
   for (const auto& event : array_at(root, "traceEvents")) {
     if (!event.is_object()) continue;
-    const int64_t track = integer_at(event, "tid");
+    const int64_t track = integer_at(event, "tid").value_or(0);
     const std::string kind = text_at(event, "ph"), name = text_at(event, "name");
     if (kind == "M" && name == "thread_name" && event.contains("args") && event["args"].is_object())
       raw.tracks[track] = text_at(event["args"], "name");

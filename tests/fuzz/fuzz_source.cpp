@@ -1,52 +1,20 @@
 #include "tests/fuzz/fuzz_source.h"
 
-#include <cstring>
 #include <stdexcept>
 
 #include "saturate/dataset.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "tests/fuzz/memory_env.h"
 
 namespace saturate::testing {
 namespace {
 
-class MemoryFile : public ReadableFile {
+// Every file there is holds the same; none is known beforehand.
+class SameFileEnv : public MemoryEnv {
  public:
-  explicit MemoryFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  uint64_t size() const override { return bytes_.size(); }
-  void read_at(uint64_t offset, std::span<std::byte> out) const override {
-    // A real file fails here with an Error; a parser that checks never gets so far.
-    if (offset > bytes_.size() || out.size() > bytes_.size() - offset)
-      throw std::logic_error("read past the end");
-    if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
-[[noreturn]] void refuse() {
-  throw std::logic_error("a source only opens files");
-}
-
-class MemoryEnv : public Env {
- public:
-  explicit MemoryEnv(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit SameFileEnv(std::span<const std::byte> bytes) : bytes_(bytes) {}
   std::unique_ptr<ReadableFile> open_readable(const std::string&) override {
     return std::make_unique<MemoryFile>(bytes_);
   }
-  bool exists(const std::string&) override { return false; }
-  bool is_directory(const std::string&) override { return false; }
-  std::unique_ptr<WritableFile> open_writable(const std::string&) override { refuse(); }
-  std::unique_ptr<WritableFile> open_appendable(const std::string&) override { refuse(); }
-  std::vector<FileInfo> list(const std::string&) override { refuse(); }
-  void make_directories(const std::string&) override { refuse(); }
-  void rename(const std::string&, const std::string&) override { refuse(); }
-  void remove(const std::string&) override { refuse(); }
-  void sync_directory(const std::string&) override { refuse(); }
-  std::unique_ptr<FileLock> lock(const std::string&) override { refuse(); }
-  int64_t now_ns() override { refuse(); }
-  void sleep_ns(int64_t) override { refuse(); }
 
  private:
   std::span<const std::byte> bytes_;
@@ -55,7 +23,7 @@ class MemoryEnv : public Env {
 }  // namespace
 
 size_t fuzz_source(const std::string& scheme, std::span<const std::byte> bytes) {
-  MemoryEnv env(bytes);
+  SameFileEnv env(bytes);
   size_t read = 0;
   try {
     const auto dataset = open_dataset(env, scheme + ":input");

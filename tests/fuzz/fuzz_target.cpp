@@ -5,6 +5,7 @@
 #include "tests/fuzz/fuzz_image.h"
 #include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
+#include "tests/fuzz/fuzz_rooms.h"
 #include "tests/fuzz/fuzz_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -22,6 +23,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_safetensors(bytes);
   else if (format == "lmdb")
     fuzz_lmdb(bytes);
+  else if (format == "ladder")
+    fuzz_ladder(bytes);
+  else if (format == "metrics")
+    fuzz_metrics(bytes);
   else
     fuzz_source(std::string(format), bytes);
   return 0;

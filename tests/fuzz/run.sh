@@ -14,7 +14,7 @@ for archive in "$root"/tests/goldens/weights/{all_kinds,protocol4,training}.pt; 
   unzip -p "$archive" '*/data.pkl' >"$seeds/$(basename "$archive").pkl"
 done
 cp "$root"/tests/goldens/weights/*legacy.pt "$root"/tests/goldens/model/*.safetensors \
-  "$root"/recipes/*.toml "$seeds"
+  "$root"/tests/goldens/watch/metrics.jsonl "$root"/recipes/*.toml "$root"/ladders/*.toml "$seeds"
 
 for fuzzer in "$build"/fuzz_*; do
   [ -x "$fuzzer" ] && [ -f "$fuzzer" ] || continue

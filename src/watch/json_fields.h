@@ -1,0 +1,31 @@
+// Values of a JSON object that anybody may have written: empty where the key is missing, or holds
+// something else.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace saturate {
+
+inline std::string text_at(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+inline std::optional<double> number_at(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+// Up to 2^53 either way: sums and differences of a few do not overflow.
+inline std::optional<int64_t> integer_at(const nlohmann::json& object, const char* key) {
+  constexpr double kMost = 9007199254740992.0;
+  const auto value = number_at(object, key);
+  if (!value || !(*value >= -kMost && *value <= kMost)) return std::nullopt;
+  return int64_t(*value);
+}
+
+}  // namespace saturate
