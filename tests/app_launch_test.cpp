@@ -243,8 +243,10 @@ TEST_F(Launch, BenchAllreduceMeasuresEverySize) {
       << said();
   const auto report = nlohmann::json::parse(read_text(dir / "bench.json"));
   EXPECT_EQ(report["bench"], "allreduce");
-  ASSERT_EQ(report["rows"].size(), 2u);
-  for (const auto& row : report["rows"]) {
+  ASSERT_EQ(report["rows"].size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    const auto& row = report["rows"][i];
+    EXPECT_EQ(row["backend"], i < 2 ? "shm in place" : i < 4 ? "shm" : "gloo");
     EXPECT_GT(row["median"], 0);
     EXPECT_EQ(row["world"], 2);
     EXPECT_DOUBLE_EQ(row["bus_gb_per_s"], row["algorithm_gb_per_s"]);

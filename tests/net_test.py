@@ -91,6 +91,19 @@ def records(folder, kind):
     return [record for record in map(json.loads, lines) if record["kind"] == kind]
 
 
+def unnamed_memory(pid):
+    """Names that the system gives to the nameless memory of ours that a process has mapped or open."""
+    found = set()
+    try:
+        maps = pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+        links = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:  # it has ended
+        return found
+    for line in [*maps.splitlines(), *links]:
+        found.update(word for word in line.split() if "memfd:saturate-" in word)
+    return found
+
+
 class NetTest(unittest.TestCase):
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -211,6 +224,9 @@ class Kills(NetTest):
         self.wait_until(lambda: len(records(out, "step")) > before and checkpoints(out), process, log)
         ranks = self.ranks(host)
         self.assertEqual(sorted(ranks), ["0", "1"])
+        shared = unnamed_memory(ranks["0"])
+        self.assertEqual(len(shared), 1, "one memory for both")
+        self.assertEqual(unnamed_memory(ranks["1"]), shared)
         for victim in victims:
             os.kill(process.pid if victim == "launcher" else ranks[victim], signal.SIGKILL)
         code = self.wait_for(process, log, 40)
@@ -222,6 +238,8 @@ class Kills(NetTest):
             time.sleep(0.02)
         self.assertEqual(host.listening(), [])
         self.assertEqual(host.shared_memory(), [])
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            self.assertFalse(unnamed_memory(pid) & shared, f"process {pid} still has its memory")
 
     def ranks(self, host):
         found = {}

@@ -1,4 +1,6 @@
 // How processes find each other, what they exchange, and how they fail.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -11,8 +13,11 @@
 #include <filesystem>
 #include <map>
 #include <sstream>
+#include <thread>
 
+#include "reduce/same_host.h"
 #include "tests/data_testing.h"
+#include "tests/formula.h"
 #include "tests/reduce_testing.h"
 
 namespace saturate {
@@ -110,6 +115,90 @@ TEST(Group, ARankThatVanishesIsAnErrorInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST(Group, ARankThatStallsIsNamedInTime) {
+  DistributedOptions options;
+  options.timeout_s = 1;
+  for (const auto backend : {CollectiveBackend::kAuto, CollectiveBackend::kGloo}) {
+    options.backend = backend;
+    run_ranks(
+        2,
+        [](Group& group) {
+          group.any(false);
+          if (group.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(3));
+          const at::Tensor tensor = at::full({1}, 1.0);
+          const std::string said = error_of([&] { group.sum(tensor); }).reason();
+          EXPECT_NE(said.find("did not come in time, while summing over the processes: "),
+                    std::string::npos)
+              << said;
+          if (group.backend_on(at::kCPU) == "shm") {
+            EXPECT_TRUE(said.ends_with(": rank 1 did not come within 1 s")) << said;
+          }
+        },
+        options);
+  }
+}
+
+// [each type and size] on rank 0, after a sum in place where `in_place`.
+std::vector<at::Tensor> sums_over(int world, CollectiveBackend backend, bool in_place) {
+  DistributedOptions options;
+  options.backend = backend;
+  std::vector<at::Tensor> sums;
+  run_ranks(
+      world,
+      [&](Group& group) {
+        EXPECT_EQ(group.backend_on(at::kCPU), backend == CollectiveBackend::kGloo ? "gloo" : "shm");
+        for (const at::ScalarType type :
+             {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong}) {
+          for (int64_t size : {1, 7, 300001}) {  // the last is more than goes in one part
+            const at::Tensor tensor =
+                (testing::symmetric("sum", {size}, 50) * double(group.rank() + 1)).to(type);
+            if (in_place) share_memory_of(group, tensor);
+            group.sum(tensor);
+            group.max(tensor);  // the same on all, so that it changes nothing
+            if (group.rank() == 0) sums.push_back(tensor);
+          }
+        }
+      },
+      options);
+  return sums;  // some outlive the group that holds their memory
+}
+
+TEST(Group, SumsOverSharedMemoryAreGloos) {
+  for (const int world : {2, 4}) {
+    const auto expected = sums_over(world, CollectiveBackend::kGloo, false);
+    for (const bool in_place : {false, true}) {
+      const auto sums = sums_over(world, CollectiveBackend::kAuto, in_place);
+      ASSERT_EQ(sums.size(), expected.size());
+      for (size_t i = 0; i < sums.size(); ++i) {
+        SCOPED_TRACE(std::to_string(world) + " ranks, " + sums[i].toString());
+        if (world == 2 || !sums[i].is_floating_point()) {
+          EXPECT_TRUE(at::equal(sums[i], expected[i]));
+          continue;
+        }
+        // Another order of additions; halves are rounded once, and by Gloo each time.
+        const bool half = sums[i].element_size() == 2;
+        EXPECT_TRUE(at::allclose(sums[i].to(at::kDouble), expected[i].to(at::kDouble),
+                                 half ? 3e-2 : 1e-6, half ? 1 : 1e-5));
+      }
+    }
+  }
+}
+
+TEST(Group, ManySumsInFlightComeInOrder) {
+  run_ranks(3, [](Group& group) {
+    std::vector<at::Tensor> tensors;
+    std::vector<std::function<void()>> started;
+    for (int i = 0; i < 200; ++i) {
+      tensors.push_back(at::full({i + 1}, int64_t(i + group.rank()), at::kLong));
+      started.push_back(group.start_max(tensors.back()));
+    }
+    for (int i = 0; i < 200; ++i) {
+      started[size_t(i)]();
+      EXPECT_TRUE(at::equal(tensors[size_t(i)], at::full({i + 1}, int64_t(i + 2), at::kLong)));
+    }
+  });
+}
+
 // Names of this process's threads, and whether they would be ended by a SIGPIPE.
 std::map<std::string, bool> threads_and_sigpipe() {
   std::map<std::string, bool> found;
@@ -130,7 +219,7 @@ TEST(Group, AWriteToARankThatIsGoneDoesNotEndTheProcess) {
     group.any(false);  // both are there
     if (group.rank() == 0) during = threads_and_sigpipe();
     group.any(false);
-    EXPECT_EQ(group.backend_on(at::kCPU), "gloo");
+    EXPECT_EQ(group.backend_on(at::kCPU), "shm");
   });
   int made = 0, endangered = 0;
   for (const auto& [thread, by_sigpipe] : during) {

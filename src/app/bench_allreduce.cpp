@@ -9,6 +9,7 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "reduce/same_host.h"
 #include "run/setup.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
@@ -57,12 +58,28 @@ double measure(Env& env, Group& group, const at::Tensor& tensor, int64_t count) 
   return took.item<double>();
 }
 
-BenchRow measure_size(Env& env, Group& group, const at::Device& device, int64_t bytes,
+// What carries a tensor, and whether that finds it where the other ranks can add to it.
+struct Way {
+  at::Device device;
+  bool shared_memory = false, in_place = false;
+};
+
+std::vector<Way> ways_of(Group& group, const at::Device& best) {
+  std::vector<Way> ways;
+  if (use_shared_memory(group, true)) ways = {{at::kCPU, true, true}, {at::kCPU, true}};
+  ways.push_back({at::kCPU});
+  if (best.is_cuda()) ways.push_back({best});
+  return ways;
+}
+
+BenchRow measure_size(Env& env, Group& group, const Way& way, int64_t bytes,
                       const AllreduceArguments& arguments) {
-  const std::string backend = group.backend_on(device);
+  use_shared_memory(group, way.shared_memory);
+  const std::string backend = group.backend_on(way.device) + (way.in_place ? " in place" : "");
   // Of zeros, whose sums stay finite.
   const at::Tensor tensor =
-      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(device).dtype(at::kFloat));
+      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(way.device).dtype(at::kFloat));
+  if (way.in_place) share_memory_of(group, tensor);
   const double once = measure(env, group, tensor, 3);  // and warms up
   const auto count = std::max<int64_t>(1, std::llround(arguments.seconds * 1e6 / once));
   BenchRow row;
@@ -81,11 +98,11 @@ BenchRow measure_size(Env& env, Group& group, const at::Device& device, int64_t 
 }
 
 void print_table(const BenchReport& report) {
-  fmt::print("{:<20} {:>12} {:>12} {:>12} {:>14} {:>10}\n", "allreduce", "median, us", "min", "max",
+  fmt::print("{:<24} {:>12} {:>12} {:>12} {:>14} {:>10}\n", "allreduce", "median, us", "min", "max",
              "algorithm GB/s", "bus GB/s");
   for (const BenchRow& row : report.rows) {
     const auto [least, most] = std::minmax_element(row.values.begin(), row.values.end());
-    fmt::print("{:<20} {:>12.1f} {:>12.1f} {:>12.1f} {:>14.3f} {:>10.3f}\n", row.name,
+    fmt::print("{:<24} {:>12.1f} {:>12.1f} {:>12.1f} {:>14.3f} {:>10.3f}\n", row.name,
                median_of(row.values), *least, *most, row.keys["algorithm_gb_per_s"].get<double>(),
                row.keys["bus_gb_per_s"].get<double>());
   }
@@ -100,12 +117,10 @@ int bench_allreduce(const AllreduceArguments& arguments) {
   bind_gpu(world);
   BenchReport report{"allreduce", {}};
   const at::Device best = resolve_device("auto");
-  std::vector<at::Device> devices = {at::kCPU};
-  if (best.is_cuda()) devices.push_back(best);
   Group group(world, {}, best);
-  for (const at::Device& device : devices)
+  for (const Way& way : ways_of(group, best))
     for (double kib : arguments.kib)
-      report.rows.push_back(measure_size(env, group, device, int64_t(kib * 1024), arguments));
+      report.rows.push_back(measure_size(env, group, way, int64_t(kib * 1024), arguments));
   if (world.rank != 0) return 0;
   print_table(report);
   if (!arguments.json.empty()) write_report(env, arguments.json, report);

@@ -16,8 +16,9 @@ std::vector<OptionRow> distributed_rows() {
                  {"auto", CollectiveBackend::kAuto},
                  {"gloo", CollectiveBackend::kGloo},
                  {"nccl", CollectiveBackend::kNccl}},
-             "What carries gradients between processes; auto: nccl between GPUs, gloo between "
-             "CPUs."),
+             "What carries gradients between processes; auto: nccl between GPUs; between CPUs "
+             "memory that the processes share where all are on one machine, and gloo where they "
+             "are not. gloo: that alone, through sockets."),
       number(SATURATE_OPTION(distributed.bucket_mb), {0.001, 1 << 20}, "MiB",
              "Gradients are summed over the processes in buckets of so much, each as soon as "
              "backward has filled it; the first is at most 1 MiB."),

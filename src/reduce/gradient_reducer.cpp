@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "reduce/power_sgd.h"
+#include "reduce/same_host.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -33,12 +34,14 @@ void note_sent(Progress& progress) {
 // Sums a bucket over the processes, rounded to `type` on the way.
 class SumHook : public c10d::CommHookInterface {
  public:
-  SumHook(c10d::ProcessGroup& group, at::ScalarType type, std::function<void()> sent)
+  SumHook(Group& group, at::ScalarType type, std::function<void()> sent)
       : group_(group), type_(type), sent_(std::move(sent)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    std::vector<at::Tensor> tensors = {bucket.getBuffer().to(type_)};  // itself in its own type
-    auto future = group_.allreduce(tensors)->getFuture();
+    const at::Tensor& buffer = bucket.getBuffer();
+    std::vector<at::Tensor> tensors = {buffer.to(type_)};             // itself in its own type
+    if (tensors[0].is_same(buffer)) share_memory_of(group_, buffer);  // stays there for all steps
+    auto future = group_.handle().allreduce(tensors)->getFuture();
     if (bucket.isLast()) sent_();
     return future;
   }
@@ -49,13 +52,12 @@ class SumHook : public c10d::CommHookInterface {
   }
 
  private:
-  c10d::ProcessGroup& group_;
+  Group& group_;
   at::ScalarType type_;
   const std::function<void()> sent_;
 };
 
-std::unique_ptr<c10d::CommHookInterface> make_hook(c10d::ProcessGroup& group,
-                                                   const DistributedOptions& options,
+std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const DistributedOptions& options,
                                                    const std::vector<at::Tensor>& parameters,
                                                    Progress& progress) {
   auto sent = [&progress] { note_sent(progress); };
@@ -68,7 +70,8 @@ std::unique_ptr<c10d::CommHookInterface> make_hook(c10d::ProcessGroup& group,
     case Compress::kFp16:
       return rounded(at::kHalf);
     case Compress::kPowerSgd:
-      return std::make_unique<PowerSgdHook>(group, options.powersgd_rank, parameters, sent);
+      return std::make_unique<PowerSgdHook>(group.handle(), options.powersgd_rank, parameters,
+                                            sent);
     case Compress::kNone:
       break;
   }
@@ -124,8 +127,7 @@ GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& p
         int64_t(std::min(bytes, size_t(c10d::kDefaultFirstBucketBytes))),
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         std::vector<int64_t>());
-    state_->reducer->register_comm_hook(
-        make_hook(group.handle(), options, tensors, state_->progress));
+    state_->reducer->register_comm_hook(make_hook(group, options, tensors, state_->progress));
   });
 }
 

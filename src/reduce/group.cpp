@@ -26,6 +26,7 @@
 
 #include "reduce/listen.h"
 #include "reduce/nccl.h"
+#include "reduce/same_host_backend.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -180,17 +181,16 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
         c10::make_intrusive<c10d::PrefixStore>("group", state_->store), world.rank, world.size);
     const auto gloo = make_gloo(state_->store, world, timeout);
     using Type = c10d::ProcessGroup::BackendType;
-    group->setBackend(c10::DeviceType::CPU, Type::GLOO, gloo);
+    const auto on_cpu = with_shared_memory(state_->store, gloo, world, timeout,
+                                           options.backend != CollectiveBackend::kGloo);
+    group->setBackend(c10::DeviceType::CPU, Type::GLOO, on_cpu);
     group->setDefaultBackend(Type::GLOO);
-    // Nobody goes on, and may end, before all are connected.
-    std::vector<at::Tensor> here = {at::zeros({1})};
-    group->allreduce(here)->wait();
     if (!device.is_cuda()) return;
     if (wants_nccl(options, device))
       group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
                         make_nccl(state_->store, world, timeout, device));
     else
-      group->setBackend(c10::DeviceType::CUDA, Type::GLOO, gloo);
+      group->setBackend(c10::DeviceType::CUDA, Type::GLOO, on_cpu);
   });
 }
 

@@ -3,9 +3,10 @@
 turns in one run. A core each, the same batch in each process.
 
     tools/peers/ddp_peer.py [--model resnet18] [--size 32] [--batch 64] [--processes 2] [--steps 20]
-                            [--rounds 5] [--python PYTHON] [--json FILE]
+                            [--rounds 5] [--set KEY=VALUE ...] [--python PYTHON] [--json FILE]
 
-Rows are images per second of all processes together; those of training together have `scaling`, their
+saturate trains together over shared memory and, as Python does, over Gloo; --set is for its runs. Rows are images
+per second of all processes together; those of training together have `scaling`, their
 share of the same program's alone, and saturate's `exposed_s`, the seconds of a step in which nothing was
 left to do but wait for gradients, as its ledger has them. Python trains on one batch of noise in memory; saturate reads noise
 from IDX files, and keeps metrics.
@@ -40,14 +41,16 @@ def free_port():
 
 
 class Saturate:
+    HOW = {"alone": [], "together": [], "together, Gloo": ["distributed.backend=gloo"]}
+
     def __init__(self, arguments, folder):
         images, labels = write_noise(folder, {"images": 4096, "size": arguments.size})
         self.settings = [
             f"data.source=idx:{images},{labels}", "data.threads=1", "train.threads=1",
             f"model.name={arguments.model}", "optimizer.lr=1e-12", "schedule.name=constant",
             "train.drop_last=true", "train.device=cpu", "watch.every=1", "watch.tensorboard=false",
-            "checkpoint.every=0"]
-        self.arguments, self.folder, self.runs, self.exposed = arguments, folder, 0, []
+            "checkpoint.every=0", *getattr(arguments, "set", [])]
+        self.arguments, self.folder, self.runs, self.exposed = arguments, folder, 0, {}
         self.recipe = folder / "recipe.toml"
         self.recipe.write_text('[data]\nsource = "given"\n', encoding="utf-8")
 
@@ -74,6 +77,9 @@ class Saturate:
         return subprocess.Popen([*bound, self.arguments.saturate, *command], stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL)
 
+    def measure(self, how):
+        return self.alone() if how == "alone" else self.together(how)
+
     def alone(self):
         runs = [self.train(self.arguments.batch) for _ in cores(self.arguments)]
         started = [self.start(command, core) for (command, _), core in zip(runs, cores(self.arguments))]
@@ -82,21 +88,24 @@ class Saturate:
                 raise RuntimeError("saturate failed")
         return sum(self.rate(out)[0] for _, out in runs)
 
-    def together(self):
-        command, out = self.train(self.arguments.batch * self.arguments.processes)
+    def together(self, how):
+        command, out = self.train(self.arguments.batch * self.arguments.processes, *self.HOW[how])
         launch = ["launch", "--nproc-per-node", str(self.arguments.processes), "--", *command]
         if self.start(launch).wait() != 0:
             raise RuntimeError("saturate launch failed")
         rate, exposed = self.rate(out)
-        self.exposed.append(exposed)
+        self.exposed.setdefault(how, []).append(exposed)
         return rate
 
 
 class Python:
+    HOW = {"alone": 1, "together": None}  # processes of a group; None: all
+
     def __init__(self, arguments, python):
         self.arguments, self.python = arguments, python
 
-    def run(self, world):
+    def measure(self, how):
+        world = self.HOW[how] or self.arguments.processes
         port, started = str(free_port()), []
         for rank, core in enumerate(cores(self.arguments)):
             environment = os.environ | {
@@ -107,12 +116,6 @@ class Python:
                  str(self.arguments.batch), str(self.arguments.steps), str(core)],
                 env=environment, stdout=subprocess.PIPE, text=True))
         return sum(float(process.communicate()[0]) for process in started)
-
-    def alone(self):
-        return self.run(1)
-
-    def together(self):
-        return self.run(self.arguments.processes)
 
 
 def main():
@@ -125,6 +128,7 @@ def main():
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--python", help="an interpreter with torch and torchvision")
     parser.add_argument("--saturate", default=ROOT / "build/saturate")
     parser.add_argument("--json")
@@ -136,16 +140,16 @@ def main():
         values = {}
         for _ in range(arguments.rounds):
             for name, peer in peers.items():
-                for how in ("alone", "together"):
-                    values.setdefault((name, how), []).append(getattr(peer, how)())
+                for how in peer.HOW:
+                    values.setdefault((name, how), []).append(peer.measure(how))
     rows = []
     for (name, how), found in values.items():
         row = {"name": f"{arguments.model} {name} {how}", "unit": "images/s"}
-        if how == "together":
+        if how != "alone":
             alone = statistics.median(values[(name, "alone")])
             row["scaling"] = statistics.median(found) / alone
             if name == "saturate":
-                row["exposed_s"] = statistics.median(peers[name].exposed)
+                row["exposed_s"] = statistics.median(peers[name].exposed[how])
         rows.append(peer_report.with_spread(row, found))
     peer_report.write("ddp_peer", rows, arguments.json, commit())
 
