@@ -259,7 +259,8 @@ TEST(WhatIfs, OfAPlainRecipe) {
                                    "data.decode=fast", "data.cache=ram",
                                    "data.cache=ram data.cache_form=decoded"}));
   EXPECT_EQ(texts(step_what_ifs(recipe_with({}), eight_cores(), photographs(), 0)),
-            (std::set<std::string>{"train.batch=128", "train.batch=32"}));
+            (std::set<std::string>{"train.batch=128", "train.batch=32",
+                                   "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAPoorRecipe) {
@@ -275,7 +276,8 @@ TEST(WhatIfs, OfAPoorRecipe) {
                 "train.channels_last=true", "train.checkpoint_segments=0", "train.accumulate=1",
                 "checkpoint.every_steps=100", "checkpoint.background=true", "optimizer.fused=true",
                 "train.late_metrics=true", "train.detect_anomaly=false", "train.threads=8",
-                "precision.mode=bf16", "train.batch=128", "train.batch=32"}));
+                "precision.mode=bf16", "train.batch=128", "train.batch=32",
+                "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
@@ -315,6 +317,20 @@ TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
   EXPECT_EQ(precisions("bf16", false, false), Set{"fp32"});
   EXPECT_EQ(precisions("fp32", true, true), (Set{"bf16", "fp16", "tf32"}));
   EXPECT_EQ(precisions("bf16", true, true), Set{});
+}
+
+TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
+  const auto skipped = [](const std::vector<std::string>& settings, bool on_gpu) {
+    Machine machine = eight_cores();
+    machine.on_gpu = on_gpu;
+    for (const WhatIf& other : step_what_ifs(recipe_with(settings), machine, photographs(), 0))
+      if (other.text() == "train.graph=auto") return other.skipped;
+    return std::string("not there");
+  };
+  EXPECT_EQ(skipped({}, true), "");
+  EXPECT_NE(skipped({}, false).find("needs a GPU"), std::string::npos);
+  EXPECT_NE(skipped({"augment.mixup=0.2"}, true).find("augment.mixup"), std::string::npos);
+  EXPECT_EQ(skipped({"train.graph=auto"}, true), "not there");
 }
 
 TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {

@@ -53,6 +53,24 @@ TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
   EXPECT_TRUE(a.schedule[0].tensor.equal(b.schedule[0].tensor));
 }
 
+// The recipe for one GPU, as it is but for its data and its size.
+TEST_F(StepSettings, TheRecipeForSpeedStartsOnACpuAndSaysWhatIsLeftOut) {
+  std::string arguments =
+      "train '" + source_path("recipes/cifar10-speed.toml") + "' --out " + (dir / "speed");
+  for (const char* text :
+       {"data.source=synth:size=32,count=96", "data.eval_source=synth:size=32,count=32,split=test",
+        "train.batch=16", "train.epochs=1", "schedule.warmup_epochs=0.2", "model.width=0.0625",
+        "train.device=cpu", "watch.every=1"})
+    arguments += std::string(" --set '") + text + "'";
+  const CommandResult result = run_saturate(arguments);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(losses(dir / "speed", "step").size(), 6u);
+  EXPECT_NE(result.out.find("train.graph: not used: the run is on a CPU\n"), std::string::npos)
+      << result.out;
+  EXPECT_NE(result.err.find("train.graph=auto: the steps run as they are"), std::string::npos)
+      << result.err;
+}
+
 TEST_F(StepSettings, PartsOfABatchTrainWithoutBatchNormAsTheWholeDoes) {
   const std::vector<std::string> whole = {"model.name=mlp", "train.epochs=1"};
   std::vector<std::string> parts = whole;

@@ -104,6 +104,43 @@ TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
   }
 }
 
+TEST(Feeder, WhatItLeavesIsFinishedTheSame) {
+  const auto data = open_dataset(Env::posix(), "synth:size=24,count=20,masks=true");
+  AugmentOptions augment;
+  augment.size = 20;
+  augment.rotate = 20;
+  augment.contrast = 0.3;
+  LoaderOptions options;
+  options.batch = 16;
+  options.masks = true;
+  for (const bool finish : {true, false}) {
+    options.finish = finish;
+    options.type = finish ? PixelType::kFloat32 : PixelType::kUint8;
+    Loader loader(*data, options, augment);
+    Ledger ledger(Env::posix());
+    Feeder feeder(loader, at::kCPU, true, ledger, augment);
+    std::vector<DeviceBatch> expected;
+    loader.start_epoch(1);
+    for (DeviceBatch batch; feeder.next(batch);) {
+      expected.push_back(batch);
+      expected.back().images = batch.images.clone();
+    }
+    ASSERT_EQ(expected.size(), 2u);
+    feeder.leave_unfinished(true);
+    loader.start_epoch(1);
+    for (const DeviceBatch& whole : expected) {
+      DeviceBatch batch;
+      ASSERT_TRUE(feeder.next(batch));
+      EXPECT_FALSE(batch.images.defined());
+      EXPECT_EQ(batch.count(), whole.count());
+      feeder.finish(batch);
+      feeder.finish(batch);  // is finished already
+      EXPECT_TRUE(at::equal(batch.images, whole.images)) << "finished by the loader " << finish;
+      EXPECT_TRUE(at::equal(batch.labels, whole.labels));
+    }
+  }
+}
+
 TEST(Feeder, AHeldBatchComesAgainAndAgainWithoutTheLoader) {
   const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
   AugmentOptions augment;

@@ -42,6 +42,37 @@ TEST_F(GpuTraining, APipelineGivesTheSerialLosses) {
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(piped[i], serial[i], 1e-4) << "step " << i;
 }
 
+// The rate is a float on the device there, and a double's rounding here.
+TEST_F(GpuTraining, AGraphGivesThePlainLosses) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"train.device=cuda"},
+      {"train.device=cuda", "data.cache=device", "augment.rotate=20", "train.accumulate=2",
+       "train.clip_norm=1"},
+      {"train.device=cuda", "optimizer.name=adamw", "optimizer.lr=0.003", "pipeline.copy=true"},
+      {"train.device=cuda", "model.name=mobilenet_v2", "model.width=0.25", "precision.mode=fp16"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    auto settings = cases[i];
+    const auto plain = step_losses("plain" + std::to_string(i), settings);
+    settings.push_back("train.graph=auto");
+    const CommandResult result = train("graph" + std::to_string(i), settings);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("steps replayed\n"), std::string::npos) << result.out;
+    const auto graphed = losses(dir / ("graph" + std::to_string(i)), "step");
+    ASSERT_EQ(graphed.size(), plain.size());
+    for (size_t s = 0; s < 6; ++s)
+      EXPECT_NEAR(graphed[s], plain[s], i == 3 ? 0.1 : 5e-3) << "case " << i << ", step " << s;
+    EXPECT_LT(graphed.back(), graphed.front());
+  }
+}
+
+TEST_F(GpuTraining, AStepThatLooksAtNumbersIsNotRecordedAndGoesOn) {
+  const CommandResult result =
+      train("run", {"train.device=cuda", "train.graph=auto", "train.detect_anomaly=true"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("train.graph: not used: train.detect_anomaly"), std::string::npos)
+      << result.out;
+}
+
 TEST_F(GpuTraining, TheSameSeedGivesTheSameFirstLossWithAnyLoaderThreads) {
   const auto one = step_losses("one", {"train.device=cuda", "data.threads=1"});
   const auto four = step_losses("four", {"train.device=cuda", "data.threads=4"});

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,16 @@
 #include "saturate/recipe.h"
 
 namespace saturate {
+
+// What images and labels are still to be made of, on the device.
+struct UnfinishedBatch {
+  // [N, 3, S, S] normalised, or bytes [N * S * S * 3] with what is to be done to them: effects
+  // [N lists] and, where the pixels are in resident images, places [N] instead of the pixels.
+  at::Tensor pixels, effects, places;
+  int side = 0;  // S
+  bool is_bytes = false;
+  bool has_masks = false;  // the labels are masks as they were read, uint8
+};
 
 struct DeviceBatch {
   at::Tensor images;  // [N, 3, S, S] float or bfloat16, channels_last where asked, on the device
@@ -26,6 +37,8 @@ struct DeviceBatch {
   int64_t whole = 0;             // images of the step over all processes
   // Of a pipeline with an encoder: what Model::encode() makes of the images; else empty.
   std::vector<at::Tensor> features = {};
+  // Of Feeder::leave_unfinished(), until finish(): there are no images yet.
+  std::optional<UnfinishedBatch> unfinished = {};
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
 
@@ -81,6 +94,12 @@ class Feeder {
 
   // False at the end of the epoch.
   bool next(DeviceBatch& out);
+
+  // From the next batch on the last stage, where no stream of its own does it, is left to
+  // finish(), so that a step can be recorded with it. REQUIRES: nothing is mixed.
+  void leave_unfinished(bool leaves);
+  // Makes images and labels, once; changes the bytes. Nothing where they are made already.
+  void finish(DeviceBatch& batch) const;
 
   // From now on next() gives this batch every time, and leaves the loader alone.
   void hold(DeviceBatch batch);

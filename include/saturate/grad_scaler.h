@@ -38,6 +38,9 @@ class GradScaler {
   // Adapts the scale; once per step, after the optimizer's. Fails with kRun without an unscale().
   void update();
 
+  // Forgets an unscale() that no update() follows.
+  void abandon() { found_inf_.reset(); }
+
   double value() const;            // waits for the device
   int64_t growth_tracker() const;  // steps without overflow since the scale last changed; waits
 

@@ -44,6 +44,10 @@ class Optimizer {
   virtual std::vector<at::Tensor> gradients() const = 0;
   // Drops the gradients (sets them to none), or zeroes them where optimizer.set_to_none is false.
   virtual void zero_grad() = 0;
+  // From the next step on step() takes the learning rate from this scalar, which lies beside the
+  // parameters (float; on the CPU double), and ignores its argument: a captured step cannot take
+  // numbers of the host. Undefined: from its argument again. False: it cannot, nothing changes.
+  virtual bool read_rate_from(const at::Tensor&) { return false; }
   // From the next step on, in place of optimizer.momentum and optimizer.beta1, whichever it has.
   virtual void set_momentum(double momentum) = 0;
   // Everything needed to continue, named "PARAMETER.momentum" and the like; shares storage.

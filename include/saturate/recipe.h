@@ -36,6 +36,8 @@ inline bool is_training_metric(Monitor monitor) {
   return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
 }
 enum class MonitorMode { kAuto, kMin, kMax };
+// Whether a GPU's step is recorded once and run again as a whole: see graphed_step.h.
+enum class GraphMode { kOff, kAuto };
 
 // Stands in an integer member for the recipe's "auto".
 inline constexpr int kAutomatic = -1;
@@ -73,6 +75,7 @@ struct TrainOptions {
   bool late_metrics = true;
   bool detect_anomaly = false;
   std::string compiled;  // a package's path; empty: none
+  GraphMode graph = GraphMode::kOff;
 };
 
 // Stages of a step that run beside the one before, each on a stream of its own: see

@@ -72,6 +72,8 @@ class RunningMetrics {
   // the lower class comes first, on a GPU the one that topk() takes. Of segmentation logits
   // [N, classes, H, W] and labels [N, H, W], negative where they are ignored.
   void add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels);
+  // Adds what `other` has counted, which it keeps; shares no memory with it.
+  void add(const RunningMetrics& other);
   // The means so far; the sums start again from nothing.
   Metrics read();
 
@@ -135,6 +137,9 @@ class TrainStep {
 
   // One update from one batch, added to `metrics`.
   void run(const DeviceBatch& batch, double lr, RunningMetrics& metrics);
+
+  // Forgets a step that run() threw from before it updated anything.
+  void abandon();
 
   // The scaler's state, empty where the precision is not fp16. It may be missing from what is
   // loaded, as after a run of another precision: then the scaler starts anew.

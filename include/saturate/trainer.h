@@ -34,6 +34,7 @@
 namespace saturate {
 
 class Group;
+class StepGraph;
 
 struct TrainerOptions {
   // The processes that make the run; null: this one alone. All have the same `out`, `resume` and
@@ -50,6 +51,8 @@ struct TrainerOptions {
   std::function<std::unique_ptr<Dataset>()> open;
   // Tests: as PipelineSetup::before.
   std::function<void(const char* stage)> before_stage = {};
+  // Tests: what train.graph=auto records a step with, in place of the device's own graphs.
+  std::function<std::unique_ptr<StepGraph>()> make_graph = {};
 };
 
 enum class RunEnd {
@@ -69,6 +72,7 @@ struct TrainResult {
   double cores_used = 0;               // mean over the same: CPU seconds per second
   int64_t memory_peak_bytes = 0;       // of the process, on the host
   PhaseBytes tensor_peaks;             // of tensors on the device
+  std::string graph;                   // what became of train.graph=auto, a line; empty: off
   std::optional<Telemetry> telemetry;  // means over this process's part; empty where it was off
   std::optional<Metrics> train;        // over the last epoch
   std::optional<Metrics> eval;         // the last evaluation, of the weights that the run ends with

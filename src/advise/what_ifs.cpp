@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "saturate/graphed_step.h"
+
 namespace saturate {
 namespace {
 
@@ -105,6 +107,15 @@ void add_precisions(PrecisionMode mode, const Machine& machine, WhatIfs& what_if
   add(!wide && !machine.on_gpu && !machine.has_bf16, "fp32");
 }
 
+// Named where it cannot be tried too: what stands in its way may be worth changing.
+void add_graph(const Recipe& recipe, const Machine& machine, WhatIfs& what_ifs) {
+  if (recipe.train.graph != GraphMode::kOff) return;
+  what_ifs.add_if(true, Cause::kLaunchOverhead, Alters::kRounding, {"train.graph=auto"});
+  const std::string why = machine.on_gpu ? why_no_graph(recipe, /*processes=*/1)
+                                         : "needs a GPU, whose launches it saves";
+  if (!why.empty()) what_ifs.skip(why);
+}
+
 void add_batches(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_ifs) {
   const int batch = recipe.train.batch;
   const std::string note = "another training: fit optimizer.lr to it, and compare the loss";
@@ -174,6 +185,7 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
   add(!recipe.optimizer.set_to_none, Cause::kLaunchOverhead, Alters::kNothing,
       "optimizer.set_to_none=true");
   add(!train.compiled.empty(), Cause::kLaunchOverhead, Alters::kRounding, "train.compiled=");
+  add_graph(recipe, machine, what_ifs);
   add_batches(recipe, source, what_ifs);
   add(!machine.on_gpu && train.threads != machine.cores, Cause::kComputeBound, Alters::kRounding,
       fmt::format("train.threads={}", machine.cores));
@@ -208,6 +220,7 @@ std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
       {"train.accumulate", Cause::kMemory},
       {"train.batch", Cause::kSmallBatch},
       {"train.compiled", Cause::kLaunchOverhead},
+      {"train.graph", Cause::kLaunchOverhead},
       {"optimizer.fused", Cause::kLaunchOverhead}};
   WhatIfs what_ifs;
   for (const std::string& setting : settings) {

@@ -127,6 +127,12 @@ std::vector<OptionRow> train_rows() {
       text(SATURATE_OPTION(train.compiled),
            "A step compiled ahead of time by tools/compile_step.py for this recipe, such as "
            "step.pt2, which runs instead of the model's own forward and backward; empty: none."),
+      choice(SATURATE_OPTION(train.graph),
+             std::vector<std::pair<std::string, GraphMode>>{{"off", GraphMode::kOff},
+                                                            {"auto", GraphMode::kAuto}},
+             "auto: a GPU's step, from augmentation to optimizer, is recorded as one CUDA graph "
+             "after three steps and launched as a whole from then on; where that cannot be, the "
+             "run says why and goes on without. off: operator by operator."),
   };
 }
 

@@ -92,18 +92,18 @@ void BatchPipeline::copy(Flight& flight) {
   flight.copy_done = flight.ready = copy_->record();
 }
 
-void BatchPipeline::finish(Flight& flight, Stream& on) {
+void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
   on.reads(flight.copied);
   if (&on != copy_) on.keeps(flight.copied);
   flight.finished = on.makes("the batch");
   flight.is_finished = true;
-  on.submit([this, &flight] {
+  on.submit([this, &flight, leave] {
     const Span span("augment");
     begin("augment");
     const BatchWork& work = flight.work;
     keep_on_current_stream(stages_.device(),
                            {work.pixels, work.effects, work.places, work.out.labels});
-    stages_.finish(flight.work);
+    leave ? stages_.leave(flight.work) : stages_.finish(flight.work);
   });
 }
 
@@ -119,13 +119,13 @@ void BatchPipeline::encode(Flight& flight) {
   });
 }
 
-void BatchPipeline::deliver(DeviceBatch& out) {
+void BatchPipeline::deliver(DeviceBatch& out, bool leave) {
   if (used_) release(*used_);
   used_ = std::move(flights_.front());
   flights_.pop_front();
   Flight& flight = *used_;
   step_->wait(flight.ready);
-  if (!flight.is_finished) finish(flight, *step_);
+  if (!flight.is_finished) finish(flight, *step_, leave);
   step_->reads(flight.finished);
   if (finish_) step_->keeps(flight.finished);
   if (encode_) {

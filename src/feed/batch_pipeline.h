@@ -33,9 +33,9 @@ class BatchPipeline {
 
   // Enqueues the batch's stages, and does not wait. REQUIRES: !is_full().
   void launch(Batch batch);
-  // The oldest batch, once the step may use it; what is left to do to it is done. Throws what its
-  // stages threw. REQUIRES: !is_empty().
-  void deliver(DeviceBatch& out);
+  // The oldest batch, once the step may use it; what is left to do to it is done, or with `leave`
+  // left to BatchStages::complete(). Throws what its stages threw. REQUIRES: !is_empty().
+  void deliver(DeviceBatch& out, bool leave);
   // Waits for all stages under way.
   void settle();
   // The same, and drops all batches.
@@ -46,7 +46,7 @@ class BatchPipeline {
 
   Stream* add_stream(const char* name);
   void copy(Flight& flight);
-  void finish(Flight& flight, Stream& on);
+  void finish(Flight& flight, Stream& on, bool leave = false);
   void encode(Flight& flight);
   void release(Flight& flight);
   void drop_copied();

@@ -105,40 +105,52 @@ void BatchStages::copy(BatchWork& work, bool async) const {
             .to(device_, /*non_blocking=*/async, /*copy=*/true);
 }
 
-at::Tensor BatchStages::finished(const BatchWork& work) const {
-  const int64_t count = int64_t(work.batch.count()), side = work.batch.size;
+at::Tensor BatchStages::finished(const UnfinishedBatch& batch, int64_t count) const {
+  const int64_t side = batch.side;
   const auto bytes = at::TensorOptions(at::kByte).device(device_);
   const at::Tensor pixels =
-      resident_.defined() ? at::empty({count * side * side * 3}, bytes) : work.pixels;
+      resident_.defined() ? at::empty({count * side * side * 3}, bytes) : batch.pixels;
   const at::Tensor spare = at::empty_like(pixels);
   const at::Tensor out = at::empty({count, side, side, 3}, bytes.dtype(at::kFloat));
   FinishBatch task{pixels.mutable_data_ptr<uint8_t>(),
-                   reinterpret_cast<const EffectList*>(work.effects.const_data_ptr()),
+                   reinterpret_cast<const EffectList*>(batch.effects.const_data_ptr()),
                    spare.mutable_data_ptr<uint8_t>(),
                    count,
-                   work.batch.size,
+                   batch.side,
                    normalize_,
                    out.mutable_data_ptr<float>()};
   if (resident_.defined()) {
     task.held = resident_.const_data_ptr<uint8_t>();
-    task.places = reinterpret_cast<const HeldPlace*>(work.places.const_data_ptr());
+    task.places = reinterpret_cast<const HeldPlace*>(batch.places.const_data_ptr());
     task.pad_mode = pad_mode_;
   }
   finish_batch(task, device_);
   return out.to(output_).permute({0, 3, 1, 2});
 }
 
-void BatchStages::finish(BatchWork& work) const {
-  const at::Tensor images = work.is_unfinished() ? finished(work) : work.pixels;
+void BatchStages::leave(BatchWork& work) const {
   DeviceBatch& out = work.out;
   out.names = std::move(work.batch.names);
   out.whole = int64_t(work.batch.whole);
-  out.images = channels_last_ ? images : images.contiguous();
-  if (work.batch.masks) {
-    const at::Tensor ignored = out.labels.eq(int64_t{kIgnoredClass});
-    out.labels = out.labels.to(at::kLong).masked_fill_(ignored, kIgnoredLabel);
-  }
-  mix_batch(work.batch.mix, out);
+  out.unfinished =
+      UnfinishedBatch{work.pixels,     work.effects,         work.places,
+                      work.batch.size, work.is_unfinished(), work.batch.masks != nullptr};
+}
+
+void BatchStages::complete(DeviceBatch& batch) const {
+  const UnfinishedBatch from = std::move(*batch.unfinished);
+  batch.unfinished.reset();
+  const at::Tensor images = from.is_bytes ? finished(from, batch.count()) : from.pixels;
+  batch.images = channels_last_ ? images : images.contiguous();
+  if (!from.has_masks) return;
+  const at::Tensor ignored = batch.labels.eq(int64_t{kIgnoredClass});
+  batch.labels = batch.labels.to(at::kLong).masked_fill_(ignored, kIgnoredLabel);
+}
+
+void BatchStages::finish(BatchWork& work) const {
+  leave(work);
+  complete(work.out);
+  mix_batch(work.batch.mix, work.out);
 }
 
 }  // namespace saturate

@@ -29,10 +29,14 @@ class BatchStages {
   void copy(BatchWork& work, bool async) const;
   // Makes work.out of it, but for the features: effects, normalisation, layout, labels, mixing.
   void finish(BatchWork& work) const;
+  // The same in two, but for mixing: leave() only says what the batch is made of, complete() makes
+  // it, and is given nothing of the loader's.
+  void leave(BatchWork& work) const;
+  void complete(DeviceBatch& batch) const;
 
  private:
   at::Tensor moved(const Batch& batch, bool async) const;
-  at::Tensor finished(const BatchWork& work) const;
+  at::Tensor finished(const UnfinishedBatch& batch, int64_t count) const;
   at::Tensor to_device(const void* bytes, int64_t size, bool async) const;
   at::Tensor labels(const Batch& batch, bool async) const;
 

@@ -35,6 +35,7 @@ struct Feeder::State {
   std::optional<DeviceBatch> held;
   std::unique_ptr<BatchPipeline> pipeline;  // null: one batch after the other
   bool more = true;                         // the loader may have more of the epoch
+  bool leaves = false;                      // the last stage to finish()
   std::exception_ptr failure;               // the loader's, told once the batches before it are out
 
   bool take(Batch& batch) {
@@ -51,7 +52,7 @@ struct Feeder::State {
       stages.copy(work, /*async=*/false);
     }
     Ledger::Scope finish(ledger, work.is_unfinished() ? Phase::kAugment : Phase::kCopy);
-    stages.finish(work);
+    leaves ? stages.leave(work) : stages.finish(work);
     out = std::move(work.out);
     return true;
   }
@@ -78,7 +79,7 @@ struct Feeder::State {
       return false;
     }
     Ledger::Scope wait(ledger, Phase::kWait);
-    pipeline->deliver(out);
+    pipeline->deliver(out, leaves);
     return true;
   }
 
@@ -97,6 +98,7 @@ Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Led
                        {},
                        {},
                        true,
+                       false,
                        {}}) {}
 
 Feeder::~Feeder() = default;
@@ -125,6 +127,14 @@ bool Feeder::next(DeviceBatch& out) {
     return true;
   }
   return state_->pipeline ? state_->next_in_pipeline(out) : state_->next_in_order(out);
+}
+
+void Feeder::leave_unfinished(bool leaves) {
+  state_->leaves = leaves;
+}
+
+void Feeder::finish(DeviceBatch& batch) const {
+  if (batch.unfinished) state_->stages.complete(batch);
 }
 
 void Feeder::hold(DeviceBatch batch) {

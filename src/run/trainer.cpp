@@ -65,7 +65,7 @@ void Trainer::State::record_steps() {
   log->steps(position, part, lr);
 }
 
-void Trainer::State::train_batch(const DeviceBatch& batch) {
+void Trainer::State::train_batch(DeviceBatch& batch) {
   lr = recipe.optimizer.lr * schedule->factor(position.step);
   if (const auto momentum = schedule->momentum(position.step)) optimizer->set_momentum(*momentum);
   if (group) agreement.begin(wishes());
@@ -86,6 +86,8 @@ void Trainer::State::train_batch(const DeviceBatch& batch) {
         fmt::format("a batch (or part of one) of {} images does not fit the compiled step, "
                     "and takes the way without it, as others will",
                     step->first_uncompiled()));
+  if (graphed && !graphed->given_up().empty() && !std::exchange(warned_ungraphed, true))
+    log->warn("train.graph: the steps run as they are from here on: " + graphed->given_up());
   if (loader.skipped_count() != warned_train) log->warn_of_skipped(loader.skipped(), warned_train);
   trace(/*ended_run=*/false);
 }
@@ -221,6 +223,7 @@ TrainResult Trainer::State::so_far() {
   result.cores_used = (cpu_seconds() - cpu_begin) / result.wall_s;
   result.memory_peak_bytes = memory_peak_bytes();
   result.tensor_peaks = log->tensor_peaks();
+  result.graph = graph_line();
   if (telemetry) result.telemetry = telemetry->whole();
   return result;
 }
@@ -273,6 +276,7 @@ DeviceBatch Trainer::hold_batch() {
   DeviceBatch first;
   state_->feeder.start_epoch(uint32_t(state_->position.epoch));
   state_->feeder.next(first);
+  state_->feeder.finish(first);  // which changes what it is made of, and so happens once
   state_->feeder.stop();
   state_->feeder.hold(first);
   return first;

@@ -67,6 +67,12 @@ int64_t to_bytes(double gib) {
   return std::llround(gib * double(int64_t{1} << 30));
 }
 
+// As why_no_graph(), of machine and build.
+std::string why_no_graph_on(const at::Device& device) {
+  if (!device.is_cuda()) return "the run is on a CPU";
+  return has_cuda_graphs() ? "" : "this build has no CUDA graphs";
+}
+
 // A resumed run goes on with the batch that was found for it.
 Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string>& resume) {
   if (recipe.train.batch != kAutomatic || !resume) return recipe;
@@ -146,6 +152,31 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));
   note_weights();
+  plan_graph();
+}
+
+// Steps as one graph, where they can be.
+void Trainer::State::plan_graph() {
+  if (recipe.train.graph == GraphMode::kOff) return;
+  if (!options.make_graph) why_not_graphed = why_no_graph_on(device);
+  if (why_not_graphed.empty()) why_not_graphed = why_no_graph(recipe, group ? group->world() : 1);
+  if (!why_not_graphed.empty()) {
+    log->note("train.graph=auto: the steps run as they are, for " + why_not_graphed);
+    return;
+  }
+  GraphSetup setup;
+  setup.batch = recipe.train.batch;
+  setup.make = options.make_graph ? options.make_graph : [this] { return make_cuda_graph(device); };
+  setup.finish = [this](DeviceBatch& batch) { feeder.finish(batch); };
+  graphed = std::make_unique<GraphedStep>(*step, *optimizer, device, ledger, std::move(setup));
+  feeder.leave_unfinished(true);
+}
+
+std::string Trainer::State::graph_line() const {
+  if (!graphed) return why_not_graphed.empty() ? "" : "not used: " + why_not_graphed;
+  const std::string count =
+      fmt::format("{} of {} steps replayed", graphed->replayed(), graphed->steps());
+  return graphed->given_up().empty() ? count : count + ", then given up: " + graphed->given_up();
 }
 
 // Says which weights are not those of the file.

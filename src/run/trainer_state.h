@@ -13,6 +13,7 @@
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
 #include "saturate/gradient_reducer.h"
+#include "saturate/graphed_step.h"
 #include "saturate/group.h"
 #include "saturate/memory.h"
 #include "saturate/sample_gallery.h"
@@ -41,6 +42,8 @@ struct Trainer::State {
   void build_model();
   PipelineSetup pipeline_setup();
   void prepare_model();
+  void plan_graph();
+  std::string graph_line() const;
   void note_weights();
   void resume();
 
@@ -61,7 +64,7 @@ struct Trainer::State {
 
   TrainResult run();
   void train_epoch();
-  void train_batch(const DeviceBatch& batch);
+  void train_batch(DeviceBatch& batch);
   void read_metrics();
   void record_steps();
   void close_epoch();
@@ -84,7 +87,9 @@ struct Trainer::State {
   void prepare_watching();
   template <class Body>
   void or_warn(const char* what, const Body& body);
-  void run_step(const DeviceBatch& batch);
+  void run_step(DeviceBatch& batch);
+  void make_step(DeviceBatch& batch);
+  DeviceBatch finished_copy(DeviceBatch batch) const;
   void write_histograms();
   void trace(bool ended_run);
   void write_mistakes();
@@ -122,6 +127,8 @@ struct Trainer::State {
   std::unique_ptr<GradientReducer> reducer;  // of several processes
   std::unique_ptr<SyncBatchNorm> synced;     // distributed.sync_bn
   std::unique_ptr<TrainStep> step;
+  std::unique_ptr<GraphedStep> graphed;  // train.graph; null where the steps run as they are
+  std::string why_not_graphed;           // with train.graph=auto
   Agreement agreement;
   Wishes agreed;  // at the last step, of all processes
 
@@ -138,7 +145,7 @@ struct Trainer::State {
   bool unsaved = true, best_unsaved = false, save_due = false;
   int64_t saved_ns;
   size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
-  bool warned_uncompiled = false;
+  bool warned_uncompiled = false, warned_ungraphed = false;
   std::optional<RunEnd> ended;
   std::atomic<int64_t> steps_made{0};    // position.step, for the heartbeat's thread
   std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`

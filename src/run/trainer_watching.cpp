@@ -41,16 +41,32 @@ void Trainer::State::or_warn(const char* what, const Body& body) {
   }
 }
 
-void Trainer::State::run_step(const DeviceBatch& batch) {
+// Finishing changes the bytes, which the step still needs.
+DeviceBatch Trainer::State::finished_copy(DeviceBatch batch) const {
+  if (batch.unfinished && batch.unfinished->pixels.defined())
+    batch.unfinished->pixels = batch.unfinished->pixels.clone();
+  feeder.finish(batch);
+  return batch;
+}
+
+void Trainer::State::make_step(DeviceBatch& batch) {
+  if (graphed)
+    graphed->run(batch, lr, running);
+  else
+    step->run(batch, lr, running);
+}
+
+void Trainer::State::run_step(DeviceBatch& batch) {
   if (gallery && result.samples == 0) {
     Ledger::Scope host(ledger, Phase::kHost);
+    const DeviceBatch shown = finished_copy(batch);
     or_warn("samples of training", [&] {
-      log->images(position.step + 1, gallery->write_training(position.step + 1, batch));
+      log->images(position.step + 1, gallery->write_training(position.step + 1, shown));
     });
   }
-  if (!telemetry || result.samples > 0) return step->run(batch, lr, running);
+  if (!telemetry || result.samples > 0) return make_step(batch);
   const FlopCounter counter;
-  step->run(batch, lr, running);
+  make_step(batch);
   // A compiled step is not seen into, nor an encoder on another thread: unknown, rather than the
   // little beside it.
   const bool sees_all = recipe.train.compiled.empty() && !recipe.pipeline.encoder;

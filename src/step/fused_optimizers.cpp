@@ -43,31 +43,22 @@ class Sgd : public GroupedOptimizer {
       return;
     }
     const Slot momenta = operands.state.empty() ? Slot() : operands.state[0];
-    at::_fused_sgd_(operands.parameters, operands.gradients, momenta, group.about.weight_decay,
-                    momenta.empty() ? 0 : options_.momentum, lr, /*dampening=*/0.0,
-                    options_.nesterov, /*maximize=*/false, /*is_first_step=*/false,
-                    /*grad_scale=*/{}, if_defined(found_inf));
+    const auto move = [&](const auto& rate) {
+      at::_fused_sgd_(operands.parameters, operands.gradients, momenta, group.about.weight_decay,
+                      momenta.empty() ? 0 : options_.momentum, rate, /*dampening=*/0.0,
+                      options_.nesterov, /*maximize=*/false, /*is_first_step=*/false,
+                      /*grad_scale=*/{}, if_defined(found_inf));
+    };
+    const at::Tensor there = rate_for(group);
+    there.defined() ? move(there) : move(lr);
   }
+  bool reads_rate() const override { return options_.fused; }
 };
 
-class Adam : public GroupedOptimizer {
- public:
-  Adam(const OptimizerOptions& options, Decay decay, std::vector<ParameterGroup> groups)
-      : GroupedOptimizer(options), decay_(decay) {
-    for (auto& group : groups) add_group(std::move(group), kAdamSlots);
-  }
-
- private:
-  void update(const Group& group, const Operands& operands, double lr,
-              const at::Tensor& found_inf) override {
-    update_adam(options_, decay_, group.about.weight_decay, operands, lr, found_inf);
-  }
-
-  Decay decay_;
-};
-
+// `lr`: a number, or a scalar beside the parameters.
+template <class Rate>
 void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
-                const Operands& operands, double lr, const at::Tensor& found_inf) {
+                const Operands& operands, const Rate& lr, const at::Tensor& found_inf) {
   const Slot &steps = operands.state[0], &means = operands.state[1], &squares = operands.state[2];
   count_step(steps);
   if (decay == Decay::kL2)
@@ -82,6 +73,27 @@ void fused_adam(const OptimizerOptions& options, Decay decay, double weight_deca
                       if_defined(found_inf));
   if (found_inf.defined()) at::_foreach_sub_(steps, Slot(steps.size(), found_inf));
 }
+
+class Adam : public GroupedOptimizer {
+ public:
+  Adam(const OptimizerOptions& options, Decay decay, std::vector<ParameterGroup> groups)
+      : GroupedOptimizer(options), decay_(decay) {
+    for (auto& group : groups) add_group(std::move(group), kAdamSlots);
+  }
+
+ private:
+  void update(const Group& group, const Operands& operands, double lr,
+              const at::Tensor& found_inf) override {
+    const double weight_decay = group.about.weight_decay;
+    if (const at::Tensor there = rate_for(group); there.defined())
+      fused_adam(options_, decay_, weight_decay, operands, there, found_inf);
+    else
+      update_adam(options_, decay_, weight_decay, operands, lr, found_inf);
+  }
+  bool reads_rate() const override { return options_.fused; }
+
+  Decay decay_;
+};
 
 }  // namespace
 

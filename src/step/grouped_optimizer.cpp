@@ -1,5 +1,6 @@
 #include "step/grouped_optimizer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/where.h>
@@ -58,6 +59,17 @@ void GroupedOptimizer::step(double lr, const at::Tensor& found_inf) {
     if (!operands.parameters.empty())
       update(group, operands, lr * group.about.lr_factor, found_inf);
   }
+}
+
+bool GroupedOptimizer::read_rate_from(const at::Tensor& rate) {
+  if (!reads_rate()) return false;
+  rate_ = rate;
+  return true;
+}
+
+at::Tensor GroupedOptimizer::rate_for(const Group& group) const {
+  const double factor = group.about.lr_factor;
+  return !rate_.defined() || factor == 1 ? rate_ : rate_ * factor;
 }
 
 std::vector<at::Tensor> GroupedOptimizer::gradients() const {

@@ -26,6 +26,7 @@ class GroupedOptimizer : public Optimizer {
   void step(double lr, const at::Tensor& found_inf) override;
   std::vector<at::Tensor> gradients() const override;
   void zero_grad() override;
+  bool read_rate_from(const at::Tensor& rate) override;
   void set_momentum(double momentum) override { options_.momentum = options_.beta1 = momentum; }
   std::vector<NamedTensor> state() override;
   void load_state(const std::vector<NamedTensor>& loaded) override;
@@ -45,6 +46,11 @@ class GroupedOptimizer : public Optimizer {
   virtual void update(const Group& group, const Operands& operands, double lr,
                       const at::Tensor& found_inf) = 0;
 
+  // Whether update() looks at rate_for().
+  virtual bool reads_rate() const { return false; }
+  // A group's learning rate on the device; undefined where it is the argument of update().
+  at::Tensor rate_for(const Group& group) const;
+
   OptimizerOptions options_;
 
  private:
@@ -52,6 +58,7 @@ class GroupedOptimizer : public Optimizer {
   void visit_state(const Visitor& visit);
 
   std::vector<Group> groups_;
+  at::Tensor rate_;
 };
 
 // Sets a parameter's gradient to none, or to zero in place.

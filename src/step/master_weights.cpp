@@ -66,6 +66,8 @@ class MasterOptimizer : public Optimizer {
     for (const auto& tensor : stored_) drop_gradient(tensor, set_to_none_);
   }
 
+  bool read_rate_from(const at::Tensor& rate) override { return optimizer_->read_rate_from(rate); }
+
   void set_momentum(double momentum) override { optimizer_->set_momentum(momentum); }
 
   std::vector<NamedTensor> state() override {

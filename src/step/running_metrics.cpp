@@ -123,6 +123,19 @@ void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits,
   there_ = there_.defined() ? there_ + sums : sums;
 }
 
+void RunningMetrics::add(const RunningMetrics& other) {
+  const c10::NoGradGuard no_grad;
+  const auto add_to = [](at::Tensor& own, const at::Tensor& others) {
+    if (others.defined()) own = own.defined() ? own + others : others.clone();
+  };
+  samples_ += other.samples_;
+  has_top5_ = has_top5_ || other.has_top5_;
+  for (size_t i = 0; i < here_.size(); ++i) here_[i] += other.here_[i];
+  add_to(there_, other.there_);
+  add_to(pixel_loss_, other.pixel_loss_);
+  add_to(confusion_, other.confusion_);
+}
+
 // No operator here makes the host wait for a GPU.
 void RunningMetrics::add_pixels(const at::Tensor& loss, const at::Tensor& logits,
                                 const at::Tensor& labels) {

@@ -242,6 +242,12 @@ void TrainStep::update(double lr) {
   optimizer_.zero_grad();
 }
 
+void TrainStep::abandon() {
+  optimizer_.zero_grad();
+  for (const auto& [name, parameter] : model_.parameters()) parameter.mutable_grad().reset();
+  if (scaler_) scaler_->abandon();
+}
+
 std::vector<NamedTensor> TrainStep::scaler_state() const {
   return scaler_ ? scaler_->state() : std::vector<NamedTensor>();
 }

@@ -92,6 +92,7 @@ std::string format_summary(const TrainResult& result) {
         fmt::format("\n{:.0f} images/s in training, {:.2f} cores in use, peak memory {:.2f} GiB\n",
                     double(result.samples) / training, result.cores_used,
                     double(result.memory_peak_bytes) / (1 << 30));
+  if (!result.graph.empty()) text += "train.graph: " + result.graph + "\n";
   if (result.telemetry) text += telemetry_lines(*result.telemetry);
   if (result.skipped_count > 0) {
     text += fmt::format("skipped {} broken images:\n", result.skipped_count);

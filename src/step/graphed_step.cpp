@@ -1,0 +1,194 @@
+#include "saturate/graphed_step.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "saturate/error.h"
+
+namespace saturate {
+
+struct GraphedStep::Recording {
+  DeviceBatch inputs;      // memory of its own
+  RunningMetrics counted;  // of the last run
+  std::unique_ptr<StepGraph> graph;
+  int warm_ups = 0;
+  bool is_recorded = false;
+};
+
+namespace {
+
+// What of a batch is read by a step; undefined where it has none.
+std::vector<at::Tensor*> inputs_of(DeviceBatch& batch) {
+  std::vector<at::Tensor*> inputs = {&batch.images, &batch.labels};
+  for (at::Tensor& features : batch.features) inputs.push_back(&features);
+  if (batch.unfinished)
+    for (at::Tensor* part :
+         {&batch.unfinished->pixels, &batch.unfinished->effects, &batch.unfinished->places})
+      inputs.push_back(part);
+  return inputs;
+}
+
+bool is_alike(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+bool is_alike(DeviceBatch& a, DeviceBatch& b) {
+  if (a.unfinished.has_value() != b.unfinished.has_value()) return false;
+  if (a.unfinished && (a.unfinished->side != b.unfinished->side ||
+                       a.unfinished->is_bytes != b.unfinished->is_bytes ||
+                       a.unfinished->has_masks != b.unfinished->has_masks))
+    return false;
+  const auto left = inputs_of(a), right = inputs_of(b);
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
+}
+
+// torch's errors go on with a stack and advice of many lines.
+std::string first_line(const std::exception& error) {
+  const auto* torchs = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = torchs ? torchs->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+bool takes_rate_from_device(const OptimizerOptions& options) {
+  return options.fused &&
+         (options.name == "sgd" || options.name == "adam" || options.name == "adamw");
+}
+
+}  // namespace
+
+std::string why_no_graph(const Recipe& recipe, int processes) {
+  const TrainOptions& train = recipe.train;
+  const auto& augment = recipe.augment;
+  if (processes > 1) return "several processes sum their gradients while backward goes on";
+  if (recipe.distributed.mode == ParallelMode::kDp)
+    return "distributed.mode=dp has the host share out each batch";
+  if (!train.compiled.empty()) return "train.compiled is a whole of its own already";
+  if (train.detect_anomaly) return "train.detect_anomaly=true looks at each gradient on the host";
+  if (train.checkpoint_segments != 0)
+    return "train.checkpoint_segments puts random numbers back on the host";
+  if (!train.create_on_device) return "train.create_on_device=false copies from the host";
+  if (recipe.watch.histograms > 0) return "watch.histograms reads gradients within the step";
+  if (augment.mixup > 0 || augment.cutmix > 0)
+    return "augment.mixup and augment.cutmix mix each batch by numbers of the host";
+  if (!takes_rate_from_device(recipe.optimizer))
+    return "the optimizer takes its learning rate from the host: sgd, adam and adamw with "
+           "optimizer.fused=true can read it on the device";
+  if (recipe.schedule.name == "onecycle" && recipe.schedule.cycle_momentum)
+    return "schedule.cycle_momentum=true changes the momentum on the host";
+  return "";
+}
+
+GraphedStep::GraphedStep(TrainStep& step, Optimizer& optimizer, const at::Device& device,
+                         Ledger& ledger, GraphSetup setup)
+    : step_(step),
+      optimizer_(optimizer),
+      ledger_(ledger),
+      setup_(std::move(setup)),
+      // CUDA's fused kernels read floats; in double the CPU's step is that with a number.
+      rate_(at::zeros({}, at::device(device).dtype(device.is_cpu() ? at::kDouble : at::kFloat))) {
+  if (!optimizer_.read_rate_from(rate_))
+    fail(ErrorKind::kRun, "the optimizer takes its learning rate from the host", "train.graph",
+         "Set train.graph=off");
+}
+
+GraphedStep::~GraphedStep() {
+  optimizer_.read_rate_from({});
+}
+
+void GraphedStep::run(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
+  ++steps_;
+  Recording* const recording = recording_for(batch);
+  if (!recording) return run_plain(batch, lr, metrics);
+  rate_.fill_(lr);
+  run_recorded(*recording, batch);
+  if (!given_up_.empty()) return run_plain(batch, lr, metrics);
+  Ledger::Scope host(ledger_, Phase::kHost);
+  metrics.add(recording->counted);
+}
+
+// Null where the batch is to take the ordinary step.
+GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
+  if (!given_up_.empty() || batch.count() != setup_.batch || batch.mixed_labels.defined())
+    return nullptr;
+  DeviceBatch like = batch;
+  for (const auto& recording : recordings_)
+    if (is_alike(recording->inputs, like)) return recording.get();
+  if (recordings_.size() == kMostShapes) {
+    give_up("the inputs keep changing their shape");
+    return nullptr;
+  }
+  for (at::Tensor* input : inputs_of(like))
+    if (input->defined())
+      *input = at::empty_strided(input->sizes(), input->strides(), input->options());
+  recordings_.push_back(std::make_unique<Recording>());
+  recordings_.back()->inputs = std::move(like);
+  recordings_.back()->graph = setup_.make();
+  return recordings_.back().get();
+}
+
+void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
+  {
+    Ledger::Scope copy(ledger_, Phase::kCopy);
+    DeviceBatch from = batch;
+    const auto to = inputs_of(recording.inputs), given = inputs_of(from);
+    for (size_t i = 0; i < to.size(); ++i)
+      if (to[i]->defined()) to[i]->copy_(*given[i], /*non_blocking=*/true);
+  }
+  // Reads nothing that changes from step to step but the inputs and the rate's scalar: a number of
+  // the host in its place would spoil the weights at once.
+  const auto body = [this, &recording] {
+    DeviceBatch inputs = recording.inputs;
+    {
+      Ledger::Scope finish(ledger_, Phase::kAugment);
+      if (inputs.unfinished) setup_.finish(inputs);
+    }
+    recording.counted = {};
+    step_.run(inputs, std::numeric_limits<double>::quiet_NaN(), recording.counted);
+  };
+  Ledger::Scope scope(ledger_, Phase::kForward);
+  if (recording.warm_ups < kWarmUp) {
+    ++recording.warm_ups;
+    recording.graph->warm_up(body);
+  } else if (recording.is_recorded || record(recording, body)) {
+    recording.graph->replay();
+    ++replayed_;
+  }
+}
+
+// False where it cannot be.
+bool GraphedStep::record(Recording& recording, const std::function<void()>& body) {
+  try {
+    recording.graph->capture(body);
+  } catch (const std::exception& error) {
+    step_.abandon();
+    give_up(first_line(error));
+    return false;
+  }
+  ++recorded_;
+  recording.is_recorded = true;
+  return true;
+}
+
+void GraphedStep::run_plain(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
+  if (batch.unfinished) {
+    Ledger::Scope finish(ledger_, Phase::kAugment);
+    setup_.finish(batch);
+  }
+  if (given_up_.empty()) rate_.fill_(lr);
+  step_.run(batch, lr, metrics);
+}
+
+void GraphedStep::give_up(const std::string& why) {
+  given_up_ = why;
+  optimizer_.read_rate_from({});
+  recordings_.clear();
+}
+
+}  // namespace saturate
