@@ -258,9 +258,9 @@ TEST(WhatIfs, OfAPlainRecipe) {
             (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
                                    "data.decode=fast", "data.cache=ram",
                                    "data.cache=ram data.cache_form=decoded"}));
-  EXPECT_EQ(texts(step_what_ifs(recipe_with({}), eight_cores(), photographs(), 0)),
-            (std::set<std::string>{"train.batch=128", "train.batch=32",
-                                   "train.graph=auto skipped"}));
+  EXPECT_EQ(
+      texts(step_what_ifs(recipe_with({}), eight_cores(), photographs(), 0)),
+      (std::set<std::string>{"train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAPoorRecipe) {
@@ -271,13 +271,13 @@ TEST(WhatIfs, OfAPoorRecipe) {
                    "train.threads=1", "checkpoint.every=0"});
   Machine machine = eight_cores();
   machine.has_bf16 = true;
-  EXPECT_EQ(texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
-            (std::set<std::string>{
-                "train.channels_last=true", "train.checkpoint_segments=0", "train.accumulate=1",
-                "checkpoint.every_steps=100", "checkpoint.background=true", "optimizer.fused=true",
-                "train.late_metrics=true", "train.detect_anomaly=false", "train.threads=8",
-                "precision.mode=bf16", "train.batch=128", "train.batch=32",
-                "train.graph=auto skipped"}));
+  EXPECT_EQ(
+      texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
+      (std::set<std::string>{
+          "train.channels_last=true", "train.checkpoint_segments=0", "train.accumulate=1",
+          "checkpoint.every_steps=100", "checkpoint.background=true", "optimizer.fused=true",
+          "train.late_metrics=true", "train.detect_anomaly=false", "train.threads=8",
+          "precision.mode=bf16", "train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
