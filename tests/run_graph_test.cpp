@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"data.source=synth:size=16,count=90,classes=2,masks=true", "train.task=segment",
               "model.name=unet", "optimizer.freeze=[\"encoder.*\"]", "pipeline.encoder=true",
               "optimizer.freeze_statistics=true", "augment.rotate=10"}}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(GraphedRunEnds, AResumedOneGoesOnAsThePlainOne) {
   const TempDir dir;
