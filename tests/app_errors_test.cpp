@@ -22,7 +22,7 @@ class CommandErrors : public ::testing::Test {
 
 TEST_F(CommandErrors, BadUsageExitsWithTwo) {
   expect_error(run_saturate(""), 2, {"subcommand is required", "saturate --help"});
-  expect_error(run_saturate("trian x"), 2, {"--help"});
+  expect_error(run_saturate("trian x"), 2, {"no command \"trian\"", "Did you mean \"train\"?"});
   expect_error(run_saturate("train"), 2, {"no recipe given"});
   expect_error(run_saturate("train no-such.toml"), 2, {"(no-such.toml)", "Check the path"});
   expect_error(run_saturate("list nothing"), 2, {"nothing"});
