@@ -154,7 +154,8 @@ int64_t pages_mapped(bool keep) {
     getrusage(RUSAGE_SELF, &usage);
     return int64_t(usage.ru_minflt);
   };
-  use();
+  // malloc's small caches fill up with what alignment cuts off, until the block fits where it was.
+  for (int i = 0; i < 16; ++i) use();
   const int64_t before = faults();
   for (int i = 0; i < 4; ++i) use();
   return faults() - before;
@@ -165,8 +166,9 @@ TEST(Speed, MemoryIsKeptFromStepToStep) {
   GTEST_SKIP() << "AddressSanitizer has a malloc of its own";
 #endif
   // Huge pages, where the system gives them, are 512 times as large.
-  EXPECT_GE(pages_mapped(false), 4 * 32);
-  EXPECT_LT(pages_mapped(true), 16);
+  const int64_t given_back = pages_mapped(false);
+  EXPECT_GE(given_back, 4 * 32);
+  EXPECT_LT(pages_mapped(true), given_back / 2);
   const Bench on;  // leaves the process's switch as it was
 }
 
