@@ -24,6 +24,17 @@ TEST_F(Diagnosing, WhatDoesNotRunIsToldAndTheRestMeasured) {
   EXPECT_TRUE(found->what_ifs[1].gain) << found->what_ifs[1].skipped;
 }
 
+TEST_F(Diagnosing, EnoughIsEnoughButNotAll) {
+  DiagnoseOptions asked = options(4);
+  asked.enough = 0.01;  // less than any run comes to
+  asked.tries = {"checkpoint.keep=2", "checkpoint.keep=3"};
+  found = measure(env, recipe_with({"data.source=synth:size=16,count=400"}), asked);
+  ASSERT_TRUE(found.has_value());
+  ASSERT_EQ(found->what_ifs.size(), 1u);
+  EXPECT_TRUE(found->what_ifs[0].gain) << found->what_ifs[0].skipped;
+  EXPECT_TRUE(found->is_cut_short);
+}
+
 TEST_F(Diagnosing, StopsWhenAsked) {
   for (const int polls : {0, 5, 200}) {
     std::atomic<int> left = polls;

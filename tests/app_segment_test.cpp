@@ -1,8 +1,6 @@
 // Segmentation as its user runs it: recipes/segment.toml, shortened, and folders of masks.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "saturate/checkpoint.h"
 #include "tests/app_testing.h"
 
@@ -59,9 +57,7 @@ TEST_F(SegmentCommand, TheRecipeLearnsAndEvalFindsWhatTheRunSaid) {
 TEST_F(SegmentCommand, AResumedRunGoesOnAsTheUninterrupted) {
   ASSERT_EQ(train("whole").exit_code, 0);
   ASSERT_EQ(train("cut", {"checkpoint.keep_best=false"}).exit_code, 0);
-  for (const char* later : {"10", "15"})
-    std::filesystem::remove(dir /
-                            ("cut/checkpoints/step-000000" + std::string(later) + ".safetensors"));
+  remove_checkpoints(dir / "cut", {10, 15});
   const CommandResult resumed = run_saturate("train --quiet --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(losses(dir / "cut", "step"), losses(dir / "whole", "step"));

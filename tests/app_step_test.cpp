@@ -31,9 +31,7 @@ TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
   const CommandResult whole = train("whole", settings);
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   ASSERT_EQ(train("cut", settings).exit_code, 0);
-  for (const char* later : {"30", "40"})
-    std::filesystem::remove(dir /
-                            ("cut/checkpoints/step-000000" + std::string(later) + ".safetensors"));
+  remove_checkpoints(dir / "cut", {30, 40});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(losses(dir / "whole", "step"), losses(dir / "cut", "step"));

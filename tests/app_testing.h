@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -81,6 +83,15 @@ inline std::string checksum(const std::string& checkpoint) {
   const auto at = text.find(key);
   EXPECT_NE(at, std::string::npos) << checkpoint;
   return at == std::string::npos ? checkpoint : text.substr(at + key.size(), 8);
+}
+
+// So that a run of whole epochs looks as if it had been cut before these steps.
+inline void remove_checkpoints(const std::string& run, const std::vector<int>& steps) {
+  for (const int step : steps) {
+    char name[64];
+    std::snprintf(name, sizeof name, "/checkpoints/step-%08d.safetensors", step);
+    EXPECT_TRUE(std::filesystem::remove(run + name)) << run << name;
+  }
 }
 
 // Starts the command without waiting for it.

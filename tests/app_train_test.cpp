@@ -64,9 +64,7 @@ TEST_F(TrainCommand, EvalPrintsTheAccuracyThatTrainingPrinted) {
 TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
   ASSERT_EQ(train("whole", {"train.epochs=3"}).exit_code, 0);
   ASSERT_EQ(train("cut", {"train.epochs=3"}).exit_code, 0);
-  for (const char* later : {"20", "30"})
-    std::filesystem::remove(dir /
-                            ("cut/checkpoints/step-000000" + std::string(later) + ".safetensors"));
+  remove_checkpoints(dir / "cut", {20, 30});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_EQ(losses(dir / "whole", "step"), losses(dir / "cut", "step"));

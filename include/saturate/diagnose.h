@@ -78,7 +78,7 @@ struct Measurements {
   int batch = 0;     // images
   double run_s = 0;  // what the whole training takes at this rate; 0: unknown
   bool on_gpu = false;
-  bool is_cut_short = false;  // some what-ifs were skipped for want of time
+  bool is_cut_short = false;  // not all was measured: time was up, or a gain was enough
   std::vector<WhatIf> what_ifs;
   // Of several processes, each one's phases of a step, seconds; empty where there is one alone.
   // Then there are no what-ifs, and the rates of compute and input are not known.

@@ -43,7 +43,8 @@ TensorMemory& tensor_memory(const at::Device& device);
 // blocks back to the system, as it does unasked. What comes from the system is cleared, page by
 // page, where it is first touched; a step on the CPU that frees and allocates its activations anew
 // pays that each time. Kept memory counts as the process's until release_cache(). A program with
-// another malloc than glibc's sees no difference. Safe to use from any thread.
+// another malloc than glibc's sees no difference. glibc writes these settings without a lock:
+// where another thread allocates meanwhile, it goes by the old or by the new ones.
 void keep_host_memory(bool keep);
 
 // A budget for a scope; the one before it comes back after.

@@ -212,6 +212,7 @@ bool Measuring::measure_all(std::vector<WhatIf> what_ifs) {
     if (!measure_one(what_ifs[i], left / double(what_ifs.size() - i))) return false;
     const auto& gain = found_.what_ifs.emplace_back(what_ifs[i]).gain;
     has_enough_ = options_.enough > 0 && gain && gain->low > options_.enough;
+    if (has_enough_ && i + 1 < what_ifs.size()) found_.is_cut_short = true;
   }
   return true;
 }

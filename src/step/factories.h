@@ -25,6 +25,11 @@ enum class Decay { kL2, kDecoupled };
 // Adam's slots, in the order that fused_adam() takes them.
 inline const std::vector<std::string> kAdamSlots = {"step", "exp_avg", "exp_avg_sq"};
 
+// SGD's slots: none without momentum.
+inline std::vector<std::string> momentum_slots(const OptimizerOptions& options) {
+  return options.momentum == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"};
+}
+
 // One step of Adam (kL2) or AdamW (kDecoupled), fused or not as `options` have it.
 void update_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                  const Operands& operands, double lr, const at::Tensor& found_inf);

@@ -27,9 +27,7 @@ class Sgd : public GroupedOptimizer {
  public:
   Sgd(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
       : GroupedOptimizer(options) {
-    for (auto& group : groups)
-      add_group(std::move(group), options.momentum == 0 ? std::vector<std::string>()
-                                                        : std::vector<std::string>{"momentum"});
+    for (auto& group : groups) add_group(std::move(group), momentum_slots(options));
   }
 
  private:
