@@ -6,8 +6,11 @@
 
 namespace saturate::testing {
 
+inline int gpu_count() {
+  return at::hasCUDA() ? int(at::detail::getCUDAHooks().deviceCount()) : 0;
+}
 inline bool has_gpu() {
-  return at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
+  return gpu_count() > 0;
 }
 
 }  // namespace saturate::testing

@@ -1,7 +1,13 @@
 // Whole runs on a GPU, next to the CPU's.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "reduce/nccl.h"
 #include "tests/app_testing.h"
+#include "tests/compiled_testing.h"
 #include "tests/gpu_testing.h"
 
 namespace saturate::testing {
@@ -98,6 +104,48 @@ TEST_F(GpuTraining, EveryOptimizerLearns) {
     ASSERT_FALSE(found.empty()) << name;
     EXPECT_LT(found.back(), found.front()) << name;
   }
+}
+
+// Each rank has 10 of a step's 20 images, in the order of one process, and a loss of its own.
+TEST_F(GpuTraining, TwoProcessesLearnAsOne) {
+  const auto one = step_losses("one", {"train.device=cuda", "model.name=mlp"});
+  const CommandResult result =
+      run_saturate("launch --nproc-per-node 2 -- train " + recipe + " --out " + (dir / "two") +
+                       " --set train.device=cuda --set model.name=mlp --set train.batch=10" +
+                       // NCCL takes no two ranks on one GPU.
+                       (gpu_count() < 2 ? " --set distributed.backend=gloo" : ""),
+                   gpu_count() < 2 ? "CUDA_VISIBLE_DEVICES=0" : "");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto two = losses(dir / "two", "step");
+  ASSERT_EQ(two.size(), one.size());
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(two[i], one[i], 1e-3) << "step " << i;
+}
+
+TEST_F(GpuTraining, NcclSums) {
+  if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL";
+  const at::Device device(at::kCUDA, 0);
+  World alone;
+  alone.rank = 0;
+  alone.size = 1;
+  const auto backend =
+      make_nccl(c10::make_intrusive<c10d::HashStore>(), alone, std::chrono::seconds(30), device);
+  const at::Tensor values = at::arange(1000, at::TensorOptions(device).dtype(at::kFloat));
+  std::vector<at::Tensor> summed = {values.clone()};
+  backend->allreduce(summed)->wait();
+  EXPECT_TRUE(summed[0].equal(values));
+  backend->shutdown();
+}
+
+// CPU's and GPU's packages differ in their code alone: see step_compiled_test.cpp for the rest.
+TEST_F(GpuTraining, ACompiledStepGivesThePlainLosses) {
+  if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
+  const std::vector<std::string> settings = {"train.device=cuda"};
+  const std::string package =
+      compile_package(dir, parse_recipe(read_text(recipe), recipe, settings));
+  const auto plain = step_losses("plain", settings);
+  const auto compiled = step_losses("compiled", {"train.device=cuda", "train.compiled=" + package});
+  ASSERT_EQ(compiled.size(), plain.size());
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(compiled[i], plain[i], 1e-3) << "step " << i;
 }
 
 TEST_F(GpuTraining, ACheckpointGoesOnOnTheCpu) {

@@ -3,8 +3,9 @@
 //
 // On the CPU they are counted by an allocator put in front of torch's own, on the first call of
 // tensor_memory(); what is allocated before that is not counted, nor is memory that torch did not
-// allocate (the loader's batches, oneDNN's code). A block counts as large as malloc made it.
-// Counting costs some 20 ns an allocation. On a GPU the figures are the caching allocator's.
+// allocate (the loader's batches, oneDNN's code), nor what is kept for reuse. A block counts as
+// large as malloc made it. Counting costs some 20 ns an allocation. On a GPU the figures are the
+// caching allocator's.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -31,7 +32,7 @@ class TensorMemory {
   // on a GPU that is full. What is alive stays. Fails with kUsage where a GPU's memory cannot be
   // limited, which takes a build with CUDA.
   virtual void set_budget(int64_t bytes) = 0;
-  // Gives memory kept for reuse back to the device.
+  // Gives memory kept for reuse back to the device, or to the system.
   virtual void release_cache() = 0;
 };
 
@@ -39,12 +40,13 @@ class TensorMemory {
 // another thread's use of tensors.
 TensorMemory& tensor_memory(const at::Device& device);
 
-// For the process: malloc keeps memory that is freed for what is allocated next, or gives large
-// blocks back to the system, as it does unasked. What comes from the system is cleared, page by
-// page, where it is first touched; a step on the CPU that frees and allocates its activations anew
-// pays that each time. Kept memory counts as the process's until release_cache(). A program with
-// another malloc than glibc's sees no difference. glibc writes these settings without a lock:
-// where another thread allocates meanwhile, it goes by the old or by the new ones.
+// For the process: a CPU tensor's memory of 64 KiB or more, once freed, waits for the next tensor
+// of its size, or it goes back to malloc, which gives large blocks back to the system. What comes
+// from the system is cleared, page by page, where it is first touched; a step that frees and
+// allocates its activations anew pays that each time. What is alive and what waits come to at
+// most 1.5 times what was ever alive at once. Without: what waits is freed. Off at first. As with
+// tensor_memory(), the first call must not race with another thread's use of tensors; later ones
+// are safe from any.
 void keep_host_memory(bool keep);
 
 // A budget for a scope; the one before it comes back after.

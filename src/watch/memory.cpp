@@ -10,8 +10,10 @@
 #include <atomic>
 #include <fstream>
 #include <limits>
+#include <vector>
 
 #include "watch/cuda_memory.h"
+#include "watch/kept_blocks.h"
 
 namespace saturate {
 namespace {
@@ -24,8 +26,16 @@ int64_t host_memory() {
   return file >> limit && limit > 0 ? std::min(machine, limit) : machine;
 }
 
-// Counts what passes through to torch's allocator. A pointer is that one's own, so that memory from
-// before this was in place can be freed through it, and the other way round.
+// What is kept is not freed, and AddressSanitizer is blind to its use.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kFindsUseAfterFree = true;
+#else
+constexpr bool kFindsUseAfterFree = false;
+#endif
+
+// Counts what passes through to torch's allocator, and keeps large blocks where that is asked for.
+// A pointer is that one's own, so that memory from before this was in place can be freed through
+// it, and the other way round.
 class CountingAllocator : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator& allocator) : allocator_(allocator) {}
@@ -33,13 +43,8 @@ class CountingAllocator : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return allocator_.allocate(0);
     reserve(int64_t(bytes));
-    void* data = nullptr;
-    try {
-      data = allocator_.raw_allocate(bytes);
-    } catch (const c10::Error& error) {
-      live_ -= int64_t(bytes);
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", error.msg());
-    }
+    void* data = bytes >= KeptBlocks::kLeastBytes ? kept_.take(bytes) : nullptr;
+    if (!data) data = allocate_anew(bytes);
     const int64_t more = int64_t(malloc_usable_size(data)) - int64_t(bytes);
     raise_peak(live_ += more);
     return {data, data, &CountingAllocator::release, c10::Device(c10::kCPU)};
@@ -53,6 +58,11 @@ class CountingAllocator : public c10::Allocator {
   int64_t take_peak() { return peak_.exchange(live_); }
   int64_t budget() const { return budget_; }
   void set_budget(int64_t bytes) { budget_ = bytes; }
+  void set_keeps(bool keeps) {
+    keeps_ = keeps && !kFindsUseAfterFree;
+    if (!keeps) release_kept();
+  }
+  void release_kept() { free_all(kept_.take_all()); }
 
   // Put in place on the first call, and there until the process ends.
   static CountingAllocator& get() {
@@ -65,6 +75,22 @@ class CountingAllocator : public c10::Allocator {
   }
 
  private:
+  void* allocate_anew(size_t bytes) {
+    try {
+      return allocator_.raw_allocate(bytes);
+    } catch (const c10::Error&) {
+      release_kept();
+    }
+    try {
+      return allocator_.raw_allocate(bytes);
+    } catch (const c10::Error& error) {
+      live_ -= int64_t(bytes);
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", error.msg());
+    }
+  }
+  void free_all(const std::vector<KeptBlocks::Block>& blocks) {
+    for (const auto& block : blocks) allocator_.raw_deallocate(block.data);
+  }
   // Before there is any memory, so that no two threads can both have the last of the budget.
   void reserve(int64_t bytes) {
     const int64_t live = live_ += bytes, budget = budget_;
@@ -74,18 +100,31 @@ class CountingAllocator : public c10::Allocator {
                      live - bytes, " are in use, and the budget is ", budget);
   }
   void raise_peak(int64_t live) {
-    int64_t peak = peak_;
-    while (live > peak && !peak_.compare_exchange_weak(peak, live)) {
+    for (std::atomic<int64_t>* most : {&peak_, &most_live_}) {
+      int64_t before = *most;
+      while (live > before && !most->compare_exchange_weak(before, live)) {
+      }
     }
   }
   static void release(void* data) {
     CountingAllocator& self = get();
-    self.live_ -= int64_t(malloc_usable_size(data));
-    self.allocator_.raw_deallocate(data);
+    const size_t bytes = malloc_usable_size(data);
+    const int64_t live = self.live_ -= int64_t(bytes);
+    if (!self.keeps_ || bytes < KeptBlocks::kLeastBytes)
+      return self.allocator_.raw_deallocate(data);
+    const auto most = int64_t(kMostKept * double(self.most_live_)) - live;
+    self.free_all(self.kept_.keep({data, bytes}, size_t(std::max(int64_t{0}, most))));
   }
 
+  // What is alive and what is kept come to so much of what was alive at most: a step's tensors of
+  // one size are not all alive at the time of its peak.
+  static constexpr double kMostKept = 1.5;
+
   c10::Allocator& allocator_;
+  KeptBlocks kept_;
+  std::atomic<bool> keeps_ = false;
   std::atomic<int64_t> live_ = 0, peak_ = 0, budget_ = 0;
+  std::atomic<int64_t> most_live_ = 0;  // of all time
 };
 
 class CpuMemory : public TensorMemory {
@@ -95,7 +134,10 @@ class CpuMemory : public TensorMemory {
   int64_t capacity() const override { return host_memory() / 2; }
   int64_t budget() const override { return counter_.budget(); }
   void set_budget(int64_t bytes) override { counter_.set_budget(bytes); }
-  void release_cache() override { malloc_trim(0); }
+  void release_cache() override {
+    counter_.release_kept();
+    malloc_trim(0);
+  }
 
  private:
   CountingAllocator& counter_ = CountingAllocator::get();
@@ -133,10 +175,7 @@ class CudaMemory : public TensorMemory {
 }  // namespace
 
 void keep_host_memory(bool keep) {
-  // Without being kept: what malloc's own adjusting comes to once large blocks have been freed.
-  mallopt(M_MMAP_MAX, keep ? 0 : 65536);
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, keep ? -1 : 64 << 20);
+  CountingAllocator::get().set_keeps(keep);
 }
 
 TensorMemory& tensor_memory(const at::Device& device) {
