@@ -9,6 +9,7 @@
 #include "saturate/env.h"
 #include "saturate/ledger.h"
 #include "saturate/memory.h"
+#include "watch/kept_blocks.h"
 
 namespace saturate {
 namespace {
@@ -77,6 +78,40 @@ TEST_F(CpuMemoryTest, PastTheBudgetThereIsNoMemory) {
 TEST_F(CpuMemoryTest, WhatTheSystemDoesNotGiveIsOutOfMemoryToo) {
   EXPECT_THROW(bytes(int64_t{1} << 55), c10::OutOfMemoryError);
   EXPECT_EQ(mib(memory.live_bytes()), 0);
+}
+
+TEST_F(CpuMemoryTest, WhatWaitsIsNotAliveAndServesItsSizeAlone) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "nothing is kept under AddressSanitizer";
+#endif
+  keep_host_memory(true);
+  const void* first = bytes(3 * kMiB).data_ptr();
+  EXPECT_EQ(mib(memory.live_bytes()), 0);
+  EXPECT_NE(bytes(2 * kMiB).data_ptr(), first);
+  EXPECT_EQ(bytes(3 * kMiB).data_ptr(), first);
+  const void* elsewhere = nullptr;
+  std::thread([&] { elsewhere = bytes(3 * kMiB).data_ptr(); }).join();
+  EXPECT_EQ(elsewhere, first);
+  keep_host_memory(false);
+}
+
+TEST(KeptBlocks, TheNewestThatFitsIsTakenAndTheOldestAreGivenUp) {
+  KeptBlocks kept;
+  char block[5];
+  const auto keep = [&](int which, size_t size, size_t most) {
+    return kept.keep({block + which, size}, most).size();
+  };
+  constexpr size_t kSize = 100'000;
+  EXPECT_EQ(keep(0, kSize, 4 * kSize), 0u);
+  EXPECT_EQ(keep(1, kSize, 4 * kSize), 0u);
+  EXPECT_EQ(keep(2, 2 * kSize, 4 * kSize), 0u);
+  EXPECT_EQ(kept.take(kSize + 1), nullptr);
+  EXPECT_EQ(kept.take(kSize - 5000), nullptr) << "more than a page would be wasted";
+  EXPECT_EQ(kept.take(kSize - 4000), block + 1);
+  EXPECT_EQ(keep(3, 2 * kSize, 4 * kSize), 1u);
+  EXPECT_EQ(kept.take(kSize), nullptr) << "it was the oldest";
+  EXPECT_EQ(keep(4, kSize, 0), 3u) << "itself too";
+  EXPECT_TRUE(kept.take_all().empty());
 }
 
 TEST_F(CpuMemoryTest, ALedgerHasThePeakOfEachPhase) {

@@ -32,12 +32,31 @@ def machine_of(host):
     return ", ".join(f"{key} {value}" for key, value in named.items() if isinstance(value, (str, int)))
 
 
+def rung_lines(rungs):
+    """A ladder's, as `saturate ladder` and tools/peers/ladder.py write them."""
+    lines = ["| | images/s | over the first | 95 % | n |", "|---|---|---|---|---|"]
+    for rung in rungs:
+        name = rung["name"].replace("|", "\\|")
+        if rung["skipped"]:
+            lines.append(f"| {name} | skipped: {rung['skipped']} | | | |")
+            continue
+        gain, interval = rung["gain_first"], ""
+        if gain is not None and rung["high"] is not None:
+            interval = f"{rung['low']:.2f} to {rung['high']:.2f}"
+        lines.append(f"| {name} | {number(rung['images_per_s'])} | {f'{gain:.2f}' if gain else ''} | {interval} "
+                     f"| {rung['n']} |")
+    return lines
+
+
 def table(path):
     result = json.loads(path.read_text())
     machine = machine_of(result.get("host", {}))
-    lines = [f"\n## {result['bench']}\n", f"`results/{path.name}`, commit {result['commit']}: {machine}.\n"]
+    title = result.get("bench") or f"ladder: {result['title']}"
+    lines = [f"\n## {title}\n", f"`results/{path.name}`, commit {result['commit']}: {machine}.\n"]
     if note := result.get("note"):
         lines.append(note + "\n")
+    if "rungs" in result:
+        return "\n".join(lines + rung_lines(result["rungs"])) + "\n"
     lines += ["| | median | range | unit | n |", "|---|---|---|---|---|"]
     for row in result["rows"]:
         name = row["name"].replace("|", "\\|")
