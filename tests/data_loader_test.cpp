@@ -382,6 +382,8 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto& o, auto&) { o.threads = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.prefetch = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.size = 0; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto&, auto& a) { a.std = {}; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto&, auto& a) { a.policy_ops = 9; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.finish = false; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) {
               o.planar = true;
