@@ -182,6 +182,7 @@ TEST(Loader, CoversEachSampleOnce) {
       EXPECT_EQ(batch.count(), seen.size() == 42 ? 3u : 7u);
       seen.insert(batch.indices.begin(), batch.indices.end());
       in_order.insert(in_order.end(), batch.indices.begin(), batch.indices.end());
+      EXPECT_TRUE(batch.names.empty()) << "nobody asked for them";
     }
     EXPECT_EQ(seen.size(), drop_last ? 42u : 45u);
     EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), seen.size());

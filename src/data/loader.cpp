@@ -236,7 +236,7 @@ struct Loader::State {
         out.pixels = std::move(slot->pixels);
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
-        out.names.swap(slot->names);
+        if (options.names) out.names.swap(slot->names);
         out.effects.swap(slot->effects);
         out.places.swap(slot->places);
         if (alone()) out.whole = out.count();
