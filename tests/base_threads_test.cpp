@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -8,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "saturate/error.h"
 #include "saturate/queue.h"
 #include "saturate/thread_pool.h"
 
@@ -133,6 +138,30 @@ TEST(ParallelFor, RethrowsTheFirstErrorByIndex) {
       } catch (const std::runtime_error& error) {
         ASSERT_STREQ(error.what(), "50");
       }
+}
+
+// In a process of its own, which has addresses for some stacks and not for all.
+TEST(ThreadPool, SaysSoWhereTheSystemHasNoMoreThreads) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take addresses of their own";
+#endif
+  const auto run = [] {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const size_t bytes = pages * size_t(sysconf(_SC_PAGESIZE)) + (size_t{1} << 28);
+    const rlimit limit{bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(1);
+    std::atomic<int> done{0};
+    parallel_for(1024, 1024, [&](size_t) { ++done; });
+    if (done != 1024) std::_Exit(2);
+    try {
+      const ThreadPool pool(1024, "many");
+    } catch (const Error& error) {
+      std::_Exit(error.kind() == ErrorKind::kRun ? 0 : 3);
+    }
+    std::_Exit(4);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(AvailableCores, IsAtLeastOne) {

@@ -98,6 +98,14 @@ TEST(Cache, WhatExceedsTheBudgetIsReadAsBefore) {
   }
 }
 
+TEST(Cache, ABudgetBeyondAllMemoryKeepsEverything) {
+  const Cached cached(files(), {CacheMode::kRam, CacheForm::kEncoded, 1e12});
+  Sample sample;
+  for (int round = 0; round < 2; ++round)
+    for (size_t i = 0; i < kCount; ++i) cached.data->read(i, sample);
+  EXPECT_EQ(cached.source->reads, int(kCount));
+}
+
 TEST(Cache, TheBudgetIsSharedByAllCaches) {
   const Cached first(files(), {CacheMode::kRam, CacheForm::kEncoded, 15e-6});
   const Cached second(files(), {CacheMode::kRam, CacheForm::kEncoded, 15e-6});

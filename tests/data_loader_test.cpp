@@ -182,6 +182,7 @@ TEST(Loader, CoversEachSampleOnce) {
       EXPECT_EQ(batch.count(), seen.size() == 42 ? 3u : 7u);
       seen.insert(batch.indices.begin(), batch.indices.end());
       in_order.insert(in_order.end(), batch.indices.begin(), batch.indices.end());
+      EXPECT_TRUE(batch.names.empty()) << "nobody asked for them";
     }
     EXPECT_EQ(seen.size(), drop_last ? 42u : 45u);
     EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), seen.size());
@@ -382,6 +383,8 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto& o, auto&) { o.threads = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.prefetch = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.size = 0; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto&, auto& a) { a.std = {}; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto&, auto& a) { a.policy_ops = 9; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.finish = false; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) {
               o.planar = true;

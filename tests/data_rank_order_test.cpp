@@ -104,6 +104,8 @@ TEST(RankOrder, AProcessWithoutASampleStillTakesTheStep) {
   loader.start_epoch(0, 1);
   ASSERT_TRUE(loader.next(batch)) << "after a resume too";
   EXPECT_EQ(batch.count(), 0u);
+  loader.start_epoch(0, 2);
+  EXPECT_FALSE(loader.next(batch)) << "at the epoch's end there is nothing";
 }
 
 }  // namespace

@@ -85,6 +85,15 @@ TEST_F(WebDataset, ShardsInARangeShareTheirClasses) {
   EXPECT_EQ(error.where(), dir / "s-002.tar");
 }
 
+// Its key is "", as before the first member of an archive; the images before belong to others.
+TEST_F(WebDataset, ALabelFileWithoutAKeyIsNobodysInALaterArchiveToo) {
+  write_file(dir / "0.tar",
+             tar_of({{"a.jpg", "1"}, {"a.cls", "0"}, {"b.jpg", "2"}, {"b.cls", "1"}}));
+  write_file(dir / "1.tar", tar_of({{".cls", "1"}, {"c.jpg", "3"}, {"c.cls", "0"}}));
+  const auto dataset = open_dataset(env(), "tar:" + (dir / "{0..1}.tar"));
+  EXPECT_EQ(labels_of(*dataset), (std::vector<std::string>{"0", "1", "0"}));
+}
+
 TEST_F(WebDataset, LayoutsAreToldApart) {
   // Either order, any case, text with a line's end; a mask with a longer ending is no image.
   const auto pairs = open({{"x/a.cls", " dog\n"},

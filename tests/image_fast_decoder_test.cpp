@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <new>
 
 #include "image/fast_decoder.h"
 #include "saturate/error.h"
@@ -269,6 +272,27 @@ TEST(FastDecoder, DamagedBytesNeverCrashAndItGoesOnAfterThem) {
             .psnr,
         kLeastPsnr);
   }
+}
+
+// A fresh decoder's own tables hold no codes either, and must not pass for having been built.
+TEST(FastDecoder, AHuffmanTableWithoutCodesDecodesNothing) {
+  auto bytes = encode_as(test_picture(32, 32), {"grey", JCS_GRAYSCALE});
+  const uint8_t head[] = {0xff, 0xc4, 0x00, 0xb5, 0x10};  // of the table for AC coefficients
+  const auto table =
+      std::search(bytes.begin(), bytes.end(), std::begin(head), std::end(head),
+                  [](std::byte a, uint8_t b) { return std::to_integer<uint8_t>(a) == b; });
+  ASSERT_NE(table, bytes.end());
+  table[3] = std::byte{2 + 1 + 16};
+  std::fill_n(table + 5, 16, std::byte{0});
+  bytes.erase(table + 5 + 16, table + 2 + 0xb5);
+
+  alignas(FastDecoder) static std::byte memory[sizeof(FastDecoder)];
+  std::memset(memory, 0x5a, sizeof memory);  // whatever lay there before
+  const std::unique_ptr<FastDecoder, void (*)(FastDecoder*)> decoder(
+      new (memory) FastDecoder(), [](FastDecoder* made) { made->~FastDecoder(); });
+  std::vector<std::byte> out(9 * 9 * 3);
+  ASSERT_TRUE(decoder->open(bytes, "x").has_value());
+  EXPECT_FALSE(decoder->read("x", {{0, 0, 32, 32}, 0, 0, false}, 9, {}, out.data()));
 }
 
 // Sorted; none where they are absent.

@@ -16,7 +16,8 @@ int available_cores();
 // started, drops those that have not, and joins.
 class ThreadPool {
  public:
-  // `name` shows in debuggers and traces, up to 15 characters. REQUIRES: threads > 0.
+  // `name` shows in debuggers and traces, up to 15 characters. Fails with kRun where the system
+  // starts no more threads. REQUIRES: threads > 0.
   ThreadPool(int threads, const std::string& name);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -33,8 +34,8 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-// Calls body(i) for every i in [0, count) on `threads` threads and waits. The first exception, by
-// index, is rethrown after all threads have stopped.
+// Calls body(i) for every i in [0, count) on `threads` threads, or on as many as the system starts,
+// and waits. The first exception, by index, is rethrown after all threads have stopped.
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& body);
 
 }  // namespace saturate

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -71,8 +72,9 @@ struct Range {
     return std::isinf(high) ? (low_excluded ? from : "at least " + from)
                             : fmt::format("{} to {}", from, high);
   }
+  // Nothing here is endless: 0 stands for no limit where a key has one.
   bool contains(double value) const {
-    return (low_excluded ? value > low : value >= low) && value <= high;
+    return std::isfinite(value) && (low_excluded ? value > low : value >= low) && value <= high;
   }
 };
 
@@ -191,7 +193,8 @@ template <class Access>
 OptionRow numbers(std::string key, Access access, size_t count, std::string doc) {
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const auto* given = std::get_if<std::vector<double>>(&value);
-    if (!given || given->size() != count)
+    const auto is_finite = [](double number) { return std::isfinite(number); };
+    if (!given || given->size() != count || !std::ranges::all_of(*given, is_finite))
       fail_option(key, fmt::format("must be a list of {} numbers", count), "Write it as [a, b, c]",
                   where);
     mutable_member(access, recipe) = *given;

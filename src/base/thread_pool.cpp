@@ -11,8 +11,11 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "saturate/error.h"
 
 namespace saturate {
 namespace {
@@ -60,23 +63,36 @@ struct ThreadPool::State {
       if (--running == 0 && tasks.empty()) idle.notify_all();
     }
   }
+
+  void end() {
+    {
+      std::lock_guard lock(mutex);
+      ending = true;
+      tasks.clear();
+    }
+    work.notify_all();
+    for (auto& thread : threads) thread.join();
+  }
 };
 
 ThreadPool::ThreadPool(int threads, const std::string& name) : state_(std::make_unique<State>()) {
+  state_->threads.reserve(size_t(threads));
   for (int i = 0; i < threads; ++i) {
-    state_->threads.emplace_back([state = state_.get()] { state->run(); });
+    try {
+      state_->threads.emplace_back([state = state_.get()] { state->run(); });
+    } catch (const std::system_error& error) {
+      state_->end();  // a thread that nobody joins would end the process
+      fail(ErrorKind::kRun,
+           "cannot start thread " + std::to_string(i + 1) + " of " + std::to_string(threads) +
+               ": " + error.code().message(),
+           name, "Raise the limit of processes (ulimit -u) or of memory, or ask for fewer threads");
+    }
     pthread_setname_np(state_->threads.back().native_handle(), name.substr(0, 15).c_str());
   }
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->ending = true;
-    state_->tasks.clear();
-  }
-  state_->work.notify_all();
-  for (auto& thread : state_->threads) thread.join();
+  state_->end();
 }
 
 void ThreadPool::submit(std::function<void()> task) {
@@ -118,7 +134,12 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
   };
   const size_t workers = std::min(count, size_t(std::max(1, threads)));
   std::vector<std::thread> extra;
-  for (size_t i = 1; i < workers; ++i) extra.emplace_back(work);
+  extra.reserve(workers);
+  try {
+    for (size_t i = 1; i < workers; ++i) extra.emplace_back(work);
+  } catch (const std::system_error&) {
+    // The system has no more threads: those there are do it all.
+  }
   work();
   for (auto& thread : extra) thread.join();
   if (error) std::rethrow_exception(error);

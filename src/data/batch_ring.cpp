@@ -61,7 +61,8 @@ size_t BatchRing::finished() const {
 void BatchRing::open_slots() {
   if (opened_ > taken_ && slots_.size() - (opened_ - taken_) < half()) return;
   const size_t batches = (end_ + batch_ - 1) / batch_;
-  const size_t opened = std::min(batches, taken_ + slots_.size());
+  // An epoch may begin behind this process's last batch, where others have one more.
+  const size_t opened = std::max(opened_, std::min(batches, taken_ + slots_.size()));
   // Not under the lock: taking a buffer may allocate pinned memory. These slots are still ours.
   for (size_t batch = opened_; batch < opened; ++batch) {
     BatchSlot& slot = slots_[batch % slots_.size()];

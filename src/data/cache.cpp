@@ -3,6 +3,7 @@
 // of reading, what a sample is does not.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <utility>
@@ -36,11 +37,22 @@ uint64_t available_memory() {
   if (available == 0)
     available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   const uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "", 1);
+  // What is in use counts files that were read, too; those not read again lately the system drops
+  // first.
   const uint64_t used = number_in("/sys/fs/cgroup/memory.current", "", 1);
-  return limit > 0 ? std::min(available, limit > used ? limit - used : 0) : available;
+  const uint64_t files = number_in("/sys/fs/cgroup/memory.stat", "inactive_file ", 1);
+  const uint64_t taken = used - std::min(used, files);
+  return limit > 0 ? std::min(available, limit > taken ? limit - taken : 0) : available;
 }
 
 namespace {
+
+// More than any machine has, as any budget may be; 2^64 and more is no uint64_t.
+constexpr double kMostBytes = 1e18;
+
+uint64_t budget_of(double gb) {
+  return uint64_t(std::min(gb * 1e9, kMostBytes));
+}
 
 struct Kept {
   Sample sample;          // kEncoded
@@ -58,7 +70,7 @@ class CachedDataset : public Dataset {
   CachedDataset(std::unique_ptr<Dataset> source, const CacheOptions& options)
       : source_(std::move(source)),
         decodes_(options.form == CacheForm::kDecoded),
-        limit_(options.gb > 0 ? uint64_t(options.gb * 1e9) : held + available_memory() / 2),
+        limit_(options.gb > 0 ? budget_of(options.gb) : held + available_memory() / 2),
         slots_(source_->size()) {}
   ~CachedDataset() override {
     for (const std::atomic<Kept*>& slot : slots_) {

@@ -64,6 +64,9 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "random-resized crops need more than the images at augment.size", "LoaderOptions::places",
           "Choose another crop");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
+  require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
+          "augment.policy_ops", "Set it to 8 or less");
+  make_normalize(augment);  // fails here, and not on a thread, where nobody could be told
   require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
           "Set it to 1 or more");
   require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
@@ -233,7 +236,7 @@ struct Loader::State {
         out.pixels = std::move(slot->pixels);
         out.labels.swap(slot->labels);
         out.indices.swap(slot->indices);
-        out.names.swap(slot->names);
+        if (options.names) out.names.swap(slot->names);
         out.effects.swap(slot->effects);
         out.places.swap(slot->places);
         if (alone()) out.whole = out.count();

@@ -85,6 +85,7 @@ class TarSource : public Dataset {
   void scan(Env& env, uint32_t archive, LabelTable& folders, LabelTable& pairs) {
     TarScanner scanner(env, paths_[archive]);
     PairGroup group;
+    group.start("", entries_.size());
     TarMember member;
     while (scanner.next(member)) {
       const SplitName split = split_name(member.name);

@@ -161,10 +161,12 @@ void BatchPipeline::settle() {
   for (const auto& flight : flights_) step_->host_waits(flight->ready);
 }
 
+// Waits for the streams, not for the batches: one that was delivered may still be copied from the
+// loader's memory, and one whose launching failed has no event.
 void BatchPipeline::reset() {
-  for (const auto& flight : flights_) {
+  for (const auto& stream : streams_) {
     try {
-      step_->host_waits(flight->ready);
+      step_->host_waits(stream->record());
     } catch (...) {  // of a batch that nobody wants any more
     }
   }

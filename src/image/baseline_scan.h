@@ -36,8 +36,8 @@ class BaselineScan {
   // What the next kLook bits begin with, in 16 bits: 0 to 4, the bits of the code and of the value
   // after it; 5 to 8, those of the value; 9 to 15, the zeros before it. 0: a longer code, or none.
   struct Table {
-    std::array<uint16_t, 1 << kLook> entry;
-    std::array<uint8_t, 17> bits{};  // as in JHUFF_TBL
+    std::array<uint16_t, 1 << kLook> entry{};  // no codes, as in `bits`
+    std::array<uint8_t, 17> bits{};            // as in JHUFF_TBL
     std::array<uint8_t, 256> huffval{};
     std::array<int32_t, 18> end{};     // [length]: codes of that length are below, else 0
     std::array<int32_t, 17> offset{};  // [length]: huffval index of a code, less the code
