@@ -83,6 +83,27 @@ TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {
             (std::vector<std::string>{"step-00000030.safetensors", "step-00000040.safetensors"}));
 }
 
+TEST_F(TrainCommand, ACheckpointIsFoundByAPathFromWithinTheRun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string name = "step-00000010.safetensors", run = dir / "run";
+  for (const auto& [folder, path] : {std::pair{run, "checkpoints/" + name},
+                                     {run + "/checkpoints", name},
+                                     {run + "/checkpoints", "./" + name},
+                                     {run, "../run/checkpoints/" + name}}) {
+    const CommandResult resumed = run_saturate("train --resume " + path, "cd '" + folder + "';");
+    EXPECT_EQ(resumed.exit_code, 0) << path << ": " << resumed.err;
+    EXPECT_EQ(read_metrics(run).back()["step"], 20);
+  }
+}
+
+TEST_F(TrainCommand, EvalTakesWhatIsAutomaticAsTrainingDoes) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const CommandResult eval =
+      run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
+                   " --set train.threads=0 --set data.threads=0 --set precision.mode=auto");
+  EXPECT_EQ(eval.exit_code, 0) << eval.err;
+}
+
 TEST_F(TrainCommand, ABrokenNewestCheckpointIsPassedOver) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string newest = dir / "run/checkpoints/step-00000020.safetensors";

@@ -38,7 +38,9 @@ std::string free_run_folder(Env& env, const std::string& recipe_path) {
 // The folder of the run that `path` (a run folder, or a checkpoint within one) belongs to.
 std::string run_folder_of(Env& env, const std::string& path) {
   if (env.is_directory(path)) return path;
-  return std::filesystem::path(path).parent_path().parent_path().string();
+  // A path may begin below the run folder, as one that was typed there does.
+  const auto folder = (std::filesystem::path(path).parent_path() / "..").lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 
 std::string choose_folder(Env& env, const TrainArguments& arguments) {
