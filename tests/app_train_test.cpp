@@ -96,6 +96,17 @@ TEST_F(TrainCommand, ACheckpointIsFoundByAPathFromWithinTheRun) {
   }
 }
 
+// As a launcher starts a run again that failed before it had saved anything.
+TEST_F(TrainCommand, ARestartWithoutACheckpointGoesOnFromTheOneThatWasGiven) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  std::filesystem::create_directory(dir / "other");
+  const CommandResult again = run_saturate(
+      "train --resume " + (dir / "run") + " --out " + (dir / "other") + " --set train.epochs=3",
+      "SATURATE_RESTART_FOLDER='" + (dir / "other") + "'");
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(read_metrics(dir / "other").front()["step"], 21);
+}
+
 TEST_F(TrainCommand, EvalTakesWhatIsAutomaticAsTrainingDoes) {
   ASSERT_EQ(train("run").exit_code, 0);
   const CommandResult eval =

@@ -98,22 +98,23 @@ int print_recipe(Env& env, const Recipe& recipe) {
 }
 
 // Where a launcher starts a failed run again: in the same folder, from its last checkpoint if it
-// has one.
-bool choose_restart(Env& env, TrainerOptions& options) {
+// has one, else from where it was told to begin.
+bool choose_restart(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
   const char* const folder = std::getenv("SATURATE_RESTART_FOLDER");
   if (!folder) return false;
   options.out = folder;
   const std::string checkpoints = options.out + "/checkpoints";
-  options.resume.reset();
   if (env.exists(checkpoints) && !list_checkpoints(env, checkpoints).empty())
     options.resume = options.out;
+  else if (!arguments.resume.empty())
+    options.resume = arguments.resume;
   return true;
 }
 
 // Rank 0 chooses, for all.
 void choose_folders(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
   const bool first = !options.group || options.group->rank() == 0;
-  if (first && !choose_restart(env, options)) {
+  if (first && !choose_restart(env, arguments, options)) {
     options.out = choose_folder(env, arguments);
     if (!arguments.resume.empty()) options.resume = arguments.resume;
   }
