@@ -334,11 +334,17 @@ TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
 }
 
 TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
-  const auto asked = asked_what_ifs({"train.compiled=a.pt2", "data.threads=3", "model.width=2"});
-  ASSERT_EQ(asked.size(), 3u);
+  const auto asked = asked_what_ifs({"train.compiled=a.pt2", "data.threads=3", "model.width=2",
+                                     "optimizer.set_to_none=true", "train.keep_memory=true",
+                                     "train.cudnn_benchmark=true", "train.create_on_device=true"});
+  ASSERT_EQ(asked.size(), 7u);
   EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);
   EXPECT_EQ(asked[1].cause, Cause::kInputThreads);
   EXPECT_EQ(asked[2].cause, Cause::kComputeBound);
+  EXPECT_EQ(asked[3].cause, Cause::kLaunchOverhead);
+  EXPECT_EQ(asked[4].cause, Cause::kMemory);
+  EXPECT_EQ(asked[5].cause, Cause::kLayout);
+  EXPECT_EQ(asked[6].cause, Cause::kHostSync);
 }
 
 }  // namespace

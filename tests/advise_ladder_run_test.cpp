@@ -1,8 +1,16 @@
 // The order of a ladder's measurements, what they come to, and how that is told.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "advise/rung_wire.h"
 #include "advise/seed_figure.h"
@@ -249,6 +257,52 @@ TEST(RungWire, TimingsAndErrorsComeThrough) {
   const Error found = error_of([&] { throw_from_json(to_json(sent)); });
   EXPECT_EQ(found.exit_code(), 3);
   EXPECT_STREQ(found.what(), sent.what());
+}
+
+TEST(RungWire, ASignalEndsTheWaitForALine) {
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &action, &before);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  LineReader reader(ends[0]);
+  std::atomic<bool> returned = false;
+  const pthread_t waiting = pthread_self();
+  std::thread other([&] {
+    for (int i = 0; i < 500 && !returned; ++i) {
+      pthread_kill(waiting, SIGUSR2);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    close(ends[1]);
+  });
+  EXPECT_FALSE(reader.next(60'000));
+  EXPECT_FALSE(reader.ended());
+  returned = true;
+  other.join();
+  EXPECT_FALSE(reader.next(-1));
+  EXPECT_TRUE(reader.ended());
+  close(ends[0]);
+  sigaction(SIGUSR2, &before, nullptr);
+}
+
+// With many rungs, descriptors get numbers that any fixed one can be among.
+TEST(RungProcesses, SpeakWhateverNumbersTheirPipesHave) {
+  const testing::TempDir dir;
+  const std::string program = dir / "rung";
+  testing::write_file(program, "#!/bin/sh\necho '{\"ready\": true}' >&4\nread line <&3\n");
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  ProcessMeasurerOptions options;
+  options.program = program;
+  options.folder = dir.path();
+  const auto measurer = make_process_measurer(Env::posix(), options);
+  std::vector<int> taken;
+  for (size_t rung = 0; rung < 120; ++rung) {
+    EXPECT_TRUE(measurer->start(0, Recipe())) << rung;
+    taken.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
+  for (const int descriptor : taken) close(descriptor);
 }
 
 }  // namespace

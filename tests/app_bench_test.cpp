@@ -125,6 +125,12 @@ TEST(Bench, StorageWritesRatesOfEverySourceAndOrder) {
                     row["cold"].dump() + row["threads"].dump() + row["unit"].get<std::string>());
   }
   EXPECT_EQ(variants.size(), 2u * 3 * 2 * 2 * 2);
+
+  std::filesystem::rename(dir / "set", dir / "set\xff");  // a name that is not UTF-8
+  const CommandResult named = run_saturate("bench storage 'folder:" + (dir / "set\xff") +
+                                           "' --threads 1 --repeats 1 --json " + (dir / "c.json"));
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "c.json"))["rows"].size(), 12u);
 #endif
   expect_error(run_saturate("bench storage nothing:here"), 2, {"nothing"});
   expect_error(run_saturate("bench storage"), 2, {"SOURCE"});

@@ -83,6 +83,38 @@ TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {
             (std::vector<std::string>{"step-00000030.safetensors", "step-00000040.safetensors"}));
 }
 
+TEST_F(TrainCommand, ACheckpointIsFoundByAPathFromWithinTheRun) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string name = "step-00000010.safetensors", run = dir / "run";
+  for (const auto& [folder, path] : {std::pair{run, "checkpoints/" + name},
+                                     {run + "/checkpoints", name},
+                                     {run + "/checkpoints", "./" + name},
+                                     {run, "../run/checkpoints/" + name}}) {
+    const CommandResult resumed = run_saturate("train --resume " + path, "cd '" + folder + "';");
+    EXPECT_EQ(resumed.exit_code, 0) << path << ": " << resumed.err;
+    EXPECT_EQ(read_metrics(run).back()["step"], 20);
+  }
+}
+
+// As a launcher starts a run again that failed before it had saved anything.
+TEST_F(TrainCommand, ARestartWithoutACheckpointGoesOnFromTheOneThatWasGiven) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  std::filesystem::create_directory(dir / "other");
+  const CommandResult again = run_saturate(
+      "train --resume " + (dir / "run") + " --out " + (dir / "other") + " --set train.epochs=3",
+      "SATURATE_RESTART_FOLDER='" + (dir / "other") + "'");
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(read_metrics(dir / "other").front()["step"], 21);
+}
+
+TEST_F(TrainCommand, EvalTakesWhatIsAutomaticAsTrainingDoes) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const CommandResult eval =
+      run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
+                   " --set train.threads=0 --set data.threads=0 --set precision.mode=auto");
+  EXPECT_EQ(eval.exit_code, 0) << eval.err;
+}
+
 TEST_F(TrainCommand, ABrokenNewestCheckpointIsPassedOver) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string newest = dir / "run/checkpoints/step-00000020.safetensors";

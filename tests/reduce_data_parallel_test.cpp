@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "saturate/data_parallel.h"
+#include "saturate/own_model.h"
 #include "saturate/train_step.h"
 #include "step/precision.h"
 #include "tests/data_testing.h"
@@ -109,6 +110,29 @@ TEST(DataParallel, ReplicasComputeInTheCallersPrecision) {
   const at::Tensor logits = model->forward(images);
   EXPECT_EQ(logits.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::allclose(logits, alone->forward(images), 1e-2, 1e-2));
+}
+
+// Nothing but a loss.
+class Seven : public Model, public OwnLoss {
+ public:
+  at::Tensor forward(const at::Tensor& images) override { return images.flatten(1); }
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor&) override {
+    return logits.sum() * 0 + 7;
+  }
+  void set_training(bool) override {}
+  std::vector<NamedTensor> parameters() override { return {}; }
+  std::vector<NamedTensor> buffers() override { return {}; }
+  void to(const at::Device&, bool) override {}
+};
+
+TEST(DataParallel, ALossOfTheModelsOwnIsNotLostButRefused) {
+  std::vector<Replica> others;
+  others.push_back({std::make_unique<Seven>(), at::kCPU});
+  const Error error = testing::error_of([&] {
+    make_data_parallel({std::make_unique<Seven>(), at::kCPU}, std::move(others));
+  });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.where(), "distributed.mode");
 }
 
 TEST(DataParallel, AFailureOfAReplicaIsTheCallers) {

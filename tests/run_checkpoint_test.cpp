@@ -143,6 +143,17 @@ TEST(Checkpoint, TheBestIsKeptBesideTheNewest) {
   }
 }
 
+TEST(Checkpoint, TheOneJustSavedStaysBesideNewerOnes) {
+  const TempDir dir;
+  CheckpointStore store(Env::posix(), dir.path(), 2, false);
+  store.save(sample_checkpoint(20));
+  store.save(sample_checkpoint(30));
+  for (const int64_t step : {15, 16}) {
+    EXPECT_TRUE(Env::posix().exists(store.save(sample_checkpoint(step))));
+    EXPECT_EQ(list_checkpoints(Env::posix(), dir.path()).size(), 3u);
+  }
+}
+
 TEST(Checkpoint, WithoutPermissionToReadItIsNamed) {
   const TempDir dir;
   const std::string path = dir / "c.safetensors";

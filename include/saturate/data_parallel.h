@@ -23,7 +23,8 @@ struct Replica {
 };
 
 // A model whose tensors are `first`'s, and which trains on `replicas` too. All must be of the same
-// kind. It has no stages() to checkpoint, and must outlive the graphs made by it.
+// kind. It has no stages() to checkpoint, and must outlive the graphs made by it. Fails with kUsage
+// on a model with a loss of its own (own_model.h).
 std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas);
 
 }  // namespace saturate

@@ -38,7 +38,8 @@ class Group {
   at::Device device() const { return device_; }
   // "rank 1 of 4"
   std::string name() const;
-  // What carries tensors on `device`: "gloo" or "nccl".
+  // What carries tensors on `device`: "gloo", "shm" (shared memory, and gloo for the rest) or
+  // "nccl".
   std::string backend_on(const at::Device& device) const;
 
   // Makes the tensors those of rank 0, in place.

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -44,12 +45,13 @@ class RungProcess {
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     // By way of numbers that neither pipe has, lest one overwrites the other.
-    posix_spawn_file_actions_adddup2(&actions, down.read, kFree);
-    posix_spawn_file_actions_adddup2(&actions, up.write, kFree + 1);
-    posix_spawn_file_actions_adddup2(&actions, kFree, kChildIn);
-    posix_spawn_file_actions_adddup2(&actions, kFree + 1, kChildOut);
-    posix_spawn_file_actions_addclose(&actions, kFree);
-    posix_spawn_file_actions_addclose(&actions, kFree + 1);
+    const int free = std::max({down.read, up.write, kChildOut}) + 1;
+    posix_spawn_file_actions_adddup2(&actions, down.read, free);
+    posix_spawn_file_actions_adddup2(&actions, up.write, free + 1);
+    posix_spawn_file_actions_adddup2(&actions, free, kChildIn);
+    posix_spawn_file_actions_adddup2(&actions, free + 1, kChildOut);
+    posix_spawn_file_actions_addclose(&actions, free);
+    posix_spawn_file_actions_addclose(&actions, free + 1);
     // Out of the terminal's reach: Ctrl-C is for the parent, which ends its processes itself.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
@@ -98,8 +100,6 @@ class RungProcess {
   }
 
  private:
-  static constexpr int kFree = 100;  // above what two pipes get
-
   // How it ended.
   std::string wait_for_end() {
     int status = 0;

@@ -53,10 +53,15 @@ std::optional<std::string> LineReader::next(int milliseconds) {
     }
     if (ended_) return std::nullopt;
     pollfd waited{fd_, POLLIN, 0};
-    if (poll(&waited, 1, milliseconds) == 0) return std::nullopt;
+    const int ready = poll(&waited, 1, milliseconds);
+    // A signal ends this wait, and read() would begin another without an end.
+    if (ready == 0 || (ready < 0 && errno == EINTR)) {
+      if (milliseconds >= 0) return std::nullopt;
+      continue;
+    }
     char part[4096];
     const ssize_t count = read(fd_, part, sizeof part);
-    if (count < 0 && errno == EINTR) return std::nullopt;
+    if (count < 0 && errno == EINTR) continue;
     ended_ = count <= 0;
     if (count > 0) unread_.append(part, size_t(count));
   }

@@ -23,7 +23,8 @@ nlohmann::json to_json(const Error& error);
 class LineReader {
  public:
   explicit LineReader(int fd) : fd_(fd) {}
-  // Waits so long at most, -1: for ever. Empty where no line has come; see ended().
+  // Waits so many milliseconds for more at most, and no longer than to a signal; -1: for ever.
+  // Empty where no line has come; see ended().
   std::optional<std::string> next(int milliseconds);
   // No line will come any more.
   bool ended() const { return ended_; }

@@ -214,14 +214,18 @@ std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
       {"watch.", Cause::kHostSync},
       {"train.late_metrics", Cause::kHostSync},
       {"train.detect_anomaly", Cause::kHostSync},
+      {"train.create_on_device", Cause::kHostSync},
       {"precision.", Cause::kPrecision},
       {"train.channels_last", Cause::kLayout},
+      {"train.cudnn_benchmark", Cause::kLayout},
       {"train.checkpoint_", Cause::kMemory},
       {"train.accumulate", Cause::kMemory},
+      {"train.keep_memory", Cause::kMemory},
       {"train.batch", Cause::kSmallBatch},
       {"train.compiled", Cause::kLaunchOverhead},
       {"train.graph", Cause::kLaunchOverhead},
-      {"optimizer.fused", Cause::kLaunchOverhead}};
+      {"optimizer.fused", Cause::kLaunchOverhead},
+      {"optimizer.set_to_none", Cause::kLaunchOverhead}};
   WhatIfs what_ifs;
   for (const std::string& setting : settings) {
     Cause cause = Cause::kComputeBound;

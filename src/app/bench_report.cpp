@@ -51,7 +51,9 @@ void write_report(Env& env, const std::string& path, const BenchReport& report) 
     entry.update(row.keys);
     json["rows"].push_back(entry);
   }
-  write_atomically(env, path, json.dump(2) + "\n");
+  // A source's name need not be UTF-8.
+  write_atomically(
+      env, path, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 void require_release_build() {

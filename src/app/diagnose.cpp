@@ -191,7 +191,9 @@ int diagnose(const DiagnoseArguments& arguments) {
   const Diagnosis diagnosis = classify(*found);
   print_diagnosis(diagnosis, *found);
   if (!arguments.json.empty())
-    write_atomically(env, arguments.json, to_json(diagnosis, *found).dump(2) + "\n");
+    write_atomically(
+        env, arguments.json,
+        to_json(diagnosis, *found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return 0;
 }
 

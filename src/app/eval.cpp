@@ -77,8 +77,9 @@ int eval(const EvalArguments& arguments) {
     fmt::print(stderr, "saturate: warning: {}\n", text);
   };
   const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, warn, &path);
-  const Recipe recipe = parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
+  Recipe recipe = parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
   const at::Device device = resolve_device(recipe.train.device);
+  resolve_machine(recipe, device);  // what --set may have put back
   at::set_num_threads(recipe.train.threads);
   const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
   model->to(device, recipe.train.channels_last);

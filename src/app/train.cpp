@@ -38,7 +38,9 @@ std::string free_run_folder(Env& env, const std::string& recipe_path) {
 // The folder of the run that `path` (a run folder, or a checkpoint within one) belongs to.
 std::string run_folder_of(Env& env, const std::string& path) {
   if (env.is_directory(path)) return path;
-  return std::filesystem::path(path).parent_path().parent_path().string();
+  // A path may begin below the run folder, as one that was typed there does.
+  const auto folder = (std::filesystem::path(path).parent_path() / "..").lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 
 std::string choose_folder(Env& env, const TrainArguments& arguments) {
@@ -96,22 +98,23 @@ int print_recipe(Env& env, const Recipe& recipe) {
 }
 
 // Where a launcher starts a failed run again: in the same folder, from its last checkpoint if it
-// has one.
-bool choose_restart(Env& env, TrainerOptions& options) {
+// has one, else from where it was told to begin.
+bool choose_restart(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
   const char* const folder = std::getenv("SATURATE_RESTART_FOLDER");
   if (!folder) return false;
   options.out = folder;
   const std::string checkpoints = options.out + "/checkpoints";
-  options.resume.reset();
   if (env.exists(checkpoints) && !list_checkpoints(env, checkpoints).empty())
     options.resume = options.out;
+  else if (!arguments.resume.empty())
+    options.resume = arguments.resume;
   return true;
 }
 
 // Rank 0 chooses, for all.
 void choose_folders(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
   const bool first = !options.group || options.group->rank() == 0;
-  if (first && !choose_restart(env, options)) {
+  if (first && !choose_restart(env, arguments, options)) {
     options.out = choose_folder(env, arguments);
     if (!arguments.resume.empty()) options.resume = arguments.resume;
   }

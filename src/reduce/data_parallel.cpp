@@ -13,6 +13,9 @@
 #include <thread>
 #include <utility>
 
+#include "saturate/error.h"
+#include "saturate/own_model.h"
+
 namespace saturate {
 namespace {
 
@@ -168,6 +171,10 @@ class DataParallel : public Model {
 }  // namespace
 
 std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas) {
+  // The step would not find it behind the replicas, and train on cross entropy without a word.
+  if (dynamic_cast<const OwnLoss*>(first.model.get()))
+    fail(ErrorKind::kUsage, "a model with a loss of its own has no replicas", "distributed.mode",
+         "Set distributed.mode=ddp");
   return std::make_unique<DataParallel>(std::move(first), std::move(replicas));
 }
 

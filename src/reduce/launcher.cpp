@@ -181,6 +181,9 @@ int launch(const LaunchOptions& options, const std::function<int()>& stop_signal
       const int code = attempt.exit_code();
       return code != 0 && stop_signal() != 0 ? 128 + stop_signal() : code;
     }
+    // It was passed on to one that did not heed it yet, as while it starts.
+    if (failed->killed() && stop_signal() != 0 && failed->exit_code() == 128 + stop_signal())
+      return failed->exit_code();
     if (!attempt.folder().empty()) folder = attempt.folder();
     const std::string what = how_it_ended(*failed);
     const ErrorKind kind = kind_of(*failed);

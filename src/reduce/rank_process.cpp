@@ -41,9 +41,19 @@ Ends make_socket() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-// In the new process, which has one thread: never returns.
-[[noreturn]] void become(const RankCommand& command, pid_t launcher, int out, int err,
-                         int reports) {
+// The launcher's handlers would swallow, for good, a signal that comes before execv().
+void take_signals(const sigset_t& mask) {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) {
+    struct sigaction action {};
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
+  }
+  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+}
+
+// In the new process, which has one thread, and signals blocked: never returns.
+[[noreturn]] void become(const RankCommand& command, pid_t launcher, int out, int err, int reports,
+                         const sigset_t& mask) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(kCannotStart);  // it ended before that took effect
@@ -60,6 +70,7 @@ Ends make_socket() {
   for (const auto& argument : command.arguments)
     argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  take_signals(mask);
   execv(command.program.c_str(), argv.data());
   _exit(kCannotStart);
 }
@@ -76,11 +87,17 @@ RankProcess::RankProcess(int rank, const RankCommand& command) : rank_(rank) {
   Ends out = make_socket(), err = make_socket(), reports = make_socket();
   std::fflush(nullptr);
   const pid_t launcher = getpid();
+  sigset_t all, mask;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &mask);
   pid_ = fork();
-  if (pid_ < 0) fail_system("cannot start a process");
   if (pid_ == 0)
     become(command, launcher, own_out ? out.theirs.get() : -1, own_err ? err.theirs.get() : -1,
-           reports.theirs.get());
+           reports.theirs.get(), mask);
+  const int why = errno;
+  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  errno = why;
+  if (pid_ < 0) fail_system("cannot start a process");
   if (own_out) out_.descriptor = std::move(out.ours);
   if (own_err) err_.descriptor = std::move(err.ours);
   reports_.descriptor = std::move(reports.ours);

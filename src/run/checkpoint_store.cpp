@@ -97,8 +97,9 @@ std::string CheckpointStore::save(const Checkpoint& checkpoint) {
   const std::string best = keep_best_ ? path_of(checkpoint.best.best_step) : "";
   try {
     const auto paths = list_checkpoints(env_, folder_);
+    // A run that went back has newer ones of the way it left: they do not push this one out.
     for (size_t i = size_t(keep_); i < paths.size(); ++i)
-      if (paths[i] != best) env_.remove(paths[i]);
+      if (paths[i] != best && paths[i] != path) env_.remove(paths[i]);
   } catch (const Error&) {
     // The new one is safe; the next save tries again.
   }

@@ -113,8 +113,9 @@ const PhaseBytes& RunLog::tensor_peaks() {
   return run_peaks_;
 }
 
-void RunLog::begin_epoch() {
+void RunLog::begin_epoch(const RunPosition& position) {
   collect_peaks();
+  epoch_samples_ = position.samples;
   epoch_peaks_ = step_peaks_ = {};
   epoch_mark_ = step_mark_ = ledger_.times();
 }
@@ -127,7 +128,8 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   line.phases = now - step_mark_;
   line.images_per_s = double(part.samples) / training_s(*line.phases);
   step_mark_ = now;
-  if (telemetry_) line.telemetry = telemetry_->take(part.samples, training_s(*line.phases));
+  if (telemetry_)
+    line.telemetry = telemetry_->take(part.samples / plan_.processes, training_s(*line.phases));
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
@@ -142,7 +144,8 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   line.phases = ledger_.times() - epoch_mark_;
   collect_peaks();
   line.tensor_peak_bytes = epoch_peaks_;
-  line.images_per_s = double(metrics.samples) / training_s(*line.phases);
+  // Of an epoch that was resumed, the metrics count what an earlier process trained on too.
+  line.images_per_s = double(position.samples - epoch_samples_) / training_s(*line.phases);
   write(line);
   note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  {}  {:.0f} images/s  {}", line.epoch, epochs_,
                    metrics.loss, accuracy_of(metrics), *line.images_per_s,
@@ -152,7 +155,8 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
 void RunLog::evaluation(const RunPosition& position, const Evaluation& found, double seconds) {
   MetricsRecord line = record("eval", position);
   set_metrics(line, found.metrics);
-  line.images_per_s = double(found.metrics.samples) / seconds;
+  const double evaluations = found.plain ? 2 : 1;
+  line.images_per_s = evaluations * double(found.metrics.samples) / seconds;
   if (found.plain) {
     line.plain_loss = found.plain->loss;
     line.plain_accuracy = found.plain->accuracy;

@@ -29,6 +29,7 @@ class RunLog {
     int64_t epoch_steps, total_steps;
     RunPosition begin;   // not at zero in a resumed run
     bool writes = true;  // false: nothing, on disk or on the screen, but warnings
+    int processes = 1;   // that make the run: telemetry is of this one alone
   };
 
   // `ledger` and `telemetry` must outlive this; no telemetry where that is null.
@@ -38,11 +39,11 @@ class RunLog {
   // Wall time of the whole run, earlier processes included.
   double time_s();
 
-  void begin_epoch();
+  void begin_epoch(const RunPosition& position);
   // `part`: means since the last such call.
   void steps(const RunPosition& position, const Metrics& part, double lr);
   void epoch(const RunPosition& position, const Metrics& metrics, double lr);
-  // `seconds`: what it took.
+  // `seconds`: what it took, of both weights where there is an average.
   void evaluation(const RunPosition& position, const Evaluation& found, double seconds);
   void end(const RunPosition& position, const std::optional<Evaluation>& last);
   // Of the whole run so far, by this process.
@@ -73,6 +74,7 @@ class RunLog {
   std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;
+  int64_t epoch_samples_ = 0;                        // of the whole run, at epoch_mark_
   PhaseBytes step_peaks_, epoch_peaks_, run_peaks_;  // since the marks, and of all
   std::string details_;
 };

@@ -124,6 +124,13 @@ void require_masks(Task task, const Dataset& data, const std::string& source) {
        "Set train.task=segment");
 }
 
+void resolve_machine(Recipe& recipe, const at::Device& device) {
+  if (recipe.data.threads == 0) recipe.data.threads = available_cores();
+  if (recipe.train.threads == 0) recipe.train.threads = available_cores();
+  recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
+  recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+}
+
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
   require_masks(recipe.train.task, data, recipe.data.source);
   const int classes = int(data.classes().size());
@@ -139,10 +146,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
          fmt::format("train.eval_shift is {}, and images have only {} pixels a side",
                      recipe.train.eval_shift, recipe.augment.size),
          recipe.data.source, "Shift by a pixel or two");
-  if (recipe.data.threads == 0) recipe.data.threads = available_cores();
-  if (recipe.train.threads == 0) recipe.train.threads = available_cores();
-  recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
-  recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+  resolve_machine(recipe, device);
   if (recipe.augment.output == PixelType::kBfloat16 &&
       recipe.precision.mode != PrecisionMode::kBf16 &&
       recipe.precision.mode != PrecisionMode::kBf16O2)

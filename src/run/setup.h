@@ -22,6 +22,9 @@ at::Device resolve_device(const std::string& name);
 // machine's other GPUs. Fails with kUsage where there is none.
 std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& device);
 
+// Replaces those "auto" that need no data: threads, the device and the precision.
+void resolve_machine(Recipe& recipe, const at::Device& device);
+
 // Replaces every "auto" of the recipe by what this machine and this data make of it: threads,
 // augment.size (from the first image), model.classes, precision; the batch is left to
 // resolve_batch(), the segments to make_training_parts(). Fails with kUsage or kData.

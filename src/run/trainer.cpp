@@ -93,7 +93,7 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
 }
 
 void Trainer::State::train_epoch() {
-  log->begin_epoch();
+  log->begin_epoch(position);
   if (!feeder.holds()) feeder.start_epoch(uint32_t(position.epoch), size_t(position.batch));
   DeviceBatch batch;
   bool more = true;

@@ -144,10 +144,10 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
     prepare_watching();
     telemetry = make_telemetry();
   }
-  log = std::make_unique<RunLog>(
-      env, recipe,
-      RunLog::Plan{options.out, options.progress, epoch_steps, total_steps, position, is_first()},
-      ledger, telemetry.get());
+  log = std::make_unique<RunLog>(env, recipe,
+                                 RunLog::Plan{options.out, options.progress, epoch_steps,
+                                              total_steps, position, is_first(), shard().world},
+                                 ledger, telemetry.get());
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));

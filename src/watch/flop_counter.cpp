@@ -108,8 +108,8 @@ const std::unordered_map<std::string_view, Rule>& rules() {
   return kRules;
 }
 
-// A callback has no room for an object: the counter that is alive on this thread. Autograd's own
-// threads do not have it, but get the callback's state from the thread that called them.
+// A callback has no room for an object: the process's one counter. The callback itself is the
+// thread's that made it, and of the threads that autograd runs for that.
 std::atomic<FlopCounter*> counting = nullptr;
 
 std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
