@@ -202,6 +202,17 @@ TEST_F(Launch, AStalledRankIsReported) {
   EXPECT_EQ(exit_code_of(launcher, 30), 143) << said();
 }
 
+TEST_F(Launch, AStalledRankDoesNotHoldUpAStop) {
+  const pid_t launcher =
+      start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}, {"--stall", "1"}), log);
+  ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
+  kill(rank_of(launcher, 1), SIGSTOP);
+  kill(launcher, SIGTERM);
+  EXPECT_EQ(exit_code_of(launcher, 30), 4) << said();
+  EXPECT_NE(said().find("was told to stop and has not moved for 5 s: ended"), std::string::npos)
+      << said();
+}
+
 TEST_F(Launch, ALossThatIsNotFiniteEndsAll) {
   EXPECT_EQ(run(launch(2, "run", {"--set", "optimizer.lr=1e30"})), 4) << said();
   EXPECT_NE(said().find("the loss is not finite by step"), std::string::npos) << said();

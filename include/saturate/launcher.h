@@ -25,7 +25,8 @@ struct LaunchOptions {
 // restarts are left and the failure is no usage or data error, which would only come again; then
 // fails with the kind of its exit code. `stop_signal`: the signal to pass on so far, or 0.
 //
-// The processes cannot outlive the launcher: the system kills them with it.
+// A process that does not heed the signal within five times `stall_s`, and does not move, is
+// killed. The processes cannot outlive the launcher: the system kills them with it.
 int launch(const LaunchOptions& options, const std::function<int()>& stop_signal);
 
 }  // namespace saturate

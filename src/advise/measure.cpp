@@ -166,6 +166,9 @@ std::optional<Rounds> Measuring::compare(const Recipe& other, double seconds) {
 // The most that the removal of this cause can gain, as the recipe's own turns have it.
 std::optional<Gain> Measuring::bound_of(const WhatIf& what_if) const {
   if (what_if.cause == Cause::kCheckpointIo) return std::nullopt;  // no turn was without it
+  // A setting that was asked for may change input and step alike.
+  const auto& asked = options_.tries;
+  if (std::find(asked.begin(), asked.end(), what_if.text()) != asked.end()) return std::nullopt;
   return is_input(what_if.cause) ? found_.without_input : found_.input_alone;
 }
 

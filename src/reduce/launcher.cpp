@@ -21,6 +21,7 @@ namespace {
 using Clock = RankProcess::Clock;
 
 constexpr int kPollMs = 100;
+constexpr double kStopStalls = 5;  // times the stall that is reported: saving is no step
 
 double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -104,11 +105,17 @@ class Attempt {
         running = true;
     }
     if (!running) return false;
-    if (const int signal = stop_signal_(); signal != 0 && !std::exchange(signalled_, true))
+    if (const int signal = stop_signal_(); signal != 0 && !std::exchange(signalled_, true)) {
+      signalled_at_ = Clock::now();
       for (const auto& rank : ranks_) rank->signal(signal);
+    }
     if (failed_ && seconds_since(failed_at_) > options_.grace_s)
       for (const auto& rank : ranks_) rank->signal(SIGKILL);
-    if (!failed_ && !signalled_) report_stalls();
+    if (failed_) return true;
+    if (signalled_)
+      end_stalled();
+    else
+      report_stalls();
     return true;
   }
 
@@ -119,6 +126,18 @@ class Attempt {
     if (!failed_) failed_at_ = Clock::now();
     const bool first = !failed_, at_once = seconds_since(failed_at_) < 1e-3 * kPollMs;
     if (first || (at_once && rank.killed() && !failed_->killed())) failed_ = &rank;
+  }
+
+  // Those that were told to stop and neither do so nor move.
+  void end_stalled() {
+    const double most = kStopStalls * options_.stall_s;
+    if (seconds_since(signalled_at_) < most) return;
+    for (const auto& rank : ranks_) {
+      if (rank->ended() || seconds_since(rank->moved()) < most) continue;
+      say(fmt::format("rank {} (process {}) was told to stop and has not moved for {:.0f} s: ended",
+                      rank->rank(), rank->pid(), seconds_since(rank->moved())));
+      rank->signal(SIGKILL);
+    }
   }
 
   // Says it again each time that the wait has doubled.
@@ -148,6 +167,7 @@ class Attempt {
   const RankProcess* failed_ = nullptr;
   Clock::time_point failed_at_;
   bool signalled_ = false;
+  Clock::time_point signalled_at_;
 };
 
 ErrorKind kind_of(const RankProcess& rank) {
