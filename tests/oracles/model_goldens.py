@@ -67,9 +67,10 @@ def logits(make, size):
 
 
 def one_training_step(model, size):
-    """Loss and, per parameter, the gradient's norm and its product with a formula-made probe."""
-    model.train()
-    images = symmetric("input", (8, 3, size, size), 2)
+    """Loss and, per parameter, the gradient's norm and its product with a formula-made probe. In double: rounding
+    to float moves these gradients by per cents, on each processor by others."""
+    model.double().train()
+    images = symmetric("input", (8, 3, size, size), 2).double()
     loss = torch.nn.functional.cross_entropy(model(images), torch.arange(8) * 7)
     loss.backward()
     gradients = {}
