@@ -118,7 +118,7 @@ TEST_P(TrainedTwin, GradientsAreThose) {
   loss.backward();
   const auto& golden = golden_["training"];
   constexpr double kClose = 1e-6;
-  EXPECT_NEAR(loss.item<double>(), golden["loss"].get<double>(), 1e-6);
+  EXPECT_NEAR(loss.item<double>(), golden["loss"].get<double>(), kClose);
   for (const auto& [name, tensor] : model_->parameters()) {
     const double norm = golden["gradients"][name][0];
     EXPECT_NEAR(tensor.grad().norm().item<double>(), norm, kClose * norm) << name;

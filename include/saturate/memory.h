@@ -46,7 +46,7 @@ TensorMemory& tensor_memory(const at::Device& device);
 // allocates its activations anew pays that each time. What is alive and what waits come to at
 // most 1.5 times what was ever alive at once. Without: what waits is freed. Off at first. As with
 // tensor_memory(), the first call must not race with another thread's use of tensors; later ones
-// are safe from any.
+// are safe from any. Nothing is kept under AddressSanitizer, which would not see its use.
 void keep_host_memory(bool keep);
 
 // A budget for a scope; the one before it comes back after.
