@@ -37,7 +37,6 @@ message(STATUS "CUDA kernels: ${SATURATE_NVCC} ${nvcc_version}")
 file(GLOB kernel_sources CONFIGURE_DEPENDS src/*/*.cu)
 add_library(saturate_kernels STATIC ${kernel_sources})
 target_include_directories(saturate_kernels PRIVATE src)
-target_compile_definitions(saturate_kernels PUBLIC SATURATE_HAS_CUDA=1)
 target_link_libraries(saturate_kernels PUBLIC saturate_data)
 # Without fused multiply-add, as the CPU's: an effect gives the same levels on both.
 target_compile_options(saturate_kernels PRIVATE -fmad=false -Xcompiler=-Wall,-Wextra

@@ -8,9 +8,28 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
+# Where CMAKE_UNITY_BUILD is on, which the sanitizers' builds are, whose sources nobody edits in between:
+# reading torch's headers is most of what a source takes. Sources of one room tend to name their helpers
+# alike, so a target's sources are dealt out over `count` units.
+function(deal_out target count)
+  get_target_property(sources ${target} SOURCES)
+  set(next 0)
+  foreach(source IN LISTS sources)
+    set_property(SOURCE ${source} PROPERTY UNITY_GROUP unit_${next})
+    math(EXPR next "(${next} + 1) % ${count}")
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# In a unit the names of one source are another's surroundings.
+set(unity_flags -Wno-subobject-linkage)
+if(NOT CMAKE_UNITY_BUILD)
+  set(unity_flags -Wshadow)
+endif()
+
 add_library(saturate_flags INTERFACE)
 target_compile_options(saturate_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${unity_flags};-Wnon-virtual-dtor;-Woverloaded-virtual>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SATURATE_WERROR}>>:-Werror>)
 
 find_program(MOLD mold)

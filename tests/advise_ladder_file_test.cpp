@@ -19,7 +19,7 @@ Ladder parse(const std::string& rest) {
   return parse_ladder(kHead + rest, "l.toml", "dir");
 }
 
-void expect_refused(const std::string& text, const Texts& parts) {
+void expect_ladder_refused(const std::string& text, const Texts& parts) {
   const Error error = error_of([&] { parse_ladder(text, "l.toml", "dir"); });
   EXPECT_EQ(error.exit_code(), 2) << text;
   for (const auto& part : parts)
@@ -51,30 +51,34 @@ TEST(LadderFile, RungsBuildOnTheOneBeforeOrOnWhatTheyName) {
 
 TEST(LadderFile, WhatIsWrongIsNamedWithFileLineRungAndField) {
   const std::string a = "[[rung]]\nname = \"a\"\n";
-  expect_refused("title = \n", {"not valid TOML", "l.toml:1"});
-  expect_refused("title = \"T\"\n", {"recipe is missing", "l.toml:1", "demo.toml"});
-  expect_refused(kHead, {"no rung", "[[rung]]"});
-  expect_refused(kHead + "rungs = 1\n" + a, {"unknown field rungs", "l.toml:3", "\"rung\"?"});
-  expect_refused(kHead + "rung = 1\n", {"rung must be tables", "l.toml:3"});
-  expect_refused(kHead + "[[rung]]\nset = []\n", {"name is missing", "l.toml:3, rung 1"});
-  expect_refused(kHead + a + a, {"name is taken", "l.toml:6, rung \"a\""});
-  expect_refused(kHead + "[[rung]]\nname = \"base\"\n", {"name is taken"});
-  expect_refused(kHead + a + "sets = []\n",
-                 {"unknown field sets", "l.toml:5, rung \"a\"", "\"set\"?"});
-  expect_refused(kHead + a + "set = [1]\n", {"set must be a list of text", "l.toml:5"});
-  expect_refused(kHead + a + "from = \"b\"\n", {"first rung builds on the recipe"});
-  expect_refused(kHead + a + "[[rung]]\nname = \"b\"\nfrom = \"aa\"\n",
-                 {"from names no rung above", "l.toml:7, rung \"b\"", "Did you mean \"a\"?"});
-  expect_refused(kHead + a + "needs = \"cudas\"\n", {"unknown \"cudas\"", "\"cuda\"?", "l.toml:5"});
-  expect_refused(kHead + a + "needs = \"cuda>=0\"\n", {"no number above 0", "\"cuda>=2\""});
-  expect_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"no number above 0"});
-  expect_refused(kHead + a + "needs = \"feature: \"\n", {"unknown \"feature: \""});
+  expect_ladder_refused("title = \n", {"not valid TOML", "l.toml:1"});
+  expect_ladder_refused("title = \"T\"\n", {"recipe is missing", "l.toml:1", "demo.toml"});
+  expect_ladder_refused(kHead, {"no rung", "[[rung]]"});
+  expect_ladder_refused(kHead + "rungs = 1\n" + a,
+                        {"unknown field rungs", "l.toml:3", "\"rung\"?"});
+  expect_ladder_refused(kHead + "rung = 1\n", {"rung must be tables", "l.toml:3"});
+  expect_ladder_refused(kHead + "[[rung]]\nset = []\n", {"name is missing", "l.toml:3, rung 1"});
+  expect_ladder_refused(kHead + a + a, {"name is taken", "l.toml:6, rung \"a\""});
+  expect_ladder_refused(kHead + "[[rung]]\nname = \"base\"\n", {"name is taken"});
+  expect_ladder_refused(kHead + a + "sets = []\n",
+                        {"unknown field sets", "l.toml:5, rung \"a\"", "\"set\"?"});
+  expect_ladder_refused(kHead + a + "set = [1]\n", {"set must be a list of text", "l.toml:5"});
+  expect_ladder_refused(kHead + a + "from = \"b\"\n", {"first rung builds on the recipe"});
+  expect_ladder_refused(
+      kHead + a + "[[rung]]\nname = \"b\"\nfrom = \"aa\"\n",
+      {"from names no rung above", "l.toml:7, rung \"b\"", "Did you mean \"a\"?"});
+  expect_ladder_refused(kHead + a + "needs = \"cudas\"\n",
+                        {"unknown \"cudas\"", "\"cuda\"?", "l.toml:5"});
+  expect_ladder_refused(kHead + a + "needs = \"cuda>=0\"\n", {"no number above 0", "\"cuda>=2\""});
+  expect_ladder_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"no number above 0"});
+  expect_ladder_refused(kHead + a + "needs = \"feature: \"\n", {"unknown \"feature: \""});
   for (const char* figure : {"fast", "3", "-1 s", "0 s", "inf s", "3 miles"})
-    expect_refused(kHead + a + "seed_figure = \"" + figure + "\"\n",
-                   {"seed_figure", figure, "l.toml:5, rung \"a\""});
-  expect_refused(kHead + "[[pack]]\nsource = \"synth:\"\nout = \"zip:a\"\n" + a,
-                 {"no known scheme", "l.toml:5, pack 1"});
-  expect_refused(kHead + "[[pack]]\nsource = \"synth:\"\n" + a, {"out is missing", "pack 1"});
+    expect_ladder_refused(kHead + a + "seed_figure = \"" + figure + "\"\n",
+                          {"seed_figure", figure, "l.toml:5, rung \"a\""});
+  expect_ladder_refused(kHead + "[[pack]]\nsource = \"synth:\"\nout = \"zip:a\"\n" + a,
+                        {"no known scheme", "l.toml:5, pack 1"});
+  expect_ladder_refused(kHead + "[[pack]]\nsource = \"synth:\"\n" + a,
+                        {"out is missing", "pack 1"});
 }
 
 TEST(LadderFile, AFileThatIsNotThereIsNamed) {

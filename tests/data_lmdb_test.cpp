@@ -10,16 +10,13 @@
 namespace saturate {
 namespace {
 
+using testing::env;
 using testing::error_of;
 using testing::format_golden;
 using testing::gunzip;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 class LmdbFiles : public ::testing::Test {
  protected:

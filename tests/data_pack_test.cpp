@@ -13,15 +13,12 @@
 namespace saturate {
 namespace {
 
+using testing::env;
 using testing::error_of;
 using testing::noise_image;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 PackReport pack(Env& through, const Dataset& dataset, const std::string& out,
                 PackOptions options = {}) {

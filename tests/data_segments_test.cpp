@@ -14,14 +14,11 @@ namespace saturate {
 namespace {
 
 using testing::encode_as;
+using testing::env;
 using testing::TempDir;
 using testing::test_picture;
 using testing::to_text;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 // JPEGs of several kinds, most of them wider than a segment, and what stays as it is.
 class Segments : public ::testing::Test {

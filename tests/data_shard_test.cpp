@@ -10,15 +10,12 @@
 namespace saturate {
 namespace {
 
+using testing::env;
 using testing::error_of;
 using testing::format_golden;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 PackReport pack(const Dataset& dataset, const std::string& out, int threads = 2) {
   PackOptions options;

@@ -11,13 +11,10 @@
 namespace saturate {
 namespace {
 
+using testing::env;
 using testing::error_of;
 using testing::TempDir;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 TEST(OpenDataset, UnknownSchemeNamesTheNearest) {
   const Error error = error_of([] { open_dataset(env(), "foldr:/x"); });

@@ -13,14 +13,11 @@
 namespace saturate {
 namespace {
 
+using testing::env;
 using testing::error_of;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 std::string golden(const std::string& name) {
   return testing::source_path("tests/goldens/tar/" + name);

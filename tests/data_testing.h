@@ -15,11 +15,16 @@
 #include <vector>
 
 #include "saturate/dataset.h"
+#include "saturate/env.h"
 #include "saturate/error.h"
 #include "saturate/image.h"
 #include "saturate/random.h"
 
 namespace saturate::testing {
+
+inline Env& env() {
+  return Env::posix();
+}
 
 // A folder of its own for one test, removed at the end.
 class TempDir {

@@ -8,14 +8,11 @@
 namespace saturate {
 namespace {
 
+using testing::env;
 using testing::error_of;
 using testing::format_golden;
 using testing::TempDir;
 using testing::write_file;
-
-Env& env() {
-  return Env::posix();
-}
 
 std::string tar_of(const std::vector<std::pair<std::string, std::string>>& members) {
   std::string text;

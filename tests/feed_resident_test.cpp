@@ -57,7 +57,7 @@ std::vector<Fed> from_the_device(const Dataset& data, LoaderOptions options,
   return all_batches(loader, feeder);
 }
 
-void expect_same(const std::vector<Fed>& found, const std::vector<Fed>& expected) {
+void expect_same_batches(const std::vector<Fed>& found, const std::vector<Fed>& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_TRUE(found[i].images.is_contiguous(at::MemoryFormat::ChannelsLast));
@@ -93,8 +93,8 @@ TEST(Resident, BatchesAreThoseOfALoaderThatDecodesEachTime) {
                      << "crop " << int(crop) << ", padded " << int(mode) << ", train " << train);
         AugmentOptions augment = small_augment(crop);
         augment.pad_mode = mode;
-        expect_same(from_the_device(data, loader_options(train), augment),
-                    decoded_each_time(data, loader_options(train), augment));
+        expect_same_batches(from_the_device(data, loader_options(train), augment),
+                            decoded_each_time(data, loader_options(train), augment));
       }
     }
   }
@@ -106,8 +106,8 @@ TEST(Resident, EffectsFollowOnTheDevice) {
   augment.rotate = 20;
   augment.brightness = augment.hue = 0.3;
   augment.blur = augment.erase = augment.mixup = 0.5;
-  expect_same(from_the_device(data, loader_options(true), augment),
-              decoded_each_time(data, loader_options(true), augment));
+  expect_same_batches(from_the_device(data, loader_options(true), augment),
+                      decoded_each_time(data, loader_options(true), augment));
 }
 
 TEST(Resident, BrokenSamplesAreLeftOutOrEndIt) {
@@ -119,7 +119,8 @@ TEST(Resident, BrokenSamplesAreLeftOutOrEndIt) {
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(error.where(), "memory:0");
   options.on_error = OnError::kSkip;
-  expect_same(from_the_device(data, options, augment), decoded_each_time(data, options, augment));
+  expect_same_batches(from_the_device(data, options, augment),
+                      decoded_each_time(data, options, augment));
 }
 
 TEST(Resident, WhatDoesNotFitIsOneErrorBeforeAnythingIsRead) {

@@ -46,8 +46,8 @@ std::map<std::string, double> factors_of(const std::vector<ParameterGroup>& grou
   return factors;
 }
 
-void expect_refused(const OptimizerOptions& options, const std::string& where,
-                    const std::string& part) {
+void expect_groups_refused(const OptimizerOptions& options, const std::string& where,
+                           const std::string& part) {
   try {
     make_parameter_groups(options, residual_network());
     ADD_FAILURE() << part;
@@ -142,16 +142,16 @@ TEST(ParameterGroups, FrozenOnesNeedNoGradientAndAreInNoGroup) {
 TEST(ParameterGroups, PatternsThatSayNothingAreRefused) {
   OptimizerOptions options;
   options.freeze = {"stem*"};
-  expect_refused(options, "optimizer.freeze", "named conv1.weight, bn1.weight, bn1.bias");
+  expect_groups_refused(options, "optimizer.freeze", "named conv1.weight, bn1.weight, bn1.bias");
   options.freeze = {"*"};
-  expect_refused(options, "optimizer.freeze", "nothing to train");
+  expect_groups_refused(options, "optimizer.freeze", "nothing to train");
   options.freeze = {};
   for (const char* text : {"fc.*", "=3", "fc.*=", "fc.*=x", "fc.*=-1", "fc.*=1 ", "fc.*=nan"}) {
     options.lr_factors = {text};
-    expect_refused(options, "optimizer.lr_factors", "is not PATTERN=FACTOR");
+    expect_groups_refused(options, "optimizer.lr_factors", "is not PATTERN=FACTOR");
   }
   options.lr_factors = {"head.*=2"};
-  expect_refused(options, "optimizer.lr_factors", "no parameter's name matches \"head.*\"");
+  expect_groups_refused(options, "optimizer.lr_factors", "no parameter's name matches \"head.*\"");
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ AugmentOptions halves() {
 }
 
 // Images of one colour each: value (i * 10) of 255 in every channel, normalised.
-DeviceBatch batch_of(int64_t count, int64_t size = 4) {
+DeviceBatch gallery_batch(int64_t count, int64_t size = 4) {
   DeviceBatch batch;
   batch.images = at::zeros({count, 3, size, size});
   for (int64_t i = 0; i < count; ++i) {
@@ -67,7 +67,7 @@ class Gallery : public ::testing::Test {
 
 TEST_F(Gallery, TrainingImagesAreTheirPixelsBeforeNormalisation) {
   auto gallery = gallery_of(3);
-  DeviceBatch batch = batch_of(5);
+  DeviceBatch batch = gallery_batch(5);
   batch.labels.select(0, 1).fill_(2);
   const auto tagged = gallery.write_training(7, batch);
   ASSERT_EQ(tagged.size(), 3u);
@@ -86,7 +86,7 @@ TEST_F(Gallery, TrainingImagesAreTheirPixelsBeforeNormalisation) {
 
 TEST_F(Gallery, MixedImagesHaveBothLabels) {
   auto gallery = gallery_of(1);
-  DeviceBatch batch = batch_of(2);
+  DeviceBatch batch = gallery_batch(2);
   batch.mixed_labels = at::full({2}, 1, at::kLong);
   batch.lambda = 0.75;
   gallery.write_training(1, batch);
@@ -106,11 +106,11 @@ TEST_F(Gallery, TheWorstMistakesOfAllBatchesComeFirst) {
     return logits;
   };
   gallery.begin_evaluation();
-  gallery.see(batch_of(2), logits_of({9, 9}));
+  gallery.see(gallery_batch(2), logits_of({9, 9}));
   gallery.begin_evaluation();  // forgets the one before
   const at::Tensor first = logits_of({1, 5, -1, 2});
-  gallery.see(batch_of(4), first);
-  gallery.see(batch_of(3), logits_of({3, -2, 0.5}));
+  gallery.see(gallery_batch(4), first);
+  gallery.see(gallery_batch(3), logits_of({3, -2, 0.5}));
   gallery.write_mistakes(40);
   const json found = json_of(dir / "samples/mistakes.json");
   EXPECT_EQ(found["step"], 40);
@@ -129,7 +129,7 @@ TEST_F(Gallery, TheWorstMistakesOfAllBatchesComeFirst) {
 
 TEST_F(Gallery, LargeImagesAreJpegs) {
   auto gallery = gallery_of(1);
-  gallery.write_training(1, batch_of(1, 80));
+  gallery.write_training(1, gallery_batch(1, 80));
   EXPECT_EQ(json_of(dir / "samples/training.json")["images"][0]["file"], "training-000.jpg");
   EXPECT_EQ(decoded("training-000.jpg").width, 80);
 }

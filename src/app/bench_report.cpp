@@ -11,11 +11,11 @@
 namespace saturate {
 namespace {
 
-struct Spread {
+struct RowSpread {
   double median, min, max;
 };
 
-Spread spread_of(const std::vector<double>& values) {
+RowSpread spread_of(const std::vector<double>& values) {
   const auto [min, max] = std::minmax_element(values.begin(), values.end());
   return {median_of(values), *min, *max};
 }
@@ -27,7 +27,7 @@ void print_report(const BenchReport& report) {
   for (const BenchRow& row : report.rows) width = std::max(width, row.name.size());
   fmt::print("{:<{}}  {:>10}  {:>10}  {:>10}   n\n", report.bench, width, "median", "min", "max");
   for (const BenchRow& row : report.rows) {
-    const Spread spread = spread_of(row.values);
+    const RowSpread spread = spread_of(row.values);
     fmt::print("{:<{}}  {:>10.1f}  {:>10.1f}  {:>10.1f}  {:>2}  {}\n", row.name, width,
                spread.median, spread.min, spread.max, row.values.size(), row.unit);
   }
@@ -44,7 +44,7 @@ void write_report(Env& env, const std::string& path, const BenchReport& report) 
                                  {"commit", build_commit()},
                                  {"rows", nlohmann::ordered_json::array()}};
   for (const BenchRow& row : report.rows) {
-    const Spread spread = spread_of(row.values);
+    const RowSpread spread = spread_of(row.values);
     nlohmann::ordered_json entry = {{"name", row.name},        {"unit", row.unit},
                                     {"median", spread.median}, {"min", spread.min},
                                     {"max", spread.max},       {"n", row.values.size()}};

@@ -10,6 +10,7 @@
 #include "data/batch_ring.h"
 #include "data/buffer_pool.h"
 #include "data/read_ahead.h"
+#include "data/require.h"
 #include "data/sample_reader.h"
 #include "saturate/error.h"
 #include "saturate/spans.h"
@@ -38,10 +39,6 @@ size_t share_of_batch(const LoaderOptions& options) {
 // Few enough that the threads share each batch evenly, as many as hide what claiming costs.
 size_t samples_a_claim(const LoaderOptions& options) {
   return std::clamp<size_t>(share_of_batch(options) / (4 * size_t(options.threads)), 1, 16);
-}
-
-void require(bool ok, const char* what, const char* where, const char* remedy) {
-  if (!ok) fail(ErrorKind::kUsage, what, where, remedy);
 }
 
 void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment) {

@@ -7,6 +7,7 @@
 
 #include "data/ordered.h"
 #include "data/progress_meter.h"
+#include "data/require.h"
 #include "data/sample_writer.h"
 #include "data/scratch_pool.h"
 #include "image/segmented_jpeg.h"
@@ -130,10 +131,6 @@ bool cut_into_segments(const PackOptions& options, Scratch& scratch, Sample& sam
   sample.bytes.swap(scratch.segments);
   if (options.verify) verify(scratch, scratch.segments, sample);
   return true;
-}
-
-void require(bool ok, const char* what, const char* where, const char* remedy) {
-  if (!ok) fail(ErrorKind::kUsage, what, where, remedy);
 }
 
 // What a format can hold besides files.
