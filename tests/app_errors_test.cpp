@@ -42,6 +42,7 @@ TEST_F(CommandErrors, AnUnknownKeyNamesTheNearest) {
 TEST_F(CommandErrors, AValueOutOfRangeNamesKeyAndRange) {
   expect_error(train(kSmallSynth, "--set train.batch=0"), 2,
                {"train.batch is out of range: 0", "Give 1 to"});
+  expect_error(train(kSmallSynth, "--set train.epochs=1e300"), 2, {"2^53 steps", "train.epochs"});
   expect_error(train("synth:size=1"), 2, {"size"});
   expect_error(train(kSmallSynth, "--set model.classes=3"), 2, {"model.classes is 3", "10"});
   expect_error(train(kSmallSynth, "--set train.eval_shift=16"), 2,

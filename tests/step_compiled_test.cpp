@@ -242,6 +242,7 @@ void CompiledStepTest::compare_with_eager(Recipe recipe) {
     const double factor = i % 2 ? 1 : 1024;
     eager(*twin, recipe, batch, factor);
     const auto output = step.run(batch.images, batch.labels, at::full({}, factor));
+    step.add_gradients(output);
     EXPECT_EQ(output.logits.sizes(), (at::IntArrayRef{8, 10}));
     expect_close(model->parameters(), twin->parameters(), /*gradients=*/true, 1e-5 * factor);
     expect_close(model->buffers(), twin->buffers(), /*gradients=*/false, 1e-5);
@@ -357,7 +358,7 @@ TEST_F(CompiledStepTest, AUsersModuleRunsWithBf16AndAFrozenParameter) {
     EXPECT_NE(error.reason().find("computes something else than the model"), std::string::npos);
   }
   CompiledStep step(Env::posix(), recipe, model);
-  step.run(batch.images, batch.labels, factor);
+  step.add_gradients(step.run(batch.images, batch.labels, factor));
   eager(twin, recipe, batch, 2);
   EXPECT_TRUE(at::allclose(model.weight.grad(), twin.weight.grad(), 2e-2, 2e-2));
   EXPECT_FALSE(at::allclose(model.weight.grad(), twin.weight.grad(), 1e-6, 1e-6)) << "not bf16";
@@ -366,7 +367,7 @@ TEST_F(CompiledStepTest, AUsersModuleRunsWithBf16AndAFrozenParameter) {
   model.weight.mutable_grad().reset();
   model.weight.requires_grad_(false);
   CompiledStep frozen(Env::posix(), recipe, model);
-  frozen.run(batch.images, batch.labels, factor);
+  frozen.add_gradients(frozen.run(batch.images, batch.labels, factor));
   EXPECT_FALSE(model.weight.grad().defined());
 }
 

@@ -57,6 +57,8 @@ def arguments():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="overrides the recipe; may be repeated")
     parser.add_argument("--out", required=True, metavar="STEP.pt2")
+    parser.add_argument("--processes", type=int, default=1, metavar="N",
+                        help="that share out each batch (default %(default)s)")
     parser.add_argument("--module", metavar="FILE.py:FACTORY",
                         help="FACTORY(classes, size, width) makes the torch.nn.Module, with the "
                              "model's parameter names")
@@ -165,12 +167,17 @@ def prepare(torch, module, recipe):
             parameter.requires_grad_(False)
 
 
-def part_of(recipe):
-    return recipe["train"]["batch"] // recipe["train"]["accumulate"]
+def parts_of(recipe, processes):
+    """Images at a time; all parts of a batch must have as many."""
+    count = recipe["train"]["accumulate"] * processes
+    if recipe["train"]["batch"] % count:
+        fail(f"train.batch is no multiple of {count} (train.accumulate times the processes): its parts would "
+             "be of two sizes")
+    return recipe["train"]["batch"] // count
 
 
-def example_inputs(torch, recipe):
-    part, size, device = part_of(recipe), recipe["augment"]["size"], recipe["train"]["device"]
+def example_inputs(torch, recipe, part):
+    size, device = recipe["augment"]["size"], recipe["train"]["device"]
     order = torch.channels_last if recipe["train"]["channels_last"] else torch.contiguous_format
     images = torch.randn(part, 3, size, size, device=device).contiguous(memory_format=order)
     labels = torch.arange(part, device=device) % recipe["model"]["classes"]
@@ -215,7 +222,7 @@ def compile_library(torch, joint, folder):
     return archive.read_bytes(libraries[0])
 
 
-def describe(torch, recipe, module, gradients, library, source):
+def describe(torch, recipe, part, module, gradients, library, source):
     kinds = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
              torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.bool: "Bool"}
 
@@ -229,7 +236,7 @@ def describe(torch, recipe, module, gradients, library, source):
         "torch": TORCH,
         "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
         "source": source,
-        "part": part_of(recipe),
+        "part": part,
         "settings": {key: value_of(recipe, key) for key in SETTINGS},
         "parameters": listed(module.named_parameters()),
         "buffers": listed(module.named_buffers()),
@@ -250,6 +257,8 @@ def write_package(about, library, out, folder):
 
 def main():
     args = arguments()
+    if args.processes < 1:
+        fail(f"--processes {args.processes} must be 1 or more")
     if not args.out.endswith(".pt2"):
         fail(f"--out {args.out} must end in .pt2")
     go_on_with(args.python)
@@ -260,18 +269,17 @@ def main():
         fail("train.task segment has a class for each pixel, and a compiled step one for each image")
     if recipe["precision"]["mode"].endswith("-o2"):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Set bf16 or fp16")
-    if recipe["train"]["batch"] % recipe["train"]["accumulate"]:
-        fail("train.batch is no multiple of train.accumulate: its parts would be of two sizes")
+    part = parts_of(recipe, args.processes)
     module = make_module(args, recipe)
     prepare(torch, module, recipe)
     step = make_step(torch, module, recipe)
-    joint, gradients = export(torch, step, example_inputs(torch, recipe))
+    joint, gradients = export(torch, step, example_inputs(torch, recipe, part))
     target = pathlib.Path(args.out).resolve().parent
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target, prefix=".compile_step-") as folder:
         library = compile_library(torch, joint, folder)
         source = args.module or f"{recipe['model']['name']} of tools/model_twins.py"
-        about = describe(torch, recipe, module, gradients, library, source)
+        about = describe(torch, recipe, part, module, gradients, library, source)
         write_package(about, library, args.out, folder)
     print(f"{args.out}: {recipe['model']['name']}, {about['part']} images at a time, "
           f"{recipe['precision']['mode']}, {len(gradients)} gradients, {len(library) >> 10} KiB of code")

@@ -27,7 +27,7 @@ class GradientReducer {
                   const DistributedOptions& options);
   ~GradientReducer();
 
-  // Before a forward whose backward() is to reduce.
+  // Before a forward whose backward() is to reduce, and before sum().
   void before_forward();
   // loss.backward(). Where `reduce`, it ends with the sums over all processes in the gradients,
   // what earlier backwards left there included; else with this process's own gradients added
@@ -36,6 +36,10 @@ class GradientReducer {
   // it, one without images by a loss that is zero. Fails with kUsage naming the parameters that
   // got no gradient, unless distributed.find_unused.
   void backward(const at::Tensor& loss, bool reduce, const std::function<void()>& waiting = {});
+  // As backward(loss, true), of gradients that are there already: adds each of `gradients` to that
+  // of the parameter at its place, and sums. Together they are all parameters that require a
+  // gradient.
+  void sum(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients);
 
  private:
   struct State;

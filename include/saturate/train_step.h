@@ -151,7 +151,7 @@ class TrainStep {
     at::Tensor logits, loss;  // [N, classes]; the mean over the part
   };
   Output compute(const DeviceBatch& part, double share, bool last);
-  Output compute_compiled(const DeviceBatch& part, double share);
+  Output compute_compiled(const DeviceBatch& part, double share, bool last);
   Output forward(const DeviceBatch& part, bool last);
   at::Tensor logits_of(const DeviceBatch& part);
   void backward(const at::Tensor& loss, double share, bool last);

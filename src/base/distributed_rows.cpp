@@ -105,9 +105,12 @@ void validate_world(const Recipe& recipe, int processes) {
   if (train.batch < processes)
     fail_option("train.batch", "gives some processes no image",
                 "Give at least one to each: it counts the images of all processes", where);
-  if (!train.compiled.empty())
-    fail_option("train.compiled", "makes all gradients at once, and nothing of them overlaps",
-                "Leave it out, or train in one process", where);
+  if (!train.compiled.empty() && train.batch % (processes * train.accumulate) != 0)
+    fail_option("train.compiled", "needs a batch in parts of one size",
+                "Make train.batch a multiple of the processes times train.accumulate", where);
+  if (!train.compiled.empty() && recipe.distributed.sync_bn)
+    fail_option("train.compiled", "takes BatchNorm's statistics over one process's images",
+                "Leave it out, or set distributed.sync_bn=false", where);
   if (train.task == Task::kSegment)
     fail_option("train.task", "= segment weighs pixels, and processes share out images",
                 "Train in one process", where);

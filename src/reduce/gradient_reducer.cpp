@@ -1,6 +1,7 @@
 #include "saturate/gradient_reducer.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -96,6 +97,10 @@ struct GradientReducer::State {
   Progress progress;
   std::unique_ptr<c10d::Reducer> reducer;
 
+  // Sums what `backward` fills. Parameters that take no part are looked for below `searched`, if
+  // any.
+  void reduce(const std::vector<at::Tensor>& searched, const std::function<void()>& waiting,
+              const std::function<void()>& backward);
   // Of those that this backward did not come to.
   std::string without_gradient() const {
     std::string names;
@@ -105,6 +110,20 @@ struct GradientReducer::State {
     return count > kNamed ? fmt::format("{} and {} more", names, count - kNamed) : names;
   }
 };
+
+void GradientReducer::State::reduce(const std::vector<at::Tensor>& searched,
+                                    const std::function<void()>& waiting,
+                                    const std::function<void()>& backward) {
+  progress = {false, std::this_thread::get_id(), &waiting};
+  group.guard("summing gradients", [&] {
+    reducer->prepare_for_backward(searched);
+    backward();
+  });
+  progress.waiting = nullptr;
+  if (!progress.all_sent)
+    fail(ErrorKind::kUsage, "parameters take no part in the loss: " + without_gradient(), "model",
+         "Set distributed.find_unused=true, or name them in optimizer.freeze");
+}
 
 GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,
                                  const DistributedOptions& options)
@@ -144,17 +163,18 @@ void GradientReducer::backward(const at::Tensor& loss, bool reduce,
     loss.backward();
     return;
   }
-  Progress& progress = state_->progress;
-  progress = {false, std::this_thread::get_id(), &waiting};
-  state_->group.guard("summing gradients", [&] {
-    state_->reducer->prepare_for_backward(state_->find_unused ? std::vector<at::Tensor>{loss}
-                                                              : std::vector<at::Tensor>{});
-    loss.backward();
-  });
-  progress.waiting = nullptr;
-  if (!progress.all_sent)
-    fail(ErrorKind::kUsage, "parameters take no part in the loss: " + state_->without_gradient(),
-         "model", "Set distributed.find_unused=true, or name them in optimizer.freeze");
+  std::vector<at::Tensor> searched;
+  if (state_->find_unused) searched.push_back(loss);
+  state_->reduce(searched, waiting, [&] { loss.backward(); });
+}
+
+void GradientReducer::sum(const std::vector<at::Tensor>& parameters,
+                          const std::vector<at::Tensor>& gradients) {
+  std::vector<at::Tensor> searched;  // something that each parameter is below
+  if (state_->find_unused)
+    for (const auto& parameter : parameters) searched.push_back(parameter.view_as(parameter));
+  // Backward from the parameters themselves goes to what fills their gradients, and no further.
+  state_->reduce(searched, {}, [&] { torch::autograd::backward(parameters, gradients); });
 }
 
 }  // namespace saturate

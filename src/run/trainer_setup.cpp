@@ -126,7 +126,10 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   if (epoch_steps == 0)
     fail(ErrorKind::kUsage, "an epoch has no full batch", "train.batch",
          "Lower train.batch, or set train.drop_last=false");
-  total_steps = int64_t(std::ceil(recipe.train.epochs * double(epoch_steps) - 1e-9));
+  const double steps = std::ceil(recipe.train.epochs * double(epoch_steps) - 1e-9);
+  if (steps > 0x1p53)  // above, a double does not count them one by one
+    fail(ErrorKind::kUsage, "the run has more than 2^53 steps", "train.epochs", "Lower it");
+  total_steps = int64_t(steps);
   schedule = std::make_unique<Schedule>(recipe.schedule, total_steps, epoch_steps);
   build_model();
   if (!recipe.data.eval_source.empty())
@@ -212,7 +215,7 @@ void Trainer::State::build_model() {
   const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
   step = std::make_unique<TrainStep>(*model, *optimizer, step_options(recipe, part), ledger);
   if (!recipe.train.compiled.empty())
-    step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model));
+    step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model, world));
   if (recipe.pipeline.any()) feeder.use_pipeline(pipeline_setup());
 }
 

@@ -85,32 +85,37 @@ void bind_tensors(Runner& runner, Model& model, const std::string& path) {
 }  // namespace
 
 struct CompiledStep::State {
-  State(Env& env, const Recipe& recipe_in, Model& model_in);
+  State(Env& env, const Recipe& recipe_in, Model& model_in, int processes);
   // The loss as the model itself computes it, which it leaves as it was.
   double eager_loss(const at::Tensor& images, const at::Tensor& labels);
   void require_loss(double expected, double found) const;
-  void take_gradients(std::vector<at::Tensor>& outputs);
 
   Recipe recipe;
   Model& model;
   std::string path;
   int part;
-  std::vector<at::Tensor> trained;  // by gradient; undefined where it is not wanted
+  std::vector<at::Tensor> trained;
+  std::vector<size_t> outputs;    // of the library's, the gradients of `trained`
+  size_t count = kFirstGradient;  // of the library's outputs
   std::unique_ptr<Runner> runner;
   bool checked = false;
 };
 
-CompiledStep::State::State(Env& env, const Recipe& recipe_in, Model& model_in)
+CompiledStep::State::State(Env& env, const Recipe& recipe_in, Model& model_in, int processes)
     : recipe(recipe_in), model(model_in), path(recipe.train.compiled) {
   const StepPackage package = read_step_package(env, path);
-  require_fit(package, recipe, model);
+  require_fit(package, recipe, model, processes);
   part = package.about["part"];
   const auto parameters = model.parameters();
   for (const auto& name : package.about["gradients"].get<std::vector<std::string>>()) {
     const auto found = std::find_if(parameters.begin(), parameters.end(),
                                     [&](const NamedTensor& known) { return known.name == name; });
     if (found == parameters.end()) fail_package("it has a gradient of an unknown " + name, path);
-    trained.push_back(found->tensor.requires_grad() ? found->tensor : at::Tensor());
+    if (found->tensor.requires_grad()) {
+      trained.push_back(found->tensor);
+      outputs.push_back(count);
+    }
+    ++count;
   }
   runner = load(package, parameters.at(0).tensor.device());
   bind_tensors(*runner, model, path);
@@ -141,27 +146,8 @@ void CompiledStep::State::require_loss(double expected, double found) const {
                path);
 }
 
-void CompiledStep::State::take_gradients(std::vector<at::Tensor>& outputs) {
-  std::vector<const void*> taken;
-  for (size_t i = 0; i < trained.size(); ++i) {
-    if (!trained[i].defined()) continue;
-    at::Tensor& gradient = outputs[kFirstGradient + i];
-    at::Tensor& sum = trained[i].mutable_grad();
-    if (sum.defined()) {
-      sum.add_(gradient);
-      continue;
-    }
-    // Two gradients that are equal by construction, as of two biases that are added, come as one
-    // piece of memory, which clipping and unscaling in place would change twice.
-    const void* memory = gradient.storage().data();
-    const bool shared = std::find(taken.begin(), taken.end(), memory) != taken.end();
-    sum = shared ? gradient.clone() : std::move(gradient);
-    taken.push_back(memory);
-  }
-}
-
-CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model)
-    : state_(std::make_unique<State>(env, recipe, model)) {}
+CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes)
+    : state_(std::make_unique<State>(env, recipe, model, processes)) {}
 CompiledStep::~CompiledStep() = default;
 
 int CompiledStep::part() const {
@@ -179,15 +165,38 @@ CompiledStep::Output CompiledStep::run(const at::Tensor& images, const at::Tenso
   std::vector<at::Tensor> outputs;
   try {
     outputs = state_->runner->run({ordered, labels, factor});
-    TORCH_CHECK(outputs.size() == kFirstGradient + state_->trained.size(), outputs.size(),
-                " outputs, not ", kFirstGradient + state_->trained.size());
+    TORCH_CHECK(outputs.size() == state_->count, outputs.size(), " outputs, not ", state_->count);
   } catch (const std::exception& error) {
     fail(ErrorKind::kRun, "the compiled step failed: " + first_line(error), state_->path,
          "Train without train.compiled");
   }
   if (first) state_->require_loss(expected, outputs[1].item<double>());
-  state_->take_gradients(outputs);
-  return {outputs[1], outputs[2]};
+  Output output{outputs[1], outputs[2], {}};
+  for (const size_t i : state_->outputs) output.gradients.push_back(std::move(outputs[i]));
+  return output;
+}
+
+const std::vector<at::Tensor>& CompiledStep::trained() const {
+  return state_->trained;
+}
+
+void CompiledStep::add_gradients(Output output) {
+  const c10::NoGradGuard no_grad;
+  std::vector<const void*> taken;
+  for (size_t i = 0; i < state_->trained.size(); ++i) {
+    at::Tensor& gradient = output.gradients[i];
+    at::Tensor& sum = state_->trained[i].mutable_grad();
+    if (sum.defined()) {
+      sum.add_(gradient);
+      continue;
+    }
+    // Two gradients that are equal by construction, as of two biases that are added, come as one
+    // piece of memory, which clipping and unscaling in place would change twice.
+    const void* memory = gradient.storage().data();
+    const bool shared = std::find(taken.begin(), taken.end(), memory) != taken.end();
+    sum = shared ? gradient.clone() : std::move(gradient);
+    taken.push_back(memory);
+  }
 }
 
 }  // namespace saturate

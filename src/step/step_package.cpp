@@ -200,16 +200,17 @@ StepPackage read_step_package(Env& env, const std::string& path) {
   }
 }
 
-void require_fit(const StepPackage& package, const Recipe& recipe, Model& model) {
+void require_fit(const StepPackage& package, const Recipe& recipe, Model& model, int processes) {
   const json& about = package.about;
   std::vector<std::string> found;
   if (about["torch"] != TORCH_VERSION)
     found.push_back(
         fmt::format("torch {}, not {}", about["torch"].get<std::string>(), TORCH_VERSION));
   compare_processor(about["processor"], found);
-  const int part = recipe.train.batch / recipe.train.accumulate;
+  const int part = recipe.train.batch / (recipe.train.accumulate * processes);
   if (about["part"] != part)
-    found.push_back(fmt::format("{} images at a time, not {}", about["part"].get<int>(), part));
+    found.push_back(fmt::format("{} images at a time, not {}{}", about["part"].get<int>(), part,
+                                processes > 1 ? fmt::format(" (--processes {})", processes) : ""));
   compare_settings(about["settings"], recipe, found);
   if (found.empty()) {  // else these would only follow from it
     compare_tensors(about["parameters"], model.parameters(), "parameter", found);

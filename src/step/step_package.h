@@ -24,8 +24,9 @@ struct StepPackage {
 StepPackage read_step_package(Env& env, const std::string& path);
 
 // Fails with kUsage, naming all that differs, unless the package was made for this torch, these
-// processor features, the (resolved) recipe's settings and the model's tensors.
-void require_fit(const StepPackage& package, const Recipe& recipe, Model& model);
+// processor features, the (resolved) recipe's settings and the model's tensors. `processes` share
+// out the recipe's batches.
+void require_fit(const StepPackage& package, const Recipe& recipe, Model& model, int processes);
 
 // Fails with kUsage, saying what is wrong with the package and how to make another.
 [[noreturn]] void fail_package(const std::string& problem, const std::string& path);

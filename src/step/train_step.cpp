@@ -171,7 +171,7 @@ void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics
 }
 
 TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool last) {
-  if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share);
+  if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share, last);
   if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
   const Output output = forward(part, last);
   // Of segmentation in parts the share of the labelled pixels, which only the device knows.
@@ -184,13 +184,23 @@ TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool
   return output;
 }
 
-TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double share) {
-  Ledger::Scope scope(ledger_, Phase::kForward);
-  const at::Tensor factor = at::full({}, share, part.images.options().dtype(at::kFloat));
-  const auto output =
-      compiled_->run(part.images, part.labels, scaler_ ? scaler_->scale(factor) : factor);
+TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double share, bool last) {
+  CompiledStep::Output output;
+  {
+    Ledger::Scope scope(ledger_, Phase::kForward);
+    const at::Tensor factor = at::full({}, share, part.images.options().dtype(at::kFloat));
+    output = compiled_->run(part.images, part.labels, scaler_ ? scaler_->scale(factor) : factor);
+  }
+  const Output told{output.logits, output.loss};
+  if (reducer_ && last) {
+    Ledger::Scope scope(ledger_, Phase::kReduce);
+    reducer_->before_forward();
+    reducer_->sum(compiled_->trained(), output.gradients);
+  } else {
+    compiled_->add_gradients(std::move(output));
+  }
   optimizer_.take_gradients();
-  return {output.logits, output.loss};
+  return told;
 }
 
 TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {

@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 
 import peer_report
-from step_peers import commit, make_environment, write_noise
+from step_peers import make_environment, write_noise
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -151,7 +151,8 @@ def main():
             if name == "saturate":
                 row["exposed_s"] = statistics.median(peers[name].exposed[how])
         rows.append(peer_report.with_spread(row, found))
-    peer_report.write("ddp_peer", rows, arguments.json, commit())
+    peer_report.write("ddp_peer", rows, arguments.json,
+                      peer_report.commit_of(arguments.saturate))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import tempfile
 
 import peer_report
 from ddp_peer import Saturate, cores
-from step_peers import commit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -95,7 +94,8 @@ def main():
             {"name": f"{arguments.model} {fabric}, {variant}", "unit": "images/s", "mbit_per_s": mbit,
              "delay_ms": delay_ms if delays else None, "gain": statistics.median(rates) / base,
              "exposed_s": statistics.median(exposed for _, exposed in found)}, rates))
-    peer_report.write("fabric", rows, arguments.json, commit())
+    peer_report.write("fabric", rows, arguments.json,
+                      peer_report.commit_of(arguments.saturate))
 
 
 if __name__ == "__main__":

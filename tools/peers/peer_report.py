@@ -5,6 +5,7 @@ import os
 import pathlib
 import platform
 import statistics
+import subprocess
 import time
 
 
@@ -32,6 +33,12 @@ def measure(epoch, seconds):
         passed = time.monotonic() - start
         if passed >= seconds:
             return images / passed
+
+
+def commit_of(saturate):
+    """The commit that the command was built from, which the checkout may have left behind."""
+    said = subprocess.run([saturate, "env"], capture_output=True, text=True, check=True).stdout
+    return next(line.split()[1] for line in said.splitlines() if line.startswith("commit "))
 
 
 def write(bench, rows, path=None, commit=None):

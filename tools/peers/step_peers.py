@@ -175,12 +175,6 @@ def make_environment(folder):
     return python
 
 
-def commit():
-    found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
-                           capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -205,7 +199,7 @@ def main():
                 for entry in entries:
                     stack.callback(entry.close)
                 rows += run_case(entries, arguments.rounds, arguments.seconds)
-    peer_report.write("step_peers", rows, arguments.json, commit())
+    peer_report.write("step_peers", rows, arguments.json, peer_report.commit_of(arguments.saturate))
 
 
 if __name__ == "__main__":
