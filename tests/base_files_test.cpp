@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -97,6 +98,16 @@ TEST(PosixEnv, FailuresNamePathAndReason) {
   std::byte four[4];
   const auto file = env.open_readable(dir / "short");
   EXPECT_EQ(error_of([&] { file->read_at(0, four); }).kind(), ErrorKind::kData);
+}
+
+TEST(PosixEnv, APipeIsRefusedInsteadOfWaitedFor) {
+  const TempDir dir;
+  const std::string pipe = dir / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Error error = error_of([&] { read_file(Env::posix(), pipe); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.where(), pipe);
+  EXPECT_EQ(error.reason(), "no regular file");
 }
 
 TEST(PosixEnv, ClockIsMonotonic) {

@@ -108,6 +108,15 @@ TEST(Recipe, OverridesWinAndNeedNoQuotes) {
   EXPECT_FALSE(recipe.train.channels_last);
 }
 
+TEST(Recipe, TextThatIsNotUtf8IsRefusedAndWhatIsIsKept) {
+  EXPECT_NE(error_of(kMinimal, {"data.source=tar:/a\xff.tar"}).find("is not UTF-8"),
+            std::string::npos);
+  const std::string odd = "tar:/\xc3\xa9 \"x\" \\ \x01\t'.tar";
+  const Recipe recipe = parse_recipe(kMinimal, "r.toml", std::vector{"data.source=" + odd});
+  EXPECT_EQ(recipe.data.source, odd);
+  EXPECT_EQ(parse_recipe(to_toml(recipe), "again.toml").data.source, odd);
+}
+
 TEST(Recipe, SomeIntegersMayBeAuto) {
   for (const auto& text : {"[train]\nbatch = \"auto\"\n[data]\nsource = \"synth:\"\n", kMinimal}) {
     const Recipe recipe = parse_recipe(

@@ -1,19 +1,10 @@
 // Whole-file reading and atomic writing, over any Env.
 #include <unistd.h>
 
+#include "base/paths.h"
 #include "saturate/env.h"
 
 namespace saturate {
-namespace {
-
-std::string parent_of(const std::string& path) {
-  const auto slash = path.find_last_of('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-}  // namespace
-
 void Env::read_into(const std::string& path, std::vector<std::byte>& out) {
   const auto file = open_readable(path);
   out.resize(file->size());
@@ -36,7 +27,7 @@ void write_atomically(Env& env, const std::string& path,
     file->sync();
     file->close();
     env.rename(temporary, path);
-    env.sync_directory(parent_of(path));
+    env.sync_directory(parent_folder(path));
   } catch (...) {
     try {
       env.remove(temporary);

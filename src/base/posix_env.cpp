@@ -173,13 +173,13 @@ class PosixFileLock : public FileLock {
 class PosixEnv : public Env {
  public:
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override {
-    FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    FileDescriptor fd(::open(path.c_str(), kReading));
     const uint64_t size = size_of(fd, path);
     return std::make_unique<PosixReadableFile>(fd.release(), size, path);
   }
   // Allocates nothing itself.
   void read_into(const std::string& path, std::vector<std::byte>& out) override {
-    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const FileDescriptor fd(::open(path.c_str(), kReading));
     out.resize(size_of(fd, path));
     read_fully(fd.get(), 0, out, path);
   }
@@ -229,11 +229,16 @@ class PosixEnv : public Env {
   }
 
  private:
+  // A pipe is refused then, instead of waited for; of regular files it changes nothing.
+  static constexpr int kReading = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+
   // Of an open file; fails where it could not be opened.
   static uint64_t size_of(const FileDescriptor& fd, const std::string& path) {
     struct stat info;
     if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_system(ErrorKind::kData, "open", path);
     if (S_ISDIR(info.st_mode)) fail_system(ErrorKind::kData, "open", path, EISDIR);
+    if (!S_ISREG(info.st_mode))
+      fail(ErrorKind::kData, "no regular file", path, "Copy its contents to one");
     return uint64_t(info.st_size);
   }
   static std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int flag) {

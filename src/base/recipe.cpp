@@ -77,6 +77,21 @@ toml::table parse_toml(const std::string& text, const std::string& where) {
   }
 }
 
+std::string format_text(const std::string& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
+// A run writes its recipe, and could not read it again.
+void require_utf8(const std::string& text, const std::string& where) {
+  try {
+    toml::parse("text = " + format_text(text));
+  } catch (const toml::parse_error&) {
+    fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename what it names, or link to it");
+  }
+}
+
 void apply_override(Recipe& recipe, const std::string& text) {
   const std::string where = "--set " + text;
   const auto equals = text.find('=');
@@ -86,6 +101,7 @@ void apply_override(Recipe& recipe, const std::string& text) {
   const OptionRow& row = find_row(key, where);
   const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
   if (row.is_text && !quoted) {
+    require_utf8(value, where);
     row.set(recipe, value, where);
     return;
   }
@@ -99,12 +115,6 @@ std::string format_number(double value) {
   std::string text = fmt::format("{}", value);
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
   return text;
-}
-
-std::string format_text(const std::string& text) {
-  std::ostringstream out;
-  out << toml::value<std::string>(text);
-  return out.str();
 }
 
 std::string format_value(const OptionValue& value) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/paths.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -27,12 +28,6 @@ void remove_leftovers(Env& env, const std::string& folder, const std::string& pr
 }
 
 }  // namespace
-
-std::string parent_folder(const std::string& path) {
-  const auto slash = path.find_last_of('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
 
 std::string claim_temporary(Env& env, const std::string& path) {
   if (env.exists(path))

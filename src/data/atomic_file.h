@@ -11,8 +11,6 @@
 
 namespace saturate {
 
-std::string parent_folder(const std::string& path);
-
 // A name beside `path` for what is to become `path`. Files that a killed process left under such a
 // name are removed first; the folder is created where it is missing. Fails with kUsage where `path`
 // exists.

@@ -1,6 +1,7 @@
 #include <cerrno>
 #include <string>
 
+#include "base/paths.h"
 #include "data/atomic_file.h"
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
@@ -25,8 +26,14 @@ class LmdbWriter : public SampleWriter {
     MDB_env* lmdb = nullptr;
     check(mdb_env_create(&lmdb), "create");
     lmdb_.reset(lmdb);
-    check(mdb_env_open(lmdb, temporary_.c_str(), MDB_NOSUBDIR | MDB_NOLOCK | MDB_NOSYNC, 0644),
-          "create");
+    try {
+      check(mdb_env_open(lmdb, temporary_.c_str(), MDB_NOSUBDIR | MDB_NOLOCK | MDB_NOSYNC, 0644),
+            "create");
+    } catch (...) {
+      lmdb_.reset();
+      discard(env_, temporary_);
+      throw;
+    }
   }
   ~LmdbWriter() override {
     lmdb_.reset();
