@@ -1,9 +1,10 @@
 # Two commands do most: `make demo` and `make test`. PRESET=debug, asan-ubsan, tsan or cuda (see
-# CMakePresets.json) chooses another build, under build/PRESET.
+# CMakePresets.json) chooses another build, under build/PRESET; cuda's is build-cuda, as deep as build, since
+# ccache knows sources by their paths from there, and most are compiled alike.
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
-BUILD := build$(if $(filter-out release,$(PRESET)),/$(PRESET))
+BUILD := $(if $(filter cuda,$(PRESET)),build-cuda,build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
 # A source that includes torch headers takes up to 1.5 GB to compile.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864); \
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
@@ -117,4 +118,4 @@ tidy: $(BUILD)/build.ninja ## run clang-tidy over the rooms that need no torch
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p $(BUILD) --quiet
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf build
+	@rm -rf build build-cuda
