@@ -86,7 +86,7 @@ std::string format_text(const std::string& text) {
 // A run writes its recipe, and could not read it again.
 void require_utf8(const std::string& text, const std::string& where) {
   try {
-    toml::parse("text = " + format_text(text));
+    static_cast<void>(toml::parse("text = " + format_text(text)));
   } catch (const toml::parse_error&) {
     fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename what it names, or link to it");
   }
