@@ -83,13 +83,11 @@ std::string format_text(const std::string& text) {
   return out.str();
 }
 
-// A run writes its recipe, and could not read it again.
+// A run writes its recipe, and would read something else again.
 void require_utf8(const std::string& text, const std::string& where) {
-  try {
-    static_cast<void>(toml::parse("text = " + format_text(text)));
-  } catch (const toml::parse_error&) {
+  const toml::table table = parse_toml("text = " + format_text(text), where);
+  if (table["text"].value<std::string>() != text)
     fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename what it names, or link to it");
-  }
 }
 
 void apply_override(Recipe& recipe, const std::string& text) {
