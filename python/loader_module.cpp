@@ -95,7 +95,7 @@ class PyLoader {
     loader_.start_epoch(epoch, first_batch);
   }
 
-  // (images, labels, indices, names), or None at the end.
+  // (images, labels, indices, names, place in the epoch), or None at the end.
   nb::object next() {
     Batch batch;
     bool more;
@@ -109,7 +109,7 @@ class PyLoader {
     for (const std::string& name : batch.names) names.append(name_of(name));
     nb::object labels = numbers(std::move(batch.labels));
     nb::object indices = numbers(std::vector<int64_t>(batch.indices.begin(), batch.indices.end()));
-    return nb::make_tuple(images(batch, count), labels, indices, names);
+    return nb::make_tuple(images(batch, count), labels, indices, names, batch.place);
   }
 
   size_t batches() const { return loader_.batches(); }

@@ -87,7 +87,7 @@ class Loader:
         self._names = names
         self._loader = _Loader(source, overrides, train, dtype, layout == "nchw", names)
         self._epoch = 0  # the one that begins, or is under way
-        self._batch = 0  # of it, handed out
+        self._batch = 0  # of it, the next one; those left out count too
 
     def __len__(self):
         """Batches in an epoch."""
@@ -96,8 +96,8 @@ class Loader:
     def __iter__(self):
         self._loader.start_epoch(self._epoch, self._batch)
         while (found := self._loader.next()) is not None:
-            images, labels, _, names = found
-            self._batch += 1
+            images, labels, _, names, place = found
+            self._batch = place + 1
             batch = self._convert(images), self._convert(labels)
             yield (*batch, names) if self._names else batch
         self._epoch, self._batch = self._epoch + 1, 0
