@@ -83,6 +83,8 @@ class Loader:
             overrides.append(f"{_KEYS[name]}={_text(value)}")
         if layout not in ("nchw", "nhwc"):
             raise ValueError(f'layout={layout!r}: give "nchw" or "nhwc"')
+        if dtype == "bfloat16" and to == "numpy":
+            raise ValueError('numpy has no bfloat16: give to="torch", "dlpack" or a function')
         self._convert = _converter(to)
         self._names = names
         self._loader = _Loader(source, overrides, train, dtype, layout == "nchw", names)
