@@ -59,7 +59,8 @@ def _converter(to):
 
 
 class Loader:
-    """Batches of images and labels. Iterating over it is one epoch; the next time is the next epoch.
+    """Batches of images and labels. Iterating over it is one epoch; the next time is the next epoch, or the
+    rest of one that was left.
 
     source: "folder:PATH", "tar:PATH", "shard:PATH" and so on: docs/data.md.
     train: augment at random and shuffle; otherwise the centre crop, in order.
