@@ -50,6 +50,7 @@ docs-test: build ## hold README.md and docs/ against the program: links, keys, o
 	@tests/docs_test.py $(BUILD)
 
 python-test: setup ## build the Python package into a virtual environment of its own, and test it
+	@tools/setup.sh --dev
 	@[ -x build/python-venv/bin/python ] || { python3 -m venv build/python-venv.tmp && \
 	  build/python-venv.tmp/bin/python -m pip install -q --disable-pip-version-check numpy pytest && \
 	  mv build/python-venv.tmp build/python-venv; }

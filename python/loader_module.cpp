@@ -30,7 +30,19 @@ Recipe parsed(const std::string& source, const std::vector<std::string>& overrid
          "Give size=, the side of the images in pixels");
   if (recipe.data.cache.mode == CacheMode::kDevice)
     fail(ErrorKind::kUsage, "there is no device here", "data.cache", "Set data.cache=ram");
+  if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
+    fail(ErrorKind::kUsage, "batches are mixed by whoever trains, not here", "augment.mixup",
+         "Leave augment.mixup and augment.cutmix at 0, and mix the batches that come");
   return recipe;
+}
+
+// Labels of a source with masks mean nothing, and masks are not handed out.
+std::unique_ptr<Dataset> opened(const std::string& source, const DataOptions& options) {
+  auto data = open_input(Env::posix(), source, options);
+  if (data->has_masks())
+    fail(ErrorKind::kUsage, "the source has masks and no class for an image", source,
+         "Give a source of classes");
+  return data;
 }
 
 // A file's name, which need not be UTF-8: as os.fsdecode() has it.
@@ -84,7 +96,7 @@ class PyLoader {
       : recipe_(parsed(source, overrides)),
         type_(type_named(dtype)),
         planar_(planar),
-        data_(open_input(Env::posix(), source, recipe_.data)),
+        data_(opened(source, recipe_.data)),
         // What is interleaved in memory already can be seen as planes; bytes are never planar.
         loader_(*data_,
                 loader_options(recipe_, train, type_, planar && type_ != PixelType::kUint8, names),
@@ -95,7 +107,7 @@ class PyLoader {
     loader_.start_epoch(epoch, first_batch);
   }
 
-  // (images, labels, indices, names), or None at the end.
+  // (images, labels, indices, names, place in the epoch), or None at the end.
   nb::object next() {
     Batch batch;
     bool more;
@@ -109,7 +121,7 @@ class PyLoader {
     for (const std::string& name : batch.names) names.append(name_of(name));
     nb::object labels = numbers(std::move(batch.labels));
     nb::object indices = numbers(std::vector<int64_t>(batch.indices.begin(), batch.indices.end()));
-    return nb::make_tuple(images(batch, count), labels, indices, names);
+    return nb::make_tuple(images(batch, count), labels, indices, names, batch.place);
   }
 
   size_t batches() const { return loader_.batches(); }

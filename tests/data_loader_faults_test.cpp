@@ -127,6 +127,7 @@ TEST(LoaderFaults, BatchLeftEmptyIsPassedOver) {
   Batch batch;
   ASSERT_TRUE(loader.next(batch));
   EXPECT_EQ(batch.indices, (std::vector<uint32_t>{10, 11, 12, 13, 14}));
+  EXPECT_EQ(batch.place, 2u) << "where start_epoch() would begin with it";
   EXPECT_FALSE(loader.next(batch));
   EXPECT_EQ(loader.skipped_count(), 15u);
 }

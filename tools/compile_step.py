@@ -28,6 +28,7 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TORCH = "2.11.0"
 FORMAT = 1
+STARTED_OVER = "SATURATE_COMPILE_STEP_UNDER"  # the --python that this process was started for
 # What a package depends on, as recipe keys; batch and accumulation count through "part".
 SETTINGS = (
     "model.name",
@@ -70,10 +71,14 @@ def arguments():
 
 def go_on_with(python):
     """Starts over under another Python, unless this one is it."""
+    # A wrapper, such as pyenv's shims, is never what it starts: once is enough.
+    if os.environ.pop(STARTED_OVER, None) == python:
+        return
     if python and os.path.realpath(python) == os.path.realpath(sys.executable) and (
             os.path.dirname(os.path.abspath(python)) == os.path.dirname(sys.executable)):
         return
     if python:
+        os.environ[STARTED_OVER] = python
         try:
             os.execv(python, [python, __file__, *sys.argv[1:], f"--python={python}"])
         except OSError as error:

@@ -74,6 +74,8 @@ struct Batch {
   Mix mix;  // for the consumer to carry out: the pixels are not mixed yet
   // Samples of this batch over all processes; those that kSkip left out count among several.
   size_t whole = 0;
+  // Which batch of the epoch this is, as start_epoch() counts: those passed over too.
+  size_t place = 0;
   size_t count() const { return labels.size(); }
 };
 

@@ -59,7 +59,8 @@ def _converter(to):
 
 
 class Loader:
-    """Batches of images and labels. Iterating over it is one epoch; the next time is the next epoch.
+    """Batches of images and labels. Iterating over it is one epoch; the next time is the next epoch, or the
+    rest of one that was left.
 
     source: "folder:PATH", "tar:PATH", "shard:PATH" and so on: docs/data.md.
     train: augment at random and shuffle; otherwise the centre crop, in order.
@@ -83,11 +84,13 @@ class Loader:
             overrides.append(f"{_KEYS[name]}={_text(value)}")
         if layout not in ("nchw", "nhwc"):
             raise ValueError(f'layout={layout!r}: give "nchw" or "nhwc"')
+        if dtype == "bfloat16" and to == "numpy":
+            raise ValueError('numpy has no bfloat16: give to="torch", "dlpack" or a function')
         self._convert = _converter(to)
         self._names = names
         self._loader = _Loader(source, overrides, train, dtype, layout == "nchw", names)
         self._epoch = 0  # the one that begins, or is under way
-        self._batch = 0  # of it, handed out
+        self._batch = 0  # of it, the next one; those left out count too
 
     def __len__(self):
         """Batches in an epoch."""
@@ -96,8 +99,8 @@ class Loader:
     def __iter__(self):
         self._loader.start_epoch(self._epoch, self._batch)
         while (found := self._loader.next()) is not None:
-            images, labels, _, names = found
-            self._batch += 1
+            images, labels, _, names, place = found
+            self._batch = place + 1
             batch = self._convert(images), self._convert(labels)
             yield (*batch, names) if self._names else batch
         self._epoch, self._batch = self._epoch + 1, 0

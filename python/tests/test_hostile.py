@@ -102,21 +102,24 @@ def test_an_archive_that_is_cut_off(tmp_path):
     {"threads": -1}, {"prefetch": 0}, {"crop": "none\"\nseed = 3"}, {"crop": "[none]"}, {"mean": [0.5]},
     {"mean": "abc"}, {"std": [0, 0, 0]}, {"std": [float("nan")] * 3}, {"decode": None}, {"seed": -1},
     {"cache": "device"}, {"options": {"": 1}}, {"options": {"augment": 1}}, {"options": {"a.b.c": 1}},
-    {"options": {"augment.hue=1\naugment.flip": 0}}, {"dtype": ""}, {"dtype": "float16"}])
+    {"options": {"augment.hue=1\naugment.flip": 0}}, {"options": {"augment.mixup": 0.2}},
+    {"options": {"augment.cutmix": 1}}, {"dtype": ""}, {"dtype": "float16"}])
 def test_arguments_out_of_range(arguments):
     with pytest.raises(saturate.Error) as found:
         saturate.Loader(SYNTH, **{"size": 8, **arguments})
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("arguments", [{"layout": "chwn"}, {"to": "tensorflow"}, {"options": 3}, {"names": object()}])
+@pytest.mark.parametrize("arguments", [{"layout": "chwn"}, {"to": "tensorflow"}, {"options": 3}, {"names": object()},
+                                       {"dtype": "bfloat16", "to": "numpy"}])
 def test_arguments_of_the_wrong_kind(arguments):
     with pytest.raises((TypeError, ValueError, AttributeError)):
         saturate.Loader(SYNTH, size=8, **arguments)
 
 
 @pytest.mark.parametrize("source", ["", "folder", "nothing:here", "folder:", "synth:count=0", "synth:count=-1",
-                                    "synth:size=99999999", "tar:/dev/null", "shard:/dev/zero", "folder:a\0b"])
+                                    "synth:size=99999999", "synth:masks=true", "tar:/dev/null", "shard:/dev/zero",
+                                    "folder:a\0b"])
 def test_sources_that_are_none(source):
     with pytest.raises(saturate.Error):
         list(saturate.Loader(source, size=8))

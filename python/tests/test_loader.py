@@ -78,6 +78,19 @@ def test_goes_on_where_it_was():
     assert found == expected
 
 
+def test_a_batch_that_is_left_out_is_counted(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/0.png").write_bytes(b"no image")
+    for name in ("1.png", "2.png", "3.png"):
+        (tmp_path / "a" / name).write_bytes(next(IMAGES.rglob("*.png")).read_bytes())
+    arguments = {"train": False, "batch": 1, "size": 8, "on_error": "skip", "names": True}
+    first = saturate.Loader(f"folder:{tmp_path}", **arguments)
+    assert pathlib.Path(next(iter(first))[2][0]).name == "1.png"
+    rest = saturate.Loader(f"folder:{tmp_path}", **arguments)
+    rest.load_state_dict(first.state_dict())
+    assert [pathlib.Path(name).name for _, _, (name,) in rest] == ["2.png", "3.png"]
+
+
 def test_arrays_outlive_the_loader_and_are_not_written_again():
     loader = saturate.Loader(SYNTH, batch=16, size=20)
     kept = [images for images, _ in loader]

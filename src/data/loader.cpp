@@ -219,6 +219,7 @@ struct Loader::State {
     out.planar = options.planar;
     out.size = augment.size;
     out.whole = std::min(options.batch, epoch_size() - taken * options.batch);
+    out.place = taken;
   }
 
   bool next(Batch& out) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Steps per second of one training step: saturate eager and compiled, Python eager and torch.compile.
 
-All four train the same model on the same shapes, with SGD and momentum, on as many threads as the
-recipe says; data cost is left out of all (saturate's own is taken from its ledger: forward,
-backward and optimizer). Rounds are interleaved; the table gives medians and the range.
+All four train the same model on the same shapes, with SGD and momentum, on as many threads and in the
+precision that the recipe says (by autocast in Python); data cost is left out of all (saturate's own is
+taken from its ledger: forward, backward and optimizer). Rounds are interleaved; the table gives medians and the range.
 
   tools/peers/compiled_peers.py RECIPE.toml --compiled step.pt2 --python VENV/bin/python --json out.json
 """
@@ -12,12 +12,15 @@ import argparse
 import json
 import os
 import pathlib
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+
+import peer_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -75,6 +78,7 @@ def serve(args):
     torch.set_num_threads(recipe["train"]["threads"])
     size, batch = recipe["augment"]["size"], recipe["train"]["batch"]
     order = torch.channels_last if recipe["train"]["channels_last"] else torch.contiguous_format
+    reduced = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe["precision"]["mode"])
 
     def make(compiled):
         torch.manual_seed(0)
@@ -88,7 +92,9 @@ def serve(args):
         run = torch.compile(model) if compiled else model
 
         def step():
-            loss = torch.nn.functional.cross_entropy(run(images), labels)
+            with torch.autocast("cpu", reduced or torch.bfloat16, enabled=reduced is not None):
+                logits = run(images)
+            loss = torch.nn.functional.cross_entropy(logits.float(), labels)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -148,14 +154,15 @@ def main():
         for name, measure in variants.items():
             values[name].append(measure())
     peer.close()
-    rows = [{"name": name, "unit": "steps/s", "median": statistics.median(found),
-             "min": min(found), "max": max(found), "n": len(found)} for name, found in values.items()]
+    rows = [peer_report.with_spread({"name": name, "unit": "steps/s"}, found) for name, found in values.items()]
     for row in rows:
         print(f"{row['name']:<24}{row['median']:10.1f}  ({row['min']:.1f} to {row['max']:.1f})  "
               f"{row['median'] / rows[0]['median']:.2f} of saturate eager")
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"bench": "compiled_peers", "recipe": recipe,
-                                                       "rows": rows}, indent=1) + "\n")
+        host = {"cpu": peer_report.cpu_name(), "system": platform.platform(), "cores": peer_report.cores()}
+        commit = peer_report.commit_of(args.saturate)
+        pathlib.Path(args.json).write_text(json.dumps({"bench": "compiled_peers", "host": host, "commit": commit,
+                                                       "recipe": recipe, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,11 @@ class Python:
                 [self.python, HERE / "ddp_worker.py", self.arguments.model, str(self.arguments.size),
                  str(self.arguments.batch), str(self.arguments.steps), str(core)],
                 env=environment, stdout=subprocess.PIPE, text=True))
-        return sum(float(process.communicate()[0]) for process in started)
+        try:
+            return sum(float(process.communicate()[0]) for process in started)
+        finally:  # where one failed, the others wait for it
+            for process in started:
+                process.kill()
 
 
 def main():

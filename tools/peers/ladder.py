@@ -102,6 +102,8 @@ def why_skipped(rung, has_gpu):
         # What is switched off needs no counterpart.
         if value is not False and key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
             return f"{key} has no counterpart here"
+    if (mode := str(rung["settings"].get("precision.mode"))).endswith("-o2"):
+        return f"precision.mode={mode} has no counterpart here"
     source = rung["settings"]["data.source"]
     return None if source.startswith("synth:") else f"data.source={source} has no counterpart here"
 
@@ -133,6 +135,7 @@ def make_step(settings):
         flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii")
         mode = "bf16" if has_gpu or "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
     torch.backends.cuda.matmul.allow_tf32 = chosen["precision.tf32"] and mode != "fp32"
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32  # torch's default is on
     memory_format = torch.channels_last if chosen["train.channels_last"] else torch.contiguous_format
     model = make_twin(chosen["model.name"], classes, size, chosen["model.width"])
     model = model.to(device=device, memory_format=memory_format)

@@ -24,6 +24,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import zlib
 
 from peer_report import measure, with_spread, write
 
@@ -153,10 +154,13 @@ def ffcv_file(files, threads, name, settings):
             path, label = files.items[index]
             return Image.open(path).convert("RGB"), label
 
-    beton = pathlib.Path(tempfile.gettempdir()) / f"{name}-{len(files.items)}.beton"
+    photographs = zlib.crc32(repr((os.path.realpath(files.root), files.items)).encode())
+    beton = pathlib.Path(tempfile.gettempdir()) / f"{name}-{photographs:08x}.beton"
     if not beton.exists():
         fields = {"image": RGBImageField(**settings), "label": IntField()}
-        DatasetWriter(str(beton), fields, num_workers=threads).from_indexed_dataset(Photographs())
+        partial = beton.with_suffix(".partial")  # not taken for a whole one where this is interrupted
+        DatasetWriter(str(partial), fields, num_workers=threads).from_indexed_dataset(Photographs())
+        partial.rename(beton)
     return str(beton)
 
 
