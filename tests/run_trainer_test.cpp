@@ -139,6 +139,31 @@ TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
   EXPECT_NE(std::string(error.what()).find("train.batch"), std::string::npos);
 }
 
+// Three batches an epoch, of which the first is left out.
+TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
+  const TempDir dir;
+  Recipe recipe = small_recipe();
+  recipe.data.on_error = OnError::kSkip;
+  recipe.data.shuffle = ShuffleMode::kNone;
+  recipe.augment.size = 16;
+  recipe.train.batch = 4;
+  recipe.watch.every = 1;
+  std::vector<std::string> files(4, "no image");
+  for (uint64_t i = 0; i < 8; ++i) files.push_back(testing::noise_jpeg(16, 16, i));
+  TrainerOptions options = saving_options(dir / "whole");
+  options.open = [&] { return std::make_unique<testing::MemoryDataset>(files); };
+  Trainer(Env::posix(), recipe, options).run();
+
+  options.out = dir / "cut";
+  int asked = 0;  // once before the first step
+  options.should_stop = [&] { return ++asked == 2; };
+  EXPECT_EQ(Trainer(Env::posix(), recipe, options).run().steps, 1);
+  options.resume = dir / "cut";
+  options.should_stop = [] { return false; };
+  EXPECT_EQ(Trainer(Env::posix(), recipe, options).run().steps, 6);
+  EXPECT_EQ(testing::losses(dir / "cut", "step"), testing::losses(dir / "whole", "step"));
+}
+
 TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   const TempDir dir;
   const TrainResult result =

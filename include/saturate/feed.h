@@ -35,6 +35,7 @@ struct DeviceBatch {
   at::Tensor mixed_labels = {};  // [N] int64, on the device; undefined where nothing is mixed
   double lambda = 1;             // 0.5 to 1
   int64_t whole = 0;             // images of the step over all processes
+  int64_t place = 0;             // in its epoch, those that on_error left out counted
   // Of a pipeline with an encoder: what Model::encode() makes of the images; else empty.
   std::vector<at::Tensor> features = {};
   // Of Feeder::leave_unfinished(), until finish(): there are no images yet.

@@ -132,6 +132,7 @@ void BatchStages::leave(BatchWork& work) const {
   DeviceBatch& out = work.out;
   out.names = std::move(work.batch.names);
   out.whole = int64_t(work.batch.whole);
+  out.place = int64_t(work.batch.place);
   out.unfinished =
       UnfinishedBatch{work.pixels,     work.effects,         work.places,
                       work.batch.size, work.is_unfinished(), work.batch.masks != nullptr};

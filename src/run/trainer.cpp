@@ -74,7 +74,8 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
   steps_made = ++position.step;
-  ++position.batch;
+  // Where the loader would go on: past what it left out. A batch that is held stays where it is.
+  position.batch = feeder.holds() ? position.batch + 1 : batch.place + 1;
   position.samples += group ? batch.whole : batch.count();
   result.samples += group ? batch.whole : batch.count();
   unsaved = true;
