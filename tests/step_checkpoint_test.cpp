@@ -182,6 +182,7 @@ class Doubling : public NormHook {
     ++runs;
     return input * 2;
   }
+  int world() const override { return 1; }
   int runs = 0;
 };
 
