@@ -5,12 +5,14 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "saturate/feed.h"
+#include "saturate/module_model.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/app_testing.h"
@@ -132,6 +134,23 @@ TEST(FrozenStatistics, StayWhereTheParametersAreFrozen) {
   model->forward(symmetric("input", {2, 3, kSize, kSize}, 2));
   for (const auto& [name, tensor] : model->buffers())
     EXPECT_EQ(at::equal(before[name], tensor), name.starts_with("encoder.")) << name;
+}
+
+class Flattened : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& images) { return norm_(images.flatten(1)); }
+
+ private:
+  torch::nn::BatchNorm1d norm_{register_module("norm", torch::nn::BatchNorm1d(12))};
+};
+
+TEST(FrozenStatistics, StayInAModelOfOnesOwnToo) {
+  const auto model = make_module_model<Flattened>();
+  for (const auto& [name, tensor] : model->parameters()) tensor.requires_grad_(false);
+  ASSERT_TRUE(model->keep_frozen_statistics());
+  const at::Tensor before = model->buffers().at(0).tensor.clone();
+  model->forward(symmetric("input", {4, 3, 2, 2}, 2));
+  EXPECT_TRUE(at::equal(model->buffers().at(0).tensor, before));
 }
 
 TEST(Weights, OfTheEncoderAloneAreTaken) {

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "saturate/error.h"
+#include "saturate/fault_env.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
@@ -249,6 +250,20 @@ TEST(RefusedWeights, AFileCutAnywhereIsAnErrorOfOneLine) {
       EXPECT_EQ(refused(dir / "cut.pt").kind(), ErrorKind::kRun) << name << " " << size;
     }
   }
+}
+
+// Opened for its first bytes, then again by the reader of its kind.
+TEST(RefusedWeights, AFileThatCannotBeReadIsARunError) {
+  for (const char* name : {"simple_cnn.pt", "legacy.pt"})
+    for (const auto& [op, skip] :
+         {std::pair(FileOp::kOpen, 0), {FileOp::kOpen, 1}, {FileOp::kRead, 0}}) {
+      FaultEnv env(Env::posix());
+      env.inject({.match = {op, name}, .skip = uint64_t(skip), .error = EIO});
+      const std::string path = kGoldens + name;
+      const Error error = error_of([&] { read_weights(env, path); });
+      EXPECT_EQ(error.kind(), ErrorKind::kRun) << name << " " << skip;
+      EXPECT_EQ(error.where(), path);
+    }
 }
 
 // An archive of these records, as torch's own writer makes one.

@@ -3,6 +3,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <mutex>
@@ -39,6 +40,14 @@ DeviceBatch joint_batch(int step, int64_t count) {
   return batch;
 }
 
+DeviceBatch in_order(DeviceBatch batch, const std::vector<int64_t>& order) {
+  if (order.empty()) return batch;
+  const at::Tensor places = at::tensor(at::IntArrayRef(order));
+  batch.images = batch.images.index_select(0, places);
+  batch.labels = batch.labels.index_select(0, places);
+  return batch;
+}
+
 DeviceBatch share_of(const DeviceBatch& joint, int rank, int world) {
   DeviceBatch own = joint;
   const at::Tensor places = at::arange(std::min<int64_t>(rank, joint.whole), joint.whole, world);
@@ -54,6 +63,7 @@ struct Case {
   DistributedOptions distributed = {};
   std::string optimizer = "sgd";
   int steps = 20;
+  std::vector<int64_t> order = {};  // of each batch's images; empty: as they are
 };
 
 std::unique_ptr<Model> make_filled(const std::string& name) {
@@ -100,7 +110,8 @@ Trained train(const Case& how, Model& model, Group* group) {
   model.set_training(true);
   RunningMetrics metrics;
   for (int i = 0; i < how.steps; ++i) {
-    const DeviceBatch joint = joint_batch(i, how.batches[size_t(i) % how.batches.size()]);
+    const DeviceBatch joint =
+        in_order(joint_batch(i, how.batches[size_t(i) % how.batches.size()]), how.order);
     step.run(group ? share_of(joint, group->rank(), group->world()) : joint, 0.05, metrics);
   }
   if (group) {
@@ -236,6 +247,29 @@ TEST(SyncBatchNorm, TrainsAsBatchNormOnTheJointBatch) {
   how.steps = 9;
   expect_as_one(how, 2, 1e-5);
   expect_as_one(how, 3, 1e-5);
+}
+
+// Images (0 2)(4) on one rank and (1)(3) on the other, then (0)(2) and (1)(): a rank with fewer has
+// as many parts.
+TEST(SyncBatchNorm, PartsOfUnevenSharesAreAsMany) {
+  for (const auto& [part, order] :
+       {std::pair{2, std::vector<int64_t>{0, 2, 1, 4, 3}}, {1, {0, 1, 2}}}) {
+    Case how;
+    how.model = "simple_cnn";
+    how.batches = {std::ssize(order)};
+    how.distributed.sync_bn = true;
+    how.step.part = part;
+    how.steps = 5;
+    const auto ranks = train_ranks(how, 2);
+    expect_same(ranks[0].parameters, ranks[1].parameters);
+    how.distributed = {};
+    how.step.part = part + 1;
+    how.order = order;
+    const auto one = make_filled(how.model);
+    const Trained expected = train(how, *one, nullptr);
+    expect_close(ranks[0].parameters, expected.parameters, 1e-5);
+    expect_close(ranks[0].buffers, expected.buffers, 1e-5);
+  }
 }
 
 TEST(SyncBatchNorm, FollowsTheJointStatistics) {

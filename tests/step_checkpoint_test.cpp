@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rand.h>
@@ -15,7 +16,9 @@
 #include <torch/nn/modules/dropout.h>
 
 #include <cmath>
+#include <thread>
 
+#include "model/batch_norm.h"
 #include "saturate/error.h"
 #include "saturate/gradient_checkpoint.h"
 #include "saturate/memory.h"
@@ -170,6 +173,36 @@ TEST(Checkpoint, WhatIsFrozenGetsNoGradient) {
   checkpoint_sequential(stages, 2, input).sum().backward();
   EXPECT_TRUE(at::equal(weight.grad(), input * frozen));
   EXPECT_FALSE(frozen.grad().defined());
+}
+
+class Doubling : public NormHook {
+ public:
+  at::Tensor normalise(const at::Tensor& input, const at::Tensor&, const at::Tensor&,
+                       const at::Tensor&, const at::Tensor&, double, double) override {
+    ++runs;
+    return input * 2;
+  }
+  int world() const override { return 1; }
+  int runs = 0;
+};
+
+// Backward of what is on a GPU has a thread of its own.
+TEST(Checkpoint, ASecondRunOnAnotherThreadNormalisesAsTheFirstDid) {
+  Doubling doubling;
+  BatchNorm2d norm(4);
+  const at::Tensor weight = at::randn({1, 4, 1, 1}).requires_grad_(),
+                   input = at::randn({3, 4, 5, 5});
+  NormHook* const before = set_norm_hook(&doubling);
+  const at::Tensor loss =
+      checkpoint({[&](const at::Tensor& x) { return norm(x * weight); }, norm->buffers()}, input)
+          .sum();
+  std::thread([&] {
+    loss.backward();
+    EXPECT_EQ(norm_hook(), nullptr) << "as the thread had it";
+  }).join();
+  EXPECT_EQ(set_norm_hook(before), &doubling);
+  EXPECT_EQ(doubling.runs, 2);
+  EXPECT_TRUE(at::allclose(weight.grad(), input.sum({0, 2, 3}, /*keepdim=*/true) * 2, 1e-4, 1e-4));
 }
 
 TEST(Checkpoint, AViewMayBeChangedByTheNextSegment) {

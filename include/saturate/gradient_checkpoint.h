@@ -10,10 +10,10 @@
 //   loss(saturate::checkpoint_sequential(stages, segments, images), labels).backward();
 //
 // Gradients are those of the plain run, bit for bit: the second run of a function finds torch's
-// random state (so dropout drops the same), autocast and its own input as the first did.
-// BatchNorm's running statistics move once, not twice as with torch.utils.checkpoint: a stage names
-// the tensors that it changes as it runs, and after the second run they get back the values they
-// had before it.
+// random state (so dropout drops the same), autocast, SyncBatchNorm and its own input as the first
+// did. BatchNorm's running statistics move once, not twice as with torch.utils.checkpoint: a stage
+// names the tensors that it changes as it runs, and after the second run they get back the values
+// they had before it.
 //
 // Limits. A function must not change its input in place (it is refused: a split before a ReLU that
 // works in place, for instance), and must do the same when it runs again: whatever else it counts

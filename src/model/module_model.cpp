@@ -6,16 +6,24 @@
 #include <algorithm>
 
 namespace saturate {
+namespace {
+
+bool is_batch_norm(torch::nn::Module& module) {
+  return dynamic_cast<torch::nn::BatchNorm1dImpl*>(&module) ||
+         dynamic_cast<torch::nn::BatchNorm2dImpl*>(&module) ||
+         dynamic_cast<torch::nn::BatchNorm3dImpl*>(&module);
+}
+
+}  // namespace
 
 void ModuleModelBase::set_training(bool training) {
   module_.train(training);
   if (!training || !keeps_frozen_) return;
   for (const auto& module : module_.modules()) {
-    auto* const norm = dynamic_cast<torch::nn::BatchNorm2dImpl*>(module.get());
-    if (norm == nullptr) continue;
-    const auto own = norm->parameters(/*recurse=*/false);
+    if (!is_batch_norm(*module)) continue;
+    const auto own = module->parameters(/*recurse=*/false);
     if (std::ranges::none_of(own, [](const at::Tensor& tensor) { return tensor.requires_grad(); }))
-      norm->eval();
+      module->eval();
   }
 }
 

@@ -12,6 +12,8 @@ class NormHook {
   virtual at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight,
                                const at::Tensor& bias, const at::Tensor& running_mean,
                                const at::Tensor& running_var, double momentum, double eps) = 0;
+  // Processes that have to call it as often, each with its own images.
+  virtual int world() const = 0;
 };
 
 // What the models run on this thread use in training; null: torch's. Gives the one before.

@@ -9,7 +9,8 @@
 
 namespace saturate {
 
-// An archive, as torch 1.6 and later write it. Tensors may share memory. Fails with kRun.
+// An archive, as torch 1.6 and later write it. Tensors may share memory. Fails with kRun,
+// or as Env does.
 std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path);
 
 // The older form: see tensor_pickle.h.

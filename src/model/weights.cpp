@@ -144,11 +144,8 @@ void take_only(const std::vector<std::string>& only, std::vector<NamedTensor>& t
   std::erase_if(tensors, [&](const auto& tensor) { return !matches_any(tensor.first, only); });
 }
 
-}  // namespace
-
-std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
-  if (!env.exists(path) || env.is_directory(path))
-    fail(ErrorKind::kUsage, "there is no such file of weights", path, "Check model.weights");
+// By what the file begins with.
+std::vector<NamedTensor> read_any_kind(Env& env, const std::string& path) {
   std::array<std::byte, 2> begin{};
   {
     const auto file = env.open_readable(path);
@@ -157,6 +154,19 @@ std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
   if (begin == std::array{std::byte{'P'}, std::byte{'K'}}) return read_pt_archive(env, path);
   if (is_legacy_pickle(begin)) return read_legacy_pt(env, path);
   return read_safetensors(env, path).tensors;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
+  if (!env.exists(path) || env.is_directory(path))
+    fail(ErrorKind::kUsage, "there is no such file of weights", path, "Check model.weights");
+  try {
+    return read_any_kind(env, path);
+  } catch (const Error& error) {
+    // Env calls a failed read bad data; weights are none of the run's data.
+    fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
+  }
 }
 
 LoadedWeights load_weights(Env& env, const std::string& path, Model& model,

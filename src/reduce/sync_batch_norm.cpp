@@ -101,8 +101,10 @@ at::Tensor SyncBatchNorm::normalise(const at::Tensor& input, const at::Tensor& w
     const auto follow = [&](const at::Tensor& running, const at::Tensor& now) {
       running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
     };
-    follow(running_mean, found.mean);
-    follow(running_var, found.variance * unbiased);
+    if (count > 0) {  // else no process has an image
+      follow(running_mean, found.mean);
+      follow(running_var, found.variance * unbiased);
+    }
   }
   const at::Tensor y =
       Normalise::apply(x, weight, bias, mean, inverse, count, int64_t(intptr_t(&group_)));

@@ -19,6 +19,7 @@ class SyncBatchNorm : public NormHook {
   at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                        const at::Tensor& running_mean, const at::Tensor& running_var,
                        double momentum, double eps) override;
+  int world() const override { return group_.world(); }
 
  private:
   Group& group_;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "model/norm_hook.h"
 #include "saturate/error.h"
 #include "step/random_state.h"
 
@@ -67,11 +68,12 @@ class UncachedAutocast {
 // For its life this thread's state is that of a function's first run; then all is as it was.
 class SecondRun {
  public:
-  SecondRun(RandomState& random, const AutocastState& autocast, const Stage& stage,
+  SecondRun(RandomState& random, const AutocastState& autocast, NormHook* norm, const Stage& stage,
             const at::Device& device)
       : statistics_(stage.statistics),
         random_before_(device),
         autocast_before_(device.type()),
+        norm_before_(set_norm_hook(norm)),
         recomputing_before_(std::exchange(is_recomputing, true)) {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& tensor : statistics_) values_.push_back(tensor.clone());
@@ -88,6 +90,7 @@ class SecondRun {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (size_t i = 0; i < statistics_.size(); ++i) statistics_[i].copy_(values_[i]);
     is_recomputing = recomputing_before_;
+    set_norm_hook(norm_before_);
   }
   SecondRun(const SecondRun&) = delete;
   SecondRun& operator=(const SecondRun&) = delete;
@@ -97,6 +100,7 @@ class SecondRun {
   std::vector<at::Tensor> values_;
   RandomStateScope random_before_;
   AutocastState autocast_before_;
+  NormHook* norm_before_;
   bool recomputing_before_;
 };
 
@@ -109,7 +113,8 @@ class CheckpointNode : public Node {
         input_(input, /*is_output=*/false),
         device_(input.device()),
         random_(device_),
-        autocast_(device_.type()) {}
+        autocast_(device_.type()),
+        norm_(norm_hook()) {}
 
   std::string name() const override { return "GradientCheckpoint"; }
 
@@ -150,7 +155,7 @@ class CheckpointNode : public Node {
 
  private:
   at::Tensor second_run(const at::Tensor& input) {
-    const SecondRun scope(random_, autocast_, stage_, device_);
+    const SecondRun scope(random_, autocast_, norm_, stage_, device_);
     return stage_.forward(input);
   }
 
@@ -159,6 +164,7 @@ class CheckpointNode : public Node {
   at::Device device_;
   RandomState random_;  // before the first run
   AutocastState autocast_;
+  NormHook* norm_;  // of the first run's thread: a GPU's backward has one of its own
 };
 
 // Stages from `begin` to before `end` as one.

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "model/norm_hook.h"
 #include "saturate/compiled_step.h"
 #include "saturate/error.h"
 #include "saturate/gradient_reducer.h"
@@ -40,10 +41,19 @@ at::Tensor unreduced(const at::Tensor& logits) {
   return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
 }
 
+// Images of the process that has most. Under SyncBatchNorm, whose sums all processes have to join,
+// each computes as many parts as that one, some of which may be empty.
+int64_t most_images(const DeviceBatch& batch) {
+  const NormHook* const hook = norm_hook();
+  if (!hook) return batch.count();
+  return std::max<int64_t>(batch.count(), (batch.whole + hook->world() - 1) / hook->world());
+}
+
 // Views of a batch's parts, as few and as equal as `part` images at most make them.
 std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
-  if (part <= 0 || batch.count() <= part) return {batch};
-  const int64_t count = (batch.count() + part - 1) / part;
+  const int64_t most = most_images(batch);
+  if (part <= 0 || most <= part) return {batch};
+  const int64_t count = (most + part - 1) / part;
   const auto images = batch.images.tensor_split(count), labels = batch.labels.tensor_split(count);
   std::vector<DeviceBatch> parts(size_t(count), batch);
   for (size_t i = 0; i < parts.size(); ++i) {
