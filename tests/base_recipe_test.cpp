@@ -239,6 +239,9 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);
+  EXPECT_NE(error_of(kMinimal, {"distributed.find_unused=true", "train.checkpoint_segments=2"})
+                .find("does not see into"),
+            std::string::npos);
 }
 
 TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {

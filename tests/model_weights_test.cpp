@@ -93,7 +93,7 @@ TEST(Weights, OfAStateDictGoByName) {
   expect_formula(*model);
 }
 
-// {"state_dict": {"module.conv1...": ...}, "epoch": ...}
+// {"state_dict": {"module.conv1...": ...}, "best": tensor, "epoch": ...}
 TEST(Weights, OfAWholeTrainingsFileAreFound) {
   const auto model = small_model();
   load_weights(Env::posix(), kGoldens + "training.pt", *model);

@@ -85,6 +85,9 @@ void validate_distributed(const Recipe& recipe, const std::string& where) {
     fail_option("distributed.compress",
                 "is powersgd, which would keep an overflow of fp16 for all steps to come",
                 "Set precision.mode to bf16, or distributed.compress to bf16", where);
+  if (recipe.distributed.find_unused && recipe.train.checkpoint_segments != 0)
+    fail_option("distributed.find_unused", "does not see into train.checkpoint_segments",
+                "Name the parameters in optimizer.freeze, or set one of the two", where);
   if (recipe.distributed.sync_bn && recipe.model.name == "torchscript")
     fail_option("distributed.sync_bn", "cannot change the program in model.file",
                 "Leave it out, or choose another model.name", where);

@@ -33,11 +33,12 @@ bool holds_tensors(const PickleMachine& machine, const PickleValue& dict) {
 const PickleValue& find_tensors(const PickleMachine& machine, const PickleValue& root,
                                 const std::string& path) {
   if (root.kind != kDict) fail_pickle("it is no dictionary of tensors", path);
-  if (holds_tensors(machine, root)) return root;
+  // Before the dictionary itself, which may hold the best accuracy as a tensor beside them.
   for (const char* key : {"state_dict", "model", "model_state_dict"}) {
     const PickleValue* found = find(machine, root, key);
     if (found && found->kind == kDict && holds_tensors(machine, *found)) return *found;
   }
+  if (holds_tensors(machine, root)) return root;
   fail_pickle("it holds no tensors by name", path);
 }
 

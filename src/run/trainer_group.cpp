@@ -140,16 +140,14 @@ Metrics Trainer::State::over_ranks(const Metrics& own) {
 // Rank 0's under the device's own name, as a run of one process has it.
 std::vector<NamedTensor> Trainer::State::random_states() {
   std::vector<NamedTensor> states;
-  const at::Tensor own = at::globalContext().defaultGenerator(at::kCPU).get_state();
-  if (!group) {
-    states.push_back({"cpu", own});
-  } else {
-    const at::Tensor all = group->gather(own);
-    for (int rank = 0; rank < group->world(); ++rank)
-      states.push_back({rank == 0 ? "cpu" : fmt::format("cpu.{}", rank), all[rank].clone()});
-  }
-  if (device.is_cuda())
-    states.push_back({"cuda", at::globalContext().defaultGenerator(device).get_state()});
+  const auto add = [&](const std::string& name, const at::Device& of) {
+    const at::Tensor own = at::globalContext().defaultGenerator(of).get_state();
+    const at::Tensor all = group ? group->gather(own) : own.unsqueeze(0);
+    for (int64_t rank = 0; rank < all.size(0); ++rank)
+      states.push_back({rank == 0 ? name : fmt::format("{}.{}", name, rank), all[rank].clone()});
+  };
+  add("cpu", at::kCPU);
+  if (device.is_cuda()) add("cuda", device);
   return states;
 }
 
