@@ -144,7 +144,7 @@ TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
   const TempDir dir;
   Recipe recipe = small_recipe();
   recipe.data.on_error = OnError::kSkip;
-  recipe.data.shuffle = ShuffleMode::kNone;
+  recipe.data.shuffle = {ShuffleMode::kNone};
   recipe.augment.size = 16;
   recipe.train.batch = 4;
   recipe.watch.every = 1;
