@@ -8,9 +8,9 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
-# Where CMAKE_UNITY_BUILD is on, which the sanitizers' builds are, whose sources nobody edits in between:
-# reading torch's headers is most of what a source takes. Sources of one room tend to name their helpers
-# alike, so a target's sources are dealt out over `count` units.
+# For builds with CMAKE_UNITY_BUILD on, such as the preset asan-ubsan, between whose runs nobody edits a single
+# source: reading torch's headers is most of what one takes to compile. Sources of one room tend to name their
+# helpers alike, so a target's sources are dealt out over `count` units.
 function(deal_out target count)
   get_target_property(sources ${target} SOURCES)
   set(next 0)

@@ -86,20 +86,6 @@ TEST(GradientReducer, SumsGradientsThatAreThereAsBackwardDoes) {
   }
 }
 
-Recipe compiled_recipe() {
-  Recipe recipe;
-  recipe.data.source = "synth:size=16,count=64";
-  recipe.model.name = "simple_cnn";
-  recipe.model.width = 0.25;
-  recipe.model.classes = 10;
-  recipe.augment.size = 16;
-  recipe.train.batch = 32;
-  recipe.train.accumulate = 2;
-  recipe.train.device = "cpu";
-  recipe.train.threads = 1;
-  return recipe;
-}
-
 // Parameters and BatchNorm's statistics after ten steps in two parts; the last one's batch is
 // smaller.
 std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
@@ -109,6 +95,7 @@ std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
       recipe.optimizer, make_parameter_groups(recipe.optimizer, model->parameters()));
   StepOptions options;
   options.part = 8;
+  options.label_smoothing = recipe.train.label_smoothing;
   options.clip_norm = 0.5;
   TrainStep step(*model, *optimizer, options, ledger);
   GradientReducer reducer(group, model->parameters(), recipe.distributed);
@@ -127,7 +114,10 @@ std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
 TEST(CompiledStepOfProcesses, TrainsAsWithoutIt) {
   if (testing::compiling_python().empty()) GTEST_SKIP() << testing::kNoPython;
   const testing::TempDir dir;
-  Recipe recipe = compiled_recipe();
+  Recipe recipe = testing::package_recipe("simple_cnn");
+  recipe.model.width = 0.25;
+  recipe.train.batch = 32;
+  recipe.train.accumulate = 2;
   const std::string package = testing::compile_package(dir, recipe, "--processes 2");
   const Error error = testing::error_of([&] {
     Recipe alone = recipe;

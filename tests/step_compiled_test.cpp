@@ -24,21 +24,8 @@ namespace saturate {
 namespace {
 
 using testing::error_of;
+using testing::package_recipe;
 using testing::TempDir;
-
-// As resolve_recipe() leaves one.
-Recipe small_recipe(const std::string& model) {
-  Recipe recipe;
-  recipe.data.source = "synth:size=16,count=64";
-  recipe.model.name = model;
-  recipe.model.classes = 10;
-  recipe.augment.size = 16;
-  recipe.train.batch = 8;
-  recipe.train.label_smoothing = 0.1;
-  recipe.train.device = "cpu";
-  recipe.train.threads = 1;
-  return recipe;
-}
 
 std::unique_ptr<Model> make(const Recipe& recipe) {
   at::manual_seed(3);
@@ -69,7 +56,7 @@ class PackageTest : public ::testing::Test {
   std::string refusal() { return refusal(recipe); }
 
   TempDir dir;
-  Recipe recipe = small_recipe("simple_cnn");
+  Recipe recipe = package_recipe("simple_cnn");
   std::unique_ptr<Model> model = make(recipe);
   std::string library = "no library", frozen;
   nlohmann::json about;
@@ -289,7 +276,7 @@ void CompiledStepTest::compare_with_eager(Recipe recipe) {
 TEST_F(CompiledStepTest, TrainsAsEagerDoes) {
   for (const std::string& name : compared_models()) {
     SCOPED_TRACE(name);
-    Recipe recipe = small_recipe(name);
+    Recipe recipe = package_recipe(name);
     if (name == "resnet9") recipe.augment.size = 32;
     for (const char* deep : {"resnet18", "resnet34", "resnet50", "se_resnet18", "mobilenet_v2"})
       if (name == deep) recipe.augment.size = 64;
@@ -340,7 +327,7 @@ def make(classes, size, width):
 )";
 
 TEST_F(CompiledStepTest, AUsersModuleRunsWithBf16AndAFrozenParameter) {
-  Recipe recipe = small_recipe("two_biases");
+  Recipe recipe = package_recipe("two_biases");
   recipe.model.classes = 4;
   recipe.data.source = "synth:size=16,count=64,classes=4";
   recipe.augment.size = 2;

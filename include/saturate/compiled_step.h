@@ -21,9 +21,9 @@ class CompiledStep {
   // Loads the package that recipe.train.compiled names, for `model`, which must outlive this; its
   // parameters and buffers may be changed in place, but not replaced, from here on. `recipe` is a
   // resolved one, whose batches `processes` share out, of which this is one. Fails with kUsage,
-  // naming all that differs and how to make the right package,
-  // where it was made for other settings, another torch, another processor or another model, and
-  // where it is broken or not there. Nothing is written to disk.
+  // naming all that differs and how to make the right package, where it was made for other
+  // settings, another torch, another processor or another model, and where it is broken or not
+  // there. Nothing is written to disk.
   // REQUIRES: the model is on its device, and its frozen parameters require no gradient.
   CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes = 1);
   ~CompiledStep();

@@ -102,8 +102,9 @@ torch.save(all_kinds(), OUT / "legacy.pt", _use_new_zipfile_serialization=False)
 torch.save(all_kinds(), OUT / "protocol4.pt", pickle_protocol=4)
 state = small_model().state_dict()
 torch.save(state, OUT / "simple_cnn.pt")
-torch.save({"epoch": 3, "lr": 0.1, "best": torch.tensor(0.5), "none": None, "name": "x", "history": [1, 2.5, (True, -4)],
-            "large": 1 << 80, "state_dict": {"module." + key: value for key, value in state.items()}},
+torch.save({"epoch": 3, "lr": 0.1, "best": torch.tensor(0.5), "none": None, "name": "x",
+            "history": [1, 2.5, (True, -4)], "large": 1 << 80,
+            "state_dict": {"module." + key: value for key, value in state.items()}},
            OUT / "training.pt")
 torch.save({"fc.weight": torch.zeros(2), "trap": Harmful()}, OUT / "harmful.pt")
 torch.save({"fc.weight": torch.zeros(2), "trap": Harmful()}, OUT / "harmful_legacy.pt",
