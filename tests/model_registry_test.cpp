@@ -35,6 +35,7 @@ TEST_P(EveryModel, GivesLogitsAndGradients) {
   logits.sum().backward();
   for (const auto& [name, tensor] : model->parameters())
     EXPECT_TRUE(tensor.grad().defined()) << name;
+  EXPECT_EQ(model->norm_without_hook(), "");
 }
 
 TEST_P(EveryModel, ChannelsLastChangesTheLayoutOnly) {

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <mutex>
 
-#include "reduce/sync_batch_norm.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/sharded_optimizer.h"
+#include "saturate/sync_batch_norm.h"
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "saturate/batch_norm.h"
 #include "saturate/module_model.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
@@ -43,6 +44,19 @@ class AlwaysSeven : public Squares {
   }
 };
 
+// Norm is torch's BatchNorm2d or ours.
+template <class Norm>
+class Normalised : public Squares {
+ public:
+  Normalised(int64_t inputs, int64_t classes) : Squares(inputs, classes) {
+    register_module("norm", norm_);
+  }
+  at::Tensor forward(const at::Tensor& images) { return Squares::forward(norm_(images)); }
+
+ private:
+  Norm norm_{3};
+};
+
 template <class Module>
 std::unique_ptr<Model> make(const ModelOptions&, const ImageShape& shape) {
   return make_module_model<Module>(int64_t(3) * shape.size * shape.size, shape.classes);
@@ -52,6 +66,8 @@ Recipe own_recipe(const std::string& name) {
   [[maybe_unused]] static const bool once = [] {
     add_model("squares", "of a test", make<Squares>);
     add_model("always_seven", "of a test", make<AlwaysSeven>);
+    add_model("torch_norm", "of a test", make<Normalised<torch::nn::BatchNorm2d>>);
+    add_model("our_norm", "of a test", make<Normalised<BatchNorm2d>>);
     return true;
   }();
   Recipe recipe = small_recipe();
@@ -97,6 +113,22 @@ TEST(OwnLoss, WantsNoSmoothedLabels) {
   const Error error = error_of([&] { Trainer(Env::posix(), recipe, quiet_options(dir.path())); });
   EXPECT_EQ(error.exit_code(), 2);
   EXPECT_EQ(error.reason(), "the model's own loss knows of no smoothed labels");
+}
+
+TEST(OwnModel, IsRefusedWhereItsStatisticsCannotBeJoined) {
+  const TempDir dir;
+  Recipe recipe = own_recipe("torch_norm");
+  recipe.optimizer.lr = 0.001;
+  const auto train = [&] {
+    Trainer(Env::posix(), recipe, quiet_options(dir.path() + "/" + recipe.model.name)).run();
+  };
+  train();
+  recipe.distributed.sync_bn = true;
+  const Error error = error_of(train);
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.reason(), "layer norm of torch_norm is torch's BatchNorm");
+  recipe.model.name = "our_norm";
+  EXPECT_NO_THROW(train());
 }
 
 TEST(OwnModel, ANameIsTakenOnce) {

@@ -18,7 +18,7 @@
 #include <cmath>
 #include <thread>
 
-#include "model/batch_norm.h"
+#include "saturate/batch_norm.h"
 #include "saturate/error.h"
 #include "saturate/gradient_checkpoint.h"
 #include "saturate/memory.h"

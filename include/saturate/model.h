@@ -39,6 +39,8 @@ class Model {
   // From now on BatchNorms whose parameters require no gradient use their running statistics in
   // training too, and leave them as they are. False where the model cannot.
   virtual bool keep_frozen_statistics() { return false; }
+  // A BatchNorm, by its path, whose training no NormHook can do; empty where there is none.
+  virtual std::string norm_without_hook() { return {}; }
   // What forward() does, as a chain of stages to be checkpointed; empty where it is no chain. They
   // are valid as long as the model.
   virtual std::vector<Stage> stages() { return {}; }

@@ -21,6 +21,7 @@ class ModuleModelBase : public Model {
   explicit ModuleModelBase(torch::nn::Module& module) : module_(module) {}
   void set_training(bool training) override;
   bool keep_frozen_statistics() override;
+  std::string norm_without_hook() override;
   std::vector<NamedTensor> parameters() override;
   std::vector<NamedTensor> buffers() override;
   void to(const at::Device& device, bool channels_last) override;

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "model/batch_norm.h"
+#include "saturate/batch_norm.h"
 
 namespace saturate {
 

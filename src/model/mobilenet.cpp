@@ -10,9 +10,9 @@
 
 #include <algorithm>
 
-#include "model/batch_norm.h"
 #include "model/factories.h"
 #include "model/stages.h"
+#include "saturate/batch_norm.h"
 #include "saturate/module_model.h"
 
 namespace saturate {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "saturate/batch_norm.h"
+
 namespace saturate {
 namespace {
 
@@ -31,6 +33,13 @@ bool ModuleModelBase::keep_frozen_statistics() {
   keeps_frozen_ = true;
   set_training(module_.is_training());
   return true;
+}
+
+std::string ModuleModelBase::norm_without_hook() {
+  for (const auto& item : module_.named_modules())
+    if (is_batch_norm(*item.value()) && !dynamic_cast<BatchNorm2dImpl*>(item.value().get()))
+      return item.key();
+  return {};
 }
 
 std::vector<NamedTensor> ModuleModelBase::parameters() {

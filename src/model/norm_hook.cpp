@@ -1,4 +1,4 @@
-#include "model/norm_hook.h"
+#include "saturate/norm_hook.h"
 
 #include <utility>
 

@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <array>
 
-#include "model/batch_norm.h"
 #include "model/factories.h"
 #include "model/stages.h"
+#include "saturate/batch_norm.h"
 #include "saturate/module_model.h"
 
 namespace saturate {

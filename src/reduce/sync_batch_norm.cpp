@@ -3,7 +3,7 @@
 //   backward  dx = weight / sqrt(var + eps) * (dout - sum(dout) / n - y * sum(dout * y) / n)
 // where mean, var and the sums of dout run over all processes, and the gradients of weight and
 // bias over each process's own, since the reducer sums those.
-#include "reduce/sync_batch_norm.h"
+#include "saturate/sync_batch_norm.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -6,7 +6,6 @@
 #include <atomic>
 
 #include "reduce/heartbeat.h"
-#include "reduce/sync_batch_norm.h"
 #include "run/agreement.h"
 #include "run/run_log.h"
 #include "run/setup.h"
@@ -18,6 +17,7 @@
 #include "saturate/memory.h"
 #include "saturate/sample_gallery.h"
 #include "saturate/schedule.h"
+#include "saturate/sync_batch_norm.h"
 #include "saturate/telemetry_log.h"
 #include "saturate/tracer.h"
 #include "saturate/trainer.h"

@@ -26,6 +26,11 @@ void require_fitting(Model& model, const Recipe& recipe) {
   if (recipe.pipeline.encoder && !model.has_encoder())
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
          "pipeline.encoder", "Choose unet or toy_seg, or leave it out");
+  const std::string alone = model.norm_without_hook();
+  if (recipe.distributed.sync_bn && !alone.empty())
+    fail(ErrorKind::kUsage, "layer " + alone + " of " + recipe.model.name + " is torch's BatchNorm",
+         "distributed.sync_bn",
+         "Make it a saturate::BatchNorm2d, of batch_norm.h, or leave it out");
 }
 
 // What runs ahead of training must not depend on it.

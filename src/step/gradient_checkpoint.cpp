@@ -13,8 +13,8 @@
 #include <memory>
 #include <string>
 
-#include "model/norm_hook.h"
 #include "saturate/error.h"
+#include "saturate/norm_hook.h"
 #include "step/random_state.h"
 
 namespace saturate {

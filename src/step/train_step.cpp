@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <string_view>
 
-#include "model/norm_hook.h"
 #include "saturate/compiled_step.h"
 #include "saturate/error.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/gradients.h"
 #include "saturate/memory.h"
+#include "saturate/norm_hook.h"
 #include "saturate/own_model.h"
 #include "step/creation.h"
 #include "step/precision.h"

@@ -1,8 +1,8 @@
 // BatchNorm over the images of all processes, as torch.nn.SyncBatchNorm.
 #pragma once
 
-#include "model/norm_hook.h"
 #include "saturate/group.h"
+#include "saturate/norm_hook.h"
 
 namespace saturate {
 

@@ -1,9 +1,10 @@
-// torch's BatchNorm2d, whose training can be done by another (see norm_hook.h).
+// torch's BatchNorm2d, whose training can be done by another (see norm_hook.h): what a network of
+// one's own is made of for distributed.sync_bn. Same options, names and results.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>
 
-#include "model/norm_hook.h"
+#include "saturate/norm_hook.h"
 
 namespace saturate {
 
