@@ -1,6 +1,9 @@
 // The loader with effects, and with batches that are to be mixed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+
 #include "data/sample_reader.h"
 #include "saturate/loader.h"
 #include "tests/count_allocations.h"
@@ -52,6 +55,38 @@ std::vector<std::byte> read_one(const Dataset& data, const LoaderOptions& option
   std::vector<std::byte> out(kValues * (options.type == PixelType::kFloat32 ? sizeof(float) : 1));
   SampleReader(data, options, augment).read(3, index, out.data());
   return out;
+}
+
+TEST(FlipAlternate, ShowsBothSidesInTwoEpochsEachSideAsOften) {
+  std::vector<std::string> files;
+  for (uint64_t i = 0; i < 400; ++i) files.push_back(testing::noise_jpeg(8, 8, i));
+  const MemoryDataset data(std::move(files));
+  AugmentOptions augment;
+  augment.size = 8;
+  augment.flip_alternate = true;
+  const LoaderOptions options = loader_options(DecodeMode::kExact, PixelType::kUint8);
+  LoaderOptions as_it_is = options;
+  as_it_is.train = false;
+  SampleReader reader(data, options, augment);
+  SampleReader plain_reader(data, as_it_is, augment);
+  using Pixels = std::array<std::array<std::array<std::byte, 3>, 8>, 8>;
+  const auto read = [](SampleReader& of, uint32_t epoch, uint32_t index) {
+    Pixels pixels;
+    of.read(epoch, index, pixels[0][0].data());
+    return pixels;
+  };
+  int flips = 0;
+  for (uint32_t index = 0; index < 400; ++index) {
+    Pixels mirrored = read(plain_reader, 0, index);
+    const Pixels plain_pixels = mirrored;
+    for (auto& row : mirrored) std::reverse(row.begin(), row.end());
+    const bool flipped = read(reader, 0, index) == mirrored;
+    flips += flipped;
+    for (uint32_t epoch = 0; epoch < 5; ++epoch)
+      ASSERT_EQ(read(reader, epoch, index), (flipped == (epoch % 2 == 0)) ? mirrored : plain_pixels)
+          << index << " in epoch " << epoch;
+  }
+  EXPECT_NEAR(flips, 200, 50);
 }
 
 TEST(LoaderEffects, ComeBetweenFlipAndNormalise) {

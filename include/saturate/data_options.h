@@ -61,6 +61,7 @@ struct AugmentOptions {
   double scale_min = 0.08, scale_max = 1.0;         // kRandomResized: share of the image's area
   double ratio_min = 3.0 / 4, ratio_max = 4.0 / 3;  // kRandomResized: width over height
   double flip = 0.5;                                // probability of a horizontal flip
+  bool flip_alternate = false;                      // drawn once, then the other way each epoch
   // Effects of training, in this order (saturate/effects.h); 0 is off.
   double rotate = 0, shear = 0;  // degrees, at most, either way
   double translate = 0;          // share of `size`, at most, either way

@@ -27,6 +27,7 @@ enum class RandomUse : uint32_t {
   kBlur = 11,
   kErase = 12,
   kMix = 13,
+  kFlip = 14,
 };
 
 // A sequence of draws keyed by (seed, epoch, index, use). Cheap to construct, a value type; not for

@@ -121,6 +121,11 @@ std::vector<OptionRow> crop_rows() {
       number(SATURATE_OPTION(augment.ratio_max), {0, 100, true}, "width/height",
              "Widest crop of random_resized."),
       number(SATURATE_OPTION(augment.flip), {0, 1}, "probability", "Horizontal flip in training."),
+      flag(
+          SATURATE_OPTION(augment.flip_alternate),
+          "Draws an image's flip once, with probability augment.flip, and mirrors it from epoch to "
+          "epoch: two in a row show both sides, which learns faster than chance "
+          "(arXiv 2404.00498)."),
       number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
              "Evaluation resizes the shorter side to this many times augment.size, then crops the "
              "centre; 1.143 is ImageNet's 256 for 224."),
@@ -227,6 +232,9 @@ void validate_augment(const AugmentOptions& augment, const std::string& where) {
   in_order(augment.blur_sigma_min, augment.blur_sigma_max, "blur_sigma");
   in_order(augment.erase_scale_min, augment.erase_scale_max, "erase_scale");
   in_order(augment.erase_ratio_min, augment.erase_ratio_max, "erase_ratio");
+  if (augment.flip_alternate && augment.flip == 0)
+    fail_option("augment.flip_alternate", "flips images, and augment.flip = 0 does not",
+                "Leave it out, or set augment.flip=0.5", where);
   for (double deviation : augment.std)
     if (!(deviation > 0))
       fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);

@@ -72,7 +72,12 @@ SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int widt
   height_ = height;
   if (!options_.train) return drawn_ = eval_transform(augment_, width, height);
   RandomStream random(options_.seed, epoch, index, RandomUse::kAugment);
-  return drawn_ = draw_transform(augment_, random, width, height);
+  drawn_ = draw_transform(augment_, random, width, height);
+  if (augment_.flip_alternate) {
+    RandomStream once(options_.seed, 0, index, RandomUse::kFlip);
+    drawn_.flip = once.bernoulli(augment_.flip) != (epoch % 2 != 0);
+  }
+  return drawn_;
 }
 
 void SampleReader::read_mask(uint8_t* out) {
