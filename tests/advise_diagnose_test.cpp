@@ -15,7 +15,8 @@ using testing::Diagnosing;
 using testing::error_of;
 
 TEST_F(Diagnosing, WhatDoesNotRunIsToldAndTheRestMeasured) {
-  DiagnoseOptions asked = options(2);
+  DiagnoseOptions asked = options(20);
+  asked.enough = 1e-9;
   asked.tries = {"train.memory_gb=0.0001", "optimizer.nesterov=false"};
   found = measure(env, recipe_with({"data.source=synth:size=16,count=400"}), asked);
   ASSERT_TRUE(found.has_value());
@@ -25,8 +26,8 @@ TEST_F(Diagnosing, WhatDoesNotRunIsToldAndTheRestMeasured) {
 }
 
 TEST_F(Diagnosing, EnoughIsEnoughButNotAll) {
-  DiagnoseOptions asked = options(4);
-  asked.enough = 0.01;                                   // less than any run comes to
+  DiagnoseOptions asked = options(20);
+  asked.enough = 1e-9;                                   // less than any run comes to
   asked.tries = {"data.prefetch=3", "data.prefetch=4"};  // measured whatever bounds their gain
   found = measure(env, recipe_with({"data.source=synth:size=16,count=400"}), asked);
   ASSERT_TRUE(found.has_value());

@@ -271,7 +271,7 @@ TEST(RungWire, ASignalEndsTheWaitForALine) {
   std::atomic<bool> returned = false;
   const pthread_t waiting = pthread_self();
   std::thread other([&] {
-    for (int i = 0; i < 500 && !returned; ++i) {
+    for (int i = 0; i < 3000 && !returned; ++i) {
       pthread_kill(waiting, SIGUSR2);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }

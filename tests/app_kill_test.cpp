@@ -2,6 +2,7 @@
 // there, and the resumed run ends with the weights of one that was never killed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "saturate/random.h"
@@ -65,13 +66,15 @@ TEST_F(KilledRun, LosesNothingAndEndsAsIfNothingHadHappened) {
   RandomStream random(7, 0, 0, RandomUse::kAugment);
   const int wanted = wanted_kills();
   int kills = 0, inside_writing = 0;
-  for (int trial = 0; kills < wanted && trial < 3 * wanted; ++trial) {
+  for (int trial = 0; (kills < wanted || inside_writing < wanted / 4) && trial < 3 * wanted;
+       ++trial) {
     const std::string name = "run" + std::to_string(trial), folder = dir / name;
     const std::string log = dir / (name + ".log");
     const pid_t child = start_saturate(arguments(name, 1), log);
     // Something to resume from, then some more of the run.
     ASSERT_TRUE(wait_until([&] { return last_reported(read_text(log)) > 0; })) << read_text(log);
-    std::this_thread::sleep_for(std::chrono::duration<double>(random.uniform(0, whole_s / 3)));
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(random.uniform(0, std::min(whole_s / 3, 0.5))));
     if (trial % 2 == 0)
       wait_until([&] { return is_writing(folder + "/checkpoints") || kill(child, 0) != 0; }, 1);
     kill(child, SIGKILL);
@@ -90,7 +93,7 @@ TEST_F(KilledRun, LosesNothingAndEndsAsIfNothingHadHappened) {
     EXPECT_FALSE(is_writing(folder + "/checkpoints")) << "remains are cleared";
     std::filesystem::remove_all(folder);
   }
-  EXPECT_EQ(kills, wanted);
+  EXPECT_GE(kills, wanted);
   EXPECT_GE(inside_writing, wanted / 4);
 }
 

@@ -29,11 +29,16 @@ class SurvivingRun : public TrainingTest {
 TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
   ASSERT_EQ(train("whole", {"train.epochs=30"}).exit_code, 0);
   const std::string out = dir / "cut";
-  const pid_t child =
-      start_saturate({"train", recipe, "--out", out, "--set", "train.epochs=30"}, dir / "log");
-  wait_for_steps(out, 5);
-  kill(child, SIGINT);
-  ASSERT_EQ(exit_code_of(child), 130) << read_text(dir / "log");
+  int code = 0;
+  // On a busy machine a run may end before the signal.
+  for (int trial = 0; code == 0 && trial < 5; ++trial) {
+    std::filesystem::remove_all(out);
+    const pid_t child = start("cut", {"train.epochs=30"});
+    wait_for_steps(out, 5);
+    kill(child, SIGINT);
+    code = exit_code_of(child);
+  }
+  ASSERT_EQ(code, 130) << log_of("cut");
   ASSERT_LT(losses(out, "step").size(), losses(dir / "whole", "step").size());
 
   const CommandResult resumed =
@@ -59,14 +64,19 @@ TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
 }
 
 TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
-  const std::string slow = "data.eval_source=synth:size=64,count=3000,split=test";
-  const std::vector<std::string> overrides = {slow, "train.epochs=1", "train.eval_batch=10"};
+  const auto evaluating = [](int images) {
+    return fmt::format("data.eval_source=synth:size=64,count={},split=test", images);
+  };
+  std::vector<std::string> overrides = {evaluating(300'000), "train.epochs=1",
+                                        "train.eval_batch=10"};
   const pid_t child = start("cut", overrides);
   wait_for_steps(dir / "cut", 11);  // ten steps and the epoch: evaluating
   kill(child, SIGTERM);
   ASSERT_EQ(exit_code_of(child, 20), 143) << log_of("cut");
   EXPECT_TRUE(losses(dir / "cut", "eval").empty());
-  const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
+  overrides[0] = evaluating(300);
+  const CommandResult resumed =
+      run_saturate("train --resume " + (dir / "cut") + " --set " + overrides[0]);
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   ASSERT_EQ(train("whole", overrides).exit_code, 0);
   EXPECT_EQ(losses(dir / "cut", "eval"), losses(dir / "whole", "eval"));
@@ -81,12 +91,14 @@ TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
   kill(child, SIGINT);
   EXPECT_TRUE(wait_until([&] { return log_of("run").find("Ctrl-C again") != std::string::npos; }));
   kill(child, SIGINT);
-  EXPECT_EQ(exit_code_of(child, 3), 130);
+  EXPECT_EQ(exit_code_of(child, 60), 130);
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints")) << "after its step it had saved";
 }
 
 TEST_F(SurvivingRun, AFolderInUseIsRefused) {
   const pid_t child = start("run", {"train.epochs=1000"});
   wait_for_steps(dir / "run", 15);
+  ASSERT_TRUE(wait_until([&] { return log_of("run").find("saved ") != std::string::npos; }));
   expect_error(run_saturate("train --resume " + (dir / "run")), 2,
                {"in use by process " + std::to_string(child), "run/.lock"});
   kill(child, SIGKILL);
@@ -104,7 +116,7 @@ TEST_F(SurvivingRun, WallTimeIsLimited) {
   EXPECT_NE(limited.out.find("train --resume"), std::string::npos) << limited.out;
   const auto end = read_metrics(dir / "run").back();
   EXPECT_FALSE(end["accuracy"].is_null()) << "evaluated";
-  EXPECT_LT(end["time_s"], 10);
+  EXPECT_LT(end["time_s"], 60);
 }
 
 TEST_F(SurvivingRun, EvaluatesAndSavesBySteps) {

@@ -63,7 +63,7 @@ TEST_F(TrainCommand, EvalPrintsTheAccuracyThatTrainingPrinted) {
 
 TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
   ASSERT_EQ(train("whole", {"train.epochs=3"}).exit_code, 0);
-  ASSERT_EQ(train("cut", {"train.epochs=3"}).exit_code, 0);
+  ASSERT_EQ(train("cut", {"train.epochs=3", "checkpoint.background=false"}).exit_code, 0);
   remove_checkpoints(dir / "cut", {20, 30});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -72,9 +72,10 @@ TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
 }
 
 TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {
-  ASSERT_EQ(
-      train("run", {"train.epochs=4", "checkpoint.keep=2", "checkpoint.keep_best=false"}).exit_code,
-      0);
+  ASSERT_EQ(train("run", {"train.epochs=4", "checkpoint.keep=2", "checkpoint.keep_best=false",
+                          "checkpoint.background=false"})
+                .exit_code,
+            0);
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir / "run/checkpoints"))
     names.push_back(entry.path().filename());

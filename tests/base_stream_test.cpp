@@ -62,13 +62,13 @@ TEST(ThreadStream, EndsWithWorkUndone) {
   std::atomic<int> ran{0};
   {
     const auto stream = make_thread_stream("a");
-    for (int i = 0; i < 100; ++i)
+    for (int i = 0; i < 100'000; ++i)
       stream->submit([&] {
         ++ran;
         std::this_thread::sleep_for(2ms);
       });
   }
-  EXPECT_LT(ran, 100);
+  EXPECT_LT(ran, 100'000);
 }
 
 // A pipeline of two streams, with room for one mistake of each kind; returns the line of the

@@ -113,7 +113,7 @@ TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
         for (const uint32_t index : batch.indices)
           EXPECT_EQ(index, order[first_batch * 10 + seen++]);
       }
-      for (int i = 0; i < 1000; ++i) {  // the hints come from a thread of their own
+      for (int i = 0; i < 60'000; ++i) {  // the hints come from a thread of their own
         std::lock_guard lock(data.mutex);
         if (!data.noted.empty() && data.noted.back().first == blocks.back() * 4) break;
         Env::posix().sleep_ns(1'000'000);
@@ -140,7 +140,7 @@ TEST(ReadAhead, KeepsAWindowAheadAndNoMore) {
       std::lock_guard lock(data.mutex);
       return data.noted.size();
     };
-    for (int i = 0; i < 10'000 && noted() < 3 + 2 * kShuffleWindow; ++i)
+    for (int i = 0; i < 60'000 && noted() < 3 + 2 * kShuffleWindow; ++i)
       Env::posix().sleep_ns(1'000'000);
   }
   EXPECT_EQ(data.noted.size(), 3 + 2 * kShuffleWindow);

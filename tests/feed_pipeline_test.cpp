@@ -119,9 +119,9 @@ class SmallFeed {
     feeder_ = std::make_unique<Feeder>(*loader_, at::kCPU, true, ledger_, augment_);
   }
   Feeder& feeder() { return *feeder_; }
-  // The loader has a batch.
+  // The loader has more than the batch that is asked for next.
   void wait() const {
-    while (loader_->ready() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (loader_->ready() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
  private:

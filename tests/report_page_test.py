@@ -177,6 +177,10 @@ class ReportPage(unittest.TestCase):
         paper = "getComputedStyle(document.body).backgroundColor"
         before = page.evaluate(colour), page.evaluate(paper)
         page.emulate_media(color_scheme="dark")
+        for _ in range(300):  # the page is told with its next frame
+            if page.evaluate(colour) != before[0]:
+                break
+            page.wait_for_timeout(100)
         self.assert_drawn(page)
         self.assertNotEqual(page.evaluate(colour), before[0])
         self.assertNotEqual(page.evaluate(paper), before[1])

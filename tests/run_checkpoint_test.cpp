@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
 
@@ -169,18 +170,34 @@ TEST(Checkpoint, WithoutPermissionToReadItIsNamed) {
       << error.what();
 }
 
+// Whose delayed writes wait as long as they are held.
+struct HeldEnv : FaultEnv {
+  using FaultEnv::FaultEnv;
+  void sleep_ns(int64_t ns) override {
+    held.wait(true);
+    FaultEnv::sleep_ns(ns);
+  }
+  void let_go() {
+    held = false;
+    held.notify_all();
+  }
+  std::atomic<bool> held{false};
+};
+
 TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
   const TempDir dir;
-  FaultEnv env(Env::posix());
+  HeldEnv env(Env::posix());
   env.delay({FileOp::kWrite, ""}, 20'000'000, 20'000'000);
   CheckpointStore store(env, dir.path(), 3, true);
   CheckpointWriter writer(env, store);
   EXPECT_FALSE(writer.poll() || writer.wait());
   for (int64_t step : {5, 6}) {
     Checkpoint checkpoint = sample_checkpoint(step);
+    env.held = true;
     writer.start(checkpoint);
     EXPECT_TRUE(writer.busy());
     checkpoint.model[0].tensor.fill_(-1);  // training goes on
+    env.let_go();
     const auto outcome = writer.wait();
     ASSERT_TRUE(outcome && !outcome->error);
     EXPECT_EQ(outcome->step, step);
