@@ -2,13 +2,13 @@
 """`saturate bench step` next to the same model in Python, taking turns in one run.
 
     tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18] [--rounds 5] [--seconds 2]
-                              [--variants eager,compile] [--python PYTHON] [--json FILE]
+                              [--variants eager,compile] [--compiled] [--python PYTHON] [--json FILE]
 
 Python's side: eager fp32, channels_last, bf16 by autocast (channels_last too), and torch.compile,
 each on one batch made beforehand (premade) and from a DataLoader over tensors in memory (loader),
 with the fused optimizer, without metrics. bf16 only where the CPU has it. Saturate's side: the
-recipe's own loop, which reads, converts and normalises pixels, and keeps metrics; and a bare LibTorch
-loop. The mlp is 768-128-10 (16x16 RGB), at batch 64 on one thread; cnn is simple_cnn at 32 pixels,
+recipe's own loop, which reads, converts and normalises pixels, and keeps metrics, with --compiled also
+with a step from tools/compile_step.py; and a bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), at batch 64 on one thread; cnn is simple_cnn at 32 pixels,
 batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning rate is 0.
 
 Without --python a throwaway environment is made, with torch and torchvision from PyPI (gigabytes).
@@ -82,7 +82,7 @@ def write_noise(folder, case):
 class Saturate:
     """`saturate bench step` anew for each measurement; its rows are several figures at once."""
 
-    def __init__(self, command, folder, name, case, precision):
+    def __init__(self, command, folder, name, case, precision, compiler=None):
         images, labels = write_noise(folder, case)
         self.recipe = folder / f"{name}-{precision}.toml"
         self.recipe.write_text(RECIPE.format(
@@ -90,13 +90,21 @@ class Saturate:
             optimizer=case["optimizer"], batch=case["batch"], threads=case["threads"],
             channels_last="false" if case["model"] == "mlp" else "true"), encoding="utf-8")
         self.command, self.out = command, folder / "step.json"
-        self.name, self.batch, self.precision = name, case["batch"], precision
+        self.name, self.batch, self.label = name, case["batch"], precision
+        self.settings = []
+        if compiler:
+            package = self.recipe.with_suffix(".pt2")
+            subprocess.run([ROOT / "tools/compile_step.py", self.recipe, "--out", package, "--python", compiler,
+                            "--saturate", command], check=True, stdout=subprocess.DEVNULL)
+            self.settings = ["--set", f"train.compiled={package}"]
+            self.label += " compiled"
 
     def measure(self, seconds):
         subprocess.run([self.command, "bench", "step", self.recipe, "--rounds", "1", "--seconds",
-                        str(seconds), "--json", self.out], check=True, stdout=subprocess.DEVNULL)
+                        str(seconds), "--json", self.out, *self.settings], check=True,
+                       stdout=subprocess.DEVNULL)
         found = json.loads(self.out.read_text())["rows"]
-        return {f"saturate {row['name']} {self.precision}": row["median"]
+        return {f"saturate {row['name']} {self.label}": row["median"]
                 for row in found if row["unit"] == "images/s"}
 
     def close(self):
@@ -133,7 +141,7 @@ def has_bf16():
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def start(python, saturate, folder, name, feeds, variants):
+def start(python, saturate, folder, name, feeds, variants, compiled):
     """All that takes turns in a case; a variant that does not work is left out, with a word."""
     case = CASES[name]
     chosen = [variant for variant in case["variants"] if not variants or variant in variants]
@@ -142,7 +150,8 @@ def start(python, saturate, folder, name, feeds, variants):
         print(f"{name}: without bf16, which this CPU would emulate", file=sys.stderr)
         chosen = [variant for variant in chosen if "bf16" not in variant]
         precisions = ["fp32"]
-    entries = [Saturate(saturate, folder, name, case, precision) for precision in precisions]
+    entries = [Saturate(saturate, folder, name, case, precision, compiler)
+               for precision in precisions for compiler in [None] + [python] * compiled]
     for variant, feed in itertools.product(chosen, feeds):
         try:
             entries.append(Python(python, folder, name, case, variant, feed))
@@ -182,6 +191,7 @@ def main():
     parser.add_argument("--feeds", default="premade,loader")
     parser.add_argument("--variants", type=lambda text: text.split(","),
                         help="of Python's, as eager,compile; default: all of a case")
+    parser.add_argument("--compiled", action="store_true", help="saturate with a compiled step, too")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--python", help="an interpreter with torch and torchvision")
@@ -195,7 +205,7 @@ def main():
         for name in arguments.cases.split(","):
             with contextlib.ExitStack() as stack:
                 entries = start(python, arguments.saturate, folder, name,
-                                arguments.feeds.split(","), arguments.variants)
+                                arguments.feeds.split(","), arguments.variants, arguments.compiled)
                 for entry in entries:
                     stack.callback(entry.close)
                 rows += run_case(entries, arguments.rounds, arguments.seconds)
