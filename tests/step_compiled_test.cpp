@@ -198,7 +198,8 @@ void expect_close(const std::vector<NamedTensor>& found, const std::vector<Named
     const at::Tensor a = gradients ? found[i].tensor.grad() : found[i].tensor.detach();
     const at::Tensor b = gradients ? expected[i].tensor.grad() : expected[i].tensor.detach();
     EXPECT_TRUE(at::allclose(a, b, tolerance, tolerance))
-        << found[i].name << " differs by " << (a - b).abs().max().item<double>();
+        << found[i].name << " differs by " << (a - b).abs().max().item<double>() << " of "
+        << b.abs().max().item<double>();
   }
 }
 
@@ -219,6 +220,28 @@ std::vector<std::string> compared_models() {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
+void train_on(Model& model, double lr) {
+  const c10::NoGradGuard no_grad;
+  for (auto& [name, tensor] : model.parameters()) {
+    tensor.sub_(tensor.grad(), lr);
+    tensor.mutable_grad().reset();
+  }
+}
+
+// So that each step's gradients are compared at the same weights: what the last bits of one step
+// differ by grows with each step of a deep network.
+void take_state(Model& model, Model& other) {
+  const c10::NoGradGuard no_grad;
+  const auto from = other.parameters(), buffers = other.buffers();
+  auto to = model.parameters();
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i].tensor.copy_(from[i].tensor);
+    to[i].tensor.mutable_grad().reset();
+  }
+  const auto to_buffers = model.buffers();
+  for (size_t i = 0; i < buffers.size(); ++i) to_buffers[i].tensor.copy_(buffers[i].tensor);
+}
+
 void CompiledStepTest::compare_with_eager(Recipe recipe) {
   recipe.train.compiled = testing::compile_package(dir, recipe);
   const auto model = make(recipe), twin = make(recipe);
@@ -233,13 +256,9 @@ void CompiledStepTest::compare_with_eager(Recipe recipe) {
     EXPECT_EQ(output.logits.sizes(), (at::IntArrayRef{8, 10}));
     expect_close(model->parameters(), twin->parameters(), /*gradients=*/true, 1e-5 * factor);
     expect_close(model->buffers(), twin->buffers(), /*gradients=*/false, 1e-5);
-    const c10::NoGradGuard no_grad;
-    for (Model* each : {model.get(), twin.get()}) {
-      for (auto& [name, tensor] : each->parameters()) {
-        tensor.sub_(tensor.grad(), 0.05 / factor);
-        tensor.mutable_grad().reset();
-      }
-    }
+    if (HasFailure()) FAIL() << "in step " << i;
+    train_on(*model, 0.05 / factor);
+    take_state(*twin, *model);
   }
   expect_close(model->parameters(), twin->parameters(), /*gradients=*/false, 1e-5);
 

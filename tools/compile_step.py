@@ -12,6 +12,8 @@ models: this one, or the one that --python or $SATURATE_PYTHON names.
 """
 
 import argparse
+import contextlib
+import copy
 import fnmatch
 import importlib.util
 import json
@@ -194,7 +196,12 @@ def export(torch, step, inputs):
     from torch.export.experimental import _export_forward_backward
     from torch.export.graph_signature import InputKind, OutputKind
 
-    joint = _export_forward_backward(torch.export.export(step, inputs), joint_loss_index=0)
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    # For the CPU's fused attention export gives the backward pass the weights of attention in place of
+    # their sums' logarithms: wrong gradients (torch 2.11). Written out, it is right.
+    with sdpa_kernel(SDPBackend.MATH) if inputs[0].device.type == "cpu" else contextlib.nullcontext():
+        joint = _export_forward_backward(torch.export.export(step, inputs), joint_loss_index=0)
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             fail(f"the model draws random numbers ({node.target}), which a compiled step cannot do "
@@ -205,6 +212,33 @@ def export(torch, step, inputs):
     names = [spec.target for spec in joint.graph_signature.output_specs
              if spec.kind == OutputKind.GRADIENT_TO_PARAMETER]
     return joint, [name.removeprefix("model.") for name in names]
+
+
+def check(torch, joint, step, inputs, reduced):
+    """That the joint program's gradients are autograd's, before they become machine code."""
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    twin, left = copy.deepcopy(step), iter(inputs)
+    with torch.no_grad():
+        for parameter in twin.parameters():  # a last layer of zeros would hide all before it
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    tensors = {name: tensor.detach().clone()
+               for name, tensor in [*twin.named_parameters(), *twin.named_buffers()]}
+    given = [next(left) if spec.kind == InputKind.USER_INPUT else tensors[spec.target]
+             for spec in joint.graph_signature.input_specs]
+    with torch.no_grad():
+        outputs = joint.graph_module(*given)
+    twin(*inputs)[0].backward()
+    wanted, wrong = 0.0, 0.0
+    for spec, found in zip(joint.graph_signature.output_specs, outputs):
+        if spec.kind == OutputKind.GRADIENT_TO_PARAMETER:
+            parameter = twin.get_parameter(spec.target)
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            wanted += float(gradient.double().square().sum())
+            wrong += float((gradient - found).double().square().sum())
+    if not wrong <= (0.05 if reduced else 1e-3) ** 2 * wanted:
+        fail(f"torch.export gives other gradients than autograd: they differ by {(wrong / max(wanted, 1e-30)) ** 0.5:.1e} of "
+             "their size. Train without train.compiled")
 
 
 def compile_library(torch, joint, folder):
@@ -278,7 +312,9 @@ def main():
     module = make_module(args, recipe)
     prepare(torch, module, recipe)
     step = make_step(torch, module, recipe)
-    joint, gradients = export(torch, step, example_inputs(torch, recipe, part))
+    inputs = example_inputs(torch, recipe, part)
+    joint, gradients = export(torch, step, inputs)
+    check(torch, joint, step, inputs, recipe["precision"]["mode"] in TYPES)
     target = pathlib.Path(args.out).resolve().parent
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target, prefix=".compile_step-") as folder:
