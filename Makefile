@@ -13,7 +13,7 @@ CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'
 
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
-MODELS ?= mlp resnet9 resnet18
+MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
 .PHONY: help demo test test-all page-test net-test docs-test python-test coverage kills faults compiled \

@@ -169,13 +169,17 @@ TEST_F(PlantedFault, ThePrecisionThatThisCpuIsSlowIn) {
 }
 
 // The what-if needs more memory than the run that rests leaves of the budget, but not more than the
-// budget itself.
+// budget itself. The images are held, and many at a time: else loader threads, which take cores
+// from the step's own, and a step's fixed cost weigh as much as what is computed twice.
 TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
   const std::vector<std::string> settings = {"data.source=synth:size=32,count=400",
+                                             "data.cache=ram",
+                                             "data.cache_form=decoded",
+                                             "data.threads=1",
                                              "augment.size=32",
                                              "model.name=resnet9",
                                              "model.width=0.2",
-                                             "train.batch=64",
+                                             "train.batch=256",
                                              "train.threads=" + std::to_string(available_cores()),
                                              "precision.mode=auto",
                                              "train.checkpoint_segments=4",

@@ -2,6 +2,7 @@
 // tools/compile_step.py.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/headeronly/version.h>
@@ -33,6 +34,14 @@ inline Recipe package_recipe(const std::string& model) {
   return recipe;
 }
 
+// The recipe's model, of the same values each time.
+inline std::unique_ptr<Model> compiled_model(const Recipe& recipe) {
+  at::manual_seed(3);
+  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  model->to(at::kCPU, recipe.train.channels_last);
+  return model;
+}
+
 inline nlohmann::json listed(const std::vector<NamedTensor>& tensors) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [name, tensor] : tensors)
@@ -48,7 +57,7 @@ inline nlohmann::json describe_package(const Recipe& recipe, Model& model,
                                        const std::string& library) {
   nlohmann::json gradients = nlohmann::json::array();
   for (const auto& [name, tensor] : model.parameters()) gradients.push_back(name);
-  return {{"format", 1},
+  return {{"format", 2},
           {"torch", TORCH_VERSION},
           {"processor", nlohmann::json::array()},
           {"part", recipe.train.batch / recipe.train.accumulate},

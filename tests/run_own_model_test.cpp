@@ -5,6 +5,7 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
@@ -45,7 +46,7 @@ class AlwaysSeven : public Squares {
 };
 
 // Norm is torch's BatchNorm2d or ours.
-template <class Norm>
+template <class Norm, bool kAffine = true>
 class Normalised : public Squares {
  public:
   Normalised(int64_t inputs, int64_t classes) : Squares(inputs, classes) {
@@ -54,7 +55,7 @@ class Normalised : public Squares {
   at::Tensor forward(const at::Tensor& images) { return Squares::forward(norm_(images)); }
 
  private:
-  Norm norm_{3};
+  Norm norm_{torch::nn::BatchNormOptions(3).affine(kAffine)};
 };
 
 template <class Module>
@@ -67,6 +68,7 @@ Recipe own_recipe(const std::string& name) {
     add_model("squares", "of a test", make<Squares>);
     add_model("always_seven", "of a test", make<AlwaysSeven>);
     add_model("torch_norm", "of a test", make<Normalised<torch::nn::BatchNorm2d>>);
+    add_model("bare_norm", "of a test", make<Normalised<BatchNorm2d, false>>);
     add_model("our_norm", "of a test", make<Normalised<BatchNorm2d>>);
     return true;
   }();
@@ -122,11 +124,15 @@ TEST(OwnModel, IsRefusedWhereItsStatisticsCannotBeJoined) {
   const auto train = [&] {
     Trainer(Env::posix(), recipe, quiet_options(dir.path() + "/" + recipe.model.name)).run();
   };
-  train();
-  recipe.distributed.sync_bn = true;
-  const Error error = error_of(train);
-  EXPECT_EQ(error.exit_code(), 2);
-  EXPECT_EQ(error.reason(), "layer norm of torch_norm is torch's BatchNorm");
+  for (const char* name : {"torch_norm", "bare_norm"}) {
+    recipe.model.name = name;
+    recipe.distributed.sync_bn = false;
+    train();
+    recipe.distributed.sync_bn = true;
+    const Error error = error_of(train);
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_EQ(error.reason(), fmt::format("BatchNorm norm of {} cannot work over processes", name));
+  }
   recipe.model.name = "our_norm";
   EXPECT_NO_THROW(train());
 }

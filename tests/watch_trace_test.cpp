@@ -212,8 +212,8 @@ TEST(Trace, LoaderThreadsAndTheCheckpointsWriterHaveTheirOwnTracks) {
   const TempDir dir;
   Recipe recipe = traced_recipe("steps:1-8");
   recipe.checkpoint.every_steps = 2;
-  recipe.checkpoint.background =
-      false;  // done within the window, on a thread of its own all the same
+  // Saves are done within the window, on a thread of their own all the same.
+  recipe.checkpoint.background = false;
   TrainerOptions options = quiet_options(dir.path());
   options.save = true;
   Trainer(Env::posix(), recipe, options).run();

@@ -29,7 +29,7 @@ import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TORCH = "2.11.0"
-FORMAT = 1
+FORMAT = 2
 STARTED_OVER = "SATURATE_COMPILE_STEP_UNDER"  # the --python that this process was started for
 # What a package depends on, as recipe keys; batch and accumulation count through "part".
 SETTINGS = (
@@ -67,6 +67,8 @@ def arguments():
                              "model's parameter names")
     parser.add_argument("--python", default=os.environ.get("SATURATE_PYTHON"),
                         help="the Python to compile with (default $SATURATE_PYTHON, or this one)")
+    parser.add_argument("--double", action="store_true",
+                        help="computes in fp64, to compare with; no run takes such a package")
     parser.add_argument("--saturate", default=str(ROOT / "build/saturate"), help="the command")
     return parser.parse_args()
 
@@ -155,7 +157,8 @@ def make_step(torch, module, recipe):
                     logits = self.model(images)
             else:
                 logits = self.model(images)
-            logits = logits.float()
+            if logits.dtype != torch.float64:
+                logits = logits.float()
             loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
             return loss * factor, loss.detach(), logits.detach()
 
@@ -178,24 +181,23 @@ def parts_of(recipe, processes):
     """Images at a time; all parts of a batch must have as many."""
     count = recipe["train"]["accumulate"] * processes
     if recipe["train"]["batch"] % count:
-        fail(f"train.batch is no multiple of {count} (train.accumulate times the processes): its parts would "
-             "be of two sizes")
+        fail(f"train.batch is no multiple of {count} (train.accumulate times the processes): its "
+             "parts would be of two sizes")
     return recipe["train"]["batch"] // count
 
 
-def example_inputs(torch, recipe, part):
+def example_inputs(torch, recipe, part, dtype):
     size, device = recipe["augment"]["size"], recipe["train"]["device"]
     order = torch.channels_last if recipe["train"]["channels_last"] else torch.contiguous_format
-    images = torch.randn(part, 3, size, size, device=device).contiguous(memory_format=order)
+    images = torch.randn(part, 3, size, size, device=device, dtype=dtype)
     labels = torch.arange(part, device=device) % recipe["model"]["classes"]
-    return images, labels, torch.ones((), device=device)
+    return images.contiguous(memory_format=order), labels, torch.ones((), device=device, dtype=dtype)
 
 
 def export(torch, step, inputs):
     """The joint program, and the names of the parameters whose gradients it gives, in order."""
     from torch.export.experimental import _export_forward_backward
     from torch.export.graph_signature import InputKind, OutputKind
-
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     # For the CPU's fused attention export gives the backward pass the weights of attention in place of
@@ -310,9 +312,11 @@ def main():
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Set bf16 or fp16")
     part = parts_of(recipe, args.processes)
     module = make_module(args, recipe)
+    if args.double:
+        module.double()
     prepare(torch, module, recipe)
     step = make_step(torch, module, recipe)
-    inputs = example_inputs(torch, recipe, part)
+    inputs = example_inputs(torch, recipe, part, torch.float64 if args.double else torch.float32)
     joint, gradients = export(torch, step, inputs)
     check(torch, joint, step, inputs, recipe["precision"]["mode"] in TYPES)
     target = pathlib.Path(args.out).resolve().parent

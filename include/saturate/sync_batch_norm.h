@@ -6,8 +6,9 @@
 
 namespace saturate {
 
-// While it lives, models run on this thread take training's statistics over all processes: a
-// sum over the group in each layer's forward and another in its backward. A process may have no
+// While it lives, models run on this thread take training's statistics over all processes, where
+// they are made of saturate::BatchNorm2d (batch_norm.h; torch's own stays as it is): a sum over the
+// group in each layer's forward and another in its backward. A process may have no
 // image. `group` must outlive this and the graphs made meanwhile.
 class SyncBatchNorm : public NormHook {
  public:

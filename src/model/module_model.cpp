@@ -36,9 +36,10 @@ bool ModuleModelBase::keep_frozen_statistics() {
 }
 
 std::string ModuleModelBase::norm_without_hook() {
-  for (const auto& item : module_.named_modules())
-    if (is_batch_norm(*item.value()) && !dynamic_cast<BatchNorm2dImpl*>(item.value().get()))
-      return item.key();
+  for (const auto& item : module_.named_modules()) {
+    const auto* own = dynamic_cast<const BatchNorm2dImpl*>(item.value().get());
+    if (is_batch_norm(*item.value()) && !(own && own->takes_hook())) return item.key();
+  }
   return {};
 }
 

@@ -28,9 +28,11 @@ void require_fitting(Model& model, const Recipe& recipe) {
          "pipeline.encoder", "Choose unet or toy_seg, or leave it out");
   const std::string alone = model.norm_without_hook();
   if (recipe.distributed.sync_bn && !alone.empty())
-    fail(ErrorKind::kUsage, "layer " + alone + " of " + recipe.model.name + " is torch's BatchNorm",
+    fail(ErrorKind::kUsage,
+         "BatchNorm " + alone + " of " + recipe.model.name + " cannot work over processes",
          "distributed.sync_bn",
-         "Make it a saturate::BatchNorm2d, of batch_norm.h, or leave it out");
+         "Make it a saturate::BatchNorm2d, of batch_norm.h, with its default options, or leave "
+         "sync_bn out");
 }
 
 // What runs ahead of training must not depend on it.

@@ -8,8 +8,9 @@ Python's side: eager fp32, channels_last, bf16 by autocast (channels_last too), 
 each on one batch made beforehand (premade) and from a DataLoader over tensors in memory (loader),
 with the fused optimizer, without metrics. bf16 only where the CPU has it. Saturate's side: the
 recipe's own loop, which reads, converts and normalises pixels, and keeps metrics, with --compiled also
-with a step from tools/compile_step.py; and a bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), at batch 64 on one thread; cnn is simple_cnn at 32 pixels,
-batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning rate is 0.
+with a step from tools/compile_step.py; and a bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), at
+batch 64 on one thread; cnn is simple_cnn at 32 pixels, batch 512; resnet18 is torchvision's at 224
+pixels, batch 32. Images are noise. Every learning rate is 0.
 
 Without --python a throwaway environment is made, with torch and torchvision from PyPI (gigabytes).
 Prints the JSON of `saturate bench`.
