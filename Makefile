@@ -81,7 +81,7 @@ faults: build ## plant faults in runs, and have diagnose and tune find them; nee
 kills: build ## kill a run at KILLS=200 random points, and resume it each time
 	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'
 
-compiled: build ## compare the compiled steps of MODELS="mlp resnet9 resnet18" with eager ones
+compiled: build ## compare the compiled steps of MODELS="mlp resnet18 mobilenet_v2 vit_tiny" with eager ones
 	@SATURATE_COMPILED="$(MODELS)" $(BUILD)/tests/saturate_tests --gtest_filter='CompiledStepTest.Trains*'
 
 soak: build ## train for SOAK_MINUTES=60: memory, threads and open files must stay as they are
