@@ -6,10 +6,11 @@ turns in one run. A core each, the same batch in each process.
                             [--rounds 5] [--set KEY=VALUE ...] [--python PYTHON] [--json FILE]
 
 saturate trains together over shared memory and, as Python does, over Gloo; --set is for its runs. Rows are images
-per second of all processes together; those of training together have `scaling`, their
-share of the same program's alone, and saturate's `exposed_s`, the seconds of a step in which nothing was
-left to do but wait for gradients, as its ledger has them. Python trains on one batch of noise in memory; saturate reads noise
-from IDX files, and keeps metrics.
+per second of all processes together; those of training together have `scaling`, their share of the same
+program's alone, and saturate's `exposed_s`, the seconds of a step in which nothing was left to do but wait for
+gradients, as its ledger has them. "in step" is what the runs alone would come to if each step took as long as
+that of the slower core, and an exchange nothing: no way of training together can do more where cores vary.
+Python trains on one batch of noise in memory; saturate reads noise from IDX files, and keeps metrics.
 """
 
 import argparse
@@ -51,6 +52,7 @@ class Saturate:
             "train.drop_last=true", "train.device=cpu", "watch.every=1", "watch.tensorboard=false",
             "checkpoint.every=0", *getattr(arguments, "set", [])]
         self.arguments, self.folder, self.runs, self.exposed = arguments, folder, 0, {}
+        self.in_step = []
         self.recipe = folder / "recipe.toml"
         self.recipe.write_text('[data]\nsource = "given"\n', encoding="utf-8")
 
@@ -64,13 +66,15 @@ class Saturate:
             command += ["--set", setting]
         return command, out
 
-    def rate(self, out):
-        """Images per second of all processes, and seconds a step that nothing was left to do but wait for others."""
+    def steps(self, out):
+        """Seconds of each step after the first ones, of the slowest process; seconds a step of waiting for others."""
         with open(out / "metrics.jsonl", encoding="utf-8") as file:
             steps = [json.loads(line) for line in file if '"kind":"step"' in line][WARM_UP:]
         times = [sum(step["phases"].values()) for step in steps]
-        samples = steps[-1]["samples"] - steps[0]["samples"]
-        return samples / sum(times[1:]), sum(step["phases"]["reduce"] for step in steps) / len(steps)
+        return times, sum(step["phases"]["reduce"] for step in steps) / len(steps)
+
+    def rate(self, times, processes):
+        return processes * self.arguments.batch * len(times) / sum(times)
 
     def start(self, command, core=None):
         bound = ["taskset", "-c", str(core)] if core is not None else []
@@ -86,16 +90,18 @@ class Saturate:
         for process in started:
             if process.wait() != 0:
                 raise RuntimeError("saturate failed")
-        return sum(self.rate(out)[0] for _, out in runs)
+        times = [self.steps(out)[0] for _, out in runs]
+        self.in_step.append(self.rate([max(step) for step in zip(*times)], len(runs)))
+        return sum(self.rate(own, 1) for own in times)
 
     def together(self, how):
         command, out = self.train(self.arguments.batch * self.arguments.processes, *self.HOW[how])
         launch = ["launch", "--nproc-per-node", str(self.arguments.processes), "--", *command]
         if self.start(launch).wait() != 0:
             raise RuntimeError("saturate launch failed")
-        rate, exposed = self.rate(out)
+        times, exposed = self.steps(out)
         self.exposed.setdefault(how, []).append(exposed)
-        return rate
+        return self.rate(times, self.arguments.processes)
 
 
 class Python:
@@ -146,13 +152,14 @@ def main():
             for name, peer in peers.items():
                 for how in peer.HOW:
                     values.setdefault((name, how), []).append(peer.measure(how))
+    values["saturate", "in step"] = peers["saturate"].in_step
     rows = []
     for (name, how), found in values.items():
         row = {"name": f"{arguments.model} {name} {how}", "unit": "images/s"}
         if how != "alone":
             alone = statistics.median(values[(name, "alone")])
             row["scaling"] = statistics.median(found) / alone
-            if name == "saturate":
+            if name == "saturate" and how != "in step":
                 row["exposed_s"] = statistics.median(peers[name].exposed[how])
         rows.append(peer_report.with_spread(row, found))
     peer_report.write("ddp_peer", rows, arguments.json,
