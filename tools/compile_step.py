@@ -238,9 +238,11 @@ def check(torch, joint, step, inputs, reduced):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             wanted += float(gradient.double().square().sum())
             wrong += float((gradient - found).double().square().sum())
-    if not wrong <= (0.05 if reduced else 1e-3) ** 2 * wanted:
-        fail(f"torch.export gives other gradients than autograd: they differ by {(wrong / max(wanted, 1e-30)) ** 0.5:.1e} of "
-             "their size. Train without train.compiled")
+    # The same operators on the same numbers: in fp32 some 1e-6, in bf16 up to 0.02 in deep networks.
+    differ = (wrong / max(wanted, 1e-30)) ** 0.5
+    if not differ <= (0.1 if reduced else 1e-3):
+        fail(f"torch.export gives other gradients than autograd: they differ by {differ:.1e} of their "
+             "size. Train without train.compiled")
 
 
 def compile_library(torch, joint, folder):
