@@ -7,6 +7,7 @@
 #include "advise/measured_recipe.h"
 #include "advise/trial.h"
 #include "tests/diagnosing.h"
+#include "tests/reduce_testing.h"
 
 namespace saturate {
 namespace {
@@ -36,6 +37,19 @@ TEST_F(Diagnosing, EnoughIsEnoughButNotAll) {
   EXPECT_TRUE(found->is_cut_short);
 }
 
+TEST_F(Diagnosing, ARunThatNothingWasTriedOnIsNotHealthy) {
+  DiagnoseOptions asked = options(0.01);
+  asked.tries = {"data.prefetch=3"};  // measured whatever bounds its gain
+  found = measure(env, recipe_with({"data.source=synth:size=16,count=400"}), asked);
+  ASSERT_TRUE(found.has_value());
+  ASSERT_FALSE(found->what_ifs.empty());
+  EXPECT_TRUE(found->what_ifs[0].no_time);
+  const Diagnosis diagnosis = classify(*found);
+  EXPECT_FALSE(diagnosis.healthy);
+  EXPECT_TRUE(diagnosis.undecided);
+  EXPECT_NE(diagnosis.summary.find("raise --seconds"), std::string::npos) << diagnosis.summary;
+}
+
 TEST_F(Diagnosing, StopsWhenAsked) {
   for (const int polls : {0, 5, 200}) {
     std::atomic<int> left = polls;
@@ -53,6 +67,52 @@ TEST_F(Diagnosing, TheRecipesOwnFailureIsAnError) {
   DiagnoseOptions asked = options(2);
   asked.tries = {"train.bach=3"};
   EXPECT_EQ(error_of([&] { measure(env, recipe_with({source}), asked); }).exit_code(), 2);
+}
+
+// ---- Several processes -------------------------------------------------------------------------
+
+TEST_F(Diagnosing, ProcessesTakeTurnsWithAndWithoutSums) {
+  std::vector<std::optional<Measurements>> all(2);
+  testing::run_ranks(2, [&](Group& own) {
+    const std::shared_ptr<Group> group(&own, [](Group*) {});
+    all[size_t(group->rank())] = measure(
+        Env::posix(), recipe_with({"data.source=synth:size=16,count=400"}), group, options(0.2));
+  });
+  for (const auto& measured : all) {
+    ASSERT_TRUE(measured.has_value());
+    ASSERT_EQ(measured->ranks.size(), 2u);
+    ASSERT_EQ(measured->rank_rounds.size(), 2u);
+    const size_t rounds = measured->rank_rounds[0].size();
+    EXPECT_GE(rounds, 3u);
+    EXPECT_LE(rounds, 4u);
+    EXPECT_EQ(measured->rank_rounds[1].size(), rounds);
+    for (const PhaseTimes& rank : measured->ranks) {
+      EXPECT_GT(rank[Phase::kForward], 0);
+      EXPECT_GT(rank[Phase::kReduce], 0);
+    }
+    const Gain& gain = measured->without_sums;
+    EXPECT_GT(gain.low, 0);
+    EXPECT_LT(gain.low, gain.ratio);
+    EXPECT_GT(gain.high, gain.ratio);
+    const Diagnosis diagnosis = classify(*measured);
+    EXPECT_EQ(diagnosis.fixes.size() + diagnosis.uncertain.size() + diagnosis.idle.size(), 2u);
+  }
+  EXPECT_EQ(all[0]->ranks[1].total(), all[1]->ranks[1].total()) << "all know the same";
+}
+
+TEST_F(Diagnosing, ProcessesStopWhenOneIsAsked) {
+  for (const int polls : {3, 14, 15, 16, 40}) {
+    testing::run_ranks(2, [&](Group& own) {
+      const std::shared_ptr<Group> group(&own, [](Group*) {});
+      DiagnoseOptions asked = options(600);
+      asked.folder = dir / std::to_string(polls);
+      int left = group->rank() == 0 ? polls : 1'000'000;
+      asked.should_stop = [&] { return --left < 0; };
+      EXPECT_FALSE(
+          measure(Env::posix(), recipe_with({"data.source=synth:size=16,count=400"}), group, asked))
+          << polls;
+    });
+  }
 }
 
 // ---- A run that takes turns --------------------------------------------------------------------

@@ -72,6 +72,9 @@ TEST(LadderFile, WhatIsWrongIsNamedWithFileLineRungAndField) {
   expect_ladder_refused(kHead + a + "needs = \"cuda>=0\"\n", {"no number above 0", "\"cuda>=2\""});
   expect_ladder_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"no number above 0"});
   expect_ladder_refused(kHead + a + "needs = \"feature: \"\n", {"unknown \"feature: \""});
+  for (const char* count : {"0", "-1", "4097", "\"2\"", "1.5"})
+    expect_ladder_refused(kHead + a + "processes = " + count + "\n",
+                          {"processes must be a number from 1 to 4096", "l.toml:5, rung \"a\""});
   for (const char* figure : {"fast", "3", "-1 s", "0 s", "inf s", "3 miles"})
     expect_ladder_refused(kHead + a + "seed_figure = \"" + figure + "\"\n",
                           {"seed_figure", figure, "l.toml:5, rung \"a\""});
@@ -100,6 +103,24 @@ TEST(LadderNeeds, TellWhatIsMissing) {
             "needs cuda>=2 (here 1), cores>=5 (here 4); this version has no wings");
   rung.needs = {"feature: wings", "feature: wheels"};
   EXPECT_EQ(unmet_needs(rung, machine), "this version has no wings, wheels");
+}
+
+TEST(LadderNeeds, ProcessesAreNeededAndPassedOn) {
+  const Ladder ladder = parse(
+      "[[rung]]\nname = \"a\"\n"
+      "[[rung]]\nname = \"b\"\nprocesses = 2\nneeds = \"cores>=1\"\n"
+      "[[rung]]\nname = \"c\"\n"
+      "[[rung]]\nname = \"d\"\nprocesses = 3\nneeds = [\"processes>=3\"]\n"
+      "[[rung]]\nname = \"e\"\nfrom = \"base\"\n");
+  const std::vector<int> expected = {1, 2, 2, 3, 1};
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(ladder.rungs[i].processes, expected[i]) << i;
+  MachineFacts machine;
+  EXPECT_EQ(unmet_needs(ladder.rungs[0], machine), "");
+  EXPECT_EQ(unmet_needs(ladder.rungs[1], machine), "needs processes>=2 (here 1)");
+  EXPECT_EQ(unmet_needs(ladder.rungs[3], machine), "needs processes>=3 (here 1)");
+  machine.processes = 2;
+  EXPECT_EQ(unmet_needs(ladder.rungs[2], machine), "");
+  EXPECT_EQ(unmet_needs(ladder.rungs[3], machine), "needs processes>=3 (here 2)");
 }
 
 TEST(LadderRecipes, RungsComeOverTheCommandLineOverTheLadder) {
@@ -134,7 +155,7 @@ TEST(LadderRecipes, LaddersThatShipAreValid) {
   const MachineFacts machine{8, 64, 8, 2};
   int rungs = 0;
   for (const char* name :
-       {"storage", "augment-offload", "frozen-encoder", "free-speed", "scale-out"}) {
+       {"storage", "augment-offload", "frozen-encoder", "free-speed", "scale-out", "attention"}) {
     const Ladder ladder =
         load_ladder(Env::posix(), testing::source_path(std::string("ladders/") + name + ".toml"));
     for (const auto& recipe : ladder_recipes(Env::posix(), ladder, {}, "/scratch", machine))

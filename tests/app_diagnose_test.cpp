@@ -23,14 +23,20 @@ TEST_F(DiagnoseCommand, PrintsACauseAndWritesWhatScriptsRead) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto json = nlohmann::json::parse(read_text(json_path));
   const std::string cause = json["cause"];
-  EXPECT_TRUE(result.out.starts_with(cause + ": ")) << result.out;
+  const bool undecided = json["undecided"];
+  EXPECT_TRUE(result.out.starts_with((undecided ? "perhaps " : "") + cause + ": ")) << result.out;
   EXPECT_NE(result.out.find(json["evidence"]["summary"].get<std::string>()), std::string::npos);
   EXPECT_GT(json["efficiency"].get<double>(), 0);
   EXPECT_LE(json["efficiency"].get<double>(), 1);
   EXPECT_GT(json["evidence"]["images_per_s"].get<double>(), 0);
-  EXPECT_EQ(json["healthy"].get<bool>(), json["fixes"].empty());
+  EXPECT_EQ(json["healthy"].get<bool>(), json["fixes"].empty() && !undecided);
+  for (const char* key : {"without_input", "input_alone"}) {
+    const auto& ratio = json["evidence"][key];
+    EXPECT_LE(ratio["low"].get<double>(), ratio["gain"].get<double>()) << key;
+    EXPECT_GE(ratio["high"].get<double>(), ratio["gain"].get<double>()) << key;
+  }
   size_t measured = 0;
-  for (const char* list : {"fixes", "not_worth_doing"})
+  for (const char* list : {"fixes", "not_certain", "not_worth_doing"})
     for (const auto& fix : json[list]) {
       ++measured;
       EXPECT_NE(fix["set"].get<std::string>().find('='), std::string::npos);

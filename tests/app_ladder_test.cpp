@@ -118,6 +118,126 @@ TEST_F(LadderCommand, AnInterruptPrintsWhatThereIsAndLeavesNothingBehind) {
   EXPECT_FALSE(left_anything());
 }
 
+// ---- In several processes ----------------------------------------------------------------------
+
+constexpr const char* kRungsOfTwo =
+    "[[rung]]\nname = \"one\"\n"
+    "[[rung]]\nname = \"two\"\nprocesses = 2\n"
+    "[[rung]]\nname = \"and gloo\"\nset = [\"distributed.backend=gloo\"]\n"
+    "[[rung]]\nname = \"four\"\nfrom = \"base\"\nprocesses = 4\n";
+
+TEST_F(LadderCommand, LaunchedInTwoProcessesRunsRungsOfTwo) {
+  const CommandResult result =
+      run_saturate("launch --nproc-per-node 2 -- ladder " + ladder(kRungsOfTwo) + kQuick +
+                   " --json " + (dir / "l.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("four: needs processes>=4 (here 2)"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("Small\n"), result.out.rfind("Small\n")) << "one of both prints";
+  EXPECT_EQ(result.err.find("has not moved"), std::string::npos) << result.err;
+  const json rungs = json::parse(read_text(dir / "l.json"))["rungs"];
+  ASSERT_EQ(rungs.size(), 4u);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(rungs[i]["skipped"].is_null()) << i << rungs[i]["skipped"];
+    EXPECT_EQ(rungs[i]["processes"], i == 0 ? 1 : 2) << i;
+    EXPECT_EQ(rungs[i]["n"], 2) << i;
+    // The batch is that of both together.
+    EXPECT_NEAR(rungs[i]["images_per_s"].get<double>() / rungs[i]["steps_per_s"].get<double>(), 20,
+                0.5)
+        << i;
+    EXPECT_EQ(rungs[i]["phases"].contains("reduce"), i > 0) << i;
+    EXPECT_GT(rungs[i]["cores_used"].get<double>(), 0) << i;
+    EXPECT_GT(rungs[i]["gain_first"].get<double>(), 0) << i;
+  }
+  // Each process has the program and its libraries in memory, whatever it trains.
+  EXPECT_GT(rungs[1]["memory_peak_bytes"].get<double>(),
+            1.5 * rungs[0]["memory_peak_bytes"].get<double>());
+  EXPECT_FALSE(left_anything());
+}
+
+TEST_F(LadderCommand, ARungOfTwoThatFailsIsLeftOutAndTheOthersGoOn) {
+  const std::string path = ladder(
+      "[[rung]]\nname = \"one\"\n"
+      "[[rung]]\nname = \"two\"\nprocesses = 2\nset = [\"train.memory_gb=0.0005\"]\n"
+      "[[rung]]\nname = \"and more\"\nset = [\"train.memory_gb=0\"]\n");
+  const CommandResult result = run_saturate("launch --nproc-per-node 2 -- ladder " + path + kQuick +
+                                            " --json " + (dir / "l.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json rungs = json::parse(read_text(dir / "l.json"))["rungs"];
+  EXPECT_TRUE(rungs[0]["skipped"].is_null());
+  EXPECT_NE(rungs[1]["skipped"].dump().find("out of memory"), std::string::npos)
+      << rungs[1]["skipped"];
+  EXPECT_TRUE(rungs[2]["skipped"].is_null()) << rungs[2]["skipped"];
+  EXPECT_FALSE(left_anything());
+}
+
+TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsThemAll) {
+  const pid_t child =
+      start_saturate({"launch", "--nproc-per-node", "2", "--", "ladder", ladder(kRungsOfTwo),
+                      "--rounds", "1000", "--seconds", "0.1", "--json", dir / "l.json"},
+                     dir / "log");
+  // A rung's folder is made when it is set up: the last one's.
+  const auto is_set_up = [&] {
+    std::error_code gone;  // files come and go meanwhile
+    for (auto at = std::filesystem::recursive_directory_iterator(dir / "tmp", gone);
+         at != std::filesystem::recursive_directory_iterator(); at.increment(gone))
+      if (at->path().parent_path().filename() == "rung-3") return true;
+    return false;
+  };
+  EXPECT_TRUE(wait_until(is_set_up, 120)) << read_text(dir / "log");
+  kill(child, SIGINT);
+  EXPECT_EQ(exit_code_of(child, 120), 130) << read_text(dir / "log");
+  EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
+  EXPECT_FALSE(left_anything());
+}
+
+// ---- The ladders that ship ---------------------------------------------------------------------
+
+struct Shipped {
+  const char* name;
+  const char* small;  // settings that make its steps short
+};
+
+class ShippedLadder : public LadderCommand, public ::testing::WithParamInterface<Shipped> {};
+
+TEST_P(ShippedLadder, RunsToTheEnd) {
+  const std::string launch =
+      std::string(GetParam().name) == "scale-out" ? "launch --nproc-per-node 2 -- " : "";
+  const CommandResult result = run_saturate(
+      launch + "ladder " + source_path(std::string("ladders/") + GetParam().name + ".toml") +
+      " --rounds 1 --seconds 0.01 " + GetParam().small + " --json " + (dir / "l.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json rungs = json::parse(read_text(dir / "l.json"))["rungs"];
+  ASSERT_GE(rungs.size(), 3u);
+  EXPECT_TRUE(rungs[0]["skipped"].is_null()) << rungs[0]["skipped"];
+  for (const auto& rung : rungs) {
+    if (rung["skipped"].is_null())
+      EXPECT_GT(rung["images_per_s"].get<double>(), 0) << rung["name"];
+    else
+      EXPECT_TRUE(rung["skipped"].get<std::string>().starts_with("needs ")) << rung.dump();
+  }
+  EXPECT_FALSE(left_anything());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShippedLadder,
+                         ::testing::Values(Shipped{"storage", ""}, Shipped{"augment-offload", ""},
+                                           Shipped{"frozen-encoder",
+                                                   "--set model.width=0.25 --set train.batch=2"},
+                                           Shipped{"free-speed", "--set train.batch=8"},
+                                           Shipped{"scale-out", "--set train.batch=16"},
+                                           Shipped{"attention", "--set train.batch=2"}),
+                         [](const auto& shipped) {
+                           std::string name = shipped.param.name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(ShippedLadders, AreAllRun) {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source_path("ladders")))
+    count += entry.path().extension() == ".toml";
+  EXPECT_EQ(count, 6u) << "add the new one to ShippedLadder, and to docs/ladder.md";
+}
+
 // As the system does when memory runs out.
 TEST(ProcessMeasurer, AProcessThatIsKilledIsARunThatFailed) {
   const TempDir dir;

@@ -49,7 +49,7 @@ class Diagnosing : public ::testing::Test {
     EXPECT_TRUE(found.has_value());
     if (!found) return {};
     const Diagnosis diagnosis = classify(*found);
-    for (const auto* list : {&diagnosis.fixes, &diagnosis.idle})
+    for (const auto* list : {&diagnosis.fixes, &diagnosis.uncertain, &diagnosis.idle})
       for (const WhatIf& what_if : *list)
         report += what_if.text() + " " + std::to_string(what_if.gain->ratio) + " [" +
                   std::to_string(what_if.gain->low) + ", " + std::to_string(what_if.gain->high) +

@@ -1,5 +1,6 @@
 // Gradients that a compiled step has made, summed over processes.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -84,6 +85,32 @@ TEST(GradientReducer, SumsGradientsThatAreThereAsBackwardDoes) {
       });
     }
   }
+}
+
+TEST(GradientReducer, LeavesSumsOutAsLongAsItIsTold) {
+  run_ranks(kWorld, [&](Group& group) {
+    const auto model = filled_network();
+    const auto parameters = tensors_of(*model);
+    GradientReducer reducer(group, model->parameters(), {});
+    int step = 0;
+    for (const bool enabled : {true, false, false, true, false, true}) {
+      SCOPED_TRACE(step);
+      const at::Tensor images = ranks_batch(group.rank(), step, 4).images;
+      const auto loss = [&] { return model->forward(images).square().mean(); };
+      auto expected = torch::autograd::grad({loss()}, parameters);
+      for (const auto& gradient : expected)
+        if (enabled) group.sum(gradient);
+      for (const auto& parameter : parameters) parameter.mutable_grad().reset();
+      reducer.set_enabled(enabled);
+      reducer.before_forward();
+      if (step++ % 3 == 2)
+        reducer.sum(parameters, torch::autograd::grad({loss()}, parameters));
+      else
+        reducer.backward(loss(), /*reduce=*/true);
+      for (size_t i = 0; i < parameters.size(); ++i)
+        EXPECT_TRUE(at::allclose(parameters[i].grad(), expected[i], 1e-5, 1e-6)) << i;
+    }
+  });
 }
 
 // Parameters and BatchNorm's statistics after ten steps in two parts; the last one's batch is

@@ -57,7 +57,9 @@ struct WhatIf {
   // In images/s over the recipe's own; empty where it was not measured, and `skipped` says why.
   std::optional<Gain> gain;
   std::string skipped;
-  bool measured = true;  // false: `gain` follows from other measurements; it has no interval
+  bool no_time = false;  // which is why
+  // False: `gain` follows from other measurements, which may give it no interval: low == high.
+  bool measured = true;
 
   // The settings as one text, between spaces.
   std::string text() const;
@@ -65,43 +67,56 @@ struct WhatIf {
 
 // What was found in a run of a recipe.
 struct Measurements {
-  Recipe recipe;                   // as run: every "auto" resolved, but with a learning rate of 0
-  double rate = 0;                 // images/s of the recipe
-  double compute_rate = 0;         // on a batch that is held, without input and without saving
-  double input_rate = 0;           // of the loader alone, up to the device
-  Gain without_input = {1, 1, 1};  // what the recipe would gain at most from free input
-  Gain input_alone = {1, 1, 1};    // and from a step that is free
-  PhaseTimes phases;               // of a step of the recipe, seconds
-  double cores_used = 0;           // CPU seconds a second
-  int cores = 1;                   // that the process may use
+  Recipe recipe;            // as run: every "auto" resolved, but with a learning rate of 0
+  double rate = 0;          // images/s of the recipe
+  double compute_rate = 0;  // on a batch that is held, without input and without saving
+  double input_rate = 0;    // of the loader alone, up to the device
+  // What the recipe would gain at most from free input; on a GPU the held batch is there already,
+  // so that nothing is copied either.
+  Gain without_input = {1, 1, 1};
+  Gain input_alone = {1, 1, 1};  // and from a step that is free
+  PhaseTimes phases;             // of a step of the recipe, seconds
+  double cores_used = 0;         // CPU seconds a second
+  int cores = 1;                 // that the process may use
   int loader_threads = 1;
   int batch = 0;     // images
   double run_s = 0;  // what the whole training takes at this rate; 0: unknown
   bool on_gpu = false;
   bool is_cut_short = false;  // not all was measured: time was up, or a gain was enough
   std::vector<WhatIf> what_ifs;
-  // Of several processes, each one's phases of a step, seconds; empty where there is one alone.
-  // Then there are no what-ifs, and the rates of compute and input are not known.
+  // Of several processes, each one's phases of a step, seconds: the mean, and by round; empty where
+  // there is one alone. Then there are no what-ifs, and the rates of compute and input are not
+  // known.
   std::vector<PhaseTimes> ranks;
+  std::vector<std::vector<PhaseTimes>> rank_rounds;  // [rank][round]
+  Gain without_sums = {1, 1, 1};  // of steps whose gradients stay each process's own
 };
 
 struct Diagnosis {
   Cause cause = Cause::kComputeBound;
-  bool healthy = true;  // nothing is worth doing
+  bool healthy = true;  // all that applies was measured, and nothing is worth doing
+  // Nothing that was measured is worth doing, but that was too little to call the run healthy.
+  bool undecided = false;
   // rate / min(compute_rate, input_rate), at most 1; of several processes the share of their time
   // in which they do not wait for each other.
   double efficiency = 0;
   std::string summary;  // one sentence
-  // Those worth doing, by gain; all that were measured and are not; all that were not measured.
-  std::vector<WhatIf> fixes, idle, skipped;
+  // Those worth doing, by gain; measured ones that may be, see may_be_worth(); all others that were
+  // measured; all that were not.
+  std::vector<WhatIf> fixes, uncertain, idle, skipped;
 };
 
 // Below this a gain is not worth a change, and above it must be significant. A change that trains
 // something else must gain more.
 inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;
 
+// A gain whose interval reaches so far, from 1 or below, is neither shown nor ruled out.
+inline constexpr double kOpenGain = 1.25;
+
 // Whether a gain is worth the change.
 bool is_worth(const WhatIf& what_if);
+// Whether it was measured too coarsely to tell.
+bool may_be_worth(const WhatIf& what_if);
 // Share of the wall time that a gain saves.
 inline double saved_share(const Gain& gain) {
   return 1 - 1 / gain.ratio;
@@ -129,7 +144,8 @@ struct DiagnoseOptions {
 std::optional<Measurements> measure(Env& env, const Recipe& recipe, const DiagnoseOptions& options);
 
 // The same of a run of several processes, for options.seconds of steps: each one's own work, and
-// no what-ifs. Collective; options.folder is the same on all.
+// in turns with them steps that sum no gradients; no other what-ifs. Collective; options.folder is
+// the same on all.
 std::optional<Measurements> measure(Env& env, const Recipe& recipe,
                                     const std::shared_ptr<Group>& group,
                                     const DiagnoseOptions& options);

@@ -27,6 +27,10 @@ class GradientReducer {
                   const DistributedOptions& options);
   ~GradientReducer();
 
+  // False: from now on nothing is summed, and gradients stay each process's own, to measure what
+  // the sums cost. All processes change it before the same step.
+  void set_enabled(bool enabled);
+
   // Before a forward whose backward() is to reduce, and before sum().
   void before_forward();
   // loss.backward(). Where `reduce`, it ends with the sums over all processes in the gradients,

@@ -4,7 +4,8 @@
 //   -> each rung set up and warmed -> round after round, every rung in turn -> gains with intervals
 //
 // Each rung runs the training loop itself in a process of its own, which rests while others are
-// measured: no rung has another's memory, caches or global settings.
+// measured: no rung has another's memory, caches or global settings. A rung of several processes,
+// which train as one, has one from each of the processes that run the ladder (rung_group.h).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,8 @@
 
 namespace saturate {
 
+class Group;
+
 // Stands in `set`, `source` and `out` of a ladder for a folder that is gone at the end.
 inline constexpr std::string_view kScratch = "{scratch}";
 
@@ -32,6 +35,7 @@ struct Rung {
   std::string name;
   std::vector<std::string> set;    // "section.key=value", over the ladder's recipe, in this order
   std::vector<std::string> needs;  // "cuda>=2"; met by every machine where empty
+  int processes = 1;               // that train as one, which are needed too
   std::string seed_figure;         // "35.22 steps/s": what the source of the experiment had
   size_t previous = 0;             // the rung it builds on; its own number for the first
   std::string where;               // for messages
@@ -67,6 +71,7 @@ struct MachineFacts {
   int processes = 1;  // that can train as one
   int nodes = 1;      // machines that can
 };
+// Of this process, which may be one of several that were started together (world.h).
 MachineFacts this_machine();
 
 // Of a rung, and of the rungs it builds on: "needs cuda>=2 (here 0)", or empty where it can run.
@@ -83,6 +88,8 @@ std::vector<std::optional<Recipe>> ladder_recipes(Env& env, const Ladder& ladder
 void make_packs(Env& env, const Ladder& ladder, const std::string& scratch,
                 const ProgressCallback& progress);
 
+// Of several processes that train as one: steps and samples of all, CPU time and memory on the host
+// summed over them, the rest of the first one.
 struct RungTiming {
   StepTiming steps;
   int64_t memory_peak_bytes = 0;  // of the process, on the host, so far
@@ -110,10 +117,13 @@ struct ProcessMeasurerOptions {
 // One process a rung, which runs serve_rung(). They end with the measurer.
 std::unique_ptr<RungMeasurer> make_process_measurer(Env& env, ProcessMeasurerOptions options);
 
+// Meets the processes that train with this one; gives null where it is alone.
+using JoinGroup = std::function<std::shared_ptr<Group>(const Recipe&)>;
+
 // The other side: trains `recipe` in `folder` as `in` says, and tells `out` (both file descriptors,
 // left open). Returns when `in` ends.
 void serve_rung(Env& env, const std::string& recipe, const std::string& folder, double seconds,
-                int in, int out);
+                int in, int out, const JoinGroup& join = {});
 
 struct RungResult {
   std::vector<RungTiming> rounds;

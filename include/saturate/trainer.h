@@ -99,7 +99,11 @@ class Trainer {
   // What run() has done so far: steps, samples, times and peaks of memory.
   TrainResult so_far();
 
-  // The following only of runs of one process.
+  // Only of runs of several processes: false leaves out the sums of gradients from the next step
+  // on, which then trains each process by itself. All say it before the same step.
+  void sum_gradients(bool sums);
+
+  // The following only of runs of one process, but for release_batch() and rest().
 
   // From now on every step is on the same batch, the first of this epoch's order, which is
   // returned; the loader rests. What a run costs without its input.

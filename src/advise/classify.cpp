@@ -56,15 +56,19 @@ int rank_of(Cause cause) {
   return int(std::find(kOrder.begin(), kOrder.end(), cause) - kOrder.begin());
 }
 
-// What a step without this phase would gain at most.
-void infer(const PhaseTimes& phases, Phase phase, Cause cause, std::vector<WhatIf>& what_ifs) {
-  const double total = phases.total(), share = total > 0 ? phases[phase] / total : 0;
+// What a step without copying would gain at most: the ledger's share of it, and, where that was
+// measured, no more than the batch that is held, which is on the device.
+void infer_copy(const Measurements& found, std::vector<WhatIf>& what_ifs) {
+  const double total = found.phases.total();
+  const double share = total > 0 ? found.phases[Phase::kCopy] / total : 0;
   if (share <= 0 || share >= 1) return;
   WhatIf what_if;
-  what_if.cause = cause;
-  what_if.note = fmt::format("at most, if no step waited in {}", phase_name(phase));
+  what_if.cause = Cause::kCopy;
+  what_if.note = "at most, if no step waited in copy";
   const double ratio = 1 / (1 - share);
-  what_if.gain = {ratio, ratio, ratio};
+  const Gain held = found.ranks.empty() ? found.without_input : Gain{ratio, ratio, ratio};
+  what_if.gain = {std::min(ratio, held.ratio), std::min(ratio, held.low),
+                  std::min(ratio, held.high)};
   what_if.measured = false;
   if (is_worth(what_if)) what_ifs.push_back(what_if);
 }
@@ -89,11 +93,12 @@ Cause cause_of(const std::vector<WhatIf>& fixes, const Measurements& found) {
 }
 
 // Nothing is worth doing, but input is what would have to be faster: the cause that came nearest.
-Cause cause_of_input(const std::vector<WhatIf>& idle) {
+Cause cause_of_input(const Diagnosis& diagnosis) {
   const WhatIf* best = nullptr;
-  for (const WhatIf& what_if : idle)
-    if (is_input(what_if.cause) && (!best || what_if.gain->ratio > best->gain->ratio))
-      best = &what_if;
+  for (const auto* list : {&diagnosis.uncertain, &diagnosis.idle})
+    for (const WhatIf& what_if : *list)
+      if (is_input(what_if.cause) && (!best || what_if.gain->ratio > best->gain->ratio))
+        best = &what_if;
   return best ? best->cause : Cause::kDecode;
 }
 
@@ -113,7 +118,26 @@ const WhatIf& fix_for_cause(const Diagnosis& diagnosis) {
                        [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
 }
 
+// Those that no time was left for.
+size_t untimed(const Diagnosis& diagnosis) {
+  return size_t(std::count_if(diagnosis.skipped.begin(), diagnosis.skipped.end(),
+                              [](const WhatIf& other) { return other.no_time; }));
+}
+
+std::string too_little(const Diagnosis& diagnosis, const Measurements& found) {
+  std::string why;
+  if (const size_t count = untimed(diagnosis); count > 0)
+    why = fmt::format("{} of {} changes had no time", count, found.what_ifs.size());
+  if (!diagnosis.uncertain.empty())
+    why += fmt::format("{}{} may gain {:.2f} times or more, or nothing", why.empty() ? "" : ", ",
+                       diagnosis.uncertain.size(), kOpenGain);
+  return fmt::format(
+      "Too little was measured to tell ({}): raise --seconds, or measure on a quieter machine",
+      why);
+}
+
 std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& found) {
+  if (diagnosis.undecided) return too_little(diagnosis, found);
   if (diagnosis.healthy)
     return fmt::format(
         "Nothing is worth doing between the {} processes: they wait for each other for {:.0f} % of "
@@ -127,6 +151,7 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
 
 std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
   if (found.ranks.size() > 1) return summary_of_group(diagnosis, found);
+  if (diagnosis.undecided) return too_little(diagnosis, found);
   if (diagnosis.healthy) {
     std::string text = fmt::format(
         "Nothing is worth doing: this step runs at {:.0f} % of the slower of input and compute "
@@ -163,19 +188,25 @@ bool is_worth(const WhatIf& what_if) {
   return what_if.gain && what_if.gain->ratio >= least && what_if.gain->low > 1;
 }
 
+bool may_be_worth(const WhatIf& what_if) {
+  return what_if.gain && !is_worth(what_if) && what_if.gain->low <= 1 &&
+         what_if.gain->high >= kOpenGain;
+}
+
 Diagnosis classify(const Measurements& found) {
   Diagnosis diagnosis;
   std::vector<WhatIf> all = found.what_ifs;
   const bool grouped = found.ranks.size() > 1;
   if (grouped)
-    for (WhatIf& what_if : group_what_ifs(found.ranks)) all.push_back(std::move(what_if));
-  if (found.on_gpu) infer(found.phases, Phase::kCopy, Cause::kCopy, all);
+    for (WhatIf& what_if : group_what_ifs(found)) all.push_back(std::move(what_if));
+  if (found.on_gpu) infer_copy(found, all);
   for (const WhatIf& what_if : all)
-    (!what_if.gain       ? diagnosis.skipped
-     : is_worth(what_if) ? diagnosis.fixes
-                         : diagnosis.idle)
+    (!what_if.gain           ? diagnosis.skipped
+     : is_worth(what_if)     ? diagnosis.fixes
+     : may_be_worth(what_if) ? diagnosis.uncertain
+                             : diagnosis.idle)
         .push_back(what_if);
-  for (auto* list : {&diagnosis.fixes, &diagnosis.idle})
+  for (auto* list : {&diagnosis.fixes, &diagnosis.uncertain, &diagnosis.idle})
     std::stable_sort(list->begin(), list->end(), [](const WhatIf& a, const WhatIf& b) {
       return a.gain->ratio > b.gain->ratio;
     });
@@ -183,14 +214,16 @@ Diagnosis classify(const Measurements& found) {
   diagnosis.efficiency = grouped       ? group_efficiency(found.ranks)
                          : ceiling > 0 ? std::min(1.0, found.rate / ceiling)
                                        : 0;
-  diagnosis.healthy = diagnosis.fixes.empty();
+  diagnosis.undecided =
+      diagnosis.fixes.empty() && (untimed(diagnosis) > 0 || !diagnosis.uncertain.empty());
+  diagnosis.healthy = diagnosis.fixes.empty() && !diagnosis.undecided;
   // Input that is faster than compute only shares the cores with it.
   const bool starved = found.without_input.ratio >= kWorthGain && found.without_input.low > 1 &&
                        found.input_rate < found.compute_rate;
-  if (!diagnosis.healthy)
+  if (!diagnosis.fixes.empty())
     diagnosis.cause = cause_of(diagnosis.fixes, found);
   else if (starved)
-    diagnosis.cause = cause_of_input(diagnosis.idle);
+    diagnosis.cause = cause_of_input(diagnosis);
   diagnosis.summary = summary_of(diagnosis, found);
   return diagnosis;
 }

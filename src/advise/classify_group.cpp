@@ -39,14 +39,19 @@ Phase largest_excess(const PhaseTimes& rank, const PhaseTimes& other) {
   return largest;
 }
 
-WhatIf inferred(Cause cause, double step_s, double spared_s, std::string note) {
-  WhatIf what_if;
-  what_if.cause = cause;
-  what_if.measured = false;
-  what_if.note = std::move(note);
-  const double ratio = step_s / (step_s - spared_s);
-  what_if.gain = {ratio, ratio, ratio};
-  return what_if;
+// Steps are as long as the slowest's: round by round, what it works longer than whoever is next in
+// that round. A difference that is noise now has one sign and now the other.
+Gain without_excess(const std::vector<std::vector<PhaseTimes>>& rounds, size_t slowest) {
+  std::vector<double> now, without;
+  for (size_t round = 0; round < rounds[slowest].size(); ++round) {
+    double next = 0;
+    for (size_t rank = 0; rank < rounds.size(); ++rank)
+      if (rank != slowest) next = std::max(next, own_s(rounds[rank][round]));
+    const double step_s = rounds[slowest][round].total();
+    now.push_back(1 / step_s);
+    without.push_back(1 / (step_s - (own_s(rounds[slowest][round]) - next)));
+  }
+  return paired_gain(now, without);
 }
 
 }  // namespace
@@ -57,18 +62,21 @@ double group_efficiency(const std::vector<PhaseTimes>& ranks) {
   return sum / double(ranks.size());
 }
 
-std::vector<WhatIf> group_what_ifs(const std::vector<PhaseTimes>& ranks) {
-  const Straggler straggler = find_straggler(ranks);
-  // The slowest waits for the network alone.
-  const PhaseTimes& slowest = ranks[straggler.rank];
-  std::vector<WhatIf> what_ifs = {
-      inferred(Cause::kStraggler, slowest.total(), straggler.excess_s,
-               fmt::format("if rank {} worked no longer than rank {}, the next", straggler.rank,
-                           straggler.next)),
-      inferred(Cause::kCommunication, slowest.total(), slowest[Phase::kReduce],
-               "at most, if sums over the processes took no time: distributed.compress, "
-               "distributed.bucket_mb and train.accumulate make them cheaper")};
-  std::erase_if(what_ifs, [](const WhatIf& what_if) { return !is_worth(what_if); });
+std::vector<WhatIf> group_what_ifs(const Measurements& found) {
+  const Straggler straggler = find_straggler(found.ranks);
+  std::vector<WhatIf> what_ifs(2);
+  WhatIf& late = what_ifs[0];
+  late.cause = Cause::kStraggler;
+  late.measured = false;
+  late.gain = without_excess(found.rank_rounds, straggler.rank);
+  late.note = fmt::format("if rank {} worked no longer than rank {}, the next", straggler.rank,
+                          straggler.next);
+  WhatIf& sums = what_ifs[1];
+  sums.cause = Cause::kCommunication;
+  sums.gain = found.without_sums;
+  sums.note =
+      "without sums over the processes, which is the most that distributed.compress, "
+      "distributed.bucket_mb and train.accumulate can come to";
   return what_ifs;
 }
 

@@ -12,9 +12,10 @@ namespace saturate {
 // none waits.
 double group_efficiency(const std::vector<PhaseTimes>& ranks);
 
-// Where one process's own work outlasts all the others', and what communication takes even of that
-// which waits for nobody: what their absence gains, inferred. `ranks`: two at least.
-std::vector<WhatIf> group_what_ifs(const std::vector<PhaseTimes>& ranks);
+// What steps without sums over the processes gain, measured; and what they would if the process
+// whose own work outlasts all the others' had no more than the next, inferred round by round.
+// REQUIRES: two ranks at least.
+std::vector<WhatIf> group_what_ifs(const Measurements& found);
 
 // "rank 1 works 12.1 ms a step, 7.0 ms more than the next, most of it in wait"
 std::string straggler_text(const std::vector<PhaseTimes>& ranks);

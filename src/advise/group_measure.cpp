@@ -1,10 +1,13 @@
 // Measures a run of several processes: they make the same steps, so each one's own work says who
-// waits for whom.
+// waits for whom; and steps that sum no gradients, in turns with the others, what the sums cost.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "advise/measured_recipe.h"
+#include "advise/stretch.h"
 #include "saturate/diagnose.h"
 #include "saturate/env.h"
 #include "saturate/group.h"
@@ -14,72 +17,121 @@
 namespace saturate {
 namespace {
 
-constexpr int kSettling = 10;  // steps that are not measured
+constexpr int kFirstSteps = 10;  // that are not measured
+constexpr int kTimed = 5;        // steps after them, which tell how many a turn may have
 
-// The times of all ranks, as this one sees its own.
-std::vector<PhaseTimes> gather(Group& group, const PhaseTimes& own) {
-  const at::Tensor row = at::empty({kPhaseCount}, at::kDouble);
-  std::copy(own.seconds.begin(), own.seconds.end(), row.mutable_data_ptr<double>());
+// The times of all ranks by round, as this one sees its own: [rank][round].
+std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<PhaseTimes>& own) {
+  const at::Tensor row = at::empty({int64_t(own.size() * kPhaseCount)}, at::kDouble);
+  double* to = row.mutable_data_ptr<double>();
+  for (const PhaseTimes& round : own)
+    to = std::copy(round.seconds.begin(), round.seconds.end(), to);
   const at::Tensor rows = group.gather(row).contiguous();
-  std::vector<PhaseTimes> ranks(size_t(group.world()));
+  std::vector<std::vector<PhaseTimes>> ranks(size_t(group.world()),
+                                             std::vector<PhaseTimes>(own.size()));
   const double* next = rows.const_data_ptr<double>();
-  for (PhaseTimes& rank : ranks)
-    for (double& seconds : rank.seconds) seconds = *next++;
+  for (auto& rank : ranks)
+    for (PhaseTimes& round : rank)
+      for (double& seconds : round.seconds) seconds = *next++;
   return ranks;
 }
 
-// A run that is measured between two of its own steps.
+PhaseTimes mean_of(const std::vector<PhaseTimes>& rounds) {
+  PhaseTimes mean;
+  for (const PhaseTimes& round : rounds)
+    for (size_t phase = 0; phase < kPhaseCount; ++phase)
+      mean.seconds[phase] += round.seconds[phase] / double(rounds.size());
+  return mean;
+}
+
+PhaseTimes of_a_step(const StepTiming& turn) {
+  PhaseTimes times = turn.phases;
+  for (double& seconds : times.seconds) seconds /= double(turn.steps);
+  return times;
+}
+
+// A run whose steps sum gradients in one turn and leave that out in the next, in exchanged order
+// from round to round. Turns are as many steps long on every rank, so that all change over at once.
 class MeasuredRun {
  public:
   MeasuredRun(Env& env, const Recipe& recipe, const std::shared_ptr<Group>& group,
               const DiagnoseOptions& asked)
-      : env_(env), asked_(asked), is_first_(group->rank() == 0) {
-    TrainerOptions options;
+      : env_(env), asked_(asked), group_(*group), stretch_(env) {
+    TrainerOptions options = measured_options(asked.folder, [this] { return stops(); });
     options.group = group;
-    options.out = asked.folder;
-    options.progress = Progress::Style::kSilent;
-    options.should_stop = [this] { return stops(); };
+    options.save = true;
     trainer_ = std::make_unique<Trainer>(env, measured_recipe(recipe), options);
     is_built_ = true;
   }
 
-  // False where should_stop gave up before anything was measured.
+  // False where should_stop gave up before enough was measured.
   bool run() {
     trainer_->run();
-    return last_.steps > first_.steps && first_.steps > 0;
+    return rounds() >= std::min(kLeastRounds, asked_.rounds);
   }
   const Recipe& recipe() const { return trainer_->recipe(); }
-  double steps() const { return double(last_.steps - first_.steps); }
-  double samples() const { return double(last_.samples - first_.samples); }
-  PhaseTimes phases() const { return last_.phases - first_.phases; }
-  double cpu_s() const {
-    return last_.cores_used * last_.wall_s - first_.cores_used * first_.wall_s;
+  // One of each round, with the sums or without.
+  std::vector<StepTiming> turns(bool summing) const {
+    std::vector<StepTiming> chosen;
+    for (size_t i = 0; i < size_t(rounds()) * 2; ++i)
+      if (is_summing(i) == summing) chosen.push_back(turns_[i]);
+    return chosen;
   }
 
  private:
-  // Asked once a step by every rank, at the same step; what one of them answers ends all.
+  static bool is_summing(size_t turn) { return turn % 2 == turn / 2 % 2; }
+  int rounds() const { return int(turns_.size() / 2); }
+  double elapsed_s() const { return double(env_.now_ns() - begin_ns_) * 1e-9; }
+
+  // Asked by every rank before the same steps, and once after the last; what one of them answers
+  // ends all.
   bool stops() {
     if (!is_built_) return asked_.should_stop();
+    ++polls_;
+    if (polls_ == kFirstSteps) begin_ns_ = env_.now_ns();
+    if (polls_ == kFirstSteps + kTimed) plan_turns();  // collective: before any rank may give up
     if (asked_.should_stop()) return true;
-    if (++polls_ <= kSettling) return false;
-    last_ = trainer_->so_far();
-    if (polls_ == kSettling + 1) {
-      first_ = last_;
-      begin_ns_ = env_.now_ns();
+    return polls_ >= kFirstSteps + kTimed && take_turns();
+  }
+
+  void plan_turns() {
+    const at::Tensor slowest = at::full({1}, elapsed_s() / kTimed, at::kDouble);
+    group_.max(slowest);
+    const double steps = asked_.seconds / 2 / asked_.rounds / slowest.const_data_ptr<double>()[0];
+    turn_steps_ = std::max(1, int(std::min(steps, 1e6)) - kSettle);
+  }
+
+  // True once all turns were taken, or the first rank finds that they take too long.
+  bool take_turns() {
+    if (step_ == kSettle + turn_steps_) {
+      turns_.push_back(stretch_.timing(*trainer_));
+      step_ = 0;
     }
-    return is_first_ && double(env_.now_ns() - begin_ns_) * 1e-9 > asked_.seconds &&
-           last_.steps > first_.steps;
+    if (rounds() == asked_.rounds) return true;
+    if (step_ == 0) trainer_->sum_gradients(is_summing(turns_.size()));
+    if (step_ == kSettle) stretch_.begin(*trainer_);
+    const bool is_between = step_++ == 0;
+    return is_between && group_.rank() == 0 && rounds() >= kLeastRounds &&
+           elapsed_s() > asked_.seconds;
   }
 
   Env& env_;
   const DiagnoseOptions& asked_;
-  const bool is_first_;
+  Group& group_;
   bool is_built_ = false;
   int polls_ = 0;
+  int turn_steps_ = 0, step_ = 0;  // of a turn, measured; made in this one
   int64_t begin_ns_ = 0;
-  TrainResult first_, last_;
+  Stretch stretch_;
+  std::vector<StepTiming> turns_;
   std::unique_ptr<Trainer> trainer_;
 };
+
+std::vector<double> rates_of(const std::vector<StepTiming>& turns) {
+  std::vector<double> rates;
+  for (const StepTiming& turn : turns) rates.push_back(turn.images_per_s());
+  return rates;
+}
 
 }  // namespace
 
@@ -91,12 +143,21 @@ std::optional<Measurements> measure(Env& env, const Recipe& recipe,
   if (group->any(!measured)) return std::nullopt;
   Measurements found;
   found.recipe = run.recipe();
-  PhaseTimes own = run.phases();
-  for (double& seconds : own.seconds) seconds /= run.steps();
-  found.ranks = gather(*group, own);
+  const std::vector<StepTiming> turns = run.turns(/*summing=*/true);
+  std::vector<PhaseTimes> own;
+  double samples = 0, wall_s = 0, cpu_s = 0;
+  for (const StepTiming& turn : turns) {
+    own.push_back(of_a_step(turn));
+    samples += double(turn.samples);
+    wall_s += turn.wall_s;
+    cpu_s += turn.cpu_s;
+  }
+  found.rank_rounds = gather(*group, own);
+  for (const auto& rounds : found.rank_rounds) found.ranks.push_back(mean_of(rounds));
   found.phases = found.ranks[0];
-  found.rate = run.samples() / run.phases().total();
-  found.cores_used = run.cpu_s() / run.phases().total();
+  found.without_sums = paired_gain(rates_of(turns), rates_of(run.turns(/*summing=*/false)));
+  found.rate = samples / wall_s;
+  found.cores_used = cpu_s / wall_s;
   found.cores = available_cores();
   found.loader_threads = found.recipe.data.threads;
   found.batch = found.recipe.train.batch;

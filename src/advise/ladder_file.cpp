@@ -13,6 +13,8 @@
 namespace saturate {
 namespace {
 
+constexpr int kMostProcesses = 4096;  // that `launch` starts
+
 [[noreturn]] void refuse(const std::string& problem, const std::string& where,
                          const std::string& remedy) {
   fail(ErrorKind::kUsage, problem, where, remedy);
@@ -48,6 +50,16 @@ class Section {
       refuse(fmt::format("{} is missing", field), where(),
              fmt::format("Add such as {} = \"{}\"", field, example));
     return value;
+  }
+  int number(std::string_view field, int otherwise) {
+    taken_.emplace_back(field);
+    const toml::node* node = table_.get(field);
+    if (!node) return otherwise;
+    const auto value = node->value_exact<int64_t>();
+    if (!value || *value < 1 || *value > kMostProcesses)
+      refuse(fmt::format("{} must be a number from 1 to {}", field, kMostProcesses), where(field),
+             fmt::format("Write such as {} = 2", field));
+    return int(*value);
   }
   // A list of text; a single one may stand without brackets.
   std::vector<std::string> texts(std::string_view field) {
@@ -143,7 +155,9 @@ Rung read_rung(Section& section, const std::vector<Rung>& rungs) {
     rung.previous = from.empty() ? rungs.size() - 1 : find_rung(rungs, from, section);
     rung.set = rungs[rung.previous].set;
     rung.needs = rungs[rung.previous].needs;
+    rung.processes = rungs[rung.previous].processes;
   }
+  rung.processes = section.number("processes", rung.processes);
   for (const auto& text : section.texts("set")) rung.set.push_back(text);
   for (const auto& need : section.texts("needs")) {
     check_need(need, section.where("needs"));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
@@ -63,7 +64,11 @@ void check_need(const std::string& text, const std::string& where) {
 
 std::string unmet_needs(const Rung& rung, const MachineFacts& machine) {
   std::string needs, lacks;
-  for (const std::string& need : rung.needs)
+  std::vector<std::string> all = rung.needs;
+  if (const std::string own = fmt::format("processes>={}", rung.processes);
+      rung.processes > 1 && std::find(all.begin(), all.end(), own) == all.end())
+    all.push_back(own);
+  for (const std::string& need : all)
     if (need.starts_with(kFeature))
       lacks += (lacks.empty() ? "" : ", ") + need.substr(kFeature.size());
     else if (const std::string why = unmet(need, machine); !why.empty())

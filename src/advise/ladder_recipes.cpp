@@ -5,6 +5,7 @@
 #include "saturate/host.h"
 #include "saturate/ladder.h"
 #include "saturate/thread_pool.h"
+#include "saturate/world.h"
 
 namespace saturate {
 namespace {
@@ -21,6 +22,9 @@ MachineFacts this_machine() {
   MachineFacts machine;
   machine.cuda = gpu_count();
   machine.cores = available_cores();
+  const World world = this_world();
+  machine.processes = world.size;
+  if (world.local_size > 0) machine.nodes = (world.size + world.local_size - 1) / world.local_size;
   return machine;
 }
 

@@ -150,6 +150,7 @@ ordered_json to_json(const Rung& rung, const RungResult& found) {
   ordered_json json = {
       {"name", rung.name},
       {"set", rung.set},
+      {"processes", rung.processes},
       {"steps_per_s", measured ? ordered_json(steps_per_s(found)) : nullptr},
       {"images_per_s", measured ? ordered_json(images_per_s(found)) : nullptr},
       {"n", found.rounds.size()},

@@ -21,7 +21,6 @@
 namespace saturate {
 namespace {
 
-constexpr int kLeastRounds = 3;
 constexpr double kBaseShare = 0.25;   // of the time, for the recipe itself
 constexpr double kLeastTurn = 0.05;   // seconds
 constexpr double kLongestTurn = 2;    // seconds
@@ -176,15 +175,15 @@ std::optional<Gain> Measuring::bound_of(const WhatIf& what_if) const {
 bool Measuring::measure_one(WhatIf& what_if, double share_s) {
   if (!what_if.skipped.empty()) return true;
   const auto bound = bound_of(what_if);
-  if (bound && bound->ratio < kWorthGain) {
+  if (bound && bound->ratio < kWorthGain && bound->high < kOpenGain) {
     what_if.skipped =
-        fmt::format("{} alone is at most {:.2f} times as fast as the recipe",
+        fmt::format("{} alone is about {:.2f} times as fast as the recipe",
                     is_input(what_if.cause) ? "the step" : "input", std::max(1.0, bound->ratio));
     return true;
   }
   if (elapsed_s() > options_.seconds) {
     what_if.skipped = "no time was left: raise --seconds";
-    found_.is_cut_short = true;
+    what_if.no_time = found_.is_cut_short = true;
     return true;
   }
   show(what_if.text());

@@ -40,6 +40,7 @@ class Tuner {
       const auto measured = measure(env_, found_.recipe, diagnosis(seconds));
       if (!measured) return std::nullopt;
       if (found_.rate_before == 0) start_from(*measured);
+      rate_ = measured->rate;
       const bool improved = apply_best(classify(*measured).fixes, measured->recipe.train.batch);
       if (options_.should_stop()) return std::nullopt;
       if (!improved && measured->is_cut_short) seconds *= 2;  // a step of seconds takes long
@@ -85,9 +86,15 @@ class Tuner {
     found_.samples = std::max(kLeastSteps, steps) * unit;
   }
 
-  // The loss of a recipe; empty where should_stop gave up.
+  // The loss of a recipe; empty where should_stop gave up, or the time is over.
   std::optional<double> loss_of(const Recipe& recipe) {
-    return early_loss(env_, recipe, next_folder(), found_.samples, options_.should_stop);
+    return early_loss(env_, recipe, next_folder(), found_.samples,
+                      [this] { return options_.should_stop() || left_s() <= 0; });
+  }
+  // About what it takes to compare the loss of a fix with the original's.
+  double loss_cost_s(const Gain& gain) const {
+    const double original = found_.loss_before ? 0 : 1 / found_.rate_before;
+    return double(found_.samples) * (original + 1 / (rate_ * gain.ratio));
   }
 
   // Keeps the first fix that leaves the loss as it was; false where there is none.
@@ -108,6 +115,11 @@ class Tuner {
     TuneStep step{fix, fix.settings, std::nullopt, ""};
     add_rate(step.settings, batch);
     if (fix.alters == Alters::kNothing) return step;
+    if (const double cost = loss_cost_s(*fix.gain); cost > left_s()) {
+      step.rejected = fmt::format(
+          "no time to compare the loss, which takes about {:.0f} s: raise --minutes", cost);
+      return step;
+    }
     try {
       if (!found_.loss_before) found_.loss_before = loss_of(original_);
       step.loss = loss_of(with_settings(found_.recipe, step.settings));
@@ -116,7 +128,10 @@ class Tuner {
       return step;
     }
     if (!step.loss || !found_.loss_before)
-      step.rejected = "stopped";
+      step.rejected = options_.should_stop()
+                          ? "stopped"
+                          : "comparing the loss took longer than there was time: "
+                            "raise --minutes";
     else if (!(*step.loss <= *found_.loss_before * (1 + options_.tolerance)))
       step.rejected = fmt::format("the loss is {:.4f} instead of {:.4f} after {} samples",
                                   *step.loss, *found_.loss_before, found_.samples);
@@ -153,6 +168,7 @@ class Tuner {
   const TuneOptions options_;
   const int64_t begin_ns_;
   int parts_ = 0;
+  double rate_ = 0;  // images/s of the recipe so far
   std::set<std::string> rejected_;
   Tuning found_;
 };

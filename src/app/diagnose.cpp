@@ -28,9 +28,17 @@ struct DiagnoseArguments {
   double seconds = 60;
 };
 
+bool has_interval(const WhatIf& what_if) {
+  return what_if.measured || what_if.gain->low < what_if.gain->high;
+}
+
+std::string interval(const Gain& gain) {
+  return fmt::format("[{:.2f}, {:.2f}]", gain.low, gain.high);
+}
+
 std::string interval(const WhatIf& what_if) {
-  return what_if.measured ? fmt::format("[{:.2f}, {:.2f}]", what_if.gain->low, what_if.gain->high)
-                          : "inferred";
+  return (has_interval(what_if) ? interval(*what_if.gain) : "") +
+         (what_if.measured ? "" : " inferred");
 }
 
 void print_what_if(const WhatIf& what_if, const std::string& more) {
@@ -67,10 +75,12 @@ void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}\n", found.rate,
              1e3 * step_s, found.batch);
   fmt::print(
-      "  compute alone  {:>9.1f} images/s, on a batch that is held: {:.2f} times the recipe\n",
-      found.compute_rate, found.without_input.ratio);
-  fmt::print("  input alone    {:>9.1f} images/s, {} loader threads: {:.2f} times the recipe\n",
-             found.input_rate, found.loader_threads, found.input_alone.ratio);
+      "  compute alone  {:>9.1f} images/s, on a batch that is held{}: {:.2f} times the recipe {}\n",
+      found.compute_rate, found.on_gpu ? ", without input and copy" : "", found.without_input.ratio,
+      interval(found.without_input));
+  fmt::print("  input alone    {:>9.1f} images/s, {} loader threads: {:.2f} times the recipe {}\n",
+             found.input_rate, found.loader_threads, found.input_alone.ratio,
+             interval(found.input_alone));
   fmt::print("  efficiency     {:>9.1f} % of the slower of the two\n", 100 * diagnosis.efficiency);
   fmt::print("  cores in use   {:>9.2f} of {}\n", found.cores_used, found.cores);
   fmt::print("  a step        ");
@@ -92,9 +102,12 @@ void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
 }
 
 void print_diagnosis(const Diagnosis& diagnosis, const Measurements& found) {
-  fmt::print("{}: {}\n", cause_name(diagnosis.cause), diagnosis.summary);
+  fmt::print("{}{}: {}\n", diagnosis.undecided ? "perhaps " : "", cause_name(diagnosis.cause),
+             diagnosis.summary);
   print_evidence(diagnosis, found);
   if (!diagnosis.fixes.empty()) print_fixes(diagnosis, found);
+  if (!diagnosis.uncertain.empty()) fmt::print("\nnot certain\n");
+  for (const WhatIf& what_if : diagnosis.uncertain) print_what_if(what_if, "");
   if (!diagnosis.idle.empty()) fmt::print("\nnot worth doing\n");
   for (const WhatIf& what_if : diagnosis.idle) print_what_if(what_if, "");
   if (!diagnosis.skipped.empty()) fmt::print("\nnot measured\n");
@@ -107,14 +120,20 @@ Json gain_json(const WhatIf& what_if) {
                {"settings", what_if.settings},
                {"cause", cause_name(what_if.cause)},
                {"gain", what_if.gain->ratio}};
-  json["low"] = what_if.measured ? Json(what_if.gain->low) : Json();
-  json["high"] = what_if.measured ? Json(what_if.gain->high) : Json();
+  json["low"] = has_interval(what_if) ? Json(what_if.gain->low) : Json();
+  json["high"] = has_interval(what_if) ? Json(what_if.gain->high) : Json();
   json["measured"] = what_if.measured;
   json["changes"] = what_if.alters == Alters::kNothing    ? "nothing"
                     : what_if.alters == Alters::kRounding ? "rounding"
                                                           : "training";
   json["note"] = what_if.note;
   return json;
+}
+
+// How much faster than the recipe; null of several processes, which have no such turns.
+Json ratio_json(const Gain& gain, const Measurements& found) {
+  if (!found.ranks.empty()) return Json();
+  return {{"gain", gain.ratio}, {"low", gain.low}, {"high", gain.high}};
 }
 
 Json list_json(const std::vector<WhatIf>& what_ifs) {
@@ -139,17 +158,21 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
   const Host host = this_host();
   return {{"cause", cause_name(diagnosis.cause)},
           {"healthy", diagnosis.healthy},
+          {"undecided", diagnosis.undecided},
           {"evidence",
            {{"summary", diagnosis.summary},
             {"images_per_s", found.rate},
             {"compute_images_per_s", known(found.compute_rate)},
             {"input_images_per_s", known(found.input_rate)},
+            {"without_input", ratio_json(found.without_input, found)},
+            {"input_alone", ratio_json(found.input_alone, found)},
             {"cores_used", found.cores_used},
             {"cores", found.cores},
             {"phases", phases_json(found.phases)},
             {"ranks", ranks}}},
           {"efficiency", diagnosis.efficiency},
           {"fixes", list_json(diagnosis.fixes)},
+          {"not_certain", list_json(diagnosis.uncertain)},
           {"not_worth_doing", list_json(diagnosis.idle)},
           {"not_measured", skipped},
           {"host", {{"cpu", host.cpu}, {"system", host.system}, {"cores", host.cores}}},
@@ -201,7 +224,7 @@ constexpr const char* kFooter =
     "Runs the recipe's own step, and beside it in turns the same changed in one way after "
     "another;\n"
     "each gain comes with its 95 % interval. Under `saturate launch` it says which process the\n"
-    "others wait for. See docs/diagnose.md.";
+    "others wait for, and what summing gradients costs. See docs/diagnose.md.";
 
 }  // namespace
 

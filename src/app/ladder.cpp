@@ -3,14 +3,22 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+
+#include "advise/rung_group.h"
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "app/join_group.h"
 #include "app/scratch_folder.h"
+#include "reduce/heartbeat.h"
 #include "saturate/error.h"
+#include "saturate/group.h"
 #include "saturate/progress.h"
 
 namespace saturate {
 namespace {
+
+constexpr double kLongestWait = 3600;  // seconds, for another process of the ladder
 
 struct LadderArguments {
   std::string input, json, markdown;
@@ -38,17 +46,14 @@ void make_packs_with_progress(Env& env, const Ladder& ladder, const std::string&
 }
 
 LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& arguments,
-                 LadderOptions& options) {
-  const ScratchFolder scratch;
+                 LadderOptions& options, const ProcessMeasurerOptions& processes, Group* group) {
+  // Before anything that may fail: at its end, the others' comes too.
+  const auto measurer = group ? make_group_measurer(env, ladder, processes, *group)
+                              : make_process_measurer(env, processes);
+  const std::string& scratch = processes.folder;
   const MachineFacts machine = this_machine();
-  const auto recipes = ladder_recipes(env, ladder, arguments.overrides, scratch.path(), machine);
-  make_packs_with_progress(env, ladder, scratch.path());
-  ProcessMeasurerOptions processes;
-  processes.program = "/proc/self/exe";
-  processes.folder = scratch.path();
-  processes.seconds = options.seconds;
-  processes.should_stop = [] { return stop_signal() != 0; };
-  const auto measurer = make_process_measurer(env, processes);
+  const auto recipes = ladder_recipes(env, ladder, arguments.overrides, scratch, machine);
+  make_packs_with_progress(env, ladder, scratch);
   std::optional<Progress> progress;
   options.progress = [&](int done, int total, const std::string& what) {
     if (!progress) progress.emplace(env, "ladder", "done", total, Progress::Style::kAuto);
@@ -57,15 +62,42 @@ LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& argument
   return run_ladder(ladder, recipes, machine, options, *measurer);
 }
 
+// The processes that were started together with this one; null where there are none. A rung's own
+// processes meet by themselves, elsewhere.
+std::unique_ptr<Group> meet(const LadderArguments& arguments) {
+  const World world = this_world();
+  if (world.size == 1) return nullptr;
+  DistributedOptions options;
+  options.backend = CollectiveBackend::kGloo;
+  options.timeout_s = kLongestWait + arguments.seconds;
+  return std::make_unique<Group>(world, options, at::kCPU);
+}
+
 int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   require_release_build();
   require_writable_names(arguments);
   Env& env = Env::posix();
   catch_stop_signals();
+  const auto group = meet(arguments);
+  // The launcher takes a place that stays the same for a process that hangs.
+  const auto begun = env.now_ns();
+  const auto heartbeat = start_heartbeat([&env, begun] {
+    return fmt::format("ladder, {} s", (env.now_ns() - begun) / 1'000'000'000);
+  });
+  const ScratchFolder scratch;
+  ProcessMeasurerOptions processes;
+  processes.program = "/proc/self/exe";
+  processes.folder = scratch.path();
+  processes.seconds = arguments.seconds;
+  processes.should_stop = [] { return stop_signal() != 0; };
+  if (group && group->rank() > 0) {
+    help_measuring(env, processes, *group);
+    return 0;
+  }
   LadderOptions options;
   options.rounds = arguments.rounds;
   options.seconds = arguments.seconds;
-  const LadderResult result = run(env, ladder, arguments, options);
+  const LadderResult result = run(env, ladder, arguments, options, processes, group.get());
   fmt::print("{}", format_ladder(ladder, result));
   if (!arguments.json.empty())
     write_atomically(env, arguments.json, ladder_json(ladder, result, options));
@@ -110,7 +142,8 @@ void add_measure_rung(CLI::App& app) {
   command->add_option("FOLDER", arguments->folder)->required();
   command->add_option("SECONDS", arguments->seconds)->required();
   command->callback([arguments] {
-    serve_rung(Env::posix(), arguments->recipe, arguments->folder, arguments->seconds, 3, 4);
+    serve_rung(Env::posix(), arguments->recipe, arguments->folder, arguments->seconds, 3, 4,
+               join_group);
   });
 }
 
@@ -122,7 +155,10 @@ void add_ladder(CLI::App& app, int& exit_code) {
       app.add_subcommand("ladder", "Measure the rungs of a ladder file, and what each one gains");
   command->add_option("LADDER", arguments->input, "Ladder file")->required();
   add_measuring(*command, *arguments);
-  command->footer("docs/ladder.md describes the file; ladders/ holds examples.");
+  command->footer(
+      "docs/ladder.md describes the file; ladders/ holds examples. Rungs of several processes "
+      "need\n"
+      "as many: saturate launch --nproc-per-node 2 -- ladder LADDER");
   command->callback([arguments, &exit_code] {
     exit_code = measure(load_ladder(Env::posix(), arguments->input), *arguments);
   });

@@ -1,7 +1,10 @@
 // saturate launch: a run of several processes.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
+#include <string_view>
 
 #include "app/command.h"
 #include "saturate/error.h"
@@ -42,10 +45,12 @@ int run(LaunchArguments& arguments) {
     fail(ErrorKind::kUsage,
          fmt::format("node {} of {} does not exist", options.node, options.nodes), "--node-rank",
          "Number the machines from 0");
+  static constexpr std::array<std::string_view, 3> kCommands = {"train", "diagnose", "ladder"};
   if (options.arguments.empty() ||
-      (options.arguments.front() != "train" && options.arguments.front() != "diagnose"))
+      std::find(kCommands.begin(), kCommands.end(), options.arguments.front()) == kCommands.end())
     fail(ErrorKind::kUsage, "nothing to launch", "saturate launch",
-         "Write -- train RECIPE.toml after the options, or -- diagnose RECIPE.toml");
+         "Write -- train RECIPE.toml after the options, or -- diagnose RECIPE.toml, or -- ladder "
+         "LADDER.toml");
   options.program = "/proc/self/exe";
   catch_stop_signals();
   return launch(options, stop_signal);
@@ -80,7 +85,8 @@ void add_launch(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command->add_option("ARGUMENTS", options.arguments,
-                      "-- train RECIPE.toml ..., or -- diagnose RECIPE.toml ...");
+                      "-- train RECIPE.toml ..., -- diagnose RECIPE.toml ..., or -- ladder "
+                      "LADDER.toml ...");
   command->positionals_at_end();
   command->footer(
       "Each process takes its part of the cores, and of the GPUs. torchrun, mpirun and srun can\n"

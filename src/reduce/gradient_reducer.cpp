@@ -93,6 +93,7 @@ std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& pa
 struct GradientReducer::State {
   Group& group;
   bool find_unused;
+  bool enabled = true;
   std::vector<NamedTensor> parameters;
   Progress progress;
   std::unique_ptr<c10d::Reducer> reducer;
@@ -127,7 +128,7 @@ void GradientReducer::State::reduce(const std::vector<at::Tensor>& searched,
 
 GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,
                                  const DistributedOptions& options)
-    : state_(new State{group, options.find_unused, {}, {}, nullptr}) {
+    : state_(new State{group, options.find_unused, true, {}, {}, nullptr}) {
   std::vector<at::Tensor> tensors;
   std::unordered_map<size_t, std::string> names;
   for (const auto& named : parameters) {
@@ -152,14 +153,19 @@ GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& p
 
 GradientReducer::~GradientReducer() = default;
 
+void GradientReducer::set_enabled(bool enabled) {
+  state_->enabled = enabled;
+}
+
 void GradientReducer::before_forward() {
+  if (!state_->enabled) return;
   state_->group.guard("ordering the buckets of gradients",
                       [&] { state_->reducer->rebuild_buckets(); });
 }
 
 void GradientReducer::backward(const at::Tensor& loss, bool reduce,
                                const std::function<void()>& waiting) {
-  if (!reduce) {
+  if (!reduce || !state_->enabled) {
     loss.backward();
     return;
   }
@@ -170,6 +176,10 @@ void GradientReducer::backward(const at::Tensor& loss, bool reduce,
 
 void GradientReducer::sum(const std::vector<at::Tensor>& parameters,
                           const std::vector<at::Tensor>& gradients) {
+  if (!state_->enabled) {
+    torch::autograd::backward(parameters, gradients);
+    return;
+  }
   std::vector<at::Tensor> searched;  // something that each parameter is below
   if (state_->find_unused)
     for (const auto& parameter : parameters) searched.push_back(parameter.view_as(parameter));

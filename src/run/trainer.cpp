@@ -272,6 +272,10 @@ TrainResult Trainer::so_far() {
   return state_->so_far();
 }
 
+void Trainer::sum_gradients(bool sums) {
+  state_->reducer->set_enabled(sums);
+}
+
 DeviceBatch Trainer::hold_batch() {
   state_->set_switches();
   DeviceBatch first;

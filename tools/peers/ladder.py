@@ -80,7 +80,7 @@ def read_ladder(path):
             previous = number - 1
             inherited = rungs[previous]
         elif built_on in (None, "base"):
-            previous, inherited = 0, {"set": [], "needs": []}
+            previous, inherited = 0, {"set": [], "needs": [], "processes": 1}
         else:
             previous = names[built_on]
             inherited = rungs[previous]
@@ -88,6 +88,7 @@ def read_ladder(path):
         needs = inherited["needs"] + ([needs] if isinstance(needs, str) else needs)
         settings = inherited["set"] + table.get("set", [])
         rungs.append({"name": table["name"], "set": settings, "needs": needs, "previous": previous,
+                      "processes": table.get("processes", inherited["processes"]),
                       "seed_figure": table.get("seed_figure"),
                       "settings": dict(base + [parse_setting(text) for text in settings])})
         names[table["name"]] = number
@@ -98,6 +99,8 @@ def why_skipped(rung, has_gpu):
     for need in rung["needs"]:
         if need != "cuda" or not has_gpu:
             return f"needs {need}"
+    if rung["processes"] > 1:
+        return f"needs processes>={rung['processes']}"
     for key, value in rung["settings"].items():
         # What is switched off needs no counterpart.
         if value is not False and key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
@@ -236,7 +239,8 @@ def paired_gain(before, after):
 
 
 def rung_json(rung, worker, first, previous, skipped):
-    found = {"name": rung["name"], "set": rung["set"], "steps_per_s": None, "images_per_s": None, "n": 0,
+    found = {"name": rung["name"], "set": rung["set"], "processes": rung["processes"],
+             "steps_per_s": None, "images_per_s": None, "n": 0,
              "gain_previous": None, "low_previous": None, "high_previous": None, "gain_first": None, "low": None,
              "high": None, "phases": None, "cores_used": None, "memory_peak_bytes": None,
              "tensor_peak_bytes": None, "skipped": skipped, "seed_figure": rung["seed_figure"],
