@@ -16,9 +16,8 @@ KILLS ?= 200
 MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all page-test net-test docs-test python-test coverage kills faults compiled \
-  soak fuzz build install setup format format-check \
-  tidy clean
+.PHONY: help demo test test-all page-test tensorboard-test net-test docs-test python-test coverage kills \
+  faults compiled soak fuzz build install setup format format-check tidy clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +39,15 @@ page-test: build ## open reports in headless Chromium
 	  build/page-venv.tmp/bin/python -m pip install -q --disable-pip-version-check playwright==1.65.2 && \
 	  mv build/page-venv.tmp build/page-venv; }
 	@build/page-venv/bin/python tests/report_page_test.py --saturate $(BUILD)/saturate
+
+tensorboard-test: build ## have TensorBoard's own reader read what a run writes for it
+	@tools/setup.sh --dev
+	@[ -x build/tensorboard-venv/bin/python ] || { rm -rf build/tensorboard-venv.tmp && \
+	  python3 -m venv build/tensorboard-venv.tmp && \
+	  build/tensorboard-venv.tmp/bin/python -m pip install -q --disable-pip-version-check tensorboard==2.20.0 && \
+	  mv build/tensorboard-venv.tmp build/tensorboard-venv; }
+	@SATURATE_PYTHON=$(CURDIR)/build/tensorboard-venv/bin/python $(BUILD)/tests/saturate_tests \
+	  --gtest_brief=1 --gtest_filter='TensorBoardReader*'
 
 net-test: build ## train across network namespaces, cut links, kill launchers; needs root
 	@tools/setup.sh --dev

@@ -83,6 +83,33 @@ TEST(DataCommand, VerifyListsWhatIsBroken) {
 }
 
 // The same pixels in the same order: the same losses, to the last bit.
+// A class, an image and a broken file whose names would change a terminal's colour.
+TEST(DataCommand, NamesFromDataReachNoTerminalAsTheyAre) {
+  const TempDir dir;
+  const std::string red = "\x1b[31mred";
+  for (const std::string& folder : {red, std::string("plain")})
+    for (const std::string& file : {std::string("a.jpg"), red + ".jpg"})
+      write_file(dir / ("set/" + folder + "/" + file), noise_jpeg(16, 16, 1));
+  write_file(dir / ("set/" + red + "/" + red + ".jpg"), "no image");
+  const std::string source = "folder:" + (dir / "set");
+  const std::string recipe = write_small_recipe(dir, source, source);
+  const std::string skip = " --set data.on_error=skip --set train.batch=2 ";
+  const std::vector<std::pair<std::string, int>> commands = {
+      {"data inspect " + source, 0},
+      {"data verify " + source, 3},
+      {"data pack " + source + " --skip-broken --out tar:" + (dir / "set.tar"), 0},
+      {"train " + recipe + skip + "--out " + (dir / "run"), 0},
+      {"eval " + (dir / "run") + " --data " + source, 0},
+      {"train " + recipe + " --set train.batch=2 --out " + (dir / "failed"), 3}};
+  for (const auto& [command, exit_code] : commands) {
+    const CommandResult result = run_saturate(command);
+    EXPECT_EQ(result.exit_code, exit_code) << command << "\n" << result.err;
+    const std::string said = result.out + result.err;
+    EXPECT_EQ(said.find('\x1b'), std::string::npos) << command << "\n" << said;
+    EXPECT_NE(said.find("\\x1b[31mred"), std::string::npos) << command << "\n" << said;
+  }
+}
+
 TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
   const TempDir dir;
   const auto losses_on = [&](const std::string& source) {

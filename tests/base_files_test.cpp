@@ -3,10 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/file_lock.h"
+#include "base/printable.h"
 #include "saturate/env.h"
 #include "saturate/fault_env.h"
 #include "saturate/registry.h"
@@ -23,7 +28,7 @@ using testing::write_file;
 TEST(Error, IsOneLineOfWhatWhereAndRemedy) {
   const Error error =
       error_of([] { fail(ErrorKind::kData, "bad\nthing", "a\tb\x7f.jpg", "Try again"); });
-  EXPECT_STREQ(error.what(), "bad?thing (a?b?.jpg). Try again");
+  EXPECT_STREQ(error.what(), "bad\\x0athing (a\\x09b\\x7f.jpg). Try again");
   EXPECT_EQ(error.reason(), "bad\nthing");
   EXPECT_EQ(error.exit_code(), 3);
   EXPECT_NE(std::string(error.thrown_at().file_name()).find("base_files_test"), std::string::npos);
@@ -115,6 +120,45 @@ TEST(PosixEnv, ClockIsMonotonic) {
   const int64_t before = env.now_ns();
   env.sleep_ns(1000);
   EXPECT_GE(env.now_ns(), before + 1000);
+}
+
+TEST(FileLock, OfSomebodyElseIsSeenWithoutTakingIt) {
+  const TempDir dir;
+  const std::string path = dir / ".lock";
+  EXPECT_FALSE(is_locked(path));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  {
+    const auto lock = Env::posix().lock(path);
+    EXPECT_TRUE(is_locked(path));
+    EXPECT_EQ(read_text(path), std::to_string(::getpid()));
+    EXPECT_EQ(error_of([&] { Env::posix().lock(path); }).kind(), ErrorKind::kUsage);
+  }
+  write_file(path, "12345");
+  EXPECT_FALSE(is_locked(path));
+  EXPECT_EQ(read_text(path), "12345");
+}
+
+TEST(FileLock, IsNotRefusedWhileOthersLook) {
+  const TempDir dir;
+  const std::string path = dir / ".lock";
+  write_file(path, "");
+  std::atomic<bool> ending{false};
+  std::thread looking([&] {
+    while (!ending) is_locked(path);
+  });
+  for (int i = 0; i < 500; ++i) EXPECT_NO_THROW(Env::posix().lock(path)) << i;
+  ending = true;
+  looking.join();
+}
+
+TEST(Printable, ControlCharactersAreShownAndAllElseIsLeft) {
+  EXPECT_EQ(printable("\x1b[31mred\n\t\x7f"), "\\x1b[31mred\\x0a\\x09\\x7f");
+  EXPECT_EQ(printable("caf\u00e9 \u732b \xff\xc2"), "caf\u00e9 \u732b \xff\xc2");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J\xc2\xa0"),
+            "\\xc2\\x9b"
+            "2J\xc2\xa0");
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
 }
 
 // Sizes around the blocks that go out directly, appended in pieces that fit none of them, to a disk

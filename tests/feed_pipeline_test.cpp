@@ -30,7 +30,8 @@ std::vector<at::Tensor> encode(const at::Tensor& images) {
 }
 
 // Two epochs of images with masks, and effects that a stage may finish.
-Fed feed(const PipelineOptions& stages, bool masks, int delay_ms = 0) {
+Fed feed(const PipelineOptions& stages, bool masks, int delay_ms = 0,
+         StreamClock* clock = nullptr) {
   const auto data = open_dataset(
       Env::posix(), masks ? "synth:size=16,count=44,masks=true" : "synth:size=16,count=44");
   LoaderOptions options;
@@ -47,7 +48,7 @@ Fed feed(const PipelineOptions& stages, bool masks, int delay_ms = 0) {
   augment.mixup = masks ? 0 : 0.5;
   Loader loader(*data, options, augment);
   Ledger ledger(Env::posix());
-  Feeder feeder(loader, at::kCPU, true, ledger, augment);
+  Feeder feeder(loader, at::kCPU, true, ledger, augment, {}, clock);
   Fed fed;
   std::mutex mutex;
   if (stages.any()) {
@@ -97,6 +98,41 @@ TEST(Pipeline, GivesTheBatchesOfTheSerialWay) {
         }
       }
     }
+  }
+}
+
+// Of the CPU's twin of a device: work is done when it was given.
+class CountedMark : public TimeMark {
+ public:
+  explicit CountedMark(std::atomic<int>& placed) : placed_(placed) {}
+  void place() override { at_ = ++placed_; }
+  bool reached() const override { return true; }
+  double seconds_since(const TimeMark& earlier) const override {
+    return at_ - static_cast<const CountedMark&>(earlier).at_;
+  }
+
+ private:
+  std::atomic<int>& placed_;
+  int at_ = 0;
+};
+
+TEST(Pipeline, TellsAClockOfEachStreamsWork) {
+  const std::vector<std::pair<PipelineOptions, std::string>> cases = {
+      {{}, "step"},
+      {{true, false, false, false}, "copy step"},
+      {{false, true, false, false}, "augment"},
+      {{true, true, false, false}, "augment copy"},
+      {{true, true, true, false}, "augment copy encoder"}};
+  for (const auto& [stages, expected] : cases) {
+    std::atomic<int> placed{0};
+    StreamClock clock([&] { return std::make_unique<CountedMark>(placed); });
+    feed(stages, false, 0, &clock);
+    std::string streams;
+    for (const StreamTime& time : clock.times()) {
+      streams += (streams.empty() ? "" : " ") + time.stream;
+      EXPECT_GE(time.busy_s, 12) << "a piece for each batch";
+    }
+    EXPECT_EQ(streams, expected);
   }
 }
 

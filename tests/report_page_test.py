@@ -34,8 +34,8 @@ PHASES = ["wait", "copy", "augment", "forward", "backward", "reduce", "optimizer
 options = None
 
 
-def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True):
-    """A run of `steps` records with an evaluation after every 20."""
+def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, stream=None):
+    """A run of `steps` records with an evaluation after every 20; on a GPU where there is a `stream`."""
     folder.mkdir(parents=True)
     lines, time_s = [], 0.0
 
@@ -51,8 +51,9 @@ def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True):
         machine = {"cores": 1.5 + 0.3 * math.sin(i), "queue_batches": i % 4, "rss_bytes": 6e8 + i * 1e6,
                    "tflop_per_s": 0.2, "gpu_busy": 0.4 + 0.005 * i, "gpu_power_w": None,
                    "disk_read_bytes_per_s": 0.0}
+        streams = {name: {"busy_s": 0.9 * speed, "idle_s": 0.1} for name in ("step", stream)} if stream else None
         add("step", i * 10, loss=loss, accuracy=1 - loss / 2.5, accuracy5=None, lr=0.1 * (1 - i / steps),
-            telemetry=machine, images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
+            telemetry=machine, streams=streams, images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
         if i % 20 == 0:
             time_s += 3
             add("eval", i * 10, loss=loss + 0.1, accuracy=0.9 - loss / 3, phases=None)
@@ -95,9 +96,11 @@ def write_beside(folder, name="cat"):
 
 
 def write_ladder(path, name="a ladder"):
-    rungs = [{"name": name, "steps_per_s": 5.0, "images_per_s": 500.0, "gain_first": None, "skipped": None},
+    rungs = [{"name": name, "steps_per_s": 5.0, "images_per_s": 500.0, "gain_first": None, "skipped": None,
+              "phases": {"wait": 0.6, "forward": 0.1, "backward": 0.2, "optimizer": 0.05, name: 0.05}},
              {"name": "faster", "set": ["data.threads=4"], "steps_per_s": 8.0, "images_per_s": 800.0,
               "gain_previous": 1.6, "gain_first": 1.6, "low": 1.5, "high": 1.7, "memory_peak_bytes": 10**9,
+              "phases": {"wait": 0.2, "forward": 0.25, "backward": 0.45, "optimizer": 0.1},
               "skipped": None, "seed_figure": "2x"},
              {"name": "gpu", "steps_per_s": None, "skipped": f"needs a GPU {name}"}]
     path.write_text(json.dumps({"title": name, "rungs": rungs}))
@@ -111,9 +114,9 @@ class ReportPage(unittest.TestCase):
         write_run(cls.dir / "slower", speed=2.0, end=False)
         write_run(cls.dir / "<img src=x onerror=window.hit=3>", source=HOSTILE)
         write_run(cls.dir / "<b>bold", source=HOSTILE, speed=3.0)
-        write_run(cls.dir / "full")
+        write_run(cls.dir / "full", stream="copy")
         write_beside(cls.dir / "full")
-        write_run(cls.dir / "hostile")
+        write_run(cls.dir / "hostile", stream=HOSTILE)
         write_beside(cls.dir / "hostile", HOSTILE)
         write_ladder(cls.dir / "ladder.json")
         write_ladder(cls.dir / "hostile.json", HOSTILE)
@@ -210,6 +213,7 @@ class ReportPage(unittest.TestCase):
         self.assertIn("<script>window.hit=1</script>", page.locator("#samples").text_content())
         self.assertIn("<script>window.hit=1</script>", page.locator("#mistakes").text_content())
         self.assertIn("<script>window.hit=1</script>", page.locator("#ladders").text_content())
+        self.assertIn("<script>window.hit=1</script>", page.locator("#machine").text_content())
 
     def test_the_machine_has_a_chart_of_each_thing_known(self):
         page = self.open("plain")
@@ -217,6 +221,26 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(charts, ["gpu_busy", "tflop_per_s", "cores", "queue_batches", "rss_bytes"])
         busy = page.evaluate("Chart.getChart(document.querySelector('canvas[data-chart=gpu_busy]')).data.datasets[0].data[0].y")
         self.assertAlmostEqual(busy, 40.5)
+
+    def test_a_gpus_streams_have_a_table(self):
+        page = self.open("full")
+        rows = page.locator("#machine tbody tr").all_inner_texts()
+        self.assertEqual([row.split("\t") for row in rows],
+                         [[name, "90.0\u202f%", "54\u202fs", "6.0\u202fs"] for name in ("copy", "step")])
+        self.assertEqual(self.open("plain").locator("#machine table").count(), 0)
+
+    def test_each_rungs_phases_are_stacked(self):
+        page = self.open("ladder.json")
+        chart = "Chart.getChart(document.querySelector('canvas[data-chart=\"rungs:0\"]'))"
+        shown = page.evaluate(f"{chart}.data.datasets.map(set => [set.label, set.data])")
+        self.assertEqual(shown, [["wait", [60, 20, 0]], ["forward", [10, 25, 0]], ["backward", [20, 45, 0]],
+                                 ["optimizer", [5, 10, 0]], ["other", [5, 0, 0]]])
+        page.locator("canvas[data-chart='rungs:0']").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        self.assertEqual(page.locator("#announce").inner_text(),
+                         "faster. wait: 20 %. forward: 25 %. backward: 45 %. optimizer: 10 %")
+        self.assertIn("0.93\u202fGiB", page.locator("#ladders tbody tr").nth(1).inner_text())
 
     def test_the_timeline_zooms_and_moves(self):
         page = self.open("full")

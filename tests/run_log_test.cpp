@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "saturate/fault_env.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
@@ -45,6 +47,54 @@ TEST_F(RunLogTest, AnEvaluationOfTwoWeightsSeesEachImageTwice) {
   RunLog log(env, recipe, plan({}), ledger);
   log.evaluation({4, 1, 0, 100, 0}, {4, hundred, hundred}, /*seconds=*/2);
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
+}
+
+// On the test's clock, some of whose work is not done yet.
+class ClockedMark : public TimeMark {
+ public:
+  ClockedMark(Env& env, const bool& done) : env_(env), done_(done) {}
+  void place() override { at_ns_ = env_.now_ns(); }
+  bool reached() const override { return done_; }
+  double seconds_since(const TimeMark& earlier) const override {
+    return double(at_ns_ - static_cast<const ClockedMark&>(earlier).at_ns_) * 1e-9;
+  }
+
+ private:
+  Env& env_;
+  const bool& done_;
+  int64_t at_ns_ = 0;
+};
+
+TEST_F(RunLogTest, StreamsAreTimedSinceTheLineBeforeAsFarAsTheyHaveCome) {
+  bool done = false;
+  StreamClock streams([&] { return std::make_unique<ClockedMark>(env, done); });
+  const auto work = [&](int seconds) {
+    const StreamClock::Work busy(&streams, kStepStream);
+    env.sleep_ns(seconds * kSecond);
+  };
+  RunLog log(env, recipe, plan({}), ledger, nullptr, &streams);
+  log.begin_epoch({});
+  work(2);
+  log.steps({1, 0, 1, 25, 0}, hundred, 0.1);
+  env.sleep_ns(kSecond);
+  work(4);
+  done = true;
+  log.steps({2, 0, 2, 50, 0}, hundred, 0.1);
+  work(1);
+  log.steps({3, 0, 3, 75, 0}, hundred, 0.1);
+  log.end({3, 0, 3, 75, 0}, std::nullopt);
+  std::istringstream lines(testing::read_text(dir / "metrics.jsonl"));
+  std::vector<std::vector<StreamTime>> found;
+  for (std::string line; std::getline(lines, line);)
+    found.push_back(from_json_line(line).value().streams);
+  const std::vector<std::pair<double, double>> expected = {{0, 0}, {6, 1}, {1, 0}, {7, 1}};
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_EQ(found[i].size(), 1u);
+    EXPECT_EQ(found[i][0].stream, "step");
+    EXPECT_DOUBLE_EQ(found[i][0].busy_s, expected[i].first) << i;
+    EXPECT_DOUBLE_EQ(found[i][0].idle_s, expected[i].second) << i;
+  }
 }
 
 TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesIsOfItsOwnImages) {

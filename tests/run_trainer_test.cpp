@@ -1,6 +1,8 @@
 // Whole runs over storage that fails, is slow or is shared, in this process.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
 #include "tests/app_testing.h"
@@ -177,6 +179,45 @@ TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   EXPECT_GT(result.phases[Phase::kForward], 0);
   EXPECT_GT(result.phases[Phase::kBackward], 0);
   EXPECT_GT(result.phases[Phase::kOptimizer], 0);
+}
+
+// From the first step's begin to the last one's end, by a clock that the ledger does not read. It
+// is read on both sides of the ledger, so that a pause of the machine between two readings is in
+// both bounds.
+TEST(Trainer, TheLedgersPhasesOfAllStepsSumToAnotherClocksTime) {
+  const TempDir dir;
+  Recipe recipe = small_recipe();
+  recipe.data.eval_source = "synth:size=16,count=50,split=test";
+  recipe.train.epochs = 8;
+  recipe.watch.every = 3;
+  struct Reading {
+    std::chrono::steady_clock::time_point before, after;
+    TrainResult found;
+  };
+  std::vector<Reading> readings;
+  Trainer* running = nullptr;
+  TrainerOptions options = saving_options(dir / "run");
+  options.should_stop = [&] {
+    const auto before = std::chrono::steady_clock::now();
+    TrainResult found = running->so_far();
+    readings.push_back({before, std::chrono::steady_clock::now(), std::move(found)});
+    return false;
+  };
+  Trainer trainer(Env::posix(), recipe, options);
+  running = &trainer;
+  trainer.run();
+  const auto seconds = [](auto begin, auto end) {
+    return std::chrono::duration<double>(end - begin).count();
+  };
+  const Reading &first = readings.front(), &last = readings.back();
+  EXPECT_EQ(first.found.steps_here, 0);
+  EXPECT_EQ(last.found.steps_here, 32);
+  const PhaseTimes phases = last.found.phases - first.found.phases;
+  EXPECT_GE(phases.total(), 0.99 * seconds(first.after, last.before));
+  EXPECT_LE(phases.total(), 1.01 * seconds(first.before, last.after));
+  for (const Phase phase : {Phase::kForward, Phase::kBackward, Phase::kOptimizer, Phase::kHost,
+                            Phase::kEvaluation, Phase::kCheckpoint})
+    EXPECT_GT(phases[phase], 0) << phase_name(phase);
 }
 
 // Losses of every step; weights stay as they are. `between` is told how many steps there have been.

@@ -107,8 +107,11 @@ MemoryEnv hostile_run() {
                       {"loss", 3},
                       {"name", kEvil}};
   const json kept = {{"step", 1}, {"images", json::array({image})}};
-  const json rung = {
-      {"name", kEvil}, {"images_per_s", 3}, {"set", json::array({kEvil})}, {"seed_figure", kEvil}};
+  const json rung = {{"name", kEvil},
+                     {"images_per_s", 3},
+                     {"phases", {{"wait", 0.5}, {kEvil, 0.5}}},
+                     {"set", json::array({kEvil})},
+                     {"seed_figure", kEvil}};
   env.files = {
       {"run/metrics.jsonl", read_text(source_path("tests/goldens/watch/metrics.jsonl"))},
       {"run/recipe.toml", to_toml(recipe)},

@@ -96,6 +96,12 @@ TEST_F(RunReadingTest, ARunThatIsGoingOnIsToldFromOneThatWasKilled) {
   EXPECT_EQ(read(line_of("end", 10, 2, 0.5)).state, RunState::kEnded);
 }
 
+TEST_F(RunReadingTest, ReadingTakesNoLockAndLeavesItsHoldersNumber) {
+  write_file(dir / "run/.lock", "12345");
+  read(step_line(10, 2, 1, 1));
+  EXPECT_EQ(testing::read_text(dir / "run/.lock"), "12345");
+}
+
 TEST_F(RunReadingTest, AFolderWithoutMetricsIsRefused) {
   std::filesystem::create_directories(dir / "empty");
   const Error error = error_of([&] { read_run(Env::posix(), dir / "empty"); });
@@ -356,6 +362,41 @@ TEST_F(ReportTest, TelemetryHasChartsOfWhatIsKnownAndFigures) {
   EXPECT_EQ(page.find("data-chart=\"gpu_power_w\""), std::string::npos) << "unknown";
   EXPECT_NE(page.find("held down by &lt;heat&gt;"), std::string::npos);
   EXPECT_NE(page.find("1.25"), std::string::npos);
+}
+
+TEST_F(ReportTest, AGpusStreamsHaveATableOverAllSteps) {
+  MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
+  record.streams = {{"copy", 0.5, 1.5}, {"<b>step", 6, 2}};
+  const std::string first = to_json_line(record) + "\n";
+  record = *from_json_line(step_line(20, 4, 1, 1));
+  record.streams = {{"<b>step", 6, 2}};
+  write_file(dir / "run/metrics.jsonl", first + to_json_line(record) + "\n");
+  const std::string page = report({"run"});
+  EXPECT_NE(page.find("GPU streams: busy, idle"), std::string::npos);
+  const auto row = [](const char* name, const char* share, const char* busy, const char* idle) {
+    std::string html = std::string("<th scope=\"row\" class=\"data\">") + name + "</th>";
+    for (const std::string cell : {share, busy, idle})
+      html += "<td class=\"number\">" + cell + "</td>";
+    return html;
+  };
+  EXPECT_NE(page.find(row("copy", "25.0\u202f%", "0.5\u202fs", "1.5\u202fs")), std::string::npos);
+  EXPECT_NE(page.find(row("&lt;b&gt;step", "75.0\u202f%", "12\u202fs", "4.0\u202fs")),
+            std::string::npos);
+}
+
+TEST_F(ReportTest, RungsHaveAChartOfTheirPhasesWhereTheyAreKnown) {
+  const auto page_of = [&](const std::string& phases) {
+    write_file(dir / "l.json", "{\"title\":\"l\",\"rungs\":[{\"name\":\"a\",\"steps_per_s\":2," +
+                                   phases + "\"memory_peak_bytes\":3221225472}]}");
+    const LadderReading ladder = read_ladder_json(Env::posix(), dir / "l.json");
+    return make_report({}, {&ladder, 1});
+  };
+  const std::string page = page_of("\"phases\":{\"wait\":0.75,\"forward\":0.25,\"tea\":0.0},");
+  EXPECT_NE(page.find("data-chart=\"rungs:0\""), std::string::npos);
+  EXPECT_NE(page.find("\"phases\":{\"wait\":0.75,\"forward\":0.25}"), std::string::npos);
+  EXPECT_NE(page.find("3.00\u202fGiB"), std::string::npos);
+  EXPECT_EQ(page_of("").find("data-chart=\"rungs:0\""), std::string::npos);
+  EXPECT_EQ(page_of("\"phases\":null,").find("data-chart=\"rungs:0\""), std::string::npos);
 }
 
 TEST_F(ReportTest, KeysThatDifferBetweenRunsAreMarked) {

@@ -240,7 +240,7 @@ std::string said_by(Env& env, const Recipe& recipe, const TrainerOptions& option
 }
 
 TEST(Trace, AFullDiskLosesTheTraceAndNothingElse) {
-  for (const char* file : {"trace.json", "trace.txt"}) {
+  for (const std::string file : {"trace.json", "trace.txt"}) {
     const TempDir dir;
     FaultEnv env(Env::posix());
     Fault fault;
@@ -250,9 +250,13 @@ TEST(Trace, AFullDiskLosesTheTraceAndNothingElse) {
     TrainerOptions options = quiet_options(dir.path());
     options.save = true;
     const std::string said = said_by(env, traced_recipe("steps:2-3"), options);
-    EXPECT_NE(said.find("saturate: warning: the trace of steps 2 to 3 is lost, the run goes on"),
+    const bool has_json = file == "trace.txt";
+    EXPECT_NE(said.find("saturate: warning: the trace of steps 2 to 3" +
+                        (has_json ? ", but for " + (dir / "trace.json") + "," : "") +
+                        " is lost, the run goes on"),
               std::string::npos)
         << said;
+    EXPECT_EQ(std::filesystem::exists(dir / "trace.json"), has_json);
     EXPECT_NE(said.find("No space left on device"), std::string::npos) << said;
     EXPECT_FALSE(std::filesystem::exists(dir / file)) << "no half of a file";
     EXPECT_EQ(find_checkpoint(Env::posix(), dir.path(), [](const std::string&) {}).position.step,

@@ -12,6 +12,7 @@
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 #include "saturate/recipe.h"
+#include "saturate/stream_clock.h"
 
 namespace saturate {
 
@@ -80,8 +81,11 @@ struct PipelineSetup {
 class Feeder {
  public:
   // `resident`: a ResidentDataset's images, on `device`, which the loader's places refer to.
+  // `clock`: is told of the work that the device's streams are given; may be null, and must
+  // outlive this.
   Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
-         const AugmentOptions& augment = {}, at::Tensor resident = {});
+         const AugmentOptions& augment = {}, at::Tensor resident = {},
+         StreamClock* clock = nullptr);
   ~Feeder();
 
   // From the next epoch on. REQUIRES: an epoch begins with start_epoch() from here on.

@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "saturate/env.h"
 #include "saturate/ledger.h"
+#include "saturate/stream_clock.h"
 #include "saturate/telemetry.h"
 
 namespace saturate {
@@ -30,6 +32,8 @@ struct MetricsRecord {
   // out.
   std::optional<PhaseBytes> tensor_peak_bytes;
   std::optional<Telemetry> telemetry;  // "step": over the same; "end": of this process's part
+  // Likewise, of a GPU, as far as its streams had come when the record was made; else empty.
+  std::vector<StreamTime> streams;
 };
 
 std::string to_json_line(const MetricsRecord& record);

@@ -72,6 +72,7 @@ struct TrainResult {
   double cores_used = 0;               // mean over the same: CPU seconds per second
   int64_t memory_peak_bytes = 0;       // of the process, on the host
   PhaseBytes tensor_peaks;             // of tensors on the device
+  std::vector<StreamTime> streams;     // of a GPU
   std::string graph;                   // what became of train.graph=auto, a line; empty: off
   std::optional<Telemetry> telemetry;  // means over this process's part; empty where it was off
   std::optional<Metrics> train;        // over the last epoch

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "base/printable.h"
 #include "saturate/dataset.h"
 #include "saturate/export.h"
 #include "saturate/inspect.h"
@@ -101,7 +102,7 @@ void print_pixels(const DatasetReport& report) {
              100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels));
   for (size_t i = 0; i < report.classes.size(); ++i)
     fmt::print("    {:>7.2f}%  {}\n", 100.0 * double(report.class_pixels[i]) / double(labelled),
-               report.classes[i]);
+               printable(report.classes[i]));
 }
 
 void print_report(const DatasetReport& report, const std::string& source) {
@@ -122,11 +123,12 @@ void print_report(const DatasetReport& report, const std::string& source) {
   constexpr size_t kShown = 20;
   fmt::print("  classes\n");
   for (size_t i = 0; i < std::min(kShown, report.classes.size()); ++i)
-    fmt::print("    {:>8}  {}\n", report.class_samples[i], report.classes[i]);
+    fmt::print("    {:>8}  {}\n", report.class_samples[i], printable(report.classes[i]));
   if (report.classes.size() > kShown)
     fmt::print("    and {} more (--json FILE lists all)\n", report.classes.size() - kShown);
   fmt::print("  broken   {}\n", report.broken.size());
-  for (const auto& sample : report.broken) fmt::print("    {}: {}\n", sample.name, sample.reason);
+  for (const auto& sample : report.broken)
+    fmt::print("    {}: {}\n", printable(sample.name), printable(sample.reason));
 }
 
 DatasetReport examine(Env& env, const Dataset& dataset, const char* title, InspectDepth depth,
@@ -151,7 +153,8 @@ int verify(const InspectArguments& arguments) {
   const auto dataset = open_dataset(env, arguments.source);
   const DatasetReport report =
       examine(env, *dataset, "verify", InspectDepth::kPixels, threads_or_all(arguments.threads));
-  for (const auto& sample : report.broken) fmt::print("{}: {}\n", sample.name, sample.reason);
+  for (const auto& sample : report.broken)
+    fmt::print("{}: {}\n", printable(sample.name), printable(sample.reason));
   fmt::print("{} of {} images are broken ({})\n", report.broken.size(), report.samples,
              arguments.source);
   const nlohmann::ordered_json json = {{"source", arguments.source},
@@ -173,7 +176,8 @@ int pack(const PackArguments& arguments) {
     report = pack_dataset(env, *dataset, options, show(progress));
   }
   for (const auto& sample : report.skipped)
-    fmt::print(stderr, "saturate: warning: left out {}: {}\n", sample.name, sample.reason);
+    fmt::print(stderr, "saturate: warning: left out {}: {}\n", printable(sample.name),
+               printable(sample.reason));
   fmt::print(
       "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
       "stored as pixels\n"

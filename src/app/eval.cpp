@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "base/printable.h"
 #include "run/setup.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
@@ -67,7 +68,8 @@ class Predictions {
 
 void report_skipped(const Evaluator& evaluator) {
   for (const auto& sample : evaluator.skipped())
-    fmt::print(stderr, "saturate: warning: skipped {}: {}\n", sample.name, sample.reason);
+    fmt::print(stderr, "saturate: warning: skipped {}: {}\n", printable(sample.name),
+               printable(sample.reason));
 }
 
 int eval(const EvalArguments& arguments) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "app/command.h"
+#include "base/printable.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
 
@@ -52,7 +53,7 @@ int report(const ReportArguments& arguments) {
     }
     runs.push_back(read_run(env, folder));
     for (const auto& warning : runs.back().warnings)
-      fmt::print(stderr, "saturate: warning: {}: {}\n", folder, warning);
+      fmt::print(stderr, "saturate: warning: {}: {}\n", folder, printable(warning));
   }
   write_atomically(env, out, make_report(runs, ladders));
   fmt::print("report  {}\n", out);

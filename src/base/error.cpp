@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/printable.h"
+
 namespace saturate {
 namespace {
 
@@ -9,10 +11,7 @@ std::string message(const std::string& what, const std::string& where, const std
   std::string text = what;
   if (!where.empty()) text += " (" + where + ")";
   if (!remedy.empty()) text += ". " + remedy;
-  // One line, whatever a file name holds.
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
+  return printable(text);  // one line, whatever a file name holds
 }
 
 }  // namespace

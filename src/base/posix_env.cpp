@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/file_lock.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
 
@@ -270,10 +271,24 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
   return entries;
 }
 
+// Whether the lock is had; else errno says why not. Those who only look share it among themselves,
+// for an instant: they are waited for.
+bool take_lock(int fd) {
+  constexpr int kMostTries = 10'000;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK || ::flock(fd, LOCK_SH | LOCK_NB) != 0) return false;
+    ::flock(fd, LOCK_UN);
+    Env::posix().sleep_ns(1'000'000);
+  }
+  errno = EWOULDBLOCK;
+  return false;
+}
+
 std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (fd.get() < 0) fail_system(ErrorKind::kRun, "create", path);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (!take_lock(fd.get())) {
     if (errno != EWOULDBLOCK) fail_system(ErrorKind::kRun, "lock", path);
     char holder[32] = {};
     const ssize_t length = ::pread(fd.get(), holder, sizeof holder - 1, 0);
@@ -288,6 +303,11 @@ std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_locked(const std::string& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
 
 Env& Env::posix() {
   static PosixEnv env;

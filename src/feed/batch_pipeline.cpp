@@ -37,11 +37,12 @@ bool is_pinned(const at::Device& device, const Batch& batch) {
 
 }  // namespace
 
-BatchPipeline::BatchPipeline(const BatchStages& stages, PipelineSetup setup)
+BatchPipeline::BatchPipeline(const BatchStages& stages, PipelineSetup setup, StreamClock* clock)
     : stages_(stages),
       setup_(std::move(setup)),
+      clock_(clock),
       checker_(setup_.stages.check ? std::make_unique<StreamChecker>() : nullptr),
-      step_(make_current_stream("step", stages.device(), checker_.get())) {
+      step_(make_current_stream(kStepStream, stages.device(), checker_.get())) {
   const PipelineOptions& on = setup_.stages;
   if (on.copy) copy_ = add_stream("copy");
   if (on.augment) finish_ = add_stream("augment");
@@ -86,6 +87,7 @@ void BatchPipeline::copy(Flight& flight) {
   copy_->copies_async(flight.host, flight.copied);
   copy_->submit([this, &flight] {
     const Span span("copy");
+    const StreamClock::Work busy(clock_, copy_->name());
     begin("copy");
     stages_.copy(flight.work, /*async=*/true);
   });
@@ -97,8 +99,9 @@ void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
   if (&on != copy_) on.keeps(flight.copied);
   flight.finished = on.makes("the batch");
   flight.is_finished = true;
-  on.submit([this, &flight, leave] {
+  on.submit([this, &flight, &on, leave] {
     const Span span("augment");
+    const StreamClock::Work busy(clock_, on.name());
     begin("augment");
     const BatchWork& work = flight.work;
     keep_on_current_stream(stages_.device(),
@@ -113,6 +116,7 @@ void BatchPipeline::encode(Flight& flight) {
   flight.features = encode_->makes("its features");
   encode_->submit([this, &flight] {
     const Span span("encode");
+    const StreamClock::Work busy(clock_, encode_->name());
     begin("encode");
     keep_on_current_stream(stages_.device(), {flight.work.out.images});
     flight.work.out.features = setup_.encode(flight.work.out.images);

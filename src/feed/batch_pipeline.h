@@ -23,8 +23,8 @@ namespace saturate {
 // Belongs to one thread.
 class BatchPipeline {
  public:
-  // `stages` must outlive this. REQUIRES: setup.stages.any().
-  BatchPipeline(const BatchStages& stages, PipelineSetup setup);
+  // `stages` and `clock`, which may be null, must outlive this. REQUIRES: setup.stages.any().
+  BatchPipeline(const BatchStages& stages, PipelineSetup setup, StreamClock* clock = nullptr);
   ~BatchPipeline();
 
   bool is_empty() const { return flights_.empty(); }
@@ -56,6 +56,7 @@ class BatchPipeline {
 
   const BatchStages& stages_;
   const PipelineSetup setup_;
+  StreamClock* const clock_;
   std::unique_ptr<StreamChecker> checker_;  // null where it is off
   std::unique_ptr<Stream> step_;            // the caller's own
   std::vector<std::unique_ptr<Stream>> streams_;

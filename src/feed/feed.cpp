@@ -32,6 +32,7 @@ struct Feeder::State {
   Loader& loader;
   BatchStages stages;
   Ledger& ledger;
+  StreamClock* clock;
   std::optional<DeviceBatch> held;
   std::unique_ptr<BatchPipeline> pipeline;  // null: one batch after the other
   bool more = true;                         // the loader may have more of the epoch
@@ -47,6 +48,7 @@ struct Feeder::State {
     out = {};  // lets the loader have the last batch's memory while we wait for the next
     BatchWork work;
     if (!take(work.batch)) return false;
+    const StreamClock::Work busy(clock, kStepStream);
     {
       Ledger::Scope copy(ledger, Phase::kCopy);
       stages.copy(work, /*async=*/false);
@@ -91,10 +93,11 @@ struct Feeder::State {
 };
 
 Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
-               const AugmentOptions& augment, at::Tensor resident)
+               const AugmentOptions& augment, at::Tensor resident, StreamClock* clock)
     : state_(new State{loader,
                        {device, channels_last, augment, std::move(resident)},
                        ledger,
+                       clock,
                        {},
                        {},
                        true,
@@ -104,7 +107,8 @@ Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Led
 Feeder::~Feeder() = default;
 
 void Feeder::use_pipeline(PipelineSetup setup) {
-  state_->pipeline = std::make_unique<BatchPipeline>(state_->stages, std::move(setup));
+  state_->pipeline =
+      std::make_unique<BatchPipeline>(state_->stages, std::move(setup), state_->clock);
 }
 
 void Feeder::start_epoch(uint32_t epoch, size_t first_batch) {

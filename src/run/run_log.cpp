@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/printable.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -47,11 +48,12 @@ int64_t memory_peak_bytes() {
 }
 
 RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
-               TelemetryLog* telemetry)
+               TelemetryLog* telemetry, StreamClock* streams)
     : plan_(plan),
       epochs_(recipe.train.epochs),
       ledger_(ledger),
       telemetry_(telemetry),
+      streams_(streams),
       progress_(env, "train", "steps", plan.total_steps,
                 recipe.watch.progress && plan.writes ? plan.style : Progress::Style::kSilent) {
   if (plan.writes) {
@@ -130,6 +132,10 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   step_mark_ = now;
   if (telemetry_)
     line.telemetry = telemetry_->take(part.samples / plan_.processes, training_s(*line.phases));
+  if (streams_) {
+    const auto times = streams_->times();
+    line.streams = time_between(std::exchange(stream_mark_, times), times);
+  }
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
@@ -172,6 +178,7 @@ void RunLog::end(const RunPosition& position, const std::optional<Evaluation>& l
   line.phases = ledger_.times();
   line.tensor_peak_bytes = tensor_peaks();
   if (telemetry_) line.telemetry = telemetry_->whole();
+  if (streams_) line.streams = streams_->times();
   write(line);
 }
 
@@ -181,7 +188,8 @@ void RunLog::show(const RunPosition& position, const std::string& details) {
 
 void RunLog::warn_of_skipped(const std::vector<SkippedSample>& skipped, size_t& warned) {
   for (; warned < skipped.size(); ++warned)
-    warn(fmt::format("skipped {}: {}", skipped[warned].name, skipped[warned].reason));
+    warn(fmt::format("skipped {}: {}", printable(skipped[warned].name),
+                     printable(skipped[warned].reason)));
 }
 
 }  // namespace saturate

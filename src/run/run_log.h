@@ -15,6 +15,7 @@
 #include "saturate/progress.h"
 #include "saturate/recipe.h"
 #include "saturate/sinks.h"
+#include "saturate/stream_clock.h"
 #include "saturate/telemetry_log.h"
 
 namespace saturate {
@@ -32,9 +33,10 @@ class RunLog {
     int processes = 1;   // that make the run: telemetry is of this one alone
   };
 
-  // `ledger` and `telemetry` must outlive this; no telemetry where that is null.
+  // `ledger`, `telemetry` and `streams` must outlive this; where one of the latter is null its
+  // figures are left out.
   RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
-         TelemetryLog* telemetry = nullptr);
+         TelemetryLog* telemetry = nullptr, StreamClock* streams = nullptr);
 
   // Wall time of the whole run, earlier processes included.
   double time_s();
@@ -70,10 +72,12 @@ class RunLog {
   const double epochs_;
   Ledger& ledger_;
   TelemetryLog* telemetry_;
+  StreamClock* streams_;
   std::optional<MetricsWriter> metrics_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;
+  std::vector<StreamTime> stream_mark_;              // at step_mark_
   int64_t epoch_samples_ = 0;                        // of the whole run, at epoch_mark_
   PhaseBytes step_peaks_, epoch_peaks_, run_peaks_;  // since the marks, and of all
   std::string details_;

@@ -168,6 +168,7 @@ void Trainer::State::evaluate_now() {
   if (!evaluator || evaluated_step() == position.step) return;
   Ledger::Scope scope(ledger, Phase::kEvaluation);
   const double begin = ledger.times().total();
+  if (streams) streams->leave_out();
   feeder.settle();  // what runs beside this would see the average's weights
   take_buffers();
   Evaluation now;
@@ -224,6 +225,7 @@ TrainResult Trainer::State::so_far() {
   result.cores_used = (cpu_seconds() - cpu_begin) / result.wall_s;
   result.memory_peak_bytes = memory_peak_bytes();
   result.tensor_peaks = log->tensor_peaks();
+  if (streams) result.streams = streams->times();
   result.graph = graph_line();
   if (telemetry) result.telemetry = telemetry->whole();
   return result;
@@ -231,6 +233,7 @@ TrainResult Trainer::State::so_far() {
 
 TrainResult Trainer::State::run() {
   model->set_training(true);
+  if (streams) streams->leave_out();
   trace(/*ended_run=*/false);
   between_steps();
   if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
@@ -308,6 +311,7 @@ size_t Trainer::ready_batches() const {
 
 void Trainer::set_ledger(bool enabled) {
   state_->ledger.set_enabled(enabled);
+  if (state_->streams) state_->streams->set_enabled(enabled);
 }
 
 void Trainer::rest() {

@@ -98,6 +98,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       memory(tensor_memory(device)),
       budget(memory, to_bytes(recipe_in.train.memory_gb)),
       ledger(env, &memory),
+      streams(make_stream_clock(device)),
       cpu_begin(cpu_seconds()),
       begin_ns(env.now_ns()),
       data(open_source(env, recipe_in.data, options)),
@@ -111,7 +112,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       loader(resident ? *resident : *data, sharded(train_loader_options(recipe), shard()),
              recipe.augment, batch_allocator(device)),
       feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
-             resident ? resident->images() : at::Tensor()),
+             resident ? resident->images() : at::Tensor(), streams.get()),
       store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best,
             is_first()),
       writer(env, store),
@@ -150,7 +151,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   log = std::make_unique<RunLog>(env, recipe,
                                  RunLog::Plan{options.out, options.progress, epoch_steps,
                                               total_steps, position, is_first(), shard().world},
-                                 ledger, telemetry.get());
+                                 ledger, telemetry.get(), streams.get());
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));

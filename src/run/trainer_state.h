@@ -17,6 +17,7 @@
 #include "saturate/memory.h"
 #include "saturate/sample_gallery.h"
 #include "saturate/schedule.h"
+#include "saturate/stream_clock.h"
 #include "saturate/sync_batch_norm.h"
 #include "saturate/telemetry_log.h"
 #include "saturate/tracer.h"
@@ -107,6 +108,7 @@ struct Trainer::State {
   TensorMemory& memory;
   MemoryBudget budget;
   Ledger ledger;
+  std::unique_ptr<StreamClock> streams;  // null on a CPU
   double cpu_begin;
   int64_t begin_ns;
   std::unique_ptr<Dataset> data;

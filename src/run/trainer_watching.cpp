@@ -50,6 +50,7 @@ DeviceBatch Trainer::State::finished_copy(DeviceBatch batch) const {
 }
 
 void Trainer::State::make_step(DeviceBatch& batch) {
+  const StreamClock::Work busy(streams.get(), kStepStream);
   if (graphed)
     graphed->run(batch, lr, running);
   else

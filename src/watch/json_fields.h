@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "saturate/ledger.h"
+
 namespace saturate {
 
 inline std::string text_at(const nlohmann::json& object, const char* key) {
@@ -26,6 +28,21 @@ inline std::optional<int64_t> integer_at(const nlohmann::json& object, const cha
   const auto value = number_at(object, key);
   if (!value || !(*value >= -kMost && *value <= kMost)) return std::nullopt;
   return int64_t(*value);
+}
+
+// Of "phases". What only a newer version knows counts as kOther.
+inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object) {
+  const auto found = object.find("phases");
+  if (found == object.end() || !found->is_object()) return std::nullopt;
+  const auto phase_of = [](const std::string& name) {
+    for (int i = 0; i < kPhaseCount; ++i)
+      if (phase_name(Phase(i)) == name) return size_t(i);
+    return size_t(Phase::kOther);
+  };
+  PhaseTimes times;
+  for (const auto& [name, seconds] : found->items())
+    if (seconds.is_number()) times.seconds[phase_of(name)] += seconds.get<double>();
+  return times;
 }
 
 }  // namespace saturate

@@ -15,27 +15,30 @@ ordered_json or_null(const std::optional<T>& value) {
   return value ? ordered_json(*value) : ordered_json(nullptr);
 }
 
-Phase phase_named(std::string_view name) {
-  for (int i = 0; i < kPhaseCount; ++i)
-    if (phase_name(Phase(i)) == name) return Phase(i);
-  return Phase::kOther;
-}
-
-std::optional<PhaseTimes> phases_of(const nlohmann::json& json) {
-  const auto found = json.find("phases");
-  if (found == json.end() || !found->is_object()) return std::nullopt;
-  PhaseTimes times;
-  for (const auto& [name, seconds] : found->items())
-    if (seconds.is_number()) times.seconds[size_t(phase_named(name))] += seconds.get<double>();
-  return times;
-}
-
 ordered_json to_json(const Telemetry& telemetry) {
   ordered_json json = ordered_json::object();
   for (const auto& field : telemetry_fields()) json[field.name] = or_null(telemetry.*field.member);
   const std::string& reasons = telemetry.throttle_reasons;
   json["throttle_reasons"] = reasons.empty() ? ordered_json(nullptr) : ordered_json(reasons);
   return json;
+}
+
+ordered_json to_json(const std::vector<StreamTime>& streams) {
+  ordered_json json = ordered_json::object();
+  for (const auto& time : streams)
+    json[time.stream] = {{"busy_s", time.busy_s}, {"idle_s", time.idle_s}};
+  return json;
+}
+
+std::vector<StreamTime> streams_of(const nlohmann::json& json) {
+  std::vector<StreamTime> streams;
+  const auto found = json.find("streams");
+  if (found == json.end() || !found->is_object()) return streams;
+  for (const auto& [name, time] : found->items())
+    if (time.is_object())
+      streams.push_back(
+          {name, number_at(time, "busy_s").value_or(0), number_at(time, "idle_s").value_or(0)});
+  return streams;
 }
 
 std::optional<Telemetry> telemetry_of(const nlohmann::json& json) {
@@ -89,8 +92,10 @@ std::string to_json_line(const MetricsRecord& record) {
                        {"phases", phases},
                        {"memory_peak_bytes", or_null(record.memory_peak_bytes)},
                        {"tensor_peak_bytes", tensor_peaks},
-                       {"telemetry", nullptr}};
+                       {"telemetry", nullptr},
+                       {"streams", nullptr}};
   if (record.telemetry) json["telemetry"] = to_json(*record.telemetry);
+  if (!record.streams.empty()) json["streams"] = to_json(record.streams);
   if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
@@ -114,9 +119,10 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   record.images_per_s = number_at(json, "images_per_s");
   record.plain_loss = number_at(json, "plain_loss");
   record.plain_accuracy = number_at(json, "plain_accuracy");
-  record.phases = phases_of(json);
+  record.phases = phases_at(json);
   record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
   record.telemetry = telemetry_of(json);
+  record.streams = streams_of(json);
   return record;
 }
 

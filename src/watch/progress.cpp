@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/printable.h"
+
 namespace saturate {
 namespace {
 
@@ -64,7 +66,7 @@ std::string Progress::line(int64_t done, const std::string& details) {
   std::string text = title_ + " ";
   if (style_ == Style::kBar) text += bar(share) + " ";
   text += fmt::format("{:3.0f}% {}/{} {}", std::floor(share * 100), done, total_, unit_);
-  if (!details.empty()) text += "  " + details;
+  if (!details.empty()) text += "  " + printable(details);
   return text + "  left " + format_duration(left);
 }
 

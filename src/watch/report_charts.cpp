@@ -169,10 +169,19 @@ ordered_json trace_of(const ShownRun& run) {
   return {{"names", found->names}, {"end_ns", ns(found->end_us)}, {"tracks", tracks}};
 }
 
+ordered_json shares_of(const RungReading& rung) {
+  ordered_json shares = ordered_json::object();
+  for (int i = 0; i < kPhaseCount && rung.phases; ++i)
+    if (const double share = (*rung.phases)[Phase(i)]; share >= kLeastShare)
+      shares[name_of(i)] = rounded(share);
+  return shares;
+}
+
 ordered_json ladder_data(const LadderReading& ladder) {
   ordered_json rungs = ordered_json::array();
   for (const auto& rung : ladder.rungs)
     rungs.push_back({{"name", rung.name},
+                     {"phases", shares_of(rung)},
                      {"rate", or_null(rung.images_per_s ? rung.images_per_s : rung.steps_per_s)},
                      {"gain", or_null(rung.gain_first)},
                      {"low", or_null(rung.low)},

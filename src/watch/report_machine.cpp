@@ -46,6 +46,33 @@ std::string titled(const std::vector<ShownRun>& runs, const ShownRun& run) {
   return runs.size() > 1 ? "<h3>" + escape_html(run.name) + "</h3>\n" : "";
 }
 
+std::string scrolled_table(const char* label, const std::string& head, const std::string& body) {
+  return fmt::format(
+             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n"
+             "<table><thead><tr>",
+             label) +
+         head + "</tr></thead><tbody>\n" + body + "</tbody></table></div>\n";
+}
+
+// A GPU's streams: how long each had work, and how long it lay idle between two pieces of it.
+std::string stream_table(const ShownRun& run) {
+  std::string body;
+  for (const auto& time : run.figures.streams) {
+    const double total = time.busy_s + time.idle_s;
+    body += "<tr><th scope=\"row\" class=\"data\">" + escape_html(time.stream) + "</th>";
+    for (const std::string& text :
+         {percent_text(total > 0 ? std::optional(time.busy_s / total) : std::nullopt, 1),
+          time_text(time.busy_s), time_text(time.idle_s)})
+      body += "<td class=\"number\">" + text + "</td>";
+    body += "</tr>\n";
+  }
+  if (body.empty()) return "";
+  std::string head = "<th scope=\"col\">Stream</th>";
+  for (const char* title : {"Share busy", "Busy", "Idle between its work"})
+    head += fmt::format("<th scope=\"col\" class=\"number\">{}</th>", title);
+  return scrolled_table("GPU streams", head, body);
+}
+
 std::string gallery(const KeptImages& kept) {
   std::string html;
   for (const auto& image : kept.images) {
@@ -89,25 +116,32 @@ std::string rung_row(const RungReading& rung) {
          escape_html(rung.set) + "</td></tr>\n";
 }
 
+bool has_phases(const LadderReading& ladder) {
+  return std::any_of(ladder.rungs.begin(), ladder.rungs.end(),
+                     [](const RungReading& rung) { return rung.phases.has_value(); });
+}
+
 std::string rung_table(const LadderReading& ladder) {
   std::string head = "<th scope=\"col\">Rung</th>", body;
   for (const char* title : {"Steps/s", "Images/s", "Over previous", "Over first", "Memory"})
     head += fmt::format("<th scope=\"col\" class=\"number\">{}</th>", title);
   for (const auto& rung : ladder.rungs) body += rung_row(rung);
-  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Rungs\">\n"
-         "<table><thead><tr>" +
-         head +
-         "<th scope=\"col\">Published</th><th scope=\"col\">Settings</th></tr></thead><tbody>\n" +
-         body + "</tbody></table></div>\n";
+  head += "<th scope=\"col\">Published</th><th scope=\"col\">Settings</th>";
+  return scrolled_table("Rungs", head, body);
 }
 
 }  // namespace
 
 std::string machine_section(const std::vector<ShownRun>& runs) {
-  std::string charts;
+  std::string charts, streams;
   for (const auto& chart : kCharts)
     if (is_shown(runs, chart.field)) charts += chart_figure(chart.field, chart.title, chart.detail);
-  return charts.empty() ? "" : "<div class=\"charts three\">\n" + charts + "</div>\n";
+  for (const auto& run : runs)
+    if (const std::string table = stream_table(run); !table.empty())
+      streams += titled(runs, run) + table;
+  if (!charts.empty()) charts = "<div class=\"charts three\">\n" + charts + "</div>\n";
+  if (streams.empty()) return charts;
+  return charts + "<h3>GPU streams: busy, idle</h3>\n" + streams;
 }
 
 std::string timeline_section(const std::vector<ShownRun>& runs) {
@@ -164,6 +198,10 @@ std::string ladders_section(const std::vector<LadderReading>& ladders) {
         chart_figure(fmt::format("ladder:{}", i), escape_html(ladders[i].title),
                      "speed of each rung, whiskers: its gain over the first with 95 % confidence",
                      "wide", "bars") +
+        (has_phases(ladders[i])
+             ? chart_figure(fmt::format("rungs:{}", i), "Where the time of each rung goes",
+                            "% of its wall time, by phase", "wide", "bars")
+             : "") +
         "</div>\n" + rung_table(ladders[i]);
   return html;
 }

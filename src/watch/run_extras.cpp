@@ -204,6 +204,7 @@ RungReading rung_of(const json& rung) {
   found.low = number_at(rung, "low");
   found.high = number_at(rung, "high");
   found.memory_peak_bytes = number_at(rung, "memory_peak_bytes");
+  found.phases = phases_at(rung);
   found.skipped = text_at(rung, "skipped");
   found.seed_figure = text_at(rung, "seed_figure");
   for (const auto& setting : array_at(rung, "set"))

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "saturate/env.h"
+#include "saturate/ledger.h"
 
 namespace saturate {
 
@@ -58,6 +59,7 @@ struct RungReading {
   std::string name;
   std::optional<double> steps_per_s, images_per_s, gain_previous, gain_first, low, high,
       memory_peak_bytes;
+  std::optional<PhaseTimes> phases;       // shares of its wall time
   std::string skipped, seed_figure, set;  // empty where there is none
 };
 

@@ -53,6 +53,20 @@ std::optional<double> mean_images_per_s(const RunReading& run) {
   return std::nullopt;
 }
 
+std::vector<StreamTime> whole_streams(const RunReading& run) {
+  std::vector<StreamTime> sum;
+  for (const auto& record : run.steps)
+    for (const auto& time : record.streams) {
+      auto known = std::find_if(sum.begin(), sum.end(), [&](const StreamTime& other) {
+        return other.stream == time.stream;
+      });
+      if (known == sum.end()) known = sum.insert(known, {time.stream});
+      known->busy_s += time.busy_s;
+      known->idle_s += time.idle_s;
+    }
+  return sum;
+}
+
 // The mean of a value over the records that have it.
 class Mean {
  public:
@@ -131,6 +145,7 @@ RunFigures figures_of(const RunReading& run) {
   }
   figures.images_per_s = mean_images_per_s(run);
   figures.phases = whole_phases(run);
+  figures.streams = whole_streams(run);
   figures.telemetry = run.end_telemetry
                           ? run.end_telemetry
                           : mean_telemetry(run.steps.data(), run.steps.data() + run.steps.size());

@@ -20,6 +20,7 @@ struct RunFigures {
   std::optional<int64_t> memory_peak_bytes;
   std::optional<PhaseTimes> phases;    // seconds over the whole run
   std::optional<Telemetry> telemetry;  // means: of the "end" record, or over those of the steps
+  std::vector<StreamTime> streams;     // of a GPU, over the "step" records
 };
 
 RunFigures figures_of(const RunReading& run);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/file_lock.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -57,17 +58,6 @@ void read_metrics(RunReading& run, const std::string& text) {
                     "out",
                     bad == 1 ? "a line" : fmt::format("{} lines", bad), bad == 1 ? "is" : "are",
                     first_bad, bad == 1 ? "" : " is the first"));
-}
-
-bool is_held(Env& env, const std::string& folder) {
-  const std::string lock = folder + "/.lock";
-  if (!env.exists(lock)) return false;
-  try {
-    env.lock(lock);
-  } catch (const Error& error) {
-    return error.kind() == ErrorKind::kUsage;  // else a folder that may only be read
-  }
-  return false;
 }
 
 std::string value_text(const toml::node& node) {
@@ -143,7 +133,7 @@ RunReading read_run(Env& env, const std::string& folder) {
          env.is_directory(folder) ? "the folder holds no metrics.jsonl" : "no such run folder",
          folder, "Name the folder of a run, which `saturate train` prints");
   read_metrics(run, read_text(env, metrics));
-  if (run.state != RunState::kEnded && is_held(env, folder)) run.state = RunState::kRunning;
+  if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text, const std::string& path) {
     run.recipe = flatten_recipe(text, path);
   });

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
@@ -75,6 +76,14 @@ std::string telemetry_lines(const Telemetry& found) {
   return text + "\n";
 }
 
+std::string stream_line(const std::vector<StreamTime>& streams) {
+  std::string text;
+  for (const auto& time : streams)
+    text += fmt::format("{} {} {:.2f} s busy, {:.2f} s idle", text.empty() ? "GPU streams:" : ";",
+                        time.stream, time.busy_s, time.idle_s);
+  return text.empty() ? "" : text + "\n";
+}
+
 }  // namespace
 
 std::string format_summary(const TrainResult& result) {
@@ -94,10 +103,11 @@ std::string format_summary(const TrainResult& result) {
                     double(result.memory_peak_bytes) / (1 << 30));
   if (!result.graph.empty()) text += "train.graph: " + result.graph + "\n";
   if (result.telemetry) text += telemetry_lines(*result.telemetry);
+  text += stream_line(result.streams);
   if (result.skipped_count > 0) {
     text += fmt::format("skipped {} broken images:\n", result.skipped_count);
     for (const auto& sample : result.skipped)
-      text += fmt::format("  {}: {}\n", sample.name, sample.reason);
+      text += fmt::format("  {}: {}\n", printable(sample.name), printable(sample.reason));
     if (result.skipped.size() < result.skipped_count)
       text += fmt::format("  and {} more\n", result.skipped_count - result.skipped.size());
   }

@@ -207,13 +207,13 @@ Trace Tracer::State::collect(int64_t done) {
 Tracer::Note Tracer::State::write(const Trace& trace) {
   const auto rows = operator_table(trace.tracks);
   const std::string path = folder + "/trace.json";
+  std::string lost = fmt::format("the trace of steps {} to {}", trace.first_step, trace.last_step);
   try {
     write_atomically(env, path, trace_json(trace));
+    lost += ", but for " + path + ",";
     write_atomically(env, folder + "/trace.txt", format_trace(trace, rows, 0));
   } catch (const Error& error) {
-    return {fmt::format("the trace of steps {} to {} is lost, the run goes on: {}",
-                        trace.first_step, trace.last_step, error.what()),
-            true};
+    return {fmt::format("{} is lost, the run goes on: {}", lost, error.what()), true};
   }
   return {fmt::format("traced {}: open it in ui.perfetto.dev\n{}", path,
                       format_trace(trace, rows, kPrintedRows)),

@@ -170,10 +170,11 @@
     };
   }
 
-  function totalsChart() {
-    const labels = data.runs.map(run => run.name);
-    const datasets = data.phases.filter(phase => data.runs.some(run => run.totals[phase])).map(phase => ({
-      label: phase, data: data.runs.map(run => (run.totals[phase] || 0) / clock.seconds),
+  // A bar for each of `all`, of which each has a name and its share of phases, `sizes(one)`.
+  function stackChart(all, sizes, axisScale, format) {
+    const labels = all.map(one => one.name);
+    const datasets = data.phases.filter(phase => all.some(one => sizes(one)[phase])).map(phase => ({
+      label: phase, data: all.map(one => sizes(one)[phase] || 0),
       backgroundColor: colour(`--phase-${phase}`), borderColor: colour('--paper'), borderWidth: {right: 1},
       barPercentage: 0.75, categoryPercentage: 0.9, borderSkipped: false,
     }));
@@ -182,7 +183,7 @@
       options: {
         ...common, indexAxis: 'y', interaction: {mode: 'nearest', axis: 'y', intersect: false},
         scales: {
-          x: scale(axes.time.title, {stacked: true}),
+          x: axisScale,
           y: scale('', {stacked: true, ticks: {callback(value) {
             const label = this.getLabelForValue(value);
             return label.length > 18 ? `${label.slice(0, 17)}…` : label;
@@ -191,13 +192,26 @@
         plugins: {
           legend: {display: false},
           tooltip: {
-            ...tooltip(parsed => `${significant(parsed.x)} ${clock.unit}`,
-                       items => items.length ? items[0].label : ''),
+            ...tooltip(parsed => format(parsed.x), items => items.length ? items[0].label : ''),
             mode: 'index', filter: item => item.parsed.x > 0,
           },
         },
       },
     };
+  }
+
+  const scaled = (phases, factor) =>
+      Object.fromEntries(Object.entries(phases).map(([phase, value]) => [phase, value * factor]));
+
+  function totalsChart() {
+    return stackChart(data.runs, run => scaled(run.totals, 1 / clock.seconds),
+                      scale(axes.time.title, {stacked: true}), value => `${significant(value)} ${clock.unit}`);
+  }
+
+  function rungsChart(ladder) {
+    return stackChart(ladder.rungs, rung => scaled(rung.phases, 100),
+                      scale('', {stacked: true, min: 0, max: 100, ticks: {callback: value => `${value} %`}}),
+                      value => `${digits(value, 1)} %`);
   }
 
   // Whiskers: the interval of the gain over the first rung, at the first rung's rate.
@@ -254,6 +268,7 @@
     const [kind, run] = canvas.dataset.chart.split(':');
     if (kind === 'phases') return phaseChart(data.runs[Number(run)]);
     if (kind === 'ladder') return ladderChart(data.ladders[Number(run)]);
+    if (kind === 'rungs') return rungsChart(data.ladders[Number(run)]);
     return kind === 'totals' ? totalsChart() : lineChart(kind);
   }
 

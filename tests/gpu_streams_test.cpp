@@ -1,0 +1,61 @@
+// A GPU's own events as a stream clock's marks, and what a run on a GPU says of its streams.
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "saturate/stream_clock.h"
+#include "tests/app_testing.h"
+#include "tests/gpu_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+TEST(GpuStreamClock, TellsWorkFromTheGapsBetweenIt) {
+  SATURATE_NEEDS_GPU();
+  const auto clock = make_stream_clock(at::kCUDA);
+  ASSERT_NE(clock, nullptr);
+  at::Tensor product = at::rand({2048, 2048}, at::kCUDA);
+  product.sum().item<float>();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 5; ++i) {
+    {
+      const StreamClock::Work busy(clock.get(), kStepStream);
+      for (int k = 0; k < 10; ++k) product = product.matmul(product) / 1024;
+    }
+    product.sum().item<float>();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const auto times = clock->times();
+  ASSERT_EQ(times.size(), 1u);
+  EXPECT_GT(times[0].busy_s, 0);
+  EXPECT_GT(times[0].idle_s, 0.019) << "four gaps of 5 ms at least";
+  EXPECT_LE(times[0].busy_s + times[0].idle_s, wall.count() * 1.01);
+}
+
+class GpuStreams : public TrainingTest {};
+
+TEST_F(GpuStreams, OfARunAreInItsRecordsAndSummary) {
+  SATURATE_NEEDS_GPU();
+  for (const bool graph : {false, true}) {
+    const std::string name = graph ? "graph" : "plain";
+    const CommandResult result =
+        train(name, {"train.device=cuda", "pipeline.copy=true",
+                     std::string("train.graph=") + (graph ? "auto" : "off")});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("GPU streams: copy "), std::string::npos) << result.out;
+    const nlohmann::json end = read_metrics(dir / name).back();
+    for (const char* stream : {"copy", "step"}) {
+      const double busy_s = end["streams"][stream]["busy_s"],
+                   idle_s = end["streams"][stream]["idle_s"];
+      EXPECT_GT(busy_s, 0) << stream;
+      EXPECT_GE(idle_s, 0) << stream;
+      EXPECT_LE(busy_s + idle_s, 1.01 * end["time_s"].get<double>()) << stream;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace saturate::testing
