@@ -19,6 +19,10 @@ class ModelCommand : public TrainingTest {
   Checkpoint checkpoint(const std::string& run) {
     return find_checkpoint(Env::posix(), dir / run, [](const std::string&) {});
   }
+  at::Tensor stem_weight(const std::string& run) {
+    const auto model = checkpoint(run).model;
+    return std::ranges::find(model, "stem_weight", &NamedTensor::name)->tensor;
+  }
 };
 
 TEST_F(ModelCommand, AFrozenLoadedResNet18IsFineTunedForOtherClasses) {
@@ -53,6 +57,29 @@ TEST_F(ModelCommand, AFrozenLoadedResNet18IsFineTunedForOtherClasses) {
   }
   const auto found = losses(dir / "three", "step");
   EXPECT_LT(found.back(), found.front());
+}
+
+// resnet9 whitens its data: a stem that no file gives is made of these, and one that a file gives
+// stays.
+TEST_F(ModelCommand, WhatAPartOfAFileLeavesOutIsPreparedFromTheData) {
+  const std::vector<std::string> shape = {"model.name=resnet9", "model.width=0.0625",
+                                          "train.epochs=1", "data.eval_source="};
+  ASSERT_EQ(train("first", shape).exit_code, 0);
+  const auto stem_of = [&](const std::string& run, const std::string& match) {
+    auto options = shape;
+    options.push_back("data.source=synth:size=16,count=60,difficulty=0.5,seed=9");
+    if (!match.empty()) {
+      options.push_back("model.weights=" + (dir / "first/checkpoints/step-00000010.safetensors"));
+      options.push_back("model.weights_match=" + match);
+    }
+    const CommandResult result = train(run, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return stem_weight(run);
+  };
+  const at::Tensor first = stem_weight("first"), anew = stem_of("anew", "");
+  EXPECT_FALSE(at::equal(first, anew)) << "or this shows nothing";
+  EXPECT_TRUE(at::equal(stem_of("without", "[\"conv*\"]"), anew));
+  EXPECT_TRUE(at::equal(stem_of("with", "[\"conv*\", \"stem_weight\"]"), first));
 }
 
 TEST_F(ModelCommand, AResumedRunNeedsNoFileOfWeights) {

@@ -4,6 +4,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/headeronly/version.h>
 
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "saturate/feed.h"
 #include "saturate/model.h"
 #include "saturate/recipe.h"
 #include "tests/data_testing.h"
@@ -40,6 +43,14 @@ inline std::unique_ptr<Model> compiled_model(const Recipe& recipe) {
   auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
   model->to(at::kCPU, recipe.train.channels_last);
   return model;
+}
+
+inline DeviceBatch random_batch(const Recipe& recipe, int64_t count) {
+  DeviceBatch batch;
+  batch.images = at::randn({count, 3, recipe.augment.size, recipe.augment.size})
+                     .contiguous(at::MemoryFormat::ChannelsLast);
+  batch.labels = at::randint(recipe.model.classes, {count}, at::kLong);
+  return batch;
 }
 
 inline nlohmann::json listed(const std::vector<NamedTensor>& tensors) {

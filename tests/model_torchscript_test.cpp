@@ -7,7 +7,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
 
@@ -148,6 +151,42 @@ INSTANTIATE_TEST_SUITE_P(TorchScript, Exported,
                          ::testing::Values("mlp", "resnet9", "se_resnet18", "mobilenet_v2",
                                            "vit_tiny", "toy_cnn"),
                          [](const auto& tested) { return std::string(tested.param); });
+
+// A program whose branch and sizes depend on the number of images, and which adds in training.
+void save_branching(const std::string& path) {
+  torch::jit::Module program("__torch__.Branching");
+  program.register_attribute("training", c10::BoolType::get(), true);
+  program.register_parameter("weight", symmetric("weight", {12, 10}, 1), /*is_buffer=*/false);
+  program.define(R"(
+    def forward(self, images):
+        logits = torch.matmul(images.view(images.size(0), -1), self.weight)
+        if images.size(0) > 2:
+            logits = logits * 2.0
+        if self.training:
+            logits = logits + 1.0
+        return logits
+  )");
+  program.save(path);
+}
+
+TEST(TorchScript, AProgramIsExportedAsItIsWithItsNewWeights) {
+  const at::NoGradGuard no_grad;
+  const TempDir dir;
+  save_branching(dir / "own.pt");
+  const auto model = load(dir / "own.pt", 10, 2);
+  model->set_training(true);
+  model->parameters().at(0).tensor.mul_(3);
+  export_torchscript(Env::posix(), dir / "out.pt", *model, 2);
+  EXPECT_FALSE(torch::jit::load(dir / "out.pt").is_training());
+  const auto exported = load(dir / "out.pt", 10, 2);
+  exported->set_training(false);
+  for (const int64_t count : {1, 2, 5}) {
+    const at::Tensor images = symmetric("input", {count, 3, 2, 2}, 2);
+    const at::Tensor expected =
+        at::matmul(images.flatten(1), symmetric("weight", {12, 10}, 3)) * (count > 2 ? 2 : 1);
+    EXPECT_TRUE(at::allclose(exported->forward(images), expected, 1e-5, 1e-5)) << count;
+  }
+}
 
 }  // namespace
 }  // namespace saturate

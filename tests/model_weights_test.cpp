@@ -88,7 +88,7 @@ void expect_formula(Model& model) {
 TEST(Weights, OfAStateDictGoByName) {
   const auto model = small_model();
   const LoadedWeights loaded = load_weights(Env::posix(), kGoldens + "simple_cnn.pt", *model);
-  EXPECT_EQ(loaded.count, model->parameters().size() + model->buffers().size());
+  EXPECT_EQ(loaded.taken.size(), model->parameters().size() + model->buffers().size());
   EXPECT_TRUE(loaded.fresh.empty());
   expect_formula(*model);
 }
@@ -124,6 +124,10 @@ class ChangedFile : public ::testing::Test {
   static NamedTensor& named(std::vector<NamedTensor>& list, const std::string& name) {
     return *std::ranges::find(list, name, &NamedTensor::name);
   }
+  static at::Tensor named_value(Model& model, const std::string& name) {
+    auto list = model.parameters();
+    return named(list, name).tensor.detach();
+  }
 
   TempDir dir;
   std::vector<NamedTensor> tensors;
@@ -147,6 +151,35 @@ TEST_F(ChangedFile, MissingUnknownAndReshapedTensorsAreListed) {
   EXPECT_EQ(reason,
             "the weights do not fit the model: of another shape: conv2.norm.bias [5] instead of "
             "[4]; missing: conv1.conv.weight; not in the model: stem.weight");
+}
+
+TEST_F(ChangedFile, IntegersForFloatingPointAreRefusedAndTheOtherWayRound) {
+  const std::string reason = refusal([](auto& list) {
+    for (const auto& [name, type] : {std::pair("conv1.conv.weight", at::kBool),
+                                     {"fc.weight", at::kChar},
+                                     {"conv1.norm.num_batches_tracked", at::kFloat}}) {
+      at::Tensor& tensor = named(list, name).tensor;
+      tensor = tensor.to(type);
+    }
+  });
+  EXPECT_EQ(reason,
+            "the weights do not fit the model: of another kind of number: conv1.conv.weight Bool "
+            "instead of Float, fc.weight Char instead of Float, conv1.norm.num_batches_tracked "
+            "Float instead of Long");
+}
+
+TEST_F(ChangedFile, FloatingPointOfAnySizeIsTaken) {
+  for (const auto type : {at::kHalf, at::kBFloat16, at::kDouble}) {
+    const auto model = small_model();
+    load_weights(Env::posix(), written([&](auto& list) {
+                   at::Tensor& tensor = named(list, "fc.weight").tensor;
+                   tensor = tensor.to(type);
+                 }),
+                 *model);
+    EXPECT_TRUE(at::equal(named_value(*model, "fc.weight"),
+                          named(tensors, "fc.weight").tensor.to(at::kFloat)))
+        << type;
+  }
 }
 
 TEST_F(ChangedFile, ALongListIsCut) {
@@ -208,7 +241,7 @@ TEST_F(ChangedFile, NamesOfOlderTransformersAreKnown) {
   write_safetensors(Env::posix(), dir / "vit.safetensors", list, {});
   const auto model = small_model(10, "vit_tiny");
   const LoadedWeights loaded = load_weights(Env::posix(), dir / "vit.safetensors", *model);
-  EXPECT_EQ(loaded.count, list.size());
+  EXPECT_EQ(loaded.taken.size(), list.size());
 }
 
 // ---- Files that are refused ---------------------------------------------------------------------

@@ -6,7 +6,6 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
@@ -27,20 +26,11 @@ namespace {
 using testing::compiled_model;
 using testing::error_of;
 using testing::package_recipe;
+using testing::random_batch;
 using testing::TempDir;
 
-struct Batch {
-  at::Tensor images, labels;
-};
-
-Batch random_batch(const Recipe& recipe, int64_t count) {
-  return {at::randn({count, 3, recipe.augment.size, recipe.augment.size})
-              .contiguous(at::MemoryFormat::ChannelsLast),
-          at::randint(recipe.model.classes, {count}, at::kLong)};
-}
-
 // Gradients of loss * factor as autograd gives them.
-void eager(Model& model, const Recipe& recipe, const Batch& batch, double factor) {
+void eager(Model& model, const Recipe& recipe, const DeviceBatch& batch, double factor) {
   const at::Tensor loss =
       at::cross_entropy_loss(model.forward(batch.images), batch.labels, {}, at::Reduction::Mean,
                              -100, recipe.train.label_smoothing);
@@ -122,7 +112,7 @@ void train_beside_eager(CompiledStep& step, const Recipe& recipe, Model& model, 
                         at::ScalarType type, const Closeness& close) {
   for (int i = 0; i < 20; ++i) {
     SCOPED_TRACE("step " + std::to_string(i));
-    Batch batch = random_batch(recipe, 8);
+    DeviceBatch batch = random_batch(recipe, 8);
     batch.images = batch.images.to(type);
     const double factor = i % 2 ? 1 : 1024;
     eager(twin, recipe, batch, factor);
@@ -157,12 +147,12 @@ void train_by_recipe(Recipe recipe, Model& model, Model& twin, double tolerance)
     if (i == 0)
       trained.use_compiled(std::make_unique<CompiledStep>(Env::posix(), recipe, *models[i]));
     for (const int64_t count : {16, 16, 16}) {
-      const Batch batch = random_batch(recipe, count);
-      trained.run({batch.images, batch.labels, {}}, 0.05, metrics[i]);
+      const DeviceBatch batch = random_batch(recipe, count);
+      trained.run(batch, 0.05, metrics[i]);
     }
     EXPECT_EQ(trained.first_uncompiled(), 0);
-    const Batch batch = random_batch(recipe, 5);
-    trained.run({batch.images, batch.labels, {}}, 0.05, metrics[i]);
+    const DeviceBatch batch = random_batch(recipe, 5);
+    trained.run(batch, 0.05, metrics[i]);
     EXPECT_EQ(trained.first_uncompiled(), i == 0 ? 5 : 0);
   }
   expect_close(model.parameters(), twin.parameters(), tolerance);
@@ -268,7 +258,7 @@ TEST_F(CompiledStepTest, AUsersModuleRunsWithBf16AndAFrozenParameter) {
   recipe.train.compiled =
       testing::compile_package(dir, recipe, "--module '" + (dir / "own.py") + ":make'");
   TwoBiases model(1), twin(1), other(3);
-  const Batch batch = random_batch(recipe, 8);
+  const DeviceBatch batch = random_batch(recipe, 8);
   const at::Tensor factor = at::full({}, 2.0);
   {
     CompiledStep step(Env::posix(), recipe, other);

@@ -1,4 +1,6 @@
 // Packages of a compiled step: which are refused, and why. step_compiled_test.cpp runs some.
+#include "step/step_package.h"
+
 #include <gtest/gtest.h>
 
 #include "saturate/compiled_step.h"
@@ -33,6 +35,10 @@ class PackageTest : public ::testing::Test {
     return error.reason();
   }
   std::string refusal() { return refusal(recipe); }
+  StepPackage read_written() {
+    testing::write_package(recipe.train.compiled, about, library);
+    return read_step_package(Env::posix(), recipe.train.compiled);
+  }
 
   TempDir dir;
   Recipe recipe = package_recipe("simple_cnn");
@@ -81,6 +87,26 @@ TEST_F(PackageTest, AnotherTorchOrAProcessorWithMoreIsNamed) {
   about["processor"] = {"sse2", "avx4096"};
   EXPECT_EQ(refusal(), std::string(kUnusable) + "it was made for torch 2.10.1, not " TORCH_VERSION
                                                 "; a processor with avx4096");
+}
+
+TEST_F(PackageTest, AnotherKindOfGpuIsNamed) {
+  const auto reason = [&](const std::string& own) {
+    const StepPackage package = read_written();
+    return error_of([&] { require_fit(package, recipe, *model, 1, own); }).reason();
+  };
+  const std::string made_for = std::string(kUnusable) + "it was made for ";
+  about["settings"]["train.device"] = "cpu";
+  recipe.train.device = "cuda";
+  EXPECT_EQ(reason("sm_90"), made_for + "train.device \"cpu\", not \"cuda\"");
+  about["settings"]["train.device"] = "cuda";
+  EXPECT_EQ(reason("sm_90"), made_for + "a GPU of an unnamed architecture, not sm_90");
+  about["architecture"] = "sm_80";
+  EXPECT_EQ(reason("sm_90"), made_for + "a GPU of sm_80, not sm_90");
+  about["architecture"] = "sm_90";
+  require_fit(read_written(), recipe, *model, 1, "sm_90");
+  EXPECT_EQ(gpu_architecture(at::kCPU), "");
+  about["architecture"] = 90;
+  EXPECT_NE(refusal().find("type"), std::string::npos) << refusal();
 }
 
 TEST_F(PackageTest, TheFirstTensorThatDiffersIsNamed) {

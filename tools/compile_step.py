@@ -273,11 +273,15 @@ def describe(torch, recipe, part, module, gradients, library, source):
         return [{"name": name, "shape": list(tensor.shape), "strides": list(tensor.stride()),
                  "type": kinds[tensor.dtype]} for name, tensor in tensors]
 
+    gpu = {}
+    if recipe["train"]["device"] == "cuda":  # its machine code runs on no other kind
+        gpu["architecture"] = "sm_{}{}".format(*torch.cuda.get_device_capability())
     flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), ":")
     return {
         "format": FORMAT,
         "torch": TORCH,
         "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
+        **gpu,
         "source": source,
         "part": part,
         "settings": {key: value_of(recipe, key) for key in SETTINGS},

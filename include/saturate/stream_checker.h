@@ -25,8 +25,6 @@ namespace saturate {
 
 using Place = std::source_location;
 
-enum class StreamMistake { kMissingWait, kWrongRecordStream, kUnpinnedCopy };
-
 // Belongs to the thread that enqueues. Every method that finds a mistake fails with kRun: what, and
 // where, as FILE:LINE of `place`, which is also Error::thrown_at().
 class StreamChecker {

@@ -17,7 +17,7 @@ namespace saturate {
 std::vector<NamedTensor> read_weights(Env& env, const std::string& path);
 
 struct LoadedWeights {
-  size_t count = 0;                // tensors taken
+  std::vector<std::string> taken;  // the model's names
   std::vector<std::string> fresh;  // those of the last layer that keep the values they have
 };
 
@@ -25,8 +25,9 @@ struct LoadedWeights {
 // "module." (DataParallel's) or "model." (a checkpoint's) throughout. The last layer stays as it is
 // where it is missing in the file, or has another number of outputs there; so do BatchNorm's
 // counters that are missing. Whatever else does not match fails with kUsage, naming all of it, and
-// then nothing is copied. `only`: patterns (* stands for any text) of the model's names that are
-// taken, each of which matches something; what matches none keeps its values. Empty: all.
+// then nothing is copied. Floating point of one size becomes that of another; integers for it, and
+// the other way round, do not match. `only`: patterns (* stands for any text) of the model's names
+// that are taken, each of which matches something; what matches none keeps its values. Empty: all.
 LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
                            const std::vector<std::string>& only = {});
 

@@ -4,7 +4,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "feed/device_stream.h"
 #include "saturate/spans.h"
@@ -20,13 +22,19 @@ struct BatchPipeline::Flight {
 
 namespace {
 
-// The allocator must not give these away before the current stream is done with them: they were
-// made on another one.
-void keep_on_current_stream(const at::Device& device, std::initializer_list<at::Tensor> tensors) {
+void keep_on_current_stream(const at::Device& device, const std::vector<at::Tensor>& tensors) {
   if (device.is_cpu()) return;
   const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   for (const at::Tensor& tensor : tensors)
     if (tensor.defined()) tensor.record_stream(current);
+}
+
+// The allocator must not give `buffer` away before the stream is done with it: it was made on
+// another one. `tensors` gives what the buffer is of, and is called once that is made.
+void keep(Stream& on, Stream::Buffer buffer, const at::Device& device,
+          std::function<std::vector<at::Tensor>()> tensors, const Place& place = Place::current()) {
+  on.keeps(buffer, place);
+  on.submit([device, tensors = std::move(tensors)] { keep_on_current_stream(device, tensors()); });
 }
 
 // The CPU's twin has no other memory.
@@ -42,7 +50,8 @@ BatchPipeline::BatchPipeline(const BatchStages& stages, PipelineSetup setup, Str
       setup_(std::move(setup)),
       clock_(clock),
       checker_(setup_.stages.check ? std::make_unique<StreamChecker>() : nullptr),
-      step_(make_current_stream(kStepStream, stages.device(), checker_.get())) {
+      step_(make_current_stream(kStepStream, stages.device(), checker_.get())),
+      weights_(step_->makes("the model's weights")) {
   const PipelineOptions& on = setup_.stages;
   if (on.copy) copy_ = add_stream("copy");
   if (on.augment) finish_ = add_stream("augment");
@@ -63,7 +72,16 @@ Stream* BatchPipeline::add_stream(const char* name) {
   return streams_.back().get();
 }
 
+// What was done on the caller's stream until now comes before what the others do: it moved weights
+// and images to the device.
+void BatchPipeline::wait_for_step() {
+  step_->writes(weights_);
+  const auto set_up = step_->record();
+  for (const auto& stream : streams_) stream->wait(set_up);
+}
+
 void BatchPipeline::launch(Batch batch) {
+  if (!std::exchange(begun_, true)) wait_for_step();
   auto flight = std::make_shared<Flight>();
   flight->work.batch = std::move(batch);
   flights_.push_back(flight);
@@ -96,29 +114,31 @@ void BatchPipeline::copy(Flight& flight) {
 
 void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
   on.reads(flight.copied);
-  if (&on != copy_) on.keeps(flight.copied);
+  if (&on != copy_)
+    keep(on, flight.copied, stages_.device(), [&work = flight.work] {
+      return std::vector{work.pixels, work.effects, work.places, work.out.labels};
+    });
   flight.finished = on.makes("the batch");
   flight.is_finished = true;
   on.submit([this, &flight, &on, leave] {
     const Span span("augment");
     const StreamClock::Work busy(clock_, on.name());
     begin("augment");
-    const BatchWork& work = flight.work;
-    keep_on_current_stream(stages_.device(),
-                           {work.pixels, work.effects, work.places, work.out.labels});
     leave ? stages_.leave(flight.work) : stages_.finish(flight.work);
   });
 }
 
 void BatchPipeline::encode(Flight& flight) {
+  encode_->reads(weights_);
   encode_->reads(flight.finished);
-  if (encode_ != finish_) encode_->keeps(flight.finished);
+  if (encode_ != finish_)
+    keep(*encode_, flight.finished, stages_.device(),
+         [&work = flight.work] { return std::vector{work.out.images}; });
   flight.features = encode_->makes("its features");
   encode_->submit([this, &flight] {
     const Span span("encode");
     const StreamClock::Work busy(clock_, encode_->name());
     begin("encode");
-    keep_on_current_stream(stages_.device(), {flight.work.out.images});
     flight.work.out.features = setup_.encode(flight.work.out.images);
   });
 }
@@ -130,15 +150,16 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave) {
   Flight& flight = *used_;
   step_->wait(flight.ready);
   if (!flight.is_finished) finish(flight, *step_, leave);
+  out = std::move(flight.work.out);
   step_->reads(flight.finished);
-  if (finish_) step_->keeps(flight.finished);
+  if (finish_)
+    keep(*step_, flight.finished, stages_.device(), [&out] {
+      return std::vector{out.images, out.labels, out.mixed_labels};
+    });
   if (encode_) {
     step_->reads(flight.features);
-    step_->keeps(flight.features);
+    keep(*step_, flight.features, stages_.device(), [&out] { return out.features; });
   }
-  out = std::move(flight.work.out);
-  keep_on_current_stream(stages_.device(), {out.images, out.labels, out.mixed_labels});
-  for (const at::Tensor& tensor : out.features) keep_on_current_stream(stages_.device(), {tensor});
   flight.work.pixels = flight.work.effects = flight.work.places = at::Tensor();
   step_->frees(flight.copied);
   copied_.push_back(used_);
@@ -177,6 +198,7 @@ void BatchPipeline::reset() {
   flights_.clear();
   copied_.clear();
   used_.reset();
+  begun_ = false;
 }
 
 }  // namespace saturate

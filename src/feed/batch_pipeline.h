@@ -7,8 +7,9 @@
 //   the step        train 0    train 0    train 1 ...   (waits for encode 1)
 //
 // A stage without a stream runs on that of the next stage that has one, or with the step where
-// there is none. The text is one for both kinds of streams: a CUDA device's, and on the CPU
-// threads.
+// there is none. The first batch of an epoch waits for all that the step's stream has done, such as
+// moving the weights to the device. The text is one for both kinds of streams: a CUDA device's, and
+// on the CPU threads.
 #pragma once
 
 #include <deque>
@@ -45,6 +46,7 @@ class BatchPipeline {
   struct Flight;
 
   Stream* add_stream(const char* name);
+  void wait_for_step();
   void copy(Flight& flight);
   void finish(Flight& flight, Stream& on, bool leave = false);
   void encode(Flight& flight);
@@ -64,6 +66,8 @@ class BatchPipeline {
   std::deque<std::shared_ptr<Flight>> flights_;
   std::deque<std::shared_ptr<Flight>> copied_;  // whose host memory may still be read
   std::shared_ptr<Flight> used_;                // by the step
+  Stream::Buffer weights_;                      // written on the step's stream before it begins
+  bool begun_ = false;                          // since reset()
 };
 
 }  // namespace saturate

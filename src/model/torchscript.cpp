@@ -11,6 +11,7 @@
 
 #include "model/env_reader.h"
 #include "model/factories.h"
+#include "model/program.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -42,6 +43,8 @@ class ScriptedModel : public Model {
   void set_training(bool training) override { module_.train(training); }
   std::vector<NamedTensor> parameters() override { return listed(module_.named_parameters()); }
   std::vector<NamedTensor> buffers() override { return listed(module_.named_buffers()); }
+
+  const torch::jit::Module& program() const { return module_; }
 
   void to(const at::Device& device, bool channels_last) override {
     const at::NoGradGuard no_grad;
@@ -107,6 +110,11 @@ torch::jit::Module load(const std::string& path) {
 }
 
 }  // namespace
+
+const torch::jit::Module* program_of(Model& model) {
+  const auto* scripted = dynamic_cast<const ScriptedModel*>(&model);
+  return scripted ? &scripted->program() : nullptr;
+}
 
 std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
   auto model = std::make_unique<ScriptedModel>(load(options.file));

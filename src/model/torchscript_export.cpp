@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "model/program.h"
 #include "saturate/export_model.h"
 
 namespace saturate {
@@ -41,11 +42,8 @@ class Tree {
   std::map<std::string, Module> modules_;
 };
 
-}  // namespace
-
-void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
-  const at::NoGradGuard no_grad;
-  model.set_training(false);
+// Evaluation's forward, traced, over the model's tensors.
+Module traced(Model& model, int size) {
   Tree tree;
   for (const auto& named : model.parameters()) tree.add(named, /*is_buffer=*/false);
   for (const auto& named : model.buffers()) tree.add(named, /*is_buffer=*/true);
@@ -60,8 +58,18 @@ void export_torchscript(Env& env, const std::string& path, Model& model, int siz
   const auto unit = tree.root._ivalue()->compilation_unit();
   tree.root.type()->addMethod(unit->create_function(
       c10::QualifiedName(*tree.root.type()->name(), "forward"), state->graph));
+  return tree.root;
+}
+
+}  // namespace
+
+void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
+  const at::NoGradGuard no_grad;
+  model.set_training(false);
+  // Traced, a program would keep its branches and sizes as these images have them.
+  const Module* own = program_of(model);
   std::ostringstream out;
-  tree.root.save(out);
+  (own ? *own : traced(model, size)).save(out);
   write_atomically(env, path, out.str());
 }
 

@@ -63,8 +63,12 @@ bool differs_in_outputs(const at::Tensor& a, const at::Tensor& b) {
 }
 
 struct Fit {
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // from, to
-  std::vector<std::string> fresh, missing, unknown, reshaped;
+  struct Copy {
+    std::string name;
+    at::Tensor from, to;
+  };
+  std::vector<Copy> copies;
+  std::vector<std::string> fresh, missing, unknown, reshaped, retyped;
 };
 
 Fit fit(ByName tensors, const std::vector<NamedTensor>& targets, const std::string& head) {
@@ -80,8 +84,13 @@ Fit fit(ByName tensors, const std::vector<NamedTensor>& targets, const std::stri
         result.fresh.push_back(name);
       else if (!name.ends_with("num_batches_tracked"))  // files before torch 0.4.1 have none
         result.missing.push_back(name);
-    } else if (const at::Tensor& from = node.mapped(); from.sizes() == to.sizes()) {
-      result.copies.emplace_back(from, to);
+    } else if (const at::Tensor& from = node.mapped();
+               from.is_floating_point() != to.is_floating_point()) {
+      // Integers are of quantised weights, say, whose scales this cannot know.
+      result.retyped.push_back(fmt::format(
+          "{} {} instead of {}", name, toString(from.scalar_type()), toString(to.scalar_type())));
+    } else if (from.sizes() == to.sizes()) {
+      result.copies.push_back({name, from, to});
     } else if (in_head && differs_in_outputs(from, to)) {
       result.fresh.push_back(name);
     } else {
@@ -101,7 +110,7 @@ void complete_head(Fit& fit, const std::string& head, const std::vector<NamedTen
   for (const auto& [name, tensor] : targets)
     if (module_of(name) == head) {
       fit.fresh.push_back(name);
-      std::erase_if(fit.copies, [&](const auto& copy) { return copy.second.is_same(tensor); });
+      std::erase_if(fit.copies, [&](const Fit::Copy& copy) { return copy.name == name; });
     }
 }
 
@@ -115,12 +124,16 @@ void add_problem(std::string& text, const char* kind, std::vector<std::string> n
 
 void require_fit(const Fit& fit, const std::string& path) {
   std::string problems;
+  add_problem(problems, "of another kind of number:", fit.retyped);
   add_problem(problems, "of another shape:", fit.reshaped);
   add_problem(problems, "missing:", fit.missing);
   add_problem(problems, "not in the model:", fit.unknown);
   if (problems.empty()) return;
   fail(ErrorKind::kUsage, "the weights do not fit the model: " + problems, path,
-       "Set model.name and model.width (for a transformer augment.size) as the weights had them");
+       !fit.retyped.empty()
+           ? "Save them in the model's own types, quantised ones as the numbers they stand for"
+           : "Set model.name and model.width (for a transformer augment.size) as the weights had "
+             "them");
 }
 
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
@@ -181,8 +194,12 @@ LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
   Fit fitting = fit(std::move(tensors), targets, head);
   require_fit(fitting, path);
   complete_head(fitting, head, targets);
-  for (auto& [from, to] : fitting.copies) to.copy_(from);
-  return {fitting.copies.size(), fitting.fresh};
+  LoadedWeights loaded{{}, fitting.fresh};
+  for (auto& [name, from, to] : fitting.copies) {
+    to.copy_(from);
+    loaded.taken.push_back(name);
+  }
+  return loaded;
 }
 
 }  // namespace saturate

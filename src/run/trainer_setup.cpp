@@ -4,7 +4,9 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "run/trainer_state.h"
 #include "run/training_parts.h"
@@ -187,7 +189,7 @@ std::string Trainer::State::graph_line() const {
 void Trainer::State::note_weights() {
   if (!loaded) return;
   std::string text =
-      fmt::format("model.weights: {} tensors of {}", loaded->count, recipe.model.weights);
+      fmt::format("model.weights: {} tensors of {}", loaded->taken.size(), recipe.model.weights);
   if (!loaded->fresh.empty())
     text += fmt::format("; {} begin anew", fmt::join(loaded->fresh, ", "));
   log->note(text);
@@ -232,10 +234,18 @@ PipelineSetup Trainer::State::pipeline_setup() {
   return setup;
 }
 
-// Shows the model as many of the first training images as it wants to see.
+// Shows the model as many of the first training images as it wants to see. What came out of a file
+// of weights stays as it is.
 void Trainer::State::prepare_model() {
   const int64_t wanted = model->wanted_images();
-  if (wanted == 0 || loaded) return;
+  const bool only_part = loaded && !recipe.model.weights_match.empty();
+  if (wanted == 0 || (loaded && !only_part)) return;
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept;
+  if (only_part)
+    for (const auto& tensors : {model->parameters(), model->buffers()})
+      for (const auto& [name, tensor] : tensors)
+        if (std::ranges::find(loaded->taken, name) != loaded->taken.end())
+          kept.emplace_back(tensor.detach(), tensor.detach().clone());
   std::vector<at::Tensor> images;
   DeviceBatch batch;
   int64_t count = 0;
@@ -246,6 +256,8 @@ void Trainer::State::prepare_model() {
   }
   feeder.stop();
   model->prepare(at::cat(images));
+  const c10::NoGradGuard no_grad;
+  for (const auto& [tensor, value] : kept) tensor.copy_(value);
 }
 
 void Trainer::State::resume() {

@@ -104,9 +104,10 @@ struct CompiledStep::State {
 CompiledStep::State::State(Env& env, const Recipe& recipe_in, Model& model_in, int processes)
     : recipe(recipe_in), model(model_in), path(recipe.train.compiled) {
   const StepPackage package = read_step_package(env, path);
-  require_fit(package, recipe, model, processes);
-  part = package.about["part"];
   const auto parameters = model.parameters();
+  const at::Device device = parameters.at(0).tensor.device();
+  require_fit(package, recipe, model, processes, gpu_architecture(device));
+  part = package.about["part"];
   for (const auto& name : package.about["gradients"].get<std::vector<std::string>>()) {
     const auto found = std::find_if(parameters.begin(), parameters.end(),
                                     [&](const NamedTensor& known) { return known.name == name; });
@@ -117,7 +118,7 @@ CompiledStep::State::State(Env& env, const Recipe& recipe_in, Model& model_in, i
     }
     ++count;
   }
-  runner = load(package, parameters.at(0).tensor.device());
+  runner = load(package, device);
   bind_tensors(*runner, model, path);
 }
 

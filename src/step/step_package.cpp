@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 #include <caffe2/serialize/read_adapter_interface.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
@@ -137,6 +138,13 @@ void compare_processor(const json& features, std::vector<std::string>& found) {
   }
 }
 
+// Packages for the CPU name none; on a GPU their train.device is what differs.
+void compare_gpu(const json& about, const std::string& own, std::vector<std::string>& found) {
+  if (own.empty() || about["settings"].value("train.device", "") == "cpu") return;
+  const std::string there = about.value("architecture", "an unnamed architecture");
+  if (there != own) found.push_back(fmt::format("a GPU of {}, not {}", there, own));
+}
+
 // What the code that reads `about` relies on, so that a package written by hand cannot crash it.
 void require_complete(const json& about) {
   const json& settings = about.at("settings");
@@ -145,6 +153,8 @@ void require_complete(const json& about) {
   if (about.at("part").get<int>() < 1) throw std::runtime_error("its part is empty");
   about.at("checksum").get<uint32_t>();
   about.at("processor").get<std::vector<std::string>>();
+  about.value("architecture", "");
+  settings.value("train.device", "");
   about.at("gradients").get<std::vector<std::string>>();
   for (const char* kind : {"parameters", "buffers"}) {
     for (const json& tensor : about.at(kind)) {
@@ -200,13 +210,27 @@ StepPackage read_step_package(Env& env, const std::string& path) {
   }
 }
 
-void require_fit(const StepPackage& package, const Recipe& recipe, Model& model, int processes) {
+std::string gpu_architecture(const at::Device& device) {
+  if (!device.is_cuda()) return {};
+  // Of the CUDA runtime that LibTorch brings, which a build without CUDA's headers can use too.
+  using GetAttribute = int (*)(int* value, int attribute, int device);
+  constexpr int kMajor = 75, kMinor = 76;  // cudaDevAttrComputeCapability*
+  const auto get = reinterpret_cast<GetAttribute>(dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute"));
+  int major = 0, minor = 0;
+  if (!get || get(&major, kMajor, device.index()) != 0 || get(&minor, kMinor, device.index()) != 0)
+    return {};
+  return fmt::format("sm_{}{}", major, minor);
+}
+
+void require_fit(const StepPackage& package, const Recipe& recipe, Model& model, int processes,
+                 const std::string& architecture) {
   const json& about = package.about;
   std::vector<std::string> found;
   if (about["torch"] != TORCH_VERSION)
     found.push_back(
         fmt::format("torch {}, not {}", about["torch"].get<std::string>(), TORCH_VERSION));
   compare_processor(about["processor"], found);
+  compare_gpu(about, architecture, found);
   const int part = recipe.train.batch / (recipe.train.accumulate * processes);
   if (about["part"] != part)
     found.push_back(fmt::format("{} images at a time, not {}{}", about["part"].get<int>(), part,

@@ -23,10 +23,14 @@ struct StepPackage {
 // Fails with kUsage where the file is missing, is no such package, or is damaged.
 StepPackage read_step_package(Env& env, const std::string& path);
 
+// The kind of GPU that machine code is for, such as "sm_90"; empty for a CPU.
+std::string gpu_architecture(const at::Device& device);
+
 // Fails with kUsage, naming all that differs, unless the package was made for this torch, these
-// processor features, the (resolved) recipe's settings and the model's tensors. `processes` share
-// out the recipe's batches.
-void require_fit(const StepPackage& package, const Recipe& recipe, Model& model, int processes);
+// processor features, this GPU `architecture` (empty: none), the (resolved) recipe's settings and
+// the model's tensors. `processes` share out the recipe's batches.
+void require_fit(const StepPackage& package, const Recipe& recipe, Model& model, int processes,
+                 const std::string& architecture);
 
 // Fails with kUsage, saying what is wrong with the package and how to make another.
 [[noreturn]] void fail_package(const std::string& problem, const std::string& path);

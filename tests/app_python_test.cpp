@@ -1,0 +1,91 @@
+// Runs of the command beside a Python with torch: a compiled step in a whole run, and exported
+// models that Python computes with. Skipped where there is no such Python (compiled_testing.h).
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <gtest/gtest.h>
+
+#include "saturate/checkpoint.h"
+#include "tests/app_testing.h"
+#include "tests/compiled_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class BesidePython : public TrainingTest {
+ protected:
+  void SetUp() override {
+    if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
+  }
+};
+
+double seconds_of_backward(const std::string& run) {
+  return read_metrics(run).back()["phases"]["backward"];
+}
+
+TEST_F(BesidePython, ARunWithACompiledStepEndsAsOneWithoutIt) {
+  const std::vector<std::string> settings = {"train.device=cpu", "model.width=0.5"};
+  const std::string package =
+      compile_package(dir, parse_recipe(read_text(recipe), recipe, settings));
+  ASSERT_EQ(train("plain", settings).exit_code, 0);
+  auto with = settings;
+  with.push_back("train.compiled=" + package);
+  const CommandResult result = train("compiled", with);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* kind : {"step", "epoch", "eval"}) {
+    const auto expected = losses(dir / "plain", kind), found = losses(dir / "compiled", kind);
+    ASSERT_EQ(found.size(), expected.size());
+    ASSERT_FALSE(found.empty());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_NEAR(found[i], expected[i], 1e-3) << kind << " " << i;
+    }
+  }
+  EXPECT_GT(seconds_of_backward(dir / "plain"), 0);
+  EXPECT_EQ(seconds_of_backward(dir / "compiled"), 0) << "the package was not used";
+}
+
+// The images of tests/oracles/run_exported.py.
+at::Tensor simple_images(int64_t count, int64_t size) {
+  return (at::arange(count * 3 * size * size).remainder(17).to(at::kFloat) / 8 - 1)
+      .view({count, 3, size, size});
+}
+
+// The logits that the checkpoint's own model gives.
+at::Tensor logits_of_run(const std::string& run, int64_t count) {
+  const at::NoGradGuard no_grad;
+  const Checkpoint checkpoint = find_checkpoint(Env::posix(), run, [](const std::string&) {});
+  const Recipe recipe = parse_recipe(checkpoint.recipe_toml, run);
+  const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
+  load_into(*model, checkpoint.model, run);
+  model->set_training(false);
+  return model->forward(simple_images(count, checkpoint.image_size));
+}
+
+TEST_F(BesidePython, PythonReadsWhatIsExportedAndComputesTheSame) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string script = dir / "model.pt", weights = dir / "model.safetensors";
+  for (const auto& [format, out] : {std::pair("torchscript", script), {"safetensors", weights}})
+    ASSERT_EQ(
+        run_saturate("export " + (dir / "run") + " --format " + format + " --out " + out).exit_code,
+        0);
+  const std::string log = dir / "log", command = "'" + compiling_python() + "' '" +
+                                                 source_path("tests/oracles/run_exported.py") +
+                                                 "' '" + script + "' '" + weights + "' 16 >'" +
+                                                 (dir / "logits.json") + "' 2>'" + log + "'";
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_text(log);
+  const auto found = nlohmann::json::parse(read_text(dir / "logits.json"));
+  const at::Tensor expected = logits_of_run(dir / "run", 3);
+  EXPECT_GT(expected.abs().max().item<double>(), 0.1) << "or this shows nothing";
+  const auto compare = [&](const char* kind) {
+    const std::vector<std::vector<double>> rows = found[kind];
+    ASSERT_EQ(rows.size(), 3u);
+    for (size_t i = 0; i < rows.size(); ++i)
+      for (size_t j = 0; j < rows[i].size(); ++j)
+        EXPECT_NEAR(rows[i][j], expected[int64_t(i)][int64_t(j)].item<double>(), 1e-5) << kind;
+  };
+  compare("torchscript");
+  if (found["safetensors"].is_null()) GTEST_SKIP() << "this Python has no safetensors";
+  compare("safetensors");
+}
+
+}  // namespace
+}  // namespace saturate::testing
