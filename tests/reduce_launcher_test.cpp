@@ -1,11 +1,89 @@
-// The launcher, over processes that are no runs.
+// The launcher, over processes that are no runs: bash as each rank, launchers of several machines
+// as threads.
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "reduce/listen.h"
+#include "reduce/wire.h"
 #include "saturate/launcher.h"
+#include "tests/data_testing.h"
 
 namespace saturate {
 namespace {
+
+using testing::error_of;
+using testing::TempDir;
+using Json = nlohmann::json;
+
+int no_signal() {
+  return 0;
+}
+
+LaunchOptions of_bash(int processes, const std::string& script) {
+  LaunchOptions options;
+  options.processes = processes;
+  options.program = "/bin/bash";
+  options.arguments = {"-c", script};
+  return options;
+}
+
+// Of one of two machines, with a process each.
+LaunchOptions of_node(int node, int port, const std::string& script) {
+  LaunchOptions options = of_bash(1, script);
+  options.nodes = 2;
+  options.node = node;
+  options.port = port;
+  options.grace_s = 0.2;
+  return options;
+}
+
+int port_of_launchers() {
+  const int found = listen_at("127.0.0.1", 0), port = port_of(found);
+  close(found);
+  return port;
+}
+
+bool comes_soon(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+// While it lives, standard error goes elsewhere.
+class ErrorsTo {
+ public:
+  explicit ErrorsTo(int descriptor) : before_(dup(STDERR_FILENO)) {
+    dup2(descriptor, STDERR_FILENO);
+  }
+  ~ErrorsTo() {
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+  }
+  ErrorsTo(const ErrorsTo&) = delete;
+  ErrorsTo& operator=(const ErrorsTo&) = delete;
+
+ private:
+  const int before_;
+};
 
 // As one that has not come to catching signals.
 TEST(Launcher, AProcessThatTheSignalPassedOnEndsIsStoppedAndNotFailed) {
@@ -15,6 +93,201 @@ TEST(Launcher, AProcessThatTheSignalPassedOnEndsIsStoppedAndNotFailed) {
   options.program = "/bin/sleep";
   options.arguments = {"600"};
   EXPECT_EQ(launch(options, [] { return SIGTERM; }), 128 + SIGTERM);
+}
+
+TEST(Launcher, TheRankThatFailedByItselfIsToBlameHoweverLateItEnds) {
+  const Error error = error_of([] {
+    launch(of_bash(2,
+                   "if [ $RANK = 0 ]; then echo lost a peer >&$SATURATE_REPORT_FD; exit 4; fi\n"
+                   "sleep 1; exit 3"),
+           no_signal);
+  });
+  EXPECT_EQ(error.reason(), "rank 1 failed with exit code 3");
+  EXPECT_EQ(error.exit_code(), 3);
+}
+
+TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
+  const TempDir dir;
+  LaunchOptions options =
+      of_bash(2,
+              "place='at step 3, in forward'\n"
+              "while [ $RANK = 0 ] && sleep 0.1; do\n"
+              "  echo \"$place, waiting for other ranks\" >&$SATURATE_REPORT_FD\n"
+              "done\n"
+              "echo \"$place\" >&$SATURATE_REPORT_FD; exec sleep 600");
+  options.stall_s = 4;
+  const int file = open((dir / "said").c_str(), O_CREAT | O_WRONLY, 0600);
+  std::optional<std::chrono::steady_clock::time_point> seen;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto stop = [&] {
+    const auto now = std::chrono::steady_clock::now();
+    const bool there =
+        testing::read_text(dir / "said").find("rank 1 (process ") != std::string::npos;
+    if (there && !seen) seen = now;
+    const bool enough = seen && now - *seen > std::chrono::seconds(1);
+    return enough || now - begin > std::chrono::seconds(60) ? SIGTERM : 0;
+  };
+  {
+    const ErrorsTo errors(file);
+    EXPECT_EQ(launch(options, stop), 128 + SIGTERM);
+  }
+  close(file);
+  const std::string said = testing::read_text(dir / "said");
+  EXPECT_NE(said.find(" s: step 3, in forward"), std::string::npos) << said;
+  EXPECT_EQ(said.find("rank 0 (process "), std::string::npos) << said;
+}
+
+// What it says to do about a failure, with standard error there.
+std::string remedy_at(int errors) {
+  const ErrorsTo there(errors);
+  return error_of([&] { launch(of_bash(1, "echo the disk is full >&2; exit 4"), no_signal); })
+      .remedy();
+}
+
+TEST(Launcher, OfARankOnATerminalNoLastLinesArePromised) {
+  const int nowhere = open("/dev/null", O_WRONLY);
+  EXPECT_EQ(remedy_at(nowhere), "See its last lines");
+  close(nowhere);
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
+    GTEST_SKIP() << "this system gives no terminal";
+  const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  EXPECT_EQ(remedy_at(end), "See what it said above");
+  close(end);
+  close(terminal);
+}
+
+TEST(LaunchersOfMachines, StartAgainTogetherAsNode0Counts) {
+  const TempDir dir;
+  const int port = port_of_launchers();
+  const std::string script =
+      "case $TORCHELASTIC_RESTART_COUNT$RANK in 01) kill -9 $$;; 00) exec sleep 600;; esac\n"
+      "echo $TORCHELASTIC_RESTART_COUNT $MASTER_PORT >" +
+      (dir / "$RANK");
+  std::vector<std::future<int>> codes;
+  for (int node : {0, 1}) {
+    LaunchOptions options = of_node(node, port, script);
+    options.restarts = node == 0 ? 1 : 0;
+    codes.push_back(
+        std::async(std::launch::async, [options] { return launch(options, no_signal); }));
+  }
+  for (auto& code : codes) EXPECT_EQ(code.get(), 0);
+  const std::string first = testing::read_text(dir / "0");
+  EXPECT_TRUE(first.starts_with("1 ")) << first;
+  EXPECT_EQ(testing::read_text(dir / "1"), first) << "the same attempt, and the same store";
+}
+
+TEST(LaunchersOfMachines, AFailureOnOneEndsAllAndIsNamedByEach) {
+  const int port = port_of_launchers();
+  std::vector<std::future<Error>> errors;
+  for (int node : {0, 1}) {
+    LaunchOptions options = of_node(node, port, "[ $RANK = 1 ] && exit 3; exec sleep 600");
+    options.restarts = 5;
+    errors.push_back(std::async(
+        std::launch::async, [options] { return error_of([&] { launch(options, no_signal); }); }));
+  }
+  for (auto& future : errors) {
+    const Error error = future.get();
+    EXPECT_EQ(error.reason(), "rank 1 of node 1 failed with exit code 3");
+    EXPECT_EQ(error.exit_code(), 3) << "which would come again";
+  }
+}
+
+TEST(LaunchersOfMachines, OtherOptionsAreRefused) {
+  const int port = port_of_launchers();
+  std::atomic<int> stop = 0;
+  auto first = std::async(std::launch::async, [&] {
+    return launch(of_node(0, port, "exec sleep 600"), [&] { return stop.load(); });
+  });
+  LaunchOptions options = of_node(1, port, "exit 0");
+  options.processes = 2;
+  const Error error = error_of([&] { launch(options, no_signal); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.reason(), "node 1 has --nproc-per-node 2, and node 0 1");
+  stop = SIGTERM;
+  EXPECT_EQ(first.get(), 128 + SIGTERM);
+}
+
+TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
+  const TempDir dir;
+  const std::string script = "touch " + (dir / "$RANK") + "; exec sleep 600";
+  const auto started = [&](const char* rank) {
+    return comes_soon([&] { return std::filesystem::exists(dir / rank); });
+  };
+  const int port = port_of_launchers();
+  auto first = std::async(std::launch::async, [&] {
+    LaunchOptions options = of_node(0, port, script);
+    options.restarts = 5;
+    return error_of([&] { launch(options, no_signal); });
+  });
+  ASSERT_TRUE(started("0"));
+  {
+    Wire other(connect_to("127.0.0.1", port, 60));
+    other.say({{"say", "hello"}, {"node", 1}, {"nodes", 2}, {"processes", 1}});
+    std::string said;
+    const auto heard = [&] {
+      other.hear([&](const Json& message) { said = message.at("say").get<std::string>(); });
+      return !said.empty();
+    };
+    ASSERT_TRUE(comes_soon(heard));
+    EXPECT_EQ(said, "start");
+  }
+  Error error = first.get();
+  EXPECT_EQ(error.reason(), "the launcher of node 1 is gone");
+  EXPECT_EQ(error.exit_code(), 4);
+
+  const int listening = listen_at("127.0.0.1", 0);
+  auto second = std::async(std::launch::async, [&] {
+    return error_of([&] { launch(of_node(1, port_of(listening), script), no_signal); });
+  });
+  {
+    Wire other(accept4(listening, nullptr, nullptr, SOCK_CLOEXEC));
+    const Json none = {{"failed", false}, {"followed", false}, {"signal", 0}, {"node", 0},
+                       {"kind", 4},       {"what", ""},        {"where", ""}};
+    other.say({{"say", "start"}, {"attempt", 0}, {"port", 1}, {"restart", ""}, {"ending", none}});
+    ASSERT_TRUE(started("1"));
+  }
+  error = second.get();
+  EXPECT_EQ(error.reason(), "the launcher of node 0 is gone");
+  EXPECT_EQ(error.exit_code(), 4);
+  close(listening);
+}
+
+TEST(LaunchersOfMachines, AFirstOneThatNeverAnswersIsGivenUp) {
+  const int listening = listen_at("127.0.0.1", 0);
+  LaunchOptions options = of_node(1, port_of(listening), "exit 0");
+  options.meet_s = 1;
+  const Error error = error_of([&] { launch(options, no_signal); });
+  EXPECT_EQ(error.reason(), "node 0's launcher did not answer within 1 s");
+  EXPECT_EQ(error.where(), fmt::format("127.0.0.1:{}", options.port));
+  EXPECT_EQ(error.exit_code(), 4);
+  close(listening);
+  options.meet_s = 60;
+  EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it heeds signals meanwhile";
+}
+
+// A stranger that connects, or says what no launcher says, changes nothing.
+TEST(LaunchersOfMachines, StrangersAreNotHeard) {
+  const int port = port_of_launchers();
+  std::atomic<int> stop = 0;
+  auto first = std::async(std::launch::async, [&] {
+    return launch(of_node(0, port, "exec sleep 600"), [&] { return stop.load(); });
+  });
+  for (const std::string& text :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("{\"say\":\"failing\",\"attempt\":0}\n"),
+        std::string("[1]\n"), std::string("{\"say\":\"hello\",\"node\":{}}\n"),
+        std::string(200000, '[')}) {
+    int stranger = -1;
+    ASSERT_TRUE(comes_soon([&] { return (stranger = connect_to("127.0.0.1", port, 60)) >= 0; }));
+    (void)!send(stranger, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(stranger, SHUT_WR);
+    pollfd polled{stranger, POLLIN, 0};
+    EXPECT_EQ(poll(&polled, 1, 60000), 1) << "it is hung up on: " << text.substr(0, 40);
+    close(stranger);
+  }
+  EXPECT_EQ(first.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  stop = SIGTERM;
+  EXPECT_EQ(first.get(), 128 + SIGTERM);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ std::shared_ptr<Group> join_group(const Recipe& recipe) {
   const World world = this_world();
   if (world.size == 1) return nullptr;
   bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
-  bind_gpu(world);
+  if (recipe.train.device != "cpu") bind_gpu(world);
   return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
 }
 

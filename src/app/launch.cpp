@@ -73,12 +73,12 @@ void add_launch(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   command->add_option("--master", arguments->master,
-                      "HOST:PORT of the first machine, where rank 0 listens (default: this one, "
-                      "any free port)");
+                      "HOST:PORT of the first machine, where rank 0, or of several machines the "
+                      "first launcher, listens (default: this one, any free port)");
   command
       ->add_option("--max-restarts", options.restarts,
                    "Starts all processes again from the last checkpoint, so many times, when one "
-                   "fails")
+                   "fails; of several machines, the first one's counts")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
   command->add_option("--stall", options.stall_s, "Seconds without a step before that is said")

@@ -9,11 +9,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <tuple>
 
+#include "base/visible_gpus.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -179,19 +182,34 @@ void bind_cpus(const World& world, bool inherited) {
   sched_setaffinity(0, sizeof own, &own);
 }
 
+std::optional<std::string> visible_gpu(const World& world, const char* given, int present,
+                                       bool shared_out) {
+  std::vector<std::string> gpus;
+  std::istringstream list(given ? given : "");
+  for (std::string gpu; std::getline(list, gpu, ',') && gpu != "-1";) gpus.push_back(gpu);
+  if (!given)
+    for (int gpu = 0; gpu < present; ++gpu) gpus.push_back(std::to_string(gpu));
+  const auto local = size_t(world.local_rank);
+  if (gpus.empty()) return given ? std::nullopt : std::optional(std::to_string(local));
+  if (gpus.size() == 1 && given && !shared_out) return std::nullopt;
+  if (std::max(local + 1, size_t(world.local_size)) <= gpus.size()) return gpus[local];
+  const std::string processes = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
+  fail(ErrorKind::kUsage,
+       fmt::format("{} processes are too many for {} GPU{}: one each", processes, gpus.size(),
+                   gpus.size() == 1 ? "" : "s"),
+       fmt::format("rank {}", world.rank),
+       "Start as many on a machine as it has GPUs, or leave them out by train.device=cpu, or by "
+       "CUDA_VISIBLE_DEVICES= in the environment");
+}
+
 void bind_gpu(const World& world) {
   constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
   if (world.size == 1) return;
-  const char* const given = std::getenv(kVisible);
-  if (!given) {
-    setenv(kVisible, std::to_string(world.local_rank).c_str(), 1);
-    return;
-  }
-  std::vector<std::string> devices;
-  std::istringstream list(given);
-  for (std::string device; std::getline(list, device, ',');) devices.push_back(device);
-  if (devices.size() > 1 && size_t(world.local_rank) < devices.size())
-    setenv(kVisible, devices[size_t(world.local_rank)].c_str(), 1);
+  std::error_code none;
+  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", none), end;
+  const auto own = visible_gpu(world, std::getenv(kVisible), int(std::distance(gpus, end)),
+                               std::getenv("SATURATE_LAUNCHED") != nullptr);
+  if (own) setenv(kVisible, own->c_str(), 1);
 }
 
 }  // namespace saturate

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -9,10 +10,14 @@
 #include <thread>
 #include <utility>
 
+#include "reduce/waiting.h"
+
 namespace saturate {
 namespace {
 
 constexpr std::chrono::seconds kInterval{1};
+
+std::atomic<int> waiting_now{0};
 
 // Never waits: a launcher that does not read misses a line.
 void tell(const std::string& line) {
@@ -39,7 +44,7 @@ class Beat : public Heartbeat {
  private:
   void run() {
     std::unique_lock lock(mutex_);
-    do tell(kPlaceLine + place_());
+    do tell(kPlaceLine + place_() + (waits_for_others() ? kWaitingMark : ""));
     while (!end_.wait_for(lock, kInterval, [&] { return ending_; }));
   }
 
@@ -55,6 +60,22 @@ class Beat : public Heartbeat {
 std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> place) {
   if (!std::getenv(kReportVariable)) return nullptr;
   return std::make_unique<Beat>(std::move(place));
+}
+
+WaitingForOthers::WaitingForOthers() {
+  ++waiting_now;
+}
+
+WaitingForOthers::~WaitingForOthers() {
+  --waiting_now;
+}
+
+bool waits_for_others() {
+  return waiting_now > 0;
+}
+
+void report_lost_peer() {
+  tell(kLostLine);
 }
 
 void report_folder(const std::string& folder) {

@@ -10,8 +10,9 @@
 #include <memory>
 #include <utility>
 
-#include "reduce/listen.h"
+#include "reduce/nodes.h"
 #include "reduce/rank_process.h"
+#include "reduce/waiting.h"
 #include "saturate/error.h"
 #include "saturate/thread_pool.h"
 
@@ -35,27 +36,46 @@ bool is_interruption(int code) {
   return code == 128 + SIGINT || code == 128 + SIGTERM;
 }
 
+ErrorKind kind_of(const RankProcess& rank) {
+  const int code = rank.killed() ? 4 : rank.exit_code();
+  if (code == int(ErrorKind::kUsage)) return ErrorKind::kUsage;
+  return code == int(ErrorKind::kData) ? ErrorKind::kData : ErrorKind::kRun;
+}
+
+std::string how_it_ended(const RankProcess& rank) {
+  if (!rank.killed()) return fmt::format("failed with exit code {}", rank.exit_code());
+  const int number = rank.exit_code() - 128;
+  return fmt::format("was ended by signal {} ({})", number, sigabbrev_np(number));
+}
+
 // One attempt: all processes of this machine, from their start to their end.
 class Attempt {
  public:
-  Attempt(const LaunchOptions& options, int number, const std::string& folder,
+  Attempt(const LaunchOptions& options, const Start& start, const std::string& folder, Nodes& nodes,
           const std::function<int()>& stop_signal)
-      : options_(options), stop_signal_(stop_signal) {
-    Descriptor listening;
-    if (options.node == 0) listening = Descriptor(listen_at(options.master, options.port));
-    const int port = options.node == 0 ? port_of(listening.get()) : options.port;
+      : options_(options), nodes_(nodes), stop_signal_(stop_signal) {
     for (int local = 0; local < options.processes; ++local)
       ranks_.push_back(std::make_unique<RankProcess>(
           options.node * options.processes + local,
-          command(local, number, port, folder, local == 0 ? listening.get() : -1)));
+          command(local, start, folder, local == 0 ? start.listening.get() : -1)));
     warned_s_.assign(ranks_.size(), options.stall_s);
   }
 
-  // Null where none failed.
-  const RankProcess* run() {
+  Ending run() {
     while (step()) {
     }
-    return failed_;
+    return ending();
+  }
+
+  // Of the one that failed here: its last lines, or where they are.
+  void show_last_lines() const {
+    if (failed_->last_lines().empty()) return;
+    say(fmt::format("the last lines of rank {}:", failed_->rank()));
+    for (const auto& line : failed_->last_lines()) fmt::print(stderr, "  {}\n", line);
+  }
+  const char* where_its_lines_are() const {
+    if (failed_->on_terminal()) return "See what it said above";
+    return failed_->last_lines().empty() ? "It said nothing" : "See its last lines";
   }
 
   int exit_code() const {
@@ -67,7 +87,7 @@ class Attempt {
   std::string folder() const { return ranks_.front()->folder(); }
 
  private:
-  RankCommand command(int local, int number, int port, const std::string& folder,
+  RankCommand command(int local, const Start& start, const std::string& folder,
                       int listening) const {
     const int world = options_.nodes * options_.processes;
     const int threads = std::max(1, available_cores() / options_.processes);
@@ -77,8 +97,8 @@ class Attempt {
                       {"LOCAL_RANK", std::to_string(local)},
                       {"LOCAL_WORLD_SIZE", std::to_string(options_.processes)},
                       {"MASTER_ADDR", options_.master},
-                      {"MASTER_PORT", std::to_string(port)},
-                      {"TORCHELASTIC_RESTART_COUNT", std::to_string(number)},
+                      {"MASTER_PORT", std::to_string(start.port)},
+                      {"TORCHELASTIC_RESTART_COUNT", std::to_string(start.number)},
                       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
                       {"SATURATE_LAUNCHED", "1"}};
     // c10d warns of each attempt to connect to a rank 0 that is not there yet.
@@ -95,7 +115,9 @@ class Attempt {
     std::vector<pollfd> polled;
     for (const auto& rank : ranks_)
       for (int descriptor : rank->descriptors()) polled.push_back({descriptor, POLLIN, 0});
+    for (int descriptor : nodes_.descriptors()) polled.push_back({descriptor, POLLIN, 0});
     poll(polled.data(), polled.size(), kPollMs);
+    nodes_.hear();
     bool running = false;
     for (const auto& rank : ranks_) {
       rank->read_all();
@@ -109,9 +131,10 @@ class Attempt {
       signalled_at_ = Clock::now();
       for (const auto& rank : ranks_) rank->signal(signal);
     }
-    if (failed_ && seconds_since(failed_at_) > options_.grace_s)
-      for (const auto& rank : ranks_) rank->signal(SIGKILL);
-    if (failed_) return true;
+    if (nodes_.failed()) {
+      end_all();
+      return true;
+    }
     if (signalled_)
       end_stalled();
     else
@@ -119,13 +142,47 @@ class Attempt {
     return true;
   }
 
-  // Of several that ended at once, the one that a signal ended did not follow another.
+  // The first that failed by itself is to blame, however long it took to end: others may have
+  // missed it, and ended, before. Of several that ended at once, the one that a signal ended did
+  // not follow another.
   void note_end(const RankProcess& rank) {
     const int code = rank.exit_code();
-    if (code == 0 || (is_interruption(code) && !rank.killed())) return;
-    if (!failed_) failed_at_ = Clock::now();
-    const bool first = !failed_, at_once = seconds_since(failed_at_) < 1e-3 * kPollMs;
-    if (first || (at_once && rank.killed() && !failed_->killed())) failed_ = &rank;
+    if (code == 0 || (is_interruption(code) && !rank.killed()) || ended_by_us_) return;
+    if (!failed_) {
+      failed_at_ = Clock::now();
+      failed_ = &rank;
+      nodes_.tell_failed();
+    }
+    const bool at_once = seconds_since(failed_at_) < 1e-3 * kPollMs;
+    if ((failed_->lost_peer() && !rank.lost_peer()) ||
+        (at_once && rank.killed() && !failed_->killed()))
+      failed_ = &rank;
+  }
+
+  // Gives them some time to do so by themselves.
+  void end_all() {
+    if (!ending_since_) {
+      ending_since_ = Clock::now();
+      if (!failed_) say("the run has failed on another machine: its processes here are ended too");
+    }
+    if (seconds_since(*ending_since_) <= options_.grace_s) return;
+    ended_by_us_ = true;
+    for (const auto& rank : ranks_) rank->signal(SIGKILL);
+  }
+
+  Ending ending() const {
+    Ending made;
+    made.node = options_.node;
+    if (!failed_) return made;
+    const std::string where = options_.nodes > 1 ? fmt::format(" of node {}", made.node) : "";
+    made.failed = true;
+    made.followed = failed_->lost_peer();
+    made.signal = failed_->killed() ? failed_->exit_code() - 128 : 0;
+    made.kind = kind_of(*failed_);
+    made.what = fmt::format("rank {}{} {}", failed_->rank(), where, how_it_ended(*failed_));
+    made.where =
+        failed_->place().empty() ? fmt::format("process {}", failed_->pid()) : failed_->place();
+    return made;
   }
 
   // Those that were told to stop and neither do so nor move.
@@ -146,7 +203,8 @@ class Attempt {
       RankProcess& rank = *ranks_[i];
       const double silent = seconds_since(rank.heard()), still = seconds_since(rank.moved());
       // It waits for the others, of which one is at fault.
-      const bool waits = silent < options_.stall_s / 2 && rank.place().ends_with(" reduce");
+      const bool waits = silent < options_.stall_s / 2 && (rank.place().ends_with(" reduce") ||
+                                                           rank.place().ends_with(kWaitingMark));
       if (rank.ended() || still < options_.stall_s || waits) {
         warned_s_[i] = options_.stall_s;
         continue;
@@ -161,59 +219,48 @@ class Attempt {
   }
 
   const LaunchOptions& options_;
+  Nodes& nodes_;
   const std::function<int()>& stop_signal_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::vector<double> warned_s_;
   const RankProcess* failed_ = nullptr;
   Clock::time_point failed_at_;
-  bool signalled_ = false;
+  std::optional<Clock::time_point> ending_since_;
+  bool ended_by_us_ = false, signalled_ = false;
   Clock::time_point signalled_at_;
 };
 
-ErrorKind kind_of(const RankProcess& rank) {
-  const int code = rank.killed() ? 4 : rank.exit_code();
-  if (code == int(ErrorKind::kUsage)) return ErrorKind::kUsage;
-  return code == int(ErrorKind::kData) ? ErrorKind::kData : ErrorKind::kRun;
-}
-
-std::string how_it_ended(const RankProcess& rank) {
-  if (!rank.killed())
-    return fmt::format("rank {} failed with exit code {}", rank.rank(), rank.exit_code());
-  const int number = rank.exit_code() - 128;
-  return fmt::format("rank {} was ended by signal {} ({})", rank.rank(), number,
-                     sigabbrev_np(number));
-}
-
-void show_last_lines(const RankProcess& rank) {
-  if (rank.last_lines().empty()) return;
-  say(fmt::format("the last lines of rank {}:", rank.rank()));
-  for (const auto& line : rank.last_lines()) fmt::print(stderr, "  {}\n", line);
+// What to do about a failure: `own` where it was here.
+std::string remedy_for(const Ending& ending, const Attempt* own, const std::string& folder) {
+  const std::string look = own ? own->where_its_lines_are()
+                               : fmt::format("See what node {}'s launcher says", ending.node);
+  return folder.empty() ? look : look + "; go on with saturate train --resume " + folder;
 }
 
 }  // namespace
 
 int launch(const LaunchOptions& options, const std::function<int()>& stop_signal) {
+  const auto nodes = make_nodes(options, stop_signal);
   std::string folder;
-  for (int number = 0;; ++number) {
-    Attempt attempt(options, number, folder, stop_signal);
-    const RankProcess* const failed = attempt.run();
-    if (!failed) {
+  while (true) {
+    auto start = nodes->start();
+    if (!start) return 128 + stop_signal();
+    Attempt attempt(options, *start, folder, *nodes, stop_signal);
+    start.reset();  // rank 0 alone listens
+    const Ending own = attempt.run();
+    const auto [failure, restart] = nodes->judge(own);
+    if (!failure.failed) {
       const int code = attempt.exit_code();
       return code != 0 && stop_signal() != 0 ? 128 + stop_signal() : code;
     }
     // It was passed on to one that did not heed it yet, as while it starts.
-    if (failed->killed() && stop_signal() != 0 && failed->exit_code() == 128 + stop_signal())
-      return failed->exit_code();
+    if (failure.signal != 0 && failure.signal == stop_signal()) return 128 + stop_signal();
     if (!attempt.folder().empty()) folder = attempt.folder();
-    const std::string what = how_it_ended(*failed);
-    const ErrorKind kind = kind_of(*failed);
-    show_last_lines(*failed);
-    if (kind != ErrorKind::kRun || number == options.restarts || stop_signal() != 0)
-      fail(kind, what,
-           failed->place().empty() ? fmt::format("process {}", failed->pid()) : failed->place(),
-           folder.empty() ? "See its last lines"
-                          : "See its last lines; go on with saturate train --resume " + folder);
-    say(fmt::format("{}; starting all again ({} of {})", what, number + 1, options.restarts));
+    const Attempt* const here = own.failed && failure.what == own.what ? &attempt : nullptr;
+    if (here) here->show_last_lines();
+    if (restart.empty())
+      fail(failure.kind, failure.what, failure.where, remedy_for(failure, here, folder));
+    say(fmt::format("{}; starting all again ({})", failure.what, restart));
   }
 }
 

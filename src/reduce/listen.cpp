@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -51,6 +52,24 @@ int listen_at(const std::string& host, int port) {
   fail(ErrorKind::kUsage,
        fmt::format("cannot listen at {}:{}: {}", host, port, std::strerror(error)),
        "MASTER_ADDR and MASTER_PORT, or --master", remedy);
+}
+
+int connect_to(const std::string& host, int port, double seconds) {
+  const Addresses addresses = resolve(host, port, SOCK_STREAM);
+  for (const addrinfo* at = addresses.get(); at; at = at->ai_next) {
+    const int type = at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK;
+    const int descriptor = socket(at->ai_family, type, at->ai_protocol);
+    if (descriptor < 0) continue;
+    int error = connect(descriptor, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    pollfd polled{descriptor, POLLOUT, 0};
+    if (error == EINPROGRESS && poll(&polled, 1, int(seconds * 1e3)) == 1) {
+      socklen_t size = sizeof error;
+      getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    if (error == 0) return descriptor;
+    close(descriptor);
+  }
+  return -1;
 }
 
 int port_of(int socket) {

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "reduce/heartbeat.h"
+#include "reduce/waiting.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -83,7 +84,8 @@ void Descriptor::reset() {
 }
 
 RankProcess::RankProcess(int rank, const RankCommand& command) : rank_(rank) {
-  const bool own_out = rank > 0, own_err = rank > 0 || isatty(STDERR_FILENO) == 0;
+  on_terminal_ = rank == 0 && isatty(STDERR_FILENO) != 0;
+  const bool own_out = rank > 0, own_err = !on_terminal_;
   Ends out = make_socket(), err = make_socket(), reports = make_socket();
   std::fflush(nullptr);
   const pid_t launcher = getpid();
@@ -149,7 +151,9 @@ void RankProcess::take_output(const std::string& line) {
 void RankProcess::take_report(const std::string& line) {
   const std::string_view folder = kFolderLine, place = kPlaceLine;
   heard_ = Clock::now();
-  if (line.starts_with(folder)) {
+  if (line == kLostLine) {
+    lost_peer_ = true;
+  } else if (line.starts_with(folder)) {
     folder_ = line.substr(folder.size());
   } else if (line.starts_with(place) && line.substr(place.size()) != place_) {
     place_ = line.substr(place.size());

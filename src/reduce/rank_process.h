@@ -62,9 +62,12 @@ class RankProcess {
   bool killed() const;
   void signal(int number) const;
 
+  // Of what it printed; none of what it shows on a terminal itself.
   const std::deque<std::string>& last_lines() const { return last_lines_; }
+  bool on_terminal() const { return on_terminal_; }
   const std::string& place() const { return place_; }    // "step 3, in forward"; "" so far
   const std::string& folder() const { return folder_; }  // the run's, as rank 0 says
+  bool lost_peer() const { return lost_peer_; }          // it says that another was gone
   Clock::time_point heard() const { return heard_; }     // last
   Clock::time_point moved() const { return moved_; }     // when its place last changed
 
@@ -78,6 +81,7 @@ class RankProcess {
   void take_report(const std::string& line);
 
   const int rank_;
+  bool on_terminal_ = false, lost_peer_ = false;
   pid_t pid_ = -1;
   Stream out_, err_, reports_;
   std::deque<std::string> last_lines_;

@@ -3,7 +3,7 @@
 turns in one run. A core each, the same batch in each process.
 
     tools/peers/ddp_peer.py [--model resnet18] [--size 32] [--batch 64] [--processes 2] [--steps 20]
-                            [--rounds 5] [--set KEY=VALUE ...] [--python PYTHON] [--json FILE]
+                            [--rounds 5] [--limit SECONDS] [--set KEY=VALUE ...] [--python PYTHON] [--json FILE]
 
 saturate trains together over shared memory and, as Python does, over Gloo; --set is for its runs. Rows are images
 per second of all processes together; those of training together have `scaling`, their share of the same
@@ -21,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import tempfile
+import time
 
 import peer_report
 from step_peers import make_environment, write_noise
@@ -39,6 +40,21 @@ def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
+
+
+def outputs(processes, limit_s):
+    """What each has printed, once all have ended well; none runs on, whatever happens."""
+    end, found = time.monotonic() + limit_s, []
+    try:
+        for process in processes:
+            found.append(process.communicate(timeout=max(0, end - time.monotonic()))[0])
+            if process.returncode != 0:
+                raise RuntimeError(f"{process.args} ended with {process.returncode}")
+    finally:  # where one failed, the others wait for it
+        for process in processes:
+            process.kill()
+            process.wait()
+    return found
 
 
 class Saturate:
@@ -87,9 +103,7 @@ class Saturate:
     def alone(self):
         runs = [self.train(self.arguments.batch) for _ in cores(self.arguments)]
         started = [self.start(command, core) for (command, _), core in zip(runs, cores(self.arguments))]
-        for process in started:
-            if process.wait() != 0:
-                raise RuntimeError("saturate failed")
+        outputs(started, self.arguments.limit)
         times = [self.steps(out)[0] for _, out in runs]
         self.in_step.append(self.rate([max(step) for step in zip(*times)], len(runs)))
         return sum(self.rate(own, 1) for own in times)
@@ -97,8 +111,7 @@ class Saturate:
     def together(self, how):
         command, out = self.train(self.arguments.batch * self.arguments.processes, *self.HOW[how])
         launch = ["launch", "--nproc-per-node", str(self.arguments.processes), "--", *command]
-        if self.start(launch).wait() != 0:
-            raise RuntimeError("saturate launch failed")
+        outputs([self.start(launch)], self.arguments.limit)
         times, exposed = self.steps(out)
         self.exposed.setdefault(how, []).append(exposed)
         return self.rate(times, self.arguments.processes)
@@ -121,11 +134,7 @@ class Python:
                 [self.python, HERE / "ddp_worker.py", self.arguments.model, str(self.arguments.size),
                  str(self.arguments.batch), str(self.arguments.steps), str(core)],
                 env=environment, stdout=subprocess.PIPE, text=True))
-        try:
-            return sum(float(process.communicate()[0]) for process in started)
-        finally:  # where one failed, the others wait for it
-            for process in started:
-                process.kill()
+        return sum(map(float, outputs(started, self.arguments.limit)))
 
 
 def main():
@@ -138,6 +147,7 @@ def main():
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=3600, help="seconds that a measurement may take")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--python", help="an interpreter with torch and torchvision")
     parser.add_argument("--saturate", default=ROOT / "build/saturate")

@@ -4,7 +4,7 @@ namespaces joined by a virtual cable whose speed and delay tc shapes. A core eac
 all variants taking turns.
 
     tools/peers/fabric.py [--model resnet18] [--size 32] [--batch 32] [--steps 10] [--rounds 3]
-                          [--fabrics ethernet=1000:0.1,fast=10000:0.01] [--json FILE]
+                          [--fabrics ethernet=1000:0.1,fast=10000:0.01] [--limit SECONDS] [--json FILE]
 
 A fabric is NAME=MBIT/S:DELAY_MS, one way; the delay is left out, and `delay_ms` is null, where the kernel has no
 netem. Rows are images per second of both processes together; `exposed_s` are seconds a step in which nothing was
@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 import peer_report
-from ddp_peer import Saturate, cores
+from ddp_peer import Saturate, cores, outputs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -55,8 +55,7 @@ def measure(saturate, settings, shape, arguments):
                       "--node-rank", node, "--master", f"{ADDRESSES[0]}:29500", "--", *command]
             started.append(host.start(["taskset", "-c", cores(arguments)[node], *launch],
                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        if any(process.wait() for process in started):
-            raise RuntimeError("saturate launch failed")
+        outputs(started, arguments.limit)
     return saturate.rate(out)
 
 
@@ -67,6 +66,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32, help="of each process")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=3600, help="seconds that a measurement may take")
     parser.add_argument("--fabrics", type=parse_fabrics, default="ethernet=1000:0.1,fast=10000:0.01")
     parser.add_argument("--saturate", type=pathlib.Path, default=ROOT / "build/saturate")
     parser.add_argument("--json")

@@ -1,0 +1,363 @@
+// What is said, a line of JSON each:
+//   to node 0    hello {node, nodes, processes}, failing {attempt}, ended {attempt, ending}
+//   by node 0    refused {why}, start {attempt, port, restart}, end {attempt}, over {ending}
+#include "reduce/nodes.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <list>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "reduce/listen.h"
+#include "reduce/wire.h"
+
+namespace saturate {
+namespace {
+
+using Clock = RankProcess::Clock;
+using Json = nlohmann::json;
+
+constexpr int kLookMs = 100;
+// For which a machine may be out of reach: while all goes well, and once an attempt has failed.
+constexpr int kPatienceS = 60, kHurryS = 10;
+constexpr double kConnectS = 2;
+constexpr double kSpareS = 5;  // beyond the grace that another machine gives its processes
+
+double since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+Json to_json(const Ending& ending) {
+  return {{"failed", ending.failed}, {"followed", ending.followed}, {"signal", ending.signal},
+          {"node", ending.node},     {"kind", int(ending.kind)},    {"what", ending.what},
+          {"where", ending.where}};
+}
+
+Ending to_ending(const Json& json) {
+  Ending ending;
+  json.at("failed").get_to(ending.failed);
+  json.at("followed").get_to(ending.followed);
+  json.at("signal").get_to(ending.signal);
+  json.at("node").get_to(ending.node);
+  json.at("what").get_to(ending.what);
+  json.at("where").get_to(ending.where);
+  const int kind = json.at("kind").get<int>();
+  if (kind == int(ErrorKind::kUsage) || kind == int(ErrorKind::kData))
+    ending.kind = ErrorKind(kind);
+  return ending;
+}
+
+Ending lost_launcher(int node, const char* how) {
+  Ending ending;
+  ending.failed = true;
+  ending.node = node;
+  ending.what = fmt::format("the launcher of node {} {}", node, how);
+  ending.where = fmt::format("node {}", node);
+  return ending;
+}
+
+// Whether `one` tells more of the cause than `other`.
+bool more_to_blame(const Ending& one, const Ending& other) {
+  return one.failed && (!other.failed || (other.followed && !one.followed));
+}
+
+class NodesOfARun : public Nodes {
+ public:
+  NodesOfARun(const LaunchOptions& options, std::function<int()> stop_signal)
+      : options_(options), stop_signal_(std::move(stop_signal)) {}
+
+ protected:
+  // Hears the others until `done`. Where the attempt has failed, or is told to stop, it is not
+  // waited for longer than `limit_s` from then on: false.
+  bool wait_until(const std::function<bool()>& done, double limit_s) {
+    for (auto patient = Clock::now(); !done();) {
+      if (!failed() && stop_signal_() == 0) patient = Clock::now();
+      if (since(patient) > limit_s) return false;
+      look();
+    }
+    return true;
+  }
+
+  void look() {
+    std::vector<pollfd> polled;
+    for (int descriptor : descriptors()) polled.push_back({descriptor, POLLIN, 0});
+    poll(polled.data(), polled.size(), kLookMs);
+    hear();
+  }
+
+  const LaunchOptions options_;
+  const std::function<int()> stop_signal_;
+};
+
+class FirstNode : public NodesOfARun {
+ public:
+  FirstNode(const LaunchOptions& options, std::function<int()> stop_signal)
+      : NodesOfARun(options, std::move(stop_signal)) {
+    if (options.nodes == 1) return;
+    listening_ = Descriptor(listen_at(options.master, options.port));
+    fcntl(listening_.get(), F_SETFL, O_NONBLOCK);
+  }
+
+  // Of several machines, the master's port is the launchers', and the store has any other.
+  std::optional<Start> start() override {
+    failed_ = false;
+    first_failed_ = 0;
+    endings_.clear();
+    Descriptor store(listen_at(options_.master, options_.nodes > 1 ? 0 : options_.port));
+    port_ = port_of(store.get());
+    for (Link& link : links_) begin(link);
+    return Start{number_, port_, std::move(store)};
+  }
+
+  std::vector<int> descriptors() const override {
+    std::vector<int> open;
+    if (listening_.get() >= 0) open.push_back(listening_.get());
+    for (const Link& link : links_)
+      if (link.wire.open()) open.push_back(link.wire.descriptor());
+    return open;
+  }
+
+  void hear() override {
+    accept_all();
+    for (Link& link : links_) {
+      link.wire.hear([&](const Json& message) { take(link, message); });
+      if (link.wire.open()) continue;
+      gone_ |= link.begun;
+      if (link.begun && !endings_.contains(link.node)) note(lost_launcher(link.node, "is gone"));
+    }
+    links_.remove_if([](const Link& link) { return !link.wire.open(); });
+  }
+
+  bool failed() const override { return failed_; }
+
+  void tell_failed() override { note_failing(0); }
+
+  Verdict judge(const Ending& own) override {
+    note(own);
+    const auto others = [&](const auto& body) {
+      for (Link& link : links_)
+        if (link.begun && !endings_.contains(link.node)) body(link);
+    };
+    const auto all_ended = [&] {
+      bool all = true;
+      others([&](Link&) { all = false; });
+      return all;
+    };
+    if (!wait_until(all_ended, options_.grace_s + kSpareS) && failed_)
+      others([&](Link& link) {
+        gone_ = true;
+        note(lost_launcher(link.node, "did not end its processes in time"));
+      });
+    Verdict verdict{endings_.at(first_failed_), {}};
+    for (const auto& [node, ending] : endings_)
+      if (more_to_blame(ending, verdict.ending)) verdict.ending = ending;
+    const Ending& all = verdict.ending;
+    if (all.failed && all.kind == ErrorKind::kRun && number_ < options_.restarts && !gone_ &&
+        stop_signal_() == 0)
+      verdict.restart = fmt::format("{} of {}", ++number_, options_.restarts);
+    restart_ = verdict.restart;
+    last_ = all;
+    if (restart_.empty()) tell_all({{"say", "over"}, {"ending", to_json(all)}});
+    return verdict;
+  }
+
+ private:
+  struct Link {
+    explicit Link(int socket) : wire(socket) {}
+    Wire wire;
+    int node = -1;       // until it has said which
+    bool begun = false;  // the attempt, or an earlier one
+  };
+
+  void accept_all() {
+    for (int socket; (socket = accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
+      links_.emplace_back(socket);
+  }
+
+  // An attempt that is ending already is nothing to join: the next one is.
+  void begin(Link& link) {
+    if (link.node < 0 || failed_) return;
+    link.begun = true;
+    link.wire.close_when_gone(kPatienceS);
+    link.wire.say({{"say", "start"},
+                   {"attempt", number_},
+                   {"port", port_},
+                   {"restart", restart_},
+                   {"ending", to_json(last_)}});
+  }
+
+  void take(Link& link, const Json& message) {
+    const auto say = message.at("say").get<std::string>();
+    if (say == "hello") return welcome(link, message);
+    if (link.node < 0 || message.at("attempt").get<int>() != number_) return;
+    if (say == "failing") note_failing(link.node);
+    if (say == "ended") {
+      Ending ending = to_ending(message.at("ending"));
+      ending.node = link.node;
+      note(ending);
+    }
+  }
+
+  void welcome(Link& link, const Json& message) {
+    const int node = message.at("node").get<int>(), nodes = message.at("nodes").get<int>();
+    const int processes = message.at("processes").get<int>();
+    std::string why;
+    if (nodes != options_.nodes)
+      why = fmt::format("node {} has --nnodes {}, and node 0 {}", node, nodes, options_.nodes);
+    else if (processes != options_.processes)
+      why = fmt::format("node {} has --nproc-per-node {}, and node 0 {}", node, processes,
+                        options_.processes);
+    for (const Link& other : links_)
+      if (other.node == node) why = fmt::format("there is a node {} already", node);
+    if (!why.empty()) return link.wire.say({{"say", "refused"}, {"why", why}});
+    link.node = node;
+    begin(link);
+  }
+
+  void tell_all(const Json& message) {
+    for (Link& link : links_)
+      if (link.node >= 0) link.wire.say(message);
+  }
+
+  void note_failing(int node) {
+    if (std::exchange(failed_, true)) return;
+    first_failed_ = node;
+    for (Link& link : links_) link.wire.close_when_gone(kHurryS);
+    tell_all({{"say", "end"}, {"attempt", number_}});
+  }
+
+  void note(const Ending& ending) {
+    endings_.emplace(ending.node, ending);
+    if (ending.failed) note_failing(ending.node);
+  }
+
+  Descriptor listening_;
+  std::list<Link> links_;
+  int number_ = 0, port_ = 0;
+  bool failed_ = false, gone_ = false;
+  int first_failed_ = 0;           // node; of no meaning where none has
+  std::map<int, Ending> endings_;  // of this attempt, by node
+  std::string restart_;            // which this attempt is
+  Ending last_;                    // the attempt before
+};
+
+class OtherNode : public NodesOfARun {
+ public:
+  using NodesOfARun::NodesOfARun;
+
+  std::optional<Start> start() override {
+    const auto begin = Clock::now();
+    const auto in_time = [&] {
+      if (since(begin) > options_.meet_s) fail_to_meet();
+      return stop_signal_() == 0;
+    };
+    while (!met_) {
+      if (!in_time()) return std::nullopt;
+      if (const int socket = connect_to(options_.master, options_.port, kConnectS); socket >= 0)
+        meet(socket);
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
+    }
+    while (!next_) {
+      if (over_ || !wire_.open()) fail_before_start();
+      if (!in_time()) return std::nullopt;
+      look();
+    }
+    Start start = *std::exchange(next_, std::nullopt);
+    number_ = start.number;
+    wire_.close_when_gone(kPatienceS);
+    return start;
+  }
+
+  std::vector<int> descriptors() const override {
+    return wire_.open() ? std::vector<int>{wire_.descriptor()} : std::vector<int>();
+  }
+
+  void hear() override {
+    wire_.hear([&](const Json& message) { take(message); });
+  }
+
+  bool failed() const override { return (!wire_.open() && !over_) || failed_ >= number_; }
+
+  void tell_failed() override {
+    note_failing(number_);
+    wire_.say({{"say", "failing"}, {"attempt", number_}});
+  }
+
+  Verdict judge(const Ending& own) override {
+    wire_.say({{"say", "ended"}, {"attempt", number_}, {"ending", to_json(own)}});
+    // Node 0 waits as long for the other machines, and they for their processes.
+    wait_until([&] { return over_ || next_ || !wire_.open(); }, 2 * (options_.grace_s + kSpareS));
+    if (next_) return {last_, restart_};
+    if (over_) return {*over_, {}};
+    const Ending lost = lost_launcher(0, wire_.open() ? "does not answer" : "is gone");
+    return {failed() && more_to_blame(lost, own) ? lost : own, {}};
+  }
+
+ private:
+  void meet(int socket) {
+    wire_ = Wire(socket);
+    met_ = true;
+    wire_.say({{"say", "hello"},
+               {"node", options_.node},
+               {"nodes", options_.nodes},
+               {"processes", options_.processes}});
+  }
+
+  void take(const Json& message) {
+    const auto say = message.at("say").get<std::string>();
+    if (say == "refused")
+      fail(ErrorKind::kUsage, message.at("why").get<std::string>(), "saturate launch",
+           "Start every machine with the same options, and a --node-rank of its own");
+    if (say == "over") over_ = to_ending(message.at("ending"));
+    if (say == "end") note_failing(message.at("attempt").get<int>());
+    if (say != "start") return;
+    next_ = Start{message.at("attempt").get<int>(), message.at("port").get<int>(), {}};
+    last_ = to_ending(message.at("ending"));
+    message.at("restart").get_to(restart_);
+  }
+
+  void note_failing(int attempt) {
+    failed_ = std::max(failed_, attempt);
+    wire_.close_when_gone(kHurryS);
+  }
+
+  std::string address() const { return fmt::format("{}:{}", options_.master, options_.port); }
+
+  [[noreturn]] void fail_to_meet() const {
+    fail(ErrorKind::kRun,
+         fmt::format("node 0's launcher did not answer within {:g} s", options_.meet_s), address(),
+         "See whether it runs there, with --nnodes and the same --master");
+  }
+
+  [[noreturn]] void fail_before_start() const {
+    const Ending why = over_.value_or(lost_launcher(0, "is gone"));
+    fail(why.kind, why.what.empty() ? "the run has ended" : why.what, address(),
+         "See what node 0's launcher says");
+  }
+
+  Wire wire_;
+  bool met_ = false;
+  int number_ = 0, failed_ = -1;  // attempts: this one, and the last that is known to have failed
+  std::optional<Start> next_;
+  std::optional<Ending> over_;
+  Ending last_;          // of the attempt before `next_`
+  std::string restart_;  // which `next_` is
+};
+
+}  // namespace
+
+std::unique_ptr<Nodes> make_nodes(const LaunchOptions& options,
+                                  const std::function<int()>& stop_signal) {
+  if (options.node == 0) return std::make_unique<FirstNode>(options, stop_signal);
+  return std::make_unique<OtherNode>(options, stop_signal);
+}
+
+}  // namespace saturate
