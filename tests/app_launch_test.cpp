@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "reduce/listen.h"
 #include "saturate/checkpoint.h"
 #include "tests/app_testing.h"
 
@@ -48,6 +49,29 @@ class Launch : public ::testing::Test {
     for (size_t i = 0; i < one.model.size(); ++i)
       EXPECT_LE((one.model[i].tensor - two.model[i].tensor).abs().max().item<double>(), 1e-6)
           << one.model[i].name;
+  }
+
+  // Of all evaluations, each over every image.
+  std::vector<double> accuracies(const std::string& name) {
+    std::vector<double> found;
+    for (const auto& record : read_metrics(dir / name))
+      if (record["kind"] == "eval") found.push_back(record["accuracy"]);
+    return found;
+  }
+  std::string first_record(const std::string& name) {
+    const std::string text = read_text(dir / name + "/metrics.jsonl");
+    return text.substr(0, text.find('\n'));
+  }
+  // What a rank 0 says to a rank 1 that was started with `other`.
+  CommandResult start_with_other(const std::string& both, const std::string& other) {
+    const std::string port = std::to_string(20000 + getpid() % 12000);
+    const std::string common =
+        "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;
+    const std::string train = "train " + recipe + both;
+    return run_saturate(train + " --out " + (dir / "run"),
+                        common + " RANK=1 LOCAL_RANK=1 '" + kCommand + "' " + train + other +
+                            " >/dev/null 2>'" + (dir / "other") + "' & " + common +
+                            " RANK=0 LOCAL_RANK=0");
   }
 
   const TempDir dir;
@@ -112,6 +136,7 @@ TEST_F(Launch, AnyNumberOfProcessesTrainsAsOne) {
     const auto steps = losses(dir / name, "step"), steps_alone = losses(dir / "one", "step");
     ASSERT_EQ(steps.size(), steps_alone.size());
     for (size_t i = 0; i < steps.size(); ++i) EXPECT_NEAR(steps[i], steps_alone[i], 1e-5);
+    EXPECT_EQ(accuracies(name), accuracies("one"));
     for (const auto& record : read_metrics(dir / name))
       if (record["kind"] == "end") {
         EXPECT_GT(record["phases"]["reduce"], 0);
@@ -185,14 +210,45 @@ TEST_F(Launch, AFailedRunStartsAgainFromItsLastCheckpoint) {
                                              "checkpoint.every_steps=50"};
   const pid_t launcher = start_saturate(launch(2, "run", settings, {"--max-restarts", "1"}), log);
   ASSERT_TRUE(wait_until([&] { return said().find("saved ") != std::string::npos; })) << said();
+  const std::string first = first_record("run");
   ASSERT_GT(signal_rank(launcher, 0, SIGKILL), 0) << said();
   ASSERT_EQ(exit_code_of(launcher, 120), 0) << said();
   EXPECT_NE(said().find("starting all again (1 of 1)"), std::string::npos) << said();
-  std::vector<std::string> alone = {"train", recipe, "--out", dir / "one"};
-  alone.insert(alone.end(), settings.begin(), settings.end());
-  ASSERT_EQ(run(alone), 0);
+  EXPECT_EQ(first_record("run"), first) << "it began anew";
+  ASSERT_EQ(run(launch(2, "one", settings)), 0);
   EXPECT_EQ(checkpoint_of("run").position.step, 200 * kSteps / 2);
-  EXPECT_EQ(checkpoint_of("run").position.samples, checkpoint_of("one").position.samples);
+  expect_same_weights("run", "one");
+}
+
+// Two launchers as of two machines.
+TEST_F(Launch, MachinesStartAgainTogetherFromTheLastCheckpoint) {
+  const std::vector<std::string> settings = {"--set", "train.epochs=200", "--set",
+                                             "checkpoint.every_steps=50"};
+  const int found = listen_at("127.0.0.1", 0);
+  const std::string master = fmt::format("127.0.0.1:{}", port_of(found));
+  close(found);
+  std::vector<pid_t> launchers;
+  const auto log_of = [&](int node) { return dir / "log" + std::to_string(node); };
+  for (int node : {0, 1})
+    launchers.push_back(start_saturate(launch(1, "run", settings,
+                                              {"--nnodes", "2", "--node-rank", std::to_string(node),
+                                               "--master", master, "--max-restarts", "1"}),
+                                       log_of(node)));
+  const auto logs = [&] { return read_text(log_of(0)) + "\nnode 1:\n" + read_text(log_of(1)); };
+  ASSERT_TRUE(wait_until([&] { return logs().find("saved ") != std::string::npos; }, 60)) << logs();
+  const std::string first = first_record("run");
+  ASSERT_GT(signal_rank(launchers[1], 1, SIGKILL), 0) << logs();
+  for (int node : {0, 1}) {
+    EXPECT_EQ(exit_code_of(launchers[size_t(node)], 120), 0) << logs();
+    EXPECT_NE(read_text(log_of(node))
+                  .find("rank 1 of node 1 was ended by signal 9 (KILL); "
+                        "starting all again (1 of 1)"),
+              std::string::npos)
+        << logs();
+  }
+  EXPECT_EQ(first_record("run"), first) << "it began anew";
+  ASSERT_EQ(run(launch(2, "one", settings)), 0) << said();
+  expect_same_weights("run", "one");
 }
 
 TEST_F(Launch, AStalledRankIsReported) {
@@ -251,20 +307,20 @@ TEST_F(Launch, ErrorsOfUseComeBackAsTheyAre) {
 }
 
 TEST_F(Launch, RanksThatDisagreeAreNamed) {
-  const std::string port = std::to_string(20000 + getpid() % 12000);
-  const std::string common =
-      "WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" + port;
-  const std::string shell = common + " RANK=1 LOCAL_RANK=1 '" + kCommand + "' train " + recipe +
-                            " --set optimizer.lr=0.5 >/dev/null 2>'" + (dir / "other") + "' & " +
-                            common + " RANK=0 LOCAL_RANK=0";
-  const CommandResult first = run_saturate("train " + recipe + " --out " + (dir / "run"), shell);
-  expect_error(first, 2,
+  expect_error(start_with_other("", " --set optimizer.lr=0.5"), 2,
                {"the recipe of rank 1 differs from rank 0's: it has lr = 0.5, not lr = "
                 "0.05"});
+  const std::string held_out = std::string(" --set data.eval_source=") + kSmallSynthTest;
+  expect_error(start_with_other(held_out, " --set data.eval_source=synth:size=16,count=40"), 2,
+               {"the evaluation data of rank 1 differs from rank 0's: it has 40 samples, not 50 "
+                "samples"});
+  expect_error(start_with_other(held_out, " --set data.eval_source="), 2,
+               {"the evaluation data of rank 1 differs from rank 0's: it has nothing, not 50 "
+                "samples"});
 }
 
 TEST_F(Launch, BenchAllreduceMeasuresEverySize) {
-  ASSERT_EQ(run({"bench", "allreduce", "--processes", "2", "--kib", "1,64", "--repeats", "2",
+  ASSERT_EQ(run({"bench", "allreduce", "--processes", "3", "--kib", "1,64", "--repeats", "2",
                  "--seconds", "0.01", "--json", dir / "bench.json"}),
             0)
       << said();
@@ -274,9 +330,12 @@ TEST_F(Launch, BenchAllreduceMeasuresEverySize) {
   for (size_t i = 0; i < 6; ++i) {
     const auto& row = report["rows"][i];
     EXPECT_EQ(row["backend"], i < 2 ? "shm in place" : i < 4 ? "shm" : "gloo");
-    EXPECT_GT(row["median"], 0);
-    EXPECT_EQ(row["world"], 2);
-    EXPECT_DOUBLE_EQ(row["bus_gb_per_s"], row["algorithm_gb_per_s"]);
+    EXPECT_EQ(row["world"], 3);
+    const double us = row["median"], bytes = row["bytes"], algorithm = row["algorithm_gb_per_s"];
+    EXPECT_GT(us, 0);
+    EXPECT_EQ(bytes, i % 2 == 0 ? 1024 : 65536);
+    EXPECT_NEAR(algorithm * 1e3 * us / bytes, 1, 1e-6);
+    EXPECT_NEAR(row["bus_gb_per_s"].get<double>() / algorithm, 2 * 2.0 / 3, 1e-6);
   }
 }
 

@@ -16,7 +16,9 @@
 #include <sstream>
 #include <thread>
 
+#include "reduce/nccl.h"
 #include "reduce/same_host.h"
+#include "reduce/waiting.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/reduce_testing.h"
@@ -82,6 +84,51 @@ TEST(Group, ARankThatDoesNotComeIsNamedInTime) {
   const Error error = error_of([&] { Group(world, options, at::kCPU); });
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_EQ(error.reason(), "rank 1 of 2 did not come within 3 s");
+}
+
+// It takes connections, as any that listens, and says nothing.
+TEST(Group, AMasterThatNeverAnswersIsNamedInTime) {
+  World world;
+  world.rank = 1;
+  world.size = 2;
+  world.master = "127.0.0.1";
+  const int listening = listen_at(world.master, 0);
+  world.port = port_of(listening);
+  DistributedOptions options;
+  options.timeout_s = 2;
+  const auto begin = std::chrono::steady_clock::now();
+  const Error error = error_of([&] { Group(world, options, at::kCPU); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_EQ(error.reason(), "who listens there has not answered within 2 s");
+  EXPECT_EQ(error.where(), "127.0.0.1:" + std::to_string(world.port));
+  close(listening);
+}
+
+TEST(Group, ARankThatWaitsForOthersSaysSo) {
+  run_ranks(2, [](Group& group) {
+    group.any(false);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    if (group.rank() == 1)
+      while (!waits_for_others() && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(group.rank() == 0 || waits_for_others());
+    const at::Tensor tensor = at::full({1}, 1.0);
+    group.sum(tensor);
+  });
+  EXPECT_FALSE(waits_for_others());
+}
+
+TEST(Nccl, StaysOnThisMachineWhereAllRanksAre) {
+  const auto unset = [](const char*) -> const char* { return nullptr; };
+  World world;
+  world.size = world.local_size = 4;
+  EXPECT_STREQ(nccl_interface(world, unset), "lo");
+  EXPECT_EQ(nccl_interface(world, [](const char*) { return "eth0"; }), nullptr);
+  world.local_size = 2;
+  EXPECT_EQ(nccl_interface(world, unset), nullptr);
+  world.local_size = 0;
+  EXPECT_EQ(nccl_interface(world, unset), nullptr) << "unknown";
 }
 
 TEST(Group, ARankThatFailsIsNamedByTheOthers) {

@@ -3,9 +3,12 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "saturate/gradient_reducer.h"
@@ -64,15 +67,19 @@ struct Case {
   std::string optimizer = "sgd";
   int steps = 20;
   std::vector<int64_t> order = {};  // of each batch's images; empty: as they are
+  bool channels_last = false;
 };
 
-std::unique_ptr<Model> make_filled(const std::string& name) {
+std::unique_ptr<Model> make_filled(const std::string& name, bool channels_last = false) {
   ModelOptions options;
   options.name = name;
   options.width = 0.25;
   auto model = make_model(options, {kClasses, kSide});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
+  if (channels_last)
+    for (const auto& [name_of_one, tensor] : model->parameters())
+      if (tensor.dim() == 4) tensor.set_data(tensor.contiguous(at::MemoryFormat::ChannelsLast));
   return model;
 }
 
@@ -123,7 +130,8 @@ Trained train(const Case& how, Model& model, Group* group) {
 
 std::vector<Trained> train_ranks(const Case& how, int world) {
   std::vector<std::unique_ptr<Model>> models;
-  for (int rank = 0; rank < world; ++rank) models.push_back(make_filled(how.model));
+  for (int rank = 0; rank < world; ++rank)
+    models.push_back(make_filled(how.model, how.channels_last));
   std::vector<Trained> results(static_cast<size_t>(world));
   run_ranks(world, [&](Group& group) {
     results[size_t(group.rank())] = train(how, *models[size_t(group.rank())], &group);
@@ -195,6 +203,18 @@ TEST(ReducedTraining, CheckpointedSegmentsReduceToo) {
   Case how;
   how.step.checkpoint_segments = 2;
   expect_as_one(how, 2);
+}
+
+// The values of 1 + 2^-40 have no fp32 of their own.
+TEST(ReducedTraining, GradientsInDoublePrecisionKeepIt) {
+  run_ranks(2, [](Group& group) {
+    const at::Tensor parameter = at::ones({3}, at::kDouble).requires_grad_();
+    GradientReducer reducer(group, {{"weight", parameter}}, {});
+    reducer.before_forward();
+    reducer.backward((parameter * (1 + std::ldexp(1.0, -40))).sum(), true, {});
+    EXPECT_TRUE(at::equal(parameter.grad(), at::full({3}, 2 + std::ldexp(1.0, -39), at::kDouble)))
+        << parameter.grad();
+  });
 }
 
 TEST(ReducedTraining, CompressedGradientsAreNearAndAlikeOnAllRanks) {
@@ -292,8 +312,8 @@ TEST(ShardedOptimizer, TrainsAsAWholeOneAndSavesItsState) {
     Case how;
     how.optimizer = name;
     how.steps = 5;
-    const auto one = make_filled("simple_cnn");
     how.model = "simple_cnn";
+    how.channels_last = name != std::string("lamb");
     how.distributed.sync_bn = true;
     const auto whole = train_ranks(how, 3);
     how.distributed.shard_optimizer = true;

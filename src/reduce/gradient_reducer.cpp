@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <utility>
@@ -32,15 +33,17 @@ void note_sent(Progress& progress) {
     (*progress.waiting)();
 }
 
-// Sums a bucket over the processes, rounded to `type` on the way.
+// Sums a bucket over the processes, rounded to `type` on the way; without, in fp32 or its own type,
+// whichever is wider.
 class SumHook : public c10d::CommHookInterface {
  public:
-  SumHook(Group& group, at::ScalarType type, std::function<void()> sent)
+  SumHook(Group& group, std::optional<at::ScalarType> type, std::function<void()> sent)
       : group_(group), type_(type), sent_(std::move(sent)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor& buffer = bucket.getBuffer();
-    std::vector<at::Tensor> tensors = {buffer.to(type_)};             // itself in its own type
+    const auto type = type_.value_or(c10::promoteTypes(buffer.scalar_type(), at::kFloat));
+    std::vector<at::Tensor> tensors = {buffer.to(type)};              // itself in its own type
     if (tensors[0].is_same(buffer)) share_memory_of(group_, buffer);  // stays there for all steps
     auto future = group_.handle().allreduce(tensors)->getFuture();
     if (bucket.isLast()) sent_();
@@ -54,7 +57,7 @@ class SumHook : public c10d::CommHookInterface {
 
  private:
   Group& group_;
-  at::ScalarType type_;
+  const std::optional<at::ScalarType> type_;
   const std::function<void()> sent_;
 };
 
@@ -62,21 +65,21 @@ std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const Distribut
                                                    const std::vector<at::Tensor>& parameters,
                                                    Progress& progress) {
   auto sent = [&progress] { note_sent(progress); };
-  const auto rounded = [&](at::ScalarType type) {
+  const auto sum = [&](std::optional<at::ScalarType> type) {
     return std::make_unique<SumHook>(group, type, sent);
   };
   switch (options.compress) {
     case Compress::kBf16:
-      return rounded(at::kBFloat16);
+      return sum(at::kBFloat16);
     case Compress::kFp16:
-      return rounded(at::kHalf);
+      return sum(at::kHalf);
     case Compress::kPowerSgd:
       return std::make_unique<PowerSgdHook>(group.handle(), options.powersgd_rank, parameters,
                                             sent);
     case Compress::kNone:
       break;
   }
-  return rounded(at::kFloat);
+  return sum(std::nullopt);
 }
 
 // By the order of parameters, reversed: backward fills the last ones first.

@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -27,6 +29,7 @@
 #include "reduce/listen.h"
 #include "reduce/nccl.h"
 #include "reduce/same_host_backend.h"
+#include "reduce/waiting.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -36,6 +39,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* kFailedKey = "failed";
 constexpr std::chrono::seconds kStoreAnswers{3};
+constexpr std::chrono::seconds kStoreSpare{10};  // beyond a limit that the store keeps by itself
 constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // at once, as Python's DDP
 
 milliseconds to_milliseconds(double seconds) {
@@ -72,6 +76,23 @@ std::string first_line(std::string text) {
   return text;
 }
 
+// The result of a call that may never come back, as where no answer comes from behind a broken
+// network; nothing after `limit`: it is then left to a thread that ends with the process.
+template <class Result>
+std::optional<Result> result_within(milliseconds limit, const std::function<Result()>& call) {
+  const auto promise = std::make_shared<std::promise<Result>>();
+  auto result = promise->get_future();
+  std::thread([promise, call] {
+    try {
+      promise->set_value(call());
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (result.wait_for(limit) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
 // A launcher may have opened the socket, so that nobody else takes the port.
 int listening_socket(const World& world) {
   if (const char* inherited = std::getenv("SATURATE_LISTEN_FD")) {
@@ -105,6 +126,7 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
   } catch (const std::exception&) {
     // Named below.
   }
+  report_lost_peer();
   std::string missing;
   for (int rank = 0; rank < world.size; ++rank)
     if (!store.check({key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
@@ -113,6 +135,29 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
                    double(timeout.count()) * 1e-3),
        fmt::format("{}:{}", world.master, world.port),
        "See why it did not start, or raise distributed.timeout_s");
+}
+
+// What a call to the store gives. The store keeps to `timeout` where nobody listens or comes; where
+// somebody listens, and never answers, it would wait for good.
+template <class Result>
+Result answered(const World& world, milliseconds timeout, const std::function<Result()>& call) {
+  if (auto result = result_within(timeout + kStoreSpare, call)) return *std::move(result);
+  report_lost_peer();
+  fail(ErrorKind::kRun,
+       fmt::format("who listens there has not answered within {:g} s",
+                   double(timeout.count()) * 1e-3),
+       fmt::format("{}:{}", world.master, world.port),
+       "See whether that is rank 0, and whether the port is its own");
+}
+
+c10::intrusive_ptr<c10d::Store> meet_all(const World& world, milliseconds timeout) {
+  using Store = c10::intrusive_ptr<c10d::Store>;
+  const auto store =
+      answered<Store>(world, timeout, [world, timeout] { return meet(world, timeout); });
+  return answered<Store>(world, timeout, [world, timeout, store] {
+    wait_for_all(*store, world, timeout);
+    return store;
+  });
 }
 
 // Connects to all others, any of which may fail meanwhile.
@@ -129,22 +174,15 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   }
 }
 
-// Asks the store and waits for its answer, though not for long: none ever comes from behind a
-// broken network. A question without one is left to a thread that ends with the process.
+// What the store answers, if it does soon.
 std::string ask(const c10::intrusive_ptr<c10d::Store>& store,
                 const std::function<std::string(c10d::Store&)>& question) {
   if (!store) return {};
-  const auto answer = std::make_shared<std::promise<std::string>>();
-  auto answered = answer->get_future();
-  std::thread([store, question, answer] {
-    try {
-      answer->set_value(question(*store));
-    } catch (const std::exception&) {
-      answer->set_value({});  // rank 0, which keeps the store, is gone
-    }
-  }).detach();
-  return answered.wait_for(kStoreAnswers) == std::future_status::ready ? answered.get()
-                                                                       : std::string();
+  try {
+    return result_within<std::string>(kStoreAnswers, [=] { return question(*store); }).value_or("");
+  } catch (const std::exception&) {
+    return {};  // rank 0, which keeps the store, is gone
+  }
 }
 
 // The first failure that anybody has reported; empty where nobody has.
@@ -175,8 +213,7 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
   const milliseconds timeout = to_milliseconds(options.timeout_s);
   const WithoutSigpipe without_sigpipe;
   guard("meeting the other processes", [&] {
-    state_->store = meet(world, timeout);
-    wait_for_all(*state_->store, world, timeout);
+    state_->store = meet_all(world, timeout);
     auto& group = state_->group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::make_intrusive<c10d::PrefixStore>("group", state_->store), world.rank, world.size);
     const auto gloo = make_gloo(state_->store, world, timeout);
@@ -246,6 +283,7 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
     reason = first_line(error.what());
   }
   state_->failed = true;
+  report_lost_peer();
   const std::string first = ask(state_->store, first_failure);
   if (!first.empty())
     fail(ErrorKind::kRun, fmt::format("another process failed; {}", first), name(),
@@ -257,13 +295,16 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
 
 void Group::broadcast(const std::vector<at::Tensor>& tensors) {
   const c10::NoGradGuard no_grad;  // parameters are written to
-  guard("sending rank 0's weights",
-        [&] { c10d::broadcast_coalesced(state_->group, tensors, size_t(kBroadcastBytes), 0); });
+  guard("sending rank 0's weights", [&] {
+    const WaitingForOthers waiting;
+    c10d::broadcast_coalesced(state_->group, tensors, size_t(kBroadcastBytes), 0);
+  });
 }
 
 void Group::broadcast(const at::Tensor& tensor, int from) {
   const c10::NoGradGuard no_grad;
   guard("sending tensors", [&] {
+    const WaitingForOthers waiting;
     std::vector<at::Tensor> tensors = {tensor};
     c10d::BroadcastOptions options;
     options.rootRank = from;
@@ -273,6 +314,7 @@ void Group::broadcast(const at::Tensor& tensor, int from) {
 
 void Group::sum(const at::Tensor& tensor) {
   guard("summing over the processes", [&] {
+    const WaitingForOthers waiting;
     std::vector<at::Tensor> tensors = {tensor};
     state_->group->allreduce(tensors)->wait();
   });
@@ -290,7 +332,12 @@ std::function<void()> Group::start_max(const at::Tensor& tensor) {
     options.reduceOp = c10d::ReduceOp::MAX;
     work = state_->group->allreduce(tensors, options);
   });
-  return [this, work, tensor] { guard("coming to an agreement", [&] { work->wait(); }); };
+  return [this, work, tensor] {
+    guard("coming to an agreement", [&] {
+      const WaitingForOthers waiting;
+      work->wait();
+    });
+  };
 }
 
 at::Tensor Group::gather(const at::Tensor& row) {

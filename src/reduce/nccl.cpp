@@ -1,5 +1,7 @@
 #include "reduce/nccl.h"
 
+#include <cstdlib>
+
 #include "saturate/error.h"
 
 #ifdef SATURATE_HAS_NCCL
@@ -8,6 +10,15 @@
 #endif
 
 namespace saturate {
+namespace {
+
+constexpr const char* kNcclInterface = "NCCL_SOCKET_IFNAME";
+
+}  // namespace
+
+const char* nccl_interface(const World& world, const Lookup& lookup) {
+  return world.local_size != world.size || lookup(kNcclInterface) ? nullptr : "lo";
+}
 
 #ifdef SATURATE_HAS_NCCL
 
@@ -18,6 +29,8 @@ bool has_nccl() {
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const World& world, std::chrono::milliseconds timeout,
                                             const at::Device& device) {
+  if (const char* name = nccl_interface(world, [](const char* of) { return std::getenv(of); }))
+    setenv(kNcclInterface, name, 1);
   const auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(

@@ -9,12 +9,17 @@
 #include <map>
 #include <numeric>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 
+#include "reduce/waiting.h"
 #include "saturate/error.h"
 
 namespace saturate {
 namespace {
+
+constexpr size_t kPieceBytes = size_t{32} << 20;
 
 // One line a tensor: name, type, dimensions, sizes.
 std::string describe(const std::vector<NamedTensor>& tensors) {
@@ -27,14 +32,15 @@ std::string describe(const std::vector<NamedTensor>& tensors) {
   return text;
 }
 
-std::vector<NamedTensor> empty_ones(const std::string& description, const at::Device& device) {
+// Tensors of which nothing but names, types and sizes is there: they take no memory.
+std::vector<NamedTensor> placeholders(const std::string& description) {
   std::vector<NamedTensor> tensors;
   std::istringstream lines(description);
   std::string name;
   for (int type = 0, dim = 0; lines >> name >> type >> dim;) {
     std::vector<int64_t> sizes(static_cast<size_t>(dim));
     for (int64_t& size : sizes) lines >> size;
-    tensors.push_back({name, at::empty(sizes, at::device(device).dtype(at::ScalarType(type)))});
+    tensors.push_back({name, at::empty(sizes, at::device(at::kMeta).dtype(at::ScalarType(type)))});
   }
   return tensors;
 }
@@ -63,8 +69,11 @@ class ShardedOptimizer : public Optimizer {
   void step(double lr, const at::Tensor& found_inf) override {
     optimizer_->step(lr, found_inf);
     const at::NoGradGuard no_grad;
+    std::vector<std::vector<at::Tensor>> parts(size_t(group_.world()));
     for (const auto& one : all_)
-      if (one.parameter.tensor.grad().defined()) send(one.parameter.tensor.detach(), one.owner);
+      if (one.parameter.tensor.grad().defined())
+        parts[size_t(one.owner)].push_back(one.parameter.tensor.detach());
+    for (int from = 0; from < group_.world(); ++from) send_part(parts[size_t(from)], from);
   }
 
   std::vector<at::Tensor> gradients() const override {
@@ -84,16 +93,19 @@ class ShardedOptimizer : public Optimizer {
 
   void set_momentum(double momentum) override { optimizer_->set_momentum(momentum); }
 
+  // On the CPU, where there is room for what no device may hold as a whole.
   std::vector<NamedTensor> state() override {
     const auto own = optimizer_->state();
     const auto descriptions = group_.texts(describe(own));
     std::vector<NamedTensor> whole;
     for (int from = 0; from < group_.world(); ++from) {
-      const auto part =
-          from == group_.rank() ? own : empty_ones(descriptions[size_t(from)], device());
-      for (const auto& named : part) {
-        send(named.tensor, from);
-        whole.push_back(named);
+      const bool ours = from == group_.rank();
+      const auto part = ours ? own : placeholders(descriptions[size_t(from)]);
+      for (const auto& [name, tensor] : part) {
+        const at::Tensor sent =
+            ours ? tensor.contiguous() : at::empty(tensor.sizes(), on_device(tensor));
+        group_.broadcast(sent.view({-1}), from);
+        whole.push_back({name, sent.to(at::kCPU)});
       }
     }
     return in_order(std::move(whole));
@@ -116,16 +128,19 @@ class ShardedOptimizer : public Optimizer {
     int owner;
   };
 
-  at::Device device() const { return all_.front().parameter.tensor.device(); }
+  at::TensorOptions on_device(const at::Tensor& like) const {
+    return like.options().device(all_.front().parameter.tensor.device());
+  }
 
-  // A collective takes memory without gaps, which channels_last is under another view.
-  void send(const at::Tensor& tensor, int from) {
-    const bool gapless = tensor.is_non_overlapping_and_dense();
-    const at::Tensor flat = gapless
-                                ? tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset())
-                                : tensor.contiguous();
-    group_.broadcast(flat, from);
-    if (!gapless) tensor.copy_(flat);
+  // One rank's parameters as a whole: laid end to end, in pieces of so many bytes.
+  void send_part(const std::vector<at::Tensor>& tensors, int from) {
+    if (tensors.empty()) return;
+    group_.guard("sending updated parameters", [&] {
+      const WaitingForOthers waiting;
+      c10d::broadcast_coalesced(
+          c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(&group_.handle()), tensors,
+          kPieceBytes, from);
+    });
   }
 
   // By the order of parameters, as one process has it.

@@ -52,6 +52,8 @@ Shard Trainer::State::shard() const {
 void Trainer::State::require_same_run() {
   group->require_same("recipe", common_recipe(recipe));
   group->require_same("data", describe(*data));
+  group->require_same("evaluation data",
+                      evaluator ? fmt::format("{} samples", evaluator->size()) : "");
   group->require_same("model", describe(*model));
   group->require_same("checkpoint", fmt::format("step {}, batch {} of epoch {}", position.step,
                                                 position.batch, position.epoch));
