@@ -1,5 +1,6 @@
 // Runs of the command beside a Python with torch: a compiled step in a whole run, and exported
 // models that Python computes with. Skipped where there is no such Python (compiled_testing.h).
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
@@ -35,9 +36,8 @@ TEST_F(BesidePython, ARunWithACompiledStepEndsAsOneWithoutIt) {
     const auto expected = losses(dir / "plain", kind), found = losses(dir / "compiled", kind);
     ASSERT_EQ(found.size(), expected.size());
     ASSERT_FALSE(found.empty());
-    for (size_t i = 0; i < found.size(); ++i) {
+    for (size_t i = 0; i < found.size(); ++i)
       EXPECT_NEAR(found[i], expected[i], 1e-3) << kind << " " << i;
-    }
   }
   EXPECT_GT(seconds_of_backward(dir / "plain"), 0);
   EXPECT_EQ(seconds_of_backward(dir / "compiled"), 0) << "the package was not used";

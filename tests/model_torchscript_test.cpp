@@ -156,7 +156,8 @@ INSTANTIATE_TEST_SUITE_P(TorchScript, Exported,
 void save_branching(const std::string& path) {
   torch::jit::Module program("__torch__.Branching");
   program.register_attribute("training", c10::BoolType::get(), true);
-  program.register_parameter("weight", symmetric("weight", {12, 10}, 1), /*is_buffer=*/false);
+  program.register_parameter("weight", symmetric("weight", {12, 10}, 1).requires_grad_(),
+                             /*is_buffer=*/false);
   program.define(R"(
     def forward(self, images):
         logits = torch.matmul(images.view(images.size(0), -1), self.weight)

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "saturate/compiled_step.h"
 #include "saturate/train_step.h"
@@ -87,7 +88,6 @@ class ReducedStepTest : public ::testing::Test {
 TEST_F(ReducedStepTest, AScaledLossThatOverflowsLeavesTheStepOutAndTheNextAreEagers) {
   Recipe recipe = testing::package_recipe("mlp");
   recipe.precision.mode = PrecisionMode::kFp16;
-  recipe.precision.initial_scale = 0x1p40;
   recipe.precision.growth_interval = 3;
   SteppedModel eager(recipe);
   recipe.train.compiled = testing::compile_package(dir, recipe);
@@ -95,6 +95,7 @@ TEST_F(ReducedStepTest, AScaledLossThatOverflowsLeavesTheStepOutAndTheNextAreEag
   const auto begin = compiled.values();
   for (SteppedModel* stepped : {&eager, &compiled}) {
     at::manual_seed(5);
+    stepped->set_scale(0x1p40);
     stepped->run(testing::random_batch(recipe, 8));
     EXPECT_EQ(stepped->scale(), 0x1p39);
     const auto skipped = stepped->values();
@@ -104,7 +105,7 @@ TEST_F(ReducedStepTest, AScaledLossThatOverflowsLeavesTheStepOutAndTheNextAreEag
     EXPECT_EQ(stepped->scale(), 2048);
   }
   EXPECT_LT(distance(begin, compiled.values(), eager.values()), 0.01);
-  EXPECT_NEAR(compiled.loss(), eager.loss(), 1e-3 * eager.loss());
+  EXPECT_LT(std::abs(compiled.loss() / eager.loss() - 1), 1e-3);
 }
 
 TEST_F(ReducedStepTest, ConvolutionsInBf16GoEagersWay) {
@@ -122,10 +123,9 @@ TEST_F(ReducedStepTest, ConvolutionsInBf16GoEagersWay) {
   }
   const double own = distance(begin, eager.values(), exact.values());
   const double found = distance(begin, compiled.values(), exact.values());
-         distance(begin, compiled.values(), eager.values()));
   EXPECT_GT(found, 0.1 * own) << "not bf16";
   EXPECT_LT(found, 2 * own);
-  EXPECT_NEAR(compiled.loss(), eager.loss(), 1e-2 * eager.loss());
+  EXPECT_LT(std::abs(compiled.loss() / eager.loss() - 1), 1e-2);
 }
 
 }  // namespace
