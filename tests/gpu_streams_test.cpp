@@ -1,5 +1,5 @@
 // A GPU's own events as a stream clock's marks, and what a run on a GPU says of its streams.
-#include <ATen/ops/matmul.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
