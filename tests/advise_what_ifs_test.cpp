@@ -1,0 +1,137 @@
+// Which changes a diagnosis tries, by recipe, source and machine.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "advise/what_ifs.h"
+#include "saturate/diagnose.h"
+
+namespace saturate {
+namespace {
+
+std::set<std::string> texts(const std::vector<WhatIf>& what_ifs) {
+  std::set<std::string> found;
+  for (const WhatIf& other : what_ifs)
+    found.insert(other.text() + (other.skipped.empty() ? "" : " skipped"));
+  return found;
+}
+
+Recipe recipe_with(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = {"data.source=folder:x", "data.threads=2", "train.threads=8",
+                                  "train.batch=64", "train.device=cpu"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return parse_recipe("", "test", all);
+}
+
+SourceFacts photographs() {
+  SourceFacts facts;
+  facts.samples = 1000;
+  facts.has_jpeg = facts.is_encoded = true;
+  facts.bytes = 1e5;
+  facts.pixel_bytes = 5e5;
+  return facts;
+}
+
+Machine eight_cores() {
+  Machine machine;
+  machine.cores = 8;
+  machine.memory_bytes = 2e9;
+  return machine;
+}
+
+TEST(WhatIfs, OfAPlainRecipe) {
+  EXPECT_EQ(texts(input_what_ifs(recipe_with({}), eight_cores(), photographs())),
+            (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
+                                   "data.decode=fast", "data.cache=ram",
+                                   "data.cache=ram data.cache_form=decoded"}));
+  EXPECT_EQ(
+      texts(step_what_ifs(recipe_with({}), eight_cores(), photographs(), 0)),
+      (std::set<std::string>{"train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
+}
+
+TEST(WhatIfs, OfAPoorRecipe) {
+  const Recipe recipe =
+      recipe_with({"train.channels_last=false", "train.checkpoint_segments=3", "train.accumulate=2",
+                   "checkpoint.every_steps=1", "checkpoint.background=false",
+                   "optimizer.fused=false", "train.late_metrics=false", "train.detect_anomaly=true",
+                   "train.threads=1", "checkpoint.every=0"});
+  Machine machine = eight_cores();
+  machine.has_bf16 = true;
+  EXPECT_EQ(
+      texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
+      (std::set<std::string>{
+          "train.channels_last=true", "train.checkpoint_segments=0", "train.accumulate=1",
+          "checkpoint.every_steps=100", "checkpoint.background=true", "optimizer.fused=true",
+          "train.late_metrics=true", "train.detect_anomaly=false", "train.threads=8",
+          "precision.mode=bf16", "train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
+}
+
+TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
+  const Recipe recipe =
+      recipe_with({"augment.policy=rand", "augment.blur=0.5", "data.decode=fast"});
+  const auto all = texts(input_what_ifs(recipe, eight_cores(), photographs()));
+  EXPECT_TRUE(all.contains("augment.policy=none augment.blur=0"));
+  EXPECT_TRUE(all.contains("data.cache=ram data.cache_form=decoded data.decode=exact"));
+  EXPECT_FALSE(all.contains("data.decode=fast"));
+  EXPECT_EQ(texts(single_effects(recipe)),
+            (std::set<std::string>{"augment.policy=none", "augment.blur=0"}));
+  EXPECT_TRUE(single_effects(recipe_with({"augment.blur=0.5"})).empty());
+}
+
+TEST(WhatIfs, ASourceThatDoesNotFitInMemoryIsNotCached) {
+  Machine machine = eight_cores();
+  machine.memory_bytes = 5e8;  // half of it is offered: 0.1 GB fits, 0.5 GB does not
+  const auto found = texts(input_what_ifs(recipe_with({}), machine, photographs()));
+  EXPECT_TRUE(found.contains("data.cache=ram"));
+  EXPECT_TRUE(found.contains("data.cache=ram data.cache_form=decoded skipped"));
+}
+
+TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
+  const auto precisions = [](const char* mode, bool on_gpu, bool has_bf16) {
+    Machine machine = eight_cores();
+    machine.on_gpu = on_gpu;
+    machine.has_bf16 = has_bf16;
+    std::set<std::string> found;
+    for (const std::string& text : texts(step_what_ifs(
+             recipe_with({std::string("precision.mode=") + mode}), machine, photographs(), 0)))
+      if (text.starts_with("precision.mode=")) found.insert(text.substr(15));
+    return found;
+  };
+  using Set = std::set<std::string>;
+  EXPECT_EQ(precisions("fp32", false, false), Set{});
+  EXPECT_EQ(precisions("fp32", false, true), Set{"bf16"});
+  EXPECT_EQ(precisions("bf16", false, false), Set{"fp32"});
+  EXPECT_EQ(precisions("fp32", true, true), (Set{"bf16", "fp16", "tf32"}));
+  EXPECT_EQ(precisions("bf16", true, true), Set{});
+}
+
+TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
+  const auto skipped = [](const std::vector<std::string>& settings, bool on_gpu) {
+    Machine machine = eight_cores();
+    machine.on_gpu = on_gpu;
+    for (const WhatIf& other : step_what_ifs(recipe_with(settings), machine, photographs(), 0))
+      if (other.text() == "train.graph=auto") return other.skipped;
+    return std::string("not there");
+  };
+  EXPECT_EQ(skipped({}, true), "");
+  EXPECT_NE(skipped({}, false).find("needs a GPU"), std::string::npos);
+  EXPECT_NE(skipped({"augment.mixup=0.2"}, true).find("augment.mixup"), std::string::npos);
+  EXPECT_EQ(skipped({"train.graph=auto"}, true), "not there");
+}
+
+TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
+  const auto asked = asked_what_ifs({"train.compiled=a.pt2", "data.threads=3", "model.width=2",
+                                     "optimizer.set_to_none=true", "train.keep_memory=true",
+                                     "train.cudnn_benchmark=true", "train.create_on_device=true"});
+  ASSERT_EQ(asked.size(), 7u);
+  EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);
+  EXPECT_EQ(asked[1].cause, Cause::kInputThreads);
+  EXPECT_EQ(asked[2].cause, Cause::kComputeBound);
+  EXPECT_EQ(asked[3].cause, Cause::kLaunchOverhead);
+  EXPECT_EQ(asked[4].cause, Cause::kMemory);
+  EXPECT_EQ(asked[5].cause, Cause::kLayout);
+  EXPECT_EQ(asked[6].cause, Cause::kHostSync);
+}
+
+}  // namespace
+}  // namespace saturate
