@@ -1,6 +1,7 @@
 // Reading a run's folder in whatever state, the figures made of it, and the page's safety.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "tests/data_testing.h"
