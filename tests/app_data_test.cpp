@@ -82,7 +82,6 @@ TEST(DataCommand, VerifyListsWhatIsBroken) {
                {"truncated", dir / "cut.shard", "saturate data pack"});
 }
 
-// The same pixels in the same order: the same losses, to the last bit.
 // A class, an image and a broken file whose names would change a terminal's colour.
 TEST(DataCommand, NamesFromDataReachNoTerminalAsTheyAre) {
   const TempDir dir;
@@ -97,7 +96,7 @@ TEST(DataCommand, NamesFromDataReachNoTerminalAsTheyAre) {
   const std::vector<std::pair<std::string, int>> commands = {
       {"data inspect " + source, 0},
       {"data verify " + source, 3},
-      {"data pack " + source + " --skip-broken --out tar:" + (dir / "set.tar"), 0},
+      {"data pack " + source + " --skip-broken --quality 90 --out shard:" + (dir / "set.shard"), 0},
       {"train " + recipe + skip + "--out " + (dir / "run"), 0},
       {"eval " + (dir / "run") + " --data " + source, 0},
       {"train " + recipe + " --set train.batch=2 --out " + (dir / "failed"), 3}};
@@ -110,6 +109,7 @@ TEST(DataCommand, NamesFromDataReachNoTerminalAsTheyAre) {
   }
 }
 
+// The same pixels in the same order: the same losses, to the last bit.
 TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
   const TempDir dir;
   const auto losses_on = [&](const std::string& source) {
