@@ -16,7 +16,7 @@ std::set<std::string> texts(const std::vector<WhatIf>& what_ifs) {
   return found;
 }
 
-Recipe recipe_with(const std::vector<std::string>& settings) {
+Recipe plain_recipe(const std::vector<std::string>& settings) {
   std::vector<std::string> all = {"data.source=folder:x", "data.threads=2", "train.threads=8",
                                   "train.batch=64", "train.device=cpu"};
   all.insert(all.end(), settings.begin(), settings.end());
@@ -40,21 +40,21 @@ Machine eight_cores() {
 }
 
 TEST(WhatIfs, OfAPlainRecipe) {
-  EXPECT_EQ(texts(input_what_ifs(recipe_with({}), eight_cores(), photographs())),
+  EXPECT_EQ(texts(input_what_ifs(plain_recipe({}), eight_cores(), photographs())),
             (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
                                    "data.decode=fast", "data.cache=ram",
                                    "data.cache=ram data.cache_form=decoded"}));
   EXPECT_EQ(
-      texts(step_what_ifs(recipe_with({}), eight_cores(), photographs(), 0)),
+      texts(step_what_ifs(plain_recipe({}), eight_cores(), photographs(), 0)),
       (std::set<std::string>{"train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAPoorRecipe) {
   const Recipe recipe =
-      recipe_with({"train.channels_last=false", "train.checkpoint_segments=3", "train.accumulate=2",
-                   "checkpoint.every_steps=1", "checkpoint.background=false",
-                   "optimizer.fused=false", "train.late_metrics=false", "train.detect_anomaly=true",
-                   "train.threads=1", "checkpoint.every=0"});
+      plain_recipe({"train.channels_last=false", "train.checkpoint_segments=3",
+                    "train.accumulate=2", "checkpoint.every_steps=1", "checkpoint.background=false",
+                    "optimizer.fused=false", "train.late_metrics=false",
+                    "train.detect_anomaly=true", "train.threads=1", "checkpoint.every=0"});
   Machine machine = eight_cores();
   machine.has_bf16 = true;
   EXPECT_EQ(
@@ -68,20 +68,20 @@ TEST(WhatIfs, OfAPoorRecipe) {
 
 TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
   const Recipe recipe =
-      recipe_with({"augment.policy=rand", "augment.blur=0.5", "data.decode=fast"});
+      plain_recipe({"augment.policy=rand", "augment.blur=0.5", "data.decode=fast"});
   const auto all = texts(input_what_ifs(recipe, eight_cores(), photographs()));
   EXPECT_TRUE(all.contains("augment.policy=none augment.blur=0"));
   EXPECT_TRUE(all.contains("data.cache=ram data.cache_form=decoded data.decode=exact"));
   EXPECT_FALSE(all.contains("data.decode=fast"));
   EXPECT_EQ(texts(single_effects(recipe)),
             (std::set<std::string>{"augment.policy=none", "augment.blur=0"}));
-  EXPECT_TRUE(single_effects(recipe_with({"augment.blur=0.5"})).empty());
+  EXPECT_TRUE(single_effects(plain_recipe({"augment.blur=0.5"})).empty());
 }
 
 TEST(WhatIfs, ASourceThatDoesNotFitInMemoryIsNotCached) {
   Machine machine = eight_cores();
   machine.memory_bytes = 5e8;  // half of it is offered: 0.1 GB fits, 0.5 GB does not
-  const auto found = texts(input_what_ifs(recipe_with({}), machine, photographs()));
+  const auto found = texts(input_what_ifs(plain_recipe({}), machine, photographs()));
   EXPECT_TRUE(found.contains("data.cache=ram"));
   EXPECT_TRUE(found.contains("data.cache=ram data.cache_form=decoded skipped"));
 }
@@ -93,7 +93,7 @@ TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
     machine.has_bf16 = has_bf16;
     std::set<std::string> found;
     for (const std::string& text : texts(step_what_ifs(
-             recipe_with({std::string("precision.mode=") + mode}), machine, photographs(), 0)))
+             plain_recipe({std::string("precision.mode=") + mode}), machine, photographs(), 0)))
       if (text.starts_with("precision.mode=")) found.insert(text.substr(15));
     return found;
   };
@@ -109,7 +109,7 @@ TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
   const auto skipped = [](const std::vector<std::string>& settings, bool on_gpu) {
     Machine machine = eight_cores();
     machine.on_gpu = on_gpu;
-    for (const WhatIf& other : step_what_ifs(recipe_with(settings), machine, photographs(), 0))
+    for (const WhatIf& other : step_what_ifs(plain_recipe(settings), machine, photographs(), 0))
       if (other.text() == "train.graph=auto") return other.skipped;
     return std::string("not there");
   };

@@ -18,7 +18,7 @@ namespace {
 using testing::error_of;
 using testing::TempDir;
 
-constexpr double kMiB = 1.0 / 1024;  // of a GiB
+constexpr double kGibPerMib = 1.0 / 1024;  // of a GiB
 
 TEST(LargestThatFits, IsFoundForEveryThresholdAndLimit) {
   for (int64_t limit = 1; limit <= 40; ++limit) {
@@ -71,7 +71,7 @@ TrainerOptions into(const std::string& out) {
 // What a process has alive besides a run's own tensors is part of a budget too.
 std::string memory_setting(double mib) {
   const double alive = double(tensor_memory(at::kCPU).live_bytes()) / (1 << 20);
-  return "train.memory_gb=" + std::to_string((mib + alive) * kMiB);
+  return "train.memory_gb=" + std::to_string((mib + alive) * kGibPerMib);
 }
 
 TEST(TrainBatchAuto, TakesWhatFitsAndOneMoreDoesNot) {

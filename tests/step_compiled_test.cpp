@@ -37,8 +37,8 @@ void eager(Model& model, const Recipe& recipe, const DeviceBatch& batch, double 
   (loss * factor).backward();
 }
 
-void expect_close(const std::vector<NamedTensor>& found, const std::vector<NamedTensor>& expected,
-                  double tolerance) {
+void expect_tensors_close(const std::vector<NamedTensor>& found,
+                          const std::vector<NamedTensor>& expected, double tolerance) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i)
     EXPECT_TRUE(at::allclose(found[i].tensor, expected[i].tensor, tolerance, tolerance))
@@ -122,7 +122,7 @@ void train_beside_eager(CompiledStep& step, const Recipe& recipe, Model& model, 
     EXPECT_EQ(output.logits.sizes(), (at::IntArrayRef{8, 10}));
     expect_gradients(model, twin, close.each * factor);
     EXPECT_LT(gradient_error(model, twin), close.together);
-    expect_close(model.buffers(), twin.buffers(), close.buffers);
+    expect_tensors_close(model.buffers(), twin.buffers(), close.buffers);
     train_on(model, 0.05 / factor);
     train_on(twin, 0.05 / factor);
     if (type == at::kDouble) continue;
@@ -155,8 +155,8 @@ void train_by_recipe(Recipe recipe, Model& model, Model& twin, double tolerance)
     trained.run(batch, 0.05, metrics[i]);
     EXPECT_EQ(trained.first_uncompiled(), i == 0 ? 5 : 0);
   }
-  expect_close(model.parameters(), twin.parameters(), tolerance);
-  expect_close(model.buffers(), twin.buffers(), tolerance);
+  expect_tensors_close(model.parameters(), twin.parameters(), tolerance);
+  expect_tensors_close(model.buffers(), twin.buffers(), tolerance);
   const Metrics found = metrics[0].read(), expected = metrics[1].read();
   EXPECT_NEAR(found.loss, expected.loss, tolerance);
   EXPECT_NEAR(found.accuracy, expected.accuracy, tolerance < 1e-4 ? 0 : 0.05);

@@ -20,12 +20,12 @@ namespace {
 
 using testing::symmetric;
 
-constexpr int64_t kClasses = 4, kSize = 8;
+constexpr int64_t kPixelClasses = 4, kSize = 8;
 
 at::Tensor labels(int64_t count) {
   const auto n = at::arange(count).view({count, 1, 1}), y = at::arange(kSize).view({1, kSize, 1}),
              x = at::arange(kSize).view({1, 1, kSize});
-  at::Tensor found = (x + 2 * y + n).remainder(kClasses - 1);
+  at::Tensor found = (x + 2 * y + n).remainder(kPixelClasses - 1);
   found.select(2, 3).fill_(kIgnoredLabel);
   found.select(1, 5).fill_(kIgnoredLabel);
   return found;
@@ -39,7 +39,7 @@ nlohmann::json golden() {
 // One convolution of one pixel: logits are those of the images' three channels and a bias.
 class PixelModel : public Model {
  public:
-  PixelModel() : weight_(symmetric("weight", {kClasses, 3}, 1).requires_grad_()) {}
+  PixelModel() : weight_(symmetric("weight", {kPixelClasses, 3}, 1).requires_grad_()) {}
   at::Tensor forward(const at::Tensor& images) override {
     return images.permute({0, 2, 3, 1}).matmul(weight_.t()).permute({0, 3, 1, 2});
   }
@@ -55,7 +55,8 @@ class PixelModel : public Model {
 
 TEST(SegmentationMetrics, AreThoseOfTheOracle) {
   const auto expected = golden();
-  const at::Tensor logits = symmetric("logits", {3, kClasses, kSize, kSize}, 2), truth = labels(3);
+  const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2),
+                   truth = labels(3);
   RunningMetrics whole, parts;
   const at::Tensor loss = at::full({}, 0.5);
   whole.add(loss, logits, truth);
@@ -121,7 +122,7 @@ Trained train(const DeviceBatch& batch, int part, double smoothing) {
 // Of its logits the oracle's loss: the model's weights are the identity, but for the last class.
 TEST(SegmentationStep, LossIsTorchsWithIgnoredPixels) {
   const auto expected = golden();
-  const at::Tensor logits = symmetric("logits", {3, kClasses, kSize, kSize}, 2);
+  const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2);
   class Given : public PixelModel {
    public:
     explicit Given(at::Tensor logits) : logits_(std::move(logits)) {}

@@ -7,13 +7,13 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr size_t kArenaPage = 4096;
 
 }  // namespace
 
 std::byte* SharedArena::take(size_t bytes) {
   if (bytes > bytes_) return nullptr;
-  const size_t size = (bytes + kPage - 1) / kPage * kPage;
+  const size_t size = (bytes + kArenaPage - 1) / kArenaPage * kArenaPage;
   const std::lock_guard lock(mutex_);
   size_t place = 0;
   for (const auto& [begin, length] : taken_) {

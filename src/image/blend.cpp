@@ -10,7 +10,7 @@
 namespace saturate {
 namespace {
 
-uint8_t to_level(int32_t sum, int precision) {
+uint8_t rounded_level(int32_t sum, int precision) {
   return static_cast<uint8_t>(std::min(sum >> precision, 255));
 }
 
@@ -22,7 +22,7 @@ void blend_rows_plain(const BlendFilter& filter, const uint8_t* in, size_t strid
     int32_t sum = 1 << (filter.precision - 1);
     const uint8_t* from = in + x;
     for (int k = 0; k < filter.taps; ++k, from += stride) sum += filter.weight[k] * *from;
-    out[x] = to_level(sum, filter.precision);
+    out[x] = rounded_level(sum, filter.precision);
   }
 }
 
@@ -34,7 +34,7 @@ void blend_pixels_plain(const BlendFilter& filter, const uint8_t* row, const int
     for (int c = 0; c < 3; ++c) {
       int32_t sum = 1 << (filter.precision - 1);
       for (int k = 0; k < filter.taps; ++k) sum += weight[k] * from[k * 3 + c];
-      out[c] = to_level(sum, filter.precision);
+      out[c] = rounded_level(sum, filter.precision);
     }
   }
 }
