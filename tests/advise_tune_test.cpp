@@ -34,6 +34,15 @@ bool never() {
   return false;
 }
 
+TuneOptions options_in(const TempDir& dir, double minutes, int rounds) {
+  TuneOptions options;
+  options.folder = dir / "runs";
+  options.minutes = minutes;
+  options.rounds = rounds;
+  options.progress = Progress::Style::kSilent;
+  return options;
+}
+
 TEST(EarlyLoss, IsThatOfTheRunItself) {
   const TempDir dir;
   FaultEnv env(Env::posix());
@@ -73,11 +82,7 @@ TEST(Tune, KeepsWhatPays) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   env.delay({FileOp::kSync, "checkpoints"}, 20'000'000, 20'000'000);
-  TuneOptions options;
-  options.folder = dir / "runs";
-  options.minutes = 0.25;
-  options.rounds = 4;
-  options.progress = Progress::Style::kSilent;
+  const TuneOptions options = options_in(dir, 0.25, 4);
   const Recipe recipe = small_recipe({"checkpoint.every_steps=1", "checkpoint.background=false"});
   const auto tuning = tune(env, recipe, options);
   ASSERT_TRUE(tuning);
@@ -92,8 +97,8 @@ TEST(Tune, KeepsWhatPays) {
 }
 
 // Steps of sixteen images two by two, where all at once take about as long as two.
-const std::vector<std::string> kInParts = {"model.name=resnet18", "train.batch=16",
-                                           "train.accumulate=8"};
+const std::vector<std::string> kInParts = {"model.name=resnet9", "model.width=0.1",
+                                           "train.batch=16", "train.accumulate=8"};
 
 std::string tried_in(const Tuning& tuning) {
   std::string text = "tried:\n";
@@ -106,12 +111,8 @@ TEST(Tune, RejectsWhatCostsLoss) {
   SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());
-  TuneOptions options;
-  options.folder = dir / "runs";
-  options.minutes = 0.5;
-  options.rounds = 3;
+  TuneOptions options = options_in(dir, 0.5, 3);
   options.tolerance = -0.9;  // no loss will do
-  options.progress = Progress::Style::kSilent;
   const auto tuning = tune(env, small_recipe(kInParts), options);
   ASSERT_TRUE(tuning);
   int lossy = 0;
@@ -128,28 +129,31 @@ TEST(Tune, RejectsWhatCostsLoss) {
   EXPECT_EQ(tuning->recipe.train.accumulate, 8);
 }
 
-// As many steps as a loss takes last for longer than there is.
+// As many steps as a loss takes last for longer than what measuring leaves of the time: of 70
+// steps' time, 24 and some.
 TEST(Tune, ALossThatThereIsNoTimeForIsNotCompared) {
   SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());
-  TuneOptions options;
-  options.folder = dir / "runs";
-  options.minutes = 0.4;
-  options.rounds = 3;
-  options.progress = Progress::Style::kSilent;
   auto settings = kInParts;
   settings.insert(settings.end(), {"data.source=synth:size=32,count=400", "augment.size=32",
-                                   "train.batch=32", "train.accumulate=16"});
-  const int64_t begin = Env::posix().now_ns();
-  const auto tuning = tune(env, small_recipe(settings), options);
-  EXPECT_LT(double(Env::posix().now_ns() - begin) * 1e-9, 2 * 60 * options.minutes);
+                                   "train.batch=64", "train.accumulate=32"});
+  const Recipe recipe = small_recipe(settings);
+  const auto timed = [&](const auto& run) {
+    const int64_t begin = Env::posix().now_ns();
+    run();
+    return double(Env::posix().now_ns() - begin) * 1e-9;
+  };
+  const double steps_24_s = timed([&] { early_loss(env, recipe, dir / "steps", 24 * 64, never); });
+  const TuneOptions options = options_in(dir, 70.0 / 24 * steps_24_s / 60, 3);
+  std::optional<Tuning> tuning;
+  EXPECT_LT(timed([&] { tuning = tune(env, recipe, options); }), 2 * 60 * options.minutes);
   ASSERT_TRUE(tuning);
   int untimed = 0;
   for (const TuneStep& step : tuning->steps)
     untimed += step.rejected.find("raise --minutes") != std::string::npos;
   EXPECT_GE(untimed, 1) << tried_in(*tuning);
-  EXPECT_EQ(tuning->recipe.train.accumulate, 16);
+  EXPECT_EQ(tuning->recipe.train.accumulate, 32);
 }
 
 }  // namespace

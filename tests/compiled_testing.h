@@ -3,10 +3,12 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <caffe2/serialize/inline_container.h>
+#include <gtest/gtest.h>
 #include <torch/headeronly/version.h>
 
 #include <cstdlib>
@@ -122,5 +124,15 @@ inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
   EXPECT_EQ(std::system(command.c_str()), 0) << read_text(log);
   return path;
 }
+
+// Of those that compile a step: one thread computes, as the recipe above says.
+class CompilingTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
+    at::set_num_threads(1);
+  }
+  TempDir dir;
+};
 
 }  // namespace saturate::testing

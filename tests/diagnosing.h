@@ -34,18 +34,18 @@ class Diagnosing : public ::testing::Test {
     return "data.source=folder:" + (dir / "data");
   }
 
-  DiagnoseOptions options(double seconds) {
+  DiagnoseOptions options(double seconds, int rounds = 4) {
     DiagnoseOptions made;
     made.folder = dir / "runs";
     made.seconds = seconds;
-    made.rounds = 4;
+    made.rounds = rounds;
     made.progress = Progress::Style::kSilent;
     made.wanted = wanted;
     return made;
   }
 
-  Diagnosis diagnose(const std::vector<std::string>& settings, double seconds = 4) {
-    found = measure(env, recipe_with(settings), options(seconds));
+  Diagnosis diagnose(const std::vector<std::string>& settings, double seconds = 4, int rounds = 4) {
+    found = measure(env, recipe_with(settings), options(seconds, rounds));
     EXPECT_TRUE(found.has_value());
     if (!found) return {};
     const Diagnosis diagnosis = classify(*found);

@@ -201,9 +201,11 @@ TEST(LaunchersOfMachines, OtherOptionsAreRefused) {
   });
   LaunchOptions options = of_node(1, port, "exit 0");
   options.processes = 2;
-  const Error error = error_of([&] { launch(options, no_signal); });
-  EXPECT_EQ(error.exit_code(), 2);
-  EXPECT_EQ(error.reason(), "node 1 has --nproc-per-node 2, and node 0 1");
+  const Error more = error_of([&] { launch(options, no_signal); });
+  EXPECT_EQ(more.exit_code(), 2);
+  EXPECT_EQ(more.reason(), "node 1 has --nproc-per-node 2, and node 0 1");
+  const Error third = error_of([&] { launch(of_node(2, port, "exit 0"), no_signal); });
+  EXPECT_EQ(third.reason(), "--node-rank 2 is not one of 1 to 1");
   stop = SIGTERM;
   EXPECT_EQ(first.get(), 128 + SIGTERM);
 }

@@ -1,6 +1,5 @@
 // Compiled steps in reduced precision next to eager ones: under autocast both round, each in its
 // own order, so that the whole way that weights go is compared. step_compiled_test.cpp has fp32.
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -16,8 +15,6 @@
 
 namespace saturate {
 namespace {
-
-using testing::TempDir;
 
 // A recipe's model and its step, compiled where the recipe names a package.
 class SteppedModel {
@@ -76,14 +73,7 @@ double distance(const std::vector<at::Tensor>& begin, const std::vector<at::Tens
   return most;
 }
 
-class ReducedStepTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (testing::compiling_python().empty()) GTEST_SKIP() << testing::kNoPython;
-    at::set_num_threads(1);
-  }
-  TempDir dir;
-};
+class ReducedStepTest : public testing::CompilingTest {};
 
 TEST_F(ReducedStepTest, AScaledLossThatOverflowsLeavesTheStepOutAndTheNextAreEagers) {
   Recipe recipe = testing::package_recipe("mlp");

@@ -1,6 +1,5 @@
 // That a package's step computes what eager does, which needs a Python with torch to make them: see
 // compiled_testing.h. step_package_test.cpp tells which packages are refused.
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -27,7 +26,6 @@ using testing::compiled_model;
 using testing::error_of;
 using testing::package_recipe;
 using testing::random_batch;
-using testing::TempDir;
 
 // Gradients of loss * factor as autograd gives them.
 void eager(Model& model, const Recipe& recipe, const DeviceBatch& batch, double factor) {
@@ -45,14 +43,7 @@ void expect_tensors_close(const std::vector<NamedTensor>& found,
         << found[i].name;
 }
 
-class CompiledStepTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (testing::compiling_python().empty()) GTEST_SKIP() << testing::kNoPython;
-    at::set_num_threads(1);
-  }
-  TempDir dir;
-};
+class CompiledStepTest : public testing::CompilingTest {};
 
 // $SATURATE_COMPILED names models to compare instead of the small one (`make compiled`).
 std::vector<std::string> compared_models() {

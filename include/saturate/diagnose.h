@@ -128,7 +128,7 @@ Diagnosis classify(const Measurements& found);
 struct DiagnoseOptions {
   std::string folder;              // for the files of the runs that are measured; exists
   double seconds = 60;             // about so long in all, set-up included
-  int rounds = 5;                  // of each what-if, at most; 3 at least
+  int rounds = 12;                 // of each what-if, at most; 3 at least
   std::vector<std::string> tries;  // settings to try too, "key=value"
   double enough = 0;               // no what-if is measured after one that gains more; 0: all are
   // Which what-ifs to measure.

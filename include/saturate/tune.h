@@ -14,7 +14,7 @@ namespace saturate {
 struct TuneOptions {
   std::string folder;       // for the files of the runs that are measured; exists
   double minutes = 5;       // about so long in all
-  int rounds = 5;           // of each what-if, at most
+  int rounds = 12;          // of each what-if, at most
   double tolerance = 0.05;  // by what share the loss may be larger
   Progress::Style progress = Progress::Style::kAuto;
   std::function<bool()> should_stop = [] { return false; };  // polled between steps

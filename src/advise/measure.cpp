@@ -24,6 +24,10 @@ namespace {
 constexpr double kBaseShare = 0.25;   // of the time, for the recipe itself
 constexpr double kLeastTurn = 0.05;   // seconds
 constexpr double kLongestTurn = 2;    // seconds
+constexpr double kLookShare = 0.5;    // of what is left then, for a first look at each what-if
+constexpr size_t kSharers = 3;        // that the time after that is for, as far as the next goes
+constexpr double kSettlingSteps = 3;  // of a turn, about; one where it is a long one
+constexpr double kTurnSteps = 10;     // measured in a turn, where there is time for them
 constexpr double kHopeless = 1.02;    // a what-if whose interval ends below is given up
 constexpr size_t kWarmSamples = 256;  // that stand for a source in memory
 constexpr size_t kExamined = 32;      // samples whose formats are looked at
@@ -78,25 +82,30 @@ std::unique_ptr<Trial> Measuring::make_trial(const Recipe& recipe, bool save) {
   return std::make_unique<Trial>(env_, recipe, std::move(setup));
 }
 
-// Steps of a turn that are not measured take time too: of `share` seconds for a turn and its
-// settling, what is left to measure.
-double Measuring::turn_s(double share) const {
-  const double settling = found_.rate > 0 ? 3.0 * found_.batch / found_.rate : 0;
-  return std::clamp(share - settling, kLeastTurn, kLongestTurn);
+// Steps of a turn that are not measured take time too, and what happens once in some steps shall
+// not decide a turn: rounds are as many as leave each turn enough steps.
+Measuring::Plan Measuring::plan_of(double share_s, int turns) const {
+  const double step = found_.rate > 0 ? found_.batch / found_.rate : 0;
+  const double settling = std::max(step, std::min(kSettlingSteps * step, kLongStep));
+  const double fitting = share_s / turns / std::max(settling + kTurnSteps * step, kLeastTurn) - 1;
+  const int rounds =
+      int(std::clamp<double>(fitting, std::min(kLeastRounds, options_.rounds), options_.rounds));
+  return {rounds, std::clamp(share_s / turns / (rounds + 1) - settling, kLeastTurn, kLongestTurn)};
 }
 
 bool Measuring::measure_base() {
   show("the recipe itself");
   std::vector<StepTiming> whole, held, input;
-  double turn = kLeastTurn;
-  for (int round = -1; round < options_.rounds; ++round) {
-    const auto a = base_->measure(Turn::kWhole, turn), b = base_->measure(Turn::kHeld, turn),
-               c = base_->measure(Turn::kInput, turn);
+  Plan plan = {options_.rounds, kLeastTurn};
+  for (int round = -1; round < plan.rounds; ++round) {
+    const auto a = base_->measure(Turn::kWhole, plan.turn_s),
+               b = base_->measure(Turn::kHeld, plan.turn_s),
+               c = base_->measure(Turn::kInput, plan.turn_s);
     if (!a || !b || !c || options_.should_stop()) return false;
     if (round < 0) {  // warming up, which tells how long a step takes
       found_.rate = a->images_per_s();
       found_.batch = found_.recipe.train.batch;
-      turn = turn_s(kBaseShare * options_.seconds / 3 / options_.rounds);
+      plan = plan_of(kBaseShare * options_.seconds, 3);
       continue;
     }
     whole.push_back(*a);
@@ -140,14 +149,15 @@ void Measuring::summarise(const std::vector<StepTiming>& whole, const std::vecto
 
 // Empty where should_stop gave up.
 std::optional<Rounds> Measuring::take_turns(Trial& trial, double share_s) {
-  const double begin = elapsed_s(), turn = turn_s(share_s / 2 / (options_.rounds + 1));
+  const double begin = elapsed_s();
+  const Plan plan = plan_of(share_s, 2);
   if (!trial.measure(Turn::kWhole, kLeastTurn)) return std::nullopt;  // the first steps are slow
   Rounds rounds;
-  for (int round = 0; round < options_.rounds; ++round) {
+  for (int round = 0; round < plan.rounds; ++round) {
     std::array<Trial*, 2> order = {base_.get(), &trial};
     if (round % 2 == 1) std::swap(order[0], order[1]);
     for (Trial* other : order) {
-      const auto timing = other->measure(Turn::kWhole, turn);
+      const auto timing = other->measure(Turn::kWhole, plan.turn_s);
       if (!timing || options_.should_stop()) return std::nullopt;
       (other == &trial ? rounds.after : rounds.before).push_back(timing->images_per_s());
     }
@@ -207,14 +217,35 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
   return !options_.should_stop();
 }
 
-bool Measuring::measure_all(std::vector<WhatIf> what_ifs) {
+bool Measuring::look_at(std::vector<WhatIf> what_ifs) {
   std::erase_if(what_ifs, [&](const WhatIf& what_if) { return !options_.wanted(what_if); });
+  const double left = std::max(0.0, options_.seconds - elapsed_s());
+  const double end = elapsed_s() + kLookShare * left;
   for (size_t i = 0; i < what_ifs.size() && !has_enough_; ++i) {
-    const double left = std::max(0.0, options_.seconds - elapsed_s());
-    if (!measure_one(what_ifs[i], left / double(what_ifs.size() - i))) return false;
+    const double share = std::max(0.0, end - elapsed_s()) / double(what_ifs.size() - i);
+    if (!measure_one(what_ifs[i], share)) return false;
     const auto& gain = found_.what_ifs.emplace_back(what_ifs[i]).gain;
     has_enough_ = options_.enough > 0 && gain && gain->low > options_.enough;
     if (has_enough_ && i + 1 < what_ifs.size()) found_.is_cut_short = true;
+  }
+  return true;
+}
+
+// What a first look found to pay, or could not tell, has what time is left, the best the most of
+// it. The first look's rounds do not count any more: of many what-ifs, the one that was lucky then
+// would seem the best.
+bool Measuring::measure_promising() {
+  std::vector<WhatIf*> promising;
+  for (WhatIf& what_if : found_.what_ifs)
+    if (what_if.gain && (is_worth(what_if) || what_if.gain->high >= kOpenGain))
+      promising.push_back(&what_if);
+  std::sort(promising.begin(), promising.end(),
+            [](const WhatIf* a, const WhatIf* b) { return a->gain->ratio > b->gain->ratio; });
+  for (size_t i = 0; i < promising.size(); ++i) {
+    const double left = options_.seconds - elapsed_s();
+    if (left <= 0) break;
+    const double share = left / double(std::min(promising.size() - i, kSharers));
+    if (!measure_one(*promising[i], share)) return false;
   }
   return true;
 }
@@ -238,12 +269,13 @@ std::optional<Measurements> Measuring::run() {
   const bool input_first = found_.without_input.ratio > found_.input_alone.ratio;
   add(input_first ? of_input : of_step);
   add(input_first ? of_step : of_input);
-  if (!measure_all(std::move(all))) return std::nullopt;
+  if (!look_at(std::move(all))) return std::nullopt;
   const bool pays =
       std::any_of(found_.what_ifs.begin(), found_.what_ifs.end(), [](const WhatIf& what_if) {
         return what_if.cause == Cause::kAugmentation && is_worth(what_if);
       });
-  if (pays && !measure_all(single_effects(recipe))) return std::nullopt;
+  if (pays && !look_at(single_effects(recipe))) return std::nullopt;
+  if (!has_enough_ && !measure_promising()) return std::nullopt;
   return std::move(found_);
 }
 

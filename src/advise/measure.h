@@ -34,10 +34,16 @@ class Measuring {
   double elapsed_s() const;
   void show(const std::string& what);
   std::unique_ptr<Trial> make_trial(const Recipe& recipe, bool save);
-  double turn_s(double share) const;
+  struct Plan {
+    int rounds;
+    double turn_s;
+  };
+  // Of a share of the time, for rounds of so many turns.
+  Plan plan_of(double share_s, int turns) const;
   // These are false, or empty, where should_stop gave up.
   bool measure_base();
-  bool measure_all(std::vector<WhatIf> what_ifs);
+  bool look_at(std::vector<WhatIf> what_ifs);
+  bool measure_promising();
   bool measure_one(WhatIf& what_if, double share_s);
   std::optional<Rounds> take_turns(Trial& trial, double share_s);
   void summarise(const std::vector<StepTiming>& whole, const std::vector<StepTiming>& held,

@@ -13,8 +13,9 @@
 
 namespace saturate {
 
-constexpr int kSettle = 2;       // steps after a change that are not measured
-constexpr int kLeastRounds = 3;  // of runs that take turns, to tell their difference from noise
+constexpr int kSettle = 2;         // steps after a change that are not measured
+constexpr double kLongStep = 0.2;  // seconds
+constexpr int kLeastRounds = 3;    // of runs that take turns, to tell their difference from noise
 
 // Of a run that is only measured. `should_stop`: see above.
 inline TrainerOptions measured_options(std::string folder, std::function<bool()> should_stop) {

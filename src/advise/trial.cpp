@@ -124,12 +124,14 @@ void Trial::begin_turn() {
     trainer_->release_batch();
   stage_ = Stage::kSettling;
   settling_ = 0;
+  stretch_.begin(*trainer_);
 }
 
 // The loader was at rest: its threads begin with nothing ready. Starved steps take batches as they
-// come, and find none ready; else the loader works ahead until it must wait.
+// come, and find none ready; else the loader works ahead until it must wait. One long step is
+// enough for what two short ones are left out for.
 bool Trial::is_settled() {
-  if (settling_ < kSettle) return false;
+  if (settling_ < kSettle && stretch_.elapsed_s() < kLongStep) return false;
   if (turn_ == Turn::kHeld) return true;
   const int ahead = recipe_.data.prefetch, ready = int(trainer_->ready_batches());
   return settling_ >= ahead + kSettle || ready == 0 || ready >= ahead - 1;

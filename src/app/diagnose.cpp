@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 struct DiagnoseArguments {
   std::string recipe, json, scratch = "runs";
   std::vector<std::string> overrides, tries;
-  int rounds = 5;
+  int rounds = 12;
   double seconds = 60;
 };
 

@@ -19,7 +19,7 @@ namespace {
 struct TuneArguments {
   std::string recipe, out, scratch = "runs";
   std::vector<std::string> overrides;
-  int rounds = 5;
+  int rounds = 12;
   double minutes = 5, tolerance = 0.05;
 };
 

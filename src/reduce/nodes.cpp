@@ -214,6 +214,8 @@ class FirstNode : public NodesOfARun {
     else if (processes != options_.processes)
       why = fmt::format("node {} has --nproc-per-node {}, and node 0 {}", node, processes,
                         options_.processes);
+    if (node < 1 || node >= options_.nodes)
+      why = fmt::format("--node-rank {} is not one of 1 to {}", node, options_.nodes - 1);
     for (const Link& other : links_)
       if (other.node == node) why = fmt::format("there is a node {} already", node);
     if (!why.empty()) return link.wire.say({{"say", "refused"}, {"why", why}});

@@ -17,6 +17,7 @@ Without --python a throwaway environment is made, with torch and torchvision fro
 import argparse
 import contextlib
 import fnmatch
+import itertools
 import json
 import math
 import os
@@ -43,10 +44,8 @@ DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "o
 WITHOUT_EFFECT = ("seed", "data.eval_source", "schedule.", "train.epochs", "optimizer.lr", "optimizer.momentum",
                   "optimizer.weight_decay", "augment.crop", "augment.padding", "augment.mean", "augment.std",
                   "augment.flip", "checkpoint.", "watch.")
-# Student's t, two-sided 95 %, for 1 to 30 degrees of freedom.
-STUDENT = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-           2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
-           2.045, 2.042]
+# Student's t, two-sided 95 %, for 1 to 4 degrees of freedom.
+STUDENT = [12.706, 4.303, 3.182, 2.776]
 
 
 # ---- the ladder's file --------------------------------------------------------------------------
@@ -234,8 +233,21 @@ def paired_gain(before, after):
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return {"gain": math.exp(mean), "low": 0, "high": None}
-    wide = STUDENT[min(len(logs) - 2, len(STUDENT) - 1)] * statistics.stdev(logs) / math.sqrt(len(logs))
+    if len(logs) > 5:
+        walsh = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
+        outside = walsh_averages_outside(len(logs))
+        return {"gain": math.exp(statistics.median(walsh)), "low": math.exp(walsh[outside - 1]),
+                "high": math.exp(walsh[-outside])}
+    wide = STUDENT[len(logs) - 2] * statistics.stdev(logs) / math.sqrt(len(logs))
     return {"gain": math.exp(mean), "low": math.exp(mean - wide), "high": math.exp(mean + wide)}
+
+
+def walsh_averages_outside(n):
+    subsets = [1] + [0] * (n * (n + 1) // 2)  # of 1 ... n, by their sum
+    for rank in range(1, n + 1):
+        subsets = [count + (subsets[at - rank] if at >= rank else 0) for at, count in enumerate(subsets)]
+    below = list(itertools.accumulate(subsets))
+    return next(k for k, count in enumerate(below) if count > 0.025 * 2 ** n)
 
 
 def rung_json(rung, worker, first, previous, skipped):
