@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <set>
 
-#include "base/visible_gpus.h"
 #include "saturate/error.h"
 #include "saturate/world.h"
 #include "tests/data_testing.h"
@@ -96,62 +94,6 @@ TEST(World, NamesTheVariableThatIsMissingOrWrong) {
   Variables variables = kTorchrun;
   variables["RANK"] = "4";
   EXPECT_NE(error_for(variables).find("RANK is 4, and WORLD_SIZE only 4"), std::string::npos);
-}
-
-// Two sockets of two cores of two threads, numbered as Linux does.
-std::vector<Cpu> eight_cpus() {
-  std::vector<Cpu> cpus;
-  for (int id = 0; id < 8; ++id) cpus.push_back({id, id % 4 / 2, id % 2});
-  return cpus;
-}
-
-TEST(CpuParts, KeepCoresAndSocketsTogether) {
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 0, 2), (std::vector{0, 4, 2, 6}));
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 1, 2), (std::vector{1, 5, 3, 7}));
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 3, 4), (std::vector{3, 7}));
-}
-
-TEST(CpuParts, ShareOutEveryCpuOnceAndNoneWhereThereAreTooFew) {
-  for (int parts = 1; parts <= 8; ++parts) {
-    std::multiset<int> all;
-    for (int part = 0; part < parts; ++part) {
-      const auto own = cpus_of_part(eight_cpus(), part, parts);
-      EXPECT_FALSE(own.empty());
-      all.insert(own.begin(), own.end());
-    }
-    EXPECT_EQ(all.size(), 8u) << parts;
-  }
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 8, 9).size(), 8u) << "they share all";
-}
-
-World local(int rank, int count) {
-  World world;
-  world.rank = world.local_rank = rank;
-  world.size = world.local_size = count;
-  return world;
-}
-
-TEST(VisibleGpu, IsThatOfTheLocalRank) {
-  EXPECT_EQ(visible_gpu(local(1, 2), nullptr, 2, true), "1");
-  EXPECT_EQ(visible_gpu(local(1, 2), "4,7", 8, true), "7");
-  EXPECT_EQ(visible_gpu(local(1, 2), "GPU-a,GPU-b,-1,GPU-c", 8, true), "GPU-b");
-  EXPECT_EQ(visible_gpu(local(1, 2), nullptr, 0, true), "1") << "who knows";
-  EXPECT_EQ(visible_gpu(local(1, 2), "", 8, true), std::nullopt) << "there are to be none";
-  EXPECT_EQ(visible_gpu(local(1, 2), "5", 8, false), std::nullopt) << "srun gave it its own";
-}
-
-TEST(VisibleGpu, MoreProcessesThanGpusAreAnErrorOnEachOfThem) {
-  for (int rank = 0; rank < 3; ++rank) {
-    const Error error = testing::error_of([&] { visible_gpu(local(rank, 3), nullptr, 2, true); });
-    EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_EQ(error.reason(), "3 processes are too many for 2 GPUs: one each");
-    EXPECT_EQ(error.where(), "rank " + std::to_string(rank));
-    EXPECT_NE(error.remedy().find("train.device=cpu"), std::string::npos);
-  }
-  EXPECT_EQ(testing::error_of([&] { visible_gpu(local(1, 2), "0", 8, true); }).exit_code(), 2);
-  World unknown = local(2, 4);
-  unknown.local_size = 0;
-  EXPECT_EQ(testing::error_of([&] { visible_gpu(unknown, "0,1", 8, false); }).exit_code(), 2);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 namespace saturate {
 
@@ -30,20 +29,5 @@ using Lookup = std::function<const char*(const char* name)>;
 World parse_world(const Lookup& lookup);
 // Of this process.
 World this_world();
-
-// Divides `cpus` into `parts` lists, as equal as can be, cores whole and those of one socket
-// together where that goes; gives the one of `part`. All of `cpus` where they are fewer than parts.
-struct Cpu {
-  int id = 0, core = 0, socket = 0;
-};
-std::vector<int> cpus_of_part(std::vector<Cpu> cpus, int part, int parts);
-
-// Binds this process, and the threads that it makes from here on, to its part of the processors
-// that it may use. Does nothing where somebody else has taken some of the machine's away from it,
-// unless `inherited`: the processes share what they may use.
-void bind_cpus(const World& world, bool inherited);
-// Leaves this process one of the GPUs that it may see, by its local rank, unless it sees no more
-// than one already. REQUIRES: nothing has asked for a GPU yet.
-void bind_gpu(const World& world);
 
 }  // namespace saturate

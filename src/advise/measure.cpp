@@ -25,9 +25,10 @@ constexpr double kBaseShare = 0.25;   // of the time, for the recipe itself
 constexpr double kLeastTurn = 0.05;   // seconds
 constexpr double kLongestTurn = 2;    // seconds
 constexpr double kLookShare = 0.5;    // of what is left then, for a first look at each what-if
-constexpr size_t kSharers = 3;        // that the time after that is for, as far as the next goes
+constexpr size_t kSharers = 2;        // that the time after that is for, as far as the next goes
 constexpr double kSettlingSteps = 3;  // of a turn, about; one where it is a long one
 constexpr double kTurnSteps = 10;     // measured in a turn, where there is time for them
+constexpr int kRankedRounds = 6;      // from which gains are told by ranks: see gain.h
 constexpr double kHopeless = 1.02;    // a what-if whose interval ends below is given up
 constexpr size_t kWarmSamples = 256;  // that stand for a source in memory
 constexpr size_t kExamined = 32;      // samples whose formats are looked at
@@ -83,13 +84,13 @@ std::unique_ptr<Trial> Measuring::make_trial(const Recipe& recipe, bool save) {
 }
 
 // Steps of a turn that are not measured take time too, and what happens once in some steps shall
-// not decide a turn: rounds are as many as leave each turn enough steps.
+// not decide a turn: above the least that shall be, rounds are as many as leave turns enough steps.
 Measuring::Plan Measuring::plan_of(double share_s, int turns) const {
   const double step = found_.rate > 0 ? found_.batch / found_.rate : 0;
   const double settling = std::max(step, std::min(kSettlingSteps * step, kLongStep));
   const double fitting = share_s / turns / std::max(settling + kTurnSteps * step, kLeastTurn) - 1;
   const int rounds =
-      int(std::clamp<double>(fitting, std::min(kLeastRounds, options_.rounds), options_.rounds));
+      int(std::clamp<double>(fitting, std::min(kRankedRounds, options_.rounds), options_.rounds));
   return {rounds, std::clamp(share_s / turns / (rounds + 1) - settling, kLeastTurn, kLongestTurn)};
 }
 

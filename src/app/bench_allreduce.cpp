@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "base/binding.h"
 #include "reduce/same_host.h"
 #include "run/setup.h"
 #include "saturate/env.h"
@@ -113,8 +113,7 @@ int bench_allreduce(const AllreduceArguments& arguments) {
   const World world = this_world();
   if (world.size == 1) return launch_itself(arguments);
   Env& env = Env::posix();
-  bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
-  bind_gpu(world);
+  bind_process(world, true);
   BenchReport report{"allreduce", {}};
   const at::Device best = resolve_device("auto");
   Group group(world, {}, best);

@@ -1,7 +1,6 @@
 #include "app/join_group.h"
 
-#include <cstdlib>
-
+#include "base/binding.h"
 #include "run/setup.h"
 #include "saturate/group.h"
 
@@ -10,8 +9,7 @@ namespace saturate {
 std::shared_ptr<Group> join_group(const Recipe& recipe) {
   const World world = this_world();
   if (world.size == 1) return nullptr;
-  bind_cpus(world, std::getenv("SATURATE_LAUNCHED") != nullptr);
-  if (recipe.train.device != "cpu") bind_gpu(world);
+  bind_process(world, recipe.train.device != "cpu");
   return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
 }
 

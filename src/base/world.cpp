@@ -1,22 +1,13 @@
 #include "saturate/world.h"
 
 #include <fmt/format.h>
-#include <sched.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
-#include <sstream>
-#include <tuple>
 
-#include "base/visible_gpus.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -115,17 +106,6 @@ World parse(const Lookup& lookup, const Dialect& dialect) {
   return world;
 }
 
-int read_number(const std::string& path, int otherwise) {
-  std::ifstream file(path);
-  int value = 0;
-  return file >> value ? value : otherwise;
-}
-
-Cpu describe(int id) {
-  const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", id);
-  return {id, read_number(folder + "core_id", id), read_number(folder + "physical_package_id", 0)};
-}
-
 }  // namespace
 
 World parse_world(const Lookup& lookup) {
@@ -140,76 +120,6 @@ World parse_world(const Lookup& lookup) {
 
 World this_world() {
   return parse_world([](const char* name) { return std::getenv(name); });
-}
-
-std::vector<int> cpus_of_part(std::vector<Cpu> cpus, int part, int parts) {
-  std::sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
-    return std::tie(a.socket, a.core, a.id) < std::tie(b.socket, b.core, b.id);
-  });
-  // Where a core's threads begin.
-  std::vector<size_t> cores;
-  for (size_t i = 0; i < cpus.size(); ++i)
-    if (i == 0 || cpus[i].core != cpus[i - 1].core || cpus[i].socket != cpus[i - 1].socket)
-      cores.push_back(i);
-  std::vector<int> ids;
-  const size_t count = size_t(parts), own = size_t(part);
-  const bool whole_cores = cores.size() >= count, divisible = cpus.size() >= count;
-  const size_t units = whole_cores ? cores.size() : cpus.size();
-  const auto begin_of = [&](size_t index) {
-    const size_t unit = units * index / count;
-    if (!whole_cores) return unit;
-    return unit < cores.size() ? cores[unit] : cpus.size();
-  };
-  const size_t first = divisible ? begin_of(own) : 0;
-  const size_t last = divisible ? begin_of(own + 1) : cpus.size();
-  for (size_t i = first; i < last; ++i) ids.push_back(cpus[i].id);
-  return ids;
-}
-
-void bind_cpus(const World& world, bool inherited) {
-  if (world.local_size < 2) return;
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  if (!inherited && CPU_COUNT(&allowed) < sysconf(_SC_NPROCESSORS_ONLN)) return;
-  std::vector<Cpu> cpus;
-  for (int id = 0; id < CPU_SETSIZE; ++id)
-    if (CPU_ISSET(id, &allowed)) cpus.push_back(describe(id));
-  cpu_set_t own;
-  CPU_ZERO(&own);
-  for (int id : cpus_of_part(std::move(cpus), world.local_rank, world.local_size))
-    CPU_SET(id, &own);
-  sched_setaffinity(0, sizeof own, &own);
-}
-
-std::optional<std::string> visible_gpu(const World& world, const char* given, int present,
-                                       bool shared_out) {
-  std::vector<std::string> gpus;
-  std::istringstream list(given ? given : "");
-  for (std::string gpu; std::getline(list, gpu, ',') && gpu != "-1";) gpus.push_back(gpu);
-  if (!given)
-    for (int gpu = 0; gpu < present; ++gpu) gpus.push_back(std::to_string(gpu));
-  const auto local = size_t(world.local_rank);
-  if (gpus.empty()) return given ? std::nullopt : std::optional(std::to_string(local));
-  if (gpus.size() == 1 && given && !shared_out) return std::nullopt;
-  if (std::max(local + 1, size_t(world.local_size)) <= gpus.size()) return gpus[local];
-  const std::string processes = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
-  fail(ErrorKind::kUsage,
-       fmt::format("{} processes are too many for {} GPU{}: one each", processes, gpus.size(),
-                   gpus.size() == 1 ? "" : "s"),
-       fmt::format("rank {}", world.rank),
-       "Start as many on a machine as it has GPUs, or leave them out by train.device=cpu, or by "
-       "CUDA_VISIBLE_DEVICES= in the environment");
-}
-
-void bind_gpu(const World& world) {
-  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
-  if (world.size == 1) return;
-  std::error_code none;
-  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", none), end;
-  const auto own = visible_gpu(world, std::getenv(kVisible), int(std::distance(gpus, end)),
-                               std::getenv("SATURATE_LAUNCHED") != nullptr);
-  if (own) setenv(kVisible, own->c_str(), 1);
 }
 
 }  // namespace saturate
