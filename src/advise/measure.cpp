@@ -198,6 +198,7 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
     return true;
   }
   show(what_if.text());
+  what_if.gain.reset();
   try {
     Recipe recipe = with_settings(found_.recipe, what_if.settings);
     // The resting run's tensors stay where they are.
