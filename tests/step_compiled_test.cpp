@@ -98,11 +98,13 @@ struct Closeness {
   double buffers;
 };
 
-// 20 steps of each, the losses scaled by 1024 in every other one. In fp64 both train on their own
-// and stay together. In fp32 each step starts from the same weights: what the last bits of one
-// differ by grows from step to step.
+// Whether each of them goes on from its own weights, or both from one's: what the last bits of a
+// step differ by grows from step to step.
+enum class Weights { kOwn, kShared };
+
+// 20 steps of each, the losses scaled by 1024 in every other one.
 void train_beside_eager(CompiledStep& step, const Recipe& recipe, Model& model, Model& twin,
-                        at::ScalarType type, const Closeness& close) {
+                        at::ScalarType type, Weights weights, const Closeness& close) {
   for (int i = 0; i < 20; ++i) {
     SCOPED_TRACE("step " + std::to_string(i));
     DeviceBatch batch = random_batch(recipe, 8);
@@ -118,7 +120,7 @@ void train_beside_eager(CompiledStep& step, const Recipe& recipe, Model& model, 
     expect_tensors_close(model.buffers(), twin.buffers(), close.buffers);
     train_on(model, 0.05 / factor);
     train_on(twin, 0.05 / factor);
-    if (type == at::kDouble) continue;
+    if (weights == Weights::kOwn) continue;
     take_values(twin.parameters(), model.parameters());
     take_values(twin.buffers(), model.buffers());
   }
@@ -175,7 +177,8 @@ TEST_F(CompiledStepTest, TrainsAsEagerDoes) {
     // channel's gradients differ there, and a little all before it. In mobilenet_v2 a variance of
     // 32 values behind 50 layers was once more than 1e-5 off.
     const Closeness deep{0.1, 5e-2, 1e-4}, shallow{1e-5, 1e-4, 1e-5};
-    train_beside_eager(step, recipe, *model, *twin, at::kFloat, is_deep(name) ? deep : shallow);
+    train_beside_eager(step, recipe, *model, *twin, at::kFloat, Weights::kShared,
+                       is_deep(name) ? deep : shallow);
     train_by_recipe(recipe, *model, *twin, is_deep(name) ? 1e-2 : 1e-5);
   }
 }
@@ -187,7 +190,7 @@ void make_double(Model& model) {
       if (tensor.is_floating_point()) at::Tensor(tensor).set_data(tensor.detach().to(at::kDouble));
 }
 
-TEST_F(CompiledStepTest, TrainsInFp64AsEagerDoesThroughout) {
+TEST_F(CompiledStepTest, TrainsInFp64AsEagerDoes) {
   for (const std::string& name : compared_models()) {
     SCOPED_TRACE(name);
     Recipe recipe = compared_recipe(name);
@@ -196,8 +199,12 @@ TEST_F(CompiledStepTest, TrainsInFp64AsEagerDoesThroughout) {
     make_double(*model);
     make_double(*twin);
     CompiledStep step(Env::posix(), recipe, *model);
-    // What rounding differs by, 1e-15, doubles from step to step in a deep network.
-    train_beside_eager(step, recipe, *model, *twin, at::kDouble, {1e-6, 1e-6, 1e-6});
+    // Rounding's 1e-15 doubles from step to step in a deep network, and in this one, whose
+    // rectifiers change sides at 0 and at 6, it is 1 after five.
+    const bool grows = name == "mobilenet_v2";
+    const double close = grows ? 1e-8 : 1e-6;
+    train_beside_eager(step, recipe, *model, *twin, at::kDouble,
+                       grows ? Weights::kShared : Weights::kOwn, {close, close, close});
   }
 }
 
