@@ -59,7 +59,7 @@ TEST_F(StepSettings, TheRecipeForSpeedStartsOnACpuAndSaysWhatIsLeftOut) {
   for (const char* text :
        {"data.source=synth:size=32,count=96", "data.eval_source=synth:size=32,count=32,split=test",
         "train.batch=16", "train.epochs=1", "schedule.warmup_epochs=0.2", "model.width=0.0625",
-        "train.device=cpu", "watch.every=1"})
+        "optimizer.lr=0.01", "train.device=cpu", "watch.every=1"})
     arguments += std::string(" --set '") + text + "'";
   const CommandResult result = run_saturate(arguments);
   ASSERT_EQ(result.exit_code, 0) << result.err;
