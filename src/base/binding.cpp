@@ -97,9 +97,9 @@ std::vector<std::vector<int>> bind_cpus(const World& world, bool launched) {
   std::vector<Cpu> cpus;
   for (int id = 0; id < CPU_SETSIZE; ++id)
     if (CPU_ISSET(id, &allowed)) cpus.push_back(describe(id));
-  std::vector<std::vector<int>> parts;
+  std::vector<std::vector<int>> parts(size_t(world.local_size));
   for (int part = 0; part < world.local_size; ++part)
-    parts.push_back(cpus_of_part(cpus, part, world.local_size));
+    parts[size_t(part)] = cpus_of_part(cpus, part, world.local_size);
   cpu_set_t own;
   CPU_ZERO(&own);
   for (int id : parts[size_t(world.local_rank)]) CPU_SET(id, &own);
@@ -182,8 +182,8 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
   if (names.size() == 1 && choice.given && !choice.shared_out) return std::nullopt;
   if (std::max(local + 1, size_t(world.local_size)) <= names.size()) {
     if (choice.cpus.empty()) return names[local];
-    std::vector<GpuPlace> places;
-    for (const std::string& name : names) places.push_back(place_of(name, choice));
+    std::vector<GpuPlace> places(names.size());
+    for (size_t i = 0; i < names.size(); ++i) places[i] = place_of(names[i], choice);
     return names[gpus_near(choice.cpus, places)[local]];
   }
   const std::string processes = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
