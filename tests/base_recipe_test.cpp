@@ -253,8 +253,8 @@ TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
 }
 
 TEST(Recipe, RecipesThatShipAreValid) {
-  for (const char* name :
-       {"demo", "cifar10", "cifar10-quick", "cifar10-speed", "imagenet-sample", "segment"})
+  for (const char* name : {"demo", "cifar10", "cifar10-quick", "cifar10-speed", "imagenet-sample",
+                           "poor", "segment", "segment-toy"})
     EXPECT_NO_THROW(
         load_recipe(Env::posix(), testing::source_path(std::string("recipes/") + name + ".toml")))
         << name;
