@@ -37,7 +37,7 @@ TEST(Command, ListNamesWhatARecipeCanName) {
   const std::string all = run_saturate("list").out;
   for (const char* name :
        {"folder", "tar", "shard", "lmdb", "idx", "cifar", "synth", "mlp", "simple_cnn", "resnet9",
-        "resnet18", "resnet50", "sgd", "adamw", "cosine"})
+        "airbench", "resnet18", "resnet50", "sgd", "adamw", "cosine"})
     EXPECT_NE(all.find(std::string("\n  ") + name), std::string::npos) << name;
   EXPECT_NE(run_saturate("list options").out.find("train.batch"), std::string::npos);
   EXPECT_EQ(run_saturate("list options --markdown").out, read_text(source_path("docs/recipe.md")));

@@ -129,8 +129,8 @@ TEST_F(TrainCommand, ABrokenNewestCheckpointIsPassedOver) {
 }
 
 TEST_F(TrainCommand, EveryModelAndOptimizerTrains) {
-  for (const char* model :
-       {"mlp", "simple_cnn", "resnet9", "resnet18", "resnet50", "mobilenet_v2", "vit_tiny"}) {
+  for (const char* model : {"mlp", "simple_cnn", "resnet9", "airbench", "resnet18", "resnet50",
+                            "mobilenet_v2", "vit_tiny"}) {
     const std::string run = std::string("run-") + model;
     const CommandResult result =
         train(run, {std::string("model.name=") + model, "train.epochs=0.3", "augment.size=32",

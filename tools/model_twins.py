@@ -80,6 +80,41 @@ class ResNet9(nn.Module):
         return self.fc(x.amax((2, 3))) * 0.125
 
 
+class BiasNorm(nn.Module):
+    """gelu(BatchNorm(convolution)), pooled in between where asked, whose norm has weights of 1."""
+
+    def __init__(self, inputs, outputs, pool):
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(outputs, eps=1e-12, momentum=0.4)
+        self.norm.weight.requires_grad_(False)
+        self.pool = pool
+
+    def forward(self, x):
+        y = self.conv(x)
+        if self.pool:
+            y = nn.functional.max_pool2d(y, 2)
+        return nn.functional.gelu(self.norm(y))
+
+
+class Airbench(nn.Module):
+    def __init__(self, classes, size, width):
+        super().__init__()
+        width1, width2 = scaled(64, width), scaled(256, width)
+        self.register_buffer("stem_weight", torch.randn(24, 3, 2, 2) * 0.1)
+        self.stem_bias = nn.Parameter(torch.zeros(24))
+        for i, (inputs, outputs) in enumerate(((24, width1), (width1, width2), (width2, width2)), 1):
+            self.add_module(f"group{i}a", BiasNorm(inputs, outputs, pool=True))
+            self.add_module(f"group{i}b", BiasNorm(outputs, outputs, pool=False))
+        self.fc = nn.Linear(width2, classes, bias=False)
+
+    def forward(self, images):
+        x = nn.functional.gelu(nn.functional.conv2d(images, self.stem_weight, self.stem_bias))
+        for group in (self.group1a, self.group1b, self.group2a, self.group2b, self.group3a, self.group3b):
+            x = group(x)
+        return self.fc(x.amax((2, 3))) / 9
+
+
 class ToyCnn(nn.Sequential):
     def __init__(self, classes, size, width):
         channels = scaled(16, width)
@@ -215,7 +250,7 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
     return MobileNetV2(num_classes=classes, width_mult=width, dropout=dropout)
 
 
-TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "toy_cnn": ToyCnn, "unet": UNet,
+TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench, "toy_cnn": ToyCnn, "unet": UNet,
          "toy_seg": ToySeg}
 # Made of torchvision's parts.
 BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,

@@ -45,9 +45,10 @@ struct Checkpoint {
   std::vector<std::string> classes;
   int image_size = 0;  // augment.size as resolved
   std::vector<NamedTensor> model, optimizer;
-  std::vector<NamedTensor> scaler;    // see TrainStep::scaler_state()
-  std::vector<NamedTensor> schedule;  // see schedule.h
-  std::vector<NamedTensor> average;   // see weight_average.h; empty without one
+  std::vector<NamedTensor> scaler;     // see TrainStep::scaler_state()
+  std::vector<NamedTensor> schedule;   // see schedule.h
+  std::vector<NamedTensor> average;    // see weight_average.h; empty without one
+  std::vector<NamedTensor> lookahead;  // see lookahead.h; empty without it
   // State of torch's generator by device, for dropout: "cpu", and "cpu.1" of rank 1.
   std::vector<NamedTensor> random;
 };

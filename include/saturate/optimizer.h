@@ -25,7 +25,8 @@ struct ParameterGroup {
 // Groups parameters by what applies to them, groups and members in the order of `parameters`.
 // Unless decay_norm_and_bias, parameters of one dimension or none (biases, BatchNorm's weights) do
 // not decay. Those that optimizer.freeze names are in no group, and require no gradient from here
-// on. Fails with kUsage on a pattern that matches nothing, and where nothing is left to train.
+// on; those that their model keeps fixed, which require none, are in no group either. Fails with
+// kUsage on a pattern that matches nothing, and where nothing is left to train.
 std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& options,
                                                   const std::vector<NamedTensor>& parameters);
 

@@ -56,8 +56,11 @@ struct TrainOptions {
   int eval_every = 1;        // epochs; 0: not by epochs
   int eval_every_steps = 0;  // 0: not by steps
   bool eval_flip = false;
-  int eval_shift = 0;      // pixels
-  double ema = 0;          // decay of the averaged weights; 0: none
+  int eval_shift = 0;       // pixels
+  double ema = 0;           // decay of the averaged weights; 0: none
+  double lookahead = 0;     // share of the slow weights that stays; 0: none
+  int lookahead_every = 5;  // steps
+  double lookahead_power = 0;
   double max_minutes = 0;  // 0: no limit
   Monitor monitor = Monitor::kEvalAccuracy;
   MonitorMode monitor_mode = MonitorMode::kAuto;

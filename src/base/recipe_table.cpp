@@ -125,10 +125,15 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "Set optimizer.momentum, or optimizer.nesterov=false", where);
   if (recipe.train.ema >= 1)
     fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
-  if (recipe.train.ema > 0 && (recipe.precision.mode == PrecisionMode::kBf16O2 ||
-                               recipe.precision.mode == PrecisionMode::kFp16O2))
-    fail_option("train.ema", "cannot average weights that are stored in half precision",
-                "Set precision.mode to bf16 or fp16, or train.ema=0", where);
+  if (recipe.train.lookahead >= 1)
+    fail_option("train.lookahead", "must be below 1", "Give 0 for none, or such as 0.5", where);
+  const bool half = recipe.precision.mode == PrecisionMode::kBf16O2 ||
+                    recipe.precision.mode == PrecisionMode::kFp16O2;
+  for (const auto& [key, value] : {std::pair("train.ema", recipe.train.ema),
+                                   std::pair("train.lookahead", recipe.train.lookahead)})
+    if (half && value > 0)
+      fail_option(key, "cannot average weights that are stored in half precision",
+                  std::string("Set precision.mode to bf16 or fp16, or ") + key + "=0", where);
   if (recipe.train.early_stop > 0 && recipe.data.eval_source.empty() &&
       !is_training_metric(recipe.train.monitor))
     fail_option("train.early_stop", "watches an evaluation, and there is no data.eval_source",

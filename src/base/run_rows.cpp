@@ -67,6 +67,15 @@ std::vector<OptionRow> train_rows() {
       number(SATURATE_OPTION(train.ema), {0, 1}, "decay",
              "Keeps an exponential moving average of the weights, which evaluation and `saturate "
              "eval` then use, such as 0.999; 0: none."),
+      number(SATURATE_OPTION(train.lookahead), {0, 1}, "share",
+             "Lookahead: slow weights follow the trained ones, which go on from there; of the slow "
+             "ones this share stays each time (the paper's alpha is the rest). 0: none."),
+      integer(SATURATE_OPTION(train.lookahead_every), {1, 1 << 20}, "steps",
+              "How often, with train.lookahead."),
+      number(
+          SATURATE_OPTION(train.lookahead_power), {0, 16}, "",
+          "train.lookahead grows from 0 with this power of the run's progress; 0: it is the same "
+          "throughout."),
       number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
              "Evaluates, saves and ends after so much wall time of this process; 0: no limit."),
       choice(

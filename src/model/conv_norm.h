@@ -1,6 +1,7 @@
-// relu(BatchNorm(convolution)): the unit that the small networks are made of.
+// relu(BatchNorm(convolution)): the unit that the small networks are made of, and variants of it.
 #pragma once
 
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/max_pool2d.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/conv.h>
@@ -13,23 +14,34 @@ namespace saturate {
 
 enum class Pool { kNone, kMax2 };
 
+struct ConvNormOptions {
+  Pool pool = Pool::kNone;
+  bool gelu = false;                  // in the rectifier's place
+  bool scale = true;                  // false: BatchNorm's weights stay 1
+  double momentum = 0.1, eps = 1e-5;  // BatchNorm's
+};
+
 // 3x3, stride 1, "same" padding: [N, in, H, W] to [N, out, H, W], or [N, out, H/2, W/2] where
 // pooled.
 class ConvNormImpl : public torch::nn::Module {
  public:
-  ConvNormImpl(int64_t in, int64_t out, Pool pool = Pool::kNone)
-      : conv_(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)),
-        norm_(out),
-        pool_(pool) {
+  ConvNormImpl(int64_t in, int64_t out, const ConvNormOptions& options)
+      : options_(options),
+        conv_(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)),
+        norm_(torch::nn::BatchNormOptions(out).momentum(options.momentum).eps(options.eps)) {
     register_module("conv", conv_);
     register_module("norm", norm_);
+    if (!options.scale) norm_->weight.requires_grad_(false);
   }
+  ConvNormImpl(int64_t in, int64_t out, Pool pool = Pool::kNone)
+      : ConvNormImpl(in, out, ConvNormOptions{.pool = pool}) {}
 
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = conv_(x);
     // Before the rest, which then has a quarter of the work.
-    if (pool_ == Pool::kMax2) y = at::max_pool2d(y, 2);
-    return norm_(y).relu_();
+    if (options_.pool == Pool::kMax2) y = at::max_pool2d(y, 2);
+    y = norm_(y);
+    return options_.gelu ? at::gelu(y) : y.relu_();
   }
 
   // Makes the first channels of the output those of the input, as far as both have them.
@@ -39,9 +51,9 @@ class ConvNormImpl : public torch::nn::Module {
   }
 
  private:
+  ConvNormOptions options_;
   torch::nn::Conv2d conv_;
   BatchNorm2d norm_;
-  Pool pool_;
 };
 TORCH_MODULE(ConvNorm);
 

@@ -13,6 +13,7 @@ namespace saturate {
 
 std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape);
+std::unique_ptr<Model> make_airbench(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_resnet18_cifar(const ModelOptions& options, const ImageShape& shape);

@@ -10,11 +10,12 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<ModelFactory>, 15> kModels{{
+constexpr std::array<RegistryEntry<ModelFactory>, 16> kModels{{
     {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
     {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
      make_simple_cnn},
     {"resnet9", "a residual network of nine layers for 32x32 images, fast on a CPU", make_resnet9},
+    {"airbench", "K. Jordan's network for 94 % on CIFAR-10 in seconds", make_airbench},
     {"resnet18", "torchvision's ResNet-18, ImageNet stem", make_resnet18},
     {"resnet18_cifar", "ResNet-18 for small images: a first convolution of 3 pixels, no pool",
      make_resnet18_cifar},

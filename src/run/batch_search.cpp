@@ -55,6 +55,7 @@ class Rehearsal {
     TrainStep step(*parts_.model, *parts_.optimizer, step_options(recipe_, int(images)), ledger_);
     RunningMetrics metrics;
     step.run(batch, recipe_.optimizer.lr, metrics);
+    if (parts_.lookahead) parts_.lookahead->update(1, 2);
     if (parts_.average) parts_.average->update();
     metrics.read();  // waits for the device, which may run out of memory late
   }

@@ -15,7 +15,8 @@ struct TensorGroup {
 inline constexpr TensorGroup kTensorGroups[] = {
     {"model.", &Checkpoint::model},     {"optimizer.", &Checkpoint::optimizer},
     {"scaler.", &Checkpoint::scaler},   {"schedule.", &Checkpoint::schedule},
-    {"average.", &Checkpoint::average}, {"random.", &Checkpoint::random}};
+    {"average.", &Checkpoint::average}, {"lookahead.", &Checkpoint::lookahead},
+    {"random.", &Checkpoint::random}};
 
 std::string checkpoint_state_json(const Checkpoint& checkpoint);
 

@@ -71,6 +71,7 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
   if (group) agreement.begin(wishes());
   run_step(batch);
   if (group) hear_wishes();
+  if (lookahead) lookahead->update(position.step + 1, total_steps);
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
   steps_made = ++position.step;

@@ -30,6 +30,7 @@ Checkpoint Trainer::State::snapshot() {
   checkpoint.scaler = step->scaler_state();
   checkpoint.schedule = schedule->state();
   if (average) checkpoint.average = average->state();
+  if (lookahead) checkpoint.lookahead = lookahead->state();
   checkpoint.random = random_states();
   return checkpoint;
 }
@@ -92,6 +93,7 @@ void Trainer::State::restore_best() {
   load_into(*model, best.model, path);
   optimizer->load_state(best.optimizer);  // which may hold weights of its own
   if (average) average->load_state(best.average, path);
+  if (lookahead) lookahead->load_state(best.lookahead, path);
   unsaved = true;
   evaluation.reset();
   if (best.evaluation && best.evaluation->step == best_step) evaluation = best.evaluation;

@@ -214,6 +214,7 @@ void Trainer::State::build_model() {
   model = std::move(parts.model);
   optimizer = std::move(parts.optimizer);
   average = std::move(parts.average);
+  lookahead = std::move(parts.lookahead);
   const int world = shard().world;
   const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
   step = std::make_unique<TrainStep>(*model, *optimizer, step_options(recipe, part), ledger);
@@ -273,6 +274,7 @@ void Trainer::State::resume() {
   step->load_scaler_state(checkpoint.scaler);
   schedule->load_state(checkpoint.schedule);
   if (average) average->load_state(checkpoint.average, path);
+  if (lookahead) lookahead->load_state(checkpoint.lookahead, path);
   position = resumed = checkpoint.position;
   load_random_states(checkpoint.random);
   epoch_metrics = checkpoint.epoch_metrics;

@@ -14,6 +14,7 @@
 #include "saturate/gradient_reducer.h"
 #include "saturate/graphed_step.h"
 #include "saturate/group.h"
+#include "saturate/lookahead.h"
 #include "saturate/memory.h"
 #include "saturate/sample_gallery.h"
 #include "saturate/schedule.h"
@@ -116,6 +117,7 @@ struct Trainer::State {
   std::unique_ptr<Model> model;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<WeightAverage> average;
+  std::unique_ptr<Lookahead> lookahead;
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<ResidentDataset> resident;  // of `data`, or null
   Loader loader;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "saturate/ledger.h"
+#include "saturate/lookahead.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
 #include "saturate/recipe.h"
@@ -19,6 +20,7 @@ struct TrainingParts {
   std::unique_ptr<Model> model;            // on its device
   std::unique_ptr<Optimizer> optimizer;    // of `group`, where it is sharded
   std::unique_ptr<WeightAverage> average;  // null without train.ema
+  std::unique_ptr<Lookahead> lookahead;    // null without train.lookahead
 };
 
 // Draws the weights by recipe.seed, and resolves train.checkpoint_segments. REQUIRES: everything

@@ -124,6 +124,7 @@ std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& option
       named.tensor.requires_grad_(false);
       continue;
     }
+    if (!named.tensor.requires_grad()) continue;
     const bool decays = options.decay_norm_and_bias || named.tensor.dim() > 1;
     const double weight_decay = decays ? options.weight_decay : 0;
     auto group = std::find_if(groups.begin(), groups.end(), [&](const ParameterGroup& known) {

@@ -25,6 +25,7 @@ MODELS = {
     "mlp": ((64,), True),
     "simple_cnn": ((64, 32), True),
     "resnet9": ((64, 32), True),
+    "airbench": ((64, 32), True),
     "resnet18": ((64, 224), True),
     "resnet18_cifar": ((64, 32), True),
     "resnet34": ((64,), False),
@@ -36,7 +37,7 @@ MODELS = {
     "toy_cnn": ((16, 256), True),
 }
 # Whose twin draws its first weights otherwise.
-OTHER_DRAWS = ("resnet9",)
+OTHER_DRAWS = ("resnet9", "airbench")
 
 
 def short(values):
@@ -80,6 +81,8 @@ def one_training_step(model, size):
     loss.backward()
     gradients = {}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         gradient = parameter.grad.double()
         probe = symmetric("probe:" + name, parameter.shape, 1).double()
         gradients[name] = short([gradient.norm().item(), (gradient * probe).sum().item()])

@@ -1,0 +1,49 @@
+// Lookahead: slow weights that follow those that are trained, which then go on from there (M. R.
+// Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", arXiv 1907.08610).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "saturate/model.h"
+
+namespace saturate {
+
+struct LookaheadOptions {
+  double keep = 0;  // of the slow weights each time: 0 to below 1
+  int every = 5;    // steps
+  double power = 0;
+};
+
+// After every `every` steps, slow += (1 - keep) * (weights - slow), then weights = slow, where
+//   keep = options.keep * (step / of the run's steps)^options.power.
+// With power 0 this is the paper's, whose alpha is 1 - keep; 3 is K. Jordan's in "94% on CIFAR-10"
+// (arXiv 2404.00498). After a run's last step the weights become the slow ones. Weights are
+// parameters and, as in Jordan's script, what buffers hold of floating point (BatchNorm's
+// statistics). Not for concurrent use.
+class Lookahead {
+ public:
+  // `model` must outlive this.
+  Lookahead(Model& model, const LookaheadOptions& options);
+
+  // After step number `step` (from 1) of a run of `steps`. The first call copies the weights. Does
+  // not wait for a device.
+  void update(int64_t step, int64_t steps);
+
+  // The slow weights by name, empty before the first update; share storage.
+  std::vector<NamedTensor> state() const;
+  // Takes what state() gave. Fails with kRun naming `where` and the tensor that is missing or of
+  // another shape.
+  void load_state(const std::vector<NamedTensor>& state, const std::string& where);
+
+ private:
+  const LookaheadOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> weights_;  // the model's own
+  std::vector<at::Tensor> slow_;     // empty before the first update
+};
+
+}  // namespace saturate

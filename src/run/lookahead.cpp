@@ -1,0 +1,50 @@
+#include "saturate/lookahead.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+
+#include "saturate/checkpoint.h"
+
+namespace saturate {
+
+Lookahead::Lookahead(Model& model, const LookaheadOptions& options) : options_(options) {
+  for (const auto& tensors : {model.parameters(), model.buffers()})
+    for (const auto& [name, tensor] : tensors) {
+      if (!tensor.is_floating_point()) continue;
+      names_.push_back(name);
+      weights_.push_back(tensor.detach());
+    }
+}
+
+void Lookahead::update(int64_t step, int64_t steps) {
+  const c10::NoGradGuard no_grad;
+  if (slow_.empty())
+    for (const auto& tensor : weights_) slow_.push_back(tensor.clone());
+  if (step == steps) {
+    at::_foreach_copy_(weights_, slow_);
+  } else if (step % options_.every == 0) {
+    const double keep = options_.keep * std::pow(double(step) / double(steps), options_.power);
+    at::_foreach_lerp_(slow_, weights_, 1 - keep);
+    at::_foreach_copy_(weights_, slow_);
+  }
+}
+
+std::vector<NamedTensor> Lookahead::state() const {
+  std::vector<NamedTensor> state;
+  for (size_t i = 0; i < slow_.size(); ++i) state.push_back({names_[i], slow_[i]});
+  return state;
+}
+
+void Lookahead::load_state(const std::vector<NamedTensor>& state, const std::string& where) {
+  slow_.clear();
+  if (state.empty()) return;
+  std::vector<NamedTensor> targets;
+  for (size_t i = 0; i < names_.size(); ++i) targets.push_back({names_[i], weights_[i].clone()});
+  copy_by_name(state, targets, where);
+  for (auto& target : targets) slow_.push_back(std::move(target.tensor));
+}
+
+}  // namespace saturate
