@@ -139,6 +139,14 @@ TEST(ParameterGroups, FrozenOnesNeedNoGradientAndAreInNoGroup) {
     EXPECT_EQ(tensor.requires_grad(), factors.contains(name)) << name;
 }
 
+TEST(ParameterGroups, WhatAModelKeepsFixedIsInNone) {
+  const auto parameters = residual_network();
+  parameters[1].tensor.requires_grad_(false);
+  const auto factors = factors_of(make_parameter_groups({}, parameters));
+  EXPECT_EQ(factors.size(), parameters.size() - 1);
+  EXPECT_FALSE(factors.contains("bn1.weight"));
+}
+
 TEST(ParameterGroups, PatternsThatSayNothingAreRefused) {
   OptimizerOptions options;
   options.freeze = {"stem*"};
