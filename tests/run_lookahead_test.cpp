@@ -34,7 +34,7 @@ class ThreeValues : public Model {
 };
 
 // The paper's loop, in plain numbers.
-struct Expected {
+struct SlowByHand {
   double weight = 0, mean = 3, slow_weight = 0, slow_mean = 0;
 
   void step(int64_t number, int64_t steps, const LookaheadOptions& options) {
@@ -57,7 +57,7 @@ TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
     constexpr int64_t kSteps = 23;
     ThreeValues model;
     Lookahead first(model, options), second(model, options);
-    Expected expected;
+    SlowByHand expected;
     for (int64_t number = 1; number <= kSteps; ++number) {
       model.step();
       if (number == 11) second.load_state(first.state(), "test");

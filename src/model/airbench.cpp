@@ -20,11 +20,7 @@
 namespace saturate {
 namespace {
 
-constexpr double kLogitScale = 1.0 / 9;
-constexpr int64_t kStemKernel = 2;
-constexpr int64_t kStemComponents = 3 * kStemKernel * kStemKernel;
-
-ConvNormOptions unit(Pool pool) {
+ConvNormOptions airbench_layer(Pool pool) {
   return {.pool = pool, .gelu = true, .scale = false, .momentum = 0.4, .eps = 1e-12};
 }
 
@@ -32,20 +28,20 @@ class Airbench : public Chain {  // [N, 3, H, W] to [N, classes]
  public:
   Airbench(double width, int64_t classes)
       : stem_weight_(register_buffer(
-            "stem_weight", at::randn({2 * kStemComponents, 3, kStemKernel, kStemKernel}) * 0.1)),
-        stem_bias_(register_parameter("stem_bias", at::zeros({2 * kStemComponents}))) {
+            "stem_weight", at::randn({kStemChannels, 3, kStemKernel, kStemKernel}) * 0.1)),
+        stem_bias_(register_parameter("stem_bias", at::zeros({kStemChannels}))) {
     add_stage([this](const at::Tensor& images) {
       return at::gelu(at::conv2d(images, stem_weight_, stem_bias_));
     });
-    add_group("group1", 2 * kStemComponents, scaled(64, width));                      // to H/2
+    add_group("group1", kStemChannels, scaled(64, width));                            // to H/2
     add_group("group2", scaled(64, width), scaled(256, width));                       // to H/4
     const int64_t out = add_group("group3", scaled(256, width), scaled(256, width));  // to H/8
     fc_ = register_module("fc",
                           torch::nn::Linear(torch::nn::LinearOptions(out, classes).bias(false)));
-    add_stage([this](const at::Tensor& x) { return fc_(at::amax(x, {2, 3})) * kLogitScale; });
+    add_stage([this](const at::Tensor& x) { return fc_(at::amax(x, {2, 3})) * (1.0 / 9); });
   }
 
-  static constexpr int64_t kWantedImages = 2048;
+  static constexpr int64_t kWantedImages = kStemImages;
 
   void prepare(const at::Tensor& images) {
     stem_weight_.copy_(whitening_filters(images, kStemKernel, kStemComponents));
@@ -56,7 +52,7 @@ class Airbench : public Chain {  // [N, 3, H, W] to [N, classes]
   int64_t add_group(const std::string& name, int64_t in, int64_t out) {
     for (const auto& [suffix, from, pool] :
          {std::tuple("a", in, Pool::kMax2), std::tuple("b", out, Pool::kNone)}) {
-      ConvNorm layer = register_module(name + suffix, ConvNorm(from, out, unit(pool)));
+      ConvNorm layer = register_module(name + suffix, ConvNorm(from, out, airbench_layer(pool)));
       layer->start_as_identity();
       add_stage([layer](const at::Tensor& x) mutable { return layer(x); }, layer);
     }

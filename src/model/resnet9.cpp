@@ -19,9 +19,6 @@ namespace saturate {
 namespace {
 
 constexpr double kLogitScale = 0.125;
-constexpr int64_t kStemKernel = 2;
-constexpr int64_t kStemComponents = 3 * kStemKernel * kStemKernel;
-constexpr int64_t kStemChannels = 2 * kStemComponents;
 
 class ResNet9 : public Chain {  // [N, 3, H, W] to [N, classes]
  public:
@@ -46,7 +43,7 @@ class ResNet9 : public Chain {  // [N, 3, H, W] to [N, classes]
     add_stages();
   }
 
-  static constexpr int64_t kWantedImages = 2048;
+  static constexpr int64_t kWantedImages = kStemImages;
 
   void prepare(const at::Tensor& images) {
     stem_weight_.copy_(whitening_filters(images, kStemKernel, kStemComponents));

@@ -9,6 +9,13 @@
 
 namespace saturate {
 
+// Of the networks' first convolutions, which have two outputs for each component: all that 2 x 2
+// pixels of three channels have.
+inline constexpr int64_t kStemKernel = 2;
+inline constexpr int64_t kStemComponents = 3 * kStemKernel * kStemKernel;
+inline constexpr int64_t kStemChannels = 2 * kStemComponents;
+inline constexpr int64_t kStemImages = 2048;  // that the filters are made of
+
 // Filters [2 * components, C, kernel, kernel] from images [N, C, H, W]: the leading eigenvectors of
 // the covariance of patches, each divided by the root of its eigenvalue, then all of them negated
 // (for a rectifier behind). REQUIRES: components <= C * kernel^2.
