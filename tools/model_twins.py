@@ -25,19 +25,20 @@ class Mlp(nn.Module):
 
 
 class ConvNorm(nn.Module):
-    """relu(BatchNorm(convolution)), pooled in between where asked."""
+    """activation(BatchNorm(convolution)), pooled in between where asked; `norm` is BatchNorm's."""
 
-    def __init__(self, inputs, outputs, pool=False):
+    def __init__(self, inputs, outputs, pool=False, activation=torch.relu, **norm):
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(outputs)
+        self.norm = nn.BatchNorm2d(outputs, **norm)
         self.pool = pool
+        self.activation = activation
 
     def forward(self, x):
         y = self.conv(x)
         if self.pool:
             y = nn.functional.max_pool2d(y, 2)
-        return self.norm(y).relu()
+        return self.activation(self.norm(y))
 
 
 class SimpleCnn(nn.Module):
@@ -80,23 +81,6 @@ class ResNet9(nn.Module):
         return self.fc(x.amax((2, 3))) * 0.125
 
 
-class BiasNorm(nn.Module):
-    """gelu(BatchNorm(convolution)), pooled in between where asked, whose norm has weights of 1."""
-
-    def __init__(self, inputs, outputs, pool):
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(outputs, eps=1e-12, momentum=0.4)
-        self.norm.weight.requires_grad_(False)
-        self.pool = pool
-
-    def forward(self, x):
-        y = self.conv(x)
-        if self.pool:
-            y = nn.functional.max_pool2d(y, 2)
-        return nn.functional.gelu(self.norm(y))
-
-
 class Airbench(nn.Module):
     def __init__(self, classes, size, width):
         super().__init__()
@@ -104,8 +88,11 @@ class Airbench(nn.Module):
         self.register_buffer("stem_weight", torch.randn(24, 3, 2, 2) * 0.1)
         self.stem_bias = nn.Parameter(torch.zeros(24))
         for i, (inputs, outputs) in enumerate(((24, width1), (width1, width2), (width2, width2)), 1):
-            self.add_module(f"group{i}a", BiasNorm(inputs, outputs, pool=True))
-            self.add_module(f"group{i}b", BiasNorm(outputs, outputs, pool=False))
+            for suffix, channels in ("a", inputs), ("b", outputs):
+                layer = ConvNorm(channels, outputs, pool=suffix == "a", activation=nn.functional.gelu,
+                                 eps=1e-12, momentum=0.4)
+                layer.norm.weight.requires_grad_(False)
+                self.add_module(f"group{i}{suffix}", layer)
         self.fc = nn.Linear(width2, classes, bias=False)
 
     def forward(self, images):
@@ -250,8 +237,8 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
     return MobileNetV2(num_classes=classes, width_mult=width, dropout=dropout)
 
 
-TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench, "toy_cnn": ToyCnn, "unet": UNet,
-         "toy_seg": ToySeg}
+TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench,
+         "toy_cnn": ToyCnn, "unet": UNet, "toy_seg": ToySeg}
 # Made of torchvision's parts.
 BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,
          "vit_b_16": vit_b_16, "mobilenet_v2": mobilenet_v2}

@@ -18,12 +18,12 @@ struct LookaheadOptions {
   double power = 0;
 };
 
-// After every `every` steps, slow += (1 - keep) * (weights - slow), then weights = slow, where
+// After every `every` steps, and after a run's last, slow += (1 - keep) * (weights - slow), then
+// weights = slow, where
 //   keep = options.keep * (step / of the run's steps)^options.power.
 // With power 0 this is the paper's, whose alpha is 1 - keep; 3 is K. Jordan's in "94% on CIFAR-10"
-// (arXiv 2404.00498). After a run's last step the weights become the slow ones. Weights are
-// parameters and, as in Jordan's script, what buffers hold of floating point (BatchNorm's
-// statistics). Not for concurrent use.
+// (arXiv 2404.00498). Weights are parameters and, as in Jordan's script, what buffers hold of
+// floating point (BatchNorm's statistics). Not for concurrent use.
 class Lookahead {
  public:
   // `model` must outlive this.

@@ -23,13 +23,10 @@ void Lookahead::update(int64_t step, int64_t steps) {
   const c10::NoGradGuard no_grad;
   if (slow_.empty())
     for (const auto& tensor : weights_) slow_.push_back(tensor.clone());
-  if (step == steps) {
-    at::_foreach_copy_(weights_, slow_);
-  } else if (step % options_.every == 0) {
-    const double keep = options_.keep * std::pow(double(step) / double(steps), options_.power);
-    at::_foreach_lerp_(slow_, weights_, 1 - keep);
-    at::_foreach_copy_(weights_, slow_);
-  }
+  if (step % options_.every != 0 && step != steps) return;
+  const double keep = options_.keep * std::pow(double(step) / double(steps), options_.power);
+  at::_foreach_lerp_(slow_, weights_, 1 - keep);
+  at::_foreach_copy_(weights_, slow_);
 }
 
 std::vector<NamedTensor> Lookahead::state() const {
