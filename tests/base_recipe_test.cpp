@@ -177,6 +177,17 @@ TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
             std::string::npos);
 }
 
+TEST(Recipe, WhatAveragesWeightsNeedsThemWholeAndAShareBelowOne) {
+  for (const std::string key : {"train.ema", "train.lookahead"}) {
+    EXPECT_NE(error_of(kMinimal, {key + "=1"}).find(key + " must be below 1"), std::string::npos);
+    for (const char* mode : {"precision.mode=bf16-o2", "precision.mode=fp16-o2"})
+      EXPECT_NE(error_of(kMinimal, {key + "=0.5", mode}).find(key + " cannot average weights"),
+                std::string::npos)
+          << mode;
+    EXPECT_EQ(error_of(kMinimal, {key + "=0.5", "precision.mode=bf16"}), "no error");
+  }
+}
+
 TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
   const auto refused = [](std::vector<std::string> overrides, const std::string& part) {
     overrides.push_back("train.epochs=10");
