@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
-BUILD := $(if $(filter cuda,$(PRESET)),build-cuda,build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
+BUILD := $(if $(filter cuda gpu-host,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
 # A source that includes torch headers takes up to 1.5 GB to compile.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864); \
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
@@ -17,7 +17,7 @@ MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
 .PHONY: help demo test test-all page-test tensorboard-test net-test docs-test python-test coverage kills \
-  faults compiled soak fuzz build install setup format format-check tidy clean
+  faults compiled soak fuzz gpu-host-test build install setup format format-check tidy ci-full clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ tensorboard-test: build ## have TensorBoard's own reader read what a run writes 
 net-test: build ## train across network namespaces, cut links, kill launchers; needs root
 	@tools/setup.sh --dev
 	@tests/net_test.py --saturate $(BUILD)/saturate || [ $$? = 77 ]
+
+gpu-host-test: ## run the CUDA build on a CUDA runtime of the tests' own, without a GPU; needs nvcc
+	@tests/fake_cuda/run.sh
 
 docs-test: build ## hold README.md and docs/ against the program: links, keys, options, snippets
 	@tools/performance_page.py --check
@@ -122,9 +125,15 @@ format: ## rewrite all C++ and CUDA files in the house style
 format-check: ## say which files are not in the house style
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
 
-tidy: $(BUILD)/build.ninja ## run clang-tidy over the rooms that need no torch
-	@$(CPP_FILES) | grep -E '^src/(base|data|image)/.*\.cpp$$' | \
-	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p $(BUILD) --quiet
+tidy: setup ## run clang-tidy over the torch-free modules; CHANGED=1: only over what differs from .ci/checked
+	@tools/setup.sh --dev
+	@cmake --preset tidy --log-level=NOTICE >/dev/null
+	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py; else $(CPP_FILES); fi | \
+	  grep -E '^src/(base|data|image)/.*\.cpp$$' | \
+	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
+
+ci-full: ## all that CI runs, and what it leaves out for time: tidy and fuzz whole, each source alone
+	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf build build-cuda
+	@rm -rf build build-cuda build-gpu-host

@@ -19,7 +19,8 @@ endif()
 execute_process(COMMAND ${find_torch} --full OUTPUT_VARIABLE full_dir
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 set(SATURATE_TORCH_FULL OFF)
-if(full_dir STREQUAL torch_dir)
+# With the fake CUDA runtime of tests/fake_cuda a CPU set is linked as a full one.
+if(full_dir STREQUAL torch_dir OR SATURATE_FAKE_CUDA)
   set(SATURATE_TORCH_FULL ON)
 endif()
 message(STATUS "LibTorch: ${torch_dir} (full: ${SATURATE_TORCH_FULL})")

@@ -32,7 +32,7 @@ cmake --build "$build/data" --target own_dataset -- --quiet
 # is configured, and a program is compiled against it, whose linking has been seen above.
 echo "== FetchContent"
 cmake -S "$root/examples" -B "$build/fetched" -G Ninja --log-level=NOTICE \
-  -DSATURATE_SOURCE="$root" >/dev/null
+  -DSATURATE_SOURCE="$root" -DCMAKE_UNITY_BUILD=ON >/dev/null
 cmake --build "$build/fetched" -j "${JOBS:-2}" -- --quiet \
-  loader_alone CMakeFiles/train_recipe.dir/train_recipe.cpp.o
+  loader_alone CMakeFiles/train_recipe.dir/Unity/unity_0_cxx.cxx.o
 "$build/fetched/loader_alone"

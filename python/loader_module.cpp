@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -25,6 +27,7 @@ Recipe parsed(const std::string& source, const std::vector<std::string>& overrid
   all.insert(all.end(), overrides.begin(), overrides.end());
   Recipe recipe = parse_recipe("", "saturate.Loader", all);
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
+  if (recipe.train.batch == kAutomatic) recipe.train.batch = TrainOptions().batch;
   if (recipe.augment.size == 0)
     fail(ErrorKind::kUsage, "size of the images is not set", "augment.size",
          "Give size=, the side of the images in pixels");
@@ -72,8 +75,7 @@ nb::dlpack::dtype dlpack_type(PixelType type) {
 LoaderOptions loader_options(const Recipe& recipe, bool train, PixelType type, bool planar,
                              bool names) {
   LoaderOptions options;
-  options.batch =
-      size_t(recipe.train.batch == kAutomatic ? TrainOptions().batch : recipe.train.batch);
+  options.batch = size_t(recipe.train.batch);
   options.threads = recipe.data.threads;
   options.prefetch = recipe.data.prefetch;
   options.shuffle = recipe.data.shuffle;
@@ -104,18 +106,24 @@ class PyLoader {
 
   void start_epoch(uint32_t epoch, size_t first_batch) {
     const nb::gil_scoped_release others_run;
+    const std::lock_guard one_consumer(consuming_);
+    held_.reset();
     loader_.start_epoch(epoch, first_batch);
   }
 
-  // (images, labels, indices, names, place in the epoch), or None at the end.
+  // (images, labels, indices, names, place in the epoch), or None at the end. A signal's exception
+  // (Ctrl-C) ends the wait; the batch is then still to come.
   nb::object next() {
-    Batch batch;
-    bool more;
-    {
-      const nb::gil_scoped_release others_run;
-      more = loader_.next(batch);
+    std::optional<Taken> taken;
+    for (int looks = 0; !taken; ++looks) {
+      fetch(looks);
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      // Another thread that waits is not waited for here, with Python's lock held.
+      const std::unique_lock one_consumer(consuming_, std::try_to_lock);
+      if (one_consumer) taken.swap(held_);
     }
-    if (!more) return nb::none();
+    if (!taken->more) return nb::none();
+    Batch& batch = taken->batch;
     const size_t count = batch.count();
     nb::list names;
     for (const std::string& name : batch.names) names.append(name_of(name));
@@ -125,6 +133,8 @@ class PyLoader {
   }
 
   size_t batches() const { return loader_.batches(); }
+  int batch() const { return recipe_.train.batch; }
+  uint64_t seed() const { return recipe_.seed; }
   size_t size() const { return data_->size(); }
   nb::list classes() const {
     nb::list list;
@@ -140,6 +150,22 @@ class PyLoader {
   size_t skipped_count() const { return loader_.skipped_count(); }
 
  private:
+  struct Taken {
+    Batch batch;
+    bool more = false;  // false: the end of the epoch
+  };
+  static constexpr auto kLook = std::chrono::milliseconds(50);  // between two looks at signals
+
+  // Waits for what comes next, but not for long, until the loader's own limit is reached.
+  void fetch(int looks) {
+    const nb::gil_scoped_release others_run;
+    const std::lock_guard one_consumer(consuming_);
+    if (held_ || (!loader_.wait(kLook) && looks * kLook < LoaderOptions().wait_limit)) return;
+    Taken taken;
+    taken.more = loader_.next(taken.batch);
+    held_ = std::move(taken);
+  }
+
   // Shares the batch's memory, which goes back to the loader when the last array is gone.
   nb::object images(const Batch& batch, size_t count) const {
     const auto side = size_t(batch.size);
@@ -169,6 +195,8 @@ class PyLoader {
   bool planar_;
   std::unique_ptr<Dataset> data_;
   Loader loader_;
+  std::mutex consuming_;       // the loader has one consumer at a time
+  std::optional<Taken> held_;  // taken from the loader, not given yet; guarded by consuming_
 };
 
 // saturate.Error with what the command would print; a missing file too is one.
@@ -201,6 +229,8 @@ NB_MODULE(_core, module) {
       .def("skipped", &PyLoader::skipped)
       .def_prop_ro("skipped_count", &PyLoader::skipped_count)
       .def_prop_ro("batches", &PyLoader::batches)
+      .def_prop_ro("batch", &PyLoader::batch)
+      .def_prop_ro("seed", &PyLoader::seed)
       .def_prop_ro("size", &PyLoader::size)
       .def_prop_ro("classes", &PyLoader::classes);
 }

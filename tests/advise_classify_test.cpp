@@ -56,9 +56,9 @@ Cause cause_of(const Measurements& found) {
 
 TEST(Classify, NamesEveryCauseAsScriptsKnowIt) {
   const std::vector<std::string> names = {
-      "input-threads", "decode",          "storage",       "augmentation", "copy",
-      "host-sync",     "launch-overhead", "small-batch",   "precision",    "layout",
-      "communication", "straggler",       "checkpoint-io", "memory",       "compute-bound"};
+      "input-threads",   "decode",      "storage",    "augmentation", "copy",          "host-sync",
+      "launch-overhead", "small-batch", "precision",  "layout",       "communication", "straggler",
+      "checkpoint-io",   "memory",      "evaluation", "logging",      "compute-bound"};
   ASSERT_EQ(names.size(), size_t(kCauseCount));
   for (int i = 0; i < kCauseCount; ++i) EXPECT_EQ(cause_name(Cause(i)), names[size_t(i)]);
 }
@@ -68,9 +68,9 @@ TEST(Classify, TheLargestGainNamesTheCause) {
     EXPECT_EQ(cause_of(starved({what_if(cause, 3), what_if(Cause::kInputThreads, 1.06),
                                 what_if(Cause::kSmallBatch, 1.5)})),
               cause);
-  for (const Cause cause :
-       {Cause::kHostSync, Cause::kLaunchOverhead, Cause::kSmallBatch, Cause::kPrecision,
-        Cause::kLayout, Cause::kCheckpointIo, Cause::kMemory, Cause::kComputeBound})
+  for (const Cause cause : {Cause::kHostSync, Cause::kLaunchOverhead, Cause::kSmallBatch,
+                            Cause::kPrecision, Cause::kLayout, Cause::kCheckpointIo, Cause::kMemory,
+                            Cause::kLogging, Cause::kComputeBound})
     EXPECT_EQ(cause_of(computing({what_if(cause, 2), what_if(Cause::kPrecision, 1.3),
                                   what_if(Cause::kDecode, 1.06)})),
               cause)
@@ -120,6 +120,78 @@ TEST(Classify, AGainMustBeWorthItAndSignificant) {
   EXPECT_EQ(diagnosis.idle.size(), 2u);
   trains.gain = gain(1.12);
   EXPECT_EQ(cause_of(computing({trains})), Cause::kSmallBatch);
+}
+
+// Steps that decoding would make thrice as fast, in a training of 100 s of steps.
+Measurements evaluating(double seconds, double times) {
+  Measurements found = starved({what_if(Cause::kDecode, 3, "data.decode=fast")});
+  found.run_s = 100;
+  found.evaluations = {seconds, times};
+  found.recipe.train.eval_every = 0;
+  found.recipe.train.eval_every_steps = 2;
+  return found;
+}
+
+TEST(Classify, EvaluationThatTakesMostOfTheTimeIsTheCause) {
+  const Diagnosis diagnosis = classify(evaluating(1, 900));
+  EXPECT_EQ(diagnosis.cause, Cause::kEvaluation);
+  EXPECT_NE(diagnosis.summary.find("Evaluation holds the run up: 90 % of the training"),
+            std::string::npos)
+      << diagnosis.summary;
+  ASSERT_EQ(diagnosis.fixes.size(), 2u);
+  const WhatIf& fix = diagnosis.fixes.front();
+  EXPECT_EQ(fix.text(), "train.eval_every_steps=360") << "180 times as rare: at most 5 %";
+  EXPECT_FALSE(fix.measured);
+  EXPECT_DOUBLE_EQ(fix.gain->ratio, 1000.0 / 105);
+  EXPECT_DOUBLE_EQ(diagnosis.fixes.back().gain->ratio, 1000.0 / (900 + 100.0 / 3))
+      << "what the steps gain is the training's by their share of it";
+}
+
+TEST(Classify, RareEvaluationIsNoCause) {
+  const Diagnosis diagnosis = classify(evaluating(1, 8));
+  EXPECT_EQ(diagnosis.cause, Cause::kDecode);
+  ASSERT_EQ(diagnosis.idle.size(), 1u);
+  EXPECT_EQ(diagnosis.idle.front().cause, Cause::kEvaluation) << "7 % are not worth knowing less";
+  const Measurements none = evaluating(0, 0);
+  EXPECT_EQ(classify(none).fixes.front().gain->ratio, 3);
+  EXPECT_EQ(classify(none).idle.size(), 0u);
+}
+
+TEST(Classify, TheOneEvaluationAtTheEndHasNoSetting) {
+  const Diagnosis diagnosis = classify(evaluating(900, 1));
+  EXPECT_EQ(diagnosis.cause, Cause::kEvaluation);
+  EXPECT_EQ(diagnosis.fixes.front().text(), "");
+  EXPECT_DOUBLE_EQ(diagnosis.fixes.front().gain->ratio, 10);
+  EXPECT_NE(diagnosis.summary.find("to be rid of it"), std::string::npos) << diagnosis.summary;
+}
+
+TEST(Classify, SavesBetweenTurnsAreCountedToo) {
+  Measurements found = computing({});
+  found.run_s = 100;
+  found.saves = {10, 20};
+  found.recipe.checkpoint.every = 1;
+  found.recipe.checkpoint.every_steps = 0;
+  found.recipe.checkpoint.every_minutes = 0;
+  found.recipe.checkpoint.background = false;
+  const Diagnosis diagnosis = classify(found);
+  EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo);
+  EXPECT_NE(diagnosis.summary.find("Saving checkpoints holds the run up: 67 % of the training"),
+            std::string::npos)
+      << diagnosis.summary;
+  ASSERT_EQ(diagnosis.fixes.size(), 2u);
+  EXPECT_EQ(diagnosis.fixes[0].text(), "checkpoint.background=true");
+  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 3);
+  EXPECT_EQ(diagnosis.fixes[1].text(), "checkpoint.every=200");
+}
+
+TEST(Classify, SaysWhatEachWayOfSavingMemoryDoes) {
+  const auto summary = [](const std::string& setting) {
+    return classify(computing({what_if(Cause::kMemory, 2, setting)})).summary;
+  };
+  EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Work is done over again"));
+  EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is computed in parts"));
+  EXPECT_TRUE(summary("train.keep_memory=true").starts_with("Memory is given back"));
+  EXPECT_TRUE(summary("train.batch=32").starts_with("The batch is larger"));
 }
 
 TEST(Classify, SaysThatNothingIsWorthDoing) {

@@ -69,6 +69,39 @@ TEST_F(Diagnosing, TheRecipesOwnFailureIsAnError) {
   EXPECT_EQ(error_of([&] { measure(env, recipe_with({source}), asked); }).exit_code(), 2);
 }
 
+// Most of such a run is evaluation, whatever its steps wait for.
+TEST_F(Diagnosing, EvaluationIsTimedAndCounted) {
+  DiagnoseOptions asked = options(1);
+  const Recipe recipe =
+      recipe_with({"data.source=synth:size=16,count=400", "train.epochs=4",
+                   "data.eval_source=synth:size=16,count=4000,split=test", "train.eval_every=0",
+                   "train.eval_every_steps=2", "watch.histograms=7"});
+  found = measure(env, recipe, asked);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->evaluations.times, 100);
+  EXPECT_GT(found->evaluations.seconds, 0);
+  EXPECT_GT(found->evaluation_share(), 0.5);
+  EXPECT_EQ(found->recipe.train.eval_every_steps, 2);
+  EXPECT_EQ(found->recipe.watch.histograms, 7) << "records are a part of a step";
+  const Diagnosis diagnosis = classify(*found);
+  EXPECT_EQ(diagnosis.cause, Cause::kEvaluation) << diagnosis.summary;
+}
+
+TEST_F(Diagnosing, ASaveThatNoTurnSawIsTimed) {
+  DiagnoseOptions asked = options(1);
+  asked.wanted = [](const WhatIf&) { return false; };
+  env.delay({FileOp::kSync, "checkpoints"}, 50 * testing::kMillisecond, 50 * testing::kMillisecond);
+  found = measure(env,
+                  recipe_with({"data.source=synth:size=16,count=400000", "train.epochs=3",
+                               "checkpoint.every=1", "checkpoint.background=false",
+                               "data.eval_source=synth:size=16,count=100,split=test"}),
+                  asked);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->saves.times, 3);
+  EXPECT_GE(found->saves.seconds, 0.05);
+  EXPECT_EQ(found->evaluations.times, 0) << "nobody wants to know";
+}
+
 // ---- Several processes -------------------------------------------------------------------------
 
 TEST_F(Diagnosing, ProcessesTakeTurnsWithAndWithoutSums) {
@@ -139,6 +172,23 @@ TEST_F(Diagnosing, ARunAtRestUsesNoTime) {
     EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, 0.1);
     EXPECT_EQ(env.count({}), accesses);
   }
+}
+
+TEST_F(Diagnosing, AnEvaluationThatIsCutShortIsReckonedFromItsPart) {
+  Recipe recipe =
+      measured_recipe(recipe_with({"data.source=synth:size=16,count=100", "train.eval_batch=10"}));
+  recipe.data.eval_source = "synth:size=16,count=20000,split=test";
+  recipe.train.eval_every = 0;
+  Trial::Setup setup;
+  setup.folder = dir / "a";
+  setup.should_stop = [] { return false; };
+  Trial trial(env, recipe, setup);
+  const auto part = trial.measure(Turn::kEvaluate, 1e-9),
+             whole = trial.measure(Turn::kEvaluate, 1e9);
+  ASSERT_TRUE(part && whole);
+  EXPECT_GT(whole->wall_s, 0);
+  EXPECT_GT(part->wall_s, whole->wall_s / 50) << "of 2,000 batches one was done";
+  EXPECT_TRUE(trial.measure(Turn::kWhole, 0.02)) << "the run goes on";
 }
 
 TEST_F(Diagnosing, TwoRunsTakeTurnsAndEachGoesOn) {

@@ -119,11 +119,44 @@ TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
   EXPECT_EQ(skipped({"train.graph=auto"}, true), "not there");
 }
 
+TEST(WhatIfs, RecordsAreMadeMoreRarelyWhereTheyAreMany) {
+  const auto logging = [](const std::vector<std::string>& settings, bool on_gpu) {
+    Machine machine = eight_cores();
+    machine.on_gpu = on_gpu;
+    std::set<std::string> found;
+    for (const WhatIf& other : step_what_ifs(plain_recipe(settings), machine, photographs(), 0))
+      if (other.cause == Cause::kLogging) found.insert(other.text());
+    return found;
+  };
+  using Set = std::set<std::string>;
+  EXPECT_EQ(logging({}, false), Set{});
+  EXPECT_EQ(logging({"watch.every=1"}, false), Set{"watch.every=10"});
+  EXPECT_EQ(logging({"watch.every=1"}, true), Set{}) << "there it is host-sync";
+  EXPECT_EQ(logging({"watch.histograms=5"}, true), Set{"watch.histograms=50"});
+}
+
+TEST(WhatIfs, EvaluationsAndSavesOfATrainingAreCounted) {
+  Recipe recipe;
+  EXPECT_EQ(evaluations_of(recipe.train, 3, 10), 3);
+  EXPECT_EQ(evaluations_of(recipe.train, 0.5, 10), 1) << "at the end";
+  recipe.train.eval_every = 2;
+  recipe.train.eval_every_steps = 4;
+  EXPECT_EQ(evaluations_of(recipe.train, 3, 10), 7 + 1);
+  recipe.checkpoint.every = 2;
+  recipe.checkpoint.every_steps = 0;
+  recipe.checkpoint.every_minutes = 0;
+  EXPECT_EQ(saves_of(recipe.checkpoint, 5, 10, 600), 2);
+  recipe.checkpoint.every_steps = 25;
+  recipe.checkpoint.every_minutes = 5;
+  EXPECT_EQ(saves_of(recipe.checkpoint, 5, 10, 600), 2 + 2 + 2);
+}
+
 TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
   const auto asked = asked_what_ifs({"train.compiled=a.pt2", "data.threads=3", "model.width=2",
                                      "optimizer.set_to_none=true", "train.keep_memory=true",
-                                     "train.cudnn_benchmark=true", "train.create_on_device=true"});
-  ASSERT_EQ(asked.size(), 7u);
+                                     "train.cudnn_benchmark=true", "train.create_on_device=true",
+                                     "watch.every=50", "watch.csv=false"});
+  ASSERT_EQ(asked.size(), 9u);
   EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);
   EXPECT_EQ(asked[1].cause, Cause::kInputThreads);
   EXPECT_EQ(asked[2].cause, Cause::kComputeBound);
@@ -131,6 +164,8 @@ TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
   EXPECT_EQ(asked[4].cause, Cause::kMemory);
   EXPECT_EQ(asked[5].cause, Cause::kLayout);
   EXPECT_EQ(asked[6].cause, Cause::kHostSync);
+  EXPECT_EQ(asked[7].cause, Cause::kHostSync);
+  EXPECT_EQ(asked[8].cause, Cause::kLogging);
 }
 
 }  // namespace

@@ -56,6 +56,27 @@ TEST(Bench, LoaderWritesARowForEveryVariant) {
 #endif
 }
 
+// Not an epoch: of 10^7 images that would be hours.
+TEST(Bench, LoaderStopsWithinAnEpoch) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "a debug build refuses";
+#endif
+  const TempDir dir;
+  for (const char* cache : {"none", "ram"}) {
+    const CommandResult result = run_saturate(
+        "bench loader synth:size=16,count=10000000,classes=2 --set augment.size=16 --set "
+        "train.batch=16 --repeats 2 --seconds 0.01 --threads 2 --set data.cache=" +
+        std::string(cache) + " --json " + (dir / "b.json"));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    for (const auto& row : nlohmann::json::parse(read_text(dir / "b.json"))["rows"]) {
+      EXPECT_EQ(row["n"], 2);
+      EXPECT_GT(row["min"], 0);
+      EXPECT_GE(row["images"], 2 * 16);
+      EXPECT_LT(row["images"], 1'000'000);
+    }
+  }
+}
+
 TEST(Bench, AugmentWritesARowForEveryOperation) {
 #ifndef NDEBUG
   GTEST_SKIP() << "a debug build refuses";
@@ -162,8 +183,8 @@ class BenchStep : public ::testing::Test {
 #ifdef NDEBUG
 TEST_F(BenchStep, WritesTheRecipesLoopNextToABareOne) {
   const auto found = rows("");
-  ASSERT_EQ(found.size(), 5u);
-  for (const char* name : {"recipe", "held batch", "bare loop"}) {
+  ASSERT_EQ(found.size(), 7u);
+  for (const char* name : {"recipe", "held batch", "bare loop", "input alone"}) {
     const auto& row = found.at(name);
     EXPECT_EQ(row["unit"], "images/s");
     EXPECT_EQ(row["n"], 1);
@@ -195,13 +216,23 @@ TEST_F(BenchStep, OverheadIsTheDifferenceToTheBareLoop) {
   EXPECT_NEAR(found.at("input")["median"].get<double>(), us("recipe") - us("held batch"), 1e-3);
 }
 
+TEST_F(BenchStep, TheBoundIsWhatInputAndComputeComeToInTurns) {
+  const auto found = rows("");
+  const auto rate = [&](const char* name) { return found.at(name)["median"].get<double>(); };
+  const auto& bound = found.at("of the bound");
+  const double both = 1 / (1 / rate("input alone") + 1 / rate("held batch"));
+  EXPECT_EQ(bound["unit"], "%");
+  EXPECT_NEAR(bound["bound_images_per_s"].get<double>(), both, 1e-6 * both);
+  EXPECT_NEAR(rate("of the bound"), 100 * rate("recipe") / both, 1e-6);
+}
+
 TEST_F(BenchStep, RunsWhatARecipeCanAskFor) {
   for (const char* settings :
        {" --set optimizer.name=adam --set train.accumulate=3 --set train.batch=7",
         " --set optimizer.name=muon --set train.clip_norm=1", " --set precision.mode=bf16-o2",
         " --set optimizer.name=adamw --set precision.mode=fp16 --set data.eval_source=",
         " --set schedule.name=plateau --set train.max_minutes=0.000001"})
-    EXPECT_EQ(rows(settings).size(), 5u) << settings;
+    EXPECT_EQ(rows(settings).size(), 7u) << settings;
 }
 
 TEST_F(BenchStep, ProfilesTheLibraries) {

@@ -33,6 +33,17 @@ TEST(Command, VersionAndEnvironmentAreTold) {
     EXPECT_NE(env.out.find(fact), std::string::npos) << fact;
 }
 
+TEST(Command, ThreadsOfTheStepSleepSoonUnlessTheUserSaysOtherwise) {
+  const auto waits = [](const std::string& before) {
+    const std::string out = run_saturate("env", "env -u GOMP_SPINCOUNT " + before).out;
+    const auto at = out.find("openmp waits");
+    return at == std::string::npos ? out : out.substr(at, out.find('\n', at) - at);
+  };
+  EXPECT_EQ(waits(""), "openmp waits  GOMP_SPINCOUNT=2000");
+  EXPECT_EQ(waits("GOMP_SPINCOUNT=7"), "openmp waits  GOMP_SPINCOUNT=7");
+  EXPECT_EQ(waits("OMP_WAIT_POLICY=active"), "openmp waits  OMP_WAIT_POLICY=active");
+}
+
 TEST(Command, ListNamesWhatARecipeCanName) {
   const std::string all = run_saturate("list").out;
   for (const char* name :

@@ -36,6 +36,22 @@ TEST(DataCommand, PackWritesEveryFormatAndInspectReadsIt) {
   EXPECT_NE(seen.out.find("width    8 to 8"), std::string::npos) << seen.out;
 }
 
+TEST(DataCommand, InspectLooksAtTenThousandUnlessToldToLookAtAll) {
+  const TempDir dir;
+  const std::string inspect =
+      "data inspect synth:size=8,count=12000,classes=3 --json " + (dir / "r.json");
+  for (const auto& [more, looked_at] : {std::pair{"", 10'000}, {" --all", 12'000}}) {
+    const CommandResult result = run_saturate(inspect + more);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out.find("--all") != std::string::npos, looked_at < 12'000) << result.out;
+    const auto json = nlohmann::json::parse(read_text(dir / "r.json"));
+    EXPECT_EQ(json["samples"], 12'000);
+    EXPECT_EQ(json["looked_at"], looked_at);
+    EXPECT_EQ(json["jpeg"], looked_at);
+    for (const auto& count : json["classes"]) EXPECT_EQ(count, 4000);
+  }
+}
+
 TEST(DataCommand, PackRefusesBadOptions) {
   const TempDir dir;
   const std::string pack = std::string("data pack ") + kSynth + " --out ";

@@ -169,6 +169,20 @@ TEST_F(Launch, ARunGoesOnInAnotherNumberOfProcessesFromMidEpoch) {
   expect_same_weights("two", "one");
 }
 
+TEST_F(Launch, ARunGoesBackAndIsFoundFinishedInAnyNumberOfProcesses) {
+  ASSERT_EQ(run({"train", recipe, "--out", dir / "run"}), 0) << said();
+  const std::string from = dir / "run/checkpoints/step-00000010.safetensors";
+  ASSERT_EQ(run(launch(2, "run", {"--resume", dir / "run"})), 0) << said();
+  EXPECT_EQ(losses(dir / "run", "step").size(), size_t(kSteps / 5)) << "finished: nothing is made";
+  EXPECT_GT(read_metrics(dir / "run").back()["phases"]["forward"], 0);
+  ASSERT_EQ(run({"launch", "--nproc-per-node", "2", "--", "train", "--resume", from, "--set",
+                 "train.epochs=1.5"}),
+            0)
+      << said();
+  EXPECT_NE(said().find("a new branch of the run"), std::string::npos) << said();
+  EXPECT_EQ(checkpoint_of("run").position.step, 15);
+}
+
 TEST_F(Launch, AKilledRankIsNamedAndNobodyIsLeft) {
   const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
   ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
@@ -316,8 +330,8 @@ TEST_F(Launch, ErrorsOfUseComeBackAsTheyAre) {
 
 TEST_F(Launch, RanksThatDisagreeAreNamed) {
   expect_error(start_with_other("", " --set optimizer.lr=0.5"), 2,
-               {"the recipe of rank 1 differs from rank 0's: it has lr = 0.5, not lr = "
-                "0.05"});
+               {"the recipe of rank 1 differs from rank 0's: it has optimizer.lr = 0.5, not "
+                "optimizer.lr = 0.05"});
   const std::string held_out = std::string(" --set data.eval_source=") + kSmallSynthTest;
   expect_error(start_with_other(held_out, " --set data.eval_source=synth:size=16,count=40"), 2,
                {"the evaluation data of rank 1 differs from rank 0's: it has 40 samples, not 50 "

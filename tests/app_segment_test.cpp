@@ -106,7 +106,7 @@ TEST_F(SegmentCommand, AMaskOfAnotherSizeThanItsImageIsOneError) {
   write_folder(dir / "folder", 16);
   EXPECT_EQ(train("sound", settings).exit_code, 0);
   write_folder(dir / "folder", 12);
-  expect_error(train("odd", settings), 3, {"12 x 16", "16 x 16", "image5"});
+  expect_failed_run(train("odd", settings), 3, {"12 x 16", "16 x 16", "image5"});
 }
 
 }  // namespace

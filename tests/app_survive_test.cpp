@@ -1,6 +1,8 @@
 // Runs that are stopped, killed, limited or shared: what they leave behind, and how they go on.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "tests/app_testing.h"
 
@@ -153,6 +155,73 @@ TEST_F(SurvivingRun, StopsEarlyAndEndsWithTheBestWeights) {
   const CommandResult again = run_saturate("train --resume " + (dir / "run"));
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_NE(again.out.find("stopped early at step"), std::string::npos) << again.out;
+}
+
+TEST_F(SurvivingRun, AfterGoingBackEveryCommandTakesTheNewBranch) {
+  ASSERT_EQ(train("run", {"checkpoint.every_steps=5", "checkpoint.keep=9"}).exit_code, 0);
+  const std::string run = dir / "run", checkpoints = run + "/checkpoints/step-000000";
+  ASSERT_TRUE(std::filesystem::exists(checkpoints + "20.safetensors"));
+  // The new branch ends at step 10, where an epoch ends.
+  const CommandResult back =
+      run_saturate("train --resume " + checkpoints + "05.safetensors --set train.epochs=1");
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_NE(back.err.find("a new branch of the run"), std::string::npos) << back.err;
+  const CommandResult evaluated = eval("run");
+  EXPECT_NE(evaluated.out.find("step-00000010"), std::string::npos) << evaluated.out;
+  const CommandResult exported =
+      run_saturate("export " + run + " --format safetensors --out " + (dir / "model"));
+  EXPECT_NE(exported.out.find("step-00000010"), std::string::npos) << exported.out;
+  // A launcher's restart of the command that went back.
+  const CommandResult restarted =
+      run_saturate("train --resume " + checkpoints + "05.safetensors --set train.epochs=2",
+                   "SATURATE_RESTART_FOLDER=" + run);
+  ASSERT_EQ(restarted.exit_code, 0) << restarted.err;
+  const auto records = read_metrics(run);
+  EXPECT_EQ(losses(run, "step").size(), 20u);
+  EXPECT_EQ(losses(run, "epoch").size(), 2u);
+  EXPECT_EQ(records.back()["samples"], 400);
+  EXPECT_TRUE(std::filesystem::exists(checkpoints + "15.safetensors"));
+}
+
+// A restart that is given the folder continues there from its newest checkpoint.
+TEST_F(SurvivingRun, ALauncherIsToldOfTheFolderOnceTheRunHasGoneBack) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string run = dir / "run", from = run + "/checkpoints/step-00000010.safetensors";
+  const auto said_of = [&](const std::vector<std::string>& more) {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    setenv("SATURATE_REPORT_FD", std::to_string(ends[1]).c_str(), 1);
+    std::vector<std::string> arguments = {"train", "--resume", from};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const pid_t child = start_saturate(arguments, dir / "log");
+    unsetenv("SATURATE_REPORT_FD");
+    close(ends[1]);
+    std::string said;
+    char buffer[4096];
+    for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;)
+      said.append(buffer, size_t(count));
+    close(ends[0]);
+    exit_code_of(child);
+    return said;
+  };
+  const std::string refused = said_of({"--set", "train.batch=50"});
+  EXPECT_EQ(refused.find("folder "), std::string::npos) << refused << read_text(dir / "log");
+  const std::string taken = said_of({});
+  EXPECT_NE(taken.find("folder " + run), std::string::npos) << taken << read_text(dir / "log");
+}
+
+TEST_F(SurvivingRun, AFinishedRunIsLeftAsItIs) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string run = dir / "run", metrics = read_text(run + "/metrics.jsonl");
+  const CommandResult again = run_saturate("train --resume " + run);
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.out.find("the run had ended at step 20: there is nothing to do"),
+            std::string::npos)
+      << again.out;
+  EXPECT_NE(again.out.find("held out"), std::string::npos) << again.out;
+  EXPECT_EQ(again.out.find("where time went"), std::string::npos) << again.out;
+  EXPECT_EQ(read_text(run + "/metrics.jsonl"), metrics);
 }
 
 TEST_F(SurvivingRun, AveragedWeightsAreEvaluated) {

@@ -51,6 +51,14 @@ inline void expect_error(const CommandResult& result, int exit_code,
     EXPECT_NE(result.err.find(part, begin), std::string::npos) << part << " in " << result.err;
 }
 
+// The same of a run that had trained: its summary is on stdout all the same.
+inline void expect_failed_run(CommandResult result, int exit_code,
+                              const std::vector<std::string>& parts) {
+  EXPECT_TRUE(result.out.starts_with("failed at step")) << result.out;
+  result.out.clear();
+  expect_error(result, exit_code, parts);
+}
+
 inline std::vector<nlohmann::json> read_metrics(const std::string& folder) {
   std::istringstream lines(read_text(folder + "/metrics.jsonl"));
   std::vector<nlohmann::json> records;

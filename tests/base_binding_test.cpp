@@ -133,6 +133,25 @@ TEST(VisibleGpu, IsOneNearTheProcessorsWhereThatIsKnown) {
   EXPECT_EQ(visible_gpu(local(1, 2), choice), "1");
 }
 
+TEST(VisibleGpu, IsSharedByProcessesThatTakeTurns) {
+  const auto turns = [](const char* given, size_t present) {
+    GpuChoice choice = launched(given, present);
+    choice.takes_turns = true;
+    return choice;
+  };
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(visible_gpu(local(rank, 2), turns("0", 8)), "0");
+  for (int rank = 0; rank < 5; ++rank)
+    EXPECT_EQ(visible_gpu(local(rank, 5), turns(nullptr, 2)), rank % 2 == 0 ? "0" : "1") << rank;
+  EXPECT_EQ(visible_gpu(local(1, 2), turns("4,7,5", 8)), "7") << "one each where they suffice";
+  GpuChoice near = turns(nullptr, 0);
+  near.present = eight_gpus();
+  near.present = {near.present[0], near.present[4]};
+  near.cpus = parts_of_32(4);
+  EXPECT_EQ(visible_gpu(local(0, 4), near), near.present[1].uuid) << "still of its node";
+  EXPECT_EQ(visible_gpu(local(3, 4), near), near.present[0].uuid);
+  EXPECT_EQ(visible_gpu(local(1, 2), turns("", 8)), std::nullopt) << "there are to be none";
+}
+
 TEST(VisibleGpu, MoreProcessesThanGpusAreAnErrorOnEachOfThem) {
   for (int rank = 0; rank < 3; ++rank) {
     const Error error =
@@ -140,6 +159,7 @@ TEST(VisibleGpu, MoreProcessesThanGpusAreAnErrorOnEachOfThem) {
     EXPECT_EQ(error.exit_code(), 2);
     EXPECT_EQ(error.reason(), "3 processes are too many for 2 GPUs: one each");
     EXPECT_EQ(error.where(), "rank " + std::to_string(rank));
+    EXPECT_NE(error.remedy().find("distributed.backend=gloo"), std::string::npos);
     EXPECT_NE(error.remedy().find("train.device=cpu"), std::string::npos);
   }
   EXPECT_EQ(testing::error_of([&] { visible_gpu(local(1, 2), launched("0", 8)); }).exit_code(), 2);

@@ -211,8 +211,35 @@ TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
   refused({"schedule.name=plateau"}, "no evaluations");
   refused({"schedule.name=plateau", "data.eval_source=synth:", "train.eval_every=0"},
           "train.eval_every is 0");
+  EXPECT_EQ(error_of(kMinimal, {"schedule.name=plateau", "data.eval_source=synth:",
+                                "train.eval_every=0", "train.eval_every_steps=5"}),
+            "no error");
   EXPECT_EQ(error_of(kMinimal, {"schedule.name=cosine_restarts", "schedule.every_epochs=10"}),
             "no error");
+}
+
+TEST(Recipe, StoppingEarlyNeedsEvaluationsBeforeTheEnd) {
+  const std::vector<std::string> none = {"train.early_stop=3",
+                                         "data.eval_source=synth:", "train.eval_every=0"};
+  EXPECT_NE(error_of(kMinimal, none).find("the only one is at the end"), std::string::npos);
+  for (const char* more : {"train.eval_every_steps=5", "train.monitor=train_loss"}) {
+    auto some = none;
+    some.push_back(more);
+    EXPECT_EQ(error_of(kMinimal, some), "no error") << more;
+  }
+}
+
+// As floats, which weights and gradients are, they would be infinite, or nothing.
+TEST(Recipe, FactorsThatNoFloatHoldsAreRefusedByName) {
+  for (const std::string key :
+       {"train.clip_norm", "optimizer.lr", "optimizer.weight_decay", "optimizer.trust"}) {
+    EXPECT_NE(error_of(kMinimal, {key + "=1e39"}).find(key + " is out of range: 1e+39"),
+              std::string::npos)
+        << error_of(kMinimal, {key + "=1e39"});
+    EXPECT_EQ(error_of(kMinimal, {key + "=1e30"}), "no error");
+  }
+  EXPECT_NE(error_of(kMinimal, {"optimizer.eps=1e-300"}).find("optimizer.eps is out of range"),
+            std::string::npos);
 }
 
 TEST(Recipe, BrokenTomlNamesTheLine) {

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -79,6 +80,28 @@ TEST(BoundedQueue, PassesEveryItemOnceBetweenManyThreads) {
   queue.close();
   for (auto& thread : consumers) thread.join();
   EXPECT_EQ(sum, int64_t{kItems} * (kItems - 1) / 2);
+}
+
+// How each of two threads stands, of a pool that is asked to be so much nicer than its maker.
+std::vector<int> nice_levels(int nice) {
+  std::mutex mutex;
+  std::vector<int> levels;
+  ThreadPool pool(2, "nice", nice);
+  for (int i = 0; i < 8; ++i)
+    pool.submit([&] {
+      std::lock_guard lock(mutex);
+      levels.push_back(getpriority(PRIO_PROCESS, 0));
+    });
+  pool.wait_idle();
+  return levels;
+}
+
+TEST(ThreadPool, ItsThreadsGiveWayAsAskedAndNobodyElseDoes) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  EXPECT_EQ(nice_levels(0), std::vector<int>(8, own));
+  EXPECT_EQ(nice_levels(5), std::vector<int>(8, std::min(19, own + 5)));
+  EXPECT_EQ(nice_levels(30), std::vector<int>(8, 19));
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST(ThreadPool, RunsEveryTask) {

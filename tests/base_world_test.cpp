@@ -50,6 +50,9 @@ TEST(World, ReadsTorchrunsVariables) {
   world = world_of(variables);
   EXPECT_TRUE(world.store_elsewhere);
   EXPECT_EQ(world.attempt, 2);
+  variables["RANK"] = "0";
+  variables["WORLD_SIZE"] = "1";
+  EXPECT_EQ(world_of(variables).attempt, 2) << "one process is started again, too";
 }
 
 TEST(World, ReadsMpirunsAndSrunsVariables) {

@@ -222,6 +222,12 @@ TEST(Fuzz, LmdbRecords) {
       6);
 }
 
+TEST(Fuzz, LmdbTree) {
+  fuzz_records(testing::fuzz_lmdb,
+               {gunzip(format_golden("python.mdb.gz")), gunzip(format_golden("foreign.mdb.gz"))},
+               7);
+}
+
 // Images and labels are one file here, so that nothing is ever whole: the seeds are of rank 3.
 TEST(Fuzz, Idx) {
   const std::string plain = testing::read_text(format_golden("train-images-idx3-ubyte"));

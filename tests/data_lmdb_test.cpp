@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "data/lmdb_format.h"
+#include "data/lmdb_tree.h"
 #include "saturate/export.h"
 #include "tests/format_testing.h"
 
@@ -90,6 +91,101 @@ TEST_F(LmdbFiles, ForeignAndTruncatedOnesAreRefused) {
   EXPECT_EQ(error_of([&] { open_dataset(env(), "lmdb:" + (dir / "none")); }).kind(),
             ErrorKind::kData);
   EXPECT_EQ(error_of([&] { open_dataset(env(), "lmdb:"); }).kind(), ErrorKind::kUsage);
+}
+
+class Many : public Dataset {
+ public:
+  size_t size() const override { return 500; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  void read(size_t i, Sample& out) const override {
+    out.name = std::string(i % 7 * 20, 'n');
+    out.label = 0;
+    out.bytes.assign(i % 50 == 0 ? 9000 : 60, std::byte(i));
+  }
+
+ private:
+  std::vector<std::string> classes_{"c"};
+};
+
+// LMDB's own code ends the process on an assertion where its tree is damaged.
+TEST_F(LmdbFiles, DamageToAnyPageIsAnErrorOrData) {
+  const Many many;
+  pack(many, dir / "many");
+  const std::string whole = read_text(dir / "many/data.mdb");
+  size_t refused = 0, damaged = 0, sound = 0;
+  Sample sample;
+  const auto try_with = [&](const std::string& text) {
+    write_file(dir / "bad/data.mdb", text);
+    try {
+      const auto dataset = open_dataset(env(), "lmdb:" + (dir / "bad"));
+      for (size_t i = 0; i < dataset->size(); ++i) {
+        try {
+          dataset->read(i, sample);
+          ++sound;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kData);
+          ++damaged;
+        }
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kData);
+      EXPECT_FALSE(error.remedy().empty());
+      ++refused;
+    }
+  };
+  for (size_t at = 0; at < whole.size(); at += 64) {
+    if (at % 4096 >= 128 && at % 1088 != 0) continue;  // headers, and some of the rest
+    std::string text = whole;
+    text.replace(at, 64, 64, '\0');
+    try_with(text);
+  }
+  for (const size_t meta : {size_t{0}, size_t{4096}}) {  // by its fields
+    for (size_t at = meta; at < meta + 160; at += 4) {
+      for (const char byte : {'\0', '\xff'}) {
+        std::string text = whole;
+        text.replace(at, 4, 4, byte);
+        try_with(text);
+      }
+    }
+  }
+  RandomStream random(11, 0, 0, RandomUse::kSynthetic);
+  for (int round = 0; round < 300; ++round) {
+    std::string text = whole;
+    for (int i = 0; i < 4; ++i) text[size_t(random.below(text.size()))] = char(random.next_u32());
+    try_with(text);
+  }
+  EXPECT_GT(refused, 50u);
+  EXPECT_GT(damaged, 50u);
+  EXPECT_GT(sound, 10'000u);
+}
+
+// Else a small file could keep a reader busy for ever, level by level.
+TEST_F(LmdbFiles, BranchesThatLeadToOnePageAgainAndAgainAreRefused) {
+  std::string text = gunzip(format_golden("python.mdb.gz"));
+  ASSERT_EQ(text.size(), 3u * 4096);  // the last is a leaf, and the root
+  std::string branch(4096, '\0');
+  branch[0] = 3;
+  branch[10] = 1;
+  constexpr int kNodes = 200, kLow = 16 + 2 * kNodes, kNode = 600;
+  branch[12] = char(kLow & 0xff);
+  branch[13] = char(kLow >> 8);
+  for (size_t i = 0; i < kNodes; ++i) {
+    branch[16 + 2 * i] = char(kNode & 0xff);
+    branch[17 + 2 * i] = char(kNode >> 8);
+  }
+  branch[kNode] = 2;  // all of them
+  for (const size_t meta : {size_t{0}, size_t{4096}}) {
+    text[meta + 94] = 2;   // levels
+    text[meta + 128] = 3;  // root
+    text[meta + 136] = 3;  // last page
+  }
+  write_file(dir / "loop.mdb", text + branch);
+  const LmdbTree tree(env().open_readable(dir / "loop.mdb"), dir / "loop.mdb");
+  size_t records = 0;
+  const auto count = [&](std::string_view, const LmdbValue&) { ++records; };
+  EXPECT_TRUE(tree.visit_last(count));
+  EXPECT_NE(error_of([&] { tree.walk(count); }).reason().find("damaged"), std::string::npos);
+  EXPECT_LT(records, 40u);
 }
 
 // Puts one record into an LMDB. Where `begun` is a pipe, the transaction is left open: a byte goes

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <set>
 
+#include "data/progress_meter.h"
 #include "saturate/export.h"
 #include "saturate/fault_env.h"
 #include "saturate/inspect.h"
 #include "tests/data_testing.h"
+#include "tests/jpeg_encoding.h"
 
 namespace saturate {
 namespace {
@@ -191,6 +193,89 @@ TEST(InspectDataset, CountsAndFindsBrokenSamples) {
   const DatasetReport pixels = inspect_dataset(*dataset, InspectDepth::kPixels, 2);
   ASSERT_EQ(pixels.broken.size(), 3u);
   EXPECT_EQ(pixels.broken[0].name, dir / "dog/cut.jpg");
+}
+
+// Of a large source a few samples are looked at, by the first bytes of their files; the counts of
+// classes are of all.
+TEST(InspectDataset, LooksAtAsManyAsItIsToldTo) {
+  const TempDir dir;
+  for (int i = 0; i < 300; ++i)
+    write_file(dir / ((i < 100 ? "cat/" : "dog/") + std::to_string(1000 + i) + ".jpg"),
+               testing::noise_jpeg(16, 16, 1) + std::string(100'000, 'x'));
+  FaultEnv counting(env());
+  const auto dataset = open_dataset(counting, "folder:" + dir.path());
+  size_t last = 0;
+  const DatasetReport report = inspect_dataset(
+      *dataset, InspectDepth::kHeaders, 2, [&](size_t done, size_t) { last = done; }, 30);
+  EXPECT_EQ(last, 30u);
+  EXPECT_EQ(report.samples, 300u);
+  EXPECT_EQ(report.looked_at, 30u);
+  EXPECT_EQ(report.jpeg, 30u);
+  EXPECT_EQ(report.class_samples, (std::vector<size_t>{100, 200}));
+  EXPECT_GT(report.bytes, 30u * 100'000);
+  EXPECT_EQ(counting.count({FileOp::kOpen, ".jpg"}), 30u);
+  EXPECT_EQ(counting.count({FileOp::kRead, ".jpg"}), 30u);
+}
+
+// Also where the header lies beyond the part of a file that is read first.
+TEST(InspectDataset, EveryKindOfSourceTellsItsHeaders) {
+  const TempDir dir;
+  const std::string small = testing::noise_jpeg(20, 10, 1);
+  const std::string comment = "\xff\xfe\xff\xff" + std::string(0xfffd, 'c');
+  const std::string large = small.substr(0, 2) + comment + small.substr(2);
+  for (int i = 0; i < 6; ++i)
+    write_file(dir / ("set/cat/" + std::to_string(i) + ".jpg"), i == 3 ? large : small);
+  write_file(dir / "set/dog/0.jpg", small.substr(0, 40));
+  const std::string set = "folder:" + (dir / "set");
+  for (const char* out : {"shard:s.shard", "tar:t.tar", "lmdb:l"}) {
+    PackOptions options;
+    const std::string text = out;
+    const size_t colon = text.find(':') + 1;
+    options.out = text.substr(0, colon) + (dir / text.substr(colon));
+    options.segment = 0;
+    pack_dataset(env(), *open_dataset(env(), set), options);
+    const auto report =
+        inspect_dataset(*open_dataset(env(), options.out), InspectDepth::kHeaders, 2, {}, 5);
+    EXPECT_EQ(report.samples, 7u) << out;
+    EXPECT_EQ(report.looked_at, 5u) << out;
+    EXPECT_EQ(report.class_samples, (std::vector<size_t>{6, 1})) << out;
+  }
+  const auto report = inspect_dataset(*open_dataset(env(), set), InspectDepth::kHeaders, 2);
+  EXPECT_EQ(report.looked_at, 7u);
+  EXPECT_EQ(report.jpeg, 6u);
+  EXPECT_EQ(report.width.max, 20);
+  ASSERT_EQ(report.broken.size(), 1u);
+  EXPECT_EQ(report.broken[0].index, 6u);
+}
+
+// A two-hundredth of ImageNet takes half a minute.
+TEST(ProgressMeter, IsCalledOftenWhateverTheTotal) {
+  size_t calls = 0;
+  const ProgressCallback callback = [&](size_t, size_t) { ++calls; };
+  ProgressMeter meter(callback, 1'000'000);
+  for (int i = 0; i < 1000; ++i) meter.add_one();
+  EXPECT_GE(calls, 10u);
+}
+
+// Which sample a thread read before says nothing about the next.
+TEST(InspectDataset, TheVerdictDependsNeitherOnThreadsNorOnOrder) {
+  const auto picture = testing::test_picture(80, 60);
+  const auto own = testing::encode_as(picture, {.name = "own", .own_tables = true}, 30);
+  const auto plain = testing::encode_as(picture, {.name = "plain"}, 85);
+  std::vector<std::string> files;
+  for (int i = 0; i < 8; ++i) {
+    files.push_back(testing::to_text(own));
+    files.push_back(testing::to_text(testing::without_segments(plain, 0xc4)));  // sound
+    files.push_back(testing::to_text(testing::without_segments(plain, 0xdb)));  // broken
+  }
+  for (int order = 0; order < 4; ++order) {
+    std::rotate(files.begin(), files.begin() + order % 3, files.end());
+    if (order == 3) std::reverse(files.begin(), files.end());
+    for (const int threads : {1, 2, 7})
+      EXPECT_EQ(inspect_dataset(testing::MemoryDataset(files), InspectDepth::kPixels, threads)
+                    .broken.size(),
+                8u);
+  }
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
 
-std::string golden(const std::string& name) {
+std::string tar_golden(const std::string& name) {
   return testing::source_path("tests/goldens/tar/" + name);
 }
 
@@ -44,8 +44,8 @@ std::vector<Expected> read_manifest(const std::string& path) {
 class TarGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TarGolden, ReadsWhatTarfileReads) {
-  const std::string path = golden(std::string(GetParam()) + ".tar");
-  const auto expected = read_manifest(golden(std::string(GetParam()) + ".tsv"));
+  const std::string path = tar_golden(std::string(GetParam()) + ".tar");
+  const auto expected = read_manifest(tar_golden(std::string(GetParam()) + ".tsv"));
   ASSERT_FALSE(expected.empty());
   const auto dataset = open_dataset(env(), "tar:" + path);
   ASSERT_EQ(dataset->size(), expected.size());
@@ -62,8 +62,8 @@ TEST_P(TarGolden, ReadsWhatTarfileReads) {
 }
 
 TEST_P(TarGolden, OffsetsAreTarfiles) {
-  const auto expected = read_manifest(golden(std::string(GetParam()) + ".tsv"));
-  TarScanner scanner(env(), golden(std::string(GetParam()) + ".tar"));
+  const auto expected = read_manifest(tar_golden(std::string(GetParam()) + ".tsv"));
+  TarScanner scanner(env(), tar_golden(std::string(GetParam()) + ".tar"));
   TarMember member;
   size_t i = 0;
   while (scanner.next(member)) {
@@ -78,8 +78,8 @@ TEST_P(TarGolden, OffsetsAreTarfiles) {
 // falls between two members.
 TEST_P(TarGolden, CutAnywhereBeforeTheEndMarkerIsAnError) {
   const TempDir dir;
-  const std::string whole = read_text(golden(std::string(GetParam()) + ".tar"));
-  const size_t samples = read_manifest(golden(std::string(GetParam()) + ".tsv")).size();
+  const std::string whole = read_text(tar_golden(std::string(GetParam()) + ".tar"));
+  const size_t samples = read_manifest(tar_golden(std::string(GetParam()) + ".tsv")).size();
   size_t end = whole.size();  // of the last block that is not zero
   while (whole[end - 1] == '\0') --end;
   end = (end + 511) / 512 * 512;
@@ -102,7 +102,7 @@ TEST_P(TarGolden, CutAnywhereBeforeTheEndMarkerIsAnError) {
 // Whatever a damaged header says, the result is an error or a dataset, never a crash or a hang.
 TEST_P(TarGolden, DamagedHeadersAreRefused) {
   const TempDir dir;
-  const std::string whole = read_text(golden(std::string(GetParam()) + ".tar"));
+  const std::string whole = read_text(tar_golden(std::string(GetParam()) + ".tar"));
   RandomStream random(3, 0, 0, RandomUse::kSynthetic);
   for (int round = 0; round < 300; ++round) {
     std::string damaged = whole;
@@ -170,9 +170,9 @@ TEST(TarSource, CompressedArchiveSaysHowToUnpack) {
   const TempDir dir;
   write_file(dir / "z.tar.zst", "\x28\xb5\x2f\xfd" + std::string(600, 'x'));
   for (const auto& [name, command] :
-       std::vector<std::pair<std::string, std::string>>{{golden("packed.tar.gz"), "gunzip"},
-                                                        {golden("packed.tar.bz2"), "bunzip2"},
-                                                        {golden("packed.tar.xz"), "unxz"},
+       std::vector<std::pair<std::string, std::string>>{{tar_golden("packed.tar.gz"), "gunzip"},
+                                                        {tar_golden("packed.tar.bz2"), "bunzip2"},
+                                                        {tar_golden("packed.tar.xz"), "unxz"},
                                                         {dir / "z.tar.zst", "unzstd"}}) {
     const Error error = error_of([&] { open_dataset(env(), "tar:" + name); });
     EXPECT_EQ(error.kind(), ErrorKind::kData);
@@ -181,7 +181,7 @@ TEST(TarSource, CompressedArchiveSaysHowToUnpack) {
 }
 
 TEST(TarSource, LinkedImageIsAnError) {
-  const Error error = error_of([] { open_dataset(env(), "tar:" + golden("links.tar")); });
+  const Error error = error_of([] { open_dataset(env(), "tar:" + tar_golden("links.tar")); });
   EXPECT_NE(error.where().find("cat/b.jpg"), std::string::npos);
   EXPECT_NE(error.remedy().find("--hard-dereference"), std::string::npos);
 }
@@ -201,9 +201,10 @@ TEST(TarSource, ImageWithoutClassFolderIsAnError) {
 }
 
 TEST(TarSource, SeveralArchivesShareTheirClasses) {
-  const auto one = open_dataset(env(), "tar:" + golden("ustar.tar"));
-  const auto two = open_dataset(env(), "tar:" + golden("pax.tar") + "," + golden("ustar.tar"));
-  const auto pax = open_dataset(env(), "tar:" + golden("pax.tar"));
+  const auto one = open_dataset(env(), "tar:" + tar_golden("ustar.tar"));
+  const auto two =
+      open_dataset(env(), "tar:" + tar_golden("pax.tar") + "," + tar_golden("ustar.tar"));
+  const auto pax = open_dataset(env(), "tar:" + tar_golden("pax.tar"));
   EXPECT_EQ(two->classes(), pax->classes());  // a superset of one's
   ASSERT_EQ(two->size(), one->size() + pax->size());
   Sample a, b;
@@ -230,7 +231,7 @@ TEST(TarSource, OpensWithFewReads) {
   FaultEnv counting(env());
   EXPECT_EQ(open_dataset(counting, "tar:" + (dir / "large.tar"))->size(), 50u);
   EXPECT_LE(counting.count({FileOp::kRead, "large.tar"}), 52u);
-  open_dataset(counting, "tar:" + golden("gnu.tar"));
+  open_dataset(counting, "tar:" + tar_golden("gnu.tar"));
   EXPECT_EQ(counting.count({FileOp::kRead, "gnu.tar"}), 2u);  // magic, then all of it
 }
 

@@ -106,19 +106,21 @@ inline void write_folder_dataset(const std::string& root, int count) {
 // Samples in memory.
 class MemoryDataset : public Dataset {
  public:
-  explicit MemoryDataset(std::vector<std::string> files) : files_(std::move(files)) {}
+  explicit MemoryDataset(std::vector<std::string> files,
+                         std::vector<std::string> classes = {"a", "b", "c"})
+      : files_(std::move(files)), classes_(std::move(classes)) {}
   size_t size() const override { return files_.size(); }
   const std::vector<std::string>& classes() const override { return classes_; }
   void read(size_t index, Sample& out) const override {
     const auto bytes = std::as_bytes(std::span(files_[index]));
     out.name = "memory:" + std::to_string(index);
-    out.label = int64_t(index % 3);
+    out.label = int64_t(index % classes_.size());
     out.bytes.assign(bytes.begin(), bytes.end());
   }
 
  private:
   std::vector<std::string> files_;
-  std::vector<std::string> classes_{"a", "b", "c"};
+  std::vector<std::string> classes_;
 };
 
 }  // namespace saturate::testing

@@ -122,6 +122,25 @@ TEST_F(WebDataset, JsonLabelsAreNumbersOrNames) {
   EXPECT_EQ(mixed->classes(), (std::vector<std::string>{"10", "x"}));
 }
 
+// Two archives joined by cat, as two archives: a key ends with its archive.
+TEST_F(WebDataset, ArchivesThatCatJoinedAreReadAsTwo) {
+  write_file(dir / "joined.tar", tar_of({{"a.jpg", "1"}, {"a.cls", "dog"}}) +
+                                     tar_of({{"a.jpg", "2"}, {"a.cls", "cat"}}) +
+                                     tar_of({{"b.cls", "cat"}, {"b.jpg", "3"}}));
+  const auto dataset = open_dataset(env(), "tar:" + (dir / "joined.tar"));
+  EXPECT_EQ(labels_of(*dataset), (std::vector<std::string>{"dog", "cat", "cat"}));
+}
+
+TEST_F(WebDataset, ANegativeNumberIsNoClass) {
+  for (const char* label : {"-1", "-5", "-5\n", "-0.5"}) {
+    expect_error({{"a.jpg", "1"}, {"a.cls", label}}, "no class has it", "t.tar:a");
+    expect_error({{"b.jpg", "1"}, {"b.cls", "cat"}, {"a.jpg", "1"}, {"a.cls", label}},
+                 "no class has it", "t.tar:a");
+  }
+  expect_error({{"a.jpg", "1"}, {"a.json", "{\"label\": -1}"}}, "no class has it", "t.tar:a");
+  EXPECT_EQ(open({{"a.jpg", "1"}, {"a.cls", "-"}})->classes(), std::vector<std::string>{"-"});
+}
+
 TEST_F(WebDataset, BadPairsAreErrors) {
   expect_error({{"a.jpg", "1"}, {"a.cls", "1"}, {"b.jpg", "2"}}, "no label", "t.tar:b.jpg");
   expect_error({{"a.jpg", "1"}, {"b.jpg", "2"}, {"a.cls", "1"}, {"b.cls", "1"}}, "no class folder",

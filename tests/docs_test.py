@@ -103,10 +103,10 @@ class Command:
 def compiler_of(build):
     """The command that compiles a source of the command line, without the source and what to write."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if entry["file"].endswith("src/app/train.cpp"):
+        if "/saturate_command.dir/" in entry["command"]:
             words = shlex.split(entry["command"])
             return [*words[:words.index("-o")], f"-I{ROOT}/include"]
-    sys.exit(f"{build}/compile_commands.json does not say how src/app/train.cpp is compiled")
+    sys.exit(f"{build}/compile_commands.json does not say how the command's sources are compiled")
 
 
 def unfinished(line):

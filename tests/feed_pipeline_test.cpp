@@ -29,6 +29,10 @@ std::vector<at::Tensor> encode(const at::Tensor& images) {
   return {images * 2, images.mean({2, 3})};
 }
 
+Toggle copies(bool on) {
+  return on ? Toggle::kOn : Toggle::kOff;
+}
+
 // Two epochs of images with masks, and effects that a stage may finish.
 Fed feed(const PipelineOptions& stages, bool masks, int delay_ms = 0,
          StreamClock* clock = nullptr) {
@@ -81,7 +85,8 @@ TEST(Pipeline, GivesTheBatchesOfTheSerialWay) {
     const Fed expected = feed({}, masks);
     ASSERT_EQ(expected.batches.size(), 12u);
     for (int set = 1; set < 8; ++set) {
-      const PipelineOptions stages{(set & 1) != 0, (set & 2) != 0, (set & 4) != 0, /*check=*/true};
+      const PipelineOptions stages{copies((set & 1) != 0), (set & 2) != 0, (set & 4) != 0,
+                                   /*check=*/true};
       const Fed found = feed(stages, masks, /*delay_ms=*/2);
       EXPECT_EQ(found.stages.contains("copy"), true);
       EXPECT_EQ(found.stages.contains("encode"), stages.encoder);
@@ -119,10 +124,10 @@ class CountedMark : public TimeMark {
 TEST(Pipeline, TellsAClockOfEachStreamsWork) {
   const std::vector<std::pair<PipelineOptions, std::string>> cases = {
       {{}, "step"},
-      {{true, false, false, false}, "copy step"},
-      {{false, true, false, false}, "augment"},
-      {{true, true, false, false}, "augment copy"},
-      {{true, true, true, false}, "augment copy encoder"}};
+      {{Toggle::kOn, false, false, false}, "copy step"},
+      {{Toggle::kOff, true, false, false}, "augment"},
+      {{Toggle::kOn, true, false, false}, "augment copy"},
+      {{Toggle::kOn, true, true, false}, "augment copy encoder"}};
   for (const auto& [stages, expected] : cases) {
     std::atomic<int> placed{0};
     StreamClock clock([&] { return std::make_unique<CountedMark>(placed); });
@@ -221,7 +226,7 @@ TEST(Pipeline, GivesAllBatchesBeforeABrokenSample) {
   Loader loader(data, options, augment);
   Ledger ledger(Env::posix());
   Feeder feeder(loader, at::kCPU, true, ledger, augment);
-  feeder.use_pipeline({{.copy = true}});
+  feeder.use_pipeline({{.copy = Toggle::kOn}});
   feeder.start_epoch(0);
   DeviceBatch batch;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(feeder.next(batch)) << i;

@@ -5,6 +5,7 @@
 
 #include "saturate/augment.h"
 #include "saturate/error.h"
+#include "tests/data_testing.h"
 #include "tests/image_testing.h"
 
 namespace saturate {
@@ -197,6 +198,24 @@ TEST(Normalize, WrongMeanOrStdIsAnError) {
   options = {};
   options.std = {0.2, 0.0, 0.2};
   EXPECT_THROW(make_normalize(options), Error);
+}
+
+TEST(Normalize, ValuesThatNoPrecisionHoldsAreRefused) {
+  const auto refused = [](double mean, double deviation) {
+    AugmentOptions options;
+    options.mean = {0.5, mean, 0.5};
+    options.std = {0.2, deviation, 0.2};
+    return testing::error_of([&] { make_normalize(options); });
+  };
+  EXPECT_EQ(refused(0.5, 1e-300).where(), "augment.std");
+  EXPECT_EQ(refused(0.5, 1e-6).where(), "augment.std");
+  EXPECT_EQ(refused(1e6, 1).where(), "augment.mean");
+  EXPECT_EQ(refused(0.5, 1e-6).kind(), ErrorKind::kUsage);
+  EXPECT_NE(refused(0.5, 1e-6).reason().find("between -5e+05 and 5e+05"), std::string::npos);
+  AugmentOptions of_bytes;  // odd, but no overflow
+  of_bytes.mean = {123, 117, 104};
+  of_bytes.std = {1, 1, 1};
+  EXPECT_NO_THROW(make_normalize(of_bytes));
 }
 
 }  // namespace

@@ -59,6 +59,22 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   return bytes;
 }
 
+// A JPEG file less its segments of that marker before the scan: 0xc4 Huffman tables, 0xdb
+// quantisation tables.
+inline std::vector<std::byte> without_segments(const std::vector<std::byte>& file, int marker) {
+  const auto at = [&file](size_t i) { return std::to_integer<int>(file[i]); };
+  std::vector<std::byte> out(file.begin(), file.begin() + 2);
+  for (size_t place = 2;;) {
+    const size_t end = place + 2 + size_t(at(place + 2) << 8 | at(place + 3));
+    const bool scan = at(place + 1) == 0xda;
+    if (at(place + 1) != marker)
+      out.insert(out.end(), file.begin() + ptrdiff_t(place),
+                 scan ? file.end() : file.begin() + ptrdiff_t(end));
+    if (scan) return out;
+    place = end;
+  }
+}
+
 // Colours that change smoothly, with edges and fine lines across them.
 inline Image test_picture(int width, int height) {
   Image image;

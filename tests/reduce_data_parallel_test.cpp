@@ -6,6 +6,9 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <thread>
+
 #include "saturate/data_parallel.h"
 #include "saturate/own_model.h"
 #include "saturate/train_step.h"
@@ -89,6 +92,42 @@ TEST(DataParallel, AccumulatesAndClipsAlike) {
   options.part = 5;
   options.clip_norm = 0.5;
   expect_close(train(*make_filled("mlp", 2), options), train(*make_filled("mlp", 1), options));
+}
+
+// Notes the threads that compute it.
+class ThreadNotingModel : public Model {
+ public:
+  ThreadNotingModel() : inner_(make_filled("mlp", 1)) {}
+  at::Tensor forward(const at::Tensor& images) override {
+    threads.push_back(std::this_thread::get_id());
+    return inner_->forward(images);
+  }
+  void set_training(bool training) override { inner_->set_training(training); }
+  std::vector<NamedTensor> parameters() override { return inner_->parameters(); }
+  std::vector<NamedTensor> buffers() override { return inner_->buffers(); }
+  void to(const at::Device& device, bool channels_last) override {
+    inner_->to(device, channels_last);
+  }
+
+  std::vector<std::thread::id> threads;
+
+ private:
+  std::unique_ptr<Model> inner_;
+};
+
+// cuDNN's benchmark keeps what it chose for each thread.
+TEST(DataParallel, AReplicaKeepsItsThread) {
+  auto first = std::make_unique<ThreadNotingModel>(),
+       second = std::make_unique<ThreadNotingModel>();
+  ThreadNotingModel &noting = *first, &other = *second;
+  std::vector<Replica> others;
+  others.push_back({std::move(second), at::kCPU});
+  const auto model = make_data_parallel({std::move(first), at::kCPU}, std::move(others));
+  train(*model);
+  ASSERT_EQ(other.threads.size(), 20u);
+  EXPECT_EQ(std::set(other.threads.begin(), other.threads.end()).size(), 1u);
+  EXPECT_EQ(std::set(noting.threads.begin(), noting.threads.end()).size(), 1u);
+  EXPECT_NE(noting.threads[0], other.threads[0]);
 }
 
 TEST(DataParallel, AFrozenParameterStaysAsItIs) {

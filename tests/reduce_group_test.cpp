@@ -69,6 +69,9 @@ TEST(Group, NamesTheRankThatDiffersAndWhereOnEveryRank) {
     EXPECT_EQ(error.exit_code(), 2);
     EXPECT_EQ(error.reason(),
               "the recipe of rank 2 differs from rank 0's: it has b = 3, not b = 2");
+    const Error both = error_of([&] { group.require_same("run", group.rank() == 0 ? "" : "a\n"); });
+    EXPECT_EQ(both.reason(),
+              "the run of ranks 1, 2 differs from rank 0's: rank 1 has a, not nothing");
   });
 }
 

@@ -31,11 +31,13 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4
 HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>\u2028'\"&"
 PHASES = ["wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint",
           "evaluation", "other"]
+LONG = "shard:/scratch/groups/vision/datasets/imagenet-2012/packed/" + "a-long-name-without-a-space" * 4 + ".sat"
 options = None
 
 
-def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, stream=None):
-    """A run of `steps` records with an evaluation after every 20; on a GPU where there is a `stream`."""
+def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, stream=None, first_loss=None):
+    """A run of `steps` records with an evaluation after every 20, of which the first may have another
+    loss; on a GPU where there is a `stream`."""
     folder.mkdir(parents=True)
     lines, time_s = [], 0.0
 
@@ -56,7 +58,7 @@ def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, s
             telemetry=machine, streams=streams, images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
         if i % 20 == 0:
             time_s += 3
-            add("eval", i * 10, loss=loss + 0.1, accuracy=0.9 - loss / 3, phases=None)
+            add("eval", i * 10, loss=first_loss if first_loss and i == 20 else loss + 0.1, accuracy=0.9 - loss / 3, phases=None)
     if end:
         add("end", steps * 10, loss=0.5, accuracy=0.8, phases=None)
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
@@ -68,7 +70,7 @@ def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, s
 
 
 def write_beside(folder, name="cat"):
-    """Samples, mistakes and a trace of four steps, every text of them `name`."""
+    """Samples, mistakes, results by class and a trace of four steps, every text of them `name`."""
     (folder / "samples").mkdir()
     (folder / "samples/training-000.png").write_bytes(PNG)
     images = [{"file": "training-000.png", "labels": [{"class": name, "weight": 1}]}] * 5
@@ -76,6 +78,10 @@ def write_beside(folder, name="cat"):
     images = [{"file": "training-000.png", "class": name, "predicted": name, "probability": 0.9, "loss": 4.2,
                "name": name}] * 3
     (folder / "samples/mistakes.json").write_text(json.dumps({"step": 600, "images": images}))
+    classes = [{"name": f"{name} {i}", "count": 40, "predicted": 40, "correct": 40 - 2 * i} for i in range(12)]
+    confusion = [[i, j, 40 - 2 * i if i == j else 2 * i] for i in range(12) for j in (i, (i + 1) % 12) if i + j > 0]
+    (folder / "classes.json").write_text(
+        json.dumps({"step": 600, "counted": "images", "classes": classes, "confusion": confusion}))
     events = []
     for track, title in enumerate(["phases", "operators", name], 1):
         events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": track, "args": {"name": title}})
@@ -116,6 +122,8 @@ class ReportPage(unittest.TestCase):
         write_run(cls.dir / "<b>bold", source=HOSTILE, speed=3.0)
         write_run(cls.dir / "full", stream="copy")
         write_beside(cls.dir / "full")
+        write_run(cls.dir / "long", source=LONG)
+        write_run(cls.dir / "wild", first_loss=80.0)
         write_run(cls.dir / "hostile", stream=HOSTILE)
         write_beside(cls.dir / "hostile", HOSTILE)
         write_ladder(cls.dir / "ladder.json")
@@ -212,6 +220,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.locator("img[src^='data:image/png']").count(), 5 + 3)
         self.assertIn("<script>window.hit=1</script>", page.locator("#samples").text_content())
         self.assertIn("<script>window.hit=1</script>", page.locator("#mistakes").text_content())
+        self.assertIn("<script>window.hit=1</script>", page.locator("#classes").text_content())
         self.assertIn("<script>window.hit=1</script>", page.locator("#ladders").text_content())
         self.assertIn("<script>window.hit=1</script>", page.locator("#machine").text_content())
 
@@ -221,6 +230,20 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(charts, ["gpu_busy", "tflop_per_s", "cores", "queue_batches", "rss_bytes"])
         busy = page.evaluate("Chart.getChart(document.querySelector('canvas[data-chart=gpu_busy]')).data.datasets[0].data[0].y")
         self.assertAlmostEqual(busy, 40.5)
+
+    def test_a_confusion_matrix_is_tinted_by_the_share_of_a_row(self):
+        page = self.open("full")
+        self.assertEqual(page.locator("#classes table").count(), 2)
+        worst = page.locator("#classes tbody tr").first.inner_text().split("\t")
+        self.assertEqual(worst, ["cat 11", "40", "45.00\u202f%", "cat 0\u00a022"])
+        matrix = page.locator("#classes table").nth(1)
+        self.assertEqual(matrix.locator("td").count(), 12 * 12)
+        tint = "one => getComputedStyle(one).backgroundColor"
+        right, wrong = matrix.locator("td.right").nth(1), matrix.locator("td.wrong").first
+        self.assertEqual((right.inner_text(), wrong.inner_text()), ("36", "2"))
+        self.assertNotEqual(right.evaluate(tint), wrong.evaluate(tint))
+        self.assertNotIn(right.evaluate(tint), ("transparent", "rgba(0, 0, 0, 0)"))
+        self.assertEqual(self.open("plain").locator("#classes").count(), 0)
 
     def test_a_gpus_streams_have_a_table(self):
         page = self.open("full")
@@ -272,6 +295,45 @@ class ReportPage(unittest.TestCase):
             self.assert_drawn(page)
             self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 390)
             self.screenshot(page, f"{names[0]}-{len(names)}-phone")
+
+    def test_long_paths_and_keys_are_whole_on_a_phone(self):
+        page = self.open("long", viewport={"width": 390, "height": 844}, is_mobile=True, device_scale_factor=2)
+        page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+        wide = page.evaluate("""() => [...document.querySelectorAll('#recipe .scroll, #host .scroll')]
+            .filter(one => one.scrollWidth > one.clientWidth).length""")
+        self.assertEqual(wide, 0, "a table of keys must be scrolled sideways")
+        cut = page.evaluate("""() => [...document.querySelectorAll('body *')].filter(one =>
+            one.checkVisibility() && one.getBoundingClientRect().right > 391 && !one.closest('.scroll')).length""")
+        self.assertEqual(cut, 0)
+        shown = page.locator("#recipe td.data", has_text="a-long-name").first
+        self.assertGreater(shown.bounding_box()["width"], 250)
+        self.assertLess(shown.bounding_box()["height"], 160)
+        self.screenshot(page, "long-phone")
+
+    def test_training_accuracy_is_smoothed(self):
+        page = self.open("plain")
+        sets = page.evaluate("""() => Chart.getChart(document.querySelector('canvas[data-chart=accuracy]'))
+            .data.datasets.map(set => [set.label, set.data.map(point => point.y)])""")
+        self.assertEqual([label for label, _ in sets], ["training, each record", "training", "held out"])
+        raw, smooth = sets[0][1], sets[1][1]
+        self.assertEqual(len(raw), 60)
+        self.assertAlmostEqual(smooth[0], raw[0])
+        for i in range(2, 58):
+            self.assertAlmostEqual(smooth[i], sum(raw[i - 2:i + 3]) / 5)
+        several = self.open("plain", "slower").evaluate(
+            "Chart.getChart(document.querySelector('canvas[data-chart=accuracy]')).data.datasets.map(set => set.label)")
+        self.assertEqual(several, ["plain, training", "plain, held out", "slower, training", "slower, held out"])
+
+    def test_first_evaluations_do_not_flatten_the_loss(self):
+        most = "Chart.getChart(document.querySelector('canvas[data-chart=loss]')).scales.y.max"
+        legend = "figure:has(canvas[data-chart=loss]) .legend"
+        page = self.open("wild")
+        self.assertLess(page.evaluate(most), 3)
+        self.assertIn("first evaluations, up to 80, lie above", page.locator(legend).inner_text())
+        self.screenshot(page, "wild")
+        page = self.open("plain")
+        self.assertGreater(page.evaluate(most), 2.2)
+        self.assertNotIn("lie above", page.locator(legend).inner_text())
 
     def test_the_keyboard_reaches_everything(self):
         page = self.open("plain", "slower")

@@ -46,6 +46,25 @@ TEST(FitsInMemory, LetsOtherErrorsPass) {
   EXPECT_THROW(fits_in_memory(at::kCPU, [] { at::empty({-1}, at::kByte); }), c10::Error);
 }
 
+// How torch tells of a GPU's shortage: by words alone.
+TEST(FitsInMemory, KnowsTheLibrariesWordsForTooLarge) {
+  for (const char* words :
+       {"CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+        "GET was unable to find an engine to execute this computation",
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
+        "Expected canUse32BitIndexMath(input) to be true, but got false.",
+        "upsample_bilinear2d_backward: only supports input tensors with less than INT_MAX elements",
+        "CUDA kernel launch blocks must be positive, but got N=-2147483648",
+        "integer out of range"})
+    EXPECT_FALSE(fits_in_memory(at::kCPU, [&] { TORCH_CHECK(false, words); })) << words;
+  EXPECT_THROW(fits_in_memory(
+                   at::kCPU, [] { TORCH_CHECK(false, "CUDA error: CUBLAS_STATUS_INVALID_VALUE"); }),
+               c10::Error);
+}
+
 Recipe recipe_with(const std::vector<std::string>& settings) {
   std::vector<std::string> all = {"data.source=synth:size=16,count=120",
                                   "data.threads=1",

@@ -35,12 +35,11 @@ class ThreeValues : public Model {
 
 // The paper's loop, in plain numbers.
 struct SlowByHand {
-  double weight = 0, mean = 3, slow_weight = 0, slow_mean = 0;
+  double weight = 0, mean = 3, slow_weight = 0, slow_mean = 3;
 
   void step(int64_t number, int64_t steps, const LookaheadOptions& options) {
     weight = weight * 0.9 + 1;
     mean += 0.25;
-    if (number == 1) slow_weight = weight, slow_mean = mean;
     if (number != steps && number % options.every != 0) return;
     const double keep = options.keep * std::pow(double(number) / double(steps), options.power);
     slow_weight = keep * slow_weight + (1 - keep) * weight;
@@ -57,9 +56,13 @@ TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
     ThreeValues model;
     Lookahead first(model, options), second(model, options);
     SlowByHand expected;
+    first.begin();
     for (int64_t number = 1; number <= kSteps; ++number) {
       model.step();
-      if (number == 11) second.load_state(first.state(), "test");
+      if (number == 11) {
+        second.load_state(first.state(), "test");
+        second.begin();  // which leaves what was loaded
+      }
       (number < 11 ? first : second).update(number, kSteps);
       expected.step(number, kSteps, options);
       ASSERT_NEAR(model.weight.item<double>(), expected.weight, 1e-12) << number;

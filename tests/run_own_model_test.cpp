@@ -77,6 +77,53 @@ Recipe own_recipe(const std::string& name) {
   return recipe;
 }
 
+// What the compiler refuses as a module's loss, and what it takes.
+class LossUnseen : public torch::nn::Module {
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels);
+};
+struct LossInherited : LossUnseen {};
+struct LossByReference : torch::nn::Module {
+  at::Tensor loss(at::Tensor& logits, at::Tensor& labels);
+};
+struct LossOfFinal final : torch::nn::Module {
+  at::Tensor loss(at::Tensor& logits, at::Tensor& labels);
+};
+struct LossWithWeights : torch::nn::Module {
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels, const at::Tensor& weights);
+};
+struct LossOfNothing : torch::nn::Module {
+  void loss(const at::Tensor& logits, const at::Tensor& labels);
+};
+struct LossAsNumber : torch::nn::Module {
+  double loss = 0;
+};
+struct LossByValue : torch::nn::Module {
+  at::Tensor loss(at::Tensor logits, at::Tensor labels) const;
+};
+struct FinalWithoutLoss final : torch::nn::Module {};
+static_assert(kLossIsUsable<torch::nn::Module> && kLossIsUsable<FinalWithoutLoss>);
+static_assert(HasLoss<Squares> && HasLoss<LossByValue> && kLossIsUsable<LossByValue>);
+static_assert(!kLossIsUsable<LossUnseen> && !kLossIsUsable<LossInherited>);
+static_assert(!kLossIsUsable<LossByReference> && !kLossIsUsable<LossOfFinal>);
+static_assert(!kLossIsUsable<LossWithWeights> && !kLossIsUsable<LossOfNothing>);
+static_assert(!kLossIsUsable<LossAsNumber>);
+
+class WantsUnseen : public torch::nn::Module {
+  static constexpr int64_t kWantedImages = 5;
+};
+struct WantsWithoutPrepare : torch::nn::Module {
+  static constexpr int64_t kWantedImages = 5;
+};
+struct WantsImages : WantsWithoutPrepare {
+  void prepare(const at::Tensor& images);
+};
+class PerPixelUnseen : public torch::nn::Module {
+  static constexpr bool kPerPixel = true;
+};
+static_assert(!kWantedImagesAreUsable<WantsUnseen> && !kWantedImagesAreUsable<WantsWithoutPrepare>);
+static_assert(kWantedImagesAreUsable<WantsImages> && kWantedImagesAreUsable<torch::nn::Module>);
+static_assert(!kPerPixelIsUsable<PerPixelUnseen> && kPerPixelIsUsable<torch::nn::Module>);
+
 TEST(OwnLoss, IsWhatTheStepGoesDown) {
   const auto model = make_module_model<Squares>(12, 3);
   const at::Tensor weight = model->parameters()[0].tensor, bias = model->parameters()[1].tensor;

@@ -167,6 +167,18 @@ TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
   EXPECT_EQ(testing::losses(dir / "cut", "step"), testing::losses(dir / "whole", "step"));
 }
 
+TEST(Trainer, TheLoaderGivesWayToAStepOnTheCpu) {
+  const auto nice_of = [](int asked) {
+    const TempDir dir;
+    Recipe recipe = small_recipe();
+    recipe.data.nice = asked;
+    return Trainer(Env::posix(), recipe, testing::quiet_options(dir.path())).recipe().data.nice;
+  };
+  EXPECT_GT(nice_of(-1), 0);
+  EXPECT_EQ(nice_of(0), 0) << "as the user says";
+  EXPECT_EQ(nice_of(4), 4);
+}
+
 TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   const TempDir dir;
   const int64_t begin = Env::posix().now_ns();

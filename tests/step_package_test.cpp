@@ -152,7 +152,8 @@ TEST_F(PackageTest, WhatIsNoPackageIsRefused) {
   };
   EXPECT_NE(reason().find("No such file"), std::string::npos) << reason();
   testing::write_file(recipe.train.compiled, "not a zip file at all");
-  EXPECT_NE(reason().find("no PT2 archive, or a damaged one"), std::string::npos) << reason();
+  EXPECT_NE(reason().find("no PT2 archive, or one that is cut off or damaged"), std::string::npos)
+      << reason();
   about["format"] = 9;
   EXPECT_NE(refusal().find("its format is 9, and 2 is read here"), std::string::npos);
   about["format"] = 2;
@@ -174,6 +175,13 @@ TEST_F(PackageTest, DamageIsSeenBeforeAnyCodeIsLoaded) {
   EXPECT_NE(reason_of(flipped).find("its library is damaged"), std::string::npos);
   for (size_t length = 0; length < bytes.size(); length += 97)
     EXPECT_TRUE(reason_of(bytes.substr(0, length)).starts_with(kUnusable)) << length;
+}
+
+TEST(CompileStep, TellsDropoutFromAttentionWithoutIt) {
+  const TempDir dir;
+  const std::string command = "python3 '" + testing::source_path("tests/compile_step_test.py") +
+                              "' >'" + (dir / "log") + "' 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << testing::read_text(dir / "log");
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ ScheduleOptions named(const std::string& name, double final_lr = 0, double warmu
 
 TEST(Schedule, FollowsTorchForAThousandSteps) {
   const auto rows = golden("schedules.json");
-  ASSERT_EQ(rows.size(), 17u);
+  ASSERT_EQ(rows.size(), 19u);
   for (const auto& row : rows) {
     SCOPED_TRACE(row["options"].dump());
     const Schedule schedule(options_of(row["options"]), kTotal, kEpoch);
@@ -55,6 +55,11 @@ TEST(Schedule, FollowsTorchForAThousandSteps) {
       const double expected = rate;
       ASSERT_NEAR(schedule.factor(std::stoll(step)), expected, 1e-12 * expected) << step;
     }
+    for (size_t epoch = 0; epoch < row.value("momenta", nlohmann::json::array()).size(); ++epoch)
+      for (const int64_t within : {int64_t(0), int64_t(31), kEpoch - 1})
+        ASSERT_NEAR(schedule.momentum(int64_t(epoch) * kEpoch + within).value(),
+                    row["momenta"][epoch].get<double>(), 1e-12)
+            << epoch;
     long double sum = 0, weighted = 0;
     for (int64_t step = 0; step < kTotal; ++step) {
       sum += schedule.factor(step);
@@ -154,6 +159,19 @@ TEST(OneCycle, CyclesMomentumAsTorchDoes) {
   }
 }
 
+// An epoch that is not whole is a step of the scheduler too.
+TEST(OneCycle, PerEpochEndsInTheLastEpoch) {
+  ScheduleOptions options = named("onecycle", 0.1);
+  options.per = SchedulePer::kEpoch;
+  for (const int64_t total : {37, 40}) {
+    const Schedule schedule(options, total, 4);
+    EXPECT_NEAR(schedule.factor(0), options.initial_lr, 1e-12);
+    EXPECT_DOUBLE_EQ(schedule.factor(8), 1) << "the top, at 0.3 * 10 - 1 epochs";
+    EXPECT_DOUBLE_EQ(schedule.factor(11), 1);
+    EXPECT_DOUBLE_EQ(schedule.factor(36), 0.1);
+  }
+}
+
 TEST(OneCycle, LeavesMomentumAloneWhereAsked) {
   ScheduleOptions options = named("onecycle");
   EXPECT_TRUE(Schedule(options, 100, 10).momentum(3).has_value());
@@ -238,6 +256,10 @@ TEST(Schedule, LengthsBelowAStepAreRefused) {
   expect_refused(options, "schedule.milestones");
   options.name = "onecycle";
   options.rise = 0.1;
+  expect_refused(options, "schedule.rise");
+  options.rise = 0.5;
+  EXPECT_NO_THROW(Schedule(options, 10, 5));
+  options.per = SchedulePer::kEpoch;  // of two
   expect_refused(options, "schedule.rise");
 }
 

@@ -145,7 +145,8 @@ TEST_F(PrometheusEndpoint, GivesTheLastFiguresAsText) {
   EXPECT_EQ(answer.substr(0, 15), "HTTP/1.1 200 OK");
   for (const char* line :
        {"# TYPE saturate_step gauge\nsaturate_step 7\n", "saturate_loss{kind=\"step\"} 0.25\n",
-        "saturate_loss{kind=\"eval\"} 0.75\n", "# TYPE saturate_phase_seconds_total counter\n",
+        "saturate_loss{kind=\"eval\"} 0.75\n", "saturate_last_record_timestamp_seconds 1",
+        "# TYPE saturate_phase_seconds_total counter\n",
         "saturate_phase_seconds_total{phase=\"wait\"} 3\n",
         "Content-Type: text/plain; version=0.0.4"})
     EXPECT_NE(answer.find(line), std::string::npos) << line << " in " << answer;
@@ -156,6 +157,67 @@ TEST_F(PrometheusEndpoint, AnswersUnderItsOwnNameAlone) {
   const auto sinks = open();
   EXPECT_NE(ask(loopback(), port, "/metrics", "evil.example:" + std::to_string(port)).find("403"),
             std::string::npos);
+}
+
+TEST_F(PrometheusEndpoint, AClientThatSaysNothingHoldsUpNoOther) {
+  const auto sinks = open();
+  std::vector<int> silent;
+  for (int i = 0; i < 8; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in address = address_of(loopback(), port);
+    ASSERT_EQ(connect(silent.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
+  }
+  EXPECT_NE(ask(loopback(), port, "/metrics", own_name()).find("200 OK"), std::string::npos);
+  for (const int client : silent) {  // that one is still being listened to
+    char part;
+    EXPECT_EQ(recv(client, &part, 1, MSG_DONTWAIT), -1) << "it was told to wait, not turned away";
+    EXPECT_EQ(errno, EAGAIN);
+    close(client);
+  }
+}
+
+TEST_F(PrometheusEndpoint, TellsAProbeThatTheRunIsThere) {
+  const auto sinks = open();
+  const std::string answer = ask(loopback(), port, "/healthz", "10.1.2.3:9100");
+  EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
+  EXPECT_TRUE(answer.ends_with("\r\n\r\nok\n")) << answer;
+}
+
+TEST_F(PrometheusEndpoint, AnswersUnderTheNamesThatTheUserAllows) {
+  recipe.watch.prometheus_hosts = "node7, Cluster.example";
+  const auto status = [&](const std::string& host) {
+    return ask(loopback(), port, "/metrics", host).substr(9, 3);
+  };
+  {
+    const auto sinks = open();
+    const std::string at = ":" + std::to_string(port);
+    for (const char* host :
+         {"node7", "NODE7", "cluster.example", "localhost", "127.0.0.1", "[::1]"})
+      EXPECT_EQ(status(host + at), "200") << host;
+    EXPECT_EQ(status("node7"), "200") << "behind a port that is forwarded";
+    for (const char* host : {"node71", "evil.example", "node7.evil.example", "10.0.0.1", "*"})
+      EXPECT_EQ(status(host + at), "403") << host;
+    EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("watch.prometheus_hosts"),
+              std::string::npos);
+  }
+  recipe.watch.prometheus_hosts = "*";
+  const auto sinks = open();
+  EXPECT_EQ(status("whatever.example:1"), "200");
+}
+
+TEST_F(PrometheusEndpoint, ListensWhereItIsTold) {
+  recipe.watch.prometheus_address = "127.0.0.2";
+  {
+    const auto sinks = open();
+    EXPECT_EQ(ask(loopback(), port, "/healthz", own_name()), "refused");
+    const in_addr other{htonl(INADDR_LOOPBACK + 1)};
+    EXPECT_NE(ask(other, port, "/metrics", "127.0.0.2:1").find("200 OK"), std::string::npos);
+  }
+  recipe.watch.prometheus_address = "192.0.2.1";  // of documentation (RFC 5737), no machine's
+  const Error error = error_of([&] { open(); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.where(), "watch.prometheus_address");
 }
 
 TEST_F(PrometheusEndpoint, ListensOnLoopbackAlone) {

@@ -379,8 +379,8 @@ TEST_F(ReportTest, KeysThatDifferBetweenRunsAreMarked) {
   EXPECT_NE(page.find("1 of 3 keys differ."), std::string::npos);
   const std::regex marked(
       "<tr class=\"differs\"><th scope=\"row\" class=\"data\">train.batch .*<td "
-      "class=\"data\">8</td>"
-      "<td class=\"data\">16</td>");
+      "class=\"data\" data-of=\"[^\"]*\">8</td>"
+      "<td class=\"data\" data-of=\"[^\"]*\">16</td>");
   EXPECT_TRUE(std::regex_search(page, marked));
   EXPECT_EQ(page.find("differs\"><th scope=\"row\" class=\"data\">seed"), std::string::npos);
   // Both folders are called run, so whole paths tell them apart.

@@ -194,6 +194,20 @@ def example_inputs(torch, recipe, part, dtype):
     return images.contiguous(memory_format=order), labels, torch.ones((), device=device, dtype=dtype)
 
 
+def draws_random(node, tag):
+    """Whether an operator of an exported program draws random numbers. Fused attention says that it may, for the
+    sake of its dropout, without one too."""
+    if tag not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments
+    for place, argument in enumerate(arguments):
+        if argument.name != "dropout_p":
+            continue
+        given = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+        return given != 0.0
+    return True
+
+
 def export(torch, step, inputs):
     """The joint program, and the names of the parameters whose gradients it gives, in order."""
     from torch.export.experimental import _export_forward_backward
@@ -205,7 +219,7 @@ def export(torch, step, inputs):
     with sdpa_kernel(SDPBackend.MATH) if inputs[0].device.type == "cpu" else contextlib.nullcontext():
         joint = _export_forward_backward(torch.export.export(step, inputs), joint_loss_index=0)
     for node in joint.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if draws_random(node, torch.Tag.nondeterministic_seeded):
             fail(f"the model draws random numbers ({node.target}), which a compiled step cannot do "
                  "by the recipe's seed. Set model.dropout=0 where that is why")
     for spec in joint.graph_signature.input_specs:

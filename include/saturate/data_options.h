@@ -43,6 +43,7 @@ struct DataOptions {
   std::string source;
   std::string eval_source;
   int threads = 0;   // 0: one per available core
+  int nice = -1;     // added to the threads' nice level; -1: by where the step runs
   int prefetch = 4;  // batches
   DecodeMode decode = DecodeMode::kExact;
   OnError on_error = OnError::kFail;

@@ -72,8 +72,9 @@ void decode_mask(const Sample& sample, int width, int height, size_t classes, Cl
 // What is known without decoding, as Decoder::probe.
 ImageInfo probe_sample(Decoder& decoder, const Sample& sample);
 
-// Opens "SCHEME:REST" with the table of dataset_sources(). Fails with kUsage on an unknown scheme
-// and kData on a source that is missing, empty or damaged; `env` must outlive the result.
+// Opens "SCHEME:REST" with the table of dataset_sources(), or a path by what lies there. Fails with
+// kUsage on an unknown scheme or a path to nothing, with kData on a source that is missing, empty
+// or damaged; `env` must outlive the result.
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri);
 
 using DatasetFactory = std::unique_ptr<Dataset> (*)(Env& env, const std::string& rest);

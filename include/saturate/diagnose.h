@@ -35,7 +35,9 @@ enum class Cause : int {
   kCommunication,   // "communication"
   kStraggler,       // "straggler": one process holds the others up
   kCheckpointIo,    // "checkpoint-io"
-  kMemory,          // "memory": work done over again to save memory
+  kMemory,          // "memory": what saves memory costs time
+  kEvaluation,      // "evaluation": on held-out images, too often or on too many
+  kLogging,         // "logging": records of steps, histograms
   kComputeBound,    // "compute-bound": the model's own arithmetic, which is as it should be
 };
 inline constexpr int kCauseCount = int(Cause::kComputeBound) + 1;
@@ -54,7 +56,8 @@ struct WhatIf {
   std::vector<std::string> settings;   // "data.threads=4"; empty: no recipe key does it
   Alters alters = Alters::kNothing;
   std::string note;  // where the gain holds, such as "from the second epoch on"; may be empty
-  // In images/s over the recipe's own; empty where it was not measured, and `skipped` says why.
+  // In images/s over the recipe's own: measured of steps, and in a Diagnosis of the whole training.
+  // Empty where it was not measured, and `skipped` says why.
   std::optional<Gain> gain;
   std::string skipped;
   bool no_time = false;  // which is why
@@ -63,6 +66,12 @@ struct WhatIf {
 
   // The settings as one text, between spaces.
   std::string text() const;
+};
+
+// What a run does now and then between its steps.
+struct Interlude {
+  double seconds = 0;  // that the run waits for one
+  double times = 0;    // in the whole training
 };
 
 // What was found in a run of a recipe.
@@ -80,7 +89,15 @@ struct Measurements {
   int cores = 1;                 // that the process may use
   int loader_threads = 1;
   int batch = 0;     // images
-  double run_s = 0;  // what the whole training takes at this rate; 0: unknown
+  double run_s = 0;  // what the steps of the whole training take at this rate; 0: unknown
+  // Of the whole training; `saves` are those that came in no turn and so are not in `rate`.
+  Interlude evaluations, saves;
+  // What the whole training takes, and the shares of it that go to evaluation, to saving (in turns
+  // and beside them), and to a phase of the steps; 0 where run_s is unknown.
+  double whole_s() const;
+  double evaluation_share() const;
+  double checkpoint_share() const;
+  double phase_share(Phase phase) const;
   bool on_gpu = false;
   bool is_cut_short = false;  // not all was measured: time was up, or a gain was enough
   std::vector<WhatIf> what_ifs;
@@ -107,7 +124,7 @@ struct Diagnosis {
 };
 
 // Below this a gain is not worth a change, and above it must be significant. A change that trains
-// something else must gain more.
+// something else, or leaves less known of it, must gain more.
 inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;
 
 // A gain whose interval reaches so far, from 1 or below, is neither shown nor ruled out.

@@ -38,6 +38,9 @@ class EarlyStopping {
   State state_;
 };
 
+// Whether more is better of train.monitor.
+bool is_maximized(const TrainOptions& options);
+
 // The one that train.monitor and its companions ask for.
 EarlyStopping make_early_stopping(const TrainOptions& options);
 

@@ -13,9 +13,10 @@ namespace saturate {
 // A loader over held-out images that keeps its threads between evaluations. Not for concurrent use.
 class Evaluator {
  public:
-  // Opens `source`, whose classes must be `classes`: fails with kData naming the first that
-  // differs. `names`: batches carry their samples' names. `shard`: the part of the images that is
-  // evaluated here, each in one process. REQUIRES: recipe.augment.size is set.
+  // Opens `source`, whose classes go by their names to those in `classes`, the model's; it may lack
+  // some. Fails with kData naming one that is not among them. `names`: batches carry their samples'
+  // names. `shard`: the part of the images that is evaluated here, each in one process. REQUIRES:
+  // recipe.augment.size is set.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device, bool names = false,
             const Shard& shard = {});

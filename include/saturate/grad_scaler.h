@@ -31,6 +31,7 @@ class GradScaler {
   // `device`: where losses and gradients are.
   GradScaler(const GradScalerOptions& options, const at::Device& device);
 
+  // The loss times the scale. Of a loss that is not finite no gradient is.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides float gradients by the scale, in place. Gives a float scalar beside them: 1 where one
   // is not finite, else 0. Fails with kRun when called twice without update().

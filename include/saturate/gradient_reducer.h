@@ -37,9 +37,12 @@ class GradientReducer {
   // what earlier backwards left there included; else with this process's own gradients added
   // to what is there. `waiting` is called where nothing is left but to wait for other processes,
   // if that happens on the calling thread. Collective where `reduce`: all processes must come to
-  // it, one without images by a loss that is zero. Fails with kUsage naming the parameters that
-  // got no gradient, unless distributed.find_unused.
+  // it, one without images by a loss that is zero, such as zero_loss() is. Fails with kUsage naming
+  // the parameters that got no gradient, unless distributed.find_unused.
   void backward(const at::Tensor& loss, bool reduce, const std::function<void()>& waiting = {});
+  // 0, which every parameter has a part in, those of a loss too; with distributed.find_unused a
+  // mere 0, since a parameter that took part nowhere is to stay as it is.
+  at::Tensor zero_loss() const;
   // As backward(loss, true), of gradients that are there already: adds each of `gradients` to that
   // of the parameter at its place, and sums. Together they are all parameters that require a
   // gradient.

@@ -17,7 +17,8 @@ at::Tensor clip_gradients(const std::vector<at::Tensor>& gradients, double max_n
 
 // The first of the model's parameters, then of its buffers (BatchNorm's statistics, which tell of
 // the outputs before them), that holds a value that is not finite; empty where all are finite.
-// Waits for the device: for use after a failure.
+// Waits for the device: for use before a run, or after a failure.
 std::string first_non_finite(Model& model);
+std::string first_non_finite(const std::vector<NamedTensor>& tensors);
 
 }  // namespace saturate

@@ -61,8 +61,8 @@ class Group {
   // What rank 0 says.
   bool first_says(bool own);
 
-  // Fails with kUsage on every rank, naming the lowest that differs and the first line in which it
-  // does, unless `text` is the same on all. `what` names it, as "recipe".
+  // Fails with kUsage on every rank, naming those that differ from rank 0 and the first line in
+  // which the lowest of them does, unless `text` is the same on all. `what` names it, as "recipe".
   void require_same(const std::string& what, const std::string& text);
 
   // Tells the others, once they miss this rank, why it ended. Not collective.

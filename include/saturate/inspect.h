@@ -21,34 +21,36 @@ struct Spread {
   int min = 0, median = 0, max = 0;  // the lower median of an even number
 };
 
-// Counts are of sound samples, except `samples` and `class_samples`, which count all.
+// Counts are of the sound samples among those looked at, except the first three.
 struct DatasetReport {
-  size_t samples = 0;
+  size_t samples = 0;    // of the source
+  size_t looked_at = 0;  // of them, broken ones too
   std::vector<std::string> classes;
-  std::vector<size_t> class_samples;  // [classes]
+  std::vector<size_t> class_samples;  // [classes], of the whole source
   uint64_t bytes = 0;                 // as stored
   size_t jpeg = 0, png = 0, raw = 0;
   size_t components[5] = {};         // by ImageInfo::components, 1 to 4
   Spread width, height;              // pixels, after EXIF orientation
   std::vector<BrokenSample> broken;  // by index
-  // Of sources with masks, InspectDepth::kPixels: pixels of each class [classes], and of none. Then
-  // class_samples are images in which the class appears.
+  // Of sources with masks: pixels of each class [classes], and of none. Then class_samples are
+  // sound images, of those looked at, in which the class appears.
   bool has_masks = false;
   std::vector<uint64_t> class_pixels;
   uint64_t ignored_pixels = 0;
 };
 
 enum class InspectDepth {
-  kHeaders,  // reads each sample's bytes and its header
-  kPixels,   // decodes each sample, which also finds truncated and corrupt data
+  kHeaders,  // reads each image's header, and its mask
+  kPixels,   // decodes each image, which also finds truncated and corrupt data
 };
 
 // Called from any thread, one call at a time, with `done` rising, now and then and at the end.
 using ProgressCallback = std::function<void(size_t done, size_t total)>;
 
-// Reads every sample on `threads` threads. A sample that is broken is reported, never thrown.
-// `progress` may be empty.
+// Looks at every sample, or at `most` evenly spread over the source, on `threads` threads; at every
+// one, too, of a source of one's own, whose labels only reading tells. A sample that is broken is
+// reported, never thrown. `progress` counts samples looked at, and may be empty.
 DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int threads,
-                              const ProgressCallback& progress = {});
+                              const ProgressCallback& progress = {}, size_t most = SIZE_MAX);
 
 }  // namespace saturate

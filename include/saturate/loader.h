@@ -83,6 +83,7 @@ struct LoaderOptions {
   size_t batch = 128;  // of all processes together
   Shard shard;         // which part of each batch is this one's
   int threads = 1;
+  int nice = 0;      // added to the nice level of the threads, which then give way to others
   int prefetch = 4;  // batches being filled or waiting, at most
   ShuffleOptions shuffle;
   bool drop_last = false;  // leave out a last batch that is not full
@@ -97,6 +98,9 @@ struct LoaderOptions {
   // instead of giving its pixels. kUint8 without finish alone, and no kRandomResized.
   bool places = false;
   DecodeMode decode = DecodeMode::kExact;
+  // What each label of the dataset is handed out as, where its classes have other numbers in the
+  // model, or not all of them are there. Empty: as it is.
+  std::vector<int64_t> labels;
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run is given up.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);
@@ -133,6 +137,10 @@ class Loader {
   // every step together). Fails with kRun when no batch comes within the wait
   // limit. After a failure every call fails alike until start_epoch(). Drops what `out` held.
   bool next(Batch& out);
+
+  // Waits for at most `limit` until next() would not wait; false where it still would. For who has
+  // to look at something else meanwhile, as at signals.
+  bool wait(std::chrono::nanoseconds limit);
 
   // Ends the epoch under way and waits for the threads to stop filling.
   void stop();

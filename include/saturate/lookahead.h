@@ -18,8 +18,8 @@ struct LookaheadOptions {
   double power = 0;
 };
 
-// After every `every` steps, and after a run's last, slow += (1 - keep) * (weights - slow), then
-// weights = slow, where
+// The slow weights begin as those that the first step starts from. After every `every` steps, and
+// after a run's last, slow += (1 - keep) * (weights - slow), then weights = slow, where
 //   keep = options.keep * (step / of the run's steps)^options.power.
 // With power 0 this is the paper's, whose alpha is 1 - keep; 3 is K. Jordan's in "94% on CIFAR-10"
 // (arXiv 2404.00498). Weights are parameters and, as in Jordan's script, what buffers hold of
@@ -29,11 +29,13 @@ class Lookahead {
   // `model` must outlive this.
   Lookahead(Model& model, const LookaheadOptions& options);
 
-  // After step number `step` (from 1) of a run of `steps`. The first call copies the weights. Does
-  // not wait for a device.
+  // Before the first step, once the weights are there: copies them, unless load_state() gave some.
+  void begin();
+  // After step number `step` (from 1) of a run of `steps`. REQUIRES: begin(). Does not wait for a
+  // device.
   void update(int64_t step, int64_t steps);
 
-  // The slow weights by name, empty before the first update; share storage.
+  // The slow weights by name, empty before begin(); share storage.
   std::vector<NamedTensor> state() const;
   // Takes what state() gave. Fails with kRun naming `where` and the tensor that is missing or of
   // another shape.
@@ -43,7 +45,7 @@ class Lookahead {
   const LookaheadOptions options_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> weights_;  // the model's own
-  std::vector<at::Tensor> slow_;     // empty before the first update
+  std::vector<at::Tensor> slow_;     // empty before begin()
 };
 
 }  // namespace saturate

@@ -7,6 +7,7 @@
 #include <concepts>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,12 +32,70 @@ class ModuleModelBase : public Model {
   bool keeps_frozen_ = false;
 };
 
+// Whether a class has a member of a name, a private one too: a member of the same name in a second
+// base makes it ambiguous. Of a final class, which has no derived ones, only what is public is
+// seen.
+#define SATURATE_NAMES_MEMBER(Trait, member)                 \
+  struct Trait##Probe {                                      \
+    int member;                                              \
+  };                                                         \
+  template <class Module>                                    \
+  struct Trait##Both : Module, Trait##Probe {};              \
+  template <class Module>                                    \
+  constexpr bool Trait() {                                   \
+    if constexpr (std::is_final_v<Module>) return requires { \
+        &Module::member;                                     \
+      };                                                     \
+    else                                                     \
+      return !requires {                                     \
+        &Trait##Both<Module>::member;                        \
+      };                                                     \
+  }
+
+namespace module_members {
+SATURATE_NAMES_MEMBER(has_loss, loss)
+SATURATE_NAMES_MEMBER(has_wanted_images, kWantedImages)
+SATURATE_NAMES_MEMBER(has_per_pixel, kPerPixel)
+}  // namespace module_members
+#undef SATURATE_NAMES_MEMBER
+
+// at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels): see OwnLoss.
+template <class Module>
+concept HasLoss = requires(Module& module, const at::Tensor& tensor) {
+  { module.loss(tensor, tensor) } -> std::convertible_to<at::Tensor>;
+};
+
+// What a module declares for training is used, or it does not compile: it is never passed over.
+template <class Module>
+constexpr bool kLossIsUsable = HasLoss<Module> || !module_members::has_loss<Module>();
+template <class Module>
+constexpr bool kWantedImagesAreUsable = requires(Module& module) {
+  { Module::kWantedImages } -> std::convertible_to<int64_t>;
+  module.prepare(at::Tensor());
+}
+|| !module_members::has_wanted_images<Module>();
+template <class Module>
+constexpr bool kPerPixelIsUsable = requires {
+  { Module::kPerPixel } -> std::convertible_to<bool>;
+}
+|| !module_members::has_per_pixel<Module>();
+
 // `Module` has at::Tensor forward(const at::Tensor&), and may have
 // static constexpr int64_t kWantedImages and void prepare(const at::Tensor&), and
 // std::vector<Stage> stages(), and static constexpr bool kPerPixel = true, and encode() and
 // decode(): see Model.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
+  static_assert(kLossIsUsable<Module>,
+                "the module's loss() cannot be called: make it a public "
+                "at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels), or give it "
+                "another name to train with cross entropy");
+  static_assert(kWantedImagesAreUsable<Module>,
+                "the module's kWantedImages cannot be used: make it a public static constexpr "
+                "int64_t, with a public prepare(const at::Tensor& images)");
+  static_assert(kPerPixelIsUsable<Module>,
+                "the module's kPerPixel cannot be used: make it a public static constexpr bool");
+
  public:
   explicit ModuleModel(std::shared_ptr<Module> module)
       : ModuleModelBase(*module), module_(std::move(module)) {}
@@ -46,9 +105,8 @@ class ModuleModel : public ModuleModelBase {
     return {};
   }
   bool per_pixel() const override {
-    return requires {
-      requires Module::kPerPixel;
-    };
+    if constexpr (requires { Module::kPerPixel; }) return Module::kPerPixel;
+    return false;
   }
   bool has_encoder() const override {
     return requires(Module & module) {
@@ -75,12 +133,6 @@ class ModuleModel : public ModuleModelBase {
 
  protected:
   std::shared_ptr<Module> module_;
-};
-
-// at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels): see OwnLoss.
-template <class Module>
-concept HasLoss = requires(Module& module, const at::Tensor& tensor) {
-  { module.loss(tensor, tensor) } -> std::convertible_to<at::Tensor>;
 };
 
 template <HasLoss Module>

@@ -8,8 +8,8 @@
 
 namespace saturate {
 
-// What a Model derives from too, where its loss is not the cross entropy of its logits. Training,
-// evaluation and the batch search then use this one.
+// What a Model derives from too, publicly, where its loss is not the cross entropy of its logits.
+// Training, evaluation and the batch search then use this one.
 class OwnLoss {
  public:
   virtual ~OwnLoss() = default;

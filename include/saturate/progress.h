@@ -14,11 +14,15 @@ namespace saturate {
 std::string format_duration(std::optional<double> seconds);
 
 // Counts towards a known total. Safe for one thread at a time.
+//
+// A line that is too long for the terminal goes without its bar, then without whole fields: the
+// first of the details, the count, the other details from the left, the title. The last of the
+// details and the time left stay longest.
 class Progress {
  public:
   enum class Style {
     kAuto,   // kBar where `stream` is a terminal, else kLines
-    kBar,    // one line, redrawn at most ten times a second
+    kBar,    // one line, redrawn at most ten times a second; the cursor rests at its begin
     kLines,  // a line every ten seconds at most
     kSilent,
   };
@@ -31,11 +35,12 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `done` of the total; `details` follows the numbers ("loss 1.234").
+  // `done` of the total; `details` follow the numbers: fields with two spaces between them, the
+  // most important last ("loss 1.234  480 img/s").
   void update(int64_t done, const std::string& details);
   // Takes the bar away, for what is printed next.
   void finish() { erase(); }
-  // A line of its own that stays, above the bar.
+  // A line of its own that stays, above the bar; made printable.
   void note(const std::string& line);
   // The same, shown by kSilent too.
   void warn(const std::string& line);
@@ -44,7 +49,9 @@ class Progress {
   void start_at(int64_t done);
 
  private:
-  std::string line(int64_t done, const std::string& details);
+  // At most `width` characters.
+  std::string line(size_t width);
+  void draw(const char* end);
   void erase();
 
   Env& env_;
@@ -54,6 +61,8 @@ class Progress {
   std::FILE* stream_;
   int64_t begin_ns_, last_ns_ = 0;
   int64_t begin_done_ = 0;
+  int64_t done_ = 0;     // as last told
+  std::string details_;  // likewise
   bool drawn_ = false;
 };
 

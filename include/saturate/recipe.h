@@ -38,6 +38,8 @@ inline bool is_training_metric(Monitor monitor) {
 enum class MonitorMode { kAuto, kMin, kMax };
 // Whether a GPU's step is recorded once and run again as a whole: see graphed_step.h.
 enum class GraphMode { kOff, kAuto };
+// Of a key that is false, true or "auto".
+enum class Toggle { kOff, kOn, kAuto };
 
 // Stands in an integer member for the recipe's "auto".
 inline constexpr int kAutomatic = -1;
@@ -84,11 +86,12 @@ struct TrainOptions {
 // Stages of a step that run beside the one before, each on a stream of its own: see
 // batch_pipeline.h.
 struct PipelineOptions {
-  bool copy = false;     // to the device
-  bool augment = false;  // effects and normalisation
-  bool encoder = false;  // a frozen one, a batch ahead of the decoder
-  bool check = false;    // look for missing waits and the like, see stream_checker.h
-  bool any() const { return copy || augment || encoder; }
+  Toggle copy = Toggle::kAuto;  // to the device; auto: where that is a GPU
+  bool augment = false;         // effects and normalisation
+  bool encoder = false;         // a frozen one, a batch ahead of the decoder
+  bool check = false;           // look for missing waits and the like, see stream_checker.h
+  // REQUIRES: copy is resolved.
+  bool any() const { return copy == Toggle::kOn || augment || encoder; }
 };
 
 struct CheckpointOptions {

@@ -25,4 +25,7 @@ void write_safetensors(Env& env, const std::string& path, const std::vector<Name
 // file, shapes that do not match their bytes, unknown types. Fails with kRun naming the file.
 SafetensorsFile read_safetensors(Env& env, const std::string& path);
 
+// Its metadata alone; no tensor data is read. Checks and fails the same.
+std::map<std::string, std::string> read_safetensors_metadata(Env& env, const std::string& path);
+
 }  // namespace saturate

@@ -31,6 +31,8 @@ class Plateau {
   explicit Plateau(const ScheduleOptions& options);
   void observe(double metric);
   double factor() const { return factor_; }
+  // Takes the next value for the first one; what has been cut stays cut.
+  void forget_best();
 
   // {best, bad observations, cool-down left, factor}.
   std::vector<double> state() const;
@@ -65,10 +67,13 @@ class Schedule {
   std::vector<NamedTensor> state() const;
   // Takes what state() gave from among `tensors`. Fails with kRun where it is not there.
   void load_state(const std::vector<NamedTensor>& tensors);
+  // Whether it compares evaluations, as "plateau" does.
+  bool listens() const { return options_.name == "plateau"; }
+  // Where evaluations are no longer of what they were: see Plateau::forget_best().
+  void forget_best() { plateau_.forget_best(); }
 
  private:
   CurvePoint after_warmup(int64_t step) const;
-  bool listens() const { return options_.name == "plateau"; }
 
   ScheduleOptions options_;
   ScheduleCurve curve_;

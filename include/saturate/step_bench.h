@@ -16,7 +16,7 @@ namespace saturate {
 struct StepBenchOptions {
   std::string folder;  // for the files of the run that is measured
   int rounds = 5;
-  double seconds = 1;    // least length of each of a round's three measurements
+  double seconds = 1;    // least length of each of a round's four measurements
   bool profile = false;  // find out the share of oneDNN and MKL too
   // Polled between steps; true gives up.
   std::function<bool()> should_stop = [] { return false; };
@@ -43,9 +43,9 @@ LibraryTimes parse_library_times(const std::string& text);
 
 struct StepBench {
   Recipe recipe;  // as run: every "auto" resolved
-  // One a round each, taking turns: the recipe's own loop; the same on one batch, with the loader
-  // at rest; and the bare loop on that batch.
-  std::vector<StepTiming> whole, held, bare;
+  // One a round each, taking turns: the recipe's own loop; the loader alone, whose batches no step
+  // sees; the loop on one batch, with the loader at rest; and the bare loop on that batch.
+  std::vector<StepTiming> whole, input, held, bare;
   int64_t memory_peak_bytes = 0;  // of the recipe's own loop
   // A step on the held batch, where asked for.
   std::optional<LibraryTimes> libraries;

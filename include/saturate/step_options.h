@@ -18,6 +18,7 @@ struct ModelOptions {
   double dropout = 0.2;                    // mobilenet_v2
   Attention attention = Attention::kSdpa;  // transformers
   std::string weights;                     // a file's path; empty: drawn
+  std::string weights_prefix;              // before the names in it; empty: found
   std::vector<std::string> weights_match;  // patterns of what is taken of it; empty: all
   std::string file;                        // torchscript
 };

@@ -16,9 +16,10 @@ int available_cores();
 // started, drops those that have not, and joins.
 class ThreadPool {
  public:
-  // `name` shows in debuggers and traces, up to 15 characters. Fails with kRun where the system
-  // starts no more threads. REQUIRES: threads > 0.
-  ThreadPool(int threads, const std::string& name);
+  // `name` shows in debuggers and traces, up to 15 characters. `nice` is added to the nice level
+  // that the threads would have; 19 is the most that they come to. Fails with kRun where the system
+  // starts no more threads. REQUIRES: threads > 0, nice >= 0.
+  ThreadPool(int threads, const std::string& name, int nice = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -15,7 +15,8 @@
 //     clip(gradients, train.clip_norm)
 //     (of several processes: backward of the last part has summed the gradients over all of them)
 //     optimizer.step(lr, found_inf)       one update per parameter group, none where found_inf
-//     scaler.update()                     fp16 only
+//     scaler.update()                     fp16 only; a loss that is not finite is such a step too,
+//                                         and BatchNorm's statistics stay finite
 //     optimizer.zero_grad()               gradients set to none
 //
 // Where the model is checkpointed (train.checkpoint_segments), backward runs forward's segments
@@ -57,6 +58,9 @@ struct Metrics {
   double accuracy = 0;              // top-1
   std::optional<double> accuracy5;  // top-5, where there are more than five classes
   std::vector<ClassPixels> pixels;  // [classes], segmentation alone
+  // Of the samples those whose loss overflowed in fp16, in steps that were left out: no mean counts
+  // them, and where there are no others the means are not numbers.
+  int64_t overflowed = 0;
 
   // Intersection over union, averaged over the classes that are labelled or predicted anywhere
   // (Jaccard index, macro average); empty without such a class.
@@ -70,15 +74,18 @@ class RunningMetrics {
  public:
   // `loss`: the mean over the batch; logits [N, classes], labels [N]. Of equal logits the one of
   // the lower class comes first, on a GPU the one that topk() takes. Of segmentation logits
-  // [N, classes, H, W] and labels [N, H, W], negative where they are ignored.
-  void add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels);
+  // [N, classes, H, W] and labels [N, H, W], negative where they are ignored. `may_overflow`: a
+  // loss that is not finite counts as Metrics::overflowed.
+  void add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels,
+           bool may_overflow = false);
   // Adds what `other` has counted, which it keeps; shares no memory with it.
   void add(const RunningMetrics& other);
   // The means so far; the sums start again from nothing.
   Metrics read();
 
  private:
-  void add_pixels(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels);
+  void add_pixels(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels,
+                  const at::Tensor& counts);
   void read_pixels(Metrics& metrics) const;
 
   // loss * N, top-1 hits, top-5 hits: on the CPU, and [3] double on a GPU, undefined without one.
@@ -89,6 +96,7 @@ class RunningMetrics {
   // Segmentation, beside the tensors: loss * labelled pixels [] double, and
   // pixels by label and prediction, then ignored ones, [classes * classes + 1] int64.
   at::Tensor pixel_loss_, confusion_;
+  at::Tensor overflowed_;  // samples, [] double beside the tensors; undefined where none may
 };
 
 // Whether the CPU computes bf16 natively (AVX-512 BF16 or AMX); without, it is slower than fp32.
@@ -144,6 +152,8 @@ class TrainStep {
   // The scaler's state, empty where the precision is not fp16. It may be missing from what is
   // loaded, as after a run of another precision: then the scaler starts anew.
   std::vector<NamedTensor> scaler_state() const;
+  // The scaler's factor; waits for the device. Empty where the precision is not fp16.
+  std::optional<double> loss_scale() const;
   void load_scaler_state(const std::vector<NamedTensor>& state);
 
  private:
@@ -153,17 +163,21 @@ class TrainStep {
   Output compute(const DeviceBatch& part, double share, bool last);
   Output compute_compiled(const DeviceBatch& part, double share, bool last);
   Output forward(const DeviceBatch& part, bool last);
+  at::Tensor empty_loss(const at::Tensor& logits) const;
   at::Tensor logits_of(const DeviceBatch& part);
   void backward(const at::Tensor& loss, double share, bool last);
   void count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics);
   void update(double lr);
+  at::Tensor flat_statistics() const;
+  void keep_finite_statistics(const at::Tensor& before);
 
   Model& model_;
   Optimizer& optimizer_;
   StepOptions options_;
   std::vector<Stage> stages_;  // empty where nothing is checkpointed
   Ledger& ledger_;
-  std::optional<GradScaler> scaler_;  // fp16
+  std::optional<GradScaler> scaler_;    // fp16
+  std::vector<at::Tensor> statistics_;  // fp16: the model's buffers of floating point
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
   std::function<void()> observer_;

@@ -1,6 +1,7 @@
 // Trainer: a whole run from a recipe. Start reading here.
 //
 //   lock the folder -> open data -> (find the batch) -> build model and optimizer -> (resume)
+//   (nothing more where that was at the run's end)
 //   for each epoch:
 //     for each batch: the step (train_step.h), the weights' average; a "step" record where due
 //     an "epoch" record
@@ -43,6 +44,9 @@ struct TrainerOptions {
   std::string out;  // the run's folder; created
   // A run folder or a checkpoint to go on from.
   std::optional<std::string> resume;
+  // Whether a resumed run may go on with another number of training images than it had, or other
+  // names of as many classes; its epoch goes on at the same batch of the new order.
+  bool changed_data = false;
   // Polled between steps and evaluation batches; true saves a checkpoint and ends the run early.
   std::function<bool()> should_stop = [] { return false; };
   Progress::Style progress = Progress::Style::kAuto;
@@ -60,10 +64,13 @@ enum class RunEnd {
   kInterrupted,  // by should_stop
   kEarlyStop,    // train.early_stop
   kTimeLimit,    // train.max_minutes
+  kFailed,       // by an error
 };
 
 struct TrainResult {
   RunEnd end = RunEnd::kDone;
+  // The run to resume had come to its end before: run() made and wrote nothing.
+  bool was_finished = false;
   int64_t steps = 0;                   // in the whole run
   int64_t samples = 0;                 // trained on since this process began, by all of the group
   int64_t steps_here = 0;              // made by this process
@@ -90,6 +97,7 @@ class Trainer {
   Trainer(Env& env, const Recipe& recipe, TrainerOptions options);
   ~Trainer();
 
+  // After an error so_far() has what there is to tell.
   TrainResult run();
   // As run: every "auto" resolved.
   const Recipe& recipe() const;
@@ -97,7 +105,7 @@ class Trainer {
   // The following are for should_stop, to measure a run from within. Several trainers, each on a
   // thread of its own, can take turns: all but one rest.
 
-  // What run() has done so far: steps, samples, times and peaks of memory.
+  // What run() has done so far: steps, samples, times and peaks of memory, the last evaluation.
   TrainResult so_far();
 
   // Only of runs of several processes: false leaves out the sums of gradients from the next step
@@ -114,6 +122,12 @@ class Trainer {
   // Takes the next batch from the loader for no step to see, of this epoch over and over: what
   // input costs without a step. Returns its images. REQUIRES: no batch is held.
   int64_t skip_batch();
+  // Evaluates for `seconds` at most, a batch at least, for the time that it takes alone: nothing is
+  // recorded or decided by it. Returns what the run's whole evaluation takes, in seconds: one that
+  // was cut short counts as much longer as it has more images. 0 without data.eval_source.
+  double time_evaluation(double seconds);
+  // Saves a checkpoint as when one is due, and returns for how many seconds the run waits for it.
+  double time_save();
   // Batches that the loader has ready.
   size_t ready_batches() const;
   // Whether the ledger charges phases (as it does from the start) or not, to measure its own cost.

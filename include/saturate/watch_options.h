@@ -13,10 +13,12 @@ struct WatchOptions {
   bool tensorboard = true;
   bool csv = false;
   int prometheus_port = 0;  // 0: none
-  double telemetry_hz = 1;  // readings a second; 0: none
-  int samples = 16;         // images kept for the report: of training, and of mistakes
-  int histograms = 0;       // steps between two sets of histograms; 0: none
-  std::string trace;        // see parse_trace(); empty: none
+  std::string prometheus_address = "127.0.0.1";
+  std::string prometheus_hosts;  // names to be asked under, between commas; "*": any
+  double telemetry_hz = 1;       // readings a second; 0: none
+  int samples = 16;              // images kept for the report: of training, and of mistakes
+  int histograms = 0;            // steps between two sets of histograms; 0: none
+  std::string trace;             // see parse_trace(); empty: none
 };
 
 enum class TraceKind {

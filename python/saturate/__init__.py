@@ -9,6 +9,8 @@
             ...
 """
 
+import threading
+
 from ._core import Error, __version__
 from ._core import Loader as _Loader
 
@@ -58,9 +60,55 @@ def _converter(to):
     raise ValueError(f'to={to!r}: give "numpy", "torch", "dlpack" or a function of a DLPack array')
 
 
+class _Place:
+    """The epoch, its next batch (those left out count too), and whether it has given a batch."""
+
+    __slots__ = ("epoch", "batch", "begun")
+
+    def __init__(self, epoch=0, batch=0):
+        self.epoch, self.batch, self.begun = epoch, batch, False
+
+
+class _Iteration:
+    """One way through a loader, from its place to the end of the epoch."""
+
+    def __init__(self, loader, place):
+        self._loader, self._place = loader, place
+        self._found = None  # taken from the loader, and not given yet
+        self._over = False
+        self._lock = threading.Lock()  # several threads may share it
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        with self._lock:
+            return self._next()
+
+    def _next(self):
+        loader, place = self._loader, self._place
+        if self._over:
+            raise StopIteration
+        if loader._running is not place:
+            raise Error("this iteration was ended by a newer one over the same loader: "
+                        "make a saturate.Loader for each of two that run at once")
+        if self._found is None:  # else its conversion failed, and it is still to come
+            self._found = loader._core.next()
+        if self._found is None:
+            self._over = True
+            place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
+            raise StopIteration
+        images, labels, _, names, index = self._found
+        batch = loader._convert(images), loader._convert(labels)
+        self._found = None
+        place.batch, place.begun = index + 1, True
+        return (*batch, names) if loader._names else batch
+
+
 class Loader:
-    """Batches of images and labels. Iterating over it is one epoch; the next time is the next epoch, or the
-    rest of one that was left.
+    """Batches of images and labels. Each iteration is an epoch from its first batch on, and the next epoch
+    after one that has given a batch, whether that came to its end or was left. Only load_state_dict() goes
+    on within an epoch. One iteration runs at a time: a new one ends the one before, which then raises Error.
 
     source: "folder:PATH", "tar:PATH", "shard:PATH" and so on: docs/data.md.
     train: augment at random and shuffle; otherwise the centre crop, in order.
@@ -72,7 +120,8 @@ class Loader:
     The other arguments are those of a recipe, with its defaults (docs/recipe.md). What a batch holds
     depends on them, the seed and the epoch alone, not on threads. Raises saturate.Error.
 
-    A batch's memory is used again once all its arrays are gone. Not for use by several threads at once.
+    A batch's memory is used again once all its arrays are gone. Ctrl-C ends a wait for a batch, and an
+    interrupt or a conversion that fails loses none: the iteration's next one is the same.
     """
 
     def __init__(self, source, *, train=True, dtype="float32", layout="nchw", to="numpy",
@@ -88,45 +137,59 @@ class Loader:
             raise ValueError('numpy has no bfloat16: give to="torch", "dlpack" or a function')
         self._convert = _converter(to)
         self._names = names
-        self._loader = _Loader(source, overrides, train, dtype, layout == "nchw", names)
-        self._epoch = 0  # the one that begins, or is under way
-        self._batch = 0  # of it, the next one; those left out count too
+        self._core = _Loader(source, overrides, train, dtype, layout == "nchw", names)
+        self._at = _Place()   # what state_dict() says, and the next iteration follows
+        self._running = None  # the place of the one iteration that may take batches
 
     def __len__(self):
-        """Batches in an epoch."""
-        return self._loader.batches
+        """Batches in a whole epoch; fewer come where on_error="skip" leaves all of one out."""
+        return self._core.batches
 
     def __iter__(self):
-        self._loader.start_epoch(self._epoch, self._batch)
-        while (found := self._loader.next()) is not None:
-            images, labels, _, names, place = found
-            self._batch = place + 1
-            batch = self._convert(images), self._convert(labels)
-            yield (*batch, names) if self._names else batch
-        self._epoch, self._batch = self._epoch + 1, 0
+        last, self._running = self._at, None
+        at = _Place(last.epoch + 1) if last.begun else _Place(last.epoch, last.batch)
+        self._core.start_epoch(at.epoch, at.batch)
+        self._at = self._running = at
+        return _Iteration(self, at)
 
     @property
     def samples(self):
-        """Samples in the source."""
-        return self._loader.size
+        """Samples in the source: what len(loader.dataset) is of a DataLoader."""
+        return self._core.size
+
+    @property
+    def batch_size(self):
+        """Samples in a batch; the last one of an epoch may have fewer."""
+        return self._core.batch
 
     @property
     def classes(self):
         """Names of the classes; a label is a position here."""
-        return self._loader.classes
+        return self._core.classes
 
     @property
     def skipped(self):
         """(name, reason) of samples left out under on_error="skip", the first hundred."""
-        return self._loader.skipped()
+        return self._core.skipped()
 
     def set_epoch(self, epoch):
-        """The next iteration is this epoch, from its first batch."""
-        self._epoch, self._batch = epoch, 0
+        """The next iteration is this epoch, from its first batch; one under way goes on."""
+        self._at = _Place(epoch)
 
     def state_dict(self):
         """Where it is: the next iteration of a loader that loads this goes on with the next batch."""
-        return {"epoch": self._epoch, "batch": self._batch}
+        return {"epoch": self._at.epoch, "batch": self._at.batch, **self._order()}
 
     def load_state_dict(self, state):
-        self._epoch, self._batch = state["epoch"], state["batch"]
+        """The next iteration goes on there; one under way is not changed. Raises Error where the state is
+        of other samples, another batch or another seed: set_epoch(state["epoch"]) is for those."""
+        at = _Place(state["epoch"], state["batch"])
+        for name, own in self._order().items():
+            if state.get(name, own) != own:
+                raise Error(f"the state is of a loader with {name} {state[name]}, and this one has {own}: "
+                            f"make it as that one was, or begin an epoch anew with set_epoch()")
+        self._at = at
+
+    def _order(self):
+        """What a place in an epoch depends on."""
+        return {"samples": self._core.size, "batch_size": self._core.batch, "seed": self._core.seed}

@@ -30,17 +30,20 @@ constexpr std::array<CauseText, kCauseCount> kCauses = {{
     {"communication", "Processes wait for each other's gradients"},
     {"straggler", "One process holds the others up"},
     {"checkpoint-io", "Saving checkpoints holds the run up"},
-    {"memory", "Work is done over again to save memory"},
+    {"memory", "What saves memory costs time"},
+    {"evaluation", "Evaluation holds the run up"},
+    {"logging", "Making records of the run holds it up"},
     {"compute-bound", "The model's own arithmetic is the limit"},
 }};
 
 // Of causes whose removal gains about as much, the one to name: first what is wrong with the
 // machine's use and costs nothing to put right, then what is a trade.
 constexpr std::array<Cause, kCauseCount> kOrder = {
-    Cause::kStorage,   Cause::kInputThreads, Cause::kCheckpointIo, Cause::kHostSync,
-    Cause::kMemory,    Cause::kLayout,       Cause::kStraggler,    Cause::kCommunication,
-    Cause::kCopy,      Cause::kDecode,       Cause::kAugmentation, Cause::kLaunchOverhead,
-    Cause::kPrecision, Cause::kSmallBatch,   Cause::kComputeBound};
+    Cause::kStorage,      Cause::kInputThreads,   Cause::kCheckpointIo, Cause::kEvaluation,
+    Cause::kLogging,      Cause::kHostSync,       Cause::kMemory,       Cause::kLayout,
+    Cause::kStraggler,    Cause::kCommunication,  Cause::kCopy,         Cause::kDecode,
+    Cause::kAugmentation, Cause::kLaunchOverhead, Cause::kPrecision,    Cause::kSmallBatch,
+    Cause::kComputeBound};
 
 // Gains that differ by less, in logarithms, name no cause by themselves.
 constexpr double kAlike = 0.9;
@@ -51,6 +54,10 @@ constexpr double kHalf = 0.5;
 constexpr double kIdleCores = 1.25;
 // Cores that decide between threads and work: with all in use more threads are no remedy.
 constexpr double kBusyCores = 0.9;
+
+// What evaluation may take of the training before it is called rare enough.
+constexpr double kEvaluationShare = 0.05;
+constexpr double kSaveShare = 0.01;  // and saving
 
 int rank_of(Cause cause) {
   return int(std::find(kOrder.begin(), kOrder.end(), cause) - kOrder.begin());
@@ -71,6 +78,85 @@ void infer_copy(const Measurements& found, std::vector<WhatIf>& what_ifs) {
                   std::min(ratio, held.high)};
   what_if.measured = false;
   if (is_worth(what_if)) what_ifs.push_back(what_if);
+}
+
+Gain exactly(double ratio) {
+  return {ratio, ratio, ratio};
+}
+
+// What the training gains where `now` happens `times` times instead.
+Gain gain_of_fewer(const Interlude& now, double times, double whole_s) {
+  return exactly(whole_s / (whole_s - now.seconds * (now.times - times)));
+}
+
+// As settings: the keys that count, each by so much larger.
+std::vector<std::string> rarer(const std::vector<std::pair<const char*, double>>& keys,
+                               double factor) {
+  std::vector<std::string> settings;
+  for (const auto& [key, every] : keys)
+    if (every > 0) settings.push_back(fmt::format("{}={:g}", key, every * factor));
+  return settings;
+}
+
+WhatIf inferred(Cause cause, std::vector<std::string> settings, const Gain& gain,
+                std::string note) {
+  WhatIf what_if;
+  what_if.cause = cause;
+  what_if.settings = std::move(settings);
+  what_if.gain = gain;
+  what_if.note = std::move(note);
+  what_if.measured = false;
+  return what_if;
+}
+
+// So many times as rare that it takes no more than `share` of the time.
+double factor_for(double taken, double share) {
+  return std::max(2.0, std::ceil(taken / (1 - taken) / share - 1e-9));
+}
+
+void infer_evaluation(const Measurements& found, std::vector<WhatIf>& what_ifs) {
+  const Interlude& now = found.evaluations;
+  const double share = found.evaluation_share();
+  if (share <= 0) return;
+  const TrainOptions& train = found.recipe.train;
+  if (now.times <= 1) {  // the one at the end
+    what_ifs.push_back(
+        inferred(Cause::kEvaluation, {}, gain_of_fewer(now, 0, found.whole_s()), "at most"));
+    return;
+  }
+  const double factor = factor_for(share, kEvaluationShare);
+  what_ifs.push_back(
+      inferred(Cause::kEvaluation,
+               rarer({{"train.eval_every_steps", double(train.eval_every_steps)},
+                      {"train.eval_every", double(train.eval_every)}},
+                     factor),
+               gain_of_fewer(now, std::max(1.0, now.times / factor), found.whole_s()),
+               "early_stop, plateau and the choice of the best weights see fewer evaluations"));
+}
+
+// Of saves that came in no turn: those that did were measured.
+void infer_saves(const Measurements& found, std::vector<WhatIf>& what_ifs) {
+  const Interlude& now = found.saves;
+  const double whole = found.whole_s();
+  if (whole <= 0 || now.seconds * now.times <= 0) return;
+  const CheckpointOptions& checkpoint = found.recipe.checkpoint;
+  const double factor = factor_for(now.seconds * now.times / whole, kSaveShare);
+  what_ifs.push_back(inferred(Cause::kCheckpointIo,
+                              rarer({{"checkpoint.every_steps", double(checkpoint.every_steps)},
+                                     {"checkpoint.every_minutes", checkpoint.every_minutes},
+                                     {"checkpoint.every", double(checkpoint.every)}},
+                                    factor),
+                              gain_of_fewer(now, now.times / factor, whole),
+                              "a failure loses as much more work"));
+  if (!checkpoint.background)
+    what_ifs.push_back(inferred(Cause::kCheckpointIo, {"checkpoint.background=true"},
+                                gain_of_fewer(now, 0, whole), "at most, if no step feels it"));
+}
+
+// What a gain of the steps is to the training, of which they are a share.
+Gain of_training(const Gain& steps, double share) {
+  const auto scaled = [share](double ratio) { return 1 / (1 - share + share / ratio); };
+  return {scaled(steps.ratio), scaled(steps.low), scaled(steps.high)};
 }
 
 // `fixes`: not empty, by gain.
@@ -149,6 +235,26 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
                             fix_for_cause(diagnosis).gain->ratio);
 }
 
+// What takes time to save memory differs from setting to setting.
+std::string_view what_of(const WhatIf& fix) {
+  static constexpr std::pair<std::string_view, std::string_view> kOfMemory[] = {
+      {"train.checkpoint_", "Work is done over again to save memory"},
+      {"train.accumulate", "The batch is computed in parts to save memory"},
+      {"train.keep_memory", "Memory is given back and asked for again in every step"},
+      {"train.batch", "The batch is larger than the machine computes well"}};
+  if (fix.cause == Cause::kMemory)
+    for (const auto& [key, what] : kOfMemory)
+      if (fix.text().starts_with(key)) return what;
+  return kCauses[size_t(fix.cause)].what;
+}
+
+std::string interlude_text(double share, const Interlude& each) {
+  std::string text = fmt::format(": {:.0f} % of the training", 100 * share);
+  if (each.times > 0)
+    text += fmt::format(", {} for each of {:.0f}", format_duration(each.seconds), each.times);
+  return text;
+}
+
 std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
   if (found.ranks.size() > 1) return summary_of_group(diagnosis, found);
   if (diagnosis.undecided) return too_little(diagnosis, found);
@@ -162,12 +268,17 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
     return text;
   }
   const WhatIf& fix = fix_for_cause(diagnosis);
-  std::string text(kCauses[size_t(diagnosis.cause)].what);
+  std::string text(what_of(fix));
   if (diagnosis.cause == Cause::kInputThreads)
     text += fmt::format(" ({} of them, {:.1f} of {} cores in use)", found.loader_threads,
                         found.cores_used, found.cores);
   if (diagnosis.cause == Cause::kSmallBatch) text += fmt::format(" ({} images)", found.batch);
-  text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
+  if (diagnosis.cause == Cause::kEvaluation)
+    text += interlude_text(found.evaluation_share(), found.evaluations);
+  else if (diagnosis.cause == Cause::kCheckpointIo && !fix.measured)
+    text += interlude_text(found.checkpoint_share(), found.saves);
+  else
+    text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
   const std::string settings = fix.text();
   return text + fmt::format("; {} makes it {}", settings.empty() ? "to be rid of it" : settings,
                             gain_text(*fix.gain));
@@ -183,8 +294,25 @@ std::string WhatIf::text() const {
   return fmt::format("{}", fmt::join(settings, " "));
 }
 
+double Measurements::whole_s() const {
+  return run_s + evaluations.seconds * evaluations.times + saves.seconds * saves.times;
+}
+
+double Measurements::evaluation_share() const {
+  return run_s > 0 ? evaluations.seconds * evaluations.times / whole_s() : 0;
+}
+
+double Measurements::phase_share(Phase phase) const {
+  return run_s > 0 && phases.total() > 0 ? phases[phase] / phases.total() * run_s / whole_s() : 0;
+}
+
+double Measurements::checkpoint_share() const {
+  return run_s > 0 ? phase_share(Phase::kCheckpoint) + saves.seconds * saves.times / whole_s() : 0;
+}
+
 bool is_worth(const WhatIf& what_if) {
-  const double least = what_if.alters == Alters::kTraining ? kWorthGainTraining : kWorthGain;
+  const bool costs = what_if.alters == Alters::kTraining || what_if.cause == Cause::kEvaluation;
+  const double least = costs ? kWorthGainTraining : kWorthGain;
   return what_if.gain && what_if.gain->ratio >= least && what_if.gain->low > 1;
 }
 
@@ -200,6 +328,12 @@ Diagnosis classify(const Measurements& found) {
   if (grouped)
     for (WhatIf& what_if : group_what_ifs(found)) all.push_back(std::move(what_if));
   if (found.on_gpu) infer_copy(found, all);
+  if (found.whole_s() > found.run_s && found.run_s > 0) {
+    for (WhatIf& what_if : all)
+      if (what_if.gain) what_if.gain = of_training(*what_if.gain, found.run_s / found.whole_s());
+    infer_evaluation(found, all);
+    infer_saves(found, all);
+  }
   for (const WhatIf& what_if : all)
     (!what_if.gain           ? diagnosis.skipped
      : is_worth(what_if)     ? diagnosis.fixes

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "advise/measured_recipe.h"
@@ -21,10 +22,12 @@
 namespace saturate {
 namespace {
 
-constexpr double kBaseShare = 0.25;   // of the time, for the recipe itself
-constexpr double kLeastTurn = 0.05;   // seconds
-constexpr double kLongestTurn = 2;    // seconds
-constexpr double kLookShare = 0.5;    // of what is left then, for a first look at each what-if
+constexpr double kBaseShare = 0.25;       // of the time, for the recipe itself
+constexpr double kInterludeShare = 0.05;  // of the time, for evaluations, and at most for one
+constexpr size_t kInterludes = 3;         // that are timed, where they are short
+constexpr double kLeastTurn = 0.05;       // seconds
+constexpr double kLongestTurn = 2;        // seconds
+constexpr double kLookShare = 0.5;        // of what is left then, for a first look at each what-if
 constexpr size_t kSharers = 2;        // that the time after that is for, as far as the next goes
 constexpr double kSettlingSteps = 3;  // of a turn, about; one where it is a long one
 constexpr double kTurnSteps = 10;     // measured in a turn, where there is time for them
@@ -56,8 +59,16 @@ Measuring::Measuring(Env& env, const Recipe& recipe, const DiagnoseOptions& opti
   // What is asked for is checked before any time is spent.
   for (const std::string& setting : options.tries) with_settings(recipe, {setting});
   show("building the run");
-  base_ = make_trial(measured_recipe(recipe), true);
+  // Its evaluation is timed by itself, and in no other run.
+  Recipe base = recipe_of_trial(recipe);
+  if (wants(Cause::kEvaluation)) base.data.eval_source = recipe.data.eval_source;
+  base.train.eval_every = base.train.eval_every_steps = 0;
+  base_ = make_trial(base, true);
   found_.recipe = base_->recipe();
+  found_.recipe.data.eval_source.clear();
+  found_.recipe.train.eval_every = recipe.train.eval_every;
+  found_.recipe.train.eval_every_steps = recipe.train.eval_every_steps;
+  has_evaluation_ = !base.data.eval_source.empty();
 }
 
 Measuring::~Measuring() = default;
@@ -69,6 +80,19 @@ double Measuring::elapsed_s() const {
 void Measuring::show(const std::string& what) {
   doing_ = what;
   if (progress_) progress_->update(std::min(int64_t(elapsed_s()), int64_t(options_.seconds)), what);
+}
+
+bool Measuring::wants(Cause cause) const {
+  WhatIf what_if;
+  what_if.cause = cause;
+  return options_.wanted(what_if);
+}
+
+// With what the run records of itself: that is a part of a step.
+Recipe Measuring::recipe_of_trial(const Recipe& recipe) const {
+  Recipe made = measured_recipe(recipe);
+  made.watch.histograms = recipe.watch.histograms;
+  return made;
 }
 
 std::unique_ptr<Trial> Measuring::make_trial(const Recipe& recipe, bool save) {
@@ -115,6 +139,38 @@ bool Measuring::measure_base() {
     if (round + 1 >= kLeastRounds && elapsed_s() > 2 * kBaseShare * options_.seconds) break;
   }
   summarise(whole, held, input);
+  return measure_interludes();
+}
+
+// What a run does between its steps comes too rarely for turns: it is timed by itself.
+bool Measuring::measure_interludes() {
+  const double size = double(source_->size()), batch = found_.batch;
+  const double epoch_steps =
+      found_.recipe.train.drop_last ? std::floor(size / batch) : std::ceil(size / batch);
+  if (has_evaluation_) {
+    show("an evaluation");
+    found_.evaluations = {0, evaluations_of(found_.recipe.train, epochs_, epoch_steps)};
+    const double limit = kInterludeShare * options_.seconds;
+    if (!time_one(Turn::kEvaluate, limit, found_.evaluations.seconds)) return false;
+  }
+  const double saves = saves_of(found_.recipe.checkpoint, epochs_, epoch_steps, found_.run_s);
+  if (saves < 1 || found_.phases[Phase::kCheckpoint] > 0) return true;
+  show("a save");
+  found_.saves.times = saves;
+  return time_one(Turn::kSave, 0, found_.saves.seconds);
+}
+
+// The median of a few, without the first, which is slow, or that one alone where it is long.
+bool Measuring::time_one(Turn turn, double limit_s, double& seconds) {
+  std::vector<double> times;
+  const double begin = elapsed_s();
+  do {
+    const auto timing = base_->measure(turn, limit_s);
+    if (!timing || options_.should_stop()) return false;
+    times.push_back(timing->wall_s);
+  } while (times.size() <= kInterludes && elapsed_s() - begin < limit_s);
+  if (times.size() > 1) times.erase(times.begin());
+  seconds = median_of(times);
   return true;
 }
 
@@ -170,7 +226,7 @@ std::optional<Rounds> Measuring::take_turns(Trial& trial, double share_s) {
 
 std::optional<Rounds> Measuring::compare(const Recipe& other, double seconds) {
   show("both recipes");
-  return take_turns(*make_trial(measured_recipe(other), true), seconds);
+  return take_turns(*make_trial(recipe_of_trial(other), true), seconds);
 }
 
 // The most that the removal of this cause can gain, as the recipe's own turns have it.
@@ -179,6 +235,10 @@ std::optional<Gain> Measuring::bound_of(const WhatIf& what_if) const {
   // A setting that was asked for may change input and step alike.
   const auto& asked = options_.tries;
   if (std::find(asked.begin(), asked.end(), what_if.text()) != asked.end()) return std::nullopt;
+  if (what_if.cause == Cause::kLogging) {
+    const double ratio = 1 / (1 - found_.phases[Phase::kHost] / found_.phases.total());
+    return Gain{ratio, ratio, ratio};
+  }
   return is_input(what_if.cause) ? found_.without_input : found_.input_alone;
 }
 
@@ -188,8 +248,11 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
   const auto bound = bound_of(what_if);
   if (bound && bound->ratio < kWorthGain && bound->high < kOpenGain) {
     what_if.skipped =
-        fmt::format("{} alone is about {:.2f} times as fast as the recipe",
-                    is_input(what_if.cause) ? "the step" : "input", std::max(1.0, bound->ratio));
+        what_if.cause == Cause::kLogging
+            ? fmt::format("the host's bookkeeping is {:.1f} % of a step", 100 * saved_share(*bound))
+            : fmt::format("{} alone is about {:.2f} times as fast as the recipe",
+                          is_input(what_if.cause) ? "the step" : "input",
+                          std::max(1.0, bound->ratio));
     return true;
   }
   if (elapsed_s() > options_.seconds) {
@@ -206,7 +269,7 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
       recipe.train.memory_gb +=
           double(tensor_memory(resolve_device(recipe.train.device)).live_bytes()) / kGiB;
     const bool saves = found_.phases[Phase::kCheckpoint] > 0 || recipe.checkpoint.every_steps > 0;
-    const auto rounds = take_turns(*make_trial(measured_recipe(recipe), saves), share_s);
+    const auto rounds = take_turns(*make_trial(recipe_of_trial(recipe), saves), share_s);
     if (rounds) what_if.gain = rounds->gain();
     return rounds.has_value();
   } catch (const Error& error) {

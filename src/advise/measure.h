@@ -33,6 +33,8 @@ class Measuring {
  private:
   double elapsed_s() const;
   void show(const std::string& what);
+  bool wants(Cause cause) const;
+  Recipe recipe_of_trial(const Recipe& recipe) const;
   std::unique_ptr<Trial> make_trial(const Recipe& recipe, bool save);
   struct Plan {
     int rounds;
@@ -42,6 +44,8 @@ class Measuring {
   Plan plan_of(double share_s, int turns) const;
   // These are false, or empty, where should_stop gave up.
   bool measure_base();
+  bool measure_interludes();
+  bool time_one(Turn turn, double limit_s, double& seconds);
   bool look_at(std::vector<WhatIf> what_ifs);
   bool measure_promising();
   bool measure_one(WhatIf& what_if, double share_s);
@@ -59,7 +63,7 @@ class Measuring {
   std::unique_ptr<Dataset> source_;
   SourceFacts facts_;
   Measurements found_;
-  bool has_enough_ = false;
+  bool has_evaluation_ = false, has_enough_ = false;
   int trials_ = 0;               // made so far
   std::unique_ptr<Trial> base_;  // last: it uses all of the above
 };

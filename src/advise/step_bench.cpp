@@ -1,4 +1,4 @@
-// Three measurements take turns within one run: the trainer asks between steps whether to stop, and
+// Four measurements take turns within one run: the trainer asks between steps whether to stop, and
 // what it asks decides what the next steps are.
 #include "saturate/step_bench.h"
 
@@ -63,6 +63,7 @@ class StepBenchRun {
         return start_round();
       case Stage::kWhole:
         found_.whole.push_back(timing);
+        found_.input.push_back(time_input(env_, trainer_, options_.seconds, options_.should_stop));
         trainer_.hold_batch();
         return enter(Stage::kHeld, kSettle);
       case Stage::kHeld:

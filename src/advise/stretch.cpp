@@ -32,4 +32,21 @@ StepTiming Stretch::timing(Trainer& trainer) const {
   return timing;
 }
 
+StepTiming time_input(Env& env, Trainer& trainer, double seconds,
+                      const std::function<bool()>& should_stop) {
+  trainer.release_batch();
+  for (int i = 0; i < kSettle; ++i) trainer.skip_batch();
+  Stretch stretch(env);
+  stretch.begin(trainer);
+  int64_t batches = 0, images = 0;
+  do {
+    images += trainer.skip_batch();
+    ++batches;
+  } while (stretch.elapsed_s() < seconds && !should_stop());
+  StepTiming timing = stretch.timing(trainer);
+  timing.steps = batches;
+  timing.samples = images;
+  return timing;
+}
+
 }  // namespace saturate

@@ -43,4 +43,9 @@ class Stretch {
   int64_t begin_ns_ = 0;
 };
 
+// The loader alone: takes batches for `seconds` at least, for no step to see; as many steps as
+// batches. The trainer must hold no batch, or have it released.
+StepTiming time_input(Env& env, Trainer& trainer, double seconds,
+                      const std::function<bool()>& should_stop);
+
 }  // namespace saturate

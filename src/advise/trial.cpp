@@ -98,13 +98,23 @@ bool Trial::between_steps() {
     answer(stretch_.timing(*trainer_));
   }
   while (wait_for_turn()) {
-    if (turn_ != Turn::kInput) {
+    if (turn_ == Turn::kWhole || turn_ == Turn::kHeld) {
       begin_turn();
       return false;
     }
-    measure_input();
+    answer(measure_at_once());
   }
   return true;
+}
+
+// What needs no step of the run.
+StepTiming Trial::measure_at_once() {
+  if (turn_ == Turn::kInput) return time_input(env_, *trainer_, seconds_, setup_.should_stop);
+  StepTiming timing;
+  timing.steps = 1;
+  timing.wall_s =
+      turn_ == Turn::kSave ? trainer_->time_save() : trainer_->time_evaluation(seconds_);
+  return timing;
 }
 
 bool Trial::wait_for_turn() {
@@ -135,21 +145,6 @@ bool Trial::is_settled() {
   if (turn_ == Turn::kHeld) return true;
   const int ahead = recipe_.data.prefetch, ready = int(trainer_->ready_batches());
   return settling_ >= ahead + kSettle || ready == 0 || ready >= ahead - 1;
-}
-
-void Trial::measure_input() {
-  trainer_->release_batch();
-  for (int i = 0; i < kSettle; ++i) trainer_->skip_batch();
-  stretch_.begin(*trainer_);
-  int64_t batches = 0, images = 0;
-  do {
-    images += trainer_->skip_batch();
-    ++batches;
-  } while (!has_lasted() && !setup_.should_stop());
-  StepTiming timing = stretch_.timing(*trainer_);
-  timing.steps = batches;
-  timing.samples = images;
-  answer(timing);
 }
 
 bool Trial::has_lasted() const {

@@ -23,6 +23,9 @@ enum class Turn {
   kWhole,  // trains
   kHeld,   // trains on one batch over and over, while its loader rests
   kInput,  // only takes batches from its loader
+  // Timed by themselves, as StepTiming::wall_s of one: seconds that the run would wait for it.
+  kEvaluate,  // an evaluation, of which no more is done than there is time for
+  kSave,      // a checkpoint
 };
 
 // One trainer on a thread of its own. Belongs to the thread that made it, which waits while the run
@@ -59,7 +62,7 @@ class Trial {
   bool wait_for_turn();  // false where there is no other
   void begin_turn();
   bool is_settled();
-  void measure_input();
+  StepTiming measure_at_once();
   bool has_lasted() const;
   void answer(const StepTiming& timing);
   void wait_for(const bool& what, std::unique_lock<std::mutex>& lock);

@@ -100,7 +100,7 @@ class Tuner {
   // Keeps the first fix that leaves the loss as it was; false where there is none.
   bool apply_best(const std::vector<WhatIf>& fixes, int batch) {
     for (const WhatIf& fix : fixes) {
-      if (fix.settings.empty() || options_.should_stop()) continue;
+      if (fix.settings.empty() || !is_tunable(fix) || options_.should_stop()) continue;
       TuneStep step = try_fix(fix, batch);
       const bool kept = step.rejected.empty();
       if (kept) found_.recipe = with_settings(found_.recipe, step.settings);
@@ -182,7 +182,8 @@ double scaled_rate(const OptimizerOptions& optimizer, double batch_ratio) {
 }
 
 bool is_tunable(const WhatIf& what_if) {
-  return what_if.cause != Cause::kAugmentation;
+  return what_if.cause != Cause::kAugmentation && what_if.cause != Cause::kEvaluation &&
+         what_if.cause != Cause::kLogging;
 }
 
 std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options) {

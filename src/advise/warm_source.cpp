@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/read_sample.h"
 #include "saturate/error.h"
 #include "saturate/input.h"
 #include "saturate/thread_pool.h"
@@ -78,7 +79,7 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
   for (const size_t index : samples) {
     ImageInfo info{};
     if (!reads([&] {
-          source.read(index, sample);
+          read_sample(source, index, sample);
           info = probe_sample(decoder, sample);
         }))
       continue;

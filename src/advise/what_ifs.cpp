@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kCheckpointShare = 0.01;  // of the time, that saving may take
 constexpr double kLeastFactor = 10;        // on the time between saves that are tried
+constexpr int kRareRecord = 10;            // steps between two
 
 // A list that grows by what applies.
 class WhatIfs {
@@ -95,6 +96,15 @@ void add_checkpoints(const CheckpointOptions& checkpoint, double share, WhatIfs&
                   {"checkpoint.background=true"});
 }
 
+// On a GPU a record is a wait for the device, and so another cause.
+void add_records(const WatchOptions& watch, const Machine& machine, WhatIfs& what_ifs) {
+  what_ifs.add_if(!machine.on_gpu && watch.every < kRareRecord, Cause::kLogging, Alters::kNothing,
+                  {fmt::format("watch.every={}", kRareRecord)});
+  what_ifs.add_if(
+      watch.histograms > 0, Cause::kLogging, Alters::kNothing,
+      {fmt::format("watch.histograms={:.0f}", std::min(1e9, watch.histograms * kLeastFactor))});
+}
+
 void add_precisions(PrecisionMode mode, const Machine& machine, WhatIfs& what_ifs) {
   const bool wide = mode == PrecisionMode::kFp32 || mode == PrecisionMode::kTf32;
   const auto add = [&](bool applies, const char* name) {
@@ -167,10 +177,11 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
   };
   add(train.detect_anomaly, Cause::kHostSync, Alters::kNothing, "train.detect_anomaly=false");
   add(!train.late_metrics, Cause::kHostSync, Alters::kNothing, "train.late_metrics=true");
-  add(machine.on_gpu && recipe.watch.every < 10, Cause::kHostSync, Alters::kNothing,
-      "watch.every=10");
+  add(machine.on_gpu && recipe.watch.every < kRareRecord, Cause::kHostSync, Alters::kNothing,
+      fmt::format("watch.every={}", kRareRecord));
   add(machine.on_gpu && !train.create_on_device, Cause::kHostSync, Alters::kNothing,
       "train.create_on_device=true");
+  add_records(recipe.watch, machine, what_ifs);
   add_checkpoints(recipe.checkpoint, checkpoint_share, what_ifs);
   add(train.checkpoint_segments > 0, Cause::kMemory, Alters::kNothing,
       "train.checkpoint_segments=0");
@@ -201,6 +212,22 @@ std::vector<WhatIf> single_effects(const Recipe& recipe) {
   return std::move(what_ifs.list);
 }
 
+double evaluations_of(const TrainOptions& train, double epochs, double epoch_steps) {
+  const auto times = [](double length, double every) {
+    return every > 0 ? std::floor(length / every + 1e-9) : 0;
+  };
+  return std::max(1.0, times(epochs * epoch_steps, double(train.eval_every_steps)) +
+                           times(epochs, double(train.eval_every)));
+}
+
+double saves_of(const CheckpointOptions& checkpoint, double epochs, double epoch_steps,
+                double run_s) {
+  const auto times = [](double length, double every) { return every > 0 ? length / every : 0; };
+  return times(epochs * epoch_steps, double(checkpoint.every_steps)) +
+         times(run_s / 60, checkpoint.every_minutes) +
+         std::floor(times(epochs, double(checkpoint.every)) + 1e-9);
+}
+
 std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
   // The longest first of those that begin alike.
   static constexpr std::pair<std::string_view, Cause> kCauses[] = {
@@ -211,7 +238,8 @@ std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
       {"data.", Cause::kStorage},
       {"augment.", Cause::kAugmentation},
       {"checkpoint.", Cause::kCheckpointIo},
-      {"watch.", Cause::kHostSync},
+      {"watch.every", Cause::kHostSync},
+      {"watch.", Cause::kLogging},
       {"train.late_metrics", Cause::kHostSync},
       {"train.detect_anomaly", Cause::kHostSync},
       {"train.create_on_device", Cause::kHostSync},

@@ -26,6 +26,12 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
 // Each effect of augmentation by itself, where there are several.
 std::vector<WhatIf> single_effects(const Recipe& recipe);
 
+// How often a training of that length evaluates: at its end if never before. How often it saves
+// before its end.
+double evaluations_of(const TrainOptions& train, double epochs, double epoch_steps);
+double saves_of(const CheckpointOptions& checkpoint, double epochs, double epoch_steps,
+                double run_s);
+
 // Settings that a user asks to try.
 std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings);
 

@@ -3,6 +3,7 @@
 
 #include <ctime>
 
+#include "advise/warm_source.h"
 #include "app/bench_input.h"
 #include "app/bench_report.h"
 #include "app/command.h"
@@ -14,26 +15,38 @@
 namespace saturate {
 namespace {
 
+// That stand for a source kept in memory: reading all of it first may take hours.
+constexpr size_t kCachedSamples = 1024;
+
 // One loader, kept warm: its threads wait between repetitions.
 struct Variant {
   std::unique_ptr<Loader> loader;
   BenchRow row;
   std::vector<double> cpu_ms;  // of all threads, for each image; as many as row.values
   uint32_t epoch = 0;
+  size_t images = 0;  // in all
 
-  // Images per second over whole epochs that last `seconds` at least.
+  // Images per second over whole epochs that last `seconds` at least, or over that time of one that
+  // takes longer: up to a batch, when the threads have hardly begun the next one.
   void measure(Env& env, double seconds) {
+    loader->start_epoch(epoch++);  // not timed: drawing a large source's order takes a while
     const int64_t start = env.now_ns();
     const std::clock_t cpu_start = std::clock();
-    size_t images = 0;
-    double passed = 0;
-    while (passed < seconds) {
+    const auto passed = [&] { return double(env.now_ns() - start) * 1e-9; };
+    size_t done = 0;
+    double now = 0;
+    while (true) {
+      const double begin = now;
+      for (Batch batch; now - begin <= seconds && loader->next(batch); now = passed())
+        done += batch.count();
+      now = passed();  // also where every image was left out
+      if (now >= seconds) break;
       loader->start_epoch(epoch++);
-      for (Batch batch; loader->next(batch);) images += batch.count();
-      passed = double(env.now_ns() - start) * 1e-9;
     }
-    row.values.push_back(double(images) / passed);
-    cpu_ms.push_back(1e3 * double(std::clock() - cpu_start) / CLOCKS_PER_SEC / double(images));
+    loader->stop();  // it would work on while others are measured
+    row.values.push_back(double(done) / now);
+    cpu_ms.push_back(1e3 * double(std::clock() - cpu_start) / CLOCKS_PER_SEC / double(done));
+    images += done;
   }
 };
 
@@ -75,23 +88,28 @@ int bench_loader(const BenchInput& arguments) {
   require_release_build();
   Env& env = Env::posix();
   const Recipe recipe = recipe_of(env, arguments);
-  const auto data = open_input(env, recipe.data.source, recipe.data);
-  std::vector<int> threads = arguments.threads;
-  if (threads.empty())
-    threads = {recipe.data.threads > 0 ? recipe.data.threads : available_cores()};
+  const int own_threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
+  const std::vector<int> threads =
+      arguments.threads.empty() ? std::vector{own_threads} : arguments.threads;
+  const auto source = stage_dataset(env, open_dataset(env, recipe.data.source), recipe.data.source,
+                                    recipe.data.stage, own_threads);
+  const auto data =
+      warm_source(*source, recipe.data.cache, spread_samples(source->size(), kCachedSamples));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);
-  // One epoch each fills caches and buffers; then the variants take turns, so that a machine that
-  // slows down slows all of them.
-  for (Variant& variant : variants) variant.measure(env, 0);
+  // A turn each fills buffers; then the variants take turns, so that a machine that slows down
+  // slows all of them.
   for (Variant& variant : variants) {
+    variant.measure(env, arguments.seconds);
     variant.row.values.clear();
     variant.cpu_ms.clear();
+    variant.images = 0;
   }
   for (int i = 0; i < arguments.repeats; ++i)
     for (Variant& variant : variants) variant.measure(env, arguments.seconds);
   BenchReport report{"loader", {}};
   for (Variant& variant : variants) {
     variant.row.keys["cpu_ms_per_image"] = median_of(variant.cpu_ms);
+    variant.row.keys["images"] = variant.images;
     report.rows.push_back(std::move(variant.row));
   }
   print_report(report);

@@ -1,6 +1,8 @@
 // saturate bench step: a recipe's step, next to the least that it could cost.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
@@ -93,6 +95,24 @@ BenchRow library_row(const std::string& name, double library_s, const StepBench&
   return row;
 }
 
+// Images/s that input and compute come to where each has all cores for its share of the time, as on
+// a CPU; a GPU computes beside the loader, and the slower of the two is what it can come to.
+double bound_of(const StepTiming& input, const StepTiming& held, bool on_gpu) {
+  const double a = input.images_per_s(), b = held.images_per_s();
+  return on_gpu ? std::min(a, b) : 1 / (1 / a + 1 / b);
+}
+
+BenchRow bound_row(const StepBench& found) {
+  BenchRow row{"of the bound", "%", {}, nlohmann::ordered_json::object()};
+  std::vector<double> bounds;
+  for (size_t i = 0; i < found.whole.size(); ++i) {
+    bounds.push_back(bound_of(found.input[i], found.held[i], found.recipe.train.device == "cuda"));
+    row.values.push_back(100 * found.whole[i].images_per_s() / bounds.back());
+  }
+  row.keys["bound_images_per_s"] = median_of(bounds);
+  return row;
+}
+
 BenchReport report_of(const StepBench& found) {
   const int batch = found.recipe.train.batch;
   BenchReport report{"step", {whole_row(found)}};
@@ -101,6 +121,8 @@ BenchReport report_of(const StepBench& found) {
   report.rows.push_back(speed_row("bare loop", found.bare, batch));
   report.rows.push_back(difference_row("host overhead", found.held, found.bare, batch));
   report.rows.push_back(difference_row("input", found.whole, found.held, batch));
+  report.rows.push_back(speed_row("input alone", found.input, batch));
+  report.rows.push_back(bound_row(found));
   if (found.libraries) {
     report.rows.push_back(library_row("oneDNN", found.libraries->onednn_s, found));
     report.rows.push_back(library_row("MKL", found.libraries->mkl_s, found));
@@ -151,10 +173,13 @@ int measure(const StepArguments& arguments) {
 constexpr const char* kFooter =
     "Takes turns between the recipe's own training loop (recipe), the same with the loader at "
     "rest\n"
-    "(held batch) and a bare LibTorch loop with the fused optimizer on the same batch (bare "
-    "loop).\n"
-    "Host overhead is what the second takes longer than the third, input the first than the "
-    "second.";
+    "(held batch), a bare LibTorch loop with the fused optimizer on the same batch (bare loop) "
+    "and\n"
+    "the loader without a step (input alone). Host overhead is what the second takes longer than "
+    "the\n"
+    "third, input the first than the second. The bound is what input and compute come to on the "
+    "same\n"
+    "cores if neither disturbs the other; on a GPU, the slower of the two.";
 
 }  // namespace
 

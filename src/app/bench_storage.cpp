@@ -31,7 +31,7 @@ constexpr Order kOrders[] = {{"sequential", ShuffleMode::kNone},
                              {"shuffled", ShuffleMode::kFull}};
 
 // One way of reading one source.
-struct Variant {
+struct StorageVariant {
   const Dataset& data;
   Order order;
   int threads;
@@ -65,9 +65,9 @@ struct Variant {
   }
 };
 
-std::vector<Variant> make_variants(const Dataset& data, const std::string& source,
-                                   const std::vector<int>& threads) {
-  std::vector<Variant> variants;
+std::vector<StorageVariant> make_storage_variants(const Dataset& data, const std::string& source,
+                                                  const std::vector<int>& threads) {
+  std::vector<StorageVariant> variants;
   for (const int count : threads) {
     for (const Order& order : kOrders) {
       for (const bool cold : {true, false}) {
@@ -89,18 +89,18 @@ int bench_storage(const StorageArguments& arguments) {
   const std::vector<int> threads =
       arguments.threads.empty() ? std::vector{available_cores()} : arguments.threads;
   std::vector<std::unique_ptr<Dataset>> sources;
-  std::vector<Variant> variants;
+  std::vector<StorageVariant> variants;
   for (const std::string& source : arguments.sources) {
     sources.push_back(open_dataset(env, source));
-    for (Variant& variant : make_variants(*sources.back(), source, threads))
+    for (StorageVariant& variant : make_storage_variants(*sources.back(), source, threads))
       variants.push_back(std::move(variant));
   }
   // A warm variant follows the cold one that read the same samples; taking turns, a machine that
   // slows down slows all of them.
   for (int i = 0; i < arguments.repeats; ++i)
-    for (Variant& variant : variants) variant.measure(env, uint32_t(i), arguments);
+    for (StorageVariant& variant : variants) variant.measure(env, uint32_t(i), arguments);
   BenchReport report{"storage", {}};
-  for (Variant& variant : variants) {
+  for (StorageVariant& variant : variants) {
     report.rows.push_back(std::move(variant.samples));
     report.rows.push_back(std::move(variant.megabytes));
   }

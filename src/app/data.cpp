@@ -1,6 +1,7 @@
 // saturate data: making and examining datasets.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
@@ -21,8 +22,11 @@ struct SynthArguments {
 struct InspectArguments {
   std::string source, json;
   int threads = 0;
-  bool headers = false;
+  bool all = false;
 };
+
+// Images that data inspect looks at: enough for a share of one in a thousand to show.
+constexpr size_t kInspected = 10'000;
 
 struct PackArguments {
   std::string source;
@@ -48,9 +52,9 @@ int synth(const SynthArguments& arguments) {
     write_dataset(env, *dataset, arguments.out, available_cores(), show(progress));
   }
   const bool tar = arguments.out.ends_with(".tar");
-  fmt::print("{} images of {} classes in {}\ntrain on them with data.source={}:{}\n",
-             dataset->size(), dataset->classes().size(), arguments.out, tar ? "tar" : "folder",
-             arguments.out);
+  fmt::print("{} images of {} classes in {}\ntrain on them with {}\n", dataset->size(),
+             dataset->classes().size(), printable(arguments.out),
+             shell_word("data.source=" + std::string(tar ? "tar:" : "folder:") + arguments.out));
   return 0;
 }
 
@@ -75,6 +79,7 @@ std::string to_json(const DatasetReport& report) {
   for (size_t i = 0; i < report.classes.size(); ++i)
     classes[report.classes[i]] = report.class_samples[i];
   nlohmann::ordered_json json = {{"samples", report.samples},
+                                 {"looked_at", report.looked_at},
                                  {"bytes", report.bytes},
                                  {"jpeg", report.jpeg},
                                  {"png", report.png},
@@ -106,10 +111,15 @@ void print_pixels(const DatasetReport& report) {
 }
 
 void print_report(const DatasetReport& report, const std::string& source) {
-  const size_t sound = report.samples - report.broken.size();
-  fmt::print("{}\n", source);
-  fmt::print("  images   {} in {} classes, {:.1f} MB\n", report.samples, report.classes.size(),
-             double(report.bytes) * 1e-6);
+  const size_t sound = report.looked_at - report.broken.size();
+  const bool sampled = report.looked_at < report.samples;
+  const double scale = double(report.samples) / double(std::max<size_t>(1, report.looked_at));
+  fmt::print("{}\n", printable(source));
+  fmt::print("  images   {} in {} classes, {}{:.1f} MB\n", report.samples, report.classes.size(),
+             sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
+  if (sampled)
+    fmt::print("  what follows, but classes, is of {} of them, evenly spread; --all looks at all\n",
+               report.looked_at);
   fmt::print("  format   {} JPEG, {} PNG, {} raw; {} grey, {} colour, {} CMYK or RGBA\n",
              report.jpeg, report.png, report.raw, report.components[1] + report.components[2],
              report.components[3], report.components[4]);
@@ -126,23 +136,25 @@ void print_report(const DatasetReport& report, const std::string& source) {
     fmt::print("    {:>8}  {}\n", report.class_samples[i], printable(report.classes[i]));
   if (report.classes.size() > kShown)
     fmt::print("    and {} more (--json FILE lists all)\n", report.classes.size() - kShown);
-  fmt::print("  broken   {}\n", report.broken.size());
+  fmt::print("  broken   {} by their headers; saturate data verify decodes every image\n",
+             report.broken.size());
   for (const auto& sample : report.broken)
     fmt::print("    {}: {}\n", printable(sample.name), printable(sample.reason));
 }
 
 DatasetReport examine(Env& env, const Dataset& dataset, const char* title, InspectDepth depth,
-                      int threads) {
-  Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
-  return inspect_dataset(dataset, depth, threads, show(progress));
+                      int threads, size_t most) {
+  Progress progress(env, title, "images", int64_t(std::min(most, dataset.size())),
+                    Progress::Style::kAuto);
+  return inspect_dataset(dataset, depth, threads, show(progress), most);
 }
 
 int inspect(const InspectArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, arguments.source);
-  const InspectDepth depth = arguments.headers ? InspectDepth::kHeaders : InspectDepth::kPixels;
   const DatasetReport report =
-      examine(env, *dataset, "inspect", depth, threads_or_all(arguments.threads));
+      examine(env, *dataset, "inspect", InspectDepth::kHeaders, threads_or_all(arguments.threads),
+              arguments.all ? SIZE_MAX : kInspected);
   print_report(report, arguments.source);
   if (!arguments.json.empty()) write_atomically(env, arguments.json, to_json(report));
   return 0;
@@ -151,12 +163,12 @@ int inspect(const InspectArguments& arguments) {
 int verify(const InspectArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, arguments.source);
-  const DatasetReport report =
-      examine(env, *dataset, "verify", InspectDepth::kPixels, threads_or_all(arguments.threads));
+  const DatasetReport report = examine(env, *dataset, "verify", InspectDepth::kPixels,
+                                       threads_or_all(arguments.threads), SIZE_MAX);
   for (const auto& sample : report.broken)
     fmt::print("{}: {}\n", printable(sample.name), printable(sample.reason));
   fmt::print("{} of {} images are broken ({})\n", report.broken.size(), report.samples,
-             arguments.source);
+             printable(arguments.source));
   const nlohmann::ordered_json json = {{"source", arguments.source},
                                        {"samples", report.samples},
                                        {"broken", to_json(report.broken)}};
@@ -176,14 +188,14 @@ int pack(const PackArguments& arguments) {
     report = pack_dataset(env, *dataset, options, show(progress));
   }
   for (const auto& sample : report.skipped)
-    fmt::print(stderr, "saturate: warning: left out {}: {}\n", printable(sample.name),
-               printable(sample.reason));
+    print_warning("left out " + sample.name + ": " + sample.reason);
   fmt::print(
       "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
       "stored as pixels\n"
-      "train on them with data.source={}\n",
+      "train on them with {}\n",
       report.samples, dataset->classes().size(), double(report.bytes) * 1e-6, report.copied,
-      report.segmented, options.verify ? ", their pixels compared" : "", report.raw, options.out);
+      report.segmented, options.verify ? ", their pixels compared" : "", report.raw,
+      shell_word("data.source=" + options.out));
   return 0;
 }
 
@@ -213,10 +225,11 @@ void add_examined(CLI::App& command, InspectArguments& arguments) {
 void add_inspect(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = data.add_subcommand(
-      "inspect", "Tell counts, classes, sizes and formats, and list broken images");
+      "inspect", "Tell counts, classes, sizes and formats from the headers of images");
   add_examined(*command, *arguments);
-  command->add_flag("--headers", arguments->headers,
-                    "Read only image headers: faster, finds fewer broken images");
+  command->add_flag("--all", arguments->all,
+                    fmt::format("Look at every image, not at {} evenly spread", kInspected));
+  command->add_flag("--headers")->group("");  // what it always does: accepted, for scripts
   command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
 }
 

@@ -68,6 +68,19 @@ void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
   }
 }
 
+void print_interludes(const Measurements& found) {
+  if (found.run_s <= 0) return;
+  const auto each = [](const Interlude& interlude) {
+    return interlude.times > 0 ? fmt::format(" ({} for each of {:.0f})",
+                                             format_duration(interlude.seconds), interlude.times)
+                               : "";
+  };
+  fmt::print(
+      "  the training   {:>9}: evaluation {:.0f} %{}, checkpoints {:.0f} %{}, records {:.0f} %\n",
+      format_duration(found.whole_s()), 100 * found.evaluation_share(), each(found.evaluations),
+      100 * found.checkpoint_share(), each(found.saves), 100 * found.phase_share(Phase::kHost));
+}
+
 void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
   if (!found.ranks.empty()) return print_ranks(diagnosis, found);
   const double step_s = found.phases.total();
@@ -85,13 +98,14 @@ void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("  cores in use   {:>9.2f} of {}\n", found.cores_used, found.cores);
   fmt::print("  a step        ");
   print_phases(found.phases);
+  print_interludes(found);
 }
 
 void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("\nworth doing, by the time saved\n");
   for (const WhatIf& fix : diagnosis.fixes) {
     std::string more = fmt::format("saves {:.0f} %", 100 * saved_share(*fix.gain));
-    if (found.run_s > 0) more += fmt::format(" of {}", format_duration(found.run_s));
+    if (found.run_s > 0) more += fmt::format(" of {}", format_duration(found.whole_s()));
     if (!fix.note.empty()) more += "; " + fix.note;
     print_what_if(fix, more);
   }
@@ -148,6 +162,18 @@ Json phases_json(const PhaseTimes& times) {
   return phases;
 }
 
+// Shares of the whole training that steps do not take; null where they are not known.
+Json run_json(const Measurements& found) {
+  if (found.run_s <= 0) return Json();
+  const auto part = [](double share, const Interlude& each) {
+    return Json{{"share", share}, {"seconds", each.seconds}, {"times", each.times}};
+  };
+  return {{"seconds", found.whole_s()},
+          {"evaluation", part(found.evaluation_share(), found.evaluations)},
+          {"checkpoints", part(found.checkpoint_share(), found.saves)},
+          {"records", {{"share", found.phase_share(Phase::kHost)}}}};
+}
+
 Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
   Json ranks = Json::array();
   for (const PhaseTimes& rank : found.ranks) ranks.push_back(phases_json(rank));
@@ -169,6 +195,7 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
             {"cores_used", found.cores_used},
             {"cores", found.cores},
             {"phases", phases_json(found.phases)},
+            {"run", run_json(found)},
             {"ranks", ranks}}},
           {"efficiency", diagnosis.efficiency},
           {"fixes", list_json(diagnosis.fixes)},

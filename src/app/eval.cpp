@@ -1,5 +1,4 @@
 // saturate eval: the accuracy of a saved model.
-#include <ATen/Parallel.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/softmax.h>
 #include <fmt/format.h>
@@ -8,10 +7,13 @@
 
 #include "app/command.h"
 #include "base/printable.h"
+#include "feed/compute_threads.h"
 #include "run/setup.h"
+#include "saturate/answers.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
 #include "saturate/progress.h"
+#include "watch/class_json.h"
 
 namespace saturate {
 namespace {
@@ -22,14 +24,18 @@ struct EvalArguments {
   bool plain = false;
 };
 
-void write_json(Env& env, const std::string& path, const Metrics& metrics) {
+void write_json(Env& env, const std::string& path, const Metrics& metrics,
+                const ClassResults& by_class) {
   nlohmann::ordered_json json = {{"samples", metrics.samples},
                                  {"loss", metrics.loss},
                                  {"accuracy", metrics.accuracy},
                                  {"accuracy5", nullptr}};
   if (metrics.accuracy5) json["accuracy5"] = *metrics.accuracy5;
   if (const auto iou = metrics.mean_iou()) json["mean_iou"] = *iou;
-  write_atomically(env, path, json.dump(2) + "\n");
+  add_json(json, by_class);
+  // Class names may not be UTF-8.
+  write_atomically(env, path,
+                   json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 // A field of a CSV file (RFC 4180).
@@ -68,21 +74,33 @@ class Predictions {
 
 void report_skipped(const Evaluator& evaluator) {
   for (const auto& sample : evaluator.skipped())
-    fmt::print(stderr, "saturate: warning: skipped {}: {}\n", printable(sample.name),
-               printable(sample.reason));
+    print_warning("skipped " + sample.name + ": " + sample.reason);
+}
+
+void print_metrics(const Metrics& metrics, const std::string& where) {
+  fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
+  if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
+  if (const auto iou = metrics.mean_iou()) fmt::print("  mean IoU {:.4f}", *iou);
+  fmt::print("  loss {:.4f}  on {} images  ({})\n", metrics.loss, metrics.samples,
+             printable(where));
+}
+
+ClassResults results_of(const Answers& answers, const Metrics& metrics,
+                        const std::vector<std::string>& classes) {
+  if (!metrics.pixels.empty()) return class_results(metrics.pixels, classes);
+  const at::Tensor cells = answers.cells();
+  return class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, answers.outputs(),
+                       classes);
 }
 
 int eval(const EvalArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
-  const auto warn = [](const std::string& text) {
-    fmt::print(stderr, "saturate: warning: {}\n", text);
-  };
-  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, warn, &path);
+  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
   Recipe recipe = parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
   const at::Device device = resolve_device(recipe.train.device);
   resolve_machine(recipe, device);  // what --set may have put back
-  at::set_num_threads(recipe.train.threads);
+  set_compute_threads(recipe.train.threads);
   const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
@@ -98,8 +116,10 @@ int eval(const EvalArguments& arguments) {
   Predictions predictions(checkpoint.classes);
   Progress progress(env, "eval", "images", int64_t(evaluator.size()),
                     recipe.watch.progress ? Progress::Style::kAuto : Progress::Style::kSilent);
+  Answers answers;
   int64_t done = 0;
   const auto observer = [&](const DeviceBatch& batch, const at::Tensor& logits) {
+    answers.add(logits, batch.labels);
     if (wants_names) predictions.add(batch, logits);
     progress.update(done += batch.count(), "");
     return true;
@@ -107,12 +127,10 @@ int eval(const EvalArguments& arguments) {
   const Metrics metrics = *evaluator.run(*model, observer);
   progress.finish();
   report_skipped(evaluator);
-  fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
-  if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
-  if (const auto iou = metrics.mean_iou()) fmt::print("  mean IoU {:.4f}", *iou);
-  fmt::print("  loss {:.4f}  on {} images  ({}{})\n", metrics.loss, metrics.samples, path,
-             averaged ? ", averaged weights" : "");
-  if (!arguments.json.empty()) write_json(env, arguments.json, metrics);
+  print_metrics(metrics, averaged ? path + ", averaged weights" : path);
+  const ClassResults by_class = results_of(answers, metrics, checkpoint.classes);
+  fmt::print("\n{}", format_class_results(by_class));
+  if (!arguments.json.empty()) write_json(env, arguments.json, metrics, by_class);
   if (wants_names) write_atomically(env, arguments.predictions, predictions.text());
   return 0;
 }
@@ -134,7 +152,9 @@ void add_eval(CLI::App& app, int& exit_code) {
                       "Write a CSV file: each sample's name, label, prediction and probability");
   command->add_flag("--plain", arguments->plain,
                     "The weights themselves, where the checkpoint holds averaged ones (train.ema)");
-  command->add_option("--json", arguments->json, "Write the result to this file too");
+  command->add_option("--json", arguments->json,
+                      "Write the result to this file too, with every class and the whole confusion "
+                      "matrix");
   command->callback([arguments, &exit_code] { exit_code = eval(*arguments); });
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "base/printable.h"
 #include "saturate/checkpoint.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
@@ -41,11 +42,8 @@ std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const 
 
 int export_model(const ExportArguments& arguments) {
   Env& env = Env::posix();
-  const auto warn = [](const std::string& text) {
-    fmt::print(stderr, "saturate: warning: {}\n", text);
-  };
   std::string path;
-  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, warn, &path);
+  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
   const Recipe recipe = parse_recipe(checkpoint.recipe_toml, path);
   const bool script = arguments.format == "torchscript";
   const std::string out = !arguments.out.empty()
@@ -57,7 +55,7 @@ int export_model(const ExportArguments& arguments) {
   else
     write_safetensors(env, out, model_state(*model), metadata(checkpoint, recipe));
   const bool averaged = !checkpoint.average.empty() && !arguments.plain;
-  fmt::print("{}: {} of {}{}\n", out, recipe.model.name, path,
+  fmt::print("{}: {} of {}{}\n", printable(out), recipe.model.name, printable(path),
              averaged ? ", averaged weights" : "");
   return 0;
 }

@@ -2,10 +2,18 @@
 // stderr and the exit code of its kind.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <string_view>
+#include <system_error>
 
 #include "app/command.h"
+#include "base/printable.h"
 #include "saturate/error.h"
 #include "saturate/registry.h"
 #include "saturate/version.h"
@@ -17,8 +25,45 @@ constexpr const char* kFooter =
     "SIGINT/SIGTERM (SIGUSR1 counts as SIGTERM) after saving a checkpoint.";
 
 int report(int code, const std::string& message) {
-  fmt::print(stderr, "saturate: error: {}\n", message);
+  fmt::print(stderr, "saturate: error: {}\n", saturate::printable(message));
   return code;
+}
+
+// Without a byte of memory.
+int report_no_memory(int code) {
+  std::fputs(
+      "saturate: error: out of memory. Lower train.batch, data.prefetch or data.threads, or "
+      "raise the limit (ulimit -v)\n",
+      stderr);
+  return code;
+}
+
+// "section.key=..." or "seed=...".
+bool is_setting(std::string_view text) {
+  const size_t equals = text.find('=');
+  return equals != std::string_view::npos && equals > 0 &&
+         std::ranges::all_of(text.substr(0, equals), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+         });
+}
+
+// --set A=1 B=2 as --set A=1 --set B=2. Left to CLI11, an option that takes several values would
+// take the recipe's path, too, where it comes after them. What follows -- is another command's.
+std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  bool after_set = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string text = argv[i];
+    if (text == "--") {
+      arguments.insert(arguments.end(), argv + i, argv + argc);
+      break;
+    }
+    const bool is_value = i > 1 && std::string_view(argv[i - 1]) == "--set";
+    if (!is_value && after_set && is_setting(text)) arguments.push_back("--set");
+    after_set = is_value || text.starts_with("--set=") || (after_set && is_setting(text));
+    arguments.push_back(text);
+  }
+  return arguments;
 }
 
 // CLI11 says of a command that there is not only that one is missing.
@@ -67,8 +112,10 @@ int run(int argc, char** argv) {
   saturate::add_list(app, exit_code);
   saturate::add_env(app, exit_code);
   require_known_commands(app, argc, argv);
+  std::vector<std::string> arguments = arguments_of(argc, argv);
+  std::ranges::reverse(arguments);  // as CLI11 takes them
   try {
-    app.parse(argc, argv);
+    app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return report(2, first_line(error.what()) + ". Run saturate --help, or a command with --help");
@@ -76,9 +123,28 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+// As long as this a thread of a parallel region looks for more to do before it sleeps: some tens of
+// microseconds, longer than from one operation of a step to the next. libgomp's own 300,000 are
+// milliseconds, for which it keeps a core from the loader's threads.
+constexpr const char* kSpins = "2000";
+
+// libgomp reads it once, before main() begins: a command that computes starts anew, which takes the
+// time to load LibTorch, some 0.2 s. What the user says of it stands; and where the system has no
+// /proc, the default.
+void limit_spinning(int argc, char** argv) {
+  constexpr std::string_view kComputing[] = {"train",  "eval",  "bench",  "diagnose", "tune",
+                                             "ladder", "sweep", "launch", "env"};
+  if (argc < 2 || std::ranges::find(kComputing, std::string_view(argv[1])) == std::end(kComputing))
+    return;
+  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  setenv("GOMP_SPINCOUNT", kSpins, 1);
+  execv("/proc/self/exe", argv);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  limit_spinning(argc, argv);
   // A file that may grow no further (ulimit -f) is then an error like a full disk, not a crash.
   std::signal(SIGXFSZ, SIG_IGN);
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
@@ -89,7 +155,13 @@ int main(int argc, char** argv) {
   } catch (const c10::Error& error) {
     return report(run_failed, "LibTorch: " + first_line(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    return report(run_failed, "out of memory. Lower train.batch or data.prefetch");
+    return report_no_memory(run_failed);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return report(run_failed, first_line(error.what()));
+    return report(run_failed,
+                  "the system starts no more threads. Raise the limit of processes (ulimit -u) or "
+                  "of memory (ulimit -v), or lower data.threads and train.threads");
   } catch (const std::exception& error) {
     return report(run_failed, first_line(error.what()));
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "base/printable.h"
+
 namespace saturate {
 
 std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& settings) {
@@ -17,7 +19,7 @@ std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& s
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
     if (section != shown) lines += "  [" + section + "]\n";
     shown = section;
-    lines += "  " + line + "\n";
+    lines += "  " + printable(line) + "\n";
   }
   return lines;
 }

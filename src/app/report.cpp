@@ -52,11 +52,10 @@ int report(const ReportArguments& arguments) {
       continue;
     }
     runs.push_back(read_run(env, folder));
-    for (const auto& warning : runs.back().warnings)
-      fmt::print(stderr, "saturate: warning: {}: {}\n", folder, printable(warning));
+    for (const auto& warning : runs.back().warnings) print_warning(folder + ": " + warning);
   }
   write_atomically(env, out, make_report(runs, ladders));
-  fmt::print("report  {}\n", out);
+  fmt::print("report  {}\n", printable(out));
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
+#include "base/printable.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
 #include "saturate/host.h"
@@ -76,7 +77,7 @@ int run_tune(const TuneArguments& arguments) {
   if (!tuning) return 128 + stop_signal();
   for (const std::string& line : table(*tuning, arguments.tolerance)) fmt::print("{}\n", line);
   write_atomically(env, arguments.out, file_text(*tuning, arguments));
-  fmt::print("\ntrain with it: saturate train {}\n", arguments.out);
+  fmt::print("\ntrain with it: saturate train {}\n", shell_word(arguments.out));
   return 0;
 }
 

@@ -176,26 +176,30 @@ std::vector<size_t> gpus_near(const std::vector<std::vector<int>>& cpus,
 }
 
 std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choice) {
-  const std::vector<std::string> names = names_of(choice);
+  std::vector<std::string> names = names_of(choice);
   const auto local = size_t(world.local_rank);
   if (names.empty()) return choice.given ? std::nullopt : std::optional(std::to_string(local));
   if (names.size() == 1 && choice.given && !choice.shared_out) return std::nullopt;
-  if (std::max(local + 1, size_t(world.local_size)) <= names.size()) {
+  const size_t processes = std::max(local + 1, size_t(world.local_size)), gpus = names.size();
+  while (choice.takes_turns && names.size() < processes)
+    names.push_back(names[names.size() - gpus]);
+  if (processes <= names.size()) {
     if (choice.cpus.empty()) return names[local];
     std::vector<GpuPlace> places(names.size());
     for (size_t i = 0; i < names.size(); ++i) places[i] = place_of(names[i], choice);
     return names[gpus_near(choice.cpus, places)[local]];
   }
-  const std::string processes = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
+  const std::string count = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
   fail(ErrorKind::kUsage,
-       fmt::format("{} processes are too many for {} GPU{}: one each", processes, names.size(),
-                   names.size() == 1 ? "" : "s"),
+       fmt::format("{} processes are too many for {} GPU{}: one each", count, gpus,
+                   gpus == 1 ? "" : "s"),
        fmt::format("rank {}", world.rank),
-       "Start as many on a machine as it has GPUs, or leave them out by train.device=cpu, or by "
+       "Start as many on a machine as it has GPUs, have them share GPUs by "
+       "distributed.backend=gloo, or leave GPUs out by train.device=cpu, or by "
        "CUDA_VISIBLE_DEVICES= in the environment");
 }
 
-void bind_process(const World& world, bool gpu) {
+void bind_process(const World& world, bool gpu, bool takes_turns) {
   if (world.size == 1) return;
   const bool launched = std::getenv("SATURATE_LAUNCHED") != nullptr;
   auto parts = bind_cpus(world, launched);
@@ -206,7 +210,8 @@ void bind_process(const World& world, bool gpu) {
                           .by_address = order && std::string_view(order) == "PCI_BUS_ID",
                           .present = gpus_of_machine(),
                           .cpus = std::move(parts),
-                          .shared_out = launched});
+                          .shared_out = launched,
+                          .takes_turns = takes_turns});
   if (own) setenv(kVisible, own->c_str(), 1);
 }
 

@@ -39,15 +39,17 @@ struct GpuChoice {
   // All processes of the machine were given the same, as `saturate launch` does; else one GPU is
   // taken to be the process's own.
   bool shared_out = false;
+  // Processes may be more than the GPUs, and take turns on them: Gloo's may, NCCL's never.
+  bool takes_turns = false;
 };
 // What CUDA_VISIBLE_DEVICES is to be for a rank; nothing where it is to stay as it is. Fails with
-// kUsage where the processes are more than the GPUs.
+// kUsage where the processes are more than the GPUs and do not take turns.
 std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choice);
 
 // Binds this process, and the threads that it makes from here on, to its part of the processors
 // that it may use, unless somebody other than `saturate launch` has taken some of the machine's
 // away from it. With `gpu` it is left one of the GPUs that it may see, unless it sees no more than
-// one already. REQUIRES: nothing has asked for a GPU yet.
-void bind_process(const World& world, bool gpu);
+// one already; `takes_turns` as GpuChoice's. REQUIRES: nothing has asked for a GPU yet.
+void bind_process(const World& world, bool gpu, bool takes_turns = false);
 
 }  // namespace saturate

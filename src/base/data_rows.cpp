@@ -57,11 +57,16 @@ std::vector<OptionRow> storage_rows() {
 std::vector<OptionRow> source_rows() {
   return {
       text(SATURATE_OPTION(data.source),
-           "Training images as SCHEME:REST; `saturate list` prints the schemes."),
+           "Training images as SCHEME:REST, or the path of a folder, an archive or a shard; "
+           "`saturate list` prints the schemes."),
       text(SATURATE_OPTION(data.eval_source),
            "Held-out images, with the same class names; empty: no evaluation."),
       integer(SATURATE_OPTION(data.threads), {0, 1024}, "threads",
               "Threads that read, decode and augment; 0: one per available core."),
+      integer(SATURATE_OPTION(data.nice), {-1, 19}, "levels",
+              "How far these threads give way to others on the same cores, as of nice(1): added to "
+              "their nice level; -1: 10 where the model trains on the CPU, for the step's threads "
+              "wait for each other, else 0."),
       integer(SATURATE_OPTION(data.prefetch), {1, 1024}, "batches",
               "Batches being filled or waiting, at most."),
       choice(SATURATE_OPTION(data.decode),

@@ -78,6 +78,9 @@ struct Range {
   }
 };
 
+// The most of what multiplies weights or gradients, which are floats.
+constexpr double kMostFactor = 1e30;
+
 [[noreturn]] inline void fail_option(const std::string& key, const std::string& problem,
                                      const std::string& remedy, const std::string& where) {
   fail(ErrorKind::kUsage, key + " " + problem, where, remedy);
@@ -149,6 +152,24 @@ OptionRow flag(std::string key, Access access, std::string doc) {
   };
   auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
   return {key, "true|false", "", "", std::move(doc), false, set, get};
+}
+
+// True, false, or "auto".
+template <class Access>
+OptionRow toggle(std::string key, Access access, std::string doc) {
+  auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const bool* given = std::get_if<bool>(&value);
+    const std::string* word = std::get_if<std::string>(&value);
+    if (!given && !(word && *word == "auto"))
+      fail_option(key, "must be true, false or \"auto\"", "Give true, false or auto", where);
+    mutable_member(access, recipe) = !given ? Toggle::kAuto : *given ? Toggle::kOn : Toggle::kOff;
+  };
+  auto get = [=](const Recipe& recipe) {
+    const Toggle value = access(recipe);
+    return value == Toggle::kAuto ? OptionValue(std::string("auto"))
+                                  : OptionValue(value == Toggle::kOn);
+  };
+  return {key, "true|false|auto", "", "", std::move(doc), false, set, get};
 }
 
 template <class Access>

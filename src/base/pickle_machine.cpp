@@ -1,7 +1,7 @@
 #include "base/pickle_machine.h"
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cstring>
 
 namespace saturate {
@@ -10,34 +10,6 @@ namespace {
 // More than any model has, and little enough memory for a file made to waste it.
 constexpr size_t kMaxValues = size_t{1} << 22;
 constexpr size_t kMaxBytes = size_t{1} << 24;
-constexpr size_t kMaxDimensions = 64;  // what torch's iterators support
-constexpr size_t kMaxName = 1000;
-
-struct StorageType {
-  std::string_view global, type;
-};
-constexpr std::array<StorageType, 10> kStorageTypes{{{"torch.DoubleStorage", "F64"},
-                                                     {"torch.FloatStorage", "F32"},
-                                                     {"torch.HalfStorage", "F16"},
-                                                     {"torch.BFloat16Storage", "BF16"},
-                                                     {"torch.LongStorage", "I64"},
-                                                     {"torch.IntStorage", "I32"},
-                                                     {"torch.ShortStorage", "I16"},
-                                                     {"torch.CharStorage", "I8"},
-                                                     {"torch.ByteStorage", "U8"},
-                                                     {"torch.BoolStorage", "BOOL"}}};
-
-constexpr std::string_view kOrderedDict = "collections.OrderedDict";
-constexpr std::string_view kTensor = "torch._utils._rebuild_tensor_v2";
-constexpr std::string_view kParameter = "torch._utils._rebuild_parameter";
-
-// A name out of the file, fit for one line of text.
-std::string shown(std::string name) {
-  name.resize(std::min<size_t>(name.size(), 100));
-  for (char& c : name)
-    if (c < 0x20 || c == 0x7f) c = '?';
-  return name;
-}
 
 }  // namespace
 
@@ -80,18 +52,49 @@ bool PickleMachine::run_constant(uint8_t code) {
     case 'M':
       push({kInteger, int64_t(number(2))});
       return true;
+    case 'I':
+    case 'L':
+      push_digits(line());
+      return true;
     case 0x8a:  // LONG1
       push_long(number(1));
+      return true;
+    case 0x8b:  // LONG4
+      push_long(number(4));
       return true;
     case 'G':
       take(8);
       push({kFloat});
       return true;
+    default:
+      return run_string(code);
+  }
+}
+
+// Text, that of Python 2 among it, and bytes, which nothing here needs.
+bool PickleMachine::run_string(uint8_t code) {
+  using enum PickleKind;
+  switch (code) {
     case 'X':
+    case 'T':
       push({kText, 0, text(number(4))});
       return true;
     case 0x8c:  // SHORT_BINUNICODE
+    case 'U':
       push({kText, 0, text(number(1))});
+      return true;
+    case 0x8d:  // BINUNICODE8
+      push({kText, 0, text(number(8))});
+      return true;
+    case 'B':
+    case 'C':
+      take(number(code == 'B' ? 4 : 1));
+      push({kOther});
+      return true;
+    case 0x8e:  // BINBYTES8
+    case 0x96:  // BYTEARRAY8
+      take(number(8));
+      push({kOther});
       return true;
     default:
       return false;
@@ -136,6 +139,16 @@ bool PickleMachine::run_container(uint8_t code) {
     }
     case 'u':
       extend(kDict, pop_to_mark());
+      return true;
+    case 0x8f:  // EMPTY_SET
+      push({kOther});
+      return true;
+    case 0x90:  // ADDITEMS
+      extend(kOther, pop_to_mark());
+      return true;
+    case 0x91:  // FROZENSET
+      pop_to_mark();
+      push({kOther});
       return true;
     default:
       return false;
@@ -200,9 +213,19 @@ bool PickleMachine::run_call(uint8_t code) {
     case 'R':
       call();
       return true;
+    case 0x92:  // NEWOBJ_EX
+      pop();    // the arguments by name
+      [[fallthrough]];
+    case 0x81:  // NEWOBJ
+      if (value(pop()).kind != PickleKind::kTuple || !is_passed_over(value(pop())))
+        fail("it makes what is no plain value");
+      push({PickleKind::kOther});
+      return true;
     case 'b':  // BUILD: an OrderedDict's attributes, such as the versions of modules
       pop();
-      if (value(top()).kind != PickleKind::kDict) fail("it sets attributes of what has none");
+      if (const PickleKind kind = value(top()).kind;
+          kind != PickleKind::kDict && kind != PickleKind::kOther)
+        fail("it sets attributes of what has none");
       return true;
     default:
       return false;
@@ -228,7 +251,7 @@ std::string PickleMachine::text(uint64_t length) {
 }
 
 std::string PickleMachine::line() {
-  const auto rest = bytes_.subspan(at_, std::min(kMaxName, bytes_.size() - at_));
+  const auto rest = bytes_.subspan(at_, std::min(kMaxPickleName, bytes_.size() - at_));
   const auto end = std::ranges::find(rest, std::byte{'\n'});
   if (end == rest.end()) fail("a name has no end");
   std::string name = text(uint64_t(end - rest.begin()));
@@ -270,9 +293,22 @@ void PickleMachine::push_tuple(size_t count) {
 
 void PickleMachine::extend(PickleKind kind, const std::vector<PickleIndex>& items) {
   PickleValue& target = values_[top()];
+  if (target.kind == PickleKind::kOther) return;
   if (target.kind != kind || (kind == PickleKind::kDict && items.size() % 2 != 0))
     fail("it adds to what holds no such items");
   target.items.insert(target.items.end(), items.begin(), items.end());
+}
+
+// Protocol 1: an integer, or 00 and 01 for a bool. One of more than 64 bits stays text.
+void PickleMachine::push_digits(std::string digits) {
+  if (digits == "00" || digits == "01") return push({PickleKind::kBool, digits == "01"});
+  if (digits.ends_with('L')) digits.pop_back();
+  int64_t value = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [at, error] = std::from_chars(digits.data(), end, value);
+  if (at != end || error == std::errc::invalid_argument) fail("an integer is none");
+  if (error == std::errc()) return push({PickleKind::kInteger, value});
+  push({PickleKind::kText, 0, digits});
 }
 
 void PickleMachine::push_long(size_t bytes) {
@@ -281,99 +317,6 @@ void PickleMachine::push_long(size_t bytes) {
   const size_t unused = 64 - 8 * bytes;  // the sign is the highest bit there is
   if (bytes > 0) value = uint64_t(int64_t(value << unused) >> unused);
   push({PickleKind::kInteger, int64_t(value)});
-}
-
-void PickleMachine::push_global(const std::string& module, const std::string& name) {
-  if (module.size() > kMaxName || name.size() > kMaxName) fail("a function's name is too long");
-  const std::string global = module + "." + name;
-  for (const StorageType& row : kStorageTypes)
-    if (row.global == global) return push({PickleKind::kGlobal, 0, global, {}, row.type});
-  if (global != kOrderedDict && global != kTensor && global != kParameter)
-    fail_pickle("it asks for " + shown(global) + ", which is no part of a state_dict", path_);
-  push({PickleKind::kGlobal, 0, global});
-}
-
-const PickleValue& PickleMachine::item(const PickleValue& tuple, size_t i, PickleKind kind) const {
-  if (tuple.kind != PickleKind::kTuple || i >= tuple.items.size() ||
-      value(tuple.items[i]).kind != kind)
-    fail("a tensor is not described as torch does");
-  return value(tuple.items[i]);
-}
-
-// ("storage", type, key, device, elements)
-void PickleMachine::push_storage() {
-  const PickleValue& tuple = value(pop());
-  using enum PickleKind;
-  const PickleValue& global = item(tuple, 1, kGlobal);
-  const PickleValue& elements = item(tuple, 4, kInteger);
-  const std::string& key = item(tuple, 2, kText).text;
-  if (item(tuple, 0, kText).text != "storage" || global.type.empty() || elements.number < 0 ||
-      key.size() > kMaxName)
-    fail("a tensor's memory is not described as torch does");
-  push({kStorage, elements.number, key, {}, global.type});
-}
-
-void PickleMachine::call() {
-  const PickleIndex arguments = pop();
-  const PickleValue& function = value(pop());
-  if (function.kind != PickleKind::kGlobal || value(arguments).kind != PickleKind::kTuple)
-    fail("it calls what is no function");
-  if (function.text == kOrderedDict) {
-    if (!value(arguments).items.empty()) fail("an OrderedDict is made of something");
-    push({PickleKind::kDict});
-  } else if (function.text == kTensor) {
-    rebuild_tensor(value(arguments));
-  } else if (function.text == kParameter) {
-    item(value(arguments), 0, PickleKind::kTensor);
-    stack_.push_back(value(arguments).items[0]);
-  } else {
-    fail("it calls " + function.text);
-  }
-}
-
-// (storage, offset, sizes, strides, requires_grad, hooks)
-void PickleMachine::rebuild_tensor(const PickleValue& arguments) {
-  using enum PickleKind;
-  const PickleValue& storage = item(arguments, 0, kStorage);
-  PickledTensor tensor;
-  tensor.type = storage.type;
-  tensor.storage = storage.text;
-  tensor.storage_elements = storage.number;
-  tensor.offset = item(arguments, 1, kInteger).number;
-  item(arguments, 2, kTuple);
-  tensor.sizes = integers(arguments.items[2]);
-  item(arguments, 3, kTuple);
-  tensor.strides = integers(arguments.items[3]);
-  check(tensor);
-  tensors_.push_back(std::move(tensor));
-  push({kTensor, int64_t(tensors_.size() - 1)});
-}
-
-std::vector<int64_t> PickleMachine::integers(PickleIndex tuple) const {
-  const PickleValue& list = value(tuple);
-  if (list.items.size() > kMaxDimensions) fail("a tensor has too many dimensions");
-  std::vector<int64_t> numbers;
-  for (size_t i = 0; i < list.items.size(); ++i)
-    numbers.push_back(item(list, i, PickleKind::kInteger).number);
-  return numbers;
-}
-
-// All sizes count as one against overflow where they are zero, because torch multiplies them out.
-void PickleMachine::check(const PickledTensor& tensor) const {
-  const auto& [name, type, sizes, strides, offset, storage, elements] = tensor;
-  bool sound = sizes.size() == strides.size() && offset >= 0, empty = false;
-  int64_t count = 1, last = offset;
-  for (size_t i = 0; sound && i < sizes.size(); ++i) {
-    int64_t along = 0;
-    empty = empty || sizes[i] == 0;
-    sound = sizes[i] >= 0 && strides[i] >= 0 &&
-            !__builtin_mul_overflow(count, std::max<int64_t>(1, sizes[i]), &count) &&
-            !__builtin_mul_overflow(std::max<int64_t>(0, sizes[i] - 1), strides[i], &along) &&
-            !__builtin_add_overflow(last, along, &last);
-  }
-  // A view that repeats elements would take more memory than the file has.
-  if (!sound || (!empty && (last >= elements || count > elements)))
-    fail("a tensor does not lie within its memory,");
 }
 
 }  // namespace saturate

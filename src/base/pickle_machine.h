@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "base/pickle_globals.h"
 #include "base/tensor_pickle.h"
 
 namespace saturate {
@@ -22,10 +24,14 @@ enum class PickleKind : uint8_t {
   kTuple,    // items
   kList,     // items
   kDict,     // items: key, value, key, value, ...
-  kGlobal,   // text, "module.name"; type, where it is a storage's
+  kGlobal,   // number, a PickleGlobal; text, "module.name"; type, where it is a storage's
   kStorage,  // text, its key; number of elements; type
   kTensor,   // number, its place in PickleMachine::tensors()
+  kOther,    // nothing of it is known, nor needed
 };
+
+// Of a class, a function or a storage's key.
+inline constexpr size_t kMaxPickleName = 1000;
 
 using PickleIndex = uint32_t;  // of a value, in the order that they were made
 
@@ -48,11 +54,14 @@ class PickleMachine {
   const PickleValue& value(PickleIndex index) const { return values_[index]; }
   // Without names.
   const std::vector<PickledTensor>& tensors() const { return tensors_; }
+  // By key: all that the pickles name, of tensors or not.
+  const std::map<std::string, PickledStorage>& storages() const { return storages_; }
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
   // False where `code` is none of the kind.
   bool run_constant(uint8_t code);
+  bool run_string(uint8_t code);
   bool run_container(uint8_t code);
   bool run_memo(uint8_t code);
   bool run_call(uint8_t code);
@@ -71,10 +80,14 @@ class PickleMachine {
   void push_tuple(size_t count);
   void extend(PickleKind kind, const std::vector<PickleIndex>& items);
   void push_long(size_t bytes);
+  void push_digits(std::string digits);
 
   void push_global(const std::string& module, const std::string& name);
   void push_storage();
   void call();
+  void call(PickleGlobal function, const PickleValue& arguments);
+  void push_dict(const PickleValue& arguments);
+  bool is_passed_over(const PickleValue& function) const;
   void rebuild_tensor(const PickleValue& arguments);
   std::vector<int64_t> integers(PickleIndex tuple) const;
   const PickleValue& item(const PickleValue& tuple, size_t i, PickleKind kind) const;
@@ -88,6 +101,7 @@ class PickleMachine {
   std::vector<size_t> marks_;  // sizes of the stack
   std::unordered_map<uint64_t, PickleIndex> memo_;
   std::vector<PickledTensor> tensors_;
+  std::map<std::string, PickledStorage> storages_;
 };
 
 }  // namespace saturate

@@ -2,32 +2,89 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+
 namespace saturate {
 namespace {
 
 using Byte = unsigned char;
 
-// Of a control character at `at`: bytes it has, else 0. U+0080 to U+009F, which some terminals
-// obey as they obey escape sequences, are two in UTF-8.
-size_t control_length(const std::string& text, size_t at) {
+struct CodePoint {
+  uint32_t value;
+  size_t length;  // bytes
+};
+
+// What is no UTF-8 is a code point of its one byte, as a terminal of eight bits takes it.
+CodePoint code_point(std::string_view text, size_t at) {
+  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};  // by length
   const Byte first = Byte(text[at]);
-  if (first < 0x20 || first == 0x7f) return 1;
-  if (first != 0xc2 || at + 1 == text.size()) return 0;
-  const Byte second = Byte(text[at + 1]);
-  return second >= 0x80 && second < 0xa0 ? 2 : 0;
+  const size_t length = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (length == 1 || first > 0xf4 || at + length > text.size()) return {first, 1};
+  uint32_t value = first & (0x7fu >> length);
+  for (size_t i = at + 1; i < at + length; ++i) {
+    if ((Byte(text[i]) & 0xc0) != 0x80) return {first, 1};
+    value = value << 6 | (Byte(text[i]) & 0x3fu);
+  }
+  return value < kLeast[length] ? CodePoint{first, 1} : CodePoint{value, length};
+}
+
+// Controls of C0 and C1, marks that turn the reading direction, separators of lines.
+bool is_harmful(uint32_t value) {
+  const auto within = [value](uint32_t low, uint32_t high) {
+    return value >= low && value <= high;
+  };
+  return value < 0x20 || within(0x7f, 0x9f) || value == 0x61c || within(0x200e, 0x200f) ||
+         within(0x2028, 0x202e) || within(0x2066, 0x2069);
+}
+
+// Writes each harmful byte as \x1b; `others` writes the other code points.
+template <class Others>
+std::string escaped(const std::string& text, const Others& others) {
+  std::string safe;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point(text, at);
+    const std::string_view bytes = std::string_view(text).substr(at, point.length);
+    if (is_harmful(point.value))
+      for (const char c : bytes) safe += fmt::format("\\x{:02x}", Byte(c));
+    else
+      others(safe, bytes);
+    at += point.length;
+  }
+  return safe;
+}
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         std::string_view("_-+=:,./@%").find(c) != std::string_view::npos;
 }
 
 }  // namespace
 
 std::string printable(const std::string& text) {
-  std::string safe;
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = control_length(text, at);
-    for (size_t i = at; i < at + length; ++i) safe += fmt::format("\\x{:02x}", Byte(text[i]));
-    if (length == 0) safe += text[at];
-    at += length == 0 ? 1 : length;
+  return escaped(text, [](std::string& safe, std::string_view bytes) { safe += bytes; });
+}
+
+std::string shell_word(const std::string& text) {
+  if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
+  if (printable(text) == text) {
+    std::string quoted = "'";
+    for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return quoted + "'";
   }
-  return safe;
+  return "$'" +
+         escaped(text,
+                 [](std::string& safe, std::string_view bytes) {
+                   if (bytes == "'" || bytes == "\\") safe += '\\';
+                   safe += bytes;
+                 }) +
+         "'";
+}
+
+void print_warning(const std::string& text) {
+  fmt::print(stderr, "saturate: warning: {}\n", printable(text));
 }
 
 }  // namespace saturate

@@ -94,7 +94,7 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
 
 void validate_pipeline(const Recipe& recipe, const std::string& where) {
   const PipelineOptions& pipeline = recipe.pipeline;
-  if (pipeline.check && !pipeline.any())
+  if (pipeline.check && pipeline.copy == Toggle::kOff && !pipeline.any())
     fail_option("pipeline.check", "finds nothing to watch",
                 "Set pipeline.copy, pipeline.augment or pipeline.encoder", where);
   if (!pipeline.encoder) return;
@@ -138,6 +138,10 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
       !is_training_metric(recipe.train.monitor))
     fail_option("train.early_stop", "watches an evaluation, and there is no data.eval_source",
                 "Give one, or set train.monitor=train_loss", where);
+  if (recipe.train.early_stop > 0 && !is_training_metric(recipe.train.monitor) &&
+      recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
+    fail_option("train.early_stop", "watches evaluations, and the only one is at the end",
+                "Set train.eval_every or train.eval_every_steps", where);
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
                 "Make it less than train.epochs", where);
@@ -159,9 +163,13 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
     validate_segmentation(recipe, where);
   else if (recipe.train.monitor == Monitor::kEvalIou)
     fail_option("train.monitor", "= eval_iou is of segmentation", "Set train.task=segment", where);
-  if (recipe.model.weights.empty() && !recipe.model.weights_match.empty())
-    fail_option("model.weights_match", "has no effect without model.weights",
-                "Name the file, or leave it out", where);
+  if (recipe.model.weights.empty())
+    for (const auto& [key, given] :
+         {std::pair("model.weights_match", !recipe.model.weights_match.empty()),
+          std::pair("model.weights_prefix", !recipe.model.weights_prefix.empty())})
+      if (given)
+        fail_option(key, "has no effect without model.weights", "Name the file, or leave it out",
+                    where);
   validate_pipeline(recipe, where);
   validate_schedule(recipe, where);
   validate_distributed(recipe, where);

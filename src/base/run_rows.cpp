@@ -41,7 +41,7 @@ std::vector<OptionRow> train_rows() {
           "the root of the model's number of stages; 0: everything is kept."),
       number(SATURATE_OPTION(train.memory_gb), {0, 1 << 20}, "GiB",
              "Memory for tensors on train.device, more than which is an error; 0: all there is."),
-      number(SATURATE_OPTION(train.clip_norm), {0, kInf}, "",
+      number(SATURATE_OPTION(train.clip_norm), {0, kMostFactor}, "",
              "Largest norm of all gradients together; longer ones are scaled down. 0: any."),
       integer(
           SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
@@ -148,9 +148,10 @@ std::vector<OptionRow> train_rows() {
 
 std::vector<OptionRow> pipeline_rows() {
   return {
-      flag(SATURATE_OPTION(pipeline.copy),
-           "Batches are copied to the device on a stream of their own, while the step is on those "
-           "before."),
+      toggle(
+          SATURATE_OPTION(pipeline.copy),
+          "Batches are copied to the device on a stream of their own, while the step is on those "
+          "before. auto: where the device is a GPU."),
       flag(SATURATE_OPTION(pipeline.augment),
            "Effects and normalisation are done on a stream of their own, on the device that "
            "trains, while "

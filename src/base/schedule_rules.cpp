@@ -54,9 +54,9 @@ void validate_schedule(const Recipe& recipe, const std::string& where) {
   if (name == "plateau" && recipe.data.eval_source.empty())
     fail_option("schedule.name", "\"plateau\" has no evaluations to go by",
                 "Give data.eval_source, or another schedule", where);
-  if (name == "plateau" && recipe.train.eval_every == 0)
+  if (name == "plateau" && recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
     fail_option("train.eval_every", "is 0, which leaves schedule \"plateau\" nothing to go by",
-                "Make it 1 or more", where);
+                "Make it 1 or more, or set train.eval_every_steps", where);
 }
 
 }  // namespace saturate

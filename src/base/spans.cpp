@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "saturate/env.h"
@@ -101,14 +102,17 @@ Span::Span(const char* name)
 Span::~Span() {
   if (recording_ == 0) return;
   const int64_t end_ns = Env::posix().now_ns();
-  Track* const track = own_track(recording_);
-  if (!track) return;
-  std::lock_guard lock(track->mutex);
-  if (recorder().current != recording_) return;
-  if (track->spans.size() < kMostSpans)
-    track->spans.push_back({name_, begin_ns_, end_ns});
-  else
-    ++track->dropped;
+  try {
+    Track* const track = own_track(recording_);
+    if (!track) return;
+    std::lock_guard lock(track->mutex);
+    if (recorder().current != recording_) return;
+    if (track->spans.size() < kMostSpans)
+      track->spans.push_back({name_, begin_ns_, end_ns});
+    else
+      ++track->dropped;
+  } catch (const std::bad_alloc&) {  // a trace has a span less
+  }
 }
 
 }  // namespace saturate

@@ -27,9 +27,14 @@ std::vector<OptionRow> model_rows() {
              "vit_tiny, vit_b_16: torch's fused attention, or the formula written out, which keeps "
              "the matrix of all pairs of tokens."),
       text(SATURATE_OPTION(model.weights),
-           "A file of trained weights to begin with, by name: safetensors, a checkpoint, or .pt as "
+           "A file of trained weights to begin with, by name: safetensors, a checkpoint (its "
+           "averaged weights where train.ema made some), or .pt as "
            "torch.save(model.state_dict(), FILE) writes it. The last layer begins anew where the "
            "file's has another number of classes. Empty: weights are drawn."),
+      text(SATURATE_OPTION(model.weights_prefix),
+           "What the names of model.weights begin with that are taken, such as \"backbone.\", or "
+           "\"model_ema.\" of a .pt file with several sets of weights; the rest of the file is "
+           "passed over. Empty: found, behind module., model. and _orig_mod."),
       text_list(SATURATE_OPTION(model.weights_match),
                 "Patterns of the names of what is taken out of model.weights, such as "
                 "\"encoder.*\"; the rest of the model begins anew. Empty: all of it."),
@@ -41,10 +46,11 @@ std::vector<OptionRow> model_rows() {
 std::vector<OptionRow> optimizer_rows() {
   return {
       text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
-      number(SATURATE_OPTION(optimizer.lr), {0, kInf}, "", "Learning rate at the schedule's top."),
+      number(SATURATE_OPTION(optimizer.lr), {0, kMostFactor}, "",
+             "Learning rate at the schedule's top."),
       number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd, lars, muon: momentum."),
       flag(SATURATE_OPTION(optimizer.nesterov), "sgd, lars, muon: Nesterov's momentum."),
-      number(SATURATE_OPTION(optimizer.weight_decay), {0, kInf}, "",
+      number(SATURATE_OPTION(optimizer.weight_decay), {0, kMostFactor}, "",
              "sgd, adam, lars: L2 penalty added to gradients; adamw, lamb, muon: decoupled decay."),
       flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
            "Decays BatchNorm's weights and biases too."),
@@ -52,9 +58,9 @@ std::vector<OptionRow> optimizer_rows() {
              "adam, adamw, lamb, muon: decay of the mean gradient."),
       number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "",
              "adam, adamw, lamb, muon: decay of the mean square."),
-      number(SATURATE_OPTION(optimizer.eps), {0, 1, true}, "",
+      number(SATURATE_OPTION(optimizer.eps), {1e-37, 1}, "",
              "adam, adamw, lamb, lars, muon: added to the denominator."),
-      number(SATURATE_OPTION(optimizer.trust), {0, kInf, true}, "",
+      number(SATURATE_OPTION(optimizer.trust), {0, kMostFactor, true}, "",
              "lars: a layer's step as a share of its weights' norm, at a learning rate of 1."),
       number(SATURATE_OPTION(optimizer.layer_decay), {0, 1, true}, "",
              "Factor on the learning rate from each layer to the one before it; the last layer has "
@@ -85,8 +91,8 @@ std::vector<OptionRow> schedule_rows() {
       choice(SATURATE_OPTION(schedule.per),
              std::vector<std::pair<std::string, SchedulePer>>{{"step", SchedulePer::kStep},
                                                               {"epoch", SchedulePer::kEpoch}},
-             "When the rate changes: with each step, or with each epoch. The warm-up changes it "
-             "with each step."),
+             "When the rate changes: with each step, or with each epoch, as a scheduler of torch's "
+             "whose step() is called so often. The warm-up changes it with each step."),
       number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
              "Linear ramp from 0 at the start; the schedule begins after it."),
       number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr",
@@ -103,7 +109,7 @@ std::vector<OptionRow> schedule_rows() {
               "cosine_restarts: length of a period over that of the one before."),
       number(SATURATE_OPTION(schedule.power), {0, kInf, true}, "", "polynomial: the power."),
       number(SATURATE_OPTION(schedule.rise), {0, 1, true}, "share of steps",
-             "onecycle: how long the rate rises."),
+             "onecycle: how long the rate rises; of the epochs with schedule.per=epoch."),
       number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
              "onecycle: where it starts."),
       flag(SATURATE_OPTION(schedule.cycle_momentum),
@@ -145,8 +151,9 @@ std::vector<OptionRow> precision_rows() {
            "In all modes but fp32, which is exact: what is left of products of fp32 numbers may "
            "round its factors to TF32 on a GPU."),
       number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
-             "fp16: what the loss is multiplied by at first. It halves at a step whose gradients "
-             "overflow, which is left out."),
+             "fp16: what the loss is multiplied by at first. It halves at a step whose loss or "
+             "gradients overflow, which is left out; a run whose scale falls below 2^-14, or that "
+             "leaves out eight steps in a row and a whole epoch, ends with an error."),
       integer(SATURATE_OPTION(precision.growth_interval), {1, 1 << 30}, "steps",
               "fp16: how many without overflow double the scale."),
   };

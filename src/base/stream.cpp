@@ -129,8 +129,12 @@ class ThreadStream : public Stream {
   // for.
   void run(const std::function<void()>& begin) {
     pthread_setname_np(pthread_self(), name().substr(0, 15).c_str());
-    if (begin) begin();
     std::exception_ptr failure;
+    try {
+      if (begin) begin();
+    } catch (...) {
+      failure = std::current_exception();
+    }
     for (Task task; take(task); task = {}) {
       if (task.flag) {
         task.flag->reach(failure);

@@ -1,9 +1,10 @@
 // What torch.save() of a state_dict describes, read without running anything.
 //
 // A pickle is a program for a machine with a stack (CPython's Lib/pickletools.py describes its
-// instructions). Known here are those that make plain values, and of the functions that a pickle
-// can name those that rebuild tensors: they are understood, not called. Anything else is refused by
-// name, and every length, size and offset is checked before it is believed.
+// instructions). Known here are those that make plain values, and of the classes and functions that
+// a pickle can name those that rebuild tensors, which are understood, not called, and those of
+// plain values, which are passed over (pickle_globals.h). Anything else is refused by name, and
+// every length, size and offset is checked before it is believed.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace saturate {
@@ -24,22 +26,33 @@ struct PickledTensor {
   int64_t storage_elements = 0;         // of the same type
 };
 
+struct PickledStorage {
+  std::string_view type;  // of its elements
+  int64_t elements = 0;
+};
+
 struct TensorPickle {
   std::vector<PickledTensor> tensors;  // in the dictionary's order; no name twice
-  std::vector<std::string> storages;   // legacy files: keys, in the order that their data follow
-  size_t end = 0;                      // legacy files: where the data begin, bytes
+  // Legacy files: keys, in the order that their data follow; also of what is passed over.
+  std::vector<std::pair<std::string, PickledStorage>> storages;
+  size_t end = 0;  // legacy files: where the data begin, bytes
 };
 
 // Files as of torch 1.6: the record data.pkl of their archive. A dictionary of tensors, or one that
-// holds such under "state_dict", "model" or "model_state_dict"; what else is in it is passed over.
-// Fails with kRun naming `path`.
-TensorPickle read_tensor_pickle(std::span<const std::byte> pickle, const std::string& path);
+// holds such, in another one perhaps, under "state_dict", "model", "model_state_dict", "net" or
+// "weights", or else averaged ones under "model_ema", "ema" or "state_dict_ema". With a `prefix`
+// that no name there begins with: all tensors that it begins the way to, with the keys on the way
+// before their names, as "model_ema.module.fc.bias". What else is in it is passed over. Fails with
+// kRun naming `path`.
+TensorPickle read_tensor_pickle(std::span<const std::byte> pickle, const std::string& path,
+                                const std::string& prefix = "");
 
 // Older files, and those of torch.save(..., _use_new_zipfile_serialization=False), from their first
 // byte on: pickles one after the other, then the storages' data.
-TensorPickle read_legacy_pickles(std::span<const std::byte> file, const std::string& path);
-// Whether that is what `file` begins like.
-bool is_legacy_pickle(std::span<const std::byte> file);
+TensorPickle read_legacy_pickles(std::span<const std::byte> file, const std::string& path,
+                                 const std::string& prefix = "");
+// Whether that is what a file begins like, by its first 16 bytes or fewer.
+bool is_legacy_pickle(std::span<const std::byte> begin);
 
 [[noreturn]] void fail_pickle(const std::string& what, const std::string& path);
 

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,6 +29,12 @@ int cgroup_cores() {
   return std::max(1, int(std::ceil(quota / period)));
 }
 
+// On Linux a thread has a nice level of its own, that of process 0 its caller's. A system that does
+// not allow it leaves the thread as it is.
+void give_way(int nice) {
+  if (nice > 0) setpriority(PRIO_PROCESS, 0, std::min(19, getpriority(PRIO_PROCESS, 0) + nice));
+}
+
 }  // namespace
 
 int available_cores() {
@@ -40,6 +47,27 @@ int available_cores() {
   return std::max(1, cores);
 }
 
+namespace {
+
+// Called where starting a thread has thrown.
+[[noreturn]] void fail_threads(int number, int threads, const std::string& where) {
+  std::string reason = "out of memory";
+  try {
+    throw;
+  } catch (const std::system_error& error) {
+    reason = error.code().message();
+  } catch (const std::bad_alloc&) {
+  }
+  fail(ErrorKind::kRun,
+       "cannot start thread " + std::to_string(number) + " of " + std::to_string(threads) + ": " +
+           reason,
+       where,
+       "Raise the limit of processes (ulimit -u) or of memory (ulimit -v), or ask for fewer: "
+       "data.threads, train.threads");
+}
+
+}  // namespace
+
 struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable work, idle;
@@ -48,7 +76,8 @@ struct ThreadPool::State {
   bool ending = false;                      // guarded by mutex
   std::vector<std::thread> threads;
 
-  void run() {
+  void run(int nice) {
+    give_way(nice);
     std::unique_lock lock(mutex);
     while (true) {
       work.wait(lock, [&] { return ending || !tasks.empty(); });
@@ -75,17 +104,15 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads, const std::string& name) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int threads, const std::string& name, int nice)
+    : state_(std::make_unique<State>()) {
   state_->threads.reserve(size_t(threads));
   for (int i = 0; i < threads; ++i) {
     try {
-      state_->threads.emplace_back([state = state_.get()] { state->run(); });
-    } catch (const std::system_error& error) {
+      state_->threads.emplace_back([state = state_.get(), nice] { state->run(nice); });
+    } catch (...) {
       state_->end();  // a thread that nobody joins would end the process
-      fail(ErrorKind::kRun,
-           "cannot start thread " + std::to_string(i + 1) + " of " + std::to_string(threads) +
-               ": " + error.code().message(),
-           name, "Raise the limit of processes (ulimit -u) or of memory, or ask for fewer threads");
+      fail_threads(i + 1, threads, name);
     }
     pthread_setname_np(state_->threads.back().native_handle(), name.substr(0, 15).c_str());
   }
@@ -137,8 +164,8 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
   extra.reserve(workers);
   try {
     for (size_t i = 1; i < workers; ++i) extra.emplace_back(work);
-  } catch (const std::system_error&) {
-    // The system has no more threads: those there are do it all.
+  } catch (const std::exception&) {
+    // The system has no more threads, or no memory for one: those there are do it all.
   }
   work();
   for (auto& thread : extra) thread.join();

@@ -64,8 +64,15 @@ std::vector<OptionRow> watch_rows() {
            "in tb/ of the run's folder."),
       flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
       integer(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "port",
-              "Answers Prometheus at http://127.0.0.1:PORT/metrics, to this machine alone, while "
+              "Answers Prometheus at http://ADDRESS:PORT/metrics, and probes at /healthz, while "
               "the run goes on; 0: does not."),
+      text(SATURATE_OPTION(watch.prometheus_address),
+           "Where it listens: an address of this machine, 0.0.0.0 for all of them. The default "
+           "answers this machine alone; whoever reaches another one reads the run's figures."),
+      text(SATURATE_OPTION(watch.prometheus_hosts),
+           "Names besides localhost and that address under which it may be asked (the request's "
+           "Host), between commas; *: any. Others are refused, as pages of other sites in a "
+           "browser are."),
       number(SATURATE_OPTION(watch.telemetry_hz), {0, 100}, "readings/s",
              "How often cores, memory, disk, network, the loader's queue and the GPU are looked "
              "at, on "

@@ -90,6 +90,7 @@ World parse(const Lookup& lookup, const Dialect& dialect) {
     fail_variable(
         fmt::format("{} is {}, and {} only {}", dialect.rank, world.rank, dialect.size, world.size),
         dialect.rank);
+  world.attempt = number(lookup, "TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
   if (world.size == 1) {
     world.local_size = 1;
     return world;
@@ -102,7 +103,6 @@ World parse(const Lookup& lookup, const Dialect& dialect) {
                   dialect.local_rank);
   find_master(world, lookup, dialect);
   world.store_elsewhere = text_of(lookup, "TORCHELASTIC_USE_AGENT_STORE") == "True";
-  world.attempt = number(lookup, "TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
   return world;
 }
 

@@ -74,6 +74,7 @@ void BatchRing::open_slots() {
     slot.effects.resize(effects_ ? last - first : 0);
     slot.places.resize(places_ ? last - first : 0);
     slot.failures.clear();
+    slot.failures.reserve(last - first);  // here, where a lack of memory has somebody to tell
     slot.left = last - first;
   }
   bool wakes;
@@ -99,14 +100,18 @@ void BatchRing::start(uint32_t epoch, std::vector<uint32_t> order, size_t first_
   open_slots();
 }
 
-BatchSlot* BatchRing::front() {
+bool BatchRing::wait(std::chrono::nanoseconds limit) {
   std::unique_lock lock(mutex_);
-  if (taken_ == opened_) return nullptr;
-  BatchSlot& slot = slots_[taken_ % slots_.size()];
+  if (taken_ == opened_) return true;
+  const BatchSlot& slot = slots_[taken_ % slots_.size()];
   if (slot.left > 0 && unclaimed() > 0) work_.notify_all();
-  if (!progress_.wait_for(lock, wait_limit_, [&] { return slot.left == 0; }))
-    fail_waiting("no batch came");
-  return &slot;
+  return progress_.wait_for(lock, limit, [&] { return slot.left == 0; });
+}
+
+BatchSlot* BatchRing::front() {
+  if (!wait(wait_limit_)) fail_waiting("no batch came");
+  // The consumer's own: what it has not taken stays as it is.
+  return taken_ == opened_ ? nullptr : &slots_[taken_ % slots_.size()];
 }
 
 void BatchRing::release() {

@@ -74,6 +74,8 @@ class BatchRing {
   // Waits for the oldest batch in flight; null when all have been taken. The slot is the caller's
   // until release().
   BatchSlot* front();
+  // Waits for at most `limit` until front() would not wait; false where it still would.
+  bool wait(std::chrono::nanoseconds limit);
   // Gives the slot of front() back, to be filled with the next batch.
   void release();
   // Hands out no more samples and waits for those claimed. Drops all batches.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/read_sample.h"
 #include "data/scratch_pool.h"
 #include "saturate/error.h"
 #include "saturate/input.h"
@@ -131,7 +132,7 @@ class CachedDataset : public Dataset {
     const ScratchPool<Scratch>::Lent scratch(scratch_);
     auto kept = std::make_unique<Kept>();
     try {
-      source_->read(index, scratch->sample);
+      read_sample(*source_, index, scratch->sample);
       decode_sample(scratch->decoder, scratch->sample, kept->decoded.image);
       const Image& image = kept->decoded.image;
       if (has_masks())

@@ -52,7 +52,7 @@ std::vector<std::string> read_names(Env& env, const std::string& path, size_t co
        path, "Fetch it again, or remove it: classes are then numbered");
 }
 
-class CifarSource : public Dataset {
+class CifarSource : public IndexedSource {
  public:
   CifarSource(Env& env, const std::vector<std::string>& paths, const Layout& layout)
       : layout_(layout) {
@@ -81,13 +81,18 @@ class CifarSource : public Dataset {
   size_t size() const override { return files_.empty() ? 0 : files_.back().end; }
   const std::vector<std::string>& classes() const override { return classes_; }
 
+  int64_t label(size_t index) const override {
+    const auto [file, local] = place_of(index);
+    std::byte own{};
+    file.file->read_at(local * layout_.record() + layout_.label_at, std::span(&own, 1));
+    return size_t(own) < layout_.classes ? labels_[size_t(own)] : -1;
+  }
+
   void read(size_t index, Sample& out) const override {
-    const auto file = std::upper_bound(files_.begin(), files_.end(), index,
-                                       [](size_t i, const CifarFile& f) { return i < f.end; });
-    const size_t local = index - (file == files_.begin() ? 0 : std::prev(file)->end);
-    out.name = file->path + ":" + std::to_string(local);
+    const auto [file, local] = place_of(index);
+    out.name = file.path + ":" + std::to_string(local);
     std::byte record[2 + kPixels];
-    file->file->read_at(local * layout_.record(), std::span(record, layout_.record()));
+    file.file->read_at(local * layout_.record(), std::span(record, layout_.record()));
     const auto label = size_t(record[layout_.label_at]);
     if (label >= layout_.classes)
       fail(ErrorKind::kData,
@@ -116,6 +121,13 @@ class CifarSource : public Dataset {
   }
 
  private:
+  // Its file, and which of that file's records it is.
+  std::pair<const CifarFile&, size_t> place_of(size_t index) const {
+    const auto file = std::upper_bound(files_.begin(), files_.end(), index,
+                                       [](size_t i, const CifarFile& f) { return i < f.end; });
+    return {*file, index - (file == files_.begin() ? 0 : std::prev(file)->end)};
+  }
+
   const Layout layout_;
   std::vector<CifarFile> files_;
   std::vector<std::string> classes_;

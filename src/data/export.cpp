@@ -4,6 +4,7 @@
 #include <span>
 
 #include "data/progress_meter.h"
+#include "data/read_sample.h"
 #include "data/sample_writer.h"
 #include "saturate/error.h"
 #include "saturate/thread_pool.h"
@@ -20,7 +21,7 @@ void write_folder(Env& env, const Dataset& dataset, const std::string& out, int 
   ProgressMeter meter(progress, dataset.size());
   parallel_for(dataset.size(), threads, [&](size_t i) {
     Sample sample;
-    dataset.read(i, sample);
+    read_sample(dataset, i, sample);
     make_file(sample);
     const auto file = env.open_writable(out + "/" + member_name(dataset.classes(), i, sample));
     file->append(sample.bytes);
@@ -52,7 +53,7 @@ void write_masks(Env& env, const Dataset& dataset, const std::string& out, int t
   ProgressMeter meter(progress, dataset.size());
   parallel_for(dataset.size(), threads, [&](size_t i) {
     Sample sample;
-    dataset.read(i, sample);
+    read_sample(dataset, i, sample);
     make_file(sample);
     Decoder decoder;
     const ImageInfo info = probe_sample(decoder, sample);

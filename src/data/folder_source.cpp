@@ -25,7 +25,7 @@ struct FolderEntry {
   int64_t label = 0;
 };
 
-class FolderSource : public Dataset {
+class FolderSource : public IndexedSource {
  public:
   FolderSource(Env& env, std::string root) : env_(env), root_(std::move(root)) {
     find_classes();
@@ -42,6 +42,19 @@ class FolderSource : public Dataset {
     out.label = entry.label;
     out.encoding = SampleEncoding::kEncoded;
     env_.read_into(out.name, out.bytes);
+  }
+
+  int64_t label(size_t index) const override { return entries_[index].label; }
+
+  uint64_t read_start(size_t index, size_t most, Sample& out) const override {
+    const FolderEntry& entry = entries_[index];
+    put_path(entry, out.name);
+    out.label = entry.label;
+    out.encoding = SampleEncoding::kEncoded;
+    const auto file = env_.open_readable(out.name);
+    out.bytes.resize(size_t(std::min<uint64_t>(most, file->size())));
+    file->read_at(0, out.bytes);
+    return file->size();
   }
 
   // Each file has to be opened for it, which costs as much as what reading ahead would save.

@@ -66,7 +66,7 @@ IdxFile read_idx(Env& env, const std::string& path, size_t rank) {
   return idx;
 }
 
-class IdxSource : public Dataset {
+class IdxSource : public IndexedSource {
  public:
   IdxSource(Env& env, std::string images, const std::string& labels)
       : path_(std::move(images)),
@@ -84,6 +84,8 @@ class IdxSource : public Dataset {
 
   size_t size() const override { return labels_.size(); }
   const std::vector<std::string>& classes() const override { return classes_; }
+
+  int64_t label(size_t index) const override { return int64_t(labels_[index]); }
 
   void read(size_t index, Sample& out) const override {
     out.name = path_ + ":" + std::to_string(index);

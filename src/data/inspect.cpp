@@ -1,10 +1,14 @@
 #include "saturate/inspect.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "data/progress_meter.h"
+#include "data/read_sample.h"
 #include "data/scratch_pool.h"
+#include "data/sources.h"
 #include "saturate/error.h"
 #include "saturate/image.h"
 #include "saturate/thread_pool.h"
@@ -30,34 +34,65 @@ struct Finding {
 };
 
 void count_pixels(const Dataset& dataset, Inspector& inspector, Finding& out) {
-  decode_mask(inspector.sample, inspector.image.width, inspector.image.height,
-              dataset.classes().size(), inspector.mask);
+  decode_mask(inspector.sample, out.info.width, out.info.height, dataset.classes().size(),
+              inspector.mask);
   out.pixels.assign(256, 0);
   for (uint8_t number : inspector.mask.classes) ++out.pixels[number];
 }
 
-void inspect_one(const Dataset& dataset, size_t index, InspectDepth depth, Inspector& inspector,
-                 Finding& out) {
-  inspector.sample.name.clear();
-  try {
-    dataset.read(index, inspector.sample);
-    out.label = inspector.sample.label;
-    out.bytes = inspector.sample.bytes.size() + inspector.sample.mask.bytes.size();
-    out.info = probe_sample(inspector.decoder, inspector.sample);
-    if (depth == InspectDepth::kPixels) {
-      decode_sample(inspector.decoder, inspector.sample, inspector.image);
-      if (dataset.has_masks()) count_pixels(dataset, inspector, out);
+// As much of a file as nearly all headers are within.
+constexpr size_t kHeaderBytes = 16 << 10;
+
+// Reads the sample up to its header, all of it where that does.
+void read_header(const IndexedSource& source, size_t index, Inspector& inspector, Finding& out) {
+  Sample& sample = inspector.sample;
+  out.bytes = source.read_start(index, kHeaderBytes, sample);
+  if (sample.bytes.size() < out.bytes) {
+    try {
+      out.info = probe_sample(inspector.decoder, sample);
+      return;
+    } catch (const Error&) {  // it may lie further on
+      source.read(index, sample);
     }
+  }
+  out.info = probe_sample(inspector.decoder, sample);
+}
+
+void read_whole(const Dataset& dataset, size_t index, Inspector& inspector, Finding& out) {
+  read_sample(dataset, index, inspector.sample);
+  out.bytes = inspector.sample.bytes.size() + inspector.sample.mask.bytes.size();
+  out.info = probe_sample(inspector.decoder, inspector.sample);
+}
+
+void inspect_one(const Dataset& dataset, const IndexedSource* indexed, size_t index,
+                 InspectDepth depth, Inspector& inspector, Finding& out) {
+  inspector.sample.name.clear();
+  inspector.sample.label = -1;
+  try {
+    if (indexed && depth == InspectDepth::kHeaders && !dataset.has_masks())
+      read_header(*indexed, index, inspector, out);
+    else
+      read_whole(dataset, index, inspector, out);
+    if (depth == InspectDepth::kPixels)
+      decode_sample(inspector.decoder, inspector.sample, inspector.image);
+    if (dataset.has_masks()) count_pixels(dataset, inspector, out);
   } catch (const Error& error) {
     out.name = inspector.sample.name;
     out.error = error.reason();
   }
+  out.label = inspector.sample.label;
 }
 
-Spread spread_of(std::vector<int>& values) {
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[(values.size() - 1) / 2], values.back()};
+// How many samples have a side of so many pixels.
+using Histogram = std::map<int, size_t>;
+
+Spread spread_of(const Histogram& counts) {
+  if (counts.empty()) return {};
+  size_t total = 0;
+  for (const auto& [value, count] : counts) total += count;
+  auto median = counts.begin();
+  for (size_t below = median->second; below < (total + 1) / 2; below += median->second) ++median;
+  return {counts.begin()->first, median->first, counts.rbegin()->first};
 }
 
 size_t* count_of(DatasetReport& report, ImageFormat format) {
@@ -72,55 +107,82 @@ size_t* count_of(DatasetReport& report, ImageFormat format) {
   return &report.raw;
 }
 
-void add_pixels(const std::vector<uint32_t>& pixels, DatasetReport& report) {
-  if (pixels.empty()) return;
-  for (size_t i = 0; i < report.classes.size(); ++i) {
-    report.class_pixels[i] += pixels[i];
-    report.class_samples[i] += pixels[i] > 0;
+// The report as it grows. Safe for concurrent use.
+class Tally {
+ public:
+  Tally(const Dataset& dataset, size_t looked_at) {
+    report_.samples = dataset.size();
+    report_.looked_at = looked_at;
+    report_.classes = dataset.classes();
+    report_.class_samples.resize(report_.classes.size());
+    report_.has_masks = dataset.has_masks();
+    report_.class_pixels.resize(report_.has_masks ? report_.classes.size() : 0);
   }
-  report.ignored_pixels += pixels[kIgnoredClass];
-}
 
-DatasetReport summarise(const Dataset& dataset, std::vector<Finding>& findings) {
-  DatasetReport report;
-  report.samples = findings.size();
-  report.classes = dataset.classes();
-  report.class_samples.resize(report.classes.size());
-  report.has_masks = dataset.has_masks();
-  report.class_pixels.resize(report.has_masks ? report.classes.size() : 0);
-  std::vector<int> widths, heights;
-  for (size_t i = 0; i < findings.size(); ++i) {
-    Finding& found = findings[i];
-    if (found.label >= 0 && !report.has_masks) ++report.class_samples[size_t(found.label)];
-    if (!found.error.empty()) {
-      report.broken.push_back({i, std::move(found.name), std::move(found.error)});
-      continue;
-    }
-    add_pixels(found.pixels, report);
-    report.bytes += found.bytes;
-    ++*count_of(report, found.info.format);
-    ++report.components[found.info.components];
-    widths.push_back(found.info.width);
-    heights.push_back(found.info.height);
+  void add_label(int64_t label) {
+    if (label >= 0) ++report_.class_samples[size_t(label)];
   }
-  report.width = spread_of(widths);
-  report.height = spread_of(heights);
-  return report;
-}
+
+  void add(size_t index, Finding& found, bool count_label) {
+    std::lock_guard lock(mutex_);
+    if (count_label) add_label(found.label);
+    if (!found.error.empty()) {
+      report_.broken.push_back({index, std::move(found.name), std::move(found.error)});
+      return;
+    }
+    add_pixels(found.pixels);
+    report_.bytes += found.bytes;
+    ++*count_of(report_, found.info.format);
+    ++report_.components[found.info.components];
+    ++widths_[found.info.width];
+    ++heights_[found.info.height];
+  }
+
+  DatasetReport finish() {
+    std::sort(report_.broken.begin(), report_.broken.end(),
+              [](const BrokenSample& a, const BrokenSample& b) { return a.index < b.index; });
+    report_.width = spread_of(widths_);
+    report_.height = spread_of(heights_);
+    return std::move(report_);
+  }
+
+ private:
+  void add_pixels(const std::vector<uint32_t>& pixels) {
+    if (pixels.empty()) return;
+    for (size_t i = 0; i < report_.classes.size(); ++i) {
+      report_.class_pixels[i] += pixels[i];
+      report_.class_samples[i] += pixels[i] > 0;
+    }
+    report_.ignored_pixels += pixels[kIgnoredClass];
+  }
+
+  std::mutex mutex_;
+  DatasetReport report_;
+  Histogram widths_, heights_;
+};
 
 }  // namespace
 
 DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int threads,
-                              const ProgressCallback& progress) {
-  std::vector<Finding> findings(dataset.size());
-  ProgressMeter meter(progress, dataset.size());
+                              const ProgressCallback& progress, size_t most) {
+  const auto* indexed = dynamic_cast<const IndexedSource*>(&dataset);
+  const bool knows_labels = indexed != nullptr && !dataset.has_masks();
+  const bool may_choose = knows_labels || dataset.has_masks();
+  const size_t size = dataset.size(), count = may_choose ? std::min(size, most) : size;
+  Tally tally(dataset, count);
+  if (knows_labels)
+    for (size_t i = 0; i < size; ++i) tally.add_label(indexed->label(i));
+  ProgressMeter meter(progress, count);
   ScratchPool<Inspector> pool;
-  parallel_for(dataset.size(), threads, [&](size_t i) {
+  parallel_for(count, threads, [&](size_t i) {
     const ScratchPool<Inspector>::Lent inspector(pool);
-    inspect_one(dataset, i, depth, *inspector, findings[i]);
+    const size_t index = i * size / count;
+    Finding found;
+    inspect_one(dataset, indexed, index, depth, *inspector, found);
+    tally.add(index, found, !may_choose);
     meter.add_one();
   });
-  return summarise(dataset, findings);
+  return tally.finish();
 }
 
 }  // namespace saturate

@@ -48,10 +48,8 @@ LmdbRecord parse_record(std::span<const std::byte> bytes, const std::string& whe
 struct LmdbClose {
   void operator()(MDB_env* env) const { mdb_env_close(env); }
   void operator()(MDB_txn* txn) const { mdb_txn_abort(txn); }
-  void operator()(MDB_cursor* cursor) const { mdb_cursor_close(cursor); }
 };
 using LmdbEnvPtr = std::unique_ptr<MDB_env, LmdbClose>;
 using LmdbTxnPtr = std::unique_ptr<MDB_txn, LmdbClose>;
-using LmdbCursorPtr = std::unique_ptr<MDB_cursor, LmdbClose>;
 
 }  // namespace saturate

@@ -1,16 +1,20 @@
-// lmdb:PATH: an LMDB written by `saturate data pack`, docs/lmdb_format.md. One read transaction
-// lasts as long as the source: it shows the last commit before it was opened, whatever is written
-// meanwhile, and neither waits for a writer nor makes one wait. Opening walks the keys and notes
-// where each record lies in LMDB's map, so that reading is a copy out of memory, from any thread.
+// lmdb:PATH: an LMDB written by `saturate data pack`, docs/lmdb_format.md. One read transaction of
+// LMDB's lasts as long as the source, so that no writer uses the pages of its commit again: it
+// shows the last commit before it was opened, whatever is written meanwhile, and neither waits for
+// a writer nor makes one wait. The pages themselves are read by LmdbTree and through Env, from any
+// thread: nothing of them is looked at in LMDB's map.
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
+#include "data/lmdb_tree.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
 #include "saturate/error.h"
@@ -18,52 +22,8 @@
 namespace saturate {
 namespace {
 
-constexpr uint32_t kMagic = 0xBEEFC0DE;
-constexpr uint32_t kDataVersion = 1;
-constexpr size_t kMetaBytes = 152;
 constexpr const char* kFetchAgain =
     "It is truncated or damaged: fetch it again, or create it again with saturate data pack";
-
-// One of the two meta pages at an LMDB's start: the fields that tell how far its pages reach.
-struct MetaPage {
-  uint32_t magic, version, page_bytes;
-  uint64_t last_page, transaction;
-};
-
-MetaPage read_meta_page(const ReadableFile& file, uint64_t offset) {
-  std::vector<std::byte> bytes(kMetaBytes);
-  file.read_at(offset, bytes);
-  ByteReader reader(bytes);
-  MetaPage page{};
-  reader.skip(16);  // the page's header
-  page.magic = reader.number<uint32_t>();
-  page.version = reader.number<uint32_t>();
-  reader.skip(16);  // address and size of the map
-  page.page_bytes = reader.number<uint32_t>();
-  reader.skip(2 * 48 - 4);  // the rest of the two root records
-  page.last_page = reader.number<uint64_t>();
-  page.transaction = reader.number<uint64_t>();
-  return page;
-}
-
-// LMDB reads through a memory map: pages beyond the file's end would kill the process.
-void check_whole(Env& env, const std::string& path) {
-  const auto file = env.open_readable(path);
-  const bool has_meta = file->size() >= kMetaBytes;
-  MetaPage meta = has_meta ? read_meta_page(*file, 0) : MetaPage{};
-  const uint64_t page = meta.page_bytes;
-  if (meta.magic != kMagic || meta.version != kDataVersion || page < 512 || page > (1 << 16))
-    fail(ErrorKind::kData, "not an LMDB", path,
-         "Check the path; saturate data pack SOURCE --out lmdb:FOLDER writes one");
-  if (file->size() < 2 * page) fail(ErrorKind::kData, "LMDB is truncated", path, kFetchAgain);
-  const MetaPage second = read_meta_page(*file, page);
-  if (second.magic == kMagic && second.transaction > meta.transaction) meta = second;
-  if (meta.last_page >= file->size() / page)
-    fail(ErrorKind::kData,
-         "LMDB is truncated: it has " + std::to_string(file->size() / page) + " pages of " +
-             std::to_string(meta.last_page + 1),
-         path, kFetchAgain);
-}
 
 void check(int result, const std::string& path) {
   if (result == MDB_SUCCESS) return;
@@ -101,28 +61,35 @@ SharedEnv share_env(const std::string& path, const std::string& data_file, unsig
   return env;
 }
 
-class LmdbSource : public Dataset {
+class LmdbSource : public IndexedSource {
  public:
-  LmdbSource(Env& env, std::string path) : path_(std::move(path)) {
-    const bool folder = env.is_directory(path_);
-    const std::string data_file = folder ? path_ + "/data.mdb" : path_;
-    check_whole(env, data_file);
-    env_ = share_env(path_, data_file, folder ? 0 : MDB_NOSUBDIR);
+  LmdbSource(Env& env, std::string path)
+      : path_(std::move(path)), data_file_(env.is_directory(path_) ? path_ + "/data.mdb" : path_) {
+    const auto open_tree = [&] { tree_.emplace(env.open_readable(data_file_), data_file_); };
+    open_tree();  // before LMDB maps the file, for it trusts what it maps
+    env_ = share_env(path_, data_file_, data_file_ == path_ ? MDB_NOSUBDIR : 0);
     MDB_txn* begun = nullptr;
     check(mdb_txn_begin(env_.get(), nullptr, MDB_RDONLY, &begun), path_);
     txn_.reset(begun);
-    MDB_dbi table;
-    check(mdb_dbi_open(begun, nullptr, 0, &table), path_);
-    const uint64_t samples = read_meta(table);
-    find_records(table, samples);
+    select_commit(open_tree);
+    find_records(read_meta());
   }
 
   size_t size() const override { return records_.size(); }
   const std::vector<std::string>& classes() const override { return classes_; }
 
+  int64_t label(size_t index) const override {
+    std::array<std::byte, sizeof(uint32_t)> bytes;  // the record's first field
+    if (records_[index].size < bytes.size()) return -1;
+    tree_->file().read_at(records_[index].offset, bytes);
+    const auto own = ByteReader(bytes).number<uint32_t>();
+    return own < labels_.size() ? labels_[own] : -1;
+  }
+
   void read(size_t index, Sample& out) const override {
     out.name = path_ + ":" + lmdb_key(index);
-    const LmdbRecord record = parse_record(records_[index], out.name);
+    read_value(records_[index], out.bytes);
+    const LmdbRecord record = parse_record(out.bytes, out.name);
     out.name.assign(path_).append(":").append(record.name);
     const std::string problem =
         check_payload(PayloadKind::kRaw, record.kind, record.channels, record.width, record.height,
@@ -130,21 +97,42 @@ class LmdbSource : public Dataset {
     if (!problem.empty()) fail(ErrorKind::kData, "sample " + problem, out.name, kFetchAgain);
     out.label = labels_[record.label];
     set_encoding(out, record.kind, record.channels, record.width, record.height);
-    out.bytes.assign(record.bytes.begin(), record.bytes.end());
-    if (checksum_of(out.bytes) != record.crc)
+    if (checksum_of(record.bytes) != record.crc)
       fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name, kFetchAgain);
+    const size_t head = out.bytes.size() - record.bytes.size();
+    out.bytes.erase(out.bytes.begin(), out.bytes.begin() + ptrdiff_t(head));
   }
 
  private:
-  uint64_t read_meta(MDB_dbi table) {
-    std::string key(kLmdbMetaKey);
-    MDB_val wanted{key.size(), key.data()}, value{};
-    const int result = mdb_get(txn_.get(), table, &wanted, &value);
-    if (result == MDB_NOTFOUND)
+  void read_value(const LmdbValue& value, std::vector<std::byte>& out) const {
+    out.resize(size_t(value.size));
+    tree_->file().read_at(value.offset, out);
+  }
+
+  // The transaction's commit. It may have made the file longer than it was, and a writer may have
+  // gone two commits beyond it; not again and again, as quickly as this.
+  template <class Open>
+  void select_commit(const Open& open_tree) {
+    for (int tries = 0; tries < 100; ++tries) {
+      open_tree();
+      if (tree_->select(mdb_txn_id(txn_.get()))) return;
+      mdb_txn_reset(txn_.get());
+      check(mdb_txn_renew(txn_.get()), path_);
+    }
+    fail(ErrorKind::kData, "LMDB does not hold the commit that its lock file names", path_,
+         "Open it when nothing writes it, or remove lock.mdb if nothing does");
+  }
+
+  // Returns the number of samples.
+  uint64_t read_meta() {
+    std::vector<std::byte> bytes;
+    const bool found = tree_->visit_last([&](std::string_view key, const LmdbValue& value) {
+      if (key == kLmdbMetaKey) read_value(value, bytes);
+    });
+    if (!found || bytes.empty())
       fail(ErrorKind::kData, "LMDB was not written by saturate: it has no record \"saturate\"",
            path_, "Create it with saturate data pack SOURCE --out lmdb:FOLDER");
-    check(result, path_);
-    const LmdbMeta meta = parse_meta(bytes_of(value), path_);
+    const LmdbMeta meta = parse_meta(bytes, path_);
     classes_ = meta.classes;
     std::sort(classes_.begin(), classes_.end());
     for (const std::string& name : meta.classes)
@@ -153,21 +141,14 @@ class LmdbSource : public Dataset {
     return meta.samples;
   }
 
-  void find_records(MDB_dbi table, uint64_t samples) {
-    MDB_cursor* opened = nullptr;
-    check(mdb_cursor_open(txn_.get(), table, &opened), path_);
-    const LmdbCursorPtr cursor(opened);
-    MDB_val key{}, value{};
-    int result;
-    while ((result = mdb_cursor_get(opened, &key, &value, MDB_NEXT)) == MDB_SUCCESS) {
-      const std::string_view name = as_text(bytes_of(key));
-      if (name == kLmdbMetaKey) continue;
-      if (name != lmdb_key(records_.size()))
+  void find_records(uint64_t samples) {
+    tree_->walk([&](std::string_view key, const LmdbValue& value) {
+      if (key == kLmdbMetaKey) return;
+      if (key != lmdb_key(records_.size()))
         fail(ErrorKind::kData, "LMDB has no record " + lmdb_key(records_.size()), path_,
              kFetchAgain);
-      records_.push_back(bytes_of(value));
-    }
-    if (result != MDB_NOTFOUND) check(result, path_);
+      records_.push_back(value);
+    });
     if (records_.size() != samples || samples == 0)
       fail(ErrorKind::kData,
            "LMDB has " + std::to_string(records_.size()) + " records where " +
@@ -175,14 +156,11 @@ class LmdbSource : public Dataset {
            path_, kFetchAgain);
   }
 
-  static std::span<const std::byte> bytes_of(const MDB_val& value) {
-    return {static_cast<const std::byte*>(value.mv_data), value.mv_size};
-  }
-
-  std::string path_;
+  const std::string path_, data_file_;
+  std::optional<LmdbTree> tree_;
   SharedEnv env_;
-  LmdbTxnPtr txn_;  // keeps the pages that records_ points to
-  std::vector<std::span<const std::byte>> records_;
+  LmdbTxnPtr txn_;  // keeps the pages that records_ point to
+  std::vector<LmdbValue> records_;
   std::vector<std::string> classes_;
   std::vector<int64_t> labels_;  // by the file's own label
 };

@@ -46,6 +46,8 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.batch >= size_t(options.shard.world), "some processes have no sample",
           "train.batch", "Give each at least one");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
+  require(options.nice >= 0, "loader threads cannot go before others", "data.nice",
+          "Set it to 0 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
   require(!options.planar || options.type != PixelType::kUint8, "bytes are never planar",
           "LoaderOptions::planar", "Ask for kFloat32");
@@ -108,6 +110,7 @@ struct Loader::State {
   mutable std::mutex mutex;
   std::unordered_set<uint32_t> skipped_indices;  // guarded by mutex
   std::vector<SkippedSample> skipped;            // guarded by mutex
+  std::exception_ptr lost;                       // a failure that no batch holds; guarded by mutex
 
   ThreadPool threads;  // last: its threads use all of the above
 
@@ -123,12 +126,17 @@ struct Loader::State {
         ring(size_t(opt.prefetch), share_of_batch(opt), samples_a_claim(opt), !opt.finish,
              opt.places, opt.wait_limit,
              [this] { return options.places ? nullptr : buffers.take(); }),
-        threads(opt.threads, "loader") {
-    for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
+        threads(opt.threads, "loader", opt.nice) {
+    try {
+      for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
+    } catch (...) {
+      ring.shut_down();  // else the threads that have begun would be waited for
+      throw;
+    }
   }
 
   void work() {
-    SampleReader reader(dataset, options, augment);
+    std::optional<SampleReader> reader;
     std::optional<Claim> claimed;
     std::vector<SampleFailure> failures;
     while (ring.claim(claimed, failures)) {
@@ -138,24 +146,44 @@ struct Loader::State {
     }
   }
 
-  void fill(SampleReader& reader, const Claim& claim, size_t place,
+  // Makes the reader for the first sample, which fails with it where memory is short.
+  void fill(std::optional<SampleReader>& made, const Claim& claim, size_t place,
             std::vector<SampleFailure>& failures) {
     const Span span("sample");
     BatchSlot& slot = *claim.slot;
     try {
+      SampleReader& reader = made ? *made : made.emplace(dataset, options, augment);
       const uint32_t index = slot.indices[place];
       EffectList* const effects = options.finish ? nullptr : &slot.effects[place];
-      slot.labels[place] =
+      slot.labels[place] = handed_out(
           options.places
               ? reader.locate(claim.epoch, index, slot.places[place], *effects)
-              : reader.read(claim.epoch, index, slot.pixels.get() + place * image_size, effects);
+              : reader.read(claim.epoch, index, slot.pixels.get() + place * image_size, effects));
       if (options.masks) reader.read_mask(masks_of(slot) + place * mask_size);
       if (options.names) slot.names[place] = reader.name();
     } catch (...) {
-      const std::string index = "sample " + std::to_string(slot.indices[place]);
-      failures.push_back(
-          {place, reader.name().empty() ? index : reader.name(), std::current_exception()});
+      note_failure(made, slot, place, failures);
     }
+  }
+
+  // Called where filling a sample has thrown. Nothing may leave a thread, whose end would be the
+  // process's: not for want of memory either.
+  void note_failure(const std::optional<SampleReader>& reader, const BatchSlot& slot, size_t place,
+                    std::vector<SampleFailure>& failures) {
+    const std::exception_ptr error = std::current_exception();
+    try {
+      const bool named = reader && !reader->name().empty();
+      failures.push_back(
+          {place, named ? reader->name() : "sample " + std::to_string(slot.indices[place]), error});
+    } catch (...) {
+      std::lock_guard lock(mutex);
+      lost = error;
+    }
+  }
+
+  int64_t handed_out(int64_t label) const {
+    return label >= 0 && size_t(label) < options.labels.size() ? options.labels[size_t(label)]
+                                                               : label;
   }
 
   // They lie behind the images of a full batch.
@@ -165,6 +193,10 @@ struct Loader::State {
 
   // Fails with the first failure, in order, that may not be skipped; then closes the gaps.
   void settle(BatchSlot& slot) {
+    {
+      std::lock_guard lock(mutex);
+      if (lost) std::rethrow_exception(lost);
+    }
     auto& failures = slot.failures;
     if (failures.empty()) return;
     std::sort(failures.begin(), failures.end(),
@@ -306,10 +338,16 @@ bool Loader::next(Batch& out) {
   }
 }
 
+bool Loader::wait(std::chrono::nanoseconds limit) {
+  return state_->failure || state_->ring.wait(limit);
+}
+
 void Loader::stop() {
   state_->ring.stop();
   state_->ended = true;
   state_->failure = nullptr;
+  std::lock_guard lock(state_->mutex);
+  state_->lost = nullptr;
 }
 
 size_t Loader::ready() const {

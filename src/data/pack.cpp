@@ -7,6 +7,7 @@
 
 #include "data/ordered.h"
 #include "data/progress_meter.h"
+#include "data/read_sample.h"
 #include "data/require.h"
 #include "data/sample_writer.h"
 #include "data/scratch_pool.h"
@@ -174,9 +175,8 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
   PackReport report;
   const auto produce = [&](size_t i, Packed& out) {
     out.broken.clear();
-    out.sample.name.clear();
     try {
-      dataset.read(i, out.sample);
+      read_sample(dataset, i, out.sample);
       const ScratchPool<Scratch>::Lent scratch(pool);
       out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
       out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);

@@ -13,7 +13,9 @@ class ProgressMeter {
  public:
   // `callback` must outlive this and may be empty.
   ProgressMeter(const ProgressCallback& callback, size_t total)
-      : callback_(callback), total_(total), every_(std::max<size_t>(1, total / 200)) {}
+      : callback_(callback),
+        total_(total),
+        every_(std::clamp<size_t>(total / 200, 1, kMostApart)) {}
 
   void add_one() {
     if (!callback_) return;
@@ -23,6 +25,7 @@ class ProgressMeter {
   }
 
  private:
+  static constexpr size_t kMostApart = 64;  // a second or so of slow work
   const ProgressCallback& callback_;
   const size_t total_, every_;
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "data/read_sample.h"
 #include "saturate/random.h"
 #include "saturate/spans.h"
 
@@ -43,9 +44,8 @@ int64_t SampleReader::locate(uint32_t epoch, uint32_t index, HeldPlace& place,
                              EffectList& effects) {
   effects = {};
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
-  sample_.name.clear();
   name_ = &sample_.name;
-  dataset_.read(index, sample_);
+  read_sample(dataset_, index, sample_);
   const SampleTransform drawn = transform(epoch, index, augment_.size, augment_.size);
   place = {index, int16_t(drawn.shift_x), int16_t(drawn.shift_y), drawn.flip ? 1 : 0};
   return sample_.label;
@@ -93,7 +93,7 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
   sample_.name.clear();
   name_ = &sample_.name;
   kept_mask_ = nullptr;
-  if (const DecodedSample* kept = dataset_.decoded(index)) {
+  if (const DecodedSample* kept = decoded_sample(dataset_, index)) {
     name_ = &kept->name;
     kept_mask_ = &kept->mask;
     write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), format, out);
@@ -101,7 +101,7 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
   }
   {
     const Span span("read");
-    dataset_.read(index, sample_);
+    read_sample(dataset_, index, sample_);
   }
   const Span span("decode and cut");
   // A shifted image is resized first and cut then, which only the exact path does.

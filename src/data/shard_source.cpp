@@ -22,7 +22,7 @@ struct Shard {
   size_t first() const { return end - index.records.size(); }
 };
 
-class ShardSource : public Dataset {
+class ShardSource : public IndexedSource {
  public:
   ShardSource(Env& env, const std::vector<std::string>& paths) {
     std::set<std::string> names;
@@ -45,18 +45,28 @@ class ShardSource : public Dataset {
   size_t size() const override { return shards_.empty() ? 0 : shards_.back().end; }
   const std::vector<std::string>& classes() const override { return classes_; }
 
-  void read(size_t index, Sample& out) const override {
+  void read(size_t index, Sample& out) const override { read_start(index, SIZE_MAX, out); }
+
+  // The checksum is that of the whole.
+  uint64_t read_start(size_t index, size_t most, Sample& out) const override {
     const auto shard = holder_of(index);
     const size_t local = index - shard->first();
     const ShardRecord& record = shard->index.records[local];
     out.name.assign(shard->path).append(":").append(shard->index.name(local));
     out.label = shard->labels[record.label];
     set_encoding(out, record.kind, record.channels, record.width, record.height);
-    out.bytes.resize(record.size);
+    const bool whole = out.encoding != SampleEncoding::kEncoded || record.size <= most;
+    out.bytes.resize(whole ? record.size : most);
     shard->file->read_at(record.offset, out.bytes);
-    if (checksum_of(out.bytes) != record.crc)
+    if (whole && checksum_of(out.bytes) != record.crc)
       fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name,
            "Fetch the shard again, or set data.on_error=skip to leave such samples out");
+    return record.size;
+  }
+
+  int64_t label(size_t index) const override {
+    const auto shard = holder_of(index);
+    return shard->labels[shard->index.records[index - shard->first()].label];
   }
 
   uint64_t bytes(size_t index) const override {

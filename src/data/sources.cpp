@@ -1,8 +1,10 @@
 #include "data/sources.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "data/path_list.h"
+#include "data/plain_path.h"
 #include "saturate/error.h"
 #include "saturate/own_source.h"
 
@@ -24,6 +26,10 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
     {"idx", "idx:IMAGES[,LABELS] or idx:FOLDER[,split=test], the MNIST family, .gz too", open_idx},
     {"cifar", "cifar:FOLDER[,split=test] or cifar:FILE, binary CIFAR-10 or CIFAR-100", open_cifar},
+    {"split",
+     "split:train,1/N,SOURCE and split:held,1/N,SOURCE: a source without every N-th image, and "
+     "these",
+     open_split},
     {"synth",
      "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split, masks",
      open_synth},
@@ -67,13 +73,26 @@ void add_source(std::string_view scheme, std::string_view doc, DatasetFactory op
   all_sources().push_back({scheme, doc, open});
 }
 
+std::string scheme_of_source(Env& env, const std::string& uri) {
+  std::string scheme = uri.substr(0, uri.find(':'));
+  const auto is_known = [&](const auto& entry) { return entry.name == scheme; };
+  if (scheme.size() < uri.size() && std::ranges::any_of(dataset_sources(), is_known)) return scheme;
+  return scheme_of_path(env, uri);
+}
+
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri) {
-  const auto colon = uri.find(':');
-  if (colon == std::string::npos)
-    fail(ErrorKind::kUsage, "source \"" + uri + "\" names no scheme", "data.source",
-         "Write folder:PATH, tar:PATH, ...: `saturate list sources` prints all");
-  const auto& entry = find_entry(dataset_sources(), uri.substr(0, colon), "data.source");
-  return entry.make(env, uri.substr(colon + 1));
+  const size_t colon = uri.find(':');
+  const std::string scheme = scheme_of_source(env, uri);
+  if (scheme.empty() && colon == std::string::npos)
+    fail(ErrorKind::kUsage,
+         env.exists(uri) ? "the file is of no kind that a source reads"
+                         : "there is no such file or folder, and no scheme is named",
+         uri,
+         "Check the path, or write folder:PATH, tar:PATH, ...: `saturate list sources` prints "
+         "all");
+  const auto& entry =
+      find_entry(dataset_sources(), scheme.empty() ? uri.substr(0, colon) : scheme, "data.source");
+  return entry.make(env, uri.starts_with(scheme + ":") ? uri.substr(scheme.size() + 1) : uri);
 }
 
 }  // namespace saturate

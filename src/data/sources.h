@@ -19,6 +19,23 @@ std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest);
+
+// The scheme of a source: that of SCHEME:REST, or by what lies at a path without one; "" where
+// there is neither.
+std::string scheme_of_source(Env& env, const std::string& uri);
+
+// A source that tells something of a sample without reading all of it. Safe for concurrent use.
+class IndexedSource : public Dataset {
+ public:
+  // What read() gives as label; -1 where only it can tell what is wrong.
+  virtual int64_t label(size_t index) const = 0;
+  // As read(), but the first `most` bytes of an encoded sample may do. Returns how many it has.
+  virtual uint64_t read_start(size_t index, size_t /*most*/, Sample& out) const {
+    read(index, out);
+    return out.bytes.size();
+  }
+};
 
 // Names of `count` classes that the data only numbers, padded with zeros to be in sorted order.
 std::vector<std::string> number_classes(size_t count);

@@ -14,6 +14,7 @@
 #include "data/atomic_file.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
+#include "data/read_sample.h"
 #include "data/sample_writer.h"
 #include "saturate/error.h"
 #include "saturate/input.h"
@@ -90,7 +91,7 @@ std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int 
   const auto produce = [&](size_t i, Copied& out) {
     out.lost = false;
     try {
-      source.read(i, out.sample);
+      read_sample(source, i, out.sample);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kData) throw;
       out = {{}, true};

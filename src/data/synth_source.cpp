@@ -22,7 +22,7 @@ struct SynthOptions {
   bool masks = false;
 };
 
-class SynthSource : public Dataset {
+class SynthSource : public IndexedSource {
  public:
   explicit SynthSource(const SynthOptions& options)
       : options_(options), classes_(kShapeNames, kShapeNames + options.classes) {
@@ -33,11 +33,13 @@ class SynthSource : public Dataset {
   const std::vector<std::string>& classes() const override { return classes_; }
   bool has_masks() const override { return options_.masks; }
 
+  int64_t label(size_t index) const override { return options_.masks ? 0 : shape_of(index); }
+
   void read(size_t index, Sample& out) const override {
     thread_local Image image;
     RandomStream random(options_.seed, options_.split, index, RandomUse::kSynthetic);
-    const int shape = int(int64_t(index) % options_.classes);
-    out.label = options_.masks ? 0 : shape;
+    const int shape = shape_of(index);
+    out.label = label(index);
     out.encoding = SampleEncoding::kEncoded;
     out.name = (options_.split == 0 ? "synth:train:" : "synth:test:") + std::to_string(index);
     render_shape(shape, int(options_.size), options_.difficulty, random, image, mask_of(out));
@@ -45,6 +47,8 @@ class SynthSource : public Dataset {
   }
 
  private:
+  int shape_of(size_t index) const { return int(int64_t(index) % options_.classes); }
+
   // Where the mask goes, null where there is none.
   uint8_t* mask_of(Sample& out) const {
     if (!options_.masks) return nullptr;

@@ -72,13 +72,17 @@ std::optional<uint64_t> parse_decimal(std::string_view text) {
 
 }  // namespace
 
-TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
-                           uint64_t offset) {
+bool is_tar_header(std::span<const std::byte, kTarBlock> block) {
   const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
   const auto sum = parse_number(text.substr(kChecksumAt, kChecksumLength));
   // Some old archivers summed signed characters.
-  if (!sum || (int64_t(*sum) != checksum(text, false) && int64_t(*sum) != checksum(text, true)))
-    fail_header("bad tar header: wrong checksum", path, offset);
+  return sum && (int64_t(*sum) == checksum(text, false) || int64_t(*sum) == checksum(text, true));
+}
+
+TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
+                           uint64_t offset) {
+  const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
+  if (!is_tar_header(block)) fail_header("bad tar header: wrong checksum", path, offset);
   const auto size = parse_number(text.substr(kSizeAt, kSizeLength));
   if (!size || *size > uint64_t{1} << 62)
     fail_header("bad tar header: size is no number", path, offset);

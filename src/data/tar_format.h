@@ -30,6 +30,9 @@ struct TarHeader {
   std::string name;   // prefix joined; up to 256 bytes
 };
 
+// Whether the block has the checksum of a header.
+bool is_tar_header(std::span<const std::byte, kTarBlock> block);
+
 // Fails with kData naming `path` and `offset` where the block is not a valid header.
 TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
                            uint64_t offset);
@@ -48,11 +51,13 @@ struct TarMember {
   uint64_t offset = 0;  // of the payload in the archive, bytes
   uint64_t size = 0;    // bytes
   char type = '0';  // '0' regular, '1' and '2' links, 'S' sparse; folders and others are left out
+  int archive = 0;  // of those joined in the file
 };
 
-// Calls visit(member) for every file and link, in archive order. The archive must end with its end
-// marker (a block of zeros): one without it, whatever the block it was cut at, is an error. What
-// follows the marker is ignored, as by tar itself.
+// Gives every file and link, in archive order. The archive must end with its end marker (a block of
+// zeros): one without it, whatever the block it was cut at, is an error. Behind the marker another
+// archive may follow, as cat joins them, and is read too (tar -i does so); zeros may follow, and
+// anything else is an error.
 class TarScanner {
  public:
   TarScanner(Env& env, const std::string& path);
@@ -60,7 +65,7 @@ class TarScanner {
   const ReadableFile& file() const { return *file_; }
   std::unique_ptr<ReadableFile> release() { return std::move(file_); }
 
-  // The next file or link; false at the end marker.
+  // The next file or link; false at the end of the file.
   bool next(TarMember& out);
   // The payload of a member of up to 1 MiB; empty where it is larger.
   std::optional<std::string> text(const TarMember& member);
@@ -68,6 +73,8 @@ class TarScanner {
  private:
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
+  bool skip_end_marker();
+  [[noreturn]] void fail_behind(uint64_t marker_at) const;
   void check_payload(uint64_t offset, uint64_t size) const;
   [[noreturn]] void fail_truncated(uint64_t offset) const;
   void refuse_compressed();
@@ -76,6 +83,7 @@ class TarScanner {
   std::unique_ptr<ReadableFile> file_;
   uint64_t position_ = 0;          // of the next header
   uint64_t last_size_ = 0;         // payload of the last member
+  int archives_ = 0;               // end markers passed
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;
 };

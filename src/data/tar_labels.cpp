@@ -36,6 +36,12 @@ std::optional<std::string> label_of_json(const std::string& text) {
   return std::nullopt;
 }
 
+// A negative number: -1 and the like stand for "none", and a class of that name would be trained.
+bool is_no_class_number(std::string_view text) {
+  return text.size() > 1 && text.front() == '-' &&
+         text.find_first_not_of("0123456789.", 1) == std::string_view::npos;
+}
+
 // Below 2^32, else the largest.
 std::optional<uint32_t> parse_label(std::string_view text) {
   if (text.empty() ||
@@ -78,6 +84,9 @@ std::optional<std::string> PairGroup::label(const std::string& where) const {
   else if (json)
     label = label_of_json(*json);
   if (!label) return std::nullopt;  // or JSON about something else
+  if (is_no_class_number(*label))
+    fail(ErrorKind::kData, "label " + *label + " is a number, and no class has it", where,
+         "Number the classes from 0 on, or leave out samples without a class");
   if (label->empty() || label->size() > kMaxNameBytes)
     fail(ErrorKind::kData,
          label->empty() ? "label is empty" : "label of " + std::to_string(label->size()) + " bytes",

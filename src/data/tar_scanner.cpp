@@ -91,13 +91,47 @@ std::optional<std::string> TarScanner::text(const TarMember& member) {
   return text_at(member.offset, member.size);
 }
 
+// Past an end marker: to the next header, where another archive was joined to this one, or to the
+// file's end. What is neither is not left out in silence.
+bool TarScanner::skip_end_marker() {
+  const uint64_t marker_at = position_;
+  last_size_ = 0;
+  for (++archives_; file_->size() - position_ >= kTarBlock; position_ += kTarBlock) {
+    const auto block = block_at(position_);
+    if (is_zero(block)) continue;
+    if (is_tar_header(block)) return true;
+    fail_behind(marker_at);
+  }
+  if (position_ == file_->size()) return false;
+  const std::string rest = text_at(position_, file_->size() - position_);
+  if (rest.find_first_not_of('\0') != std::string::npos) fail_behind(marker_at);
+  return false;
+}
+
+void TarScanner::fail_behind(uint64_t marker_at) const {
+  fail(ErrorKind::kData,
+       "the tar archive ends at byte " + std::to_string(marker_at) +
+           ", and what follows from byte " + std::to_string(position_) + " on is no archive: " +
+           std::to_string(file_->size() - position_) + " bytes would be left unread",
+       path_,
+       "It is damaged: fetch or create it again; if nothing is missing, cut it off with truncate "
+       "-s " +
+           std::to_string(position_) + " " + path_);
+}
+
 bool TarScanner::next(TarMember& out) {
   std::optional<std::string> name;
   PaxFields pax;
   while (true) {
     const uint64_t header_at = position_;
     const auto block = block_at(header_at);
-    if (is_zero(block)) return false;
+    if (is_zero(block)) {
+      if (name || pax.path || pax.size || pax.sparse)
+        fail(ErrorKind::kData, "tar archive ends behind the name of a member that is missing",
+             path_ + " at byte " + std::to_string(header_at), kDamaged);
+      if (!skip_end_marker()) return false;
+      continue;
+    }
     TarHeader header = parse_tar_header(block, path_, header_at);
     const uint64_t payload_at = header_at + kTarBlock;
     const bool about_next =
@@ -122,6 +156,7 @@ bool TarScanner::next(TarMember& out) {
       const bool wanted = std::string_view("0127S").find(header.type) != std::string_view::npos;
       if (!wanted || folder) continue;
       out.name = std::move(header.name);
+      out.archive = archives_;
       out.offset = payload_at;
       out.size = header.size;
       out.type = sparse ? 'S' : header.type == '7' ? '0' : header.type;

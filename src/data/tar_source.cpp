@@ -37,7 +37,7 @@ std::string_view parent_name(std::string_view path) {
   return {};
 }
 
-class TarSource : public Dataset {
+class TarSource : public IndexedSource {
  public:
   TarSource(Env& env, std::vector<std::string> paths) : paths_(std::move(paths)) {
     LabelTable folders, pairs;
@@ -59,14 +59,19 @@ class TarSource : public Dataset {
   size_t size() const override { return entries_.size(); }
   const std::vector<std::string>& classes() const override { return classes_; }
 
-  void read(size_t index, Sample& out) const override {
+  void read(size_t index, Sample& out) const override { read_start(index, SIZE_MAX, out); }
+
+  uint64_t read_start(size_t index, size_t most, Sample& out) const override {
     const TarEntry& entry = entries_[index];
     out.name.assign(paths_[entry.archive]).append(":").append(name_of(entry));
     out.label = entry.label;
     out.encoding = SampleEncoding::kEncoded;
-    out.bytes.resize(size_t(entry.size));
+    out.bytes.resize(size_t(std::min<uint64_t>(most, entry.size)));
     files_[entry.archive]->read_at(entry.offset, out.bytes);
+    return entry.size;
   }
+
+  int64_t label(size_t index) const override { return entries_[index].label; }
 
   uint64_t bytes(size_t index) const override { return entries_[index].size; }
 
@@ -87,9 +92,10 @@ class TarSource : public Dataset {
     PairGroup group;
     group.start("", entries_.size());
     TarMember member;
-    while (scanner.next(member)) {
+    for (int joined = 0; scanner.next(member);) {
       const SplitName split = split_name(member.name);
-      if (split.key != group.key) {
+      const bool is_another = std::exchange(joined, member.archive) != member.archive;
+      if (split.key != group.key || is_another) {
         finish_group(group, archive, pairs);
         group.start(split.key, entries_.size());
       }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "feed/compute_threads.h"
 #include "feed/device_stream.h"
 #include "saturate/spans.h"
 
@@ -53,7 +54,7 @@ BatchPipeline::BatchPipeline(const BatchStages& stages, PipelineSetup setup, Str
       step_(make_current_stream(kStepStream, stages.device(), checker_.get())),
       weights_(step_->makes("the model's weights")) {
   const PipelineOptions& on = setup_.stages;
-  if (on.copy) copy_ = add_stream("copy");
+  if (on.copy == Toggle::kOn) copy_ = add_stream("copy");
   if (on.augment) finish_ = add_stream("augment");
   if (on.encoder) encode_ = add_stream("encoder");
   if (!finish_) finish_ = encode_;
@@ -67,7 +68,11 @@ BatchPipeline::~BatchPipeline() {
 Stream* BatchPipeline::add_stream(const char* name) {
   // at::init_num_threads: as many threads within an operator as the step has.
   streams_.push_back(stages_.device().is_cpu()
-                         ? make_thread_stream(name, checker_.get(), [] { at::init_num_threads(); })
+                         ? make_thread_stream(name, checker_.get(),
+                                              [] {
+                                                at::init_num_threads();
+                                                start_compute_threads();
+                                              })
                          : make_device_stream(name, stages_.device(), checker_.get()));
   return streams_.back().get();
 }

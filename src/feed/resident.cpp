@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include "data/read_sample.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -78,7 +79,7 @@ void ResidentDataset::fill(Loader& loader, const ProgressCallback& progress) {
 
 void ResidentDataset::read(size_t index, Sample& out) const {
   if (labels_[index] == kLeftOut) {
-    source_.read(index, out);
+    read_sample(source_, index, out);
     Decoder decoder;
     Image image;
     decode_sample(decoder, out, image);

@@ -1,5 +1,7 @@
 #include "saturate/augment.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -139,6 +141,9 @@ void apply_transform(const AugmentOptions& options, const SampleTransform& trans
   if (transform.flip) flip_rows(out, size, size);
 }
 
+// Beyond fp16's largest number nothing can be trained on.
+constexpr double kMostNormalized = 65504;
+
 Normalize make_normalize(const AugmentOptions& options) {
   const auto check = [](bool right, const char* key, const char* what) {
     if (!right)
@@ -150,6 +155,13 @@ Normalize make_normalize(const AugmentOptions& options) {
   Normalize normalize{};
   for (size_t c = 0; c < 3; ++c) {
     check(options.std[c] > 0, "augment.std", "a value is not positive");
+    const double black = -options.mean[c] / options.std[c], white = black + 1 / options.std[c];
+    if (!(std::max(std::abs(black), std::abs(white)) <= kMostNormalized))
+      fail(ErrorKind::kUsage,
+           fmt::format("pixels, less mean and over std, would lie between {:.3g} and {:.3g}", black,
+                       white),
+           1 / options.std[c] > kMostNormalized ? "augment.std" : "augment.mean",
+           "Give mean and standard deviation of values from 0 to 1, not to 255");
     normalize.scale[c] = static_cast<float>(1 / (255 * options.std[c]));
     normalize.shift[c] = static_cast<float>(-options.mean[c] / options.std[c]);
   }

@@ -60,15 +60,22 @@ void JpegDecoder::on_progress(j_common_ptr info) {
   on_error(info);
 }
 
-JpegDecoder::JpegDecoder(Markers markers) {
+JpegDecoder::JpegDecoder(Markers markers) : markers_(markers) {
   info_.err = jpeg_std_error(&errors_.base);
   errors_.base.error_exit = on_error;
   errors_.base.emit_message = on_message;
   progress_.progress_monitor = on_progress;
-  const bool created = guarded([this, markers] {
+}
+
+JpegDecoder::~JpegDecoder() {
+  close();
+}
+
+void JpegDecoder::create() {
+  const bool created = guarded([this] {
     jpeg_create_decompress(&info_);
     jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
-    if (markers == Markers::kNeeded) return;
+    if (markers_ == Markers::kNeeded) return;
     jpeg_save_markers(&info_, JPEG_COM, 0xffff);
     for (int i = 0; i < 16; ++i) jpeg_save_markers(&info_, JPEG_APP0 + i, 0xffff);
   });
@@ -76,12 +83,8 @@ JpegDecoder::JpegDecoder(Markers markers) {
   info_.progress = &progress_;
 }
 
-JpegDecoder::~JpegDecoder() {
-  jpeg_destroy_decompress(&info_);
-}
-
 void JpegDecoder::close() {
-  jpeg_abort_decompress(&info_);
+  jpeg_destroy_decompress(&info_);
 }
 
 void JpegDecoder::report(const std::string& where) {
@@ -98,6 +101,7 @@ void JpegDecoder::report(const std::string& where) {
 CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where,
                               int shown) {
   close();
+  create();
   const bool ok = guarded([&] {
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     jpeg_read_header(&info_, TRUE);

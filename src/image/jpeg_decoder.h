@@ -36,9 +36,11 @@ struct JpegPlanes {
   int first_band = 0, end_band = 0;  // bands that the crop needs
 };
 
-// One libjpeg decompressor, reused for every image. open() then read(), or open(), begin_planes()
-// and read_band() for each band, or open() and transcode(), or open() alone; `bytes` must live
-// until then. Not movable: libjpeg keeps pointers into it.
+// Decodes one image after another with a libjpeg decompressor that begins anew with each: one that
+// is reused keeps quantisation and Huffman tables, and a file without its own would get those of
+// the image before. open() then read(), or open(), begin_planes() and read_band() for each band, or
+// open() and transcode(), or open() alone; `bytes` must live until then. Not movable: libjpeg keeps
+// pointers into it.
 class JpegDecoder {
  public:
   enum class Markers { kNeeded, kAll };  // which to keep: all for transcode()
@@ -87,6 +89,7 @@ class JpegDecoder {
   static void on_message(j_common_ptr info, int level);
   static void on_progress(j_common_ptr info);
 
+  void create();
   // Runs `body`, which may call libjpeg; false when libjpeg failed.
   template <class Body>
   bool guarded(const Body& body);
@@ -96,6 +99,7 @@ class JpegDecoder {
   void read_rgb(Image& out);
   void read_cmyk(Image& out);
 
+  const Markers markers_;
   jpeg_decompress_struct info_{};
   Errors errors_{};
   jpeg_progress_mgr progress_{};

@@ -18,10 +18,6 @@ namespace {
 
 using caffe2::serialize::PyTorchStreamReader;
 
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
 at::ScalarType type_named(std::string_view name) {
   const auto row = std::ranges::find(kSafetensorsTypes, name, &SafetensorsType::name);
   return row->type;  // the pickle's reader knows no others
@@ -84,7 +80,8 @@ std::vector<std::byte> read_record(PyTorchStreamReader& archive, const std::stri
   return bytes;
 }
 
-std::vector<NamedTensor> read_archive(std::shared_ptr<EnvReader> reader, const std::string& path) {
+std::vector<NamedTensor> read_archive(std::shared_ptr<EnvReader> reader, const std::string& path,
+                                      const std::string& prefix) {
   const uint64_t file_bytes = reader->size();
   PyTorchStreamReader archive(std::move(reader));
   if (archive.hasRecord("constants.pkl"))
@@ -95,7 +92,8 @@ std::vector<NamedTensor> read_archive(std::shared_ptr<EnvReader> reader, const s
     if (order.size() != 6 || std::memcmp(order.data(), "little", 6) != 0)
       fail_pickle("its numbers are not little-endian", path);
   }
-  const auto pickle = read_tensor_pickle(read_record(archive, "data.pkl", file_bytes, path), path);
+  const auto pickle =
+      read_tensor_pickle(read_record(archive, "data.pkl", file_bytes, path), path, prefix);
   const auto record = [](const std::string& key) { return "data/" + key; };
   Storages storages(
       [&](const std::string& key) -> uint64_t {
@@ -111,44 +109,42 @@ std::vector<NamedTensor> read_archive(std::shared_ptr<EnvReader> reader, const s
 
 }  // namespace
 
-std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path) {
+std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path,
+                                         const std::string& prefix) {
   try {
-    return read_archive(std::make_shared<EnvReader>(env.open_readable(path)), path);
-  } catch (const c10::Error& error) {
-    fail_pickle("it is no archive of torch's, or a damaged one (" +
-                    first_line(error.what_without_backtrace()) + ")",
-                path);
+    return read_archive(std::make_shared<EnvReader>(env.open_readable(path)), path, prefix);
+  } catch (const c10::Error&) {  // whose text is of torch's zip library
+    fail_pickle("it is no archive of torch's, or one that is cut off or damaged", path);
   }
 }
 
 // After the pickles, each storage is its number of elements, 8 bytes, and its data.
-std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path) {
+std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path,
+                                        const std::string& prefix) {
   const std::vector<std::byte> file = read_file(env, path);
   const std::span<const std::byte> bytes(file);
-  const TensorPickle pickle = read_legacy_pickles(bytes, path);
-  std::map<std::string, const PickledTensor*> described;
-  for (const PickledTensor& tensor : pickle.tensors) described[tensor.storage] = &tensor;
+  const TensorPickle pickle = read_legacy_pickles(bytes, path, prefix);
   std::map<std::string, std::span<const std::byte>> data;
   size_t at = pickle.end;
-  for (const std::string& key : pickle.storages) {
-    const auto found = described.find(key);
-    if (found == described.end()) fail_pickle("it has data of no tensor", path);
-    const PickledTensor& tensor = *found->second;
-    const auto element = uint64_t(c10::elementSize(type_named(tensor.type)));
+  for (const auto& [key, storage] : pickle.storages) {
+    const auto element = uint64_t(c10::elementSize(type_named(storage.type)));
     uint64_t count = 0;
     if (bytes.size() - at < sizeof count) fail_pickle("it ends too early", path);
     std::memcpy(&count, bytes.data() + at, sizeof count);
     at += sizeof count;
-    if (count != uint64_t(tensor.storage_elements) || count > (bytes.size() - at) / element)
+    if (count != uint64_t(storage.elements) || count > (bytes.size() - at) / element)
       fail_pickle("it ends too early, or a tensor's data are of another length", path);
     data[key] = bytes.subspan(at, count * element);
     at += count * element;
   }
-  Storages storages([&](const std::string& key) -> uint64_t { return data[key].size(); },
-                    [&](const std::string& key, std::span<std::byte> out) {
-                      std::memcpy(out.data(), data[key].data(), out.size());
-                    },
-                    path);
+  Storages storages(
+      [&](const std::string& key) -> uint64_t {
+        return data.contains(key) ? data[key].size() : UINT64_MAX;
+      },
+      [&](const std::string& key, std::span<std::byte> out) {
+        std::memcpy(out.data(), data[key].data(), out.size());
+      },
+      path);
   return views_of(pickle, storages);
 }
 

@@ -10,10 +10,12 @@
 namespace saturate {
 
 // An archive, as torch 1.6 and later write it. Tensors may share memory. Fails with kRun,
-// or as Env does.
-std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path);
+// or as Env does. `prefix`: as read_tensor_pickle() takes it.
+std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path,
+                                         const std::string& prefix);
 
 // The older form: see tensor_pickle.h.
-std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path);
+std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path,
+                                        const std::string& prefix);
 
 }  // namespace saturate

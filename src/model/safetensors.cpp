@@ -94,6 +94,16 @@ at::Tensor read_tensor(const ReadableFile& file, const SafetensorsEntry& entry, 
   return tensor;
 }
 
+// Env calls a failed read bad data; here it is part of a run that cannot go on.
+template <class Body>
+auto of_a_run(const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
+  }
+}
+
 }  // namespace
 
 void write_safetensors(Env& env, const std::string& path, const std::vector<NamedTensor>& tensors,
@@ -112,7 +122,7 @@ void write_safetensors(Env& env, const std::string& path, const std::vector<Name
 }
 
 SafetensorsFile read_safetensors(Env& env, const std::string& path) {
-  try {
+  return of_a_run([&] {
     const auto file = env.open_readable(path);
     uint64_t data_start = 0;
     auto header = read_header(*file, path, data_start);
@@ -121,10 +131,14 @@ SafetensorsFile read_safetensors(Env& env, const std::string& path) {
     for (const auto& entry : header.entries)
       result.tensors.push_back({entry.name, read_tensor(*file, entry, data_start, path)});
     return result;
-  } catch (const Error& error) {
-    // Env calls a failed read bad data; here it is part of a run that cannot go on.
-    fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
-  }
+  });
+}
+
+std::map<std::string, std::string> read_safetensors_metadata(Env& env, const std::string& path) {
+  return of_a_run([&] {
+    uint64_t data_start = 0;
+    return read_header(*env.open_readable(path), path, data_start).metadata;
+  });
 }
 
 }  // namespace saturate

@@ -105,7 +105,10 @@ torch::jit::Module load(const std::string& path) {
   try {
     return torch::jit::load(std::make_shared<EnvReader>(env.open_readable(path)), at::kCPU);
   } catch (const std::exception& error) {
-    fail_script("it does not load: " + reason_of(error), path);
+    const std::string reason = reason_of(error);
+    if (reason.find("PytorchStreamReader") != std::string::npos)  // of torch's zip library
+      fail_script("it is no TorchScript program, or one that is cut off or damaged", path);
+    fail_script("it does not load: " + reason, path);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/tensor_pickle.h"
@@ -33,23 +34,106 @@ std::string renamed(std::string name) {
 
 using ByName = std::map<std::string, at::Tensor>;
 
-// The file's tensors by the model's names: of what begins with the prefix that most of these are
-// found with.
-ByName by_name(const std::vector<NamedTensor>& tensors, const std::vector<NamedTensor>& targets) {
-  ByName best;
-  size_t most = 0;
-  for (const std::string prefix : {"", "module.", "model."}) {
-    ByName named;
-    for (const auto& [name, tensor] : tensors)
-      if (name.starts_with(prefix)) named[renamed(name.substr(prefix.size()))] = tensor;
-    const auto found = size_t(std::ranges::count_if(
-        targets, [&](const NamedTensor& target) { return named.contains(target.name); }));
-    if (prefix.empty() || found > most) {
-      best = std::move(named);
-      most = found;
+// What torch.compile and wrappers of single modules put into names, anywhere.
+constexpr std::array<std::string_view, 3> kInserted{"_orig_mod.", "_fsdp_wrapped_module.",
+                                                    "_checkpoint_wrapped_module."};
+// What wrappers of whole models put before them, the fewest first.
+constexpr std::array<std::string_view, 7> kWrapped{
+    "", "module.", "model.", "module.model.", "model.module.", "module.module.", "model.model."};
+
+std::string without_inserted(std::string name) {
+  for (const std::string_view part : kInserted)
+    for (size_t at = 0; (at = name.find(part, at)) != std::string::npos;)
+      if (at == 0 || name[at - 1] == '.')
+        name.erase(at, part.size());
+      else
+        at += part.size();
+  return name;
+}
+
+// The tensors whose names begin with `prefix`, without it.
+std::vector<NamedTensor> behind_prefix(std::string_view prefix,
+                                       const std::vector<NamedTensor>& tensors) {
+  std::vector<NamedTensor> found;
+  for (const auto& [name, tensor] : tensors)
+    if (name.starts_with(prefix)) found.push_back({name.substr(prefix.size()), tensor});
+  return found;
+}
+
+size_t count_found(const std::vector<NamedTensor>& tensors,
+                   const std::vector<NamedTensor>& targets) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.insert(renamed(name));
+  return size_t(std::ranges::count_if(
+      targets, [&](const NamedTensor& target) { return names.contains(target.name); }));
+}
+
+// Those behind the wrappers' prefix that most of the model's names are found with.
+std::vector<NamedTensor> unwrapped(const std::vector<NamedTensor>& tensors,
+                                   const std::vector<NamedTensor>& targets) {
+  std::vector<NamedTensor> best = tensors;
+  size_t most = count_found(tensors, targets);
+  for (const std::string_view prefix : kWrapped) {
+    std::vector<NamedTensor> found = behind_prefix(prefix, tensors);
+    const size_t count = count_found(found, targets);
+    if (count > most) {
+      best = std::move(found);
+      most = count;
     }
   }
   return best;
+}
+
+// Those that model.weights_prefix asks for, with its dot or without, also behind wrappers.
+std::vector<NamedTensor> chosen(const std::vector<NamedTensor>& tensors,
+                                const std::string& prefix) {
+  if (prefix.empty()) return tensors;
+  for (const std::string_view wrapper : kWrapped) {
+    std::vector<NamedTensor> found = behind_prefix(std::string(wrapper) + prefix, tensors);
+    for (auto& [name, tensor] : found)
+      if (name.starts_with('.')) name.erase(0, 1);
+    if (!found.empty()) return found;
+  }
+  fail(ErrorKind::kUsage, "no name in the file begins with \"" + prefix + "\"",
+       "model.weights_prefix",
+       tensors.empty() ? "Leave it out" : "The first name is " + tensors.front().name);
+}
+
+// The file's tensors by the model's names.
+ByName by_name(std::vector<NamedTensor> tensors, const std::vector<NamedTensor>& targets,
+               const std::string& prefix) {
+  for (auto& [name, tensor] : tensors) name = without_inserted(std::move(name));
+  ByName named;
+  for (auto& [name, tensor] : unwrapped(chosen(tensors, without_inserted(prefix)), targets))
+    named[renamed(std::move(name))] = tensor;
+  return named;
+}
+
+// What stands before most of the model's names in the file, where no wrapper is known to put it.
+std::string likely_prefix(const ByName& tensors, const std::vector<NamedTensor>& targets) {
+  std::map<std::string, size_t> counts;
+  for (const auto& [name, tensor] : tensors)
+    for (const NamedTensor& target : targets)
+      if (const size_t size = target.name.size();
+          name.size() > size && name[name.size() - size - 1] == '.' && name.ends_with(target.name))
+        ++counts[name.substr(0, name.size() - target.name.size())];
+  const auto most = std::ranges::max_element(counts, {}, [](const auto& of) { return of.second; });
+  return most == counts.end() || 2 * most->second < targets.size() ? "" : most->first;
+}
+
+// In place of the weights of a checkpoint the averages that it holds beside them (train.ema), which
+// are what `eval` and `export` take. False where there are none.
+bool take_averages(const std::vector<NamedTensor>& tensors, ByName& named) {
+  constexpr std::string_view kPrefix = "average.";
+  bool found = false;
+  for (const auto& [name, tensor] : tensors) {
+    if (!name.starts_with(kPrefix)) continue;
+    const auto weight = named.find(renamed(name.substr(kPrefix.size())));
+    if (weight == named.end() || weight->second.sizes() != tensor.sizes()) continue;
+    weight->second = tensor;
+    found = true;
+  }
+  return found;
 }
 
 // The module that a parameter belongs to, as its name has it.
@@ -122,7 +206,7 @@ void add_problem(std::string& text, const char* kind, std::vector<std::string> n
                       hidden > 0 ? fmt::format(" and {} more", hidden) : "");
 }
 
-void require_fit(const Fit& fit, const std::string& path) {
+void require_fit(const Fit& fit, const std::string& path, const std::string& prefix) {
   std::string problems;
   add_problem(problems, "of another kind of number:", fit.retyped);
   add_problem(problems, "of another shape:", fit.reshaped);
@@ -130,7 +214,8 @@ void require_fit(const Fit& fit, const std::string& path) {
   add_problem(problems, "not in the model:", fit.unknown);
   if (problems.empty()) return;
   fail(ErrorKind::kUsage, "the weights do not fit the model: " + problems, path,
-       !fit.retyped.empty()
+       !prefix.empty() ? "Set model.weights_prefix=" + prefix
+       : !fit.retyped.empty()
            ? "Save them in the model's own types, quantised ones as the numbers they stand for"
            : "Set model.name and model.width (for a transformer augment.size) as the weights had "
              "them");
@@ -158,24 +243,27 @@ void take_only(const std::vector<std::string>& only, std::vector<NamedTensor>& t
 }
 
 // By what the file begins with.
-std::vector<NamedTensor> read_any_kind(Env& env, const std::string& path) {
-  std::array<std::byte, 2> begin{};
+std::vector<NamedTensor> read_any_kind(Env& env, const std::string& path,
+                                       const std::string& prefix) {
+  std::array<std::byte, 16> begin{};
   {
     const auto file = env.open_readable(path);
     if (file->size() >= begin.size()) file->read_at(0, begin);
   }
-  if (begin == std::array{std::byte{'P'}, std::byte{'K'}}) return read_pt_archive(env, path);
-  if (is_legacy_pickle(begin)) return read_legacy_pt(env, path);
+  if (begin[0] == std::byte{'P'} && begin[1] == std::byte{'K'})
+    return read_pt_archive(env, path, prefix);
+  if (is_legacy_pickle(begin)) return read_legacy_pt(env, path, prefix);
   return read_safetensors(env, path).tensors;
 }
 
 }  // namespace
 
-std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
+std::vector<NamedTensor> read_weights(Env& env, const std::string& path,
+                                      const std::string& prefix) {
   if (!env.exists(path) || env.is_directory(path))
     fail(ErrorKind::kUsage, "there is no such file of weights", path, "Check model.weights");
   try {
-    return read_any_kind(env, path);
+    return read_any_kind(env, path, prefix);
   } catch (const Error& error) {
     // Env calls a failed read bad data; weights are none of the run's data.
     fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
@@ -183,18 +271,21 @@ std::vector<NamedTensor> read_weights(Env& env, const std::string& path) {
 }
 
 LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
-                           const std::vector<std::string>& only) {
+                           const std::vector<std::string>& only, const std::string& prefix) {
   const c10::NoGradGuard no_grad;
   std::vector<NamedTensor> targets = model.parameters();
   if (targets.empty()) return {};
   const std::string head = module_of(targets.back().name);
   for (const NamedTensor& buffer : model.buffers()) targets.push_back(buffer);
-  ByName tensors = by_name(read_weights(env, path), targets);
+  const std::vector<NamedTensor> all = read_weights(env, path, prefix);
+  ByName tensors = by_name(all, targets, prefix);
+  const bool averaged = prefix.empty() && take_averages(all, tensors);
+  const std::string missed = likely_prefix(tensors, targets);
   take_only(only, targets, tensors);
   Fit fitting = fit(std::move(tensors), targets, head);
-  require_fit(fitting, path);
+  require_fit(fitting, path, missed.empty() ? "" : prefix + missed);
   complete_head(fitting, head, targets);
-  LoadedWeights loaded{{}, fitting.fresh};
+  LoadedWeights loaded{{}, fitting.fresh, averaged};
   for (auto& [name, from, to] : fitting.copies) {
     to.copy_(from);
     loaded.taken.push_back(name);

@@ -4,41 +4,79 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <c10/core/DeviceGuard.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <exception>
 #include <functional>
-#include <thread>
 #include <utility>
+#include <vector>
 
 #include "saturate/error.h"
 #include "saturate/own_model.h"
+#include "saturate/stream.h"
 
 namespace saturate {
 namespace {
 
 using torch::autograd::variable_list;
 
-// Calls body(i) for each i on a thread of its own, but for body(0): that is for this thread, which
-// in backward is the first device's own, for whose work another thread would wait in vain.
-void on_all(size_t count, const std::function<void(size_t)>& body) {
-  std::vector<std::exception_ptr> failures(count);
-  const auto guarded = [&](size_t i) {
-    try {
-      body(i);
-    } catch (...) {
-      failures[i] = std::current_exception();
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < count; ++i) threads.emplace_back(guarded, i);
-  guarded(0);
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& failure : failures)
-    if (failure) std::rethrow_exception(failure);
-}
+// A thread for each replica but the first, kept from step to step: what is kept for each thread,
+// such as the algorithms that cuDNN's benchmark chose, is found again. Serves one caller at a time.
+class ReplicaThreads {
+ public:
+  explicit ReplicaThreads(size_t replicas) {
+    for (size_t i = 1; i < replicas; ++i)
+      threads_.push_back(make_thread_stream(fmt::format("replica {}", i)));
+  }
+
+  // Calls body(i) for each i on its thread, but body(0) on the caller's, which in backward is the
+  // first device's own, for whose work another thread would wait in vain.
+  void on_all(size_t count, const std::function<void(size_t)>& body) {
+    std::vector<std::exception_ptr> failures(count);
+    const auto guarded = [&](size_t i) {
+      try {
+        body(i);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    };
+    for (size_t i = 1; i < count; ++i) threads_[i - 1]->submit([&guarded, i] { guarded(i); });
+    guarded(0);
+    for (size_t i = 1; i < count; ++i) threads_[i - 1]->host_waits(threads_[i - 1]->record());
+    for (const auto& failure : failures)
+      if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Stream>> threads_;
+};
+
+// The caller's autocast, on a replica's thread, which has its own before and after.
+class AutocastLike {
+ public:
+  AutocastLike(at::DeviceType type, bool enabled, at::ScalarType reduced)
+      : type_(type),
+        enabled_(at::autocast::is_autocast_enabled(type)),
+        reduced_(at::autocast::get_autocast_dtype(type)) {
+    set(enabled, reduced);
+  }
+  ~AutocastLike() { set(enabled_, reduced_); }
+  AutocastLike(const AutocastLike&) = delete;
+  AutocastLike& operator=(const AutocastLike&) = delete;
+
+ private:
+  void set(bool enabled, at::ScalarType reduced) {
+    at::autocast::set_autocast_dtype(type_, reduced);
+    at::autocast::set_autocast_enabled(type_, enabled);
+  }
+
+  const at::DeviceType type_;
+  const bool enabled_;
+  const at::ScalarType reduced_;
+};
 
 variable_list trained(Model& model) {
   variable_list found;
@@ -56,8 +94,9 @@ class ReplicasNode : public torch::autograd::Node {
     variable_list parameters;  // that are trained
   };
 
-  ReplicasNode(torch::autograd::edge_list edges, std::vector<Part> parts)
-      : Node(std::move(edges)), parts_(std::move(parts)) {}
+  ReplicasNode(torch::autograd::edge_list edges, std::vector<Part> parts,
+               std::shared_ptr<ReplicaThreads> threads)
+      : Node(std::move(edges)), parts_(std::move(parts)), threads_(std::move(threads)) {}
 
   std::string name() const override { return "DataParallel"; }
   void release_variables() override { parts_.clear(); }
@@ -68,7 +107,7 @@ class ReplicasNode : public torch::autograd::Node {
     for (const Part& part : parts_) sizes.push_back(part.logits.size(0));
     const auto chunks = gradients.at(0).split_with_sizes(sizes);
     std::vector<variable_list> found(parts_.size());
-    on_all(parts_.size(), [&](size_t i) {
+    threads_->on_all(parts_.size(), [&](size_t i) {
       const Part& part = parts_[i];
       const c10::DeviceGuard guard(part.device);
       found[i] = torch::autograd::grad({part.logits}, part.parameters,
@@ -90,6 +129,7 @@ class ReplicasNode : public torch::autograd::Node {
   }
 
   std::vector<Part> parts_;
+  const std::shared_ptr<ReplicaThreads> threads_;
 };
 
 class DataParallel : public Model {
@@ -97,6 +137,7 @@ class DataParallel : public Model {
   DataParallel(Replica first, std::vector<Replica> others) {
     replicas_.push_back(std::move(first));
     for (Replica& other : others) replicas_.push_back(std::move(other));
+    threads_ = std::make_shared<ReplicaThreads>(replicas_.size());
   }
 
   at::Tensor forward(const at::Tensor& images) override {
@@ -116,7 +157,8 @@ class DataParallel : public Model {
       all = at::cat(logits);
     }
     const std::shared_ptr<ReplicasNode> node(
-        new ReplicasNode(torch::autograd::collect_next_edges(parameters), std::move(parts)),
+        new ReplicasNode(torch::autograd::collect_next_edges(parameters), std::move(parts),
+                         threads_),
         torch::autograd::deleteNode);
     torch::autograd::set_history(all, node);
     return all;
@@ -157,15 +199,15 @@ class DataParallel : public Model {
     const at::DeviceType type = replicas_[0].device.type();
     const bool autocast = at::autocast::is_autocast_enabled(type);
     const at::ScalarType reduced = at::autocast::get_autocast_dtype(type);
-    on_all(parts.size(), [&](size_t i) {
+    threads_->on_all(parts.size(), [&](size_t i) {
       const c10::DeviceGuard guard(parts[i].device);
-      at::autocast::set_autocast_dtype(type, reduced);
-      at::autocast::set_autocast_enabled(type, autocast);
+      const AutocastLike like(type, autocast, reduced);
       parts[i].logits = replicas_[i].model->forward(chunks[i].to(parts[i].device));
     });
   }
 
-  std::vector<Replica> replicas_;  // the first one's tensors are this model's
+  std::vector<Replica> replicas_;            // the first one's tensors are this model's
+  std::shared_ptr<ReplicaThreads> threads_;  // a graph that outlives this model has them too
 };
 
 }  // namespace

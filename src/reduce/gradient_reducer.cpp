@@ -1,5 +1,7 @@
 #include "saturate/gradient_reducer.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -175,6 +177,13 @@ void GradientReducer::backward(const at::Tensor& loss, bool reduce,
   std::vector<at::Tensor> searched;
   if (state_->find_unused) searched.push_back(loss);
   state_->reduce(searched, waiting, [&] { loss.backward(); });
+}
+
+at::Tensor GradientReducer::zero_loss() const {
+  at::Tensor zero = at::zeros({}, at::device(state_->group.device()).dtype(at::kFloat));
+  if (state_->find_unused) return zero;
+  for (const auto& [name, tensor] : state_->parameters) zero = zero + tensor.sum() * 0;
+  return zero;
 }
 
 void GradientReducer::sum(const std::vector<at::Tensor>& parameters,

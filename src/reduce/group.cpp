@@ -16,7 +16,6 @@
 #include <future>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -26,6 +25,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 
+#include "reduce/difference.h"
 #include "reduce/listen.h"
 #include "reduce/nccl.h"
 #include "reduce/same_host_backend.h"
@@ -223,11 +223,13 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
     group->setBackend(c10::DeviceType::CPU, Type::GLOO, on_cpu);
     group->setDefaultBackend(Type::GLOO);
     if (!device.is_cuda()) return;
-    if (wants_nccl(options, device))
+    if (wants_nccl(options, device)) {
+      group->setBoundDeviceId(device);  // setBackend() gives the backend the group's
       group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
                         make_nccl(state_->store, world, timeout, device));
-    else
+    } else {
       group->setBackend(c10::DeviceType::CUDA, Type::GLOO, on_cpu);
+    }
   });
 }
 
@@ -290,7 +292,7 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
          "See to that one");
   fail(ErrorKind::kRun,
        fmt::format("another process is gone, or did not come in time, while {}: {}", doing, reason),
-       name(), "Look for the rank that ended first; go on with saturate train --resume");
+       name(), "Look for the rank that ended first; go on with --resume=auto");
 }
 
 void Group::broadcast(const std::vector<at::Tensor>& tensors) {
@@ -376,21 +378,16 @@ bool Group::first_says(bool own) {
 
 void Group::require_same(const std::string& what, const std::string& text) {
   const auto all = texts(text);
-  for (int other = 1; other < world(); ++other) {
-    if (all[size_t(other)] == all[0]) continue;
-    std::istringstream first(all[0]), differing(all[size_t(other)]);
-    std::string ours = "nothing", theirs = "nothing";
-    while (true) {
-      const bool one = bool(std::getline(first, ours)), two = bool(std::getline(differing, theirs));
-      if (!one) ours = "nothing";
-      if (!two) theirs = "nothing";
-      if (ours != theirs || (!one && !two)) break;
-    }
-    fail(ErrorKind::kUsage,
-         fmt::format("the {} of rank {} differs from rank 0's: it has {}, not {}", what, other,
-                     theirs, ours),
-         fmt::format("rank {}", other), "Start every rank with the same command on the same data");
-  }
+  std::vector<int> others;
+  for (int other = 1; other < world(); ++other)
+    if (all[size_t(other)] != all[0]) others.push_back(other);
+  if (others.empty()) return;
+  const std::string where = ranks_text(others);
+  const auto [ours, theirs] = first_difference(all[0], all[size_t(others[0])]);
+  fail(ErrorKind::kUsage,
+       fmt::format("the {} of {} differs from rank 0's: {} has {}, not {}", what, where,
+                   others.size() > 1 ? fmt::format("rank {}", others[0]) : "it", theirs, ours),
+       where, "Start every rank with the same command on the same data");
 }
 
 }  // namespace saturate

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -42,9 +43,16 @@ class Beat : public Heartbeat {
   }
 
  private:
+  void beat() const {
+    try {
+      tell(kPlaceLine + place_() + (waits_for_others() ? kWaitingMark : ""));
+    } catch (const std::bad_alloc&) {  // one is left out
+    }
+  }
+
   void run() {
     std::unique_lock lock(mutex_);
-    do tell(kPlaceLine + place_() + (waits_for_others() ? kWaitingMark : ""));
+    do beat();
     while (!end_.wait_for(lock, kInterval, [&] { return ending_; }));
   }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/printable.h"
 #include "reduce/nodes.h"
 #include "reduce/rank_process.h"
 #include "reduce/waiting.h"
@@ -29,7 +30,7 @@ double seconds_since(Clock::time_point then) {
 }
 
 void say(const std::string& text) {
-  fmt::print(stderr, "saturate launch: {}\n", text);
+  fmt::print(stderr, "saturate launch: {}\n", printable(text));
 }
 
 bool is_interruption(int code) {
@@ -234,7 +235,7 @@ class Attempt {
 std::string remedy_for(const Ending& ending, const Attempt* own, const std::string& folder) {
   const std::string look = own ? own->where_its_lines_are()
                                : fmt::format("See what node {}'s launcher says", ending.node);
-  return folder.empty() ? look : look + "; go on with saturate train --resume " + folder;
+  return folder.empty() ? look : look + "; go on with --resume=auto --out " + folder;
 }
 
 }  // namespace

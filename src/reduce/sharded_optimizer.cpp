@@ -66,13 +66,13 @@ class ShardedOptimizer : public Optimizer {
 
   void take_gradients() override { optimizer_->take_gradients(); }
 
+  // All parameters travel: which of them have a gradient may differ between the ranks, as with
+  // find_unused where the owner keeps a zero and the others have none.
   void step(double lr, const at::Tensor& found_inf) override {
     optimizer_->step(lr, found_inf);
     const at::NoGradGuard no_grad;
     std::vector<std::vector<at::Tensor>> parts(size_t(group_.world()));
-    for (const auto& one : all_)
-      if (one.parameter.tensor.grad().defined())
-        parts[size_t(one.owner)].push_back(one.parameter.tensor.detach());
+    for (const auto& one : all_) parts[size_t(one.owner)].push_back(one.parameter.tensor.detach());
     for (int from = 0; from < group_.world(); ++from) send_part(parts[size_t(from)], from);
   }
 

@@ -14,6 +14,7 @@ struct Wishes {
   bool stop = false;        // a signal came
   bool time_is_up = false;  // train.max_minutes
   bool save = false;        // of rank 0 alone: a save is due by its clock, or was put off
+  bool buffers = false;     // its steps write to buffers: see RankBuffers
 };
 
 // Costs no time of its own: the question goes out before a step, the answer is there after it.
@@ -26,7 +27,7 @@ class Agreement {
 
  private:
   Group* const group_;
-  at::Tensor flags_;  // [3] int
+  at::Tensor flags_;  // [4] int
   std::function<void()> wait_;
 };
 

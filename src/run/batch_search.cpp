@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <vector>
 
 #include "run/training_parts.h"
@@ -28,9 +30,9 @@ class Rehearsal {
         ledger_(env),
         parts_(make_training_parts(recipe_, device)) {
     parts_.model->set_training(true);
-    for (const auto& tensors :
-         {parts_.model->parameters(), parts_.model->buffers(), parts_.optimizer->state()})
-      for (const auto& named : tensors) saved_bytes_ += int64_t(named.tensor.nbytes());
+    if (parts_.lookahead) parts_.lookahead->begin();
+    saved_bytes_ = checkpoint_bytes(*parts_.model, *parts_.optimizer, parts_.average != nullptr,
+                                    parts_.lookahead != nullptr);
   }
 
   // On the CPU saving takes a copy of everything, and writing it another in the file's layout.
@@ -93,6 +95,48 @@ class Rehearsal {
                    recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower"));
 }
 
+// BatchNorm has no variance over one image of one pixel, which is what some models end in.
+bool wants_more_images(const c10::Error& error) {
+  return error.msg().find("Expected more than 1 value per channel") != std::string::npos;
+}
+
+[[noreturn]] void fail_single_image(const Recipe& recipe, int64_t most) {
+  if (most > 1)
+    fail(ErrorKind::kRun,
+         recipe.model.name +
+             " does not train with two images in memory, and BatchNorm cannot "
+             "train on one",
+         recipe.train.memory_gb > 0 ? "train.memory_gb" : "train.batch",
+         "Raise it, lower augment.size or model.width, or set train.checkpoint_segments=auto");
+  const bool asked = recipe.train.effective_batch == 1;
+  fail(ErrorKind::kUsage,
+       std::string(asked ? "train.effective_batch is 1" : "the source has one image") +
+           ", and BatchNorm of " + recipe.model.name + " cannot train on one",
+       asked ? "train.effective_batch" : "data.source",
+       asked ? "Set it to 2 or more" : "Give a source with more, or choose another model.name");
+}
+
+// Errors by which torch and its libraries tell that a GPU has too little memory, other than
+// OutOfMemoryError, or that a tensor has more elements than a kernel can count (2^31).
+bool tells_of_size(const c10::Error& error) {
+  static constexpr std::array kTells = {
+      "_STATUS_ALLOC_FAILED",                    // of cuBLAS and cuDNN
+      "ALLOCATION_FAILED",                       // cuDNN 9's kinds of it, of host and device
+      "CUDA error: out of memory",               // the driver's, beside torch's allocator
+      "Unable to find a valid cuDNN algorithm",  // each one's workspace was refused
+      "unable to find an engine to execute",     // so, by cuDNN's graphs
+      "canUse32BitIndexMath",
+      "32-bit index",
+      "32bit index",
+      "INT_MAX",
+      "integer out of range",
+      "kernel launch blocks must be positive",  // their number overflowed
+  };
+  const std::string_view text = error.what_without_backtrace();
+  return std::ranges::any_of(
+      kTells, [&](const char* tell) { return text.find(tell) != std::string_view::npos; });
+}
+
 }  // namespace
 
 std::optional<int64_t> largest_that_fits(int64_t limit, const std::function<bool(int64_t)>& fits) {
@@ -115,9 +159,11 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
     attempt();
     return true;
   } catch (const c10::OutOfMemoryError&) {
-    tensor_memory(device).release_cache();
-    return false;
+  } catch (const c10::Error& error) {
+    if (!tells_of_size(error)) throw;
   }
+  tensor_memory(device).release_cache();
+  return false;
 }
 
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most) {
@@ -125,6 +171,7 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   TensorMemory& memory = tensor_memory(device);
   const int64_t all = memory.budget() > 0 ? memory.budget() : memory.capacity();
   std::optional<int64_t> found;
+  bool single_refused = false;
   const auto search = [&] {
     Rehearsal rehearsal(env, recipe, device, recipe.train.effective_batch);
     const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
@@ -133,14 +180,16 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
     found = largest_that_fits(most, [&](int64_t images) {
       try {
         return rehearsal.fits(images);
-      } catch (const c10::Error&) {
-        if (images > 1) throw;
-        return false;  // BatchNorm has no variance over one image of one pixel
+      } catch (const c10::Error& error) {
+        if (images > 1 || !wants_more_images(error)) throw;
+        single_refused = true;
+        return false;
       }
     });
   };
   const bool model_fits = fits_in_memory(device, search);
   memory.release_cache();
+  if (single_refused) fail_single_image(recipe, most);
   if (!model_fits || !found) fail_too_small(recipe, all);
   return *found;
 }

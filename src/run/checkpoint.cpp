@@ -41,6 +41,15 @@ std::string shape_text(const at::Tensor& tensor) {
   return out.str();
 }
 
+Checkpoint state_of(std::map<std::string, std::string> metadata, const std::string& path) {
+  if (metadata["format"] != kFormat)
+    fail(ErrorKind::kRun, "not a checkpoint of saturate", path,
+         "Give a run folder or a file in it");
+  Checkpoint checkpoint;
+  parse_checkpoint_state(metadata["state"], path, checkpoint);
+  return checkpoint;
+}
+
 }  // namespace
 
 void write_checkpoint(Env& env, const std::string& path, const Checkpoint& checkpoint) {
@@ -54,13 +63,13 @@ void write_checkpoint(Env& env, const std::string& path, const Checkpoint& check
                      {"crc32", fmt::format("{:08x}", checksum(tensors))}});
 }
 
+Checkpoint read_checkpoint_state(Env& env, const std::string& path) {
+  return state_of(read_safetensors_metadata(env, path), path);
+}
+
 Checkpoint read_checkpoint(Env& env, const std::string& path) {
   SafetensorsFile file = read_safetensors(env, path);
-  if (file.metadata["format"] != kFormat)
-    fail(ErrorKind::kRun, "not a checkpoint of saturate", path,
-         "Give a run folder or a file in it");
-  Checkpoint checkpoint;
-  parse_checkpoint_state(file.metadata["state"], path, checkpoint);
+  Checkpoint checkpoint = state_of(file.metadata, path);
   if (file.metadata["crc32"] != fmt::format("{:08x}", checksum(file.tensors)))
     fail_damaged("the checkpoint's checksum does not match its data", path);
   for (auto& [name, tensor] : file.tensors)

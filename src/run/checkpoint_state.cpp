@@ -37,6 +37,7 @@ json to_json(const Metrics& metrics) {
                 {"loss", metrics.loss},
                 {"accuracy", metrics.accuracy},
                 {"accuracy5", metrics.accuracy5 ? json(*metrics.accuracy5) : json()}};
+  if (metrics.overflowed > 0) found["overflowed"] = metrics.overflowed;
   // Of each class: hits, labelled, predicted.
   for (const ClassPixels& of : metrics.pixels)
     found["pixels"].push_back({of.hits, of.labelled, of.predicted});
@@ -49,6 +50,7 @@ void from_json(const json& from, Metrics& to) {
   to.accuracy = number_of(from.at("accuracy"));
   to.accuracy5.reset();
   if (!from.at("accuracy5").is_null()) to.accuracy5 = from.at("accuracy5").get<double>();
+  to.overflowed = from.value("overflowed", int64_t{0});
   to.pixels.clear();
   if (const auto pixels = from.find("pixels"); pixels != from.end())
     for (const json& of : *pixels) to.pixels.push_back({of.at(0), of.at(1), of.at(2)});
@@ -92,12 +94,16 @@ std::string checkpoint_state_json(const Checkpoint& checkpoint) {
                       {"saturate", kVersion},
                       {"torch", TORCH_VERSION},
                       {"position", to_json(checkpoint.position)},
+                      {"branch", checkpoint.branch},
+                      {"final_weights", checkpoint.final_weights},
                       {"epoch_metrics", to_json(checkpoint.epoch_metrics)},
                       {"evaluation", to_json(checkpoint.evaluation)},
                       {"best", to_json(checkpoint.best)},
                       {"recipe", checkpoint.recipe_toml},
                       {"classes", checkpoint.classes},
-                      {"image_size", checkpoint.image_size}};
+                      {"image_size", checkpoint.image_size},
+                      {"images", checkpoint.images},
+                      {"eval_images", checkpoint.eval_images}};
   // Names of classes come from folders, which may hold bytes that are not UTF-8.
   return state.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -110,12 +116,16 @@ void parse_checkpoint_state(const std::string& text, const std::string& path,
       fail(ErrorKind::kRun, "the checkpoint was written by a newer saturate", path,
            "Update saturate");
     from_json(state.at("position"), checkpoint.position);
+    checkpoint.branch = state.value("branch", 0);  // which older versions did not write
+    checkpoint.final_weights = state.value("final_weights", false);
     from_json(state.at("epoch_metrics"), checkpoint.epoch_metrics);
     from_json(state.at("evaluation"), checkpoint.evaluation);
     from_json(state.at("best"), checkpoint.best);
     checkpoint.recipe_toml = state.at("recipe");
     checkpoint.classes = state.at("classes").get<std::vector<std::string>>();
     checkpoint.image_size = state.at("image_size");
+    checkpoint.images = state.value("images", int64_t{0});  // of older files, as the next
+    checkpoint.eval_images = state.value("eval_images", int64_t{0});
   } catch (const json::exception&) {
     fail_damaged("the checkpoint's metadata is damaged", path);
   }

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "run/checkpoint_branches.h"
 #include "run/checkpoint_state.h"
 #include "saturate/error.h"
+#include "saturate/safetensors.h"
 #include "saturate/spans.h"
 
 namespace saturate {
@@ -75,6 +77,36 @@ void schedule_as_batch() {
   ::sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
+// Step numbers are zero-padded, and a longer one is larger.
+bool is_newer(const std::string& a, const std::string& b) {
+  return a.size() != b.size() ? a.size() > b.size() : a > b;
+}
+
+// Empty where it cannot be read.
+std::optional<Checkpoint> try_state(Env& env, const std::string& path) {
+  try {
+    return read_checkpoint_state(env, path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Nobody knows of a broken file, which is left to who reads it.
+bool is_on_way(Env& env, const Branches& branches, const std::string& path) {
+  const auto state = try_state(env, path);
+  return !state || branches.on_way(state->branch, state->position.step);
+}
+
+// All of a folder, newest first.
+std::vector<std::string> files_of(Env& env, const std::string& folder) {
+  std::vector<std::string> paths;
+  for (const auto& entry : env.list(folder))
+    if (!entry.is_directory && entry.name.starts_with(kPrefix) && entry.name.ends_with(kSuffix))
+      paths.push_back(folder + "/" + entry.name);
+  std::sort(paths.begin(), paths.end(), is_newer);
+  return paths;
+}
+
 }  // namespace
 
 CheckpointStore::CheckpointStore(Env& env, std::string folder, int keep, bool keep_best,
@@ -83,7 +115,8 @@ CheckpointStore::CheckpointStore(Env& env, std::string folder, int keep, bool ke
   if (!writes) return;
   env_.make_directories(folder_);
   for (const auto& entry : env_.list(folder_))
-    if (entry.name.starts_with(kPrefix) && entry.name.find(".tmp-") != std::string::npos)
+    if ((entry.name.starts_with(kPrefix) || entry.name.starts_with(Branches::kFile)) &&
+        entry.name.find(".tmp-") != std::string::npos)
       env_.remove(folder_ + "/" + entry.name);
 }
 
@@ -91,30 +124,74 @@ std::string CheckpointStore::path_of(int64_t step) const {
   return fmt::format("{}/{}{:08}{}", folder_, kPrefix, step, kSuffix);
 }
 
-std::string CheckpointStore::save(const Checkpoint& checkpoint) {
+bool CheckpointStore::holds(const std::string& path) const {
+  const std::string own = path_of(read_checkpoint_state(env_, path).position.step);
+  if (own == path) return true;
+  return env_.exists(own) && try_state(env_, own) &&
+         read_safetensors_metadata(env_, own) == read_safetensors_metadata(env_, path);
+}
+
+std::vector<std::string> CheckpointStore::begin(const std::string& from) {
+  const Branches now = Branches::read(env_, folder_);
+  branch_ = now.current();
+  std::optional<Checkpoint> start;
+  if (!from.empty() && holds(from)) start = read_checkpoint_state(env_, from);
+  Branches next = now;
+  const int64_t step = start ? start->position.step : -1;
+  next.leave(start ? start->branch : 0, step);
+  std::vector<std::string> left = list_checkpoints(env_, folder_);
+  std::erase_if(left, [&](const std::string& path) {
+    return !is_newer(path, path_of(step)) && is_on_way(env_, next, path);
+  });
+  const bool goes_on = !start || now.on_way(start->branch, step);
+  if (left.empty() && goes_on) return left;
+  next.write(env_, folder_);
+  branch_ = next.current();
+  return left;
+}
+
+std::string CheckpointStore::save(Checkpoint checkpoint) {
+  checkpoint.branch = branch_;
   const std::string path = path_of(checkpoint.position.step);
   write_checkpoint(env_, path, checkpoint);
-  const std::string best = keep_best_ ? path_of(checkpoint.best.best_step) : "";
   try {
-    const auto paths = list_checkpoints(env_, folder_);
-    // A run that went back has newer ones of the way it left: they do not push this one out.
-    for (size_t i = size_t(keep_); i < paths.size(); ++i)
-      if (paths[i] != best && paths[i] != path) env_.remove(paths[i]);
+    remove_old(path);
   } catch (const Error&) {
     // The new one is safe; the next save tries again.
   }
   return path;
 }
 
+// The best is told by what it says of itself: the step of a best whose save failed is no file's.
+void CheckpointStore::remove_old(const std::string& saved) {
+  const auto paths = list_checkpoints(env_, folder_);
+  bool seeks_best = keep_best_;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    bool wanted = i < size_t(keep_) || paths[i] == saved;
+    const auto state = seeks_best ? try_state(env_, paths[i]) : std::nullopt;
+    if (state && state->best.best_step == state->position.step) {
+      wanted = true;
+      seeks_best = false;
+    }
+    if (!wanted) env_.remove(paths[i]);
+  }
+}
+
+Checkpoint CheckpointStore::read(int64_t step) const {
+  const std::string path = path_of(step);
+  if (!env_.exists(path)) fail(ErrorKind::kRun, "there is no such checkpoint", path, "Use another");
+  Checkpoint found = read_checkpoint(env_, path);
+  if (found.position.step != step ||
+      !Branches::read(env_, folder_).on_way(found.branch, found.position.step))
+    fail(ErrorKind::kRun, "the checkpoint is not of this branch of the run", path, "Use another");
+  return found;
+}
+
 std::vector<std::string> list_checkpoints(Env& env, const std::string& folder) {
-  std::vector<std::string> paths;
-  for (const auto& entry : env.list(folder))
-    if (!entry.is_directory && entry.name.starts_with(kPrefix) && entry.name.ends_with(kSuffix))
-      paths.push_back(folder + "/" + entry.name);
-  // Step numbers are zero-padded, and a longer one is larger.
-  std::sort(paths.begin(), paths.end(), [](const std::string& a, const std::string& b) {
-    return a.size() != b.size() ? a.size() > b.size() : a > b;
-  });
+  auto paths = files_of(env, folder);
+  const Branches branches = Branches::read(env, folder);
+  if (branches.current() > 0)
+    std::erase_if(paths, [&](const auto& path) { return !is_on_way(env, branches, path); });
   return paths;
 }
 
@@ -125,7 +202,11 @@ Checkpoint find_checkpoint(Env& env, const std::string& path,
   std::vector<std::string> candidates = {path};
   if (env.is_directory(path)) {
     const std::string inner = path + "/checkpoints";
-    candidates = list_checkpoints(env, env.is_directory(inner) ? inner : path);
+    const std::string folder = env.is_directory(inner) ? inner : path;
+    candidates = list_checkpoints(env, folder);
+    if (candidates.empty() && !files_of(env, folder).empty())
+      fail(ErrorKind::kRun, "the run has saved no checkpoint since it left those in the folder",
+           path, "Give the path of one of them");
     if (candidates.empty())
       fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
            "Give the folder of a run that has saved one");
@@ -159,6 +240,10 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
     checkpoint.*tensors = std::move(snapshot_.*tensors);
   }
   snapshot_ = std::move(checkpoint);
+  start_again();
+}
+
+void CheckpointWriter::start_again() {
   future_ = std::async(std::launch::async, [this] {
     schedule_as_batch();
     return save();

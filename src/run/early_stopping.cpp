@@ -25,12 +25,14 @@ bool EarlyStopping::should_stop() const {
   return patience_ > 0 && (state_.not_finite || state_.waited >= patience_);
 }
 
-EarlyStopping make_early_stopping(const TrainOptions& options) {
+bool is_maximized(const TrainOptions& options) {
   const bool loss = options.monitor == Monitor::kEvalLoss || options.monitor == Monitor::kTrainLoss;
-  const bool maximize = options.monitor_mode == MonitorMode::kAuto
-                            ? !loss
-                            : options.monitor_mode == MonitorMode::kMax;
-  return {maximize, options.early_stop, options.min_delta};
+  return options.monitor_mode == MonitorMode::kAuto ? !loss
+                                                    : options.monitor_mode == MonitorMode::kMax;
+}
+
+EarlyStopping make_early_stopping(const TrainOptions& options) {
+  return {is_maximized(options), options.early_stop, options.min_delta};
 }
 
 }  // namespace saturate

@@ -1,7 +1,9 @@
 #include "saturate/evaluator.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "run/same_data.h"
 #include "run/setup.h"
 #include "saturate/input.h"
 
@@ -12,9 +14,10 @@ struct Evaluator::State {
         const std::vector<std::string>& classes, const at::Device& device, bool names,
         const Shard& shard)
       : data(open_input(env, source, recipe.data)),
-        resident(put_on_device(recipe, checked(recipe, source, classes), source, device)),
-        loader(resident ? *resident : *data, loader_options(recipe, names, shard), recipe.augment,
-               batch_allocator(device)),
+        resident(put_on_device(recipe, checked(recipe, source), source, device)),
+        loader(resident ? *resident : *data,
+               loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
+               recipe.augment, batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
                resident ? resident->images() : at::Tensor()),
@@ -29,19 +32,18 @@ struct Evaluator::State {
     options.inference_mode = recipe.train.inference_mode;
     return options;
   }
-  static LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard) {
+  static LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard,
+                                      std::vector<int64_t> labels) {
     LoaderOptions options = eval_loader_options(recipe);
+    options.labels = std::move(labels);
     options.names = names;
     options.shard = shard;
     options.batch = std::max(options.batch, size_t(shard.world));
     return options;
   }
 
-  const Dataset& checked(const Recipe& recipe, const std::string& source,
-                         const std::vector<std::string>& classes) {
+  const Dataset& checked(const Recipe& recipe, const std::string& source) {
     require_masks(recipe.train.task, *data, source);
-    require_same_classes(classes, data->classes(), source);
-    require_same_numbers(classes, *data, source);
     return *data;
   }
 

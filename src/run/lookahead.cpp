@@ -19,10 +19,14 @@ Lookahead::Lookahead(Model& model, const LookaheadOptions& options) : options_(o
     }
 }
 
-void Lookahead::update(int64_t step, int64_t steps) {
+void Lookahead::begin() {
   const c10::NoGradGuard no_grad;
   if (slow_.empty())
     for (const auto& tensor : weights_) slow_.push_back(tensor.clone());
+}
+
+void Lookahead::update(int64_t step, int64_t steps) {
+  const c10::NoGradGuard no_grad;
   if (step % options_.every != 0 && step != steps) return;
   const double keep = options_.keep * std::pow(double(step) / double(steps), options_.power);
   at::_foreach_lerp_(slow_, weights_, 1 - keep);

@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "base/printable.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -188,8 +187,7 @@ void RunLog::show(const RunPosition& position, const std::string& details) {
 
 void RunLog::warn_of_skipped(const std::vector<SkippedSample>& skipped, size_t& warned) {
   for (; warned < skipped.size(); ++warned)
-    warn(fmt::format("skipped {}: {}", printable(skipped[warned].name),
-                     printable(skipped[warned].reason)));
+    warn(fmt::format("skipped {}: {}", skipped[warned].name, skipped[warned].reason));
 }
 
 }  // namespace saturate

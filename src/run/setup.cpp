@@ -1,22 +1,63 @@
 #include "run/setup.h"
 
 #include <ATen/Context.h>
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
 
+#include "base/binding.h"
+#include "data/read_sample.h"
+#include "feed/compute_threads.h"
+#include "run/single_image.h"
 #include "saturate/batch_search.h"
 #include "saturate/feed.h"
 #include "saturate/host.h"
 #include "saturate/image.h"
 #include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
+#include "saturate/world.h"
 
 namespace saturate {
+namespace {
+
+// Of loader threads that share the step's cores. A thread of the step that must wait for a core
+// holds up all the others, at the end of every operation; a loader's thread holds up nobody.
+constexpr int kLoaderNice = 10;
+
+}  // namespace
+
+std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
+  // A container may show the driver, and have been given no GPU.
+  std::error_code none;
+  const bool is_given = std::filesystem::exists(root + "/dev/nvidiactl", none);
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool is_hidden = visible && (*visible == '\0' || *visible == '-');
+  if (!is_given || is_hidden || gpus_of_machine(root).empty()) return "";
+  return has_cuda
+             ? "this machine has a GPU that CUDA does not find, and the run is on the CPU: see "
+               "whether nvidia-smi works, and whether the driver knows CUDA 13"
+             : "this machine has a GPU, and the run is on the CPU: LibTorch has no CUDA here. "
+               "Run tools/setup.sh --full and build anew, or set train.device=cpu";
+}
+
+namespace {
+
+void warn_of_idle_gpu() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const std::string text = this_world().rank > 0 ? "" : idle_gpu_warning(at::hasCUDA());
+    if (!text.empty()) fmt::print(stderr, "saturate: warning: {}\n", text);
+  });
+}
+
+}  // namespace
 
 at::Device resolve_device(const std::string& name) {
   const bool has_gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
+  if (name == "auto" && !has_gpu) warn_of_idle_gpu();
   if (name == "cpu" || (name == "auto" && !has_gpu)) return at::kCPU;
   if (!has_gpu)
     fail(ErrorKind::kUsage, "there is no GPU that this build can use", "train.device",
@@ -58,35 +99,13 @@ int first_image_side(const Dataset& data, OnError on_error) {
   Sample sample;
   for (size_t i = 0;; ++i) {
     try {
-      data.read(i, sample);
+      read_sample(data, i, sample);
       const ImageInfo info = probe_sample(decoder, sample);
       return std::min(info.width, info.height);
     } catch (const Error&) {
       if (on_error == OnError::kFail || i + 1 == data.size()) throw;
     }
   }
-}
-
-// BatchNorm has no variance over one image of one pixel, which is what some models end in.
-bool leaves_single_image(const TrainOptions& train, size_t images) {
-  const size_t batch = size_t(train.batch), part = size_t(images_per_part(train));
-  const size_t last = train.drop_last ? 0 : images % batch;
-  const auto smallest_part = [part](size_t count) { return count / ((count + part - 1) / part); };
-  return part > 1 && (smallest_part(batch) == 1 || (last > 0 && smallest_part(last) == 1));
-}
-
-void require_no_single_image(const TrainOptions& train, size_t images) {
-  if (!leaves_single_image(train, images)) return;
-  const int batch = train.batch;
-  const bool parts = train.accumulate > 1;
-  fail(ErrorKind::kUsage,
-       fmt::format("{} images in batches of {}{} leave a {} of one image, which BatchNorm cannot "
-                   "train on",
-                   images, batch, parts ? fmt::format(" in {} parts", train.accumulate) : "",
-                   parts ? "part" : "last batch"),
-       "train.batch",
-       "Set train.drop_last=true, or choose another train.batch" +
-           std::string(parts ? " or train.accumulate" : ""));
 }
 
 // Sets the batch by the number of images that fit at once.
@@ -99,10 +118,10 @@ void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device&
   TrainOptions& train = recipe.train;
   const int64_t most = train.effective_batch > 0 ? train.effective_batch
                                                  : std::min<int64_t>(int64_t(data.size()), 1 << 20);
-  at::set_num_threads(train.threads);
+  set_compute_threads(train.threads);
   int fit = int(find_micro_batch(env, recipe, device, most));
   set_batch(train, fit);
-  while (fit > 2 && leaves_single_image(train, data.size())) set_batch(train, --fit);
+  while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
   train.effective_batch = 0;  // it is train.batch now
   if (train.eval_batch == 0) train.eval_batch = images_per_part(train);
 }
@@ -127,13 +146,22 @@ void require_masks(Task task, const Dataset& data, const std::string& source) {
 void resolve_machine(Recipe& recipe, const at::Device& device) {
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
   if (recipe.train.threads == 0) recipe.train.threads = available_cores();
+  if (recipe.data.nice < 0) recipe.data.nice = device.is_cuda() ? 0 : kLoaderNice;
   recipe.train.device = device.is_cuda() ? "cuda" : "cpu";
   recipe.precision.mode = resolve_precision(recipe.precision.mode, device);
+  PipelineOptions& pipeline = recipe.pipeline;
+  if (pipeline.copy == Toggle::kAuto) pipeline.copy = device.is_cuda() ? Toggle::kOn : Toggle::kOff;
+  if (pipeline.check && !pipeline.any())
+    fail(ErrorKind::kUsage, "the run has no pipeline on a CPU", "pipeline.check",
+         "Set pipeline.copy, pipeline.augment or pipeline.encoder, or leave it out");
 }
 
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
   require_masks(recipe.train.task, data, recipe.data.source);
   const int classes = int(data.classes().size());
+  if (classes == 0)
+    fail(ErrorKind::kData, "the source names no classes", recipe.data.source,
+         "A dataset of a program's own names them by classes()");
   if (recipe.model.classes == 0) recipe.model.classes = classes;
   if (recipe.model.classes < classes)
     fail(ErrorKind::kUsage,
@@ -165,7 +193,6 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
 Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device) {
   if (recipe.train.batch == kAutomatic) find_batch(env, recipe, data, device);
   if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
-  require_no_single_image(recipe.train, data.size());
   return recipe;
 }
 
@@ -173,6 +200,7 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   LoaderOptions options;
   options.batch = size_t(recipe.train.batch);
   options.threads = recipe.data.threads;
+  options.nice = std::max(0, recipe.data.nice);
   options.prefetch = recipe.data.prefetch;
   options.shuffle = recipe.data.shuffle;
   options.drop_last = recipe.train.drop_last;
@@ -206,25 +234,6 @@ std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Datas
   if (recipe.data.cache.mode != CacheMode::kDevice) return nullptr;
   return std::make_unique<ResidentDataset>(data, source, train_loader_options(recipe),
                                            recipe.augment, device, progress);
-}
-
-void require_same_classes(const std::vector<std::string>& expected,
-                          const std::vector<std::string>& found, const std::string& source) {
-  for (const auto& name : found)
-    if (std::find(expected.begin(), expected.end(), name) == expected.end())
-      fail(ErrorKind::kData, "class \"" + name + "\" is unknown to the training data", source,
-           "Give a source with the same class names");
-  for (const auto& name : expected)
-    if (std::find(found.begin(), found.end(), name) == found.end())
-      fail(ErrorKind::kData, "class \"" + name + "\" of the training data is missing", source,
-           "Give a source with the same class names");
-}
-
-void require_same_numbers(const std::vector<std::string>& expected, const Dataset& data,
-                          const std::string& source) {
-  if (!data.has_masks() || data.classes() == expected) return;
-  fail(ErrorKind::kData, "the classes have other numbers than in the training data", source,
-       "Name them in the same order in classes.txt, and number the masks so");
 }
 
 }  // namespace saturate

@@ -16,7 +16,11 @@
 namespace saturate {
 
 // "cpu", "cuda" or "auto" to a device; fails with kUsage where there is no such GPU.
+// "auto" that passes over a GPU of the machine warns of it, once in a process.
 at::Device resolve_device(const std::string& name);
+// What is said then; empty where there is nothing to say. `has_cuda`: LibTorch has its GPU part.
+// The machine is looked at below `root`.
+std::string idle_gpu_warning(bool has_cuda, const std::string& root = "");
 
 // The devices beside `device` that one process trains on too, where distributed.mode = "dp": this
 // machine's other GPUs. Fails with kUsage where there is none.
@@ -31,8 +35,8 @@ void resolve_machine(Recipe& recipe, const at::Device& device);
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
 
 // What train.batch=auto comes to: tries steps (see batch_search.h), then sets train.batch and
-// train.accumulate; train.eval_batch too where it is 0. Fails with kUsage on a batch that leaves a
-// single image to BatchNorm, and as find_micro_batch() does.
+// train.accumulate; train.eval_batch too where it is 0. Fails as find_micro_batch()
+// does.
 Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device);
 
 // Images in each part of a batch that train.accumulate makes, at most.
@@ -50,12 +54,5 @@ std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Datas
 
 // Fails with kUsage where the source has masks and the task takes none, or the other way round.
 void require_masks(Task task, const Dataset& data, const std::string& source);
-// Fails with kData where masks number the same classes in another way.
-void require_same_numbers(const std::vector<std::string>& expected, const Dataset& data,
-                          const std::string& source);
-
-// Fails with kData, naming `source`, unless both lists are the same.
-void require_same_classes(const std::vector<std::string>& expected,
-                          const std::vector<std::string>& found, const std::string& source);
 
 }  // namespace saturate

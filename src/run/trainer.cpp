@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "run/single_image.h"
 #include "run/trainer_state.h"
 #include "saturate/error.h"
 #include "saturate/gradients.h"
@@ -24,37 +25,50 @@ double cpu_seconds() {
 
 namespace {
 
+// The loss scale below which a run in fp16 is given up: fp16's smallest normal number, 2^-14. From
+// precision.initial_scale's default some thirty steps lead there that overflow in a row.
+constexpr double kLeastScale = 1.0 / 16384;
+// So many in a row, a whole epoch among them, do as well: a run may be too short for that.
+constexpr int64_t kMostOverflows = 8;
+
 std::string where_non_finite(Model& model) {
   const std::string name = first_non_finite(model);
   return name.empty() ? "" : ", nor is " + name;
-}
-
-double value_of(Monitor monitor, const Metrics& metrics) {
-  switch (monitor) {
-    case Monitor::kEvalLoss:
-    case Monitor::kTrainLoss:
-      return metrics.loss;
-    case Monitor::kEvalAccuracy5:
-      return metrics.accuracy5.value_or(1);  // with five classes or fewer
-    case Monitor::kEvalIou:
-      return metrics.mean_iou().value_or(0);
-    case Monitor::kEvalAccuracy:
-    case Monitor::kTrainAccuracy:
-      break;
-  }
-  return metrics.accuracy;
 }
 
 }  // namespace
 
 void Trainer::State::read_metrics() {
   const Metrics part = over_ranks(running.read());
-  if (!std::isfinite(part.loss))
-    fail(
-        ErrorKind::kRun,
-        fmt::format("the loss is not finite by step {}{}", position.step, where_non_finite(*model)),
-        options.out, "Lower optimizer.lr or lengthen schedule.warmup_epochs");
+  if (part.samples > part.overflowed && !std::isfinite(part.loss)) fail_not_finite();
+  if (part.overflowed > 0 && !std::exchange(warned_overflow, true))
+    log->warn(
+        fmt::format("the loss overflows in fp16 by step {}: such steps are left out, and the loss "
+                    "scale halves",
+                    position.step));
+  if (part.samples > part.overflowed) sound_step = position.step;
+  if (step->loss_scale().value_or(1) < kLeastScale) fail_overflow();
   unrecorded.merge(part);
+}
+
+void Trainer::State::fail_overflow() {
+  fail(ErrorKind::kRun,
+       fmt::format("fp16 overflows step after step by step {}: the loss scale has fallen to {:.2g}",
+                   position.step, step->loss_scale().value_or(0)),
+       options.out,
+       "Set precision.mode to bf16 or fp32, lower optimizer.lr, or set train.clip_norm=1");
+}
+
+// The first loss was computed with the weights that the run began with, which are finite.
+void Trainer::State::fail_not_finite() {
+  const bool first = position.step == resumed.step + 1;
+  fail(ErrorKind::kRun,
+       first ? "the loss is not finite before any step changed a weight"
+             : fmt::format("the loss is not finite by step {}{}", position.step,
+                           where_non_finite(*model)),
+       options.out,
+       first ? "Look at augment.mean and augment.std, the images, and the model and its loss"
+             : "Lower optimizer.lr or lengthen schedule.warmup_epochs");
 }
 
 void Trainer::State::record_steps() {
@@ -68,13 +82,15 @@ void Trainer::State::record_steps() {
 void Trainer::State::train_batch(DeviceBatch& batch) {
   lr = recipe.optimizer.lr * schedule->factor(position.step);
   if (const auto momentum = schedule->momentum(position.step)) optimizer->set_momentum(*momentum);
-  if (group) agreement.begin(wishes());
-  run_step(batch);
-  if (group) hear_wishes();
+  if (group)
+    step_together(batch);
+  else
+    run_step(batch);
   if (lookahead) lookahead->update(position.step + 1, total_steps);
   if (average) average->update();
   Ledger::Scope host(ledger, Phase::kHost);
   steps_made = ++position.step;
+  final_weights = false;
   // Where the loader would go on: past what it left out. A batch that is held stays where it is.
   position.batch = feeder.holds() ? position.batch + 1 : batch.place + 1;
   position.samples += group ? batch.whole : batch.count();
@@ -120,6 +136,9 @@ void Trainer::State::close_epoch() {
   Ledger::Scope host(ledger, Phase::kHost);
   record_steps();
   if (epoch_metrics.samples == 0) return;
+  if (epoch_metrics.overflowed == epoch_metrics.samples &&
+      position.step - sound_step >= kMostOverflows)
+    fail_overflow();
   log->epoch(position, epoch_metrics, lr);
   result.train = epoch_metrics;
   if (is_training_metric(recipe.train.monitor)) observe(epoch_metrics);
@@ -145,71 +164,28 @@ void Trainer::State::note_end() {
     ended = RunEnd::kInterrupted;
   else if (stopping.should_stop())
     ended = RunEnd::kEarlyStop;
-  else if (now.time_is_up)
+  else if (now.time_is_up && position.step < total_steps)
     ended = RunEnd::kTimeLimit;
-}
-
-// Empty when interrupted.
-std::optional<Metrics> Trainer::State::evaluate(const char* title) {
-  size_t done = 0;
-  if (gallery) gallery->begin_evaluation();
-  const auto found =
-      evaluator->run(*model, [&](const DeviceBatch& batch, const at::Tensor& logits) {
-        done += size_t(batch.count());
-        if (gallery) gallery->see(batch, logits);
-        log->show(position, fmt::format("{} {}/{}", title, done, evaluator->size()));
-        return !options.should_stop();
-      });
-  log->warn_of_skipped(evaluator->skipped(), warned_eval);
-  if (any(!found)) return std::nullopt;
-  return over_ranks(*found);
-}
-
-void Trainer::State::evaluate_now() {
-  if (!evaluator || evaluated_step() == position.step) return;
-  Ledger::Scope scope(ledger, Phase::kEvaluation);
-  const double begin = ledger.times().total();
-  if (streams) streams->leave_out();
-  feeder.settle();  // what runs beside this would see the average's weights
-  take_buffers();
-  Evaluation now;
-  now.step = position.step;
-  const auto plain = evaluate("evaluating");
-  if (!plain) return;
-  now.metrics = *plain;
-  if (average) {
-    const WeightAverage::Scope averaged(&*average);
-    const auto found = evaluate("evaluating the average");
-    if (!found) return;
-    now.metrics = *found;
-    now.plain = plain;
-  }
-  log->evaluation(position, now, ledger.times().total() - begin);
-  write_mistakes();
-  schedule->observe(now.metrics.loss, now.metrics.accuracy);
-  evaluation = now;
-  unsaved = true;
-  if (!is_training_metric(recipe.train.monitor)) observe(now.metrics);
-}
-
-void Trainer::State::observe(const Metrics& metrics) {
-  if (stopping.observe(value_of(recipe.train.monitor, metrics), position.step))
-    best_unsaved = recipe.checkpoint.keep_best;
-  unsaved = true;
 }
 
 TrainResult Trainer::State::finish() {
   trace(/*ended_run=*/true);
-  if (ended != RunEnd::kInterrupted) evaluate_now();
+  if (ended != RunEnd::kInterrupted) evaluate_now(/*counts=*/ended != RunEnd::kTimeLimit);
   if (any(options.should_stop())) ended = RunEnd::kInterrupted;  // maybe in that evaluation
-  if (ended != RunEnd::kInterrupted) restore_best();
+  // A run that will go on keeps the weights it has come to.
+  if (ended == RunEnd::kDone || ended == RunEnd::kEarlyStop) {
+    restore_best();
+    if (evaluator && !evaluation) ended = RunEnd::kInterrupted;  // in the best weights' evaluation
+  }
+  if (ended == RunEnd::kDone || ended == RunEnd::kEarlyStop) {
+    unsaved = unsaved || !is_finished();
+    final_weights = true;
+  }
   record_steps();
   save_last();
   log->end(position, evaluation);
 
   result.end = *ended;
-  if (evaluation) result.eval = evaluation->metrics;
-  result.best = stopping.state();
   if (result.checkpoint.empty() && options.save) result.checkpoint = store.path_of(position.step);
   result.skipped_count = loader.skipped_count();
   result.skipped = loader.skipped();
@@ -219,13 +195,15 @@ TrainResult Trainer::State::finish() {
 }
 
 TrainResult Trainer::State::so_far() {
+  if (evaluation) result.eval = evaluation->metrics;
+  result.best = stopping.state();
   result.phases = ledger.times();
   result.steps = position.step;
   result.steps_here = position.step - resumed.step;
   result.wall_s = result.phases.total();
   result.cores_used = (cpu_seconds() - cpu_begin) / result.wall_s;
   result.memory_peak_bytes = memory_peak_bytes();
-  result.tensor_peaks = log->tensor_peaks();
+  if (log) result.tensor_peaks = log->tensor_peaks();
   if (streams) result.streams = streams->times();
   result.graph = graph_line();
   if (telemetry) result.telemetry = telemetry->whole();
@@ -233,7 +211,25 @@ TrainResult Trainer::State::so_far() {
 }
 
 TrainResult Trainer::State::run() {
+  if (result.was_finished) {
+    result.end = position.step >= total_steps ? RunEnd::kDone : RunEnd::kEarlyStop;
+    result.checkpoint = resumed_from;
+    return so_far();
+  }
+  try {
+    return run_to_end();
+  } catch (...) {
+    result.end = RunEnd::kFailed;
+    if (const auto outcome = writer.wait()) report(*outcome);
+    result.tensor_peaks = log->tensor_peaks();
+    log.reset();  // ends its line
+    throw;
+  }
+}
+
+TrainResult Trainer::State::run_to_end() {
   model->set_training(true);
+  if (lookahead) lookahead->begin();
   if (streams) streams->leave_out();
   trace(/*ended_run=*/false);
   between_steps();
@@ -244,9 +240,9 @@ TrainResult Trainer::State::run() {
 
 namespace {
 
-// Tells a user of memory that ran out.
+// Tells a user of memory that ran out, and of a batch that data.on_error=skip left one image of.
 template <class Body>
-auto naming_memory(const TrainOptions& train, const Body& body) {
+auto naming_options(const TrainOptions& train, const Body& body) {
   try {
     return body();
   } catch (const c10::OutOfMemoryError& error) {
@@ -255,18 +251,22 @@ auto naming_memory(const TrainOptions& train, const Body& body) {
          train.memory_gb > 0 ? "train.memory_gb" : "train.device",
          "Lower train.batch or set it to auto, raise train.accumulate, or set "
          "train.checkpoint_segments=auto");
+  } catch (const c10::Error& error) {
+    if (!is_single_value_error(error.what_without_backtrace())) throw;
+    fail(ErrorKind::kRun, "a part of a batch has one image, which BatchNorm cannot train on",
+         "train.batch", "Choose another train.batch, or see to the samples that were left out");
   }
 }
 
 }  // namespace
 
 Trainer::Trainer(Env& env, const Recipe& recipe, TrainerOptions options)
-    : state_(naming_memory(
+    : state_(naming_options(
           recipe.train, [&] { return std::make_unique<State>(env, recipe, std::move(options)); })) {
 }
 Trainer::~Trainer() = default;
 TrainResult Trainer::run() {
-  return naming_memory(state_->recipe.train, [&] { return state_->run(); });
+  return naming_options(state_->recipe.train, [&] { return state_->run(); });
 }
 const Recipe& Trainer::recipe() const {
   return state_->recipe;
@@ -304,6 +304,16 @@ int64_t Trainer::skip_batch() {
     state_->feeder.next(batch);
   }
   return batch.count();
+}
+
+double Trainer::time_evaluation(double seconds) {
+  return state_->time_evaluation(seconds);
+}
+
+double Trainer::time_save() {
+  const double begin = state_->ledger.times()[Phase::kCheckpoint];
+  state_->save(/*wait=*/false);
+  return state_->ledger.times()[Phase::kCheckpoint] - begin;
 }
 
 size_t Trainer::ready_batches() const {

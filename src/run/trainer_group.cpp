@@ -4,20 +4,39 @@
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "run/trainer_state.h"
 
 namespace saturate {
 namespace {
 
-// What ranks may have of their own in a recipe: what depends on their machine.
+// "section.key = value", a line each.
+std::string with_full_keys(const std::string& toml) {
+  std::istringstream lines(toml);
+  std::string text, section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('['))
+      section = line.substr(1, line.size() - 2) + ".";
+    else if (!line.empty())
+      text += section + line + "\n";
+  }
+  return text;
+}
+
+// What ranks may have of their own in a recipe: what depends on their machine, and what they show.
+// Sums of metrics go out every watch.every steps.
 std::string common_recipe(Recipe recipe) {
   recipe.data.threads = recipe.train.threads = 1;
+  recipe.data.nice = 0;
   recipe.data.source.clear();  // the sources are compared by what is in them
   recipe.data.eval_source.clear();
   recipe.data.stage = {};
   recipe.data.cache = {};
-  recipe.watch = {};
-  return to_toml(recipe);
+  WatchOptions watch;
+  watch.every = recipe.watch.every;
+  recipe.watch = watch;
+  return with_full_keys(to_toml(recipe));
 }
 
 std::string describe(const Dataset& data) {
@@ -55,8 +74,12 @@ void Trainer::State::require_same_run() {
   group->require_same("evaluation data",
                       evaluator ? fmt::format("{} samples", evaluator->size()) : "");
   group->require_same("model", describe(*model));
-  group->require_same("checkpoint", fmt::format("step {}, batch {} of epoch {}", position.step,
-                                                position.batch, position.epoch));
+  group->require_same(
+      "checkpoint",
+      fmt::format("step {}, batch {} of epoch {}\nthe evaluation of step {}\nbest step {}",
+                  position.step, position.batch, position.epoch, evaluated_step().value_or(-1),
+                  stopping.state().best_step));
+  group->require_same("run", options.save ? "checkpoints" : "no checkpoints");
 }
 
 void Trainer::State::join_group() {
@@ -64,6 +87,7 @@ void Trainer::State::join_group() {
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : model_state(*model)) tensors.push_back(tensor.detach());
   group->broadcast(tensors);
+  buffers = std::make_unique<RankBuffers>(*group, *model);
   reducer = std::make_unique<GradientReducer>(*group, model->parameters(), recipe.distributed);
   step->use_reducer(*reducer);
   if (recipe.distributed.sync_bn) synced = std::make_unique<SyncBatchNorm>(*group);
@@ -81,9 +105,18 @@ bool Trainer::State::first_says(bool own) {
   return any(is_first() && own);
 }
 
-void Trainer::State::hear_wishes() {
+// A step of all processes: before it, they say what they wish; after it, they know.
+void Trainer::State::step_together(DeviceBatch& batch) {
+  {
+    Ledger::Scope scope(ledger, Phase::kReduce);
+    buffers->before_step();
+    agreement.begin(wishes());
+  }
+  run_step(batch);
   Ledger::Scope scope(ledger, Phase::kReduce);
   agreed = agreement.end();
+  if (agreed.buffers) buffers->set_written(true);
+  buffers->after_step();
 }
 
 Wishes Trainer::State::wishes() {
@@ -92,6 +125,7 @@ Wishes Trainer::State::wishes() {
   own.stop = options.should_stop();
   own.time_is_up = recipe.train.max_minutes > 0 && minutes >= recipe.train.max_minutes;
   own.save = group && is_first() && save_due;
+  own.buffers = buffers && buffers->written();
   return own;
 }
 
@@ -107,31 +141,29 @@ bool Trainer::State::agree_to_save() {
   return may_be_due && first_says(own && (best_unsaved || !writer.busy()));
 }
 
-// Training does not use BatchNorm's running statistics, so that it is early enough to have all
-// ranks take rank 0's, which Python's DDP does before each forward, when they are used.
 void Trainer::State::take_buffers() {
   if (!group) return;
   Ledger::Scope scope(ledger, Phase::kReduce);
-  std::vector<at::Tensor> buffers;
-  for (const auto& [name, tensor] : model->buffers()) buffers.push_back(tensor);
-  if (!buffers.empty()) group->broadcast(buffers);
+  buffers->take_all();
 }
 
 Metrics Trainer::State::over_ranks(const Metrics& own) {
   if (!group) return own;
-  const at::Tensor sums = at::empty({4}, at::kDouble);
+  const at::Tensor sums = at::empty({5}, at::kDouble);
   double* const sum = sums.mutable_data_ptr<double>();
-  const double count = double(own.samples);
-  sum[0] = own.loss * count;
-  sum[1] = own.accuracy * count;
-  sum[2] = own.accuracy5.value_or(0) * count;
+  const double count = double(own.samples - own.overflowed);
+  sum[0] = count > 0 ? own.loss * count : 0;
+  sum[1] = count > 0 ? own.accuracy * count : 0;
+  sum[2] = count > 0 ? own.accuracy5.value_or(0) * count : 0;
   sum[3] = count;
+  sum[4] = double(own.overflowed);
   {
     Ledger::Scope scope(ledger, Phase::kReduce);
     group->sum(sums);
   }
   Metrics all;
-  all.samples = int64_t(sum[3]);
+  all.overflowed = int64_t(sum[4]);
+  all.samples = int64_t(sum[3]) + all.overflowed;
   if (all.samples == 0) return all;
   all.loss = sum[0] / sum[3];
   all.accuracy = sum[1] / sum[3];

@@ -1,6 +1,7 @@
 // What a run needs before its first step: data, model, optimizer, and where it left off.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/isnan.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -8,20 +9,21 @@
 #include <cmath>
 #include <utility>
 
+#include "base/printable.h"
+#include "feed/compute_threads.h"
+#include "run/same_data.h"
+#include "run/single_image.h"
 #include "run/trainer_state.h"
 #include "run/training_parts.h"
 #include "saturate/compiled_step.h"
 #include "saturate/error.h"
+#include "saturate/gradients.h"
 #include "saturate/host.h"
 #include "saturate/input.h"
 #include "step/precision.h"
 
 namespace saturate {
 namespace {
-
-void warn(const std::string& text) {
-  fmt::print(stderr, "saturate: warning: {}\n", text);
-}
 
 std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
   env.make_directories(folder);
@@ -65,8 +67,9 @@ at::Device device_for(const Recipe& recipe) {
   return device;
 }
 
+// Of what is above 0 at least a byte: 0 is no limit.
 int64_t to_bytes(double gib) {
-  return std::llround(gib * double(int64_t{1} << 30));
+  return gib > 0 ? std::max<int64_t>(1, std::llround(gib * double(int64_t{1} << 30))) : 0;
 }
 
 // As why_no_graph(), of machine and build.
@@ -124,7 +127,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       heartbeat(start_heartbeat([this] {
         return fmt::format("step {}, in {}", steps_made.load(), phase_name(ledger.current()));
       })) {
-  at::set_num_threads(recipe.train.threads);
+  set_compute_threads(recipe.train.threads);
   epoch_steps = int64_t(loader.batches());
   if (epoch_steps == 0)
     fail(ErrorKind::kUsage, "an epoch has no full batch", "train.batch",
@@ -139,11 +142,18 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
     evaluator = std::make_unique<Evaluator>(
         env, recipe, recipe.data.eval_source, data->classes(), device,
         /*names=*/recipe.watch.samples > 0, Shard{shard().rank, shard().world, Uneven::kJoin});
+  const int replicas = 1 + int(other_devices(recipe, device).size());
+  require_no_single_image(*model, recipe, data->size(), {shard(), replicas}, device);
   if (options.resume)
     resume();
   else
     prepare_model();
+  require_finite_weights();
   if (group) join_group();
+  if (options.resume && is_finished()) result.was_finished = true;
+  if (!result.was_finished) require_room();
+  const auto left = begin_branch();
+  if (result.was_finished) return;
   if (is_first()) {
     write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
     write_atomically(env, options.out + "/host.json", host_json());
@@ -157,7 +167,14 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
   if (recipe_in.train.batch == kAutomatic)
     log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                           recipe.train.batch, images_per_part(recipe.train)));
+  introduce(recipe_in);
   note_weights();
+  for (const std::string& note : resume_notes) log->note(note);
+  if (!left.empty())
+    log->note(
+        fmt::format("from step {} on, this is a new branch of the run: {} of the checkpoints in {} "
+                    "are left aside, where only their own path leads to them",
+                    position.step, left.size(), options.out + "/checkpoints"));
   plan_graph();
 }
 
@@ -190,9 +207,28 @@ void Trainer::State::note_weights() {
   if (!loaded) return;
   std::string text =
       fmt::format("model.weights: {} tensors of {}", loaded->taken.size(), recipe.model.weights);
+  if (loaded->averaged)
+    text += ", the averaged ones, as of eval and export (export --plain writes the others)";
   if (!loaded->fresh.empty())
     text += fmt::format("; {} begin anew", fmt::join(loaded->fresh, ", "));
   log->note(text);
+}
+
+// Else the first loss would be blamed on the learning rate. An infinite buffer may be a mask.
+void Trainer::State::require_finite_weights() {
+  std::string name = first_non_finite(model->parameters());
+  for (const auto& [buffer, tensor] : model->buffers())
+    if (name.empty() && at::isnan(tensor).any().item<bool>()) name = buffer;
+  if (name.empty()) return;
+  const bool from_file = !recipe.model.weights.empty() || !recipe.model.file.empty();
+  const std::string file = recipe.model.weights.empty() ? recipe.model.file : recipe.model.weights;
+  fail(ErrorKind::kRun, name + " is not finite before the first step",
+       options.resume ? *options.resume
+       : from_file    ? file
+                      : "model.name",
+       options.resume ? "Go on from an older checkpoint, or train anew"
+       : from_file    ? "Give weights that hold numbers alone"
+                      : "Look at how the model draws its weights");
 }
 
 // Those that steps of other trainers may have changed.
@@ -208,7 +244,8 @@ void Trainer::State::build_model() {
       recipe, device,
       [&](Model& drawn) {
         if (from_file)
-          loaded = load_weights(env, recipe.model.weights, drawn, recipe.model.weights_match);
+          loaded = load_weights(env, recipe.model.weights, drawn, recipe.model.weights_match,
+                                recipe.model.weights_prefix);
       },
       group);
   model = std::move(parts.model);
@@ -235,36 +272,49 @@ PipelineSetup Trainer::State::pipeline_setup() {
   return setup;
 }
 
+// The first of training, about as many as wanted: with several processes those that one would see.
+at::Tensor Trainer::State::first_images(int64_t wanted) {
+  const Dataset& source = resident ? *resident : *data;
+  std::optional<Loader> whole;
+  std::optional<Feeder> own;
+  if (group) {
+    whole.emplace(source, train_loader_options(recipe), recipe.augment, batch_allocator(device));
+    own.emplace(*whole, device, recipe.train.channels_last, ledger, recipe.augment,
+                resident ? resident->images() : at::Tensor(), streams.get());
+  }
+  Feeder& from = own ? *own : feeder;
+  std::vector<at::Tensor> images;
+  DeviceBatch batch;
+  int64_t count = 0;
+  from.start_epoch(0);
+  while (count < wanted && from.next(batch)) {
+    count += batch.count();
+    images.push_back(batch.images.to(at::kFloat));
+  }
+  from.stop();
+  return at::cat(images);
+}
+
 // Shows the model as many of the first training images as it wants to see. What came out of a file
-// of weights stays as it is.
+// of weights stays as it is. Other processes take rank 0's weights.
 void Trainer::State::prepare_model() {
-  const int64_t wanted = model->wanted_images();
   const bool only_part = loaded && !recipe.model.weights_match.empty();
-  if (wanted == 0 || (loaded && !only_part)) return;
+  if (model->wanted_images() == 0 || (loaded && !only_part) || !is_first()) return;
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
   if (only_part)
     for (const auto& tensors : {model->parameters(), model->buffers()})
       for (const auto& [name, tensor] : tensors)
         if (std::ranges::find(loaded->taken, name) != loaded->taken.end())
           kept.emplace_back(tensor.detach(), tensor.detach().clone());
-  std::vector<at::Tensor> images;
-  DeviceBatch batch;
-  int64_t count = 0;
-  feeder.start_epoch(0);
-  while (count < wanted && feeder.next(batch)) {
-    count += batch.count();
-    images.push_back(batch.images.to(at::kFloat));
-  }
-  feeder.stop();
-  model->prepare(at::cat(images));
+  model->prepare(first_images(model->wanted_images()));
   const c10::NoGradGuard no_grad;
   for (const auto& [tensor, value] : kept) tensor.copy_(value);
 }
 
 void Trainer::State::resume() {
-  std::string path;
-  const Checkpoint checkpoint = find_checkpoint(env, *options.resume, warn, &path);
-  require_same_classes(checkpoint.classes, data->classes(), recipe.data.source);
+  std::string& path = resumed_from;
+  const Checkpoint checkpoint = find_checkpoint(env, *options.resume, print_warning, &path);
+  require_same_data(checkpoint, *data, recipe.data.source, options.changed_data);
   const Recipe saved = parse_recipe(checkpoint.recipe_toml, path);
   if (saved.train.batch != recipe.train.batch || saved.seed != recipe.seed)
     fail(ErrorKind::kUsage, "seed or train.batch differs from the run to resume", path,
@@ -276,12 +326,48 @@ void Trainer::State::resume() {
   if (average) average->load_state(checkpoint.average, path);
   if (lookahead) lookahead->load_state(checkpoint.lookahead, path);
   position = resumed = checkpoint.position;
+  sound_step = position.step;
   load_random_states(checkpoint.random);
   epoch_metrics = checkpoint.epoch_metrics;
   evaluation = checkpoint.evaluation;
-  stopping.load(checkpoint.best);
+  resume_best(checkpoint, saved);
   steps_made = position.step;
-  unsaved = path != store.path_of(position.step);
+  final_weights = checkpoint.final_weights;
+  unsaved = !store.holds(path);
+}
+
+// Before anything is written: gives the checkpoints that the run leaves.
+std::vector<std::string> Trainer::State::begin_branch() {
+  if (!options.save || !is_first()) return {};
+  return store.begin(resumed_from);
+}
+
+// A best value, and what "plateau" compares with, are of one metric over the same images.
+void Trainer::State::resume_best(const Checkpoint& checkpoint, const Recipe& saved) {
+  const int64_t images = evaluator ? int64_t(evaluator->size()) : 0;
+  const bool same_images =
+      images == 0 || checkpoint.eval_images == 0 || checkpoint.eval_images == images;
+  const bool trains = is_training_metric(recipe.train.monitor);
+  const bool same_metric = saved.train.monitor == recipe.train.monitor &&
+                           is_maximized(saved.train) == is_maximized(recipe.train);
+  const auto why = [&](bool same, const char* key) {
+    return same ? fmt::format("the evaluation has {} images, and had {}", images,
+                              checkpoint.eval_images)
+                : std::string(key) + " is another than it was";
+  };
+  if (same_metric && (trains || same_images)) {
+    stopping.load(checkpoint.best);
+  } else {
+    // What is resumed from was evaluated, so that a worse one is not taken for the best.
+    if (!trains && same_images && evaluated_step() == position.step)
+      stopping.observe(monitored_value(recipe.train.monitor, evaluation->metrics), position.step);
+    resume_notes.push_back(why(same_metric, "train.monitor") + ": its best value begins anew");
+  }
+  const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;
+  if (!schedule->listens() || (same_plateau && same_images)) return;
+  schedule->forget_best();
+  resume_notes.push_back(why(same_plateau, "schedule.metric") +
+                         ": the schedule compares anew, from the rate that it has come to");
 }
 
 }  // namespace saturate

@@ -1,14 +1,16 @@
 // The trainer's insides: trainer.cpp is the loop, trainer_setup.cpp what comes before it,
-// trainer_saving.cpp checkpoints, trainer_watching.cpp what it shows of itself, trainer_group.cpp
-// what is done together with other processes.
+// trainer_saving.cpp checkpoints, trainer_watching.cpp and trainer_introduction.cpp what it shows
+// of itself, trainer_group.cpp what is done together with other processes.
 #pragma once
 
 #include <atomic>
 
 #include "reduce/heartbeat.h"
 #include "run/agreement.h"
+#include "run/rank_buffers.h"
 #include "run/run_log.h"
 #include "run/setup.h"
+#include "saturate/answers.h"
 #include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
 #include "saturate/gradient_reducer.h"
@@ -31,6 +33,9 @@ namespace saturate {
 // CPU time of this process so far, all threads.
 double cpu_seconds();
 
+// What train.monitor watches.
+double monitored_value(Monitor monitor, const Metrics& metrics);
+
 // Whether something that happens after every so many (0: never) is due.
 inline bool is_multiple(int64_t count, int64_t every) {
   return every > 0 && count > 0 && count % every == 0;
@@ -44,10 +49,15 @@ struct Trainer::State {
   void build_model();
   PipelineSetup pipeline_setup();
   void prepare_model();
+  at::Tensor first_images(int64_t wanted);
   void plan_graph();
   std::string graph_line() const;
+  void introduce(const Recipe& asked);
   void note_weights();
+  void require_finite_weights();
   void resume();
+  void resume_best(const Checkpoint& checkpoint, const Recipe& saved);
+  std::vector<std::string> begin_branch();
 
   // With other processes: trainer_group.cpp.
   void join_group();
@@ -57,7 +67,7 @@ struct Trainer::State {
   bool any(bool own);
   bool first_says(bool own);
   Wishes wishes();
-  void hear_wishes();
+  void step_together(DeviceBatch& batch);
   bool agree_to_save();
   void take_buffers();
   Metrics over_ranks(const Metrics& own);
@@ -65,23 +75,31 @@ struct Trainer::State {
   void load_random_states(const std::vector<NamedTensor>& states);
 
   TrainResult run();
+  TrainResult run_to_end();
   void train_epoch();
   void train_batch(DeviceBatch& batch);
   void read_metrics();
+  [[noreturn]] void fail_overflow();
+  [[noreturn]] void fail_not_finite();
   void record_steps();
   void close_epoch();
   void between_steps();
   void note_end();
 
   std::optional<Metrics> evaluate(const char* title);
-  void evaluate_now();
+  void evaluate_now(bool counts = true);
+  double time_evaluation(double seconds);
   void observe(const Metrics& metrics);
   bool save_is_due();
   Checkpoint snapshot();
   void save(bool wait);
   void report(const CheckpointWriter::Outcome& outcome);
   void save_last();
+  void retry_best();
+  std::optional<int64_t> best_to_restore() const;
   void restore_best();
+  bool is_finished() const;
+  void require_room();
   TrainResult so_far();
   TrainResult finish();
 
@@ -95,6 +113,8 @@ struct Trainer::State {
   void write_histograms();
   void trace(bool ended_run);
   void write_mistakes();
+  at::Tensor all_answers();
+  void write_classes(const Metrics& found);
 
   bool at_epoch_end() const { return position.batch == 0; }
   std::optional<int64_t> evaluated_step() const {
@@ -127,12 +147,14 @@ struct Trainer::State {
   std::unique_ptr<TelemetryLog> telemetry;  // null where it is off, as the next two
   std::unique_ptr<Tracer> tracer;
   std::unique_ptr<SampleGallery> gallery;
+  Answers answers;  // of the last evaluation, this process's part
   std::unique_ptr<RunLog> log;
   std::unique_ptr<GradientReducer> reducer;  // of several processes
   std::unique_ptr<SyncBatchNorm> synced;     // distributed.sync_bn
   std::unique_ptr<TrainStep> step;
   std::unique_ptr<GraphedStep> graphed;  // train.graph; null where the steps run as they are
   std::string why_not_graphed;           // with train.graph=auto
+  std::unique_ptr<RankBuffers> buffers;  // of several processes
   Agreement agreement;
   Wishes agreed;  // at the last step, of all processes
 
@@ -140,16 +162,22 @@ struct Trainer::State {
   std::unique_ptr<Schedule> schedule;
   RunPosition position, resumed;
   double lr = 0;
+  int64_t sound_step = 0;               // the last one that a finite loss was read by
   RunningMetrics running;               // since they were read
   Metrics unrecorded;                   // read, since the last "step" record
   Metrics epoch_metrics;                // of this epoch, up to the last "step" record
   std::optional<LoadedWeights> loaded;  // where model.weights were
   std::optional<Evaluation> evaluation;
   EarlyStopping stopping;
-  bool unsaved = true, best_unsaved = false, save_due = false;
+  std::vector<std::string> resume_notes;  // for the log, which is made later
+  std::string resumed_from;               // the checkpoint's path
+  bool final_weights = false;             // as Checkpoint's
+  bool unsaved = true, save_due = false;
+  bool best_unsaved = false;  // these weights are the best, and their save has not begun
+  bool best_lost = false;     // it has failed, and the writer still holds them
   int64_t saved_ns;
   size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
-  bool warned_uncompiled = false, warned_ungraphed = false;
+  bool warned_uncompiled = false, warned_ungraphed = false, warned_overflow = false;
   std::optional<RunEnd> ended;
   std::atomic<int64_t> steps_made{0};    // position.step, for the heartbeat's thread
   std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`

@@ -1,5 +1,8 @@
 // What a run shows of itself beside its records: telemetry, a trace, samples, histograms.
+#include <ATen/ops/full.h>
+
 #include "run/trainer_state.h"
+#include "saturate/class_results.h"
 #include "saturate/error.h"
 #include "saturate/flop_counter.h"
 #include "saturate/histograms.h"
@@ -94,6 +97,35 @@ void Trainer::State::trace(bool ended_run) {
     log->warn(note->text);
   else
     log->note(note->text);
+}
+
+// The cells of all ranks, filled up with -1 to one length.
+at::Tensor Trainer::State::all_answers() {
+  const at::Tensor own = answers.cells();
+  if (!group) return own;
+  Ledger::Scope scope(ledger, Phase::kReduce);
+  const at::Tensor most = at::full({1}, own.size(0), at::kLong);
+  group->max(most);
+  if (most.item<int64_t>() == 0) return own;
+  const at::Tensor padded = at::full({most.item<int64_t>()}, -1, at::kLong);
+  padded.narrow(0, 0, own.size(0)).copy_(own);
+  return group->gather(padded).flatten();
+}
+
+// Collective.
+void Trainer::State::write_classes(const Metrics& found) {
+  const bool segments = recipe.train.task == Task::kSegment;
+  const at::Tensor cells = segments ? at::Tensor() : all_answers();
+  if (!is_first()) return;
+  const int64_t outputs = answers.outputs() > 0 ? answers.outputs() : recipe.model.classes;
+  ClassResults results =
+      segments ? class_results(found.pixels, data->classes())
+               : class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, outputs,
+                               data->classes());
+  results.step = position.step;
+  or_warn("results by class", [&] {
+    write_atomically(env, options.out + "/classes.json", class_results_json(results));
+  });
 }
 
 void Trainer::State::write_mistakes() {

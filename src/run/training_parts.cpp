@@ -88,6 +88,18 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
   return parts;
 }
 
+int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool lookahead) {
+  const auto bytes_of = [](const std::vector<NamedTensor>& tensors) {
+    int64_t bytes = 0;
+    for (const auto& [name, tensor] : tensors) bytes += int64_t(tensor.nbytes());
+    return bytes;
+  };
+  const int64_t parameters = bytes_of(model.parameters());
+  const int64_t weights = parameters + bytes_of(model.buffers());
+  return weights + bytes_of(optimizer.state()) + (average ? parameters : 0) +
+         (lookahead ? weights : 0);
+}
+
 StepOptions step_options(const Recipe& recipe, int part) {
   StepOptions options;
   options.precision = recipe.precision;

@@ -30,6 +30,10 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill = {},
                                   Group* group = nullptr);
 
+// What a checkpoint's tensors take, of the first step as of any later one. Of a sharded optimizer
+// to be called by all processes.
+int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool lookahead);
+
 // `part`: images computed together, at most.
 StepOptions step_options(const Recipe& recipe, int part);
 

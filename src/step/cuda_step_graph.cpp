@@ -4,6 +4,8 @@
 #include "saturate/step_graph.h"
 
 #ifdef SATURATE_HAS_CUDA_GRAPHS
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/Event.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -11,6 +13,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+
+#include <utility>
 #endif
 
 namespace saturate {
@@ -23,6 +27,48 @@ void wait_for(const c10::cuda::CUDAStream& waits, const c10::cuda::CUDAStream& f
   done.record(first.unwrap());
   done.block(waits.unwrap());
 }
+
+// torch leaves undone where a capture fails: the device's and the host's allocators go on recording
+// into its pool, by a function that holds the graph's address; the generators count as recorded,
+// and refuse the next ordinary random number; the pool is never let go.
+class Capture : public at::cuda::CUDAGraph {
+ public:
+  void begin(at::cuda::MempoolId_t pool, c10::DeviceIndex device) {
+    pool_ = pool;
+    device_ = device;
+    // Of this thread alone: others, such as the loader's and the checkpoint's, may go on.
+    capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+  }
+
+  void abandon() {
+    if (!std::exchange(ended_, true)) quietly([&] { capture_end(); });
+    using c10::cuda::CUDACachingAllocator::endAllocateToPool;
+    quietly([&] { endAllocateToPool(device_, pool_); });
+    quietly([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
+    for (auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
+    capture_ended_ = true;  // reset() lets go of the pools then
+    static_cast<void>(cudaGetLastError());
+  }
+
+  void end() {
+    ended_ = true;
+    capture_end();
+  }
+
+ private:
+  // The first error is the one to tell of; what torch got done itself, it refuses to do again.
+  template <class Action>
+  static void quietly(const Action& action) {
+    try {
+      action();
+    } catch (const std::exception&) {
+    }
+  }
+
+  at::cuda::MempoolId_t pool_;
+  c10::DeviceIndex device_ = 0;
+  bool ended_ = false;
+};
 
 // Warms up on the stream that it records on: what autograd and cuDNN keep for each stream is then
 // there, and no work of the recording is bound to the default stream, which cannot be recorded.
@@ -37,16 +83,17 @@ class CudaStepGraph : public StepGraph {
 
   void capture(const std::function<void()>& body) override {
     c10::cuda::device_synchronize();  // work under way would be recorded as something to wait for
+    // The recording has memory of its own: what the warm-up left would be held beside it.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     beside([&] {
-      // Of this thread alone: others, such as the loader's and the checkpoint's, may go on.
-      graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       try {
+        graph_.begin(pool_, device_.index());
         body();
+        graph_.end();
       } catch (...) {
-        end_broken_capture();
+        graph_.abandon();
         throw;
       }
-      finish_capture();
     });
   }
 
@@ -65,37 +112,10 @@ class CudaStepGraph : public StepGraph {
     wait_for(current, stream_);
   }
 
-  void finish_capture() {
-    try {
-      graph_.capture_end();
-    } catch (...) {
-      forget_pool();
-      throw;
-    }
-  }
-
-  // The first error is the one to tell of.
-  void end_broken_capture() {
-    try {
-      graph_.capture_end();
-    } catch (const std::exception&) {
-      forget_pool();
-    }
-  }
-
-  // torch leaves the allocator recording where a capture does not end well.
-  void forget_pool() {
-    try {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_.index(), pool_);
-    } catch (const std::exception&) {  // it had got as far itself
-    }
-    static_cast<void>(cudaGetLastError());
-  }
-
   const c10::Device device_;
   const c10::cuda::CUDAStream stream_;
   const at::cuda::MempoolId_t pool_;
-  at::cuda::CUDAGraph graph_;
+  Capture graph_;
 };
 
 }  // namespace

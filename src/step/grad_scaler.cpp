@@ -25,8 +25,11 @@ GradScaler::GradScaler(const GradScalerOptions& options, const at::Device& devic
       scale_(at::full({}, options.initial_scale, at::device(device).dtype(at::kFloat))),
       growth_tracker_(at::zeros({}, at::device(device).dtype(at::kInt))) {}
 
+// The second summand is 0, or not a number where the loss is not finite: then no gradient is, on
+// any process that they are summed over, whatever a loss of one's own makes of it.
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
-  return loss * scale_;
+  const at::Tensor value = loss.detach();
+  return loss * (scale_ + (value - value));
 }
 
 at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients) {

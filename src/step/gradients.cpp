@@ -19,11 +19,15 @@ at::Tensor clip_gradients(const std::vector<at::Tensor>& gradients, double max_n
   return norm;
 }
 
-std::string first_non_finite(Model& model) {
-  for (const auto& tensors : {model.parameters(), model.buffers()})
-    for (const auto& [name, tensor] : tensors)
-      if (!at::isfinite(tensor).all().item<bool>()) return name;
+std::string first_non_finite(const std::vector<NamedTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    if (!at::isfinite(tensor).all().item<bool>()) return name;
   return "";
+}
+
+std::string first_non_finite(Model& model) {
+  const std::string name = first_non_finite(model.parameters());
+  return name.empty() ? first_non_finite(model.buffers()) : name;
 }
 
 }  // namespace saturate

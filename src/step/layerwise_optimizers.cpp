@@ -1,6 +1,7 @@
-// LARS (https://arxiv.org/abs/1708.03888) and LAMB (https://arxiv.org/abs/1904.00962) with timm's
-// details: both scale each tensor's update by the norm of its weights, for batches so large that
-// one learning rate does not suit all layers.
+// LARS (https://arxiv.org/abs/1708.03888) and LAMB (https://arxiv.org/abs/1904.00962) as timm's
+// Lars and Lamb(max_grad_norm=None): what Lamb clips by itself, at a norm of 1 unless it is told
+// otherwise, is train.clip_norm here, as for any optimizer. Both scale each tensor's update by the
+// norm of its weights, for batches so large that one learning rate does not suit all layers.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcmul.h>

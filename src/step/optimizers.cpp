@@ -13,7 +13,8 @@ constexpr std::array<RegistryEntry<OptimizerFactory>, 6> kOptimizers{{
     {"adam", "Adam with an L2 penalty, fused", make_adam},
     {"adamw", "Adam with decoupled weight decay, fused", make_adamw},
     {"lars", "SGD with a rate per layer, for very large batches", make_lars},
-    {"lamb", "AdamW with a rate per layer, for very large batches", make_lamb},
+    {"lamb", "AdamW with a rate per layer, for very large batches; timm's clips: train.clip_norm=1",
+     make_lamb},
     {"muon", "orthogonalised momentum for matrices and filters, AdamW for the rest", make_muon},
 }};
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/option_row.h"
 #include "saturate/error.h"
 #include "saturate/optimizer.h"
 
@@ -43,11 +44,11 @@ std::vector<Factor> parse_factors(const std::vector<std::string>& texts) {
     if (good) {
       const char* end = text.data() + text.size();
       const auto parsed = std::from_chars(text.data() + equals + 1, end, factor);
-      good = parsed.ec == std::errc() && parsed.ptr == end && std::isfinite(factor) && factor >= 0;
+      good = parsed.ec == std::errc() && parsed.ptr == end && factor >= 0 && factor <= kMostFactor;
     }
     if (!good)
       fail(ErrorKind::kUsage, "\"" + text + "\" is not PATTERN=FACTOR", "optimizer.lr_factors",
-           "Write it as \"fc.*=10\", the factor at least 0");
+           "Write it as \"fc.*=10\", the factor at least 0 and at most 1e30");
     factors.push_back({text.substr(0, equals), factor});
   }
   return factors;

@@ -15,8 +15,13 @@ constexpr const char* kStateName = "plateau";  // a tensor of four doubles
 }  // namespace
 
 Plateau::Plateau(const ScheduleOptions& options) : options_(options) {
+  forget_best();
+}
+
+void Plateau::forget_best() {
   const double worst = std::numeric_limits<double>::infinity();
-  best_ = options.metric == PlateauMetric::kLoss ? worst : -worst;
+  best_ = options_.metric == PlateauMetric::kLoss ? worst : -worst;
+  bad_ = 0;
 }
 
 void Plateau::observe(double metric) {

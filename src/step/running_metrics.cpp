@@ -1,5 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
@@ -79,7 +80,7 @@ namespace {
 double weight_of(const Metrics& metrics) {
   int64_t labelled = 0;
   for (const ClassPixels& of : metrics.pixels) labelled += of.labelled;
-  return double(metrics.pixels.empty() ? metrics.samples : labelled);
+  return double(metrics.pixels.empty() ? metrics.samples - metrics.overflowed : labelled);
 }
 
 }  // namespace
@@ -92,11 +93,15 @@ void Metrics::merge(const Metrics& other) {
   }
   const double own = weight_of(*this), others = weight_of(other);
   const double share = own + others > 0 ? others / (own + others) : 0;
-  const auto mean = [share](double a, double b) { return a + (b - a) * share; };
+  const auto mean = [&](double a, double b) {
+    if (own == 0 || others == 0) return others > 0 ? b : a;  // the rest may be no number
+    return a + (b - a) * share;
+  };
   loss = mean(loss, other.loss);
   accuracy = mean(accuracy, other.accuracy);
   if (other.accuracy5) accuracy5 = mean(accuracy5.value_or(0), *other.accuracy5);
   samples += other.samples;
+  overflowed += other.overflowed;
   pixels.resize(std::max(pixels.size(), other.pixels.size()));
   for (size_t i = 0; i < other.pixels.size(); ++i) {
     pixels[i].hits += other.pixels[i].hits;
@@ -105,21 +110,29 @@ void Metrics::merge(const Metrics& other) {
   }
 }
 
-void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits,
-                         const at::Tensor& labels) {
+void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels,
+                         bool may_overflow) {
   const c10::NoGradGuard no_grad;
   const int64_t n = labels.size(0);
   samples_ += n;
-  if (logits.dim() == 4) return add_pixels(loss, logits, labels);
+  at::Tensor counts;  // [] bool; undefined: surely
+  if (may_overflow) {
+    counts = at::isfinite(loss);
+    const at::Tensor more = counts.logical_not().to(at::kDouble) * n;
+    overflowed_ = overflowed_.defined() ? overflowed_ + more : more;
+  }
+  if (logits.dim() == 4) return add_pixels(loss, logits, labels, counts);
   has_top5_ = logits.size(1) > 5;
   if (logits.is_cpu()) {
+    if (may_overflow && !counts.item<bool>()) return;
     const Hits hits = count_hits(logits, labels);
     here_[0] += loss.item<double>() * double(n);
     here_[1] += double(hits.first);
     here_[2] += double(hits.five);
     return;
   }
-  const at::Tensor sums = sums_there(loss, logits, labels);
+  at::Tensor sums = sums_there(loss, logits, labels);
+  if (may_overflow) sums = at::where(counts, sums, 0);
   there_ = there_.defined() ? there_ + sums : sums;
 }
 
@@ -134,13 +147,18 @@ void RunningMetrics::add(const RunningMetrics& other) {
   add_to(there_, other.there_);
   add_to(pixel_loss_, other.pixel_loss_);
   add_to(confusion_, other.confusion_);
+  add_to(overflowed_, other.overflowed_);
 }
 
 // No operator here makes the host wait for a GPU.
 void RunningMetrics::add_pixels(const at::Tensor& loss, const at::Tensor& logits,
-                                const at::Tensor& labels) {
+                                const at::Tensor& labels, const at::Tensor& counts) {
   const int64_t classes = logits.size(1);
-  const at::Tensor counted = labels.ge(0);
+  at::Tensor counted = labels.ge(0), finite = loss;
+  if (counts.defined()) {
+    counted = counted.logical_and(counts);
+    finite = at::where(counts, loss, 0);
+  }
   const at::Tensor place =
       at::where(counted, labels * classes + logits.argmax(1), classes * classes).flatten();
   if (!confusion_.defined()) {
@@ -148,7 +166,7 @@ void RunningMetrics::add_pixels(const at::Tensor& loss, const at::Tensor& logits
     pixel_loss_ = at::zeros({}, loss.options().dtype(at::kDouble));
   }
   confusion_.scatter_add_(0, place, at::ones({1}, labels.options()).expand_as(place));
-  pixel_loss_ += loss.to(at::kDouble) * counted.sum();
+  pixel_loss_ += finite.to(at::kDouble) * counted.sum();
 }
 
 void RunningMetrics::read_pixels(Metrics& metrics) const {
@@ -174,7 +192,12 @@ void RunningMetrics::read_pixels(Metrics& metrics) const {
 Metrics RunningMetrics::read() {
   Metrics metrics;
   metrics.samples = samples_;
-  if (confusion_.defined()) {
+  if (overflowed_.defined()) metrics.overflowed = std::llround(overflowed_.item<double>());
+  const int64_t counted = samples_ - metrics.overflowed;
+  if (samples_ > 0 && counted == 0) {
+    metrics.loss = metrics.accuracy = std::nan("");
+    if (has_top5_) metrics.accuracy5 = metrics.loss;
+  } else if (confusion_.defined()) {
     read_pixels(metrics);
   } else if (samples_ > 0) {
     std::array<double, 3> sums = here_;
@@ -182,9 +205,9 @@ Metrics RunningMetrics::read() {
       const at::Tensor host = there_.cpu();  // the one wait for the device
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += host.const_data_ptr<double>()[i];
     }
-    metrics.loss = sums[0] / double(samples_);
-    metrics.accuracy = sums[1] / double(samples_);
-    if (has_top5_) metrics.accuracy5 = sums[2] / double(samples_);
+    metrics.loss = sums[0] / double(counted);
+    metrics.accuracy = sums[1] / double(counted);
+    if (has_top5_) metrics.accuracy5 = sums[2] / double(counted);
   }
   *this = {};
   return metrics;

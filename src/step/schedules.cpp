@@ -66,6 +66,13 @@ double cycle(const ScheduleOptions& options, const CurvePoint& at, double begin,
   return half_cosine(top, end, (step - turn) / (last - turn));
 }
 
+// Where schedule.per is "epoch", a cycle is one over epochs, as of a OneCycleLR whose step() is
+// called after each epoch: it has its top and its end where an epoch begins. Of the other curves
+// the point at the epoch's first step is the same in both units.
+CurvePoint in_epochs(const CurvePoint& at) {
+  return {at.step / at.epoch, (at.total + at.epoch - 1) / at.epoch, 1};
+}
+
 double onecycle(const ScheduleOptions& options, const CurvePoint& at) {
   return cycle(options, at, options.initial_lr, 1, options.final_lr);
 }
@@ -93,8 +100,9 @@ constexpr std::array<RegistryEntry<ScheduleCurve>, 10> kSchedules{{
 
 // A length that an option gives in epochs has to be a step at least.
 void require_whole_step(const ScheduleOptions& options, const CurvePoint& whole) {
-  const auto refuse = [](const std::string& key, const std::string& remedy) {
-    fail(ErrorKind::kUsage, "schedule." + key + " comes to less than a step", "schedule." + key,
+  const auto refuse = [](const std::string& key, const std::string& remedy,
+                         const std::string& least = "a step") {
+    fail(ErrorKind::kUsage, "schedule." + key + " comes to less than " + least, "schedule." + key,
          remedy);
   };
   const std::string longer = "Make it longer, or train.batch smaller";
@@ -103,8 +111,11 @@ void require_whole_step(const ScheduleOptions& options, const CurvePoint& whole)
   if (options.name == "multistep")
     for (double epochs : options.milestones)
       if (to_steps(epochs, whole) < 1) refuse("milestones", longer);
-  if (options.name == "onecycle" && options.rise * double(whole.total) <= 1)
-    refuse("rise", "Raise it, or train for more steps");
+  if (options.name != "onecycle") return;
+  const bool by_epoch = options.per == SchedulePer::kEpoch;
+  if (options.rise * double(by_epoch ? in_epochs(whole).total : whole.total) > 1) return;
+  if (by_epoch) refuse("rise", "Raise it, or train for more epochs", "an epoch");
+  refuse("rise", "Raise it, or train for more steps");
 }
 
 }  // namespace
@@ -136,8 +147,10 @@ std::optional<double> Schedule::momentum(int64_t step) const {
 }
 
 CurvePoint Schedule::after_warmup(int64_t step) const {
-  if (options_.per == SchedulePer::kEpoch) step = std::max(warmup_, step - step % epoch_);
-  return {step - warmup_, std::max<int64_t>(1, total_ - warmup_), epoch_};
+  const bool by_epoch = options_.per == SchedulePer::kEpoch;
+  if (by_epoch) step = std::max(warmup_, step - step % epoch_);
+  const CurvePoint at{step - warmup_, std::max<int64_t>(1, total_ - warmup_), epoch_};
+  return by_epoch && options_.name == "onecycle" ? in_epochs(at) : at;
 }
 
 void Schedule::observe(double loss, double accuracy) {

@@ -201,10 +201,8 @@ StepPackage read_step_package(Env& env, const std::string& path) {
   }
   try {
     return read_archive(std::move(bytes), path);
-  } catch (const c10::Error& error) {
-    fail_package(fmt::format("it is no PT2 archive, or a damaged one ({})",
-                             first_line(error.what_without_backtrace())),
-                 path);
+  } catch (const c10::Error&) {  // whose text is of torch's zip library
+    fail_package("it is no PT2 archive, or one that is cut off or damaged", path);
   } catch (const std::exception& error) {
     fail_package(first_line(error.what()), path);
   }

@@ -1,9 +1,13 @@
 #include "saturate/train_step.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/reflection_pad2d.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <cpuinfo.h>
@@ -149,6 +153,9 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& opti
     scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
                                       .interval = precision.growth_interval},
                     model.parameters().at(0).tensor.device());
+  if (!scaler_) return;
+  for (const auto& [name, buffer] : model.buffers())
+    if (buffer.is_floating_point() && buffer.numel() > 0) statistics_.push_back(buffer);
 }
 
 TrainStep::~TrainStep() = default;
@@ -172,12 +179,37 @@ void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics
   const double whole = double(reducer_ ? batch.whole : batch.count());
   const std::vector<DeviceBatch> parts = split(batch, options_.part);
   pixels_ = is_segmentation(batch) && parts.size() > 1 ? batch.labels.ge(0).sum() : at::Tensor();
+  const at::Tensor statistics = flat_statistics();
   for (const DeviceBatch& part : parts) {
     const bool last = &part == &parts.back();
     const Output output = compute(part, double(part.count()) / whole, last);
     if (part.count() > 0) count(output, part, metrics);
   }
+  keep_finite_statistics(statistics);
   update(lr);
+}
+
+// Laid end to end, [values]; undefined where there are none.
+at::Tensor TrainStep::flat_statistics() const {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& statistic : statistics_) rows.push_back(statistic.flatten());
+  return rows.empty() ? at::Tensor() : at::cat(rows);
+}
+
+// A forward that overflows in fp16 would leave BatchNorm with a mean that is no number, for good:
+// the scaler leaves out only what the optimizer does.
+void TrainStep::keep_finite_statistics(const at::Tensor& before) {
+  if (!before.defined()) return;
+  const c10::NoGradGuard no_grad;
+  const at::Tensor now = flat_statistics(), kept = at::where(at::isfinite(now), now, before);
+  std::vector<at::Tensor> views;
+  int64_t begin = 0;
+  for (const at::Tensor& statistic : statistics_) {
+    views.push_back(kept.narrow(0, begin, statistic.numel()).view(statistic.sizes()));
+    begin += statistic.numel();
+  }
+  at::_foreach_copy_(statistics_, views);
 }
 
 TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool last) {
@@ -219,11 +251,15 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   AutocastScope autocast(options_.precision.mode, part.images.device().type());
   Output output;
   output.logits = unreduced(logits_of(part));
-  // Of no image: a zero that all parameters had a part in.
   output.loss = part.count() == 0
-                    ? output.logits.sum()
+                    ? empty_loss(output.logits)
                     : training_loss(model_, output.logits, part, options_.label_smoothing);
   return output;
+}
+
+// Of no image: a zero that all parameters had a part in, those of a loss too, which is not asked.
+at::Tensor TrainStep::empty_loss(const at::Tensor& logits) const {
+  return reducer_ ? logits.sum() + reducer_->zero_loss() : logits.sum();
 }
 
 at::Tensor TrainStep::logits_of(const DeviceBatch& part) {
@@ -248,7 +284,7 @@ void TrainStep::backward(const at::Tensor& loss, double share, bool last) {
 
 void TrainStep::count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics) {
   Ledger::Scope scope(ledger_, Phase::kHost);
-  metrics.add(output.loss, output.logits, part.labels);
+  metrics.add(output.loss, output.logits, part.labels, /*may_overflow=*/scaler_.has_value());
 }
 
 void TrainStep::update(double lr) {
@@ -270,6 +306,10 @@ void TrainStep::abandon() {
 
 std::vector<NamedTensor> TrainStep::scaler_state() const {
   return scaler_ ? scaler_->state() : std::vector<NamedTensor>();
+}
+
+std::optional<double> TrainStep::loss_scale() const {
+  return scaler_ ? std::optional(scaler_->value()) : std::nullopt;
 }
 
 void TrainStep::load_scaler_state(const std::vector<NamedTensor>& state) {

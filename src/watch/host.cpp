@@ -8,6 +8,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -29,6 +30,15 @@ std::string cpu_name() {
 std::string gpus() {
   if (!at::hasCUDA()) return "n/a (no NVIDIA driver, or a CPU set of LibTorch)";
   return fmt::format("{}", gpu_count());
+}
+
+// What makes threads of a parallel region sleep between two, as libgomp reads it.
+std::string openmp_waiting() {
+  std::string text;
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+    if (const char* value = std::getenv(name))
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+  return text.empty() ? "as libgomp has it" : text;
 }
 
 const char* build_kind() {
@@ -67,6 +77,7 @@ std::vector<std::pair<std::string, std::string>> host_facts() {
           {"cpu", host.cpu},
           {"cores", fmt::format("{}", host.cores)},
           {"simd", at::get_cpu_capability()},
+          {"openmp waits", openmp_waiting()},
           {"bf16 on cpu", cpu_has_bf16() ? "native" : "emulated, slower than fp32"},
           {"memory", fmt::format("{:.1f} GiB", double(host.memory_bytes) / (1 << 30))},
           {"gpus", gpus()}};

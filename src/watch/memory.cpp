@@ -1,5 +1,6 @@
 #include "saturate/memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
@@ -83,9 +84,10 @@ class CountingAllocator : public c10::Allocator {
     }
     try {
       return allocator_.raw_allocate(bytes);
-    } catch (const c10::Error& error) {
+    } catch (const c10::Error&) {
       live_ -= int64_t(bytes);
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", error.msg());
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes,
+                       " bytes are asked for, and the system does not give them");
     }
   }
   void free_all(const std::vector<KeptBlocks::Block>& blocks) {
@@ -145,7 +147,10 @@ class CpuMemory : public TensorMemory {
 
 class CudaMemory : public TensorMemory {
  public:
-  explicit CudaMemory(c10::DeviceIndex device) : device_(device) {}
+  // torch's allocator has no devices, and throws when asked for one, before CUDA is initialised.
+  explicit CudaMemory(c10::DeviceIndex device) : device_(device) {
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+  }
   int64_t live_bytes() const override { return stat().current; }
   int64_t take_peak() override {
     const int64_t peak = stat().peak;
@@ -163,7 +168,6 @@ class CudaMemory : public TensorMemory {
 
  private:
   c10::CachingAllocator::Stat stat() const {
-    if (!allocator_.initialized()) return {};
     return allocator_.getDeviceStats(device_).allocated_bytes[0];  // of all pools
   }
 

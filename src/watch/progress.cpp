@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/printable.h"
 
@@ -24,6 +25,35 @@ int terminal_width(std::FILE* stream) {
 std::string bar(double share) {
   const int filled = int(std::lround(std::clamp(share, 0.0, 1.0) * kBarCells));
   return fmt::format("[{:<{}}]", std::string(size_t(filled), '='), kBarCells);
+}
+
+// What is left out first where the terminal is narrow comes last.
+enum class LinePart { kPercent, kLeft, kLastDetail, kTitle, kDetail, kCount, kFirstDetail, kBar };
+
+struct TextPart {
+  std::string text;
+  LinePart kind;
+};
+
+// Without as many parts as it takes; of equal ones the first goes first.
+std::string fitted(std::vector<TextPart> parts, size_t width) {
+  for (;; parts.erase(std::ranges::max_element(parts, {}, &TextPart::kind))) {
+    std::string text;
+    for (const TextPart& part : parts) text += part.text;
+    text.erase(0, text.find_first_not_of(' '));
+    if (text.size() <= width) return text;
+  }
+}
+
+// Two spaces stand between fields.
+std::vector<std::string> fields_of(const std::string& details) {
+  std::vector<std::string> fields;
+  for (size_t at = 0; at < details.size();) {
+    const size_t end = std::min(details.find("  ", at), details.size());
+    fields.push_back(details.substr(at, end - at));
+    at = end + 2;
+  }
+  return fields;
 }
 
 }  // namespace
@@ -49,8 +79,11 @@ Progress::Progress(Env& env, std::string title, std::string unit, int64_t total,
   if (style_ == Style::kAuto) style_ = isatty(fileno(stream)) ? Style::kBar : Style::kLines;
 }
 
+// Again, for the terminal may have become narrower since.
 Progress::~Progress() {
-  if (drawn_) std::fputc('\n', stream_);
+  if (!drawn_) return;
+  erase();
+  draw("\n");
 }
 
 void Progress::start_at(int64_t done) {
@@ -58,16 +91,25 @@ void Progress::start_at(int64_t done) {
   begin_ns_ = env_.now_ns();
 }
 
-std::string Progress::line(int64_t done, const std::string& details) {
+std::string Progress::line(size_t width) {
   const double elapsed = double(env_.now_ns() - begin_ns_) * 1e-9;
   std::optional<double> left;
-  if (done > begin_done_) left = elapsed * double(total_ - done) / double(done - begin_done_);
-  const double share = total_ > 0 ? double(done) / double(total_) : 1;
-  std::string text = title_ + " ";
-  if (style_ == Style::kBar) text += bar(share) + " ";
-  text += fmt::format("{:3.0f}% {}/{} {}", std::floor(share * 100), done, total_, unit_);
-  if (!details.empty()) text += "  " + printable(details);
-  return text + "  left " + format_duration(left);
+  if (done_ > begin_done_) left = elapsed * double(total_ - done_) / double(done_ - begin_done_);
+  const double share = total_ > 0 ? double(done_) / double(total_) : 1;
+  const auto details = fields_of(printable(details_));
+
+  std::vector<TextPart> parts = {{title_ + " ", LinePart::kTitle}};
+  if (style_ == Style::kBar) parts.push_back({bar(share) + " ", LinePart::kBar});
+  parts.push_back({fmt::format("{:3.0f}%", std::floor(share * 100)), LinePart::kPercent});
+  parts.push_back({fmt::format(" {}/{} {}", done_, total_, unit_), LinePart::kCount});
+  for (size_t i = 0; i < details.size(); ++i) {
+    const bool last = i + 1 == details.size();
+    parts.push_back({"  " + details[i], last     ? LinePart::kLastDetail
+                                        : i == 0 ? LinePart::kFirstDetail
+                                                 : LinePart::kDetail});
+  }
+  parts.push_back({"  left " + format_duration(left), LinePart::kLeft});
+  return fitted(std::move(parts), width);
 }
 
 void Progress::update(int64_t done, const std::string& details) {
@@ -77,20 +119,42 @@ void Progress::update(int64_t done, const std::string& details) {
   const int64_t last = last_ns_ ? last_ns_ : (style_ == Style::kBar ? now - interval : begin_ns_);
   if (now - last < interval && !(style_ == Style::kBar && done == total_)) return;
   last_ns_ = now;
-  std::string text = line(done, details);
-  if (style_ == Style::kLines) {
-    fmt::print(stream_, "{}\n", text);
-  } else {
-    // Longer than the terminal it would wrap, and a wrapped line cannot be redrawn.
-    text.resize(std::min(text.size(), size_t(std::max(1, terminal_width(stream_) - 1))));
-    fmt::print(stream_, "\r\x1b[K{}", text);
-    drawn_ = true;
-  }
+  if (style_ == Style::kBar) erase();
+  done_ = done;
+  details_ = details;
+  if (style_ == Style::kLines)
+    fmt::print(stream_, "{}\n", line(std::string::npos));
+  else
+    draw("\r");
   std::fflush(stream_);
 }
 
+// The cursor stays at the line's begin: where the terminal becomes narrower, the line wraps below
+// it. Wrapping is off meanwhile, as the width may be out of date.
+void Progress::draw(const char* end) {
+  fmt::print(stream_, "\r\x1b[K\x1b[?7l{}\x1b[?7h{}", line(size_t(terminal_width(stream_) - 1)),
+             end);
+  drawn_ = true;
+}
+
+// With the rows that a narrower terminal may have made of it. They are not erased as the rest of
+// the screen, which tmux keeps in its history where the line is the first.
 void Progress::erase() {
-  if (drawn_) std::fputs("\r\x1b[K", stream_);
+  if (drawn_) {
+    constexpr size_t kSlack = 16;  // the time left was another
+    const size_t longest = line(std::string::npos).size() + kSlack;
+    const size_t width = size_t(terminal_width(stream_));
+    std::string below;
+    for (size_t at = width; at < longest; at += width) below += "\x1b[B\x1b[2K";
+    if (!below.empty())
+      below =
+          "\x1b"
+          "7" +
+          below +
+          "\x1b"
+          "8";  // the cursor comes back
+    fmt::print(stream_, "\r{}\x1b[K", below);
+  }
   drawn_ = false;
 }
 
@@ -100,7 +164,7 @@ void Progress::note(const std::string& line_text) {
 
 void Progress::warn(const std::string& line_text) {
   erase();
-  fmt::print(stream_, "{}\n", line_text);
+  fmt::print(stream_, "{}\n", printable(line_text));
   std::fflush(stream_);
 }
 

@@ -1,51 +1,76 @@
-// A run's present figures over HTTP, in Prometheus's text format, to this machine alone.
+// A run's present figures over HTTP, in Prometheus's text format.
 #include <fmt/format.h>
 #include <httplib.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "saturate/error.h"
+#include "saturate/wall_clock.h"
 #include "watch/sink_list.h"
 
 namespace saturate {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
+// At a time, and as long may one be silent (s): a client that says nothing holds up no other.
+constexpr size_t kConnections = 16;
+constexpr time_t kSilence = 2;
 
-// A page of another site can make a browser ask a loopback address, but not under its own name.
-bool is_for_this_machine(const httplib::Request& request, int port) {
-  const std::string host = request.get_header_value("Host");
-  return host == fmt::format("{}:{}", kLoopback, port) || host == fmt::format("localhost:{}", port);
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return char(std::tolower(c)); });
+  return text;
 }
+
+// "node7:9090" and "[::1]:9090" without the port, and without brackets.
+std::string name_in(const std::string& host) {
+  if (host.starts_with('[')) return lower(host.substr(1, host.find(']') - 1));
+  return lower(host.substr(0, host.rfind(':')));
+}
+
+// A page of another site can make a browser ask an address that only the browser reaches, but not
+// under a name that is not the page's own.
+class HostNames {
+ public:
+  explicit HostNames(const WatchOptions& watch)
+      : names_{"127.0.0.1", "localhost", "::1", lower(watch.prometheus_address)} {
+    std::string name;
+    for (const char c : watch.prometheus_hosts + ',') {
+      if (c == ' ') continue;
+      if (c != ',') {
+        name += c;
+        continue;
+      }
+      if (!name.empty()) names_.insert(lower(name));
+      name.clear();
+    }
+  }
+  bool allow(const std::string& host) const {
+    return names_.contains("*") || names_.contains(name_in(host));
+  }
+
+ private:
+  std::set<std::string> names_;
+};
 
 class PrometheusSink : public MetricsSink {
  public:
-  explicit PrometheusSink(int port) {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(1); };
-    server_.set_keep_alive_max_count(1);
-    server_.set_read_timeout(2);
-    server_.set_write_timeout(2);
-    server_.set_payload_max_length(1024);
-    // As a run's endpoint must be told from another's: without SO_REUSEPORT, which httplib would
-    // set.
-    server_.set_socket_options([](int socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  PrometheusSink(Env& env, const WatchOptions& watch) : env_(env), names_(watch) {
+    set_limits();
+    server_.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
+      answer(request, response);
     });
-    server_.Get("/metrics",
-                [this, port](const httplib::Request& request, httplib::Response& response) {
-                  if (!is_for_this_machine(request, port)) {
-                    response.status = 403;
-                    return;
-                  }
-                  response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
-                });
-    if (!server_.bind_to_port(kLoopback, port))
-      fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, kLoopback),
-           "watch.prometheus_port", "Choose another one, or 0 for none");
+    // Probes ask by address, and learn nothing but that the run is there.
+    server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content("ok\n", "text/plain");
+    });
+    bind(watch.prometheus_address, watch.prometheus_port);
     thread_ = std::thread([this] {
       server_.listen_after_bind();
       ended_ = true;
@@ -64,6 +89,8 @@ class PrometheusSink : public MetricsSink {
     set("epoch", "", record.epoch);
     set("samples", "", double(record.samples));
     set("time_seconds", "", record.time_s);
+    // By which an alert tells a run that makes no more steps.
+    set("last_record_timestamp_seconds", "", double(unix_time_ns(env_)) * 1e-9);
     const std::string kind = fmt::format("{{kind=\"{}\"}}", record.kind);
     for (const auto& [name, value] : values_of(record)) set(name, kind, value);
     if (record.kind != "step" || !record.phases) return;
@@ -72,6 +99,47 @@ class PrometheusSink : public MetricsSink {
   }
 
  private:
+  void set_limits() {
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kConnections); };
+    server_.set_keep_alive_max_count(1);
+    server_.set_keep_alive_timeout(kSilence);  // before the first byte, too
+    server_.set_read_timeout(kSilence);
+    server_.set_write_timeout(kSilence);
+    server_.set_payload_max_length(1024);
+    // As a run's endpoint must be told from another's: without SO_REUSEPORT, which httplib would
+    // set.
+    server_.set_socket_options([](int socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+  }
+
+  void bind(const std::string& address, int port) {
+    errno = 0;
+    if (server_.bind_to_port(address, port)) return;
+    if (errno == EADDRINUSE)
+      fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address),
+           "watch.prometheus_port", "Choose another one, or 0 for none");
+    fail(ErrorKind::kUsage,
+         fmt::format("cannot listen at {} port {}: {}", address, port,
+                     errno != 0 ? std::strerror(errno) : "no such address"),
+         "watch.prometheus_address",
+         "Give an address of this machine, or 0.0.0.0 for all that it has");
+  }
+
+  void answer(const httplib::Request& request, httplib::Response& response) {
+    const std::string host = request.get_header_value("Host");
+    if (names_.allow(host)) {
+      response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
+      return;
+    }
+    response.status = 403;
+    response.set_content(
+        "this run does not answer under the name it was asked by: add that to "
+        "watch.prometheus_hosts\n",
+        "text/plain");
+  }
+
   void set(const std::string& name, const std::string& labels, double value) {
     gauges_["saturate_" + name][labels] = value;
   }
@@ -92,6 +160,8 @@ class PrometheusSink : public MetricsSink {
     return lines;
   }
 
+  Env& env_;
+  const HostNames names_;
   std::mutex mutex_;
   std::map<std::string, std::map<std::string, double>> gauges_;  // by name, then labels
   std::map<std::string, double> seconds_;  // by labels: of the steps so far, by phase
@@ -102,8 +172,8 @@ class PrometheusSink : public MetricsSink {
 
 }  // namespace
 
-std::unique_ptr<MetricsSink> make_prometheus_sink(int port) {
-  return std::make_unique<PrometheusSink>(port);
+std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& watch) {
+  return std::make_unique<PrometheusSink>(env, watch);
 }
 
 }  // namespace saturate

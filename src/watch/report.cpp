@@ -62,6 +62,7 @@ std::string body_of(const std::vector<ShownRun>& runs, const std::vector<LadderR
   const std::vector<Section> sections = {
       {"time", "Where the time went", phases_section(runs)},
       {"curves", "Learning and speed", curves_section(runs)},
+      {"classes", "Class by class", classes_section(runs)},
       {"machine", "The machine", machine_section(runs)},
       {"timeline", "A few steps", timeline_section(runs)},
       {"samples", "What it was shown", samples_section(runs)},

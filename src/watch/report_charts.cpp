@@ -259,7 +259,8 @@ std::string curves_section(const std::vector<ShownRun>& runs) {
     learning +=
         chart_figure("loss", "Loss", "mean since the point before; held out at each evaluation");
   if (any(runs, [](const MetricsRecord& record) { return record.accuracy.has_value(); }))
-    learning += chart_figure("accuracy", "Accuracy", "%, of the first guess");
+    learning += chart_figure("accuracy", "Accuracy",
+                             "%, of the first guess; training as the mean of neighbouring records");
   const auto in_steps = [&runs](auto member) {
     return any(runs, [member](const MetricsRecord& record) {
       return record.kind == "step" && (record.*member).has_value();

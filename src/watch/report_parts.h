@@ -21,6 +21,7 @@ std::string head_section(const std::vector<ShownRun>& runs,
 std::string figures_section(const std::vector<ShownRun>& runs);  // cards, or a table of differences
 std::string phases_section(const std::vector<ShownRun>& runs);
 std::string curves_section(const std::vector<ShownRun>& runs);
+std::string classes_section(const std::vector<ShownRun>& runs);
 std::string machine_section(const std::vector<ShownRun>& runs);
 std::string timeline_section(const std::vector<ShownRun>& runs);
 std::string samples_section(const std::vector<ShownRun>& runs);

@@ -43,10 +43,14 @@ bool differs(const std::vector<Column>& columns, const std::string& key) {
   });
 }
 
-std::string cell(const std::string* value) {
-  if (!value) return "<td class=\"soft\">not there</td>";
-  if (value->empty()) return "<td class=\"soft\">empty</td>";
-  return "<td class=\"data\">" + escape_html(*value) + "</td>";
+// `title`: of the column, which a narrow page shows beside the value.
+std::string cell(const std::string& title, const std::string* value) {
+  const bool known = value && !value->empty();
+  return fmt::format("<td class=\"{}\" data-of=\"{}\">{}</td>", known ? "data" : "soft",
+                     escape_html(title),
+                     known   ? escape_html(*value)
+                     : value ? "empty"
+                             : "not there");
 }
 
 // `mark`: tints the rows that differ, and says so in words.
@@ -60,11 +64,12 @@ std::string table(const char* label, const std::vector<Column>& columns,
     body += marked ? "<tr class=\"differs\">" : "<tr>";
     body += "<th scope=\"row\" class=\"data\">" + escape_html(key) +
             (marked ? " <span title=\"differs\" aria-label=\"differs\">≠</span>" : "") + "</th>";
-    for (const auto& column : columns) body += cell(find(*column.values, key));
+    for (const auto& column : columns) body += cell(column.title, find(*column.values, key));
     body += "</tr>\n";
   }
   return fmt::format(
-             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n<table>"
+             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n<table "
+             "class=\"keys\">"
              "<thead><tr>",
              label) +
          head + "</tr></thead><tbody>\n" + body + "</tbody></table></div>\n";

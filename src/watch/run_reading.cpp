@@ -139,6 +139,11 @@ RunReading read_run(Env& env, const std::string& folder) {
   });
   read_beside(run, env, "host.json",
               [&](const std::string& text, const std::string&) { read_host(run, text); });
+  read_beside(run, env, "classes.json", [&](const std::string& text, const std::string&) {
+    run.by_class = parse_class_results(text);
+    if (!run.by_class)
+      run.warnings.push_back("classes.json cannot be read: it holds no results by class");
+  });
   run.training = read_training_samples(env, folder, run.warnings);
   run.mistakes = read_mistakes(env, folder, run.warnings);
   run.timeline = read_timeline(env, folder, kTimelineSteps, kTimelineSpans, run.warnings);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "saturate/class_results.h"
 #include "saturate/env.h"
 #include "saturate/metrics.h"
 #include "watch/run_extras.h"
@@ -28,8 +29,9 @@ struct RunReading {
   std::optional<MetricsRecord> last;              // of any kind: where the run stands
   std::optional<PhaseTimes> end_phases;
   std::optional<Telemetry> end_telemetry;
-  NamedTexts recipe;  // "train.batch" and its value; empty where there is none
-  NamedTexts host;    // of host.json; likewise
+  NamedTexts recipe;                     // "train.batch" and its value; empty where there is none
+  NamedTexts host;                       // of host.json; likewise
+  std::optional<ClassResults> by_class;  // of classes.json: the last evaluation
   std::optional<KeptImages> training, mistakes;
   std::optional<Timeline> timeline;
   std::vector<std::string> warnings;  // what could not be read

@@ -15,8 +15,9 @@ std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder);
 std::unique_ptr<MetricsSink> make_tensorboard_sink(Env& env, const Recipe& recipe,
                                                    const std::string& folder, int64_t begin_step);
 
-// http://127.0.0.1:PORT/metrics while it lives. Fails with kUsage where the port is taken.
-std::unique_ptr<MetricsSink> make_prometheus_sink(int port);
+// http://ADDRESS:PORT/metrics and /healthz while it lives. Fails with kUsage where the port is
+// taken, or the address is none of this machine's.
+std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& watch);
 
 // A record's numbers as a program that watches many runs wants them: "loss" of "train" and so on.
 struct NamedValue {

@@ -28,8 +28,7 @@ std::vector<std::unique_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& rec
                                                      int64_t begin_step) {
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   // What may be refused comes before what leaves files.
-  if (recipe.watch.prometheus_port > 0)
-    sinks.push_back(make_prometheus_sink(recipe.watch.prometheus_port));
+  if (recipe.watch.prometheus_port > 0) sinks.push_back(make_prometheus_sink(env, recipe.watch));
   if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder));
   if (recipe.watch.tensorboard)
     sinks.push_back(make_tensorboard_sink(env, recipe, folder, begin_step));

@@ -14,6 +14,11 @@ std::string metrics_line(const char* title, const Metrics& metrics) {
 }
 
 std::string end_line(const TrainResult& result) {
+  if (result.was_finished)
+    return fmt::format(
+        "the run had {} at step {}: there is nothing to do, and nothing is written. {} to go on\n",
+        result.end == RunEnd::kDone ? "ended" : "stopped early", result.steps,
+        result.end == RunEnd::kDone ? "Raise train.epochs" : "Raise train.early_stop");
   switch (result.end) {
     case RunEnd::kDone:
       return "";
@@ -25,6 +30,8 @@ std::string end_line(const TrainResult& result) {
           result.steps, result.best.best_step);
     case RunEnd::kTimeLimit:
       return fmt::format("stopped by train.max_minutes at step {}\n", result.steps);
+    case RunEnd::kFailed:
+      return fmt::format("failed at step {}\n", result.steps);
   }
   return "";
 }
@@ -93,6 +100,7 @@ std::string format_summary(const TrainResult& result) {
   if (result.best.best)
     text +=
         fmt::format("{:<12}{:.4f} at step {}\n", "best", *result.best.best, result.best.best_step);
+  if (result.was_finished) return text;
   text += phase_table(result);
   const double training = result.wall_s - result.phases[Phase::kEvaluation] -
                           result.phases[Phase::kCheckpoint] - result.phases[Phase::kOther];

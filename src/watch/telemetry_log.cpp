@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -47,10 +49,15 @@ struct TelemetryLog::State {
     std::unique_lock lock(mutex);
     while (!ending_changed.wait_for(lock, interval, [this] { return ending; })) {
       lock.unlock();
-      const Telemetry reading = read();
+      std::optional<Telemetry> reading;
+      try {
+        reading = read();
+      } catch (const std::bad_alloc&) {  // one is left out
+      }
       lock.lock();
-      recent.add(reading);
-      all.add(reading);
+      if (!reading) continue;
+      recent.add(*reading);
+      all.add(*reading);
     }
   }
 

@@ -7,8 +7,10 @@
 
 #include "base/safetensors_header.h"
 #include "data/lmdb_format.h"
+#include "data/lmdb_tree.h"
 #include "saturate/error.h"
 #include "saturate/recipe.h"
+#include "tests/fuzz/memory_env.h"
 
 namespace saturate::testing {
 namespace {
@@ -80,10 +82,21 @@ size_t fuzz_lmdb(std::span<const std::byte> bytes) {
                             parse_meta(bytes, "input");
                             return 1;
                           }) +
+         sound_or_refused(ErrorKind::kData,
+                          [&] {
+                            const LmdbRecord record = parse_record(bytes, "input");
+                            require(record.name.size() + record.bytes.size() <= bytes.size(),
+                                    "a record larger than what holds it");
+                            return 1;
+                          }) +
          sound_or_refused(ErrorKind::kData, [&] {
-           const LmdbRecord record = parse_record(bytes, "input");
-           require(record.name.size() + record.bytes.size() <= bytes.size(),
-                   "a record larger than what holds it");
+           const LmdbTree tree(std::make_unique<MemoryFile>(bytes), "input");
+           const auto visit = [&](std::string_view, const LmdbValue& value) {
+             require(value.size <= bytes.size() && value.offset <= bytes.size() - value.size,
+                     "a value that reaches outside the file");
+           };
+           tree.visit_last(visit);
+           tree.walk(visit);
            return 1;
          });
 }

@@ -15,7 +15,8 @@ size_t fuzz_recipe(std::span<const std::byte> bytes);
 // A safetensors file: the length, the header, and as many bytes of data as follow. Every tensor of
 // a sound one lies within the data, is as long as its shape says, and overlaps no other.
 size_t fuzz_safetensors(std::span<const std::byte> bytes);
-// A record of an LMDB, as the set's description and as a sample.
+// As a record of an LMDB, the set's description or a sample, and as the whole file, whose records'
+// values must lie within it.
 size_t fuzz_lmdb(std::span<const std::byte> bytes);
 
 }  // namespace saturate::testing

@@ -43,7 +43,9 @@ size_t count_tensors(const Read& read) {
 }  // namespace
 
 size_t fuzz_pickle(std::span<const std::byte> bytes) {
-  return count_tensors([&] { return read_tensor_pickle(bytes, "input"); }) + count_tensors([&] {
+  return count_tensors([&] { return read_tensor_pickle(bytes, "input"); }) +
+         count_tensors([&] { return read_tensor_pickle(bytes, "input", "ema."); }) +
+         count_tensors([&] {
            const TensorPickle pickle = read_legacy_pickles(bytes, "input");
            require(pickle.end <= bytes.size(), "data begin behind the end");
            return pickle;

@@ -72,6 +72,24 @@ def per_epoch(name, make, **options):
     return row(values, name=name, warmup_epochs=1, per="epoch", **options)
 
 
+def cycled_per_epoch(**options):
+    """OneCycleLR over the epochs, step() called after each."""
+    epochs = TOTAL // EPOCH
+    cycle = dict(pct_start=options["rise"], div_factor=1 / options["initial_lr"],
+                 final_div_factor=options["initial_lr"] / options["final_lr"])
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], lr=1.0,
+                          momentum=0.9)
+    scheduler = S.OneCycleLR(sgd, 1.0, epochs, **cycle)
+    found, momenta = [], []
+    for _ in range(epochs):
+        found.append(sgd.param_groups[0]["lr"])
+        momenta.append(sgd.param_groups[0]["momentum"])
+        sgd.step()
+        scheduler.step()
+    return {"momenta": momenta} | row([v for v in found for _ in range(EPOCH)], name="onecycle",
+                                      per="epoch", **options)
+
+
 def schedules():
     rest, epochs = TOTAL - EPOCH, TOTAL // EPOCH - 1
     return [
@@ -100,6 +118,8 @@ def schedules():
         per_step("polynomial", lambda o: S.PolynomialLR(o, rest, 2.5), 1, power=2.5),
         per_epoch("cosine", lambda o: S.CosineAnnealingLR(o, epochs, 0.05), final_lr=0.05),
         per_epoch("exponential", lambda o: S.ExponentialLR(o, 0.8), every_epochs=1, gamma=0.8),
+        cycled_per_epoch(rise=0.3, initial_lr=0.04, final_lr=4e-6),
+        cycled_per_epoch(rise=0.137, initial_lr=0.125, final_lr=0.0625),
     ]
 
 

@@ -1,12 +1,15 @@
 """Writes tests/goldens/weights: files of weights and programs as Python's torch makes them.
 
-Run: python tests/oracles/weights_goldens.py   (torch 2.11)
+Run: python tests/oracles/weights_goldens.py   (torch 2.11, numpy)
 """
 
+import argparse
 import collections
+import datetime
 import pathlib
 import sys
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -95,17 +98,68 @@ def scripts():
     torch.jit.script(TwoHeads()).save(OUT / "two_heads.pt")
 
 
+def compiled(state):
+    """As torch.compile names them: of the whole model, and of a part of it."""
+    return {"_orig_mod." + key.replace("conv2.", "conv2._orig_mod."): value for key, value in state.items()}
+
+
+def beside(state):
+    """What a training script saves: torchvision's keys, and plain values of many kinds."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    optimizer.step()
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
+    counts = collections.defaultdict(int)
+    counts["a"] += 1
+    plain = {
+        "Counter": collections.Counter("aab"), "defaultdict": counts, "Size": torch.Size([1, 2]),
+        "device": torch.device("cuda", 1), "dtype": torch.bfloat16, "set": {1, 2}, "frozenset": frozenset({3}),
+        "bytes": b"1234", "bytearray": bytearray(b"12"), "complex": 1 + 2j, "range": range(3),
+        "float": np.float32(0.5), "int": np.int64(3), "array": np.arange(3.0), "numpy dtype": np.dtype("f4"),
+        "path": pathlib.PurePosixPath("a/b"), "time": datetime.datetime(2026, 1, 1), "deque": collections.deque([1]),
+        "large": 1 << 80, "minus": -(1 << 70), "flag": False, "many": list(range(300)), "layout": torch.strided,
+    }
+    average = {"module." + key: value + 1 for key, value in state.items()}
+    return {"model": compiled(state), "model_ema": {"n_averaged": torch.tensor(4), **average},
+            "optimizer": optimizer.state_dict(), "lr_scheduler": schedule.state_dict(), "epoch": 7,
+            "args": argparse.Namespace(lr=0.1, data=["a", None]), "plain": plain, "best": torch.tensor(0.5)}
+
+
+def two_encoders(state):
+    """As MoCo saves them."""
+    tensors = {"module.encoder_q." + key: value for key, value in state.items()}
+    tensors.update({"module.encoder_k." + key: value + 1 for key, value in state.items()})
+    return {"arch": "cnn", "state_dict": {**tensors, "module.queue": torch.zeros(4, 2)}}
+
+
+def with_attributes():
+    tensor, parameter = torch.arange(4.0), nn.Parameter(torch.arange(3.0))
+    tensor.tag = parameter.tag = "mine"
+    return {"tensor": tensor, "parameter": parameter}
+
+
 OUT.mkdir(parents=True, exist_ok=True)
 torch.manual_seed(0)
 torch.save(all_kinds(), OUT / "all_kinds.pt")
 torch.save(all_kinds(), OUT / "legacy.pt", _use_new_zipfile_serialization=False)
-torch.save(all_kinds(), OUT / "protocol4.pt", pickle_protocol=4)
+for protocol in (1, 4, 5):
+    torch.save(all_kinds(), OUT / f"protocol{protocol}.pt", pickle_protocol=protocol)
+    torch.save(all_kinds(), OUT / f"legacy{protocol}.pt", pickle_protocol=protocol,
+               _use_new_zipfile_serialization=False)
 state = small_model().state_dict()
 torch.save(state, OUT / "simple_cnn.pt")
 torch.save({"epoch": 3, "lr": 0.1, "best": torch.tensor(0.5), "none": None, "name": "x",
             "history": [1, 2.5, (True, -4)], "large": 1 << 80,
             "state_dict": {"module." + key: value for key, value in state.items()}},
            OUT / "training.pt")
+for protocol in (1, 2, 5):
+    torch.save(beside(state), OUT / f"beside{protocol}.pt", pickle_protocol=protocol)
+torch.save(beside(state), OUT / "beside_legacy.pt", pickle_protocol=4, _use_new_zipfile_serialization=False)
+torch.save({"ema": {"state_dict": state}, "step": 3}, OUT / "only_ema.pt")
+torch.save({"generator": state}, OUT / "generator.pt")
+torch.save(two_encoders(state), OUT / "two_encoders.pt")
+torch.save(with_attributes(), OUT / "attributes.pt")
 torch.save({"fc.weight": torch.zeros(2), "trap": Harmful()}, OUT / "harmful.pt")
 torch.save({"fc.weight": torch.zeros(2), "trap": Harmful()}, OUT / "harmful_legacy.pt",
            _use_new_zipfile_serialization=False)

@@ -29,8 +29,8 @@
   const percent = value => value * 100;
   const gib = value => value / 2 ** 30;
   const lines = {
-    loss: {key: 'loss', format: significant},
-    accuracy: {key: 'accuracy', scale: percent, format: value => `${digits(value, 2)} %`},
+    loss: {key: 'loss', cut: true, format: significant},
+    accuracy: {key: 'accuracy', scale: percent, smooth: true, format: value => `${digits(value, 2)} %`},
     images_per_s: {key: 'images_per_s', zero: true, training: true,
                    format: value => `${digits(value, value < 10 ? 2 : 0)} images/s`},
     memory: {key: 'memory_peak_bytes', scale: gib, zero: true, training: true,
@@ -64,21 +64,35 @@
     })).filter(point => !Number.isNaN(point.y));
   }
 
+  // Each point as the mean of its neighbours too, as many to either side: noise goes, nothing lags.
+  function smoothed(points) {
+    const most = Math.min(20, Math.round(points.length / 40));
+    return points.map((point, i) => {
+      const reach = Math.min(most, i, points.length - 1 - i);
+      const near = points.slice(i - reach, i + reach + 1);
+      return {...point, y: near.reduce((sum, other) => sum + other.y, 0) / near.length};
+    });
+  }
+
   function lineDatasets(line) {
     const sets = [];
     data.runs.forEach((run, index) => {
       const title = text => several ? `${run.name}, ${text}` : text;
       const training = pointsOf(run.steps, line);
       const heldOut = line.training ? [] : pointsOf(run.evaluations, line);
+      if (line.smooth && !several && training.length >= 20) sets.push({
+        label: 'training, each record', data: training, borderColor: `${runColour(index)}55`, borderWidth: 1,
+        pointRadius: 0, pointStyle: 'circle',
+      });
       if (training.length) sets.push({
         label: line.training ? (several ? run.name : 'training') : title('training'),
-        data: training, borderColor: runColour(index), borderDash: dashes[Math.floor(index / 2) % 4],
+        data: line.smooth ? smoothed(training) : training, borderColor: runColour(index), borderDash: dashes[Math.floor(index / 2) % 4],
         borderWidth: several && heldOut.length ? 1.25 : 2,
         pointRadius: training.length === 1 ? 3 : 0,
         pointStyle: 'circle',
       });
       if (heldOut.length) sets.push({
-        label: title('held out'), data: heldOut,
+        label: title('held out'), data: heldOut, heldOut: true,
         borderColor: several ? runColour(index) : runColour(1), borderWidth: 2.5,
         pointRadius: heldOut.length > 60 ? 0 : 3.5, pointStyle: ['circle', 'rect', 'triangle', 'rectRot'][index % 4],
       });
@@ -86,6 +100,18 @@
     for (const set of sets) Object.assign(set, {
       backgroundColor: set.borderColor, pointHoverRadius: 5, tension: 0, spanGaps: true});
     return sets;
+  }
+
+  // The first evaluations see weights that have learnt little, and averages of batches that are none yet.
+  // Where they lie far above all else, the axis ends below them: {at, most}, or undefined.
+  function cutOf(sets) {
+    const heights = points => points.map(point => point.y);
+    const firstOf = set => !set.heldOut || set.data.length < 2 ? 0 : Math.ceil(set.data.length / 4);
+    const first = sets.flatMap(set => heights(set.data.slice(0, firstOf(set))));
+    const rest = sets.flatMap(set => heights(set.data.slice(firstOf(set))));
+    if (!first.length || !rest.length) return undefined;
+    const low = Math.min(...first, ...rest), high = Math.max(...rest), most = Math.max(...first);
+    return most - low > 1.5 * (high - low) ? {at: high + 0.08 * (high - low), most} : undefined;
   }
 
   const ink = () => ({
@@ -117,13 +143,17 @@
 
   function lineChart(name) {
     const line = lines[name];
+    const datasets = lineDatasets(line);
+    const cut = line.cut ? cutOf(datasets) : undefined;
     return {
-      type: 'line', data: {datasets: lineDatasets(line)},
+      type: 'line', data: {datasets},
+      note: cut ? `first evaluations, up to ${line.format(cut.most)}, lie above` : '',
       options: {
         ...common,
         scales: {
           x: scale(axes[axis].title, {type: 'linear', bounds: 'data', min: 0, ticks: {includeBounds: false}}),
-          y: scale('', {beginAtZero: Boolean(line.zero), grace: '4%'}),
+          y: scale('', {beginAtZero: Boolean(line.zero), grace: '4%', ...(cut ? {max: cut.at} : {}),
+                        ticks: {includeBounds: !cut}}),
         },
         plugins: {
           legend: {display: false},
@@ -272,7 +302,7 @@
     return kind === 'totals' ? totalsChart() : lineChart(kind);
   }
 
-  function drawLegend(chart, canvas) {
+  function drawLegend(chart, canvas, note) {
     const legend = canvas.closest('figure').querySelector('.legend');
     const off = hidden.get(canvas) || new Set();
     hidden.set(canvas, off);
@@ -304,6 +334,11 @@
       show();
       legend.append(button);
     });
+    if (note) {
+      const text = document.createElement('small');
+      text.textContent = note;
+      legend.append(text);
+    }
     chart.update();
   }
 
@@ -340,8 +375,9 @@
     charts.splice(0).forEach(chart => chart.destroy());
     Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
     for (const canvas of document.querySelectorAll('canvas[data-chart]')) {
-      const chart = new Chart(canvas, configuration(canvas));
-      drawLegend(chart, canvas);
+      const {note, ...drawn} = configuration(canvas);
+      const chart = new Chart(canvas, drawn);
+      drawLegend(chart, canvas, note);
       charts.push(chart);
     }
     timelines.forEach(timeline => timeline.redraw());

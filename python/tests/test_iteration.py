@@ -1,0 +1,206 @@
+"""How iterations follow one another: from the first batch, one at a time, none lost. Needs numpy and pytest."""
+
+import itertools
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import saturate
+
+SYNTH = "synth:size=24,count=60"
+BATCHES = 9
+
+
+def make(**arguments):
+    return saturate.Loader(SYNTH, **{"batch": 7, "size": 8, "threads": 2, **arguments})
+
+
+def labels_of(batches):
+    return [labels.tolist() for _, labels in batches]
+
+
+def epoch(number, **arguments):
+    loader = make(**arguments)
+    loader.set_epoch(number)
+    return labels_of(loader)
+
+
+def test_a_new_iteration_begins_with_the_first_batch():
+    loader = make(train=False)
+    (a, la), (b, lb) = next(iter(loader)), next(iter(loader))
+    assert np.array_equal(a, b) and np.array_equal(la, lb)
+    assert len(list(loader)) == len(loader) == BATCHES
+
+
+def test_an_epoch_that_was_left_is_over():
+    # Or a loop that leaves each epoch after two batches would see the same two for ever.
+    loader = make()
+    for number in range(3):
+        assert labels_of(itertools.islice(loader, 2)) == epoch(number)[:2]
+    assert labels_of(loader) == epoch(3)
+
+
+@pytest.mark.parametrize("leave", ["break", "raise"])
+def test_a_loop_that_is_left_loses_nothing_of_the_next(leave):
+    loader, whole = make(), []
+    try:
+        for batch in loader:
+            if leave == "raise":
+                raise RuntimeError
+            break
+    except RuntimeError as error:
+        kept = error  # and with it the frame and its iterator
+    assert labels_of(loader) == epoch(1)
+    whole = labels_of(loader)
+    assert whole == epoch(2) and len(whole) == BATCHES
+
+
+def test_iterations_that_gave_nothing_are_no_epochs():
+    loader = make()
+    for _ in range(3):
+        iter(loader)
+    assert labels_of(loader) == epoch(0)
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_the_newer_of_two_iterations_is_whole_and_the_older_says_so():
+    loader = make()
+    older = iter(loader)
+    first = next(older)[1].tolist()
+    newer = iter(loader)
+    assert first == epoch(0)[0]
+    with pytest.raises(saturate.Error, match="newer one"):
+        next(older)
+    assert labels_of(newer) == epoch(1)
+    with pytest.raises(saturate.Error, match="newer one"):
+        next(older)
+    assert loader.state_dict()["epoch"] == 2
+    with pytest.raises(saturate.Error, match="newer one"):
+        for _ in zip(loader, loader):
+            pass
+
+
+def test_one_that_has_ended_stays_at_its_end():
+    loader = make()
+    ended = iter(loader)
+    assert len(list(ended)) == BATCHES
+    assert list(ended) == []
+    assert labels_of(loader) == epoch(1)
+    assert list(ended) == [] and loader.state_dict()["epoch"] == 2
+
+
+def test_only_a_loaded_state_goes_on_within_an_epoch():
+    loader = make()
+    begun = iter(loader)
+    for _ in range(4):
+        next(begun)
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 4)
+    assert labels_of(loader) == epoch(1)
+    for other in (loader, make(threads=1, prefetch=1)):
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        iter(other)  # which gives nothing, and takes nothing
+        assert labels_of(other) == epoch(0)[4:]
+        assert labels_of(other) == epoch(1)
+
+
+def test_a_state_set_meanwhile_is_the_next_iterations():
+    loader = make()
+    running = iter(loader)
+    next(running)
+    loader.set_epoch(5)
+    assert len(list(running)) == BATCHES - 1
+    assert loader.state_dict()["epoch"] == 5
+    assert labels_of(loader) == epoch(5)
+
+
+@pytest.mark.parametrize("arguments, name", [({"batch": 8}, "batch_size 7.*8"), ({"seed": 1}, "seed 0.*1")])
+def test_a_state_of_another_order_is_refused(arguments, name):
+    loader = make()
+    next(iter(loader))
+    other = make(**arguments)
+    with pytest.raises(saturate.Error, match=name):
+        other.load_state_dict(loader.state_dict())
+    assert other.state_dict()["batch"] == 0
+    with pytest.raises(saturate.Error, match="samples 60.*61"):
+        saturate.Loader("synth:size=24,count=61", batch=7, size=8).load_state_dict(loader.state_dict())
+    other.load_state_dict({"epoch": 1, "batch": 2})  # as older versions wrote it
+    assert len(list(other)) == len(other) - 2
+
+
+def test_a_batch_whose_conversion_failed_comes_again():
+    failing = [False]
+
+    def convert(array):
+        if failing[0]:
+            raise KeyboardInterrupt
+        return np.from_dlpack(array)
+
+    loader = make(to=convert)
+    iterator = iter(loader)
+    found = labels_of(itertools.islice(iterator, 3))
+    failing[0] = True
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+    assert loader.state_dict()["batch"] == 3
+    failing[0] = False
+    assert found + labels_of(iterator) == epoch(0)
+
+
+@pytest.fixture
+def alarm():
+    """Raises KeyboardInterrupt in this thread after so many seconds, as Ctrl-C does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_ends_a_wait_and_loses_no_batch(alarm):
+    loader = saturate.Loader("synth:size=400,count=40", batch=10, size=224, threads=1)
+    expected = labels_of(loader)
+    loader.set_epoch(0)
+    iterator, found, interrupted = iter(loader), [], 0
+    while True:
+        alarm(0.003)  # within the wait for a batch, mostly
+        try:
+            labels = next(iterator)[1].tolist()
+            found.append(labels)
+        except KeyboardInterrupt:
+            interrupted += 1
+            if loader.state_dict()["batch"] > len(found):  # it came just after the batch was given
+                found.append(expected[len(found)])
+        except StopIteration:
+            break
+        finally:
+            alarm(0)
+    assert found == expected and interrupted > 0
+
+
+def test_threads_share_an_iteration():
+    loader, lock, found = make(threads=3), threading.Lock(), []
+    iterator = iter(loader)
+
+    def consume():
+        for _, labels in iterator:
+            with lock:
+                found.extend(labels.tolist())
+
+    threads = [threading.Thread(target=consume) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(sum(epoch(0), []))
+
+
+def test_what_dataloaders_have():
+    loader = make(drop_last=True)
+    assert loader.batch_size == 7 and loader.samples == 60
+    assert len(loader) == len(list(loader)) == 60 // 7
+    assert iter(it := iter(loader)) is it
+    assert [i for i, _ in enumerate(loader)] == list(range(8))

@@ -1,0 +1,201 @@
+#include "advise/source_recipe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "data/sources.h"
+#include "saturate/dataset.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kProbed = 64;  // images whose headers are read
+
+// The sub-folder of the first of `names` that is there, in any case; else "".
+std::string part_folder(const std::vector<FileInfo>& entries,
+                        std::initializer_list<std::string_view> names) {
+  const auto is = [](const FileInfo& info, std::string_view name) {
+    return info.is_directory &&
+           std::ranges::equal(info.name, name, [](char a, char b) { return (a | 0x20) == b; });
+  };
+  for (const std::string_view name : names)
+    for (const FileInfo& info : entries)
+      if (is(info, name)) return info.name;
+  return "";
+}
+
+// The last of the overrides of a key.
+std::optional<std::string> override_of(std::span<const std::string> overrides,
+                                       std::string_view key) {
+  std::optional<std::string> value;
+  for (const std::string& text : overrides)
+    if (text.starts_with(key) && text.substr(key.size()).starts_with('='))
+      value = text.substr(key.size() + 1);
+  return value;
+}
+
+struct SourceParts {
+  std::string train, eval;  // eval "": not given
+};
+
+SourceParts find_source_parts(Env& env, const std::string& source) {
+  if (!env.is_directory(source) || scheme_of_source(env, source) != "folder") return {source, ""};
+  if (env.exists(source + "/recipe.toml"))
+    fail(ErrorKind::kUsage, "the folder is a run's, and holds no images", source,
+         "Go on with the run by --resume " + source + ", or train anew with " + source +
+             "/recipe.toml");
+  const auto entries = env.list(source);
+  const std::string train = part_folder(entries, {"train", "training"});
+  if (train.empty()) return {source, ""};
+  const std::string base = source.back() == '/' ? source : source + "/";
+  const std::string eval = part_folder(entries, {"val", "valid", "validation", "eval", "test"});
+  return {base + train, eval.empty() ? "" : base + eval};
+}
+
+// The median of the shorter sides of some images, evenly spread. Broken ones are passed over.
+int median_side(const Dataset& data) {
+  Decoder decoder;
+  Sample sample;
+  std::vector<int> sides;
+  const size_t count = std::min(kProbed, data.size());
+  for (size_t i = 0; i < count; ++i) try {
+      data.read(i * data.size() / count, sample);
+      const ImageInfo info = probe_sample(decoder, sample);
+      sides.push_back(std::min(info.width, info.height));
+    } catch (const Error& error) {
+      if (i + 1 == count && sides.empty()) throw;
+    }
+  std::ranges::nth_element(sides, sides.begin() + std::ssize(sides) / 2);
+  return sides[sides.size() / 2];
+}
+
+// One of how many images is held out; 0: none.
+size_t held_out(size_t images, size_t classes) {
+  if (images < 2 * classes || images < 4) return 0;
+  return images < 5'000 ? std::min<size_t>(5, images) : images < 100'000 ? 10 : 20;
+}
+
+class MadeSettings {
+ public:
+  template <class Value>
+  void set(const char* key, const Value& value) {
+    all_.push_back(fmt::format("{}={}", key, value));
+  }
+  std::vector<std::string> take() { return std::move(all_); }
+
+ private:
+  std::vector<std::string> all_;
+};
+
+// Small images as they are, photographs by crops.
+void set_network(MadeSettings& settings, int side, bool gpu, bool masks) {
+  const bool small = side < 48 && !masks;
+  const int size = small ? std::max(16, side) : side < 96 ? 64 : side < 160 ? 96 : gpu ? 224 : 128;
+  settings.set("augment.size", size);
+  if (small) {
+    settings.set("augment.crop", "pad");
+    settings.set("augment.padding", std::max(1, size / 10));
+    settings.set("augment.pad_mode", "reflect");
+  } else {
+    settings.set("data.decode", "fast");
+    settings.set("augment.crop", "random_resized");
+    settings.set("augment.scale_min", 0.25);
+    settings.set("augment.eval_resize", 1.143);
+  }
+  settings.set("model.name", masks ? "unet" : small ? "resnet9" : "resnet18");
+  if (!gpu && (small || masks)) settings.set("model.width", masks ? 0.25 : 0.5);
+}
+
+void set_optimizer(MadeSettings& settings, size_t batch, bool masks) {
+  const auto set_rate = [&](double for_128) {
+    settings.set("optimizer.lr", fmt::format("{:.4g}", for_128 * double(batch) / 128));
+  };
+  settings.set("optimizer.name", masks ? "adamw" : "sgd");
+  set_rate(masks ? 0.003 : 0.1);
+  if (!masks) settings.set("optimizer.momentum", 0.9);
+  if (!masks) settings.set("optimizer.nesterov", "true");
+  settings.set("optimizer.weight_decay", masks ? 0.01 : 5e-4);
+}
+
+// As long as it takes to have seen some hundred thousand images, on a CPU fewer.
+int epochs_for(size_t images, bool gpu) {
+  const double seen = gpu ? 500'000 : 100'000;
+  return int(std::clamp(std::round(seen / double(images)), gpu ? 15.0 : 5.0, 100.0));
+}
+
+// So that an epoch has some steps, and a step no fewer images than BatchNorm needs.
+size_t batch_for(size_t images) {
+  return std::bit_floor(std::min({std::max<size_t>(8, images / 16), images, size_t{128}}));
+}
+
+void set_length(MadeSettings& settings, int made, std::span<const std::string> overrides) {
+  const auto asked = override_of(overrides, "train.epochs");
+  const double epochs = asked ? std::strtod(asked->c_str(), nullptr) : made;
+  settings.set("schedule.name", "cosine");
+  settings.set("schedule.warmup_epochs", std::min(5.0, epochs / 10));
+  settings.set("precision.mode", "auto");
+  settings.set("train.epochs", made);
+  settings.set("train.eval_every", std::max(1, made / 20));
+  settings.set("checkpoint.every", std::max(1, made / 20));
+}
+
+// `every`: one of how many images is held out, where no part is there for it.
+void set_sources(MadeSettings& settings, const SourceParts& parts, size_t every) {
+  if (every > 0) {
+    settings.set("data.source", fmt::format("split:train,1/{},{}", every, parts.train));
+    settings.set("data.eval_source", fmt::format("split:held,1/{},{}", every, parts.train));
+  } else {
+    settings.set("data.source", parts.train);
+    settings.set("data.eval_source", parts.eval);
+  }
+  settings.set("data.on_error", "skip");
+}
+
+}  // namespace
+
+bool names_source(Env& env, const std::string& text) {
+  if (text.ends_with(".toml")) return false;
+  const std::string scheme = text.substr(0, text.find(':'));
+  const auto is_known = [&](const auto& entry) { return entry.name == scheme; };
+  return env.is_directory(text) || text.ends_with(".tar") || text.ends_with(".shard") ||
+         (scheme != text && std::ranges::any_of(dataset_sources(), is_known));
+}
+
+std::vector<std::string> settings_for_source(Env& env, const std::string& source, bool gpu,
+                                             std::span<const std::string> overrides) {
+  const SourceParts parts = find_source_parts(env, source);
+  const auto data = open_dataset(env, parts.train);
+  if (data->classes().size() < 2)
+    fail(ErrorKind::kData, "the images are all of one class, with nothing to tell apart",
+         parts.train, "Put the images of each class in a folder of its own");
+  const bool has_eval = !parts.eval.empty() || override_of(overrides, "data.eval_source");
+  const size_t every = has_eval ? 0 : held_out(data->size(), data->classes().size());
+  const size_t images = every == 0 ? data->size() : data->size() - data->size() / every - 1;
+  const size_t batch = batch_for(images);
+  const bool masks = data->has_masks();
+  const bool on_gpu = gpu && override_of(overrides, "train.device") != "cpu";
+  MadeSettings settings;
+  settings.set("seed", 1);
+  set_sources(settings, parts, every);
+  set_network(settings, median_side(*data), on_gpu, masks);
+  set_optimizer(settings, batch, masks);
+  set_length(settings, epochs_for(images, on_gpu), overrides);
+  settings.set("train.batch", batch);
+  settings.set("train.drop_last", "true");
+  if (masks) {
+    settings.set("train.task", "segment");
+    settings.set("train.monitor", "eval_iou");
+  } else {
+    settings.set("train.label_smoothing", 0.1);
+  }
+  return settings.take();
+}
+
+}  // namespace saturate

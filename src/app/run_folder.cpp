@@ -1,0 +1,192 @@
+#include "app/run_folder.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <vector>
+
+#include "reduce/heartbeat.h"
+#include "saturate/checkpoint.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kResumeAuto = "auto";
+constexpr const char* kRunsFolder = "runs";
+constexpr const char* kStarterFile = "/.starter";
+
+std::string numbered(const std::string& stem, int number) {
+  return fmt::format("{}/{}-{}", kRunsFolder, stem, number);
+}
+
+// Of a recipe's file, a folder of images, or SCHEME:PATH.
+std::string stem_of(const std::string& recipe) {
+  if (recipe.starts_with("synth:")) return "synth";
+  std::filesystem::path path = recipe.substr(recipe.find(':') + 1);
+  std::error_code ignored;
+  if (path.stem() == "" || path.stem() == "." || path.stem() == "..")  // as "photos/" and "."
+    path = std::filesystem::canonical(path, ignored);
+  const std::string stem = path.stem().string();
+  return stem.substr(0, stem.find(','));
+}
+
+// The N of all runs/STEM-N, the highest first.
+std::vector<int> numbers_of(Env& env, const std::string& stem) {
+  std::vector<int> numbers;
+  if (!env.is_directory(kRunsFolder)) return numbers;
+  for (const auto& entry : env.list(kRunsFolder)) {
+    if (!entry.name.starts_with(stem + "-")) continue;
+    const char* const begin = entry.name.data() + stem.size() + 1;
+    const char* const end = entry.name.data() + entry.name.size();
+    int number = 0;
+    if (std::from_chars(begin, end, number).ptr == end && begin < end && number > 0)
+      numbers.push_back(number);
+  }
+  std::sort(numbers.begin(), numbers.end(), std::greater<>());
+  return numbers;
+}
+
+std::string new_run_folder(Env& env, const std::string& recipe) {
+  const auto numbers = numbers_of(env, stem_of(recipe));
+  return numbered(stem_of(recipe), numbers.empty() ? 1 : numbers.front() + 1);
+}
+
+// The folder of the run that `path` (a run folder, its folder of checkpoints, or one of these)
+// belongs to.
+std::string run_folder_of(Env& env, const std::string& path) {
+  const bool is_folder = env.is_directory(path);
+  const bool has_files = is_folder && !list_checkpoints(env, path).empty();
+  if (is_folder && !has_files) return path;
+  // A path may begin below the run folder, as one that was typed there does.
+  const std::filesystem::path given = path;
+  const auto folder = ((is_folder ? given : given.parent_path()) / "..").lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).string();
+}
+
+bool has_checkpoint(Env& env, const std::string& folder) {
+  const std::string inner = folder + "/checkpoints";
+  return env.is_directory(inner) && !list_checkpoints(env, inner).empty();
+}
+
+// When a process of this machine began, in the kernel's ticks since it was booted: proc(5)'s
+// starttime. 0: unknown.
+uint64_t start_ticks(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  std::string stat, field;
+  std::getline(file, stat);
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));  // its name
+  for (int number = 3; number < 22; ++number) fields >> field;
+  uint64_t ticks = 0;
+  fields >> ticks;
+  return ticks;
+}
+
+// torchrun's process that started this one, which lives through all restarts. Empty without
+// torchrun.
+std::string torchrun_process() {
+  if (!std::getenv("TORCHELASTIC_RUN_ID") || std::getenv("SATURATE_LAUNCHED")) return {};
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("{} {} {}", host.data(), getppid(), start_ticks(getppid()));
+}
+
+bool was_started_by(Env& env, const std::string& folder, const std::string& starter) {
+  const std::string path = folder + kStarterFile;
+  if (!env.exists(path)) return false;
+  const auto bytes = read_file(env, path);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) == starter;
+}
+
+// The folder of this run before it failed, where a starter starts it again.
+std::optional<std::string> folder_before(Env& env, const FolderRequest& request) {
+  if (const char* const folder = std::getenv("SATURATE_RESTART_FOLDER")) return folder;
+  const std::string starter = torchrun_process();
+  if (starter.empty()) return std::nullopt;
+  std::vector<std::string> candidates;
+  if (!request.out.empty())
+    candidates.push_back(request.out);
+  else if (!request.resume.empty() && request.resume != kResumeAuto)
+    candidates.push_back(run_folder_of(env, request.resume));
+  else
+    for (int number : numbers_of(env, stem_of(request.recipe)))
+      candidates.push_back(numbered(stem_of(request.recipe), number));
+  for (const auto& folder : candidates)
+    if (was_started_by(env, folder, starter)) return folder;
+  return std::nullopt;
+}
+
+RunFolder go_on_or_start(Env& env, const std::string& folder) {
+  if (has_checkpoint(env, folder)) return {folder, folder};
+  return {folder, std::nullopt};
+}
+
+RunFolder automatic_folder(Env& env, const FolderRequest& request) {
+  if (!request.out.empty()) return go_on_or_start(env, request.out);
+  const std::string stem = stem_of(request.recipe);
+  const auto numbers = numbers_of(env, stem);
+  return go_on_or_start(env, numbered(stem, numbers.empty() ? 1 : numbers.front()));
+}
+
+void require_some_checkpoint(Env& env, const std::string& path) {
+  if (!env.is_directory(path) || has_checkpoint(env, path) || !list_checkpoints(env, path).empty())
+    return;
+  fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
+       "Start the run again by --resume=auto --out " + path);
+}
+
+RunFolder asked_folder(Env& env, const FolderRequest& request) {
+  const auto& [recipe, out, resume] = request;
+  if (resume == kResumeAuto) return automatic_folder(env, request);
+  if (!out.empty() && out != resume && env.exists(out + "/metrics.jsonl"))
+    fail(ErrorKind::kUsage, "the folder holds a run already", out,
+         "Go on with it, or start it again where it has saved nothing, by --resume=auto; or choose "
+         "another --out");
+  if (resume.empty()) return {out.empty() ? new_run_folder(env, recipe) : out, std::nullopt};
+  require_some_checkpoint(env, resume);
+  return {out.empty() ? run_folder_of(env, resume) : out, resume};
+}
+
+}  // namespace
+
+std::string recipe_path(Env& env, const FolderRequest& request) {
+  if (!request.recipe.empty()) return request.recipe;
+  const bool automatic = request.resume == kResumeAuto;
+  const std::string folder =
+      automatic || request.resume.empty() ? request.out : run_folder_of(env, request.resume);
+  const std::string path = folder + "/recipe.toml";
+  if (request.resume.empty() || folder.empty() || (automatic && !env.exists(path)))
+    fail(ErrorKind::kUsage, "no recipe given",
+         automatic && !folder.empty() ? folder : "saturate train",
+         "Name one, as in: saturate train recipes/demo.toml");
+  return path;
+}
+
+RunFolder choose_run_folder(Env& env, const FolderRequest& request) {
+  RunFolder chosen;
+  if (const auto before = folder_before(env, request)) {
+    chosen = go_on_or_start(env, *before);
+    if (!chosen.resume && !request.resume.empty() && request.resume != kResumeAuto)
+      chosen.resume = request.resume;
+  } else {
+    chosen = asked_folder(env, request);
+  }
+  env.make_directories(chosen.out);
+  return chosen;
+}
+
+void note_run_folder(Env& env, const std::string& folder) {
+  report_folder(folder);
+  if (const std::string starter = torchrun_process(); !starter.empty())
+    write_atomically(env, folder + kStarterFile, starter);
+}
+
+}  // namespace saturate

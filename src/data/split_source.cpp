@@ -1,0 +1,74 @@
+// split:train,1/N,SOURCE and split:held,1/N,SOURCE: another source, without every N-th sample, and
+// these alone. In a source that goes class by class, as a folder does, each class gives its share.
+#include <charconv>
+
+#include "data/sources.h"
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+class SplitSource : public Dataset {
+ public:
+  SplitSource(std::unique_ptr<Dataset> source, size_t every, bool held)
+      : source_(std::move(source)), every_(every), held_(held) {}
+
+  size_t size() const override { return held_ ? held_size() : source_->size() - held_size(); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  bool has_masks() const override { return source_->has_masks(); }
+  void read(size_t index, Sample& out) const override { source_->read(place(index), out); }
+  const DecodedSample* decoded(size_t index) const override {
+    return source_->decoded(place(index));
+  }
+  uint64_t bytes(size_t index) const override { return source_->bytes(place(index)); }
+
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    if (count == 0) return;
+    if (!held_)  // the few between them do no harm
+      return source_->advise(advice, place(first), place(first + count - 1) + 1 - place(first));
+    for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
+  }
+
+ private:
+  // Held out is the sample in the middle of each `every_`.
+  size_t held_size() const { return (source_->size() + every_ - 1 - every_ / 2) / every_; }
+
+  size_t place(size_t index) const {
+    const size_t middle = every_ / 2;
+    if (held_) return index * every_ + middle;
+    const size_t within = index % (every_ - 1);
+    return index / (every_ - 1) * every_ + within + (within >= middle ? 1 : 0);
+  }
+
+  const std::unique_ptr<Dataset> source_;
+  const size_t every_;
+  const bool held_;
+};
+
+[[noreturn]] void fail_form(const std::string& rest) {
+  fail(ErrorKind::kUsage, "split:" + rest + " does not say which part of what", "data.source",
+       "Write split:train,1/5,SOURCE or split:held,1/5,SOURCE");
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
+  const size_t comma = rest.find(','), second = rest.find(',', comma + 1);
+  if (comma == std::string::npos || second == std::string::npos) fail_form(rest);
+  const std::string part = rest.substr(0, comma);
+  const std::string share = rest.substr(comma + 1, second - comma - 1);
+  const std::string source = rest.substr(second + 1);
+  size_t every = 0;
+  const char* const end = share.data() + share.size();
+  const bool good = share.starts_with("1/") &&
+                    std::from_chars(share.data() + 2, end, every).ptr == end && every >= 2 &&
+                    (part == "train" || part == "held") && !source.empty();
+  if (!good) fail_form(rest);
+  auto split = std::make_unique<SplitSource>(open_dataset(env, source), every, part == "held");
+  if (split->size() == 0)
+    fail(ErrorKind::kData, "the source has too few images for one of " + std::to_string(every),
+         source, "Hold out a larger share, as 1/2");
+  return split;
+}
+
+}  // namespace saturate

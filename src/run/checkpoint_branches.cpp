@@ -1,0 +1,53 @@
+#include "run/checkpoint_branches.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "saturate/error.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::json;
+
+std::string path_in(const std::string& folder) {
+  return folder + "/" + Branches::kFile;
+}
+
+}  // namespace
+
+Branches Branches::read(Env& env, const std::string& folder) {
+  Branches found;
+  const std::string path = path_in(folder);
+  if (!env.exists(path)) return found;
+  const auto bytes = read_file(env, path);
+  try {
+    const json record = json::parse(bytes.begin(), bytes.end());
+    for (const json& fork : record.at("branches")) {
+      const int branch = fork.at("from");
+      if (branch < 0 || branch > found.current()) throw std::out_of_range("branch");
+      found.leave(branch, fork.at("step"));
+    }
+  } catch (const std::exception&) {
+    fail(ErrorKind::kRun, "the record of the run's branches is damaged", path,
+         "Give the path of a checkpoint; or remove the record, and the newest file of all counts");
+  }
+  return found;
+}
+
+void Branches::write(Env& env, const std::string& folder) const {
+  json forks = json::array();
+  for (const Fork& fork : forks_) forks.push_back({{"from", fork.branch}, {"step", fork.step}});
+  write_atomically(env, path_in(folder), json{{"branches", forks}}.dump() + "\n");
+}
+
+bool Branches::on_way(int branch, int64_t step) const {
+  branch = known(branch);
+  for (int at = current(); at != branch; at = forks_[size_t(at - 1)].branch) {
+    if (at < branch) return false;
+    if (step > forks_[size_t(at - 1)].step) return false;
+  }
+  return true;
+}
+
+}  // namespace saturate

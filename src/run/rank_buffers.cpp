@@ -1,0 +1,53 @@
+#include "run/rank_buffers.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace saturate {
+namespace {
+
+// By torch's names: a module with all three of them is a BatchNorm.
+bool is_statistic(const std::string& name, const std::vector<NamedTensor>& buffers) {
+  static constexpr std::array<std::string_view, 3> kNames = {"running_mean", "running_var",
+                                                             "num_batches_tracked"};
+  const size_t own = name.rfind('.') == std::string::npos ? 0 : name.rfind('.') + 1;
+  const std::string path = name.substr(0, own);
+  return std::ranges::find(kNames, name.substr(own)) != kNames.end() &&
+         std::ranges::all_of(kNames, [&](std::string_view one) {
+           return std::ranges::find(buffers, path + std::string(one), &NamedTensor::name) !=
+                  buffers.end();
+         });
+}
+
+}  // namespace
+
+RankBuffers::RankBuffers(Group& group, Model& model) : group_(group) {
+  const auto buffers = model.buffers();
+  for (const auto& [name, tensor] : buffers) {
+    all_.push_back(tensor);
+    if (!is_statistic(name, buffers)) read_.push_back(tensor);
+  }
+}
+
+void RankBuffers::before_step() {
+  if (written_) group_.broadcast(read_);
+  versions_.clear();
+  for (const auto& tensor : read_) versions_.push_back(tensor._version());
+}
+
+// The first step is asked about at once, so that the second has them; a model that writes to them
+// only later is sent with the next step's requests.
+void RankBuffers::after_step() {
+  for (size_t i = 0; i < read_.size(); ++i)
+    written_ = written_ || read_[i]._version() != versions_[i];
+  if (!read_.empty() && !asked_) written_ = group_.any(written_);
+  asked_ = true;
+}
+
+void RankBuffers::take_all() {
+  if (!all_.empty()) group_.broadcast(all_);
+}
+
+}  // namespace saturate

@@ -1,0 +1,154 @@
+// The recipe that `saturate train SOURCE` makes.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "advise/source_recipe.h"
+#include "saturate/recipe.h"
+#include "tests/data_testing.h"
+#include "tests/paths.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::TempDir;
+using testing::write_file;
+
+// `count` images of `side` pixels in each of two classes.
+void write_photos(const std::string& root, int count, int side) {
+  for (const char* name : {"cat", "dog"})
+    for (int i = 0; i < count; ++i)
+      write_file(root + "/" + name + "/" + std::to_string(i) + ".jpg",
+                 testing::noise_jpeg(side + i % 3, side, uint64_t(i)));
+}
+
+Recipe made_for(const std::string& source, bool gpu = false) {
+  return parse_recipe("", source, settings_for_source(Env::posix(), source, gpu));
+}
+
+TEST(SourceRecipe, EveryFifthOfAFewImagesIsHeldOut) {
+  const TempDir dir;
+  write_photos(dir / "photos", 20, 40);
+  const Recipe recipe = made_for(dir / "photos");
+  EXPECT_EQ(recipe.data.source, "split:train,1/5," + (dir / "photos"));
+  EXPECT_EQ(recipe.data.eval_source, "split:held,1/5," + (dir / "photos"));
+  EXPECT_EQ(recipe.model.name, "resnet9");
+  EXPECT_EQ(recipe.augment.size, 40);
+  EXPECT_EQ(recipe.train.batch, 8);
+  EXPECT_EQ(recipe.train.epochs, 100);
+  EXPECT_EQ(recipe.precision.mode, PrecisionMode::kAuto);
+}
+
+TEST(SourceRecipe, PartsOfASetAreFoundInAnyCase) {
+  const TempDir dir;
+  write_photos(dir / "set/Train", 6, 200);
+  write_photos(dir / "set/test", 2, 200);
+  EXPECT_EQ(made_for(dir / "set").data.eval_source, dir / "set/test");
+  write_photos(dir / "set/VAL", 2, 200);
+  const Recipe recipe = made_for((dir / "set") + "/");
+  EXPECT_EQ(recipe.data.source, dir / "set/Train");
+  EXPECT_EQ(recipe.data.eval_source, dir / "set/VAL") << "before test";
+  std::filesystem::remove_all(dir / "set/test");
+  std::filesystem::remove_all(dir / "set/VAL");
+  EXPECT_EQ(made_for(dir / "set").data.eval_source, "split:held,1/5," + (dir / "set/Train"));
+}
+
+TEST(SourceRecipe, PhotographsGetCropsAndAGpuLargerOnes) {
+  const TempDir dir;
+  write_photos(dir / "photos", 10, 300);
+  for (const bool gpu : {false, true}) {
+    const Recipe recipe = made_for(dir / "photos", gpu);
+    EXPECT_EQ(recipe.model.name, "resnet18");
+    EXPECT_EQ(recipe.augment.crop, CropKind::kRandomResized);
+    EXPECT_EQ(recipe.augment.size, gpu ? 224 : 128);
+  }
+}
+
+// The step needs two images at least, a class two to give one away.
+TEST(SourceRecipe, TinyFoldersTrainOnAllThereIs) {
+  const TempDir dir;
+  write_photos(dir / "two", 1, 32);
+  const Recipe two = made_for(dir / "two");
+  EXPECT_EQ(two.data.source, dir / "two");
+  EXPECT_EQ(two.data.eval_source, "");
+  EXPECT_EQ(two.train.batch, 2);
+  for (int count = 2; count < 20; ++count) {
+    const std::string folder = dir / ("photos" + std::to_string(count));
+    write_photos(folder, count, 32);
+    const Recipe recipe = made_for(folder);
+    const size_t train = open_dataset(Env::posix(), recipe.data.source)->size();
+    EXPECT_LE(size_t(recipe.train.batch), train) << count << ": a full batch in each epoch";
+    EXPECT_GE(open_dataset(Env::posix(), recipe.data.eval_source)->size(), 1u);
+  }
+}
+
+TEST(SourceRecipe, MorePicturesGetFewerEpochsAndLargerBatches) {
+  const Recipe few = made_for("synth:size=32,count=1000"), many = made_for("synth:count=60000");
+  EXPECT_EQ(few.data.eval_source, "split:held,1/5,synth:size=32,count=1000");
+  EXPECT_EQ(many.data.eval_source, "split:held,1/10,synth:count=60000");
+  EXPECT_GT(few.train.epochs, many.train.epochs);
+  EXPECT_LT(few.train.batch, many.train.batch);
+  EXPECT_EQ(many.train.batch, 128);
+}
+
+TEST(SourceRecipe, WhatTheUserSetsCountsForTheRest) {
+  const TempDir dir;
+  write_photos(dir / "photos", 20, 40);
+  const std::vector<std::string> overrides = {"data.eval_source=others", "train.epochs=2",
+                                              "train.device=cpu"};
+  auto settings = settings_for_source(Env::posix(), dir / "photos", true, overrides);
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  const Recipe recipe = parse_recipe("", "test", settings);
+  EXPECT_EQ(recipe.data.source, dir / "photos") << "nothing is held out of it";
+  EXPECT_LT(recipe.schedule.warmup_epochs, 2);
+  EXPECT_EQ(recipe.model.width, 0.5) << "for a CPU";
+}
+
+TEST(SourceRecipe, MasksAreSegmented) {
+  const Recipe recipe = made_for("synth:size=64,count=200,masks=true");
+  EXPECT_EQ(recipe.train.task, Task::kSegment);
+  EXPECT_EQ(recipe.model.name, "unet");
+}
+
+TEST(SourceRecipe, WhatCannotBeTrainedOnIsNamed) {
+  const TempDir dir;
+  write_photos(dir / "one", 3, 20);
+  std::filesystem::remove_all(dir / "one/dog");
+  const Error single = error_of([&] { made_for(dir / "one"); });
+  EXPECT_EQ(single.kind(), ErrorKind::kData);
+  EXPECT_NE(single.reason().find("one class"), std::string::npos);
+  write_file(dir / "run/recipe.toml", "seed = 1\n");
+  const Error run = error_of([&] { made_for(dir / "run"); });
+  EXPECT_EQ(run.kind(), ErrorKind::kUsage);
+  EXPECT_NE(run.remedy().find("--resume"), std::string::npos);
+  write_photos(dir / "broken", 3, 20);
+  for (const char* name : {"cat/0.jpg", "cat/1.jpg", "dog/2.jpg"})
+    write_file(dir / "broken/" + name, "no image");
+  EXPECT_EQ(made_for(dir / "broken").augment.size, 20) << "the sound ones decide";
+}
+
+TEST(SourceRecipe, ARecipesFileIsNoSource) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "photos");
+  Env& env = Env::posix();
+  EXPECT_TRUE(names_source(env, dir / "photos"));
+  EXPECT_TRUE(names_source(env, "photos.tar"));
+  EXPECT_TRUE(names_source(env, "folder:photos"));
+  EXPECT_FALSE(names_source(env, "recipes/demo.toml"));
+  EXPECT_FALSE(names_source(env, "missing"));
+  EXPECT_FALSE(names_source(env, "/dev/stdin"));
+}
+
+TEST(SourceRecipe, PhotographsOfOneForEachClassAreAllTrainedOn) {
+  const std::string photos = testing::shared_path("data/imagenet-400");
+  if (!std::filesystem::exists(photos)) GTEST_SKIP() << "no photographs at " << photos;
+  const Recipe recipe = made_for(photos);
+  EXPECT_EQ(recipe.data.source, photos);
+  EXPECT_EQ(recipe.data.eval_source, "");
+  EXPECT_EQ(recipe.augment.size, 128);
+  EXPECT_EQ(recipe.data.decode, DecodeMode::kFast);
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,55 @@
+// A process that gets no more threads or addresses ends with one line of its own.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class Limits : public TrainingTest {};
+
+// Of a running process, KiB.
+int64_t most_addresses(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmPeak:")) return std::stoll(line.substr(7));
+  return 0;
+}
+
+// What the small recipe takes with a thread of each kind.
+int64_t usual_addresses(const std::string& recipe, const std::string& folder) {
+  const pid_t child = start_saturate(
+      {"train", recipe, "--out", folder, "--set", "data.threads=1", "--set", "train.epochs=1e5"},
+      folder + ".log");
+  EXPECT_TRUE(wait_until([&] { return !read_text(folder + "/metrics.jsonl").empty(); }));
+  const int64_t most = most_addresses(child);
+  kill(child, SIGKILL);
+  exit_code_of(child);
+  return most;
+}
+
+TEST_F(Limits, OfAddressesEndARunWithOneError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take addresses of their own";
+#endif
+  const int64_t usual = usual_addresses(recipe, dir / "usual");
+  ASSERT_GT(usual, 0);
+  int number = 0;
+  for (const std::string key : {"data.threads", "train.threads"}) {
+    for (const int64_t more : {20, 300, 2000}) {  // MiB: for some stacks, and not for all
+      SCOPED_TRACE(key + ", " + std::to_string(more) + " MiB");
+      const std::string folder = dir / ("run" + std::to_string(number++));
+      const CommandResult result =
+          run_saturate("train " + recipe + " --out " + folder + " --set " + key + "=1024",
+                       "ulimit -s 8192; ulimit -v " + std::to_string(usual + more * 1024) + ";");
+      expect_error(result, 4, {});
+      for (const char* word : {"terminate", "libgomp", "Aborted"})
+        EXPECT_EQ(result.err.find(word), std::string::npos) << result.err;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,219 @@
+// --resume=auto, and starters that start a run again: it begins, begins again or goes on.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "reduce/listen.h"
+#include "tests/app_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class Restarts : public TrainingTest {
+ protected:
+  // What all of a test's runs have in common, by the shell in the test's folder.
+  CommandResult here(const std::string& arguments, const std::string& before = "") {
+    return run_saturate(arguments, "cd '" + dir.path() + "'; " + before);
+  }
+  // Kills a run once `ready`.
+  template <class Ready>
+  void kill_when(const std::vector<std::string>& more, const Ready& ready) {
+    std::vector<std::string> arguments = {"train", recipe, "--out", dir / "run"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const pid_t child = start_saturate(arguments, dir / "log");
+    EXPECT_TRUE(wait_until(ready)) << read_text(dir / "log");
+    kill(child, SIGKILL);
+    exit_code_of(child);
+  }
+  std::vector<std::string> run_folders() {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir / "runs"))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  // Every step once, from the first to `last`.
+  void expect_steps(const std::string& run, int last) {
+    std::vector<int> steps, expected;
+    for (const auto& record : read_metrics(run))
+      if (record["kind"] == "step") steps.push_back(record["step"]);
+    for (int step = 1; step <= last; ++step) expected.push_back(step);
+    EXPECT_EQ(steps, expected);
+  }
+  std::string last_checksum(const std::string& run, int step) {
+    return checksum(fmt::format("{}/checkpoints/step-{:08}.safetensors", run, step));
+  }
+};
+
+TEST_F(Restarts, ARunKilledBeforeItsFirstCheckpointStartsAgain) {
+  const std::string run = dir / "run";
+  kill_when({"--set", "checkpoint.every=0", "--set", "train.epochs=1e5"},
+            [&] { return !losses(run, "step").empty(); });
+  ASSERT_FALSE(std::filesystem::exists(run + "/checkpoints/step-00000010.safetensors"));
+  expect_error(run_saturate("train --resume " + run), 4,
+               {"holds no checkpoint", "--resume=auto --out " + run});
+  expect_error(train("run"), 2, {"holds a run already", "--resume=auto"});
+  const CommandResult again = run_saturate("train " + recipe + " --resume=auto --out " + run);
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  expect_steps(run, 20);
+  ASSERT_EQ(train("whole").exit_code, 0);
+  EXPECT_EQ(last_checksum(run, 20), last_checksum(dir / "whole", 20));
+}
+
+TEST_F(Restarts, AutoStartsAndThenGoesOn) {
+  const std::string run = dir / "run";
+  // The first time there is nothing; each time the command is the same.
+  kill_when({"--resume", "auto", "--set", "train.epochs=12"}, [&] {
+    return std::filesystem::exists(run + "/checkpoints/step-00000010.safetensors");
+  });
+  const std::string first = read_metrics(run).front().dump();
+  const CommandResult again =
+      run_saturate("train " + recipe + " --resume auto --out " + run + " --set train.epochs=12");
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(read_metrics(run).front().dump(), first) << "it began anew";
+  expect_steps(run, 120);
+  ASSERT_EQ(train("whole", {"train.epochs=12"}).exit_code, 0);
+  EXPECT_EQ(last_checksum(run, 120), last_checksum(dir / "whole", 120));
+  // The run's own recipe, where none is given.
+  EXPECT_EQ(run_saturate("train --resume=auto --out " + run + " --set train.epochs=13").exit_code,
+            0);
+  EXPECT_EQ(read_metrics(run).back()["step"], 130);
+}
+
+TEST_F(Restarts, AutoWithoutAFolderTakesTheNewest) {
+  const std::string command = "train " + recipe + " --resume=auto --set train.epochs=";
+  ASSERT_EQ(here(command + "1").exit_code, 0);
+  EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"});
+  ASSERT_EQ(here(command + "2").exit_code, 0);
+  EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"});
+  expect_steps(dir / "runs/small-1", 20);
+  // Others of about the same name are no runs of this recipe; a new one comes after the newest.
+  for (const char* other : {"runs/small-x", "runs/small-3x", "runs/smaller-9", "runs/small-9"})
+    std::filesystem::create_directories(dir / other);
+  ASSERT_EQ(here("train " + recipe + " --set train.epochs=1").exit_code, 0);
+  ASSERT_EQ(here(command + "2").exit_code, 0);
+  expect_steps(dir / "runs/small-10", 20);
+}
+
+TEST_F(Restarts, AutoNeedsARecipeToStart) {
+  expect_error(here("train --resume=auto"), 2, {"no recipe given"});
+  expect_error(here("train --resume=auto --out none"), 2, {"no recipe given", "none"});
+}
+
+// Two processes that a starter starts, once again after one of them is killed: a shell is their
+// parent, as torchrun, mpirun's or srun's is. $1: which attempt.
+struct Starter {
+  const char *name, *variables, *arguments;
+};
+
+void PrintTo(const Starter& starter, std::ostream* out) {
+  *out << starter.name;
+}
+
+class StartedTwice : public Restarts, public ::testing::WithParamInterface<Starter> {};
+
+TEST_P(StartedTwice, GoesOnInTheSameFolder) {
+  const int found = listen_at("127.0.0.1", 0);
+  const int port = port_of(found);
+  close(found);
+  const std::string saved = "runs/small-1/checkpoints/step-00000010.safetensors";
+  write_file(
+      dir / "starter.sh",
+      fmt::format("start() {{ MASTER_ADDR=127.0.0.1 MASTER_PORT={} {} '{}' train '{}' {} "
+                  "--set train.epochs=50 --set model.name=mlp & }}\n"
+                  "start 0 0; first=$!; start 0 1; second=$!\n"
+                  "until [ -e {} ]; do sleep 0.01; kill -0 $first || exit 9; done\n"
+                  "kill -9 $second; wait $first; wait $second\n"
+                  "start 1 0; first=$!; start 1 1; second=$!\n"
+                  "wait $second; wait $first\n",
+                  port, GetParam().variables, kCommand, recipe, GetParam().arguments, saved));
+  const std::string command = "cd '" + dir.path() + "' && sh starter.sh >log 2>&1 </dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0) << read_text(dir / "log");
+  EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"}) << read_text(dir / "log");
+  expect_steps(dir / "runs/small-1", 500);
+}
+
+constexpr Starter kStarters[] = {
+    {"Torchrun",
+     "TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=$1 RANK=$2 WORLD_SIZE=2 LOCAL_RANK=$2 "
+     "LOCAL_WORLD_SIZE=2",
+     ""},
+    {"Mpirun",
+     "OMPI_COMM_WORLD_RANK=$2 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=$2 "
+     "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+     "--resume=auto"},
+    {"Srun",
+     "SLURM_PROCID=$2 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=$2 SLURM_STEP_TASKS_PER_NODE=2 "
+     "SLURM_RESTART_COUNT=$1",
+     "--resume auto"},
+};
+INSTANTIATE_TEST_SUITE_P(Starters, StartedTwice, ::testing::ValuesIn(kStarters),
+                         [](const auto& of) { return of.param.name; });
+
+// A restart by torchrun, which does not know of errors of use, goes on in no folder but its own.
+TEST_F(Restarts, TorchrunsRestartLeavesTheRunsOfOthersAlone) {
+  const std::string torchrun =
+      "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "
+      "TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=1";
+  ASSERT_EQ(here("train " + recipe + " --set train.epochs=1").exit_code, 0);
+  expect_error(here("train " + recipe + " --out runs/small-1", torchrun), 2,
+               {"holds a run already"});
+  ASSERT_EQ(here("train " + recipe + " --set train.epochs=1", torchrun).exit_code, 0);
+  EXPECT_EQ(run_folders(), (std::vector<std::string>{"small-1", "small-2"}));
+}
+
+// One process, which has no group.
+TEST_F(Restarts, TorchrunStartsOneProcessAgainInItsFolder) {
+  write_file(dir / "starter.sh",
+             fmt::format("start() {{ RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
+                         "MASTER_PORT=1 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=$1 "
+                         "'{}' train '{}' --set train.epochs=$2; }}\n"
+                         "start 0 1; start 1 2\n",
+                         kCommand, recipe));
+  const std::string command = "cd '" + dir.path() + "' && sh starter.sh >log 2>&1 </dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0) << read_text(dir / "log");
+  EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"});
+  expect_steps(dir / "runs/small-1", 20);
+}
+
+TEST_F(Restarts, TheLauncherStartsAgainWhatHadNoCheckpoint) {
+  const std::string run = dir / "run";
+  std::vector<std::string> arguments = {"launch",
+                                        "--nproc-per-node",
+                                        "2",
+                                        "--max-restarts",
+                                        "1",
+                                        "--",
+                                        "train",
+                                        recipe,
+                                        "--out",
+                                        run,
+                                        "--set",
+                                        "checkpoint.every=0",
+                                        "--set",
+                                        "train.epochs=1e5",
+                                        "--resume=auto"};
+  const std::string log = dir / "log";
+  const pid_t launcher = start_saturate(arguments, log);
+  ASSERT_TRUE(wait_until([&] { return losses(run, "step").size() > 5; })) << read_text(log);
+  const std::string first = read_metrics(run).front().dump();
+  const std::string lock = read_text(run + "/.lock");
+  const pid_t rank0 = std::atoi(lock.c_str());
+  ASSERT_GT(rank0, 0) << lock;
+  kill(rank0, SIGKILL);
+  ASSERT_TRUE(wait_until([&] {
+    return read_text(log).find("starting all again (1 of 1)") != std::string::npos &&
+           !losses(run, "step").empty() && read_metrics(run).front().dump() != first;
+  })) << read_text(log);
+  kill(launcher, SIGTERM);
+  EXPECT_EQ(exit_code_of(launcher), 143) << read_text(log);
+  const int stopped = read_metrics(run).back()["step"];
+  // The next job's command is the same.
+  arguments.insert(arguments.end(), {"--set", fmt::format("train.epochs={}", stopped / 10 + 1)});
+  EXPECT_EQ(exit_code_of(start_saturate(arguments, log)), 0) << read_text(log);
+  expect_steps(run, (stopped / 10 + 1) * 10);
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,160 @@
+// What a dataset of a program's own may throw, and the labels it may give.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <new>
+#include <set>
+#include <stdexcept>
+
+#include "saturate/export.h"
+#include "saturate/loader.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::MemoryDataset;
+using testing::TempDir;
+
+constexpr size_t kOwnCount = 20, kOwnBad = 7;
+
+// Grey images without names; sample kOwnBad is what `spoil` makes of it.
+class OwnDataset : public Dataset {
+ public:
+  explicit OwnDataset(std::function<void(Sample&)> spoil) : spoil_(std::move(spoil)) {}
+  size_t size() const override { return kOwnCount; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  void read(size_t index, Sample& out) const override {
+    out.encoding = SampleEncoding::kRaw;
+    out.width = out.height = 8;
+    out.channels = 1;
+    out.bytes.assign(64, std::byte(index));
+    out.label = int64_t(index % 2);
+    if (index == kOwnBad) spoil_(out);
+  }
+
+ private:
+  const std::function<void(Sample&)> spoil_;
+  const std::vector<std::string> classes_ = {"a", "b"};
+};
+
+LoaderOptions own_options(OnError on_error) {
+  LoaderOptions options;
+  options.batch = 4;
+  options.threads = 2;
+  options.on_error = on_error;
+  options.names = true;
+  options.type = PixelType::kUint8;
+  return options;
+}
+
+AugmentOptions own_augment() {
+  AugmentOptions augment;
+  augment.size = 8;
+  augment.crop = CropKind::kNone;
+  return augment;
+}
+
+struct OwnEpoch {
+  std::vector<std::string> names;
+  std::vector<SkippedSample> skipped;
+};
+
+OwnEpoch read_own_epoch(const Dataset& data, OnError on_error) {
+  Loader loader(data, own_options(on_error), own_augment());
+  loader.start_epoch(0);
+  OwnEpoch epoch;
+  for (Batch batch; loader.next(batch);)
+    epoch.names.insert(epoch.names.end(), batch.names.begin(), batch.names.end());
+  epoch.skipped = loader.skipped();
+  return epoch;
+}
+
+struct Spoilt {
+  const char* what;
+  std::function<void(Sample&)> spoil;
+  const char* reason;
+  const char* where = "sample 7";
+};
+
+const Spoilt kSpoiltSamples[] = {
+    {"an exception", [](Sample&) { throw std::runtime_error("no row 7\nand a stack"); },
+     "no row 7"},
+    {"one after the name",
+     [](Sample& out) {
+       out.name = "row.png";
+       throw std::out_of_range("vector::at");
+     },
+     "vector::at", "sample 7, row.png"},
+    {"what is no exception", [](Sample&) { throw 42; },
+     "the dataset threw what is no std::exception"},
+    {"an exception without words", [](Sample&) { throw std::runtime_error(""); },
+     "the dataset cannot read it"},
+    {"a label above", [](Sample& out) { out.label = 2; },
+     "its label is 2, and there are 2 classes, numbered from 0"},
+    {"a label below", [](Sample& out) { out.label = -1; },
+     "its label is -1, and there are 2 classes, numbered from 0"},
+    {"too few bytes", [](Sample& out) { out.bytes.resize(3); },
+     "raw image of 8 x 8 x 1 has 3 bytes"},
+};
+
+TEST(DatasetOfOnesOwn, WhatItThrowsNamesTheSampleAndMayBeSkipped) {
+  for (const Spoilt& row : kSpoiltSamples) {
+    SCOPED_TRACE(row.what);
+    const OwnDataset data(row.spoil);
+    const Error error = error_of([&] { read_own_epoch(data, OnError::kFail); });
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_EQ(error.reason(), row.reason);
+    EXPECT_EQ(error.where(), row.where);
+    const OwnEpoch epoch = read_own_epoch(data, OnError::kSkip);
+    EXPECT_EQ(epoch.names.size(), kOwnCount - 1);
+    ASSERT_EQ(epoch.skipped.size(), 1u);
+    EXPECT_EQ(epoch.skipped[0].reason, row.reason);
+    EXPECT_NE(std::string(row.where).find(epoch.skipped[0].name), std::string::npos);
+  }
+}
+
+TEST(DatasetOfOnesOwn, SamplesWithoutANameGoByTheirIndex) {
+  const OwnEpoch epoch = read_own_epoch(OwnDataset([](Sample&) {}), OnError::kFail);
+  EXPECT_EQ(std::set(epoch.names.begin(), epoch.names.end()).size(), kOwnCount);
+  EXPECT_TRUE(epoch.names[0].starts_with("sample ")) << epoch.names[0];
+}
+
+// A lack of memory is no fault of the sample's.
+TEST(DatasetOfOnesOwn, NoMemoryIsNotSkipped) {
+  const OwnDataset data([](Sample&) { throw std::bad_alloc(); });
+  EXPECT_THROW(read_own_epoch(data, OnError::kSkip), std::bad_alloc);
+}
+
+TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
+  const TempDir dir;
+  const OwnDataset data(kSpoiltSamples[0].spoil);
+  PackOptions options;
+  options.out = "shard:" + dir.path() + "/own.shard";
+  options.threads = 2;
+  EXPECT_EQ(error_of([&] { pack_dataset(Env::posix(), data, options); }).where(), "sample 7");
+  options.on_error = OnError::kSkip;
+  EXPECT_EQ(pack_dataset(Env::posix(), data, options).skipped.size(), 1u);
+}
+
+// Threads of the loader end the process where anything leaves them.
+TEST(LoaderMemory, NoneForAThreadsBuffersIsAnErrorOfTheEpoch) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end the process at such an allocation";
+#endif
+  const OwnDataset data([](Sample&) {});
+  AugmentOptions augment = own_augment();
+  augment.size = 1 << 30;  // its scratch memory has more bytes than there are addresses
+  LoaderOptions options = own_options(OnError::kSkip);
+  options.names = options.finish = false;
+  options.places = true;
+  Loader loader(data, options, augment);
+  loader.start_epoch(0);
+  Batch batch;
+  EXPECT_THROW(loader.next(batch), std::bad_alloc);
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,88 @@
+// Archives that cat joined, lone blocks of zeros, and what else may lie behind an archive's end.
+#include <gtest/gtest.h>
+
+#include "data/tar_format.h"
+#include "tests/data_testing.h"
+#include "tests/paths.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::read_text;
+using testing::TempDir;
+using testing::write_file;
+
+std::string golden_tar(const std::string& name) {
+  return testing::source_path("tests/goldens/tar/" + name + ".tar");
+}
+
+class JoinedTars : public ::testing::Test {
+ protected:
+  std::unique_ptr<Dataset> open(const std::string& text) {
+    write_file(path, text);
+    return open_dataset(env(), "tar:" + path);
+  }
+  const std::string one = read_text(golden_tar("ustar")), two = read_text(golden_tar("gnu"));
+  const std::unique_ptr<Dataset> first = open_dataset(env(), "tar:" + golden_tar("ustar"));
+  const std::unique_ptr<Dataset> second = open_dataset(env(), "tar:" + golden_tar("gnu"));
+  TempDir dir;
+  const std::string path = dir / "t.tar";
+};
+
+// As GNU tar reads them with -i, and Python's tarfile with ignore_zeros.
+TEST_F(JoinedTars, AreAllRead) {
+  const auto joined = open(one + two);
+  ASSERT_EQ(joined->size(), first->size() + second->size());
+  Sample a, b;
+  for (size_t i = 0; i < joined->size(); ++i) {
+    const bool later = i >= first->size();
+    (later ? *second : *first).read(later ? i - first->size() : i, a);
+    joined->read(i, b);
+    EXPECT_EQ(a.bytes, b.bytes) << b.name;
+    EXPECT_EQ(b.name, path + a.name.substr(a.name.find(".tar:") + 4));
+  }
+}
+
+TEST_F(JoinedTars, AreErrorsWhereALaterOneIsCutOff) {
+  for (const size_t size : {size_t{512}, two.size() / 2}) {
+    const Error error = error_of([&] { open(one + two.substr(0, size)); });
+    EXPECT_NE(error.reason().find("truncated"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(JoinedTars, ALoneBlockOfZerosEndsNothing) {
+  TarScanner scanner(env(), golden_tar("ustar"));
+  TarMember member;
+  for (size_t zeros = 512; scanner.next(member); zeros += 512) {
+    std::string text = one;
+    text.insert(member.offset - 512, zeros, '\0');
+    EXPECT_EQ(open(text)->size(), first->size()) << member.name;
+  }
+}
+
+TEST_F(JoinedTars, WhatWouldBeLeftUnreadIsSaid) {
+  for (const std::string& rest : {std::string("x"), std::string(512, 'x'), std::string(5000, 'x'),
+                                  std::string(700, '\0') + "x"}) {
+    const Error error = error_of([&] { open(one + rest); });
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_EQ(error.where(), path);
+    EXPECT_NE(error.reason().find("left unread"), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find("truncate -s"), std::string::npos) << error.what();
+  }
+  for (const size_t zeros : {size_t{1}, size_t{512}, size_t{3'000'000}})
+    EXPECT_EQ(open(one + std::string(zeros, '\0'))->size(), first->size());
+}
+
+// A long name whose member is missing must not become that of the next archive's first.
+TEST_F(JoinedTars, ANameWithoutItsMemberIsAnError) {
+  const size_t name = two.find("././@LongLink");
+  ASSERT_NE(name, std::string::npos);
+  const std::string only_name = two.substr(name, 1024);  // the header, and the name itself
+  const Error error = error_of([&] { open(only_name + std::string(1024, '\0') + one); });
+  EXPECT_NE(error.reason().find("member that is missing"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace saturate

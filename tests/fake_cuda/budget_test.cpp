@@ -1,0 +1,76 @@
+// What a step on a GPU may cost the host, as budgets: nobody waits for the device, nothing goes
+// through pageable memory, no memory is asked of the driver, and a recorded step is a launch.
+#include "tests/fake_cuda/host_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+constexpr size_t kSettled = 8;  // steps by which caches are filled and graphs recorded
+
+struct Case {
+  const char* name;
+  std::vector<std::string> settings;
+  friend void PrintTo(const Case& of, std::ostream* out) { *out << of.name; }
+};
+
+class Budget : public OnFakeCuda, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(Budget, OfAStepIsKept) {
+  const HostRun run = run_on_host(host_recipe(GetParam().settings), dir / "run", kSettled);
+  ASSERT_EQ(run.result.steps, kHostSteps);
+  for (size_t i = kSettled; i + 1 < run.steps.size(); ++i) {
+    SCOPED_TRACE("step " + std::to_string(i + 2) + ": " + to_text(run.steps[i]));
+    for (const Count none : {Count::kWaits, Count::kPageableCopies, Count::kDeviceAllocations,
+                             Count::kPinnedAllocations, Count::kStrays})
+      ASSERT_EQ(of(run.steps[i], none), 0) << fake_cuda::kCountNames[size_t(none)] << "\n"
+                                           << run.sites;
+  }
+  RecordProperty("step", to_text(run.steps[kSettled]));
+  std::printf("%-24s %s\n", GetParam().name, to_text(run.steps[kSettled]).c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Steps, Budget,
+    ::testing::Values(
+        Case{"Plain", {"pipeline.copy=true"}},
+        Case{"Convolutions", {"pipeline.copy=true", "model.name=resnet18", "model.width=0.125"}},
+        Case{"Bf16", {"pipeline.copy=true", "precision.mode=bf16"}},
+        Case{"ScaledHalf", {"pipeline.copy=true", "precision.mode=fp16"}},
+        Case{"Masters", {"pipeline.copy=true", "precision.mode=bf16-o2"}},
+        Case{"Accumulated", {"pipeline.copy=true", "train.accumulate=2", "train.clip_norm=1"}},
+        Case{"Averaged", {"pipeline.copy=true", "train.ema=0.9"}},
+        Case{"Adamw", {"pipeline.copy=true", "optimizer.name=adamw"}},
+        Case{"Lamb", {"pipeline.copy=true", "optimizer.name=lamb"}},
+        Case{"Muon", {"pipeline.copy=true", "optimizer.name=muon"}},
+        Case{"Checkpointed",
+             {"pipeline.copy=true", "model.name=resnet18", "model.width=0.125",
+              "train.checkpoint_segments=2"}},
+        Case{
+            "Dropout",
+            {"pipeline.copy=true", "model.name=vit_tiny", "model.width=0.25", "model.dropout=0.1"}},
+        Case{"HeldImages", {"pipeline.copy=true", "data.cache=device"}},
+        Case{"Effects", {"pipeline.copy=true", "augment.rotate=20", "augment.brightness=0.3"}},
+        Case{"WholePipeline", {"pipeline.copy=true", "pipeline.augment=true", "augment.rotate=20"}},
+        Case{"LoadersPixels", {"pipeline.copy=true", "augment.device=cpu"}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+class GraphBudget : public OnFakeCuda {};
+
+TEST_F(GraphBudget, ARecordedStepOfAnMlpIsTwoLaunches) {
+  const HostRun run =
+      run_on_host(host_recipe({"train.graph=auto", "data.cache=device", "pipeline.copy=true"}),
+                  dir / "run", kSettled);
+  EXPECT_EQ(run.result.graph, "17 of 20 steps replayed");
+  for (size_t i = kSettled; i + 1 < run.steps.size(); ++i) {
+    SCOPED_TRACE("step " + std::to_string(i + 2) + ": " + to_text(run.steps[i]));
+    EXPECT_EQ(of(run.steps[i], Count::kGraphLaunches), 1);
+    EXPECT_LE(of(run.steps[i], Count::kGraphLaunches) + of(run.steps[i], Count::kLaunches), 2);
+    EXPECT_EQ(of(run.steps[i], Count::kWaits), 0) << run.sites;
+    EXPECT_EQ(of(run.steps[i], Count::kPageableCopies), 0) << run.sites;
+    EXPECT_EQ(of(run.steps[i], Count::kDeviceAllocations), 0);
+  }
+  std::printf("%-24s %s\n", "Graph", to_text(run.steps[kSettled]).c_str());
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,36 @@
+// libcuda.so.1, the driver: of it torch asks whether a device is in use, and little else. A library
+// of its own, because torch looks for its functions in the library of that name.
+extern "C" {
+
+int cuInit(unsigned) {
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = 1;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  *context = reinterpret_cast<void*>(1);
+  return 0;
+}
+int cuCtxGetCurrent(void** context) {
+  *context = reinterpret_cast<void*>(1);
+  return 0;
+}
+int cuCtxSetCurrent(void*) {
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "an error of the fake CUDA runtime";
+  return 0;
+}
+// CUDA_ERROR_NOT_SUPPORTED: what a pointer belongs to is asked of the runtime too.
+int cuPointerGetAttribute(void*, int, unsigned long long) {
+  return 801;
+}
+}

@@ -1,0 +1,83 @@
+// CUDA graphs of the step, above all where a capture fails.
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/util/Exception.h>
+
+#include "saturate/step_graph.h"
+#include "tests/fake_cuda/host_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+const c10::Device kGpu(c10::kCUDA, 0);
+
+class CudaGraph : public OnFakeCuda {
+ protected:
+  void SetUp() override {
+    OnFakeCuda::SetUp();
+    if (!IsSkipped()) input_ = at::ones({1 << 20}, at::kFloat).to(kGpu);
+  }
+  at::Tensor drawn() { return at::dropout(input_, 0.5, /*train=*/true); }
+  int64_t live_after_release() {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    return of(counts_now(), Count::kLiveBytes);
+  }
+  // That a graph whose capture fails, in its body or as planned, is as if it had never been.
+  void expect_undone(const std::function<void()>& body) {
+    drawn();
+    const int64_t live = live_after_release();
+    auto graph = make_cuda_graph(kGpu);
+    graph->warm_up([&] { drawn(); });
+    EXPECT_THROW(graph->capture(body), c10::Error);
+    EXPECT_NO_THROW(drawn()) << "the generator takes itself for recorded";
+    graph.reset();
+    EXPECT_EQ(live_after_release(), live) << "the graph's pool is held";
+    EXPECT_NO_THROW(at::empty({1 << 20}, at::TensorOptions(at::kByte).pinned_memory(true)));
+    auto next = make_cuda_graph(kGpu);
+    at::Tensor kept;
+    EXPECT_NO_THROW(next->capture([&] { kept = drawn(); }));
+    EXPECT_NO_THROW(next->replay());
+    EXPECT_NO_THROW(drawn());
+  }
+
+  at::Tensor input_;
+};
+
+TEST_F(CudaGraph, IsUndoneWhereItsBodyWaits) {
+  expect_undone([this] { drawn().sum().item<float>(); });
+}
+
+TEST_F(CudaGraph, IsUndoneWhereItsBodyThrows) {
+  expect_undone([this] {
+    const at::Tensor lost = drawn();
+    TORCH_CHECK(false, "no more");
+  });
+}
+
+TEST_F(CudaGraph, IsUndoneWhereverCudaRefusesIt) {
+  for (const char* call :
+       {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiateWithFlags"}) {
+    SCOPED_TRACE(call);
+    fake_cuda::control()->fail(call, 1, 901);
+    expect_undone([this] { drawn(); });
+  }
+}
+
+TEST_F(CudaGraph, HoldsItsMemoryOnce) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  const auto body = [] { at::empty({kBytes}, at::device(kGpu).dtype(at::kByte)); };
+  const int64_t before = live_after_release();
+  auto graph = make_cuda_graph(kGpu);
+  graph->warm_up(body);
+  graph->capture(body);
+  const int64_t held = of(counts_now(), Count::kLiveBytes) - before;
+  EXPECT_GE(held, kBytes);
+  EXPECT_LE(double(held), 1.05 * double(kBytes));
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,96 @@
+// What the tests on the fake CUDA runtime share. They run in one process, on one such runtime, so
+// counts are differences.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "saturate/trainer.h"
+#include "tests/data_testing.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+namespace saturate::testing {
+
+using fake_cuda::Count;
+using fake_cuda::Counts;
+
+inline Counts counts_now() {
+  Counts counts{};
+  fake_cuda::control()->read(counts);
+  return counts;
+}
+
+inline Counts operator-(Counts after, const Counts& before) {
+  for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+  return after;
+}
+
+inline std::string to_text(const Counts& counts) {
+  std::string text;
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] != 0)
+      text += std::string(fake_cuda::kCountNames[i]) + "=" + std::to_string(counts[i]) + " ";
+  return text;
+}
+
+class OnFakeCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fake_cuda::control())
+      GTEST_SKIP() << "not on the fake CUDA runtime: tests/fake_cuda/run.sh starts it";
+  }
+  TempDir dir;
+};
+
+constexpr int kHostSteps = 20;
+
+// A run of 20 steps of an MLP on the GPU that keeps no record but its last.
+inline Recipe host_recipe(const std::vector<std::string>& settings = {}) {
+  std::vector<std::string> all = {"data.source=synth:size=16,count=200",
+                                  "data.threads=1",
+                                  "model.name=mlp",
+                                  "augment.size=16",
+                                  "train.batch=10",
+                                  "train.epochs=1",
+                                  "train.threads=1",
+                                  "train.device=cuda",
+                                  "watch.every=1000",
+                                  "watch.samples=0",
+                                  "watch.telemetry_hz=0",
+                                  "watch.progress=false"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return parse_recipe("", "test", all);
+}
+
+struct HostRun {
+  TrainResult result;
+  std::vector<Counts> steps;  // what the fake counted in each, from the second on
+  std::string sites;          // of the waits and pageable copies of steps since the `settled`
+};
+
+// Runs a recipe; of the first `settled` steps no sites are kept.
+inline HostRun run_on_host(const Recipe& recipe, const std::string& out, size_t settled = 8,
+                           TrainerOptions options = {}) {
+  HostRun run;
+  Counts before{};
+  bool begun = false;
+  options.out = out;
+  options.save = false;
+  options.progress = Progress::Style::kSilent;
+  options.should_stop = [&] {
+    const Counts now = counts_now();
+    if (begun) run.steps.push_back(now - before);
+    begun = true;
+    before = now;
+    const std::string sites = fake_cuda::control()->take_sites();
+    if (run.steps.size() > settled && run.steps.size() < kHostSteps - 1) run.sites += sites;
+    return false;
+  };
+  Trainer trainer(Env::posix(), recipe, options);
+  run.result = trainer.run();
+  return run;
+}
+
+}  // namespace saturate::testing

@@ -1,0 +1,126 @@
+// Kernels: torch's do nothing. Our own is its CPU twin, with one thread for a block's.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "image/effect_passes.h"
+#include "tests/fake_cuda/streams.h"
+
+namespace saturate::fake_cuda {
+namespace {
+
+// Of each kernel by the function that stands for it on the host.
+std::unordered_map<const void*, const char*>& kernels() {
+  static auto& made = *new std::unordered_map<const void*, const char*>;
+  return made;
+}
+
+bool is_own(const void* function) {
+  const std::lock_guard lock(guard());
+  const auto found = kernels().find(function);
+  return found != kernels().end() && std::strstr(found->second, "finish_images") != nullptr;
+}
+
+cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
+  if (!is_own(function)) return enqueue(stream, Count::kLaunches);
+  const FinishBatch batch = *static_cast<const FinishBatch*>(arguments[0]);
+  return enqueue(stream, Count::kLaunches, [batch] {
+    {
+      const std::lock_guard lock(guard());
+      add(Count::kTwins);
+    }
+    LoneTeam team;
+    const auto state = std::make_unique<EffectState>();
+    for (int64_t i = 0; i < batch.count; ++i) finish_image(team, batch, i, *state);
+  });
+}
+
+struct Configuration {
+  dim3 grid, block;
+  size_t shared = 0;
+  cudaStream_t stream = nullptr;
+};
+thread_local Configuration pushed;
+
+}  // namespace
+}  // namespace saturate::fake_cuda
+
+using namespace saturate::fake_cuda;
+
+extern "C" {
+
+// What nvcc has a program call as it starts, and around <<<>>>.
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle[1];
+  return handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) {
+  return 0;
+}
+void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
+  const std::lock_guard lock(guard());
+  kernels()[function] = name;
+}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+  pushed = {grid, block, shared, stream};
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  *grid = pushed.grid;
+  *block = pushed.block;
+  *shared = pushed.shared;
+  *static_cast<cudaStream_t*>(stream) = pushed.stream;
+  return cudaSuccess;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t,
+                               cudaStream_t stream) {
+  if (const cudaError_t planned = enter("cudaLaunchKernel")) return planned;
+  return launch(kernel, arguments, stream);
+}
+
+cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t,
+                             cudaStream_t stream) {
+  SATURATE_ENTER();
+  return launch(function, arguments, stream);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
+                                void** arguments) {
+  if (const cudaError_t planned = enter("cudaLaunchKernel")) return planned;
+  return launch(function, arguments, config->stream);
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* made, const void*) {
+  *made = {};
+  made->maxThreadsPerBlock = 1024;
+  made->numRegs = 32;
+  made->binaryVersion = made->ptxVersion = 90;
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int,
+                                                                   size_t, unsigned) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaGetSymbolAddress(void** address, const void*) {
+  static char bytes[1 << 20];
+  *address = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaProfilerStart() {
+  return enter(__func__);
+}
+cudaError_t cudaProfilerStop() {
+  return enter(__func__);
+}
+}

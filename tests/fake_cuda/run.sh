@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds the program and its GPU tests in full, on a machine without a GPU and without the 4.7 GB of a full
+# LibTorch, and runs them on the fake CUDA runtime. Arguments go to the tests, such as --gtest_filter=Budget*.
+#   tests/fake_cuda/run.sh --exec COMMAND...   runs any command so, once it is built
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+build=$PWD/build-gpu-host
+
+skip() { echo "gpu-host-test: skipped: $*"; exit 0; }
+
+on_fake() {
+  local fake=$build/tests/fake_cuda
+  LD_LIBRARY_PATH=$fake/stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
+    LD_PRELOAD=$fake/libfake_cuda.so:$fake/libfake_cuda_switches.so "$@"
+}
+
+if [ "${1:-}" = --exec ]; then
+  shift
+  on_fake "$@"
+  exit
+fi
+[ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null || skip "no nvcc"
+make --no-print-directory build PRESET=gpu-host
+missing=$(LD_LIBRARY_PATH=$build/tests/fake_cuda/stubs ldd "$build/saturate" | awk '/not found/ { print $1 }' | sort -u)
+[ -z "$missing" ] || skip "this CUDA toolkit has no" $missing
+on_fake "$build/tests/fake_cuda/saturate_gpu_host_tests" --gtest_brief=1 "$@"

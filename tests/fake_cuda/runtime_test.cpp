@@ -1,0 +1,137 @@
+// The fake itself: what the other tests rely on.
+#include <ATen/TensorOperators.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+
+#include "saturate/effects.h"
+#include "tests/fake_cuda/host_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class FakeRuntime : public OnFakeCuda {};
+
+Counts counted(const std::function<void()>& action) {
+  const Counts before = counts_now();
+  action();
+  return counts_now() - before;
+}
+
+TEST_F(FakeRuntime, CountsLaunchesAndCopiesByKind) {
+  const at::Tensor host = at::ones({1000}), pinned = host.pin_memory();
+  at::Tensor device = host.to(at::kCUDA);
+  const Counts found = counted([&] {
+    device.copy_(pinned, /*non_blocking=*/true);
+    device.add_(1);
+    device.copy_(device.clone());
+  });
+  EXPECT_EQ(of(found, Count::kPinnedCopies), 1);
+  EXPECT_EQ(of(found, Count::kPageableCopies), 0);
+  EXPECT_EQ(of(found, Count::kLaunches), 1);
+  EXPECT_EQ(of(found, Count::kDeviceCopies), 2);
+  EXPECT_EQ(of(found, Count::kWaits), 0);
+}
+
+TEST_F(FakeRuntime, NamesWhoWaitsAndWhoCopiesPageableMemory) {
+  const at::Tensor host = at::ones({1000});
+  at::Tensor device = host.to(at::kCUDA);
+  fake_cuda::control()->take_sites();
+  Counts found = counted([&] { device.sum().item<float>(); });
+  EXPECT_GE(of(found, Count::kWaits), 1);
+  EXPECT_NE(std::string(fake_cuda::control()->take_sites()).find("_local_scalar_dense"),
+            std::string::npos);
+  found = counted([&] { device.copy_(host, /*non_blocking=*/true); });
+  EXPECT_EQ(of(found, Count::kPageableCopies), 1);
+  EXPECT_NE(std::string(fake_cuda::control()->take_sites()).find("a copy of pageable memory"),
+            std::string::npos);
+}
+
+TEST_F(FakeRuntime, HasSoMuchMemoryAndNoMore) {
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  const Counts found = counted([] {
+    EXPECT_NO_THROW(at::empty({int64_t{6} << 30}, at::device(at::kCUDA).dtype(at::kByte)));
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    EXPECT_THROW(at::empty({int64_t{9} << 30}, at::device(at::kCUDA).dtype(at::kByte)),
+                 c10::OutOfMemoryError);
+  });
+  EXPECT_EQ(of(found, Count::kLiveBytes), 0);
+  EXPECT_GE(of(counts_now(), Count::kPeakBytes), int64_t{6} << 30);
+}
+
+TEST_F(FakeRuntime, FailsAsPlanned) {
+  at::Tensor device = at::ones({1000}).to(at::kCUDA);
+  fake_cuda::control()->fail("cudaLaunchKernel", 2, 700);
+  EXPECT_NO_THROW(device.add_(1));
+  EXPECT_THROW(device.add_(1), c10::Error);
+  EXPECT_NO_THROW(device.add_(1));
+}
+
+// Captures on a stream of the pool.
+template <class Body>
+void capture(at::cuda::CUDAGraph& graph, const Body& body) {
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+  try {
+    body();
+  } catch (...) {
+    EXPECT_THROW(graph.capture_end(), c10::Error);
+    throw;
+  }
+  graph.capture_end();
+}
+
+TEST_F(FakeRuntime, ReplaysWhatACaptureRecorded) {
+  const at::Tensor from = at::ones({10}).pin_memory();
+  at::Tensor to = at::arange(3, 13).to(at::kFloat).to(at::kCUDA);
+  at::cuda::CUDAGraph graph;
+  const Counts recorded = counted([&] { capture(graph, [&] { to.copy_(from, true); }); });
+  EXPECT_EQ(of(recorded, Count::kNodes), 1);
+  EXPECT_EQ(of(recorded, Count::kPinnedCopies), 0);
+  EXPECT_EQ(to.cpu()[0].item<float>(), 3) << "recorded, not done";
+  const Counts replayed = counted([&] { graph.replay(); });
+  EXPECT_EQ(of(replayed, Count::kGraphLaunches), 1);
+  EXPECT_EQ(to.cpu()[0].item<float>(), 1);
+}
+
+TEST_F(FakeRuntime, SpoilsACaptureThatWaits) {
+  const at::Tensor device = at::ones({10}).to(at::kCUDA);
+  at::cuda::CUDAGraph graph;
+  EXPECT_THROW(capture(graph, [&] { device.sum().item<float>(); }), c10::Error);
+}
+
+TEST_F(FakeRuntime, RunsTheCpusTwinOfOurOwnKernel) {
+  constexpr int64_t kImages = 5, kSide = 9;
+  std::vector<EffectList> lists(kImages);
+  for (EffectList& list : lists) list.add(EffectKind::kBrightness, 1.5f);
+  const at::Tensor images = at::randint(256, {kImages, kSide, kSide, 3}, at::kByte);
+  const at::Tensor bytes = at::from_blob(lists.data(), {int64_t(lists.size() * sizeof(EffectList))},
+                                         at::TensorOptions(at::kByte));
+  const auto finish = [&](const at::Device& device) {
+    at::Tensor pixels = images.to(device, false, /*copy=*/true), spare = at::empty_like(pixels);
+    const at::Tensor effects = bytes.to(device);
+    at::Tensor out = at::empty(pixels.sizes(), pixels.options().dtype(at::kFloat));
+    const FinishBatch batch{pixels.mutable_data_ptr<uint8_t>(),
+                            reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
+                            spare.mutable_data_ptr<uint8_t>(),
+                            kImages,
+                            int(kSide),
+                            {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
+                            out.mutable_data_ptr<float>()};
+    device.is_cuda() ? finish_batch_cuda(batch, nullptr) : finish_batch_cpu(batch);
+    return out.cpu();
+  };
+  const at::Tensor expected = finish(at::kCPU);
+  const Counts found = counted([&] { EXPECT_TRUE(finish(at::kCUDA).equal(expected)); });
+  EXPECT_EQ(of(found, Count::kTwins), 1);
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,42 @@
+// What all parts of the fake share: counts, errors planned and made, where calls come from.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <string>
+
+#include "tests/fake_cuda/fake_cuda.h"
+
+namespace saturate::fake_cuda {
+
+// How a call bears on the host, and so on a thread that captures.
+enum class Manner {
+  kEnqueues,
+  kUnsafe,  // may wait for the device: not while capturing, unless the thread said that it knows
+  kWaits,   // the host waits for the device: never while capturing
+};
+
+// Guards all that the fake knows.
+std::mutex& guard();
+
+// Begins every call: counts it by name, fails where that was planned or a capture forbids it.
+cudaError_t enter(const char* call, Manner manner = Manner::kEnqueues);
+#define SATURATE_ENTER(...) \
+  if (const cudaError_t planned = enter(__func__ __VA_OPT__(, ) __VA_ARGS__)) return planned
+// So for libraries whose errors are others: 0 or the planned code.
+int enter_library(const char* call);
+
+// Also what cudaGetLastError() then gives. Success changes nothing.
+cudaError_t failed(cudaError_t error);
+cudaError_t last_error(bool forget);
+
+// REQUIRES, of all below: guard() is held.
+void add(Count count, int64_t by = 1);
+int64_t now(Count count);
+void raise_peak();
+void note_site(const std::string& what);
+
+int64_t setting(const char* name, int64_t otherwise);
+
+}  // namespace saturate::fake_cuda

@@ -1,0 +1,20 @@
+// Streams and what is enqueued on them: done at once, or recorded where the stream is captured.
+#pragma once
+
+#include <functional>
+
+#include "tests/fake_cuda/state.h"
+
+namespace saturate::fake_cuda {
+
+using Work = std::function<void()>;
+
+// Does `work`, or records it, or says why the stream can do neither.
+cudaError_t enqueue(
+    cudaStream_t stream, Count counted, Work work = [] {});
+
+// What a call that is not to be made while capturing does to a capture of this thread, which is
+// then invalid. REQUIRES: guard() is held.
+cudaError_t spoil_capture(Manner manner);
+
+}  // namespace saturate::fake_cuda

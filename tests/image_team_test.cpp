@@ -1,0 +1,122 @@
+// The passes of the CUDA kernel by a team of threads with a barrier, as a block has it: under
+// ThreadSanitizer a missing wait between two passes is a data race, whatever came of it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <thread>
+#include <vector>
+
+#include "image/effect_passes.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kMembers = 7;  // divides no image
+
+struct ThreadTeam {
+  int member;
+  std::barrier<>& barrier;
+  int first() const { return member; }
+  static constexpr int step() { return kMembers; }
+  void wait() const { barrier.arrive_and_wait(); }
+  void increment(uint32_t& counter) const {
+    std::atomic_ref(counter).fetch_add(1, std::memory_order_relaxed);
+  }
+};
+
+// One of each kind, its values such that it changes a pixel.
+std::vector<Effect> every_effect() {
+  return {{EffectKind::kAffine, {0.9f, 0.3f, 1, -0.3f, 0.9f, -1}},
+          {EffectKind::kBrightness, {1.3f}},
+          {EffectKind::kContrast, {0.7f}},
+          {EffectKind::kSaturation, {1.4f}},
+          {EffectKind::kHue, {0.1f}},
+          {EffectKind::kGrey, {}},
+          {EffectKind::kBlur, {1.1f}},
+          {EffectKind::kErase, {0, 0, 1, 1, 9, 8, 7}},
+          {EffectKind::kSharpness, {1.7f}},
+          {EffectKind::kPosterize, {3}},
+          {EffectKind::kSolarize, {100}},
+          {EffectKind::kAutocontrast, {}},
+          {EffectKind::kEqualize, {}}};
+}
+
+// Each alone, and each after each.
+std::vector<EffectList> all_lists() {
+  std::vector<EffectList> lists(1);
+  for (const Effect& first : every_effect()) {
+    lists.emplace_back().add(first.kind) = first;
+    for (const Effect& second : every_effect()) {
+      EffectList& both = lists.emplace_back();
+      both.add(first.kind) = first;
+      both.add(second.kind) = second;
+    }
+  }
+  return lists;
+}
+
+void by_team(const FinishBatch& batch) {
+  std::barrier<> barrier(kMembers);
+  EffectState state;
+  const auto work = [&](int member) {
+    ThreadTeam team{member, barrier};
+    for (int64_t i = 0; i < batch.count; ++i) {
+      finish_image(team, batch, i, state);
+      team.wait();  // a block's state ends with its image
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int member = 1; member < kMembers; ++member) threads.emplace_back(work, member);
+  work(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
+struct Held {
+  std::vector<uint8_t> images;
+  std::vector<HeldPlace> places;
+};
+
+Held held_images(int size, int64_t count) {
+  Held held;
+  held.images.resize(size_t(2 * size * size * 3));
+  for (size_t i = 0; i < held.images.size(); ++i) held.images[i] = uint8_t(i * 73 + i / 7);
+  for (int64_t i = 0; i < count; ++i)
+    held.places.push_back(
+        {uint32_t(i % 2), int16_t(i % 3 - 1), int16_t(i % 5 - 2), int32_t(i % 2)});
+  return held;
+}
+
+TEST(FinishImage, ByATeamOfThreadsEqualsOneThread) {
+  const std::vector<EffectList> lists = all_lists();
+  const auto count = int64_t(lists.size());
+  for (const int size : {1, 2, 7, 33}) {
+    const Held held = held_images(size, count);
+    const size_t values = size_t(count) * size_t(size * size * 3);
+    const auto run = [&](auto&& finish) {
+      std::vector<uint8_t> images(values), spare(values);
+      std::vector<float> out(values);
+      finish(FinishBatch{images.data(),
+                         lists.data(),
+                         spare.data(),
+                         count,
+                         size,
+                         {{1, 1, 1}, {0, 0, 0}},
+                         out.data(),
+                         held.images.data(),
+                         held.places.data(),
+                         size > 2 ? PadMode::kReflect : PadMode::kZero});
+      return out;
+    };
+    const auto lone = run([](const FinishBatch& batch) { finish_batch_cpu(batch); });
+    const auto team = run(by_team);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto begin = ptrdiff_t(values) / count * i, end = ptrdiff_t(values) / count * (i + 1);
+      EXPECT_TRUE(std::equal(lone.begin() + begin, lone.begin() + end, team.begin() + begin))
+          << "size " << size << ", list " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace saturate

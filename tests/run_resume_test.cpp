@@ -1,0 +1,242 @@
+// Runs that go on with another metric, other training data, or evaluation data of fewer classes.
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "run/same_data.h"
+#include "saturate/checkpoint.h"
+#include "saturate/evaluator.h"
+#include "saturate/schedule.h"
+#include "tests/app_testing.h"
+#include "tests/trainer_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::MemoryDataset;
+using testing::saving_options;
+using testing::small_recipe;
+using testing::TempDir;
+
+// Two epochs, each evaluated.
+Recipe evaluated_recipe() {
+  Recipe recipe = small_recipe();
+  recipe.data.eval_source = "synth:size=16,count=40,split=test";
+  recipe.watch.every = 1;
+  return recipe;
+}
+
+struct Resumed {
+  TrainResult result;
+  std::string said;
+};
+
+class ResumedRun : public ::testing::Test {
+ protected:
+  void begin(const Recipe& recipe) { Trainer(Env::posix(), recipe, saving_options(run)).run(); }
+
+  Resumed go_on(const Recipe& recipe, const TrainerOptions& options = {}) {
+    TrainerOptions resuming = options;
+    resuming.out = run;
+    resuming.resume = run;
+    resuming.progress = Progress::Style::kLines;
+    ::testing::internal::CaptureStderr();
+    Resumed resumed;
+    try {
+      resumed.result = Trainer(Env::posix(), recipe, resuming).run();
+    } catch (...) {
+      ::testing::internal::GetCapturedStderr();
+      throw;
+    }
+    resumed.said = ::testing::internal::GetCapturedStderr();
+    return resumed;
+  }
+
+  std::vector<double> values(const std::string& kind, const std::string& field) const {
+    std::vector<double> found;
+    for (const auto& record : testing::read_metrics(run))
+      if (record["kind"] == kind) found.push_back(record[field]);
+    return found;
+  }
+
+  TempDir dir;
+  const std::string run = dir / "run";
+};
+
+// ---- The best value
+// ------------------------------------------------------------------------------
+
+// An accuracy of 0.2 would stay the best of losses around 2.
+TEST_F(ResumedRun, AnotherMonitorBeginsItsBestValueAnew) {
+  Recipe recipe = evaluated_recipe();
+  recipe.optimizer.lr = 0.01;
+  begin(recipe);
+  recipe.train.epochs = 4;
+  recipe.train.monitor = Monitor::kEvalLoss;
+  recipe.train.early_stop = 2;
+  const Resumed resumed = go_on(recipe);
+  const auto losses = values("eval", "loss");
+  ASSERT_EQ(losses.size(), 4u);
+  // That of the checkpoint counts: what is resumed from may be the best.
+  EXPECT_EQ(resumed.result.best.best, *std::min_element(losses.begin() + 1, losses.end()));
+  EXPECT_NE(resumed.said.find("train.monitor is another than it was: its best value begins anew"),
+            std::string::npos)
+      << resumed.said;
+}
+
+TEST_F(ResumedRun, AnotherDirectionOfTheSameMonitorBeginsAnewToo) {
+  Recipe recipe = evaluated_recipe();
+  begin(recipe);
+  recipe.train.epochs = 3;
+  recipe.train.monitor_mode = MonitorMode::kMin;
+  EXPECT_NE(go_on(recipe).said.find("its best value begins anew"), std::string::npos);
+}
+
+TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueAndSaysNothing) {
+  Recipe recipe = evaluated_recipe();
+  begin(recipe);
+  recipe.train.epochs = 3;
+  recipe.train.monitor_mode = MonitorMode::kMax;  // as auto has it
+  const Resumed resumed = go_on(recipe);
+  const auto accuracies = values("eval", "accuracy");
+  EXPECT_EQ(resumed.result.best.best, *std::max_element(accuracies.begin(), accuracies.end()));
+  EXPECT_EQ(resumed.said.find("anew"), std::string::npos) << resumed.said;
+}
+
+TEST_F(ResumedRun, AnotherEvaluationSetBeginsTheBestValueAnew) {
+  Recipe recipe = evaluated_recipe();
+  begin(recipe);
+  recipe.train.epochs = 3;
+  recipe.data.eval_source = "synth:size=16,count=30,split=test";
+  const Resumed resumed = go_on(recipe);
+  EXPECT_EQ(resumed.result.best.best_step, 12);
+  EXPECT_NE(resumed.said.find("the evaluation has 30 images, and had 40"), std::string::npos)
+      << resumed.said;
+}
+
+TEST_F(ResumedRun, AnotherMetricOfPlateauDoesNotCutTheRate) {
+  Recipe recipe = evaluated_recipe();
+  recipe.schedule.name = "plateau";
+  begin(recipe);
+  recipe.train.epochs = 4;
+  recipe.schedule.metric = PlateauMetric::kAccuracy;
+  recipe.schedule.patience = 0;  // an accuracy is below any loss of ten classes
+  const Resumed resumed = go_on(recipe);
+  EXPECT_EQ(values("epoch", "lr").back(), recipe.optimizer.lr);
+  EXPECT_NE(resumed.said.find("schedule.metric is another than it was: the schedule compares anew"),
+            std::string::npos)
+      << resumed.said;
+}
+
+TEST(ResumedPlateau, WhatWasCutStaysCutWhereItComparesAnew) {
+  ScheduleOptions options;
+  options.name = "plateau";
+  options.patience = 0;
+  Schedule schedule(options, 100, 10);
+  for (const double loss : {1.0, 2.0}) schedule.observe(loss, 0);
+  ASSERT_DOUBLE_EQ(schedule.factor(0), 0.1);
+  schedule.forget_best();
+  schedule.observe(5, 0);
+  EXPECT_DOUBLE_EQ(schedule.factor(0), 0.1) << "the first value";
+  schedule.observe(6, 0);
+  EXPECT_DOUBLE_EQ(schedule.factor(0), 0.01);
+}
+
+// ---- The training data
+// ---------------------------------------------------------------------------
+
+TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
+  Recipe recipe = small_recipe();
+  begin(recipe);
+  recipe.data.source = "synth:size=16,count=120";
+  recipe.train.epochs = 4;
+  const Error error = error_of([&] { go_on(recipe); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.where(), recipe.data.source);
+  EXPECT_EQ(error.reason(), "the training data have 120 images, and the run to resume had 100");
+  EXPECT_NE(error.remedy().find("--allow-changed-data"), std::string::npos);
+  EXPECT_NE(error.remedy().find("model.weights"), std::string::npos);
+  TrainerOptions options;
+  options.changed_data = true;
+  EXPECT_EQ(go_on(recipe, options).result.steps, 20) << "four epochs of five steps";
+}
+
+TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
+  Recipe recipe = small_recipe();
+  recipe.augment.size = 16;
+  std::vector<std::string> files;
+  for (uint64_t i = 0; i < 50; ++i) files.push_back(testing::noise_jpeg(16, 16, i));
+  std::vector<std::string> classes = {"a", "caf\xe9", "dog"};
+  TrainerOptions options = saving_options(run);
+  options.open = [&] { return std::make_unique<MemoryDataset>(files, classes); };
+  Trainer(Env::posix(), recipe, options).run();
+  recipe.train.epochs = 3;
+  EXPECT_EQ(go_on(recipe, options).result.steps, 6) << "a name need not be UTF-8";
+  classes = {"a", "b", "dogs"};
+  recipe.train.epochs = 4;
+  const Error error = error_of([&] { go_on(recipe, options); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(error.reason().find("class 1 of the training data is \"b\", and was \"caf"),
+            std::string::npos)
+      << error.reason();
+  options.changed_data = true;
+  EXPECT_EQ(go_on(recipe, options).result.steps, 8);
+  classes = {"a", "b"};
+  EXPECT_EQ(error_of([&] { go_on(recipe, options); }).reason(),
+            "the training data have 2 classes, and the run to resume had 3");
+}
+
+// ---- Evaluation data
+// -----------------------------------------------------------------------------
+
+TEST(EvaluationClasses, GoByTheirNames) {
+  const std::vector<std::string> model = {"ant", "bee", "cat"};
+  const auto labels = [&](const std::vector<std::string>& classes) {
+    return labels_in_model(model, MemoryDataset({"x"}, classes), "folder:val");
+  };
+  EXPECT_TRUE(labels({"ant", "bee", "cat"}).empty());
+  EXPECT_TRUE(labels({"ant", "bee"}).empty()) << "the same numbers";
+  EXPECT_EQ(labels({"bee", "cat"}), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(labels({"cat"}), (std::vector<int64_t>{2}));
+  const Error error = error_of([&] { labels({"bee", "cow"}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.where(), "folder:val");
+  EXPECT_NE(error.reason().find("class \"cow\" is unknown to the training data"),
+            std::string::npos);
+}
+
+// Of its own classes the second and third alone, from each way into memory.
+TEST(EvaluationClasses, LabelsAreTheModels) {
+  const TempDir dir;
+  for (const char* name : {"bee/1.jpg", "cat/1.jpg", "cat/2.jpg"}) {
+    const std::string path = dir / name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    testing::write_file(path, testing::noise_jpeg(16, 16, 1));
+  }
+  Recipe recipe = small_recipe();
+  recipe.augment.size = 16;
+  recipe.model.classes = 3;
+  recipe.train.eval_batch = 2;
+  for (const CacheMode cache : {CacheMode::kNone, CacheMode::kRam, CacheMode::kDevice})
+    for (const CacheForm form : {CacheForm::kEncoded, CacheForm::kDecoded}) {
+      recipe.data.cache.mode = cache;
+      recipe.data.cache.form = form;
+      Evaluator evaluator(Env::posix(), recipe, "folder:" + (dir / "."), {"ant", "bee", "cat"},
+                          at::kCPU);
+      const auto model = make_model(recipe.model, {3, 16});
+      for (int again = 0; again < 2; ++again) {
+        std::vector<int64_t> labels;
+        evaluator.run(*model, [&](const DeviceBatch& batch, const at::Tensor&) {
+          for (int64_t i = 0; i < batch.count(); ++i)
+            labels.push_back(batch.labels[i].item<int64_t>());
+          return true;
+        });
+        EXPECT_EQ(labels, (std::vector<int64_t>{1, 2, 2})) << int(cache) << int(form);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace saturate

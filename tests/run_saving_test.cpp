@@ -1,0 +1,371 @@
+// Whole runs that go back, end, run out of time or of disk: what is saved, and what they go on
+// from.
+#include <ATen/ops/lerp.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "saturate/checkpoint.h"
+#include "saturate/fault_env.h"
+#include "tests/app_testing.h"
+#include "tests/trainer_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::losses;
+using testing::saving_options;
+using testing::small_recipe;
+using testing::TempDir;
+
+const auto kNoWarning = [](const std::string& text) { ADD_FAILURE() << text; };
+
+// Eight steps, evaluated and saved after every second one.
+Recipe often_watched_recipe() {
+  Recipe recipe = small_recipe();
+  recipe.data.eval_source = "synth:size=16,count=50,split=test";
+  recipe.train.eval_every = 0;
+  recipe.train.eval_every_steps = 2;
+  recipe.checkpoint.every = 0;
+  recipe.checkpoint.every_steps = 2;
+  recipe.checkpoint.background = false;
+  recipe.checkpoint.keep = 9;
+  recipe.watch.every = 1;
+  return recipe;
+}
+
+// No value beats the first by so much.
+Recipe worsening_recipe(int patience) {
+  Recipe recipe = often_watched_recipe();
+  recipe.train.monitor = Monitor::kEvalLoss;
+  recipe.train.min_delta = 100;
+  recipe.train.early_stop = patience;
+  return recipe;
+}
+
+TrainerOptions resuming(const std::string& out, const std::string& from) {
+  TrainerOptions options = saving_options(out);
+  options.resume = from;
+  return options;
+}
+
+TrainResult run_once(const Recipe& recipe, const TrainerOptions& options, Env& env = Env::posix()) {
+  return Trainer(env, recipe, options).run();
+}
+
+std::string file_of(const std::string& run, int step) {
+  return run + "/checkpoints/step-0000000" + std::to_string(step) + ".safetensors";
+}
+
+std::vector<int64_t> saved_steps(const std::string& run) {
+  std::vector<int64_t> steps;
+  for (const auto& path : list_checkpoints(Env::posix(), run + "/checkpoints"))
+    steps.push_back(read_checkpoint_state(Env::posix(), path).position.step);
+  return steps;
+}
+
+std::map<std::string, at::Tensor> weights_of(const std::string& checkpoint) {
+  std::map<std::string, at::Tensor> found;
+  for (const auto& [name, tensor] : read_checkpoint(Env::posix(), checkpoint).model)
+    found[name] = tensor;
+  return found;
+}
+
+bool same_weights(const std::string& a, const std::string& b) {
+  const auto of_a = weights_of(a), of_b = weights_of(b);
+  for (const auto& [name, tensor] : of_a)
+    if (!tensor.equal(of_b.at(name))) return false;
+  return true;
+}
+
+// Every file's content, as a number, and time; but for the lock, which says who holds it.
+std::map<std::string, std::string> folder_contents(const std::string& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().filename() != ".lock")
+      found[entry.path()] =
+          std::to_string(std::hash<std::string>()(testing::read_text(entry.path()))) + " of " +
+          std::to_string(entry.last_write_time().time_since_epoch().count());
+  return found;
+}
+
+int64_t last_recorded_step(const std::string& run) {
+  return testing::read_metrics(run).back()["step"];
+}
+
+TEST(GoingBack, TheRunsOwnBranchIsTakenFromThenOn) {
+  const TempDir dir;
+  const std::string run = dir / "run";
+  run_once(often_watched_recipe(), saving_options(run));
+  ASSERT_EQ(saved_steps(run), (std::vector<int64_t>{8, 6, 4, 2}));
+
+  // A crash before the first save.
+  TrainerOptions options = resuming(run, file_of(run, 4));
+  options.should_stop = []() -> bool { throw std::runtime_error("crash"); };
+  EXPECT_THROW(run_once(often_watched_recipe(), options), std::runtime_error);
+  EXPECT_EQ(find_checkpoint(Env::posix(), run, kNoWarning).position.step, 4);
+  EXPECT_EQ(last_recorded_step(run), 4);
+
+  options = resuming(run, run);
+  int asked = 0;
+  options.should_stop = [&] { return ++asked > 1; };
+  EXPECT_EQ(run_once(often_watched_recipe(), options).steps, 5);
+  EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{5, 4, 2}));
+  EXPECT_TRUE(std::filesystem::exists(file_of(run, 8)));
+  const TrainResult rest = run_once(often_watched_recipe(), resuming(run, run));
+  EXPECT_EQ(rest.steps_here, 3);
+  EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{8, 6, 5, 4, 2}));
+}
+
+TEST(GoingBack, OneThatIsRefusedLeavesTheBranchAsItIs) {
+  const TempDir dir;
+  const std::string run = dir / "run";
+  run_once(often_watched_recipe(), saving_options(run));
+  Recipe other = often_watched_recipe();
+  other.train.batch = 50;
+  const auto before = folder_contents(run);
+  EXPECT_EQ(
+      error_of([&] { Trainer(Env::posix(), other, resuming(run, file_of(run, 4))); }).exit_code(),
+      2);
+  EXPECT_EQ(folder_contents(run), before);
+}
+
+TEST(GoingBack, ARunThatBeginsInTheFolderOfAnotherLeavesItsFiles) {
+  const TempDir dir;
+  const std::string run = dir / "run";
+  run_once(often_watched_recipe(), saving_options(run));
+  std::filesystem::remove(run + "/metrics.jsonl");
+  TrainerOptions options = saving_options(run);
+  int asked = 0;
+  options.should_stop = [&] { return ++asked > 5; };  // two of them in step 2's evaluation
+  EXPECT_EQ(run_once(often_watched_recipe(), options).steps, 3);
+  EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{3, 2}));
+}
+
+TEST(RestoreBest, ABrokenFileOrOneThatIsNotTheBestsLeavesTheLastWeights) {
+  const TempDir dir;
+  for (const bool broken : {true, false}) {
+    const std::string run = dir / (broken ? "broken" : "other");
+    TrainerOptions options = saving_options(run);
+    int asked = 0;  // first before step 1
+    options.should_stop = [&] {
+      if (++asked != 10) return false;  // after step 5, with two in each evaluation
+      if (broken)
+        testing::write_file(file_of(run, 2), "not one");
+      else
+        std::filesystem::copy_file(file_of(run, 4), file_of(run, 2),
+                                   std::filesystem::copy_options::overwrite_existing);
+      return false;
+    };
+    const TrainResult result = run_once(worsening_recipe(2), options);
+    EXPECT_EQ(result.end, RunEnd::kEarlyStop);
+    EXPECT_EQ(result.best.best_step, 2);
+    const Checkpoint last = read_checkpoint(Env::posix(), file_of(run, 6));
+    ASSERT_TRUE(last.evaluation);
+    EXPECT_EQ(last.evaluation->step, 6);
+    EXPECT_FALSE(same_weights(file_of(run, 6), file_of(run, broken ? 4 : 2)));
+  }
+}
+
+TEST(RestoreBest, ABestWhoseSaveFailedIsSavedWithTheNext) {
+  const TempDir dir;
+  for (const bool background : {false, true}) {
+    const std::string run = dir / (background ? "background" : "foreground");
+    Recipe recipe = worsening_recipe(2);
+    recipe.checkpoint.background = background;
+    FaultEnv env(Env::posix());
+    Fault fault;
+    fault.match = {FileOp::kWrite, "step-00000002"};
+    fault.times = 1;
+    env.inject(fault);
+    EXPECT_EQ(run_once(recipe, saving_options(run), env).end, RunEnd::kEarlyStop);
+    EXPECT_TRUE(same_weights(file_of(run, 6), file_of(run, 2)));
+    EXPECT_FALSE(same_weights(file_of(run, 4), file_of(run, 2)));
+  }
+}
+
+// An hour passes with each line of metrics.jsonl.
+void let_records_take_an_hour(FaultEnv& env) {
+  env.use_fake_clock();
+  env.delay({FileOp::kWrite, "metrics.jsonl"}, 3'600'000'000'000, 3'600'000'000'000);
+}
+
+TEST(TimeLimit, KeepsTheRealStateAndCountsNoEvaluationOfItsOwn) {
+  const TempDir dir;
+  Recipe recipe = worsening_recipe(3);
+  recipe.train.epochs = 4;
+  const std::string whole = dir / "whole", cut = dir / "cut";
+  const TrainResult expected = run_once(recipe, saving_options(whole));
+  EXPECT_EQ(expected.end, RunEnd::kEarlyStop);
+  FaultEnv env(Env::posix());
+  let_records_take_an_hour(env);
+  recipe.train.max_minutes = 4 * 60 - 1;  // two steps, an evaluation, and another step
+  const TrainResult limited = run_once(recipe, saving_options(cut), env);
+  ASSERT_EQ(limited.end, RunEnd::kTimeLimit);
+  ASSERT_EQ(limited.steps, 3);
+  EXPECT_EQ(limited.best.waited, 0);
+  const Checkpoint last = read_checkpoint(Env::posix(), file_of(cut, 3));
+  ASSERT_TRUE(last.evaluation) << "it is evaluated, all the same";
+  EXPECT_EQ(last.evaluation->step, 3);
+  EXPECT_FALSE(same_weights(file_of(cut, 3), file_of(cut, 2)));
+
+  recipe.train.max_minutes = 0;
+  const TrainResult rest = run_once(recipe, resuming(cut, cut));
+  EXPECT_EQ(rest.end, RunEnd::kEarlyStop);
+  EXPECT_EQ(rest.steps, expected.steps);
+  EXPECT_EQ(losses(cut, "step"), losses(whole, "step"));
+  EXPECT_TRUE(same_weights(file_of(cut, 8), file_of(whole, 8)));
+}
+
+TEST(TimeLimit, AtTheLastStepTheRunIsDone) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  let_records_take_an_hour(env);
+  Recipe recipe = worsening_recipe(9);
+  recipe.train.max_minutes = 12 * 60 - 1;
+  const TrainResult result = run_once(recipe, saving_options(dir / "run"), env);
+  EXPECT_EQ(result.steps, 8);
+  EXPECT_EQ(result.end, RunEnd::kDone);
+  EXPECT_TRUE(same_weights(file_of(dir / "run", 8), file_of(dir / "run", 2))) << "restored";
+}
+
+TEST(FinishedRun, IsNotTouchedByAResume) {
+  const TempDir dir;
+  for (const int patience : {0, 2, 9}) {
+    const std::string run = dir / std::to_string(patience);
+    const TrainResult first = run_once(worsening_recipe(patience), saving_options(run));
+    const auto before = folder_contents(run);
+    const TrainResult again = run_once(worsening_recipe(patience), resuming(run, run));
+    EXPECT_EQ(folder_contents(run), before);
+    EXPECT_TRUE(again.was_finished);
+    EXPECT_EQ(again.end, first.end);
+    EXPECT_EQ(again.steps, first.steps);
+    EXPECT_EQ(again.steps_here, 0);
+    EXPECT_EQ(again.checkpoint, first.checkpoint);
+    ASSERT_TRUE(again.eval);
+    EXPECT_EQ(again.eval->loss, first.eval->loss);
+
+    Recipe longer = worsening_recipe(0);
+    longer.train.epochs = 3;
+    const TrainResult rest = run_once(longer, resuming(run, run));
+    EXPECT_FALSE(rest.was_finished);
+    EXPECT_EQ(rest.steps, 12);
+    EXPECT_EQ(rest.steps_here, 12 - first.steps);
+  }
+}
+
+TEST(FinishedRun, WhoseBestWeightsAreLostIsFinishedToo) {
+  const TempDir dir;
+  Recipe recipe = worsening_recipe(2);
+  recipe.checkpoint.keep_best = false;
+  recipe.checkpoint.keep = 1;
+  const std::string run = dir / "run";
+  run_once(recipe, saving_options(run));
+  const auto before = folder_contents(run);
+  EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
+  EXPECT_EQ(folder_contents(run), before);
+}
+
+TEST(FinishedRun, OneWithoutItsLastEvaluationIsNot) {
+  const TempDir dir;
+  Recipe recipe = often_watched_recipe();
+  recipe.train.eval_every_steps = 0;
+  recipe.data.eval_source.clear();
+  const std::string run = dir / "run";
+  run_once(recipe, saving_options(run));
+  EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
+  recipe.data.eval_source = "synth:size=16,count=50,split=test";
+  const TrainResult evaluated = run_once(recipe, resuming(run, run));
+  EXPECT_FALSE(evaluated.was_finished);
+  EXPECT_TRUE(evaluated.eval);
+  EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
+}
+
+TEST(Lookahead, SlowWeightsOfARunBeginBeforeItsFirstStep) {
+  const TempDir dir;
+  Recipe recipe = often_watched_recipe();
+  recipe.train.epochs = 0.25;
+  const auto weights_after = [&](const std::string& name) {
+    run_once(recipe, saving_options(dir / name));
+    return weights_of(file_of(dir / name, 1));
+  };
+  const auto stepped = weights_after("stepped");
+  recipe.train.lookahead = 0.25;
+  recipe.train.lookahead_every = 1;
+  const auto slow = weights_after("slow");
+  recipe.train.lookahead = 0;
+  recipe.optimizer.lr = 0;
+  const auto drawn = weights_after("drawn");
+  int moved = 0;
+  for (const auto& [name, tensor] : slow) {
+    if (!tensor.is_floating_point()) continue;
+    moved += !stepped.at(name).equal(drawn.at(name));
+    EXPECT_TRUE(tensor.equal(at::lerp(drawn.at(name), stepped.at(name), 0.75))) << name;
+  }
+  EXPECT_GT(moved, 0);
+}
+
+struct SmallDisk : FaultEnv {
+  using FaultEnv::FaultEnv;
+  uint64_t free_bytes(const std::string&) override { return room; }
+  uint64_t room = 0;
+};
+
+TEST(Room, ForTwoCheckpointsIsLookedForAtTheStart) {
+  const TempDir dir;
+  Recipe recipe = often_watched_recipe();
+  recipe.optimizer.name = "adam";
+  recipe.train.ema = 0.9;
+  recipe.train.lookahead = 0.5;
+  run_once(recipe, saving_options(dir / "large"));
+  const uint64_t one = std::filesystem::file_size(file_of(dir / "large", 2));
+  SmallDisk env(Env::posix());
+  const std::string run = dir / "run";
+  const auto set_up = [&] { Trainer(env, recipe, saving_options(run)); };
+  for (const double room : {0.0, 1.0, 1.9}) {
+    env.room = uint64_t(room * double(one));
+    const Error error = error_of(set_up);
+    EXPECT_EQ(error.exit_code(), 4);
+    EXPECT_EQ(error.where(), run + "/checkpoints");
+    EXPECT_NE(error.reason().find("two checkpoints take "), std::string::npos) << error.what();
+    EXPECT_FALSE(Env::posix().exists(run + "/recipe.toml"));
+  }
+  env.room = 2 * one;
+  EXPECT_EQ(run_once(recipe, saving_options(run), env).steps, 8);
+
+  // The next one of a run that has one.
+  recipe.train.epochs = 3;
+  env.room = one / 2;
+  const Error error = error_of([&] { Trainer(env, recipe, resuming(run, run)); });
+  EXPECT_NE(error.reason().find("the next checkpoint takes "), std::string::npos) << error.what();
+  env.room = one;
+  EXPECT_EQ(run_once(recipe, resuming(run, run), env).steps, 12);
+  TrainerOptions measured = saving_options(dir / "measured");
+  measured.save = false;
+  env.room = 0;
+  EXPECT_EQ(run_once(recipe, measured, env).steps, 12);
+}
+
+TEST(FailedRun, HasAllThatThereIsToTell) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  Fault fault;
+  fault.match = {FileOp::kWrite, "step-00000008"};
+  env.inject(fault);
+  Trainer trainer(env, often_watched_recipe(), saving_options(dir / "run"));
+  EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
+  const TrainResult failed = trainer.so_far();
+  EXPECT_EQ(failed.end, RunEnd::kFailed);
+  EXPECT_EQ(failed.steps, 8);
+  EXPECT_EQ(failed.checkpoint, file_of(dir / "run", 6));
+  EXPECT_TRUE(failed.eval && failed.train);
+  EXPECT_GT(failed.tensor_peaks[Phase::kForward], 0);
+  const std::string text = format_summary(failed);
+  EXPECT_NE(text.find("failed at step 8"), std::string::npos) << text;
+  EXPECT_NE(text.find("where time went"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,45 @@
+// What a run makes of the machine.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "run/setup.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+class IdleGpu : public ::testing::Test {
+ protected:
+  void SetUp() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
+  void TearDown() override { unsetenv("CUDA_VISIBLE_DEVICES"); }
+  void put_driver() {
+    testing::write_file(root / "proc/driver/nvidia/gpus/0000:1b:00.0/information",
+                        "GPU UUID: \t GPU-a\n");
+  }
+  void put_gpu() { testing::write_file(root / "dev/nvidiactl", ""); }
+
+  testing::TempDir root;
+};
+
+TEST_F(IdleGpu, IsWarnedOfWithWhatToDo) {
+  put_driver();
+  put_gpu();
+  EXPECT_NE(idle_gpu_warning(false, root / ".").find("tools/setup.sh --full"), std::string::npos);
+  EXPECT_NE(idle_gpu_warning(true, root / ".").find("nvidia-smi"), std::string::npos);
+}
+
+TEST_F(IdleGpu, IsNotOneThatIsNotGivenOrNotWanted) {
+  EXPECT_EQ(idle_gpu_warning(false, root / "."), "");
+  put_driver();
+  EXPECT_EQ(idle_gpu_warning(false, root / "."), "") << "a container without it";
+  put_gpu();
+  for (const char* hides : {"", "-1"}) {
+    setenv("CUDA_VISIBLE_DEVICES", hides, 1);
+    EXPECT_EQ(idle_gpu_warning(false, root / "."), "") << hides;
+  }
+  setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+  EXPECT_NE(idle_gpu_warning(false, root / "."), "");
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,291 @@
+// Steps in fp16 whose forward overflows: left out, as torch.amp.GradScaler leaves out those whose
+// gradients do, and the run goes on.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sqrt.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "saturate/gradient_reducer.h"
+#include "saturate/module_model.h"
+#include "saturate/train_step.h"
+#include "tests/data_testing.h"
+#include "tests/formula.h"
+#include "tests/reduce_testing.h"
+#include "tests/trainer_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::quiet_options;
+using testing::TempDir;
+
+constexpr int64_t kOverflowSide = 4;
+
+class NormedLinear : public torch::nn::Module {
+ public:
+  NormedLinear(int64_t side, int64_t classes)
+      : norm_(register_module("norm", torch::nn::BatchNorm2d(3))),
+        fc_(register_module("fc", torch::nn::Linear(3 * side * side, classes))) {}
+  at::Tensor forward(const at::Tensor& images) { return fc_(norm_(images).flatten(1)); }
+
+ protected:
+  torch::nn::BatchNorm2d norm_;
+  torch::nn::Linear fc_;
+};
+
+DeviceBatch overflow_batch(int step, bool overflows, int64_t count = 6) {
+  DeviceBatch batch;
+  batch.images = testing::symmetric("images." + std::to_string(step),
+                                    {count, 3, kOverflowSide, kOverflowSide}, 2);
+  if (overflows) batch.images[0][1][2][3].fill_(std::numeric_limits<float>::infinity());
+  batch.labels = at::arange(count) % 3;
+  batch.whole = count;
+  return batch;
+}
+
+// A model, its optimizer and its step, in fp16.
+struct Overflowing {
+  std::unique_ptr<Model> model = filled();
+  OptimizerOptions options = [] {
+    OptimizerOptions adam;
+    adam.name = "adamw";
+    return adam;
+  }();
+  std::unique_ptr<Optimizer> optimizer =
+      make_optimizer(options, make_parameter_groups(options, model->parameters()));
+  Ledger ledger{Env::posix()};
+  TrainStep step;
+  RunningMetrics running;
+
+  explicit Overflowing(int part = 0)
+      : step(*model, *optimizer,
+             {.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 1024}, .part = part},
+             ledger) {
+    model->set_training(true);
+  }
+  static std::unique_ptr<Model> filled() {
+    auto model = make_module_model<NormedLinear>(kOverflowSide, 3);
+    for (const auto& named : model->parameters()) testing::fill(named);
+    return model;
+  }
+  void run(const DeviceBatch& batch) { step.run(batch, 0.01, running); }
+  std::vector<at::Tensor> copies() {
+    std::vector<at::Tensor> found;
+    for (const auto& tensors : {model->parameters(), optimizer->state()})
+      for (const auto& [name, tensor] : tensors) found.push_back(tensor.detach().clone());
+    return found;
+  }
+};
+
+void expect_all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
+}
+
+TEST(Overflow, OfTheForwardLeavesTheStepOutAndHalvesTheScale) {
+  Overflowing with, without;
+  for (int step = 0; step < 6; ++step) {
+    const bool overflows = step == 1 || step == 4;
+    with.run(overflow_batch(step, overflows));
+    if (!overflows) without.run(overflow_batch(step, false));
+  }
+  expect_all_equal(with.copies(), without.copies());
+  EXPECT_EQ(with.step.loss_scale(), 256);
+  EXPECT_EQ(without.step.loss_scale(), 1024);
+  for (const auto& [name, tensor] : with.model->buffers())
+    EXPECT_TRUE(at::isfinite(tensor).all().item<bool>()) << name;
+}
+
+TEST(Overflow, CountsInNoMean) {
+  Overflowing with, without;
+  with.run(overflow_batch(0, false));
+  without.run(overflow_batch(0, false));
+  with.run(overflow_batch(1, true));
+  const Metrics counted = with.running.read(), sound = without.running.read();
+  EXPECT_EQ(counted.samples, 12);
+  EXPECT_EQ(counted.overflowed, 6);
+  EXPECT_EQ(counted.loss, sound.loss);
+  EXPECT_EQ(counted.accuracy, sound.accuracy);
+  with.run(overflow_batch(1, true));
+  Metrics none = with.running.read();
+  EXPECT_EQ(none.samples, none.overflowed);
+  EXPECT_TRUE(std::isnan(none.loss));
+  none.merge(sound);
+  EXPECT_EQ(none.loss, sound.loss);
+  EXPECT_EQ(none.samples, 12);
+  Metrics other_way = sound;
+  other_way.merge(counted);
+  EXPECT_EQ(other_way.loss, sound.loss);
+  EXPECT_EQ(other_way.overflowed, 6);
+}
+
+// The infinite image is in the first of two parts.
+TEST(Overflow, OfOnePartLeavesTheWholeStepOut) {
+  Overflowing parts(3);
+  const auto before = parts.copies();
+  parts.run(overflow_batch(0, true));
+  expect_all_equal(parts.copies(), before);
+  const Metrics metrics = parts.running.read();
+  EXPECT_EQ(metrics.samples, 6);
+  EXPECT_EQ(metrics.overflowed, 3);
+  EXPECT_TRUE(std::isfinite(metrics.loss));
+}
+
+TEST(Overflow, OfSegmentationLeavesOutItsPixels) {
+  const at::Tensor logits = testing::symmetric("pixels", {2, 3, 4, 4}, 1);
+  const at::Tensor labels = at::zeros({2, 4, 4}, at::kLong);
+  const at::Tensor infinite = at::scalar_tensor(std::numeric_limits<float>::infinity());
+  RunningMetrics running, sound;
+  for (RunningMetrics* each : {&running, &sound}) each->add(at::scalar_tensor(2.f), logits, labels);
+  running.add(infinite, logits, labels, /*may_overflow=*/true);
+  const Metrics found = running.read(), expected = sound.read();
+  EXPECT_EQ(found.loss, expected.loss);
+  EXPECT_EQ(found.mean_iou(), expected.mean_iou());
+  EXPECT_EQ(found.samples, 4);
+  EXPECT_EQ(found.overflowed, 2);
+}
+
+// A loss of one's own, whose gradient is finite where it is not.
+TEST(Overflow, ALossThatIsNotFiniteHasNoFiniteGradient) {
+  const GradScaler scaler({.initial_scale = 8}, at::kCPU);
+  const at::Tensor weight = at::tensor({1.f, 2.f}).requires_grad_();
+  const auto gradient_of = [&](double offset) {
+    weight.mutable_grad().reset();
+    scaler.scale(weight.sum() + offset).backward();
+    return weight.grad();
+  };
+  EXPECT_TRUE(at::equal(gradient_of(1), at::tensor({8.f, 8.f})));
+  EXPECT_FALSE(at::isfinite(gradient_of(INFINITY)).any().item<bool>());
+}
+
+// One of them overflows: all leave the step out, and go on together.
+TEST(Overflow, OfOneProcessIsAllProcesses) {
+  std::vector<std::vector<at::Tensor>> ends(2);
+  std::vector<double> scales(2);
+  std::vector<std::unique_ptr<Overflowing>> each;  // models are drawn by one thread
+  for (int rank = 0; rank < 2; ++rank) each.push_back(std::make_unique<Overflowing>());
+  const auto before = each[0]->copies();
+  testing::run_ranks(2, [&](Group& group) {
+    Overflowing& own = *each[size_t(group.rank())];
+    GradientReducer reducer(group, own.model->parameters(), {});
+    own.step.use_reducer(reducer);
+    for (int step = 0; step < 3; ++step) {
+      DeviceBatch batch = overflow_batch(2 * step + group.rank(), step == 0 && group.rank() == 1);
+      batch.whole = 12;
+      own.run(batch);
+      if (step == 0) expect_all_equal(own.copies(), before);
+    }
+    ends[size_t(group.rank())] = own.copies();
+    scales[size_t(group.rank())] = own.step.loss_scale().value();
+  });
+  expect_all_equal(ends[0], ends[1]);
+  EXPECT_FALSE(at::equal(ends[0].back(), before.back()));
+  EXPECT_EQ(scales, (std::vector<double>{512, 512}));
+}
+
+// ---- Whole runs --------------------------------------------------------------------------------
+
+std::atomic<int> ailing_forwards{0};
+
+enum class Ails { kNothing, kThird, kAll, kGradients };
+
+// A network whose third forward in training overflows, or each, or whose gradients always do.
+template <Ails kAils>
+class Ailing : public NormedLinear {
+ public:
+  using NormedLinear::NormedLinear;
+  at::Tensor forward(const at::Tensor& images) {
+    at::Tensor logits = NormedLinear::forward(images);
+    if (!is_training()) return logits;
+    const int number = ++ailing_forwards;
+    if (kAils == Ails::kAll || (kAils == Ails::kThird && number == 3)) return logits * INFINITY;
+    // 0 times a slope that is infinite.
+    if (kAils == Ails::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
+    return logits;
+  }
+};
+
+template <Ails kAils>
+std::unique_ptr<Model> make_ailing(const ModelOptions&, const ImageShape& shape) {
+  return make_module_model<Ailing<kAils>>(shape.size, shape.classes);
+}
+
+Recipe ailing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {
+  [[maybe_unused]] static const bool once = [] {
+    add_model("ails_never", "of a test", make_ailing<Ails::kNothing>);
+    add_model("ails_once", "of a test", make_ailing<Ails::kThird>);
+    add_model("ails_always", "of a test", make_ailing<Ails::kAll>);
+    add_model("ails_backward", "of a test", make_ailing<Ails::kGradients>);
+    return true;
+  }();
+  ailing_forwards = 0;
+  Recipe recipe = testing::small_recipe();
+  recipe.model.name = name;
+  recipe.precision.mode = mode;
+  recipe.precision.initial_scale = 64;
+  recipe.data.eval_source = "synth:size=16,count=50,split=test";
+  return recipe;
+}
+
+TrainResult run_ailing(const Recipe& recipe) {
+  const TempDir dir;
+  return Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
+}
+
+TEST(OverflowInARun, IsLeftOutAndTheRunEndsWell) {
+  for (const bool late : {true, false}) {
+    Recipe recipe = ailing_recipe("ails_once");
+    recipe.train.late_metrics = late;
+    recipe.watch.every = 1;
+    const TrainResult result = run_ailing(recipe);
+    EXPECT_EQ(result.end, RunEnd::kDone);
+    EXPECT_EQ(result.steps, 8);
+    EXPECT_TRUE(std::isfinite(result.train->loss));
+    EXPECT_TRUE(std::isfinite(result.eval->loss));
+  }
+}
+
+TEST(OverflowInARun, InEveryStepEndsIt) {
+  for (const std::string name : {"ails_always", "ails_backward"}) {
+    SCOPED_TRACE(name);
+    Recipe recipe = ailing_recipe(name);
+    recipe.train.epochs = 10;
+    const Error error = error_of([&] { run_ailing(recipe); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+    EXPECT_TRUE(error.reason().starts_with("fp16 overflows step after step by step"))
+        << error.what();
+    EXPECT_NE(error.remedy().find("precision.mode"), std::string::npos);
+  }
+}
+
+TEST(OverflowInARun, IsAnErrorInOtherPrecisions) {
+  const Error later =
+      error_of([] { run_ailing(ailing_recipe("ails_once", PrecisionMode::kFp32)); });
+  EXPECT_TRUE(later.reason().starts_with("the loss is not finite by step")) << later.what();
+  EXPECT_NE(later.remedy().find("optimizer.lr"), std::string::npos);
+}
+
+// No step has changed anything: the learning rate is not at fault.
+TEST(OverflowInARun, AtTheFirstStepIsNotBlamedOnTheLearningRate) {
+  Recipe recipe = ailing_recipe("ails_always", PrecisionMode::kFp32);
+  recipe.train.late_metrics = false;
+  const Error error = error_of([&] { run_ailing(recipe); });
+  EXPECT_EQ(error.reason(), "the loss is not finite before any step changed a weight");
+  EXPECT_EQ(error.remedy().find("optimizer.lr"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace saturate

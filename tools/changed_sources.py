@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Prints the C++ sources that differ from the commit named in .ci/checked, and those that include a header that does.
+
+The commit is the last one that `make ci-full` passed on. Where git does not know it, as in a shallow clone, every
+source is printed.
+"""
+
+import pathlib
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.split() if done.returncode == 0 else None
+
+
+def resolved(include, includer):
+    """The file of the checkout that an #include names, as the build's include paths have it; None: another's."""
+    for folder in (includer.parent, ROOT / "src", ROOT / "include", ROOT):
+        if (folder / include).is_file():
+            return (folder / include).resolve()
+    return None
+
+
+def main():
+    tracked = [ROOT / name for name in git("ls-files", "-co", "--exclude-standard", "*.cpp", "*.h", "*.cuh")]
+    tracked = [path for path in tracked if path.is_file()]
+    changed = git("diff", "--name-only", (ROOT / ".ci/checked").read_text().strip())
+    if changed is None:
+        stale = set(tracked)
+    else:
+        stale = {ROOT / name for name in changed} | set(
+            ROOT / name for name in git("ls-files", "-o", "--exclude-standard"))
+    includes = {path: {resolved(name, path) for name in INCLUDE.findall(path.read_text(errors="replace"))}
+                for path in tracked}
+    for path in sorted(stale | {path for path in tracked if includes[path] & stale}):
+        if path.suffix == ".cpp" and path.is_file():
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
