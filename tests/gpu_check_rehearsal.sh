@@ -49,7 +49,7 @@ set_up_machine() { # python3 has a full torch: the toolkit's libraries, and empt
   cp "$build"/tests/fake_cuda/stubs/*.so.* "$site/nvidia/nvshmem/lib"
   mv "$site/nvidia/nvshmem/lib/libcuda.so.1" "$root/opt/driver"
   cp "$build"/tests/fake_cuda/libfake_cuda{,_switches}.so "$root/opt/fake"
-  patchelf --remove-rpath "$root/opt/fake/libfake_cuda_switches.so"
+  patchelf --set-rpath "${site#"$root"}/torch/lib" "$root/opt/fake/libfake_cuda_switches.so"
   printf '#!/bin/sh\nLD_PRELOAD=/opt/fake/libfake_cuda.so:/opt/fake/libfake_cuda_switches.so exec "$@"\n' \
     >"$root/opt/fake/run"
   chmod +x "$root/opt/fake/run"

@@ -44,6 +44,11 @@ import json, pathlib, sys, time
 here, args = pathlib.Path(sys.argv[0]).parent, sys.argv[1:]
 if args[0] == "env":
     sys.exit(print("commit        abc\\ncpu           test\\ngpus          " + (here / "gpus").read_text()))
+if args[0] in ("ladder", "sweep"):
+    rung = {"name": "a", "images_per_s": 9.0, "gain_first": None, "low": None, "high": None, "n": 3}
+    rungs = [rung | {"skipped": skipped} for skipped in (None, "needs cuda>=2", "failed: out of memory")]
+    rungs = [rung | {"name": name} for rung, name in zip(rungs, "abc")]
+    sys.exit(pathlib.Path(args[args.index("--json") + 1]).write_text(json.dumps({"rungs": rungs})) and None)
 with open(here / "calls.log", "a") as log:
     print(*[arg for arg in args if arg.startswith(("train", "model.name", "precision.mode"))], file=log)
 if (here / "hold").exists() and "precision.mode=" + (here / "hold").read_text() in args:
@@ -213,6 +218,13 @@ class Call(InFolder):
         self.assertEqual(code, 4)
         self.assertIn("nvidia-smi sees GPU of a test, and saturate does not", said)
         self.assertFalse(self.out.exists())
+
+    def test_tells_rungs_that_failed_from_those_that_need_more(self):
+        self.assertEqual(self.call("--only", "sweeps")[0], 1)
+        content = json.loads(self.out.read_text())
+        self.assertIn("storage: a", self.names())
+        self.assertEqual(content["skipped"]["storage: b"], "needs cuda>=2")
+        self.assertEqual(content["failures"]["storage: c"], "out of memory")
 
     def test_refuses_a_part_that_there_is_not(self):
         self.assertEqual(self.call("--only", "steps,stairs")[0], 2)

@@ -179,7 +179,9 @@ class Jobs:
             found = json.loads(path.read_text(encoding="utf-8"))["rungs"]
         for rung in found:
             name = f"{title}: {rung['name']}"
-            if rung["skipped"]:
+            if (rung["skipped"] or "").startswith("failed: "):
+                self.check.failed(name, rung["skipped"].removeprefix("failed: "))
+            elif rung["skipped"]:
                 self.check.results.note("skipped", name, rung["skipped"])
             else:
                 self.check.results.row(name, "images/s", [rung["images_per_s"]], gain=rung["gain_first"],

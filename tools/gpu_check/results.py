@@ -32,7 +32,7 @@ def table(content):
     for title in ("failures", "skipped"):
         if content[title]:
             lines += ["", f"## {title.capitalize()}", ""]
-            lines += [f"- {name}: {text}" for name, text in content[title].items()]
+            lines += [f"- {name}: {' '.join(text.split())}" for name, text in content[title].items()]
     return "\n".join(lines) + "\n"
 
 
@@ -89,7 +89,7 @@ class Results:
         with self.lock:
             self.content[key][name] = text
             self.save()
-        print(f"gpu-check:   {key}: {name}: {text}", flush=True)
+        print(f"gpu-check:   {key}: {name}: {' '.join(text.split())[:300]}", flush=True)
 
     def done(self, job):
         with self.lock:
