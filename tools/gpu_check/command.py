@@ -150,8 +150,8 @@ def parse():
     parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
     parser.add_argument("--build", type=pathlib.Path, help="programs that are built already")
-    parser.add_argument("--python", help="one with torch 2.11, and torchvision for the peers; else the one running this")
-    parser.add_argument("--cifar", type=pathlib.Path, help="where cifar10-train.tar and cifar10-test.tar are, or .tar.xz")
+    parser.add_argument("--python", help="one with torch 2.11, for peers torchvision; else the one running this")
+    parser.add_argument("--cifar", type=pathlib.Path, help="where cifar10-train.tar and -test.tar are, or .tar.xz")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results")
     parser.add_argument("--under", default="", metavar="COMMAND",
                         help="run the programs by it, as 'compute-sanitizer --tool memcheck'")

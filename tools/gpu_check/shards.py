@@ -51,7 +51,8 @@ class Shard:
                 self.check.failed(f"tests: {self.waiting[0]}", f"not begun, exit code {code}: {said}")
                 return
         for name in self.waiting:
-            self.check.cut_off(f"tests: {name}", "stopped at the time limit" if name == self.running else "no time left")
+            why = "stopped at the time limit" if name == self.running else "no time left"
+            self.check.cut_off(f"tests: {name}", why)
 
     def _process(self, end):
         """Runs what is waiting: the exit code, and whether the time limit ended it."""
