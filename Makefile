@@ -3,7 +3,6 @@
 # ccache knows sources by their paths from there, and most are compiled alike.
 .DEFAULT_GOAL := help
 PRESET ?= release
-BUILD_PRESET ?= $(PRESET)
 PREFIX ?= /usr/local
 BUILD := $(if $(filter cuda gpu-host,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
 # A source that includes torch headers takes up to 1.5 GB to compile.
@@ -110,7 +109,7 @@ fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
 	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 build: $(BUILD)/build.ninja ## build the command at build/saturate
-	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(BUILD_PRESET) -j $(JOBS) -- $$quiet
+	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) $(TARGETS:%=--target %) -- $$quiet
 
 # CMake reconfigures by itself when its own files change; presets it reads only here.
 $(BUILD)/build.ninja: CMakePresets.json | setup

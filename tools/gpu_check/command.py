@@ -47,6 +47,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STAGED = (ROOT / "saturate").is_file()
 PROGRAMS = {"saturate": "saturate", "saturate_tests": "tests/saturate_tests",
             "saturate_gpu_bench": "tests/saturate_gpu_bench", "own_augmentation": "examples/own_augmentation"}
+TARGETS = "saturate_command saturate_tests saturate_gpu_bench"
 OPTIONAL = ["own_augmentation"]
 # On a CPU: what the GPU tests compare with.
 TWINS = "Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParallel*:*Graph*:StreamClock*:Gpu*"
@@ -125,11 +126,10 @@ def run_twins(build):
                 for command in commands])
 
 
-def build_all(preset, build_preset=None):
-    """That preset, and the example of an augmentation; their folder."""
+def build_all(preset, targets=""):
+    """That preset, or some of it, and the example of an augmentation; their folder."""
     build = ROOT / ("build" if preset == "release" else f"build-{preset}")
-    subprocess.run(["make", "-C", ROOT, "build", f"PRESET={preset}", f"BUILD_PRESET={build_preset or preset}"],
-                   check=True)
+    subprocess.run(["make", "-C", ROOT, "build", f"PRESET={preset}", f"TARGETS={targets}"], check=True)
     configure = ["cmake", "-S", ROOT / "examples", "-B", build / "examples", "-G", "Ninja", "--log-level=NOTICE",
                  f"-DCMAKE_PREFIX_PATH={build / 'installed'}", "-DSATURATE_COMPONENTS=data"]
     for command in (["cmake", "--install", build, "--prefix", build / "installed"], configure,
@@ -226,7 +226,7 @@ def main():
     if arguments.stage:
         if not arguments.build and not has_nvcc():
             refuse("--stage needs nvcc, or --build with programs that were built with it")
-        build = (arguments.build or build_all("gpu-host", "gpu-stage")).resolve()
+        build = (arguments.build or build_all("gpu-host", TARGETS)).resolve()
         return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar)
     gpu = gpu_of()
     if STAGED:
