@@ -105,7 +105,7 @@ fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
 	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 build: $(BUILD)/build.ninja ## build the command at build/saturate
-	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) -- $$quiet
+	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) $(TARGETS:%=--target %) -- $$quiet
 
 # CMake reconfigures by itself when its own files change; presets it reads only here.
 $(BUILD)/build.ninja: CMakePresets.json | setup
