@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "image/effect_kernels.h"
-#include "image/effect_passes.h"
+#include "image/finish_passes.h"
 
 namespace saturate {
 namespace {
@@ -76,8 +76,9 @@ void apply_effects(const EffectList& list, int size, EffectScratch& scratch, uin
 
 void finish_batch_cpu(const FinishBatch& batch) {
   LoneTeam team;
-  EffectState state;
-  for (int64_t i = 0; i < batch.count; ++i) finish_image(team, batch, i, state);
+  FinishState state;
+  for (int64_t i = 0; i < batch.count; ++i)
+    finish_image(team, batch, i, /*part=*/0, /*parts=*/1, state);
 }
 
 }  // namespace saturate
