@@ -45,19 +45,23 @@ SATURATE_HOST_DEVICE constexpr bool needs_neighbours(EffectKind kind) {
 // ---- Tables ------------------------------------------------------------------------------------
 
 template <class Team>
+SATURATE_HOST_DEVICE void add_levels(const Team& team, const uint8_t* in, int values,
+                                     uint32_t histogram[3][256]) {
+  in_chunks<kWidestAccess>(
+      team, values, bytes_before(in), [&](int i) { team.increment(histogram[i % 3][in[i]]); },
+      [&](int i) {
+        const auto levels = load_piece<kWidestAccess>(in + i);
+        uint32_t* const of[3] = {histogram[i % 3], histogram[(i + 1) % 3], histogram[(i + 2) % 3]};
+        for (int k = 0; k < kWidestAccess; ++k) team.increment(of[k % 3][byte_of(levels, k)]);
+      });
+}
+
+template <class Team>
 SATURATE_HOST_DEVICE void count_levels(Team& team, const uint8_t* in, int pixels,
                                        EffectState& state) {
   for (int i = team.first(); i < 3 * 256; i += team.step()) state.histogram[i / 256][i % 256] = 0;
   team.wait();
-  in_chunks<kWidestAccess>(
-      team, pixels * 3, bytes_before(in),
-      [&](int i) { team.increment(state.histogram[i % 3][in[i]]); },
-      [&](int i) {
-        const auto levels = load_piece<kWidestAccess>(in + i);
-        uint32_t* const of[3] = {state.histogram[i % 3], state.histogram[(i + 1) % 3],
-                                 state.histogram[(i + 2) % 3]};
-        for (int k = 0; k < kWidestAccess; ++k) team.increment(of[k % 3][byte_of(levels, k)]);
-      });
+  add_levels(team, in, pixels * 3, state.histogram);
   team.wait();
 }
 

@@ -12,6 +12,17 @@ namespace {
 // One CPU thread, with the vectorised kernels where there are some.
 struct CpuTeam : LoneTeam {};
 
+// A CPU gains nothing from chunks.
+void add_levels(const CpuTeam&, const uint8_t* in, int values, uint32_t histogram[3][256]) {
+  for (int i = 0; i < values; i += 3)
+    for (int c = 0; c < 3; ++c) ++histogram[c][in[i + c]];
+}
+
+void map_levels(const CpuTeam&, const uint8_t table[3][256], int values, uint8_t* image) {
+  for (int i = 0; i < values; i += 3)
+    for (int c = 0; c < 3; ++c) image[i + c] = table[c][image[i + c]];
+}
+
 void run_recolour(CpuTeam&, const Effect& effect, int pixels, uint8_t* image) {
   effect_kernels().recolour(effect, image, size_t(pixels));
 }
