@@ -14,13 +14,14 @@ struct Evaluator::State {
         const std::vector<std::string>& classes, const at::Device& device, bool names,
         const Shard& shard)
       : data(open_input(env, source, recipe.data)),
-        resident(put_on_device(recipe, checked(recipe, source), source, device)),
+        resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source), source,
+                               device)),
         loader(resident ? *resident : *data,
                loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
                recipe.augment, batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
-               resident ? resident->images() : at::Tensor()),
+               resident ? resident->held() : HeldImages()),
         options(evaluation_options(recipe)) {}
 
   static EvaluationOptions evaluation_options(const Recipe& recipe) {
