@@ -86,6 +86,38 @@ TEST(WhatIfs, ASourceThatDoesNotFitInMemoryIsNotCached) {
   EXPECT_TRUE(found.contains("data.cache=ram data.cache_form=decoded skipped"));
 }
 
+TEST(WhatIfs, AGpusMemoryKernelAndStreamsAreTried) {
+  Machine machine = eight_cores();
+  machine.on_gpu = machine.augments = true;
+  const auto tried = [&](const std::vector<std::string>& settings, int64_t samples = 1000) {
+    SourceFacts facts = photographs();
+    facts.samples = size_t(samples);
+    std::set<std::string> found;
+    std::vector<std::string> all = {"augment.size=64", "augment.crop=pad", "augment.device=cuda",
+                                    "pipeline.copy=true"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    for (const std::string& text : texts(input_what_ifs(plain_recipe(all), machine, facts)))
+      if (text.starts_with("pipeline.") || text.starts_with("augment.") ||
+          text.starts_with("data.cache=device"))
+        found.insert(text);
+    return found;
+  };
+  using Set = std::set<std::string>;
+  EXPECT_EQ(tried({}), (Set{"augment.device=cpu", "pipeline.augment=true", "data.cache=device"}));
+  EXPECT_EQ(
+      tried({"pipeline.copy=false", "augment.device=cpu"}),
+      (Set{"pipeline.copy=true", "augment.device=cuda", "data.cache=device augment.device=cuda"}));
+  EXPECT_EQ(tried({"pipeline.augment=true", "data.cache=device"}), Set{});
+  EXPECT_EQ(tried({"augment.crop=random_resized"}),
+            (Set{"augment.device=cpu", "pipeline.augment=true"}))
+      << "images held there are cut already";
+  EXPECT_TRUE(tried({}, 100'000).contains("data.cache=device skipped"));
+  machine.augments = false;
+  EXPECT_EQ(tried({"augment.device=cpu", "pipeline.copy=false"}), Set{"pipeline.copy=true"});
+  machine.on_gpu = false;
+  EXPECT_EQ(tried({"augment.device=cpu", "pipeline.copy=false"}), Set{});
+}
+
 TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
   const auto precisions = [](const char* mode, bool on_gpu, bool has_bf16) {
     Machine machine = eight_cores();
@@ -152,11 +184,11 @@ TEST(WhatIfs, EvaluationsAndSavesOfATrainingAreCounted) {
 }
 
 TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
-  const auto asked = asked_what_ifs({"train.compiled=a.pt2", "data.threads=3", "model.width=2",
-                                     "optimizer.set_to_none=true", "train.keep_memory=true",
-                                     "train.cudnn_benchmark=true", "train.create_on_device=true",
-                                     "watch.every=50", "watch.csv=false"});
-  ASSERT_EQ(asked.size(), 9u);
+  const auto asked = asked_what_ifs(
+      {"train.compiled=a.pt2", "data.threads=3", "model.width=2", "optimizer.set_to_none=true",
+       "train.keep_memory=true", "train.cudnn_benchmark=true", "train.create_on_device=true",
+       "watch.every=50", "watch.csv=false", "pipeline.copy=true", "pipeline.augment=true"});
+  ASSERT_EQ(asked.size(), 11u);
   EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);
   EXPECT_EQ(asked[1].cause, Cause::kInputThreads);
   EXPECT_EQ(asked[2].cause, Cause::kComputeBound);
@@ -166,6 +198,8 @@ TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
   EXPECT_EQ(asked[6].cause, Cause::kHostSync);
   EXPECT_EQ(asked[7].cause, Cause::kHostSync);
   EXPECT_EQ(asked[8].cause, Cause::kLogging);
+  EXPECT_EQ(asked[9].cause, Cause::kCopy);
+  EXPECT_EQ(asked[10].cause, Cause::kAugmentation);
 }
 
 }  // namespace

@@ -186,7 +186,8 @@ TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
 TEST(Recipe, WhatAveragesWeightsNeedsThemWholeAndAShareBelowOne) {
   for (const std::string key : {"train.ema", "train.lookahead"}) {
     EXPECT_NE(error_of(kMinimal, {key + "=1"}).find(key + " must be below 1"), std::string::npos);
-    for (const char* mode : {"precision.mode=bf16-o2", "precision.mode=fp16-o2"})
+    for (const char* mode :
+         {"precision.mode=bf16-o2", "precision.mode=fp16-o2", "precision.mode=fp16-o3"})
       EXPECT_NE(error_of(kMinimal, {key + "=0.5", mode}).find(key + " cannot average weights"),
                 std::string::npos)
           << mode;

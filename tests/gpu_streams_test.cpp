@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "saturate/device_phases.h"
 #include "saturate/stream_clock.h"
 #include "tests/app_testing.h"
 #include "tests/gpu_testing.h"
@@ -35,6 +36,29 @@ TEST(GpuStreamClock, TellsWorkFromTheGapsBetweenIt) {
   EXPECT_LE(times[0].busy_s + times[0].idle_s, wall.count() * 1.01);
 }
 
+TEST(GpuDevicePhases, AreTheTimesOfTheStream) {
+  SATURATE_NEEDS_GPU();
+  const auto phases = make_device_phases(at::kCUDA);
+  ASSERT_NE(phases, nullptr);
+  at::Tensor product = at::rand({2048, 2048}, at::kCUDA);
+  product.sum().item<float>();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 200; ++i) {  // more marks than the ring has
+    phases->enter(Phase::kForward);
+    product = product.matmul(product) / 1024;
+    phases->enter(Phase::kBackward);
+    for (int k = 0; k < 3; ++k) product = product.matmul(product) / 1024;
+    if (i % 50 == 0) product.sum().item<float>();
+  }
+  phases->enter(Phase::kWait);
+  product.sum().item<float>();
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const PhaseTimes times = phases->times();
+  EXPECT_GT(times[Phase::kForward], 0);
+  EXPECT_GT(times[Phase::kBackward], times[Phase::kForward]) << "three times the work";
+  EXPECT_LE(times.total(), wall.count() * 1.01);
+}
+
 class GpuStreams : public TrainingTest {};
 
 TEST_F(GpuStreams, OfARunAreInItsRecordsAndSummary) {
@@ -54,6 +78,14 @@ TEST_F(GpuStreams, OfARunAreInItsRecordsAndSummary) {
       EXPECT_GE(idle_s, 0) << stream;
       EXPECT_LE(busy_s + idle_s, 1.01 * end["time_s"].get<double>()) << stream;
     }
+    double device_s = 0;
+    for (const auto& [phase, seconds] : end["device_phases"].items()) {
+      EXPECT_GE(seconds.get<double>(), 0) << phase;
+      device_s += seconds.get<double>();
+    }
+    EXPECT_GT(end["device_phases"]["forward"].get<double>(), 0);
+    EXPECT_LE(device_s, 1.01 * end["time_s"].get<double>());
+    EXPECT_NE(result.out.find("GPU, s"), std::string::npos) << result.out;
   }
 }
 

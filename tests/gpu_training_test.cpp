@@ -16,8 +16,9 @@ namespace {
 class GpuTraining : public TrainingTest {
  protected:
   void SetUp() override { SATURATE_NEEDS_GPU(); }
-  // Losses of the steps of a run that must succeed.
+  // Losses of the steps of a run that must succeed; in fp32, but for what `overrides` say.
   std::vector<double> step_losses(const std::string& name, std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), "precision.mode=fp32");
     const CommandResult result = train(name, overrides);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return losses(dir / name, "step");
@@ -57,7 +58,8 @@ TEST_F(GpuTraining, AGraphGivesThePlainLosses) {
       {"train.device=cuda", "optimizer.name=adamw", "optimizer.lr=0.003", "pipeline.copy=true"},
       {"train.device=cuda", "model.name=mobilenet_v2", "model.width=0.25", "precision.mode=fp16"}};
   for (size_t i = 0; i < cases.size(); ++i) {
-    auto settings = cases[i];
+    std::vector<std::string> settings = {"precision.mode=fp32"};
+    settings.insert(settings.end(), cases[i].begin(), cases[i].end());
     const auto plain = step_losses("plain" + std::to_string(i), settings);
     settings.push_back("train.graph=auto");
     const CommandResult result = train("graph" + std::to_string(i), settings);
@@ -86,12 +88,18 @@ TEST_F(GpuTraining, TheSameSeedGivesTheSameFirstLossWithAnyLoaderThreads) {
 }
 
 TEST_F(GpuTraining, EveryPrecisionLearns) {
-  for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2"}) {
+  for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2", "fp16-o3"}) {
     const auto found =
         step_losses(mode, {"train.device=cuda", std::string("precision.mode=") + mode});
     ASSERT_FALSE(found.empty()) << mode;
     EXPECT_LT(found.back(), found.front() * 0.8) << mode;
   }
+}
+
+TEST_F(GpuTraining, TheDefaultPrecisionIsBf16) {
+  const CommandResult result = train("run", {"train.device=cuda", "train.epochs=1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("precision bf16 (chosen by default)"), std::string::npos) << result.err;
 }
 
 TEST_F(GpuTraining, EveryOptimizerLearns) {

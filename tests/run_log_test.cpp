@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "saturate/device_phases.h"
 #include "saturate/fault_env.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
@@ -95,6 +96,33 @@ TEST_F(RunLogTest, StreamsAreTimedSinceTheLineBeforeAsFarAsTheyHaveCome) {
     EXPECT_DOUBLE_EQ(found[i][0].busy_s, expected[i].first) << i;
     EXPECT_DOUBLE_EQ(found[i][0].idle_s, expected[i].second) << i;
   }
+}
+
+TEST_F(RunLogTest, DevicePhasesAreOfTheStepsOfTheLineTheEpochAndTheRun) {
+  const bool done = true;
+  DevicePhases device([&] { return std::make_unique<ClockedMark>(env, done); });
+  RunLog log(env, recipe, plan({}), ledger);
+  ledger.time_on(&device);
+  log.begin_epoch({});
+  const auto step = [&](int64_t number, int seconds) {
+    {
+      const Ledger::Scope forward(ledger, Phase::kForward);
+      env.sleep_ns(seconds * kSecond);
+    }
+    const Ledger::Scope host(ledger, Phase::kHost);
+    log.steps({number, 0, number, 25, 0}, hundred, 0.1);
+  };
+  step(1, 2);
+  step(2, 5);
+  log.epoch({2, 1, 0, 50, 0}, hundred, 0.1);
+  log.begin_epoch({});
+  step(3, 1);
+  log.end({3, 0, 3, 75, 0}, std::nullopt);
+  std::istringstream lines(testing::read_text(dir / "metrics.jsonl"));
+  std::vector<double> found;
+  for (std::string line; std::getline(lines, line);)
+    found.push_back(from_json_line(line).value().device_phases.value()[Phase::kForward]);
+  EXPECT_EQ(found, (std::vector<double>{2, 5, 7, 1, 8}));
 }
 
 TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesIsOfItsOwnImages) {

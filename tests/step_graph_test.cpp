@@ -105,6 +105,31 @@ TEST(GraphedStep, WarmsUpRecordsOnceAndReplays) {
   EXPECT_EQ(bench.graphed->steps(), 6);
 }
 
+// A mark that a recording takes in has no time of its own.
+class NoTimeMark : public TimeMark {
+ public:
+  explicit NoTimeMark(std::string& log) : log_(log) {}
+  void place() override { log_ += "m"; }
+  bool reached() const override { return false; }
+  double seconds_since(const TimeMark&) const override { return 0; }
+
+ private:
+  std::string& log_;
+};
+
+TEST(GraphedStep, NoMarkOfAPhaseIsRecorded) {
+  Bench bench;
+  DevicePhases phases([&] { return std::make_unique<NoTimeMark>(bench.log); });
+  bench.ledger.time_on(&phases);
+  for (int i = 0; i < 3; ++i) bench.run(batch_of(i));
+  bench.log.clear();
+  bench.run(batch_of(3));
+  EXPECT_EQ(bench.log, "mmcrm") << "copy, forward with all of the graph, host";
+  bench.log.clear();
+  bench.run(batch_of(4));
+  EXPECT_EQ(bench.log, "mmrm");
+}
+
 // Whoever records addresses must find what is new there: batches come in other memory each time.
 TEST(GraphedStep, EveryStepReadsTheSameMemory) {
   Bench bench;

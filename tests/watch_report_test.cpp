@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "tests/data_testing.h"
+#include "watch/page_text.h"
 #include "watch/report.h"
 #include "watch/run_figures.h"
 
@@ -331,6 +332,25 @@ TEST_F(ReportTest, TelemetryHasChartsOfWhatIsKnownAndFigures) {
   EXPECT_EQ(page.find("data-chart=\"gpu_power_w\""), std::string::npos) << "unknown";
   EXPECT_NE(page.find("held down by &lt;heat&gt;"), std::string::npos);
   EXPECT_NE(page.find("1.25"), std::string::npos);
+}
+
+TEST_F(ReportTest, AGpusTimeByPhaseStandsBesideTheHosts) {
+  MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
+  EXPECT_FALSE(record.device_phases);
+  write_file(dir / "cpu/metrics.jsonl", to_json_line(record) + "\n");
+  record.device_phases.emplace().seconds[size_t(Phase::kForward)] = 0.75;
+  const std::string line = to_json_line(record) + "\n";
+  record = *from_json_line(step_line(20, 4, 1, 1));
+  record.device_phases.emplace().seconds[size_t(Phase::kForward)] = 0.5;
+  write_file(dir / "gpu/metrics.jsonl", line + to_json_line(record) + "\n");
+  const std::string page = report({"gpu"});
+  EXPECT_NE(page.find("On the GPU</th>"), std::string::npos);
+  EXPECT_NE(
+      page.find("<td class=\"number\">" + time_text(1.25) + "</td><td class=\"number\">62.50</td>"),
+      std::string::npos);
+  EXPECT_EQ(report({"cpu"}).find("On the GPU"), std::string::npos);
+  const std::string both = report({"cpu", "gpu"});
+  EXPECT_NE(both.find(", on the GPU " + time_text(1.25) + "</small>"), std::string::npos);
 }
 
 TEST_F(ReportTest, AGpusStreamsHaveATableOverAllSteps) {

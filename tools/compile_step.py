@@ -328,7 +328,7 @@ def main():
     recipe = resolved_recipe(args)
     if recipe["train"]["task"] == "segment":
         fail("train.task segment has a class for each pixel, and a compiled step one for each image")
-    if recipe["precision"]["mode"].endswith("-o2"):
+    if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Set bf16 or fp16")
     part = parts_of(recipe, args.processes)
     module = make_module(args, recipe)

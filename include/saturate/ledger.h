@@ -1,18 +1,22 @@
 // The ledger: where a run's wall time goes.
 //
 // At any moment exactly one phase is charged, so the phases and the remainder sum to wall time by
-// construction. Work on a GPU is charged to the phase in which the host waits for it.
+// construction. Work on a GPU is charged to the phase in which the host waits for it; what it took
+// on the GPU itself is told beside that (device_phases.h).
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "saturate/env.h"
 
 namespace saturate {
 
+class DevicePhases;
 class TensorMemory;
 
 enum class Phase : int {
@@ -78,6 +82,23 @@ class Ledger {
     Phase before_;
   };
 
+  // While one lives, changes of phase are not told to the device: a recording would take them in.
+  class HostOnly {
+   public:
+    explicit HostOnly(Ledger& ledger)
+        : ledger_(ledger), device_(std::exchange(ledger.device_, nullptr)) {}
+    ~HostOnly() { ledger_.device_ = device_; }
+    HostOnly(const HostOnly&) = delete;
+    HostOnly& operator=(const HostOnly&) = delete;
+
+   private:
+    Ledger& ledger_;
+    DevicePhases* const device_;
+  };
+
+  // Told of every change of phase from now on. Null: nothing is. It must outlive the ledger's use.
+  void time_on(DevicePhases* device) { device_ = device; }
+
   // Null: nobody. The observer must outlive the ledger, or be taken back.
   void observe(PhaseObserver* observer) { observer_ = observer; }
 
@@ -87,6 +108,8 @@ class Ledger {
 
   // Everything charged since construction, up to now.
   PhaseTimes times();
+  // On the device, as far as it has come; empty without one. See DevicePhases.
+  std::optional<PhaseTimes> device_times();
 
   // What is charged now. Safe from any thread.
   Phase current() const { return current_.load(std::memory_order_relaxed); }
@@ -102,6 +125,7 @@ class Ledger {
   Env& env_;
   TensorMemory* memory_;
   PhaseObserver* observer_ = nullptr;
+  DevicePhases* device_ = nullptr;
   bool enabled_ = true;
   PhaseBytes peaks_;
   std::atomic<Phase> current_{Phase::kOther};  // written by the owner alone

@@ -33,6 +33,7 @@ struct MetricsRecord {
   std::optional<PhaseBytes> tensor_peak_bytes;
   std::optional<Telemetry> telemetry;  // "step": over the same; "end": of this process's part
   // Likewise, of a GPU, as far as its streams had come when the record was made; else empty.
+  std::optional<PhaseTimes> device_phases;  // on the stream of the step: see DevicePhases
   std::vector<StreamTime> streams;
 };
 

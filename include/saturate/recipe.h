@@ -110,7 +110,7 @@ struct Recipe {
   ModelOptions model;
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
-  PrecisionOptions precision;
+  PrecisionOptions precision{.mode = PrecisionMode::kDefault};
   PipelineOptions pipeline;
   TrainOptions train;
   CheckpointOptions checkpoint;

@@ -6,7 +6,7 @@
 
 namespace saturate {
 
-enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2 };
+enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2, kFp16O3, kDefault };
 enum class SchedulePer { kStep, kEpoch };
 enum class PlateauMetric { kLoss, kAccuracy };
 enum class Attention { kSdpa, kNaive };

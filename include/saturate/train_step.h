@@ -101,7 +101,7 @@ class RunningMetrics {
 
 // Whether the CPU computes bf16 natively (AVX-512 BF16 or AMX); without, it is slower than fp32.
 bool cpu_has_bf16();
-// Resolves kAuto for a device.
+// Resolves kAuto and kDefault for a device.
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
 
 struct StepOptions {

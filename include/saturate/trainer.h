@@ -71,16 +71,17 @@ struct TrainResult {
   RunEnd end = RunEnd::kDone;
   // The run to resume had come to its end before: run() made and wrote nothing.
   bool was_finished = false;
-  int64_t steps = 0;                   // in the whole run
-  int64_t samples = 0;                 // trained on since this process began, by all of the group
-  int64_t steps_here = 0;              // made by this process
-  double wall_s = 0;                   // of this process's part of the run, set-up included
-  PhaseTimes phases;                   // of the same; sums to wall_s
-  double cores_used = 0;               // mean over the same: CPU seconds per second
-  int64_t memory_peak_bytes = 0;       // of the process, on the host
-  PhaseBytes tensor_peaks;             // of tensors on the device
-  std::vector<StreamTime> streams;     // of a GPU
-  std::string graph;                   // what became of train.graph=auto, a line; empty: off
+  int64_t steps = 0;                // in the whole run
+  int64_t samples = 0;              // trained on since this process began, by all of the group
+  int64_t steps_here = 0;           // made by this process
+  double wall_s = 0;                // of this process's part of the run, set-up included
+  PhaseTimes phases;                // of the same; sums to wall_s
+  double cores_used = 0;            // mean over the same: CPU seconds per second
+  int64_t memory_peak_bytes = 0;    // of the process, on the host
+  PhaseBytes tensor_peaks;          // of tensors on the device
+  std::vector<StreamTime> streams;  // of a GPU
+  std::optional<PhaseTimes> device_phases;  // likewise, as far as its stream has come
+  std::string graph;                        // what became of train.graph=auto, a line; empty: off
   std::optional<Telemetry> telemetry;  // means over this process's part; empty where it was off
   std::optional<Metrics> train;        // over the last epoch
   std::optional<Metrics> eval;         // the last evaluation, of the weights that the run ends with

@@ -22,7 +22,7 @@ constexpr double kLr = 0;  // as the loop that this one is compared with
 bool has_fused(const Recipe& recipe) {
   const std::string& name = recipe.optimizer.name;
   return (name == "sgd" || name == "adam" || name == "adamw") &&
-         !has_masters(recipe.precision.mode);
+         !has_masters(recipe.precision.mode) && recipe.precision.mode != PrecisionMode::kFp16O3;
 }
 
 }  // namespace
@@ -32,6 +32,7 @@ BareLoop::BareLoop(const Recipe& recipe, const DeviceBatch& batch)
   model_ = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
   model_->to(batch.images.device(), recipe.train.channels_last);
   if (model_->wanted_images() > 0) model_->prepare(batch.images);
+  store_all_in_half(*model_, recipe.precision.mode);
   model_->set_training(true);
   auto groups = make_parameter_groups(recipe.optimizer, model_->parameters());
   if (has_fused(recipe)) {

@@ -14,6 +14,7 @@
 #include "run/setup.h"
 #include "saturate/env.h"
 #include "saturate/error.h"
+#include "saturate/feed.h"
 #include "saturate/input.h"
 #include "saturate/memory.h"
 #include "saturate/thread_pool.h"
@@ -21,6 +22,11 @@
 
 namespace saturate {
 namespace {
+
+// Whether the batch that is held has none of it: on a GPU it was copied there already.
+bool spares_step(Cause cause) {
+  return is_input(cause) || cause == Cause::kCopy;
+}
 
 constexpr double kBaseShare = 0.25;       // of the time, for the recipe itself
 constexpr double kInterludeShare = 0.05;  // of the time, for evaluations, and at most for one
@@ -239,7 +245,7 @@ std::optional<Gain> Measuring::bound_of(const WhatIf& what_if) const {
     const double ratio = 1 / (1 - found_.phases[Phase::kHost] / found_.phases.total());
     return Gain{ratio, ratio, ratio};
   }
-  return is_input(what_if.cause) ? found_.without_input : found_.input_alone;
+  return spares_step(what_if.cause) ? found_.without_input : found_.input_alone;
 }
 
 // False where should_stop gave up.
@@ -251,7 +257,7 @@ bool Measuring::measure_one(WhatIf& what_if, double share_s) {
         what_if.cause == Cause::kLogging
             ? fmt::format("the host's bookkeeping is {:.1f} % of a step", 100 * saved_share(*bound))
             : fmt::format("{} alone is about {:.2f} times as fast as the recipe",
-                          is_input(what_if.cause) ? "the step" : "input",
+                          spares_step(what_if.cause) ? "the step" : "input",
                           std::max(1.0, bound->ratio));
     return true;
   }
@@ -321,6 +327,7 @@ std::optional<Measurements> Measuring::run() {
   machine.cores = found_.cores;
   machine.on_gpu = found_.on_gpu;
   machine.has_bf16 = machine.on_gpu || cpu_has_bf16();
+  machine.augments = machine.on_gpu && has_finish_kernel();
   machine.memory_bytes = double(available_memory());
   const Recipe& recipe = found_.recipe;
   std::vector<WhatIf> all = asked_what_ifs(options_.tries);
@@ -337,7 +344,8 @@ std::optional<Measurements> Measuring::run() {
   if (!look_at(std::move(all))) return std::nullopt;
   const bool pays =
       std::any_of(found_.what_ifs.begin(), found_.what_ifs.end(), [](const WhatIf& what_if) {
-        return what_if.cause == Cause::kAugmentation && is_worth(what_if);
+        return what_if.cause == Cause::kAugmentation && what_if.alters == Alters::kTraining &&
+               is_worth(what_if);
       });
   if (pays && !look_at(single_effects(recipe))) return std::nullopt;
   if (!has_enough_ && !measure_promising()) return std::nullopt;

@@ -13,6 +13,7 @@ namespace {
 constexpr double kCheckpointShare = 0.01;  // of the time, that saving may take
 constexpr double kLeastFactor = 10;        // on the time between saves that are tried
 constexpr int kRareRecord = 10;            // steps between two
+constexpr double kMostOnDevice = 1e9;      // bytes of images that a trial puts on the GPU
 
 // A list that grows by what applies.
 class WhatIfs {
@@ -74,6 +75,31 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
   if (fast) decoded.push_back("data.decode=exact");
   add(source.is_encoded && !(kept && cache.form == CacheForm::kDecoded), Cause::kDecode, decoded,
       fast ? Alters::kRounding : Alters::kNothing, source.pixel_bytes);
+}
+
+// Work that a GPU's own memory and kernel can take over, or give back to the loader's threads.
+void add_device_input(const Recipe& recipe, const Machine& machine, const SourceFacts& source,
+                      WhatIfs& what_ifs) {
+  if (!machine.on_gpu || !machine.augments) return;
+  const AugmentOptions& augment = recipe.augment;
+  const bool resident = recipe.data.cache.mode == CacheMode::kDevice;
+  const bool there = augment.device != AugmentDevice::kCpu;
+  what_ifs.add_if(!there, Cause::kAugmentation, Alters::kRounding, {"augment.device=cuda"});
+  what_ifs.add_if(there && !resident && !recipe.pipeline.augment, Cause::kAugmentation,
+                  Alters::kRounding, {"augment.device=cpu"}, "where cores are idle");
+  what_ifs.add_if(there && !recipe.pipeline.augment, Cause::kAugmentation, Alters::kNothing,
+                  {"pipeline.augment=true"});
+  const bool can_be =
+      !resident && augment.crop != CropKind::kRandomResized && recipe.train.task == Task::kClassify;
+  const double bytes = 3.0 * augment.size * augment.size * double(source.samples);
+  std::vector<std::string> settings = {"data.cache=device"};
+  if (!there) settings.push_back("augment.device=cuda");
+  what_ifs.add_if(can_be, Cause::kStorage, Alters::kRounding, std::move(settings),
+                  fmt::format("with {:.1f} GB of the GPU's memory", bytes * 1e-9));
+  if (can_be && bytes > kMostOnDevice)
+    what_ifs.skip(
+        fmt::format("a trial puts {:.0f} GB of images there at most, and these take {:.1f}",
+                    kMostOnDevice * 1e-9, bytes * 1e-9));
 }
 
 void add_checkpoints(const CheckpointOptions& checkpoint, double share, WhatIfs& what_ifs) {
@@ -161,6 +187,9 @@ std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
   what_ifs.add_if(!off.empty(), Cause::kAugmentation, Alters::kTraining, off,
                   "another training: less augmentation");
   add_caches(recipe, machine, source, what_ifs);
+  add_device_input(recipe, machine, source, what_ifs);
+  what_ifs.add_if(machine.on_gpu && recipe.pipeline.copy == Toggle::kOff, Cause::kCopy,
+                  Alters::kNothing, {"pipeline.copy=true"});
   what_ifs.add_if(threads > 1, Cause::kInputThreads, Alters::kNothing,
                   set("data.threads", threads / 2));
   what_ifs.add_if(true, Cause::kInputThreads, Alters::kNothing,
@@ -237,6 +266,8 @@ std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
       {"data.cache_form", Cause::kDecode},
       {"data.", Cause::kStorage},
       {"augment.", Cause::kAugmentation},
+      {"pipeline.augment", Cause::kAugmentation},
+      {"pipeline.copy", Cause::kCopy},
       {"checkpoint.", Cause::kCheckpointIo},
       {"watch.every", Cause::kHostSync},
       {"watch.", Cause::kLogging},

@@ -13,6 +13,7 @@ struct Machine {
   int cores = 1;  // that the process may use
   bool on_gpu = false;
   bool has_bf16 = false;    // computes bf16 natively
+  bool augments = false;    // its GPU can augment: the build has the kernel
   double memory_bytes = 0;  // that is available on the host
 };
 

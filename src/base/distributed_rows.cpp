@@ -73,6 +73,7 @@ void validate_data_parallel(const Recipe& recipe, const std::string& where) {
   refuse(recipe.pipeline.encoder, "pipeline.encoder");
   refuse(recipe.distributed.sync_bn, "distributed.sync_bn");
   refuse(recipe.distributed.shard_optimizer, "distributed.shard_optimizer");
+  refuse(recipe.precision.mode == PrecisionMode::kFp16O3, "precision.mode=fp16-o3");
 }
 
 }  // namespace
@@ -119,6 +120,9 @@ void validate_world(const Recipe& recipe, int processes) {
                 "Train in one process", where);
   if (recipe.pipeline.encoder)
     fail_option("pipeline.encoder", "is for one process", "Leave it out", where);
+  if (recipe.precision.mode == PrecisionMode::kFp16O3)
+    fail_option("precision.mode", "= fp16-o3 is for one process", "Set it to fp16-o2 or bf16",
+                where);
   if (train.accumulate > 1 && is_o2(recipe.precision.mode))
     fail_option("train.accumulate", "sums gradients of -o2 outside the model",
                 "Set precision.mode to bf16 or fp16, or train.accumulate=1", where);

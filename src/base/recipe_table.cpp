@@ -43,10 +43,13 @@ void validate_memory(const TrainOptions& train, const std::string& where) {
                 where);
 }
 
+bool stores_narrow(PrecisionMode mode) {
+  return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2 ||
+         mode == PrecisionMode::kFp16O3;
+}
+
 void validate_compiled(const Recipe& recipe, const std::string& where) {
-  const bool narrow = recipe.precision.mode == PrecisionMode::kBf16O2 ||
-                      recipe.precision.mode == PrecisionMode::kFp16O2;
-  if (narrow)
+  if (stores_narrow(recipe.precision.mode))
     fail_option("train.compiled", "needs weights in fp32",
                 "Set precision.mode to bf16 or fp16, or leave train.compiled out", where);
   if (recipe.train.batch == kAutomatic)
@@ -144,8 +147,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
     fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
   if (recipe.train.lookahead >= 1)
     fail_option("train.lookahead", "must be below 1", "Give 0 for none, or such as 0.5", where);
-  const bool half = recipe.precision.mode == PrecisionMode::kBf16O2 ||
-                    recipe.precision.mode == PrecisionMode::kFp16O2;
+  const bool half = stores_narrow(recipe.precision.mode);
   for (const auto& [key, value] : {std::pair("train.ema", recipe.train.ema),
                                    std::pair("train.lookahead", recipe.train.lookahead)})
     if (half && value > 0)

@@ -142,11 +142,16 @@ std::vector<OptionRow> precision_rows() {
                                                              {"fp16", PrecisionMode::kFp16},
                                                              {"bf16-o2", PrecisionMode::kBf16O2},
                                                              {"fp16-o2", PrecisionMode::kFp16O2},
-                                                             {"auto", PrecisionMode::kAuto}},
+                                                             {"fp16-o3", PrecisionMode::kFp16O3},
+                                                             {"auto", PrecisionMode::kAuto},
+                                                             {"default", PrecisionMode::kDefault}},
           "Arithmetic of forward and backward: tf32 rounds the factors of products on a GPU, and "
           "is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with a scaled "
           "loss; with -o2 the model's matrices and filters are stored so too, and the optimizer "
-          "keeps fp32 copies; auto takes bf16 where the hardware has it, fp32 elsewhere."),
+          "keeps fp32 copies; fp16-o3 has no such copies, and the optimizer's state too in fp16, "
+          "for "
+          "comparison: small updates are lost; auto takes bf16 where the hardware has it, fp32 "
+          "elsewhere; default is bf16 on a GPU, fp32 on a CPU."),
       flag(SATURATE_OPTION(precision.tf32),
            "In all modes but fp32, which is exact: what is left of products of fp32 numbers may "
            "round its factors to TF32 on a GPU."),

@@ -114,11 +114,19 @@ const PhaseBytes& RunLog::tensor_peaks() {
   return run_peaks_;
 }
 
+std::optional<PhaseTimes> RunLog::device_since(std::optional<PhaseTimes>& mark) {
+  const auto now = ledger_.device_times();
+  const auto before = std::exchange(mark, now);
+  if (!now || !before) return now;
+  return *now - *before;
+}
+
 void RunLog::begin_epoch(const RunPosition& position) {
   collect_peaks();
   epoch_samples_ = position.samples;
   epoch_peaks_ = step_peaks_ = {};
   epoch_mark_ = step_mark_ = ledger_.times();
+  device_epoch_mark_ = device_step_mark_ = ledger_.device_times();
 }
 
 void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) {
@@ -135,6 +143,7 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
     const auto times = streams_->times();
     line.streams = time_between(std::exchange(stream_mark_, times), times);
   }
+  line.device_phases = device_since(device_step_mark_);
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
@@ -147,6 +156,7 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   set_metrics(line, metrics);
   line.lr = lr;
   line.phases = ledger_.times() - epoch_mark_;
+  line.device_phases = device_since(device_epoch_mark_);
   collect_peaks();
   line.tensor_peak_bytes = epoch_peaks_;
   // Of an epoch that was resumed, the metrics count what an earlier process trained on too.
@@ -175,6 +185,7 @@ void RunLog::end(const RunPosition& position, const std::optional<Evaluation>& l
   MetricsRecord line = record("end", position);
   if (last) set_metrics(line, last->metrics);
   line.phases = ledger_.times();
+  line.device_phases = ledger_.device_times();
   line.tensor_peak_bytes = tensor_peaks();
   if (telemetry_) line.telemetry = telemetry_->whole();
   if (streams_) line.streams = streams_->times();

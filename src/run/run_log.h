@@ -67,6 +67,8 @@ class RunLog {
   void write(const MetricsRecord& record);
   void to_sinks(const std::function<void(MetricsSink&)>& tell);
   void collect_peaks();
+  // On the device, since `mark`, which becomes now.
+  std::optional<PhaseTimes> device_since(std::optional<PhaseTimes>& mark);
 
   const Plan plan_;
   const double epochs_;
@@ -77,7 +79,8 @@ class RunLog {
   std::vector<std::unique_ptr<MetricsSink>> sinks_;  // without those that failed
   Progress progress_;
   PhaseTimes step_mark_, epoch_mark_;
-  std::vector<StreamTime> stream_mark_;              // at step_mark_
+  std::optional<PhaseTimes> device_step_mark_, device_epoch_mark_;  // at the same times
+  std::vector<StreamTime> stream_mark_;                             // at step_mark_
   int64_t epoch_samples_ = 0;                        // of the whole run, at epoch_mark_
   PhaseBytes step_peaks_, epoch_peaks_, run_peaks_;  // since the marks, and of all
   std::string details_;

@@ -86,8 +86,11 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
     step_together(batch);
   else
     run_step(batch);
-  if (lookahead) lookahead->update(position.step + 1, total_steps);
-  if (average) average->update();
+  if (lookahead || average) {
+    Ledger::Scope scope(ledger, Phase::kOptimizer);
+    if (lookahead) lookahead->update(position.step + 1, total_steps);
+    if (average) average->update();
+  }
   Ledger::Scope host(ledger, Phase::kHost);
   steps_made = ++position.step;
   final_weights = false;
@@ -205,6 +208,7 @@ TrainResult Trainer::State::so_far() {
   result.memory_peak_bytes = memory_peak_bytes();
   if (log) result.tensor_peaks = log->tensor_peaks();
   if (streams) result.streams = streams->times();
+  result.device_phases = ledger.device_times();
   result.graph = graph_line();
   if (telemetry) result.telemetry = telemetry->whole();
   return result;
@@ -231,6 +235,7 @@ TrainResult Trainer::State::run_to_end() {
   model->set_training(true);
   if (lookahead) lookahead->begin();
   if (streams) streams->leave_out();
+  ledger.time_on(device_phases.get());  // of the run, not of what came before it
   trace(/*ended_run=*/false);
   between_steps();
   if (!ended && position.step >= total_steps) ended = RunEnd::kDone;

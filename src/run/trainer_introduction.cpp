@@ -16,7 +16,9 @@ std::string choice_text(const Recipe& recipe, std::string_view key) {
 
 // "bf16 (chosen by auto)".
 std::string chosen(const Recipe& asked, const Recipe& found, std::string_view key) {
-  return choice_text(found, key) + (choice_text(asked, key) == "auto" ? " (chosen by auto)" : "");
+  const std::string by = choice_text(asked, key);
+  return choice_text(found, key) +
+         (by == "auto" || by == "default" ? " (chosen by " + by + ")" : "");
 }
 
 std::string parameters_of(Model& model) {
@@ -43,6 +45,11 @@ void Trainer::State::introduce(const Recipe& asked) {
                         recipe.train.threads == 1 ? "" : "s",
                         processes > 1 ? fmt::format(" in each of {} processes", processes) : "",
                         chosen(asked, recipe, "precision.mode")));
+  if (recipe.precision.mode == PrecisionMode::kFp16O3)
+    log->warn(
+        "precision.mode=fp16-o3 is for comparison: weights, statistics and the optimizer are in "
+        "fp16 alone, where small updates are lost and training may diverge. To train, set fp16-o2 "
+        "or bf16");
   log->note(fmt::format("steps       {} batches of {} images an epoch, {} in {:g} epochs",
                         epoch_steps, recipe.train.batch, total_steps, recipe.train.epochs));
   log->note(fmt::format("run folder  {}{}", options.out,

@@ -104,6 +104,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
       budget(memory, to_bytes(recipe_in.train.memory_gb)),
       ledger(env, &memory),
       streams(make_stream_clock(device)),
+      device_phases(make_device_phases(device)),
       cpu_begin(cpu_seconds()),
       begin_ns(env.now_ns()),
       data(open_source(env, recipe_in.data, options)),

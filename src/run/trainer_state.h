@@ -12,6 +12,7 @@
 #include "run/setup.h"
 #include "saturate/answers.h"
 #include "saturate/checkpoint.h"
+#include "saturate/device_phases.h"
 #include "saturate/evaluator.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/graphed_step.h"
@@ -129,7 +130,8 @@ struct Trainer::State {
   TensorMemory& memory;
   MemoryBudget budget;
   Ledger ledger;
-  std::unique_ptr<StreamClock> streams;  // null on a CPU
+  std::unique_ptr<StreamClock> streams;         // null on a CPU, as the next
+  std::unique_ptr<DevicePhases> device_phases;  // that the ledger tells
   double cpu_begin;
   int64_t begin_ns;
   std::unique_ptr<Dataset> data;

@@ -9,6 +9,7 @@
 #include "saturate/data_parallel.h"
 #include "saturate/error.h"
 #include "saturate/sharded_optimizer.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
@@ -63,6 +64,7 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
   at::manual_seed(recipe.seed);
   parts.model = model_on(recipe, device, fill);
   require_fitting(*parts.model, recipe);
+  store_all_in_half(*parts.model, recipe.precision.mode);
   if (!replicas.empty())
     parts.model = make_data_parallel({std::move(parts.model), device}, std::move(replicas));
   auto groups = make_parameter_groups(recipe.optimizer, parts.model->parameters());

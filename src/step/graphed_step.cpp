@@ -170,6 +170,7 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
 // False where it cannot be.
 bool GraphedStep::record(Recording& recording, const std::function<void()>& body) {
   try {
+    const Ledger::HostOnly unmarked(ledger_);
     recording.graph->capture(body);
   } catch (const std::exception& error) {
     step_.abandon();

@@ -9,6 +9,8 @@
 
 namespace saturate {
 
+class Model;
+
 // Whether products of float tensors on a GPU may round their factors to TF32. Backward, which
 // follows the scope of the forward, needs it too: hence no scope. Does nothing on the CPU.
 void allow_tf32(bool allowed);
@@ -16,7 +18,9 @@ void allow_tf32(bool allowed);
 // The type that a mode computes in where fp32 is not needed, if it is another.
 inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {
   if (mode == PrecisionMode::kBf16 || mode == PrecisionMode::kBf16O2) return at::kBFloat16;
-  if (mode == PrecisionMode::kFp16 || mode == PrecisionMode::kFp16O2) return at::kHalf;
+  if (mode == PrecisionMode::kFp16 || mode == PrecisionMode::kFp16O2 ||
+      mode == PrecisionMode::kFp16O3)
+    return at::kHalf;
   return std::nullopt;
 }
 
@@ -29,6 +33,10 @@ inline bool uses_tf32(PrecisionMode mode, bool wanted) {
 inline bool has_masters(PrecisionMode mode) {
   return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2;
 }
+
+// Where the mode keeps no number of the model in fp32 (fp16-o3): its weights and statistics become
+// fp16, in place. Before an optimizer sees them.
+void store_all_in_half(Model& model, PrecisionMode mode);
 
 // Restores what was set before. Clears the cache of cast weights at the end of the outermost scope,
 // as the weights are about to change.

@@ -33,6 +33,8 @@ bool cpu_has_bf16() {
 }
 
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
+  if (mode == PrecisionMode::kDefault)
+    return device.is_cuda() ? PrecisionMode::kBf16 : PrecisionMode::kFp32;
   if (mode != PrecisionMode::kAuto) return mode;
   const bool native = device.is_cuda() || cpu_has_bf16();
   return native ? PrecisionMode::kBf16 : PrecisionMode::kFp32;

@@ -1,8 +1,9 @@
-// A stream clock's marks on a device, by c10's interface to its events: the same for every kind of
-// device, so that it compiles without CUDA.
+// Marks in the order of a device's streams, by c10's interface to its events: the same for every
+// kind of device, so that it compiles without CUDA.
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "saturate/device_phases.h"
 #include "saturate/stream_clock.h"
 
 namespace saturate {
@@ -31,6 +32,11 @@ class DeviceMark : public TimeMark {
 std::unique_ptr<StreamClock> make_stream_clock(const c10::Device& device) {
   if (device.is_cpu()) return nullptr;
   return std::make_unique<StreamClock>([device] { return std::make_unique<DeviceMark>(device); });
+}
+
+std::unique_ptr<DevicePhases> make_device_phases(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return std::make_unique<DevicePhases>([device] { return std::make_unique<DeviceMark>(device); });
 }
 
 }  // namespace saturate

@@ -30,9 +30,10 @@ inline std::optional<int64_t> integer_at(const nlohmann::json& object, const cha
   return int64_t(*value);
 }
 
-// Of "phases". What only a newer version knows counts as kOther.
-inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object) {
-  const auto found = object.find("phases");
+// What only a newer version knows counts as kOther.
+inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object,
+                                           const char* key = "phases") {
+  const auto found = object.find(key);
   if (found == object.end() || !found->is_object()) return std::nullopt;
   const auto phase_of = [](const std::string& name) {
     for (int i = 0; i < kPhaseCount; ++i)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "saturate/device_phases.h"
 #include "saturate/memory.h"
 
 namespace saturate {
@@ -16,6 +17,7 @@ void Ledger::set_enabled(bool enabled) {
   if (enabled == enabled_) return;
   enter(Phase::kOther);
   enabled_ = enabled;
+  if (device_) device_->leave_out();
   charge(Phase::kOther);
 }
 
@@ -24,6 +26,7 @@ Phase Ledger::enter(Phase phase) {
   const Phase before = current();
   charge(phase);
   current_.store(phase, std::memory_order_relaxed);
+  if (device_) device_->enter(phase);
   return before;
 }
 
@@ -48,6 +51,10 @@ PhaseTimes Ledger::times() {
   PhaseTimes times;
   for (size_t i = 0; i < spent_ns_.size(); ++i) times.seconds[i] = double(spent_ns_[i]) * 1e-9;
   return times;
+}
+
+std::optional<PhaseTimes> Ledger::device_times() {
+  return device_ ? std::optional(device_->times()) : std::nullopt;
 }
 
 }  // namespace saturate

@@ -30,6 +30,14 @@ ordered_json to_json(const std::vector<StreamTime>& streams) {
   return json;
 }
 
+ordered_json to_json(const std::optional<PhaseTimes>& phases) {
+  if (!phases) return nullptr;
+  ordered_json json = ordered_json::object();
+  for (int i = 0; i < kPhaseCount; ++i)
+    json[std::string(phase_name(Phase(i)))] = (*phases)[Phase(i)];
+  return json;
+}
+
 std::vector<StreamTime> streams_of(const nlohmann::json& json) {
   std::vector<StreamTime> streams;
   const auto found = json.find("streams");
@@ -66,12 +74,6 @@ std::string lines_until(const std::string& text, int64_t last_step) {
 }  // namespace
 
 std::string to_json_line(const MetricsRecord& record) {
-  ordered_json phases = nullptr;
-  if (record.phases) {
-    phases = ordered_json::object();
-    for (int i = 0; i < kPhaseCount; ++i)
-      phases[std::string(phase_name(Phase(i)))] = record.phases->seconds[size_t(i)];
-  }
   ordered_json tensor_peaks = nullptr;
   if (record.tensor_peak_bytes) {
     tensor_peaks = ordered_json::object();
@@ -89,11 +91,12 @@ std::string to_json_line(const MetricsRecord& record) {
                        {"accuracy5", or_null(record.accuracy5)},
                        {"lr", or_null(record.lr)},
                        {"images_per_s", or_null(record.images_per_s)},
-                       {"phases", phases},
+                       {"phases", to_json(record.phases)},
                        {"memory_peak_bytes", or_null(record.memory_peak_bytes)},
                        {"tensor_peak_bytes", tensor_peaks},
                        {"telemetry", nullptr},
-                       {"streams", nullptr}};
+                       {"streams", nullptr},
+                       {"device_phases", to_json(record.device_phases)}};
   if (record.telemetry) json["telemetry"] = to_json(*record.telemetry);
   if (!record.streams.empty()) json["streams"] = to_json(record.streams);
   if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
@@ -123,6 +126,7 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
   record.telemetry = telemetry_of(json);
   record.streams = streams_of(json);
+  record.device_phases = phases_at(json, "device_phases");
   return record;
 }
 

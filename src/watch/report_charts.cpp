@@ -48,9 +48,18 @@ std::string phase_head(int phase) {
       name_of(phase));
 }
 
-// One run: share with a bar, time, time of a step, meaning.
+std::string number_cell(const std::string& text) {
+  return "<td class=\"number\">" + text + "</td>";
+}
+
+std::string number_head(const char* title) {
+  return fmt::format("<th scope=\"col\" class=\"number\">{}</th>", title);
+}
+
+// One run: share with a bar, time, time of a step, the same on a GPU, meaning.
 std::string phase_table(const ShownRun& run) {
   const PhaseTimes& phases = *run.figures.phases;
+  const auto& device = run.figures.device_phases;
   double most = 0;
   for (const double seconds : phases.seconds) most = std::max(most, seconds);
   std::string body;
@@ -58,38 +67,40 @@ std::string phase_table(const ShownRun& run) {
     const double seconds = phases[Phase(i)];
     if (seconds == 0) continue;
     const bool in_step = Phase(i) < Phase::kCheckpoint && run.figures.steps > 0;
+    const auto timed = [&](double of) {
+      return number_cell(time_text(of)) +
+             number_cell(in_step ? fmt::format("{:.2f}", 1e3 * of / double(run.figures.steps))
+                                 : "");
+    };
     body += fmt::format(
         "<tr>{}<td class=\"meter-cell\"><span class=\"meter\" style=\"width:{:.2f}%;"
-        "background:var(--phase-{})\"></span></td><td class=\"number\">{}</td><td "
-        "class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"soft "
-        "meaning\">{}</td></tr>\n",
-        phase_head(i), 100 * seconds / most, name_of(i), percent_text(seconds / phases.total(), 1),
-        time_text(seconds),
-        in_step ? fmt::format("{:.2f}", 1e3 * seconds / double(run.figures.steps)) : "",
-        kPhaseMeanings[size_t(i)]);
+        "background:var(--phase-{})\"></span></td>{}{}{}<td class=\"soft meaning\">{}</td></tr>\n",
+        phase_head(i), 100 * seconds / most, name_of(i),
+        number_cell(percent_text(seconds / phases.total(), 1)), timed(seconds),
+        device ? timed((*device)[Phase(i)]) : "", kPhaseMeanings[size_t(i)]);
   }
-  return "<table><thead><tr><th scope=\"col\">Phase</th><th class=\"meter-cell\"></th><th "
-         "scope=\"col\" class=\"number\">Share</th><th scope=\"col\" class=\"number\">Time</th><th "
-         "scope=\"col\" class=\"number\">ms a step</th><th scope=\"col\">What it "
-         "is</th></tr></thead>"
-         "<tbody>\n" +
-         body + "</tbody></table>";
+  return "<table><thead><tr><th scope=\"col\">Phase</th><th class=\"meter-cell\"></th>" +
+         number_head("Share") + number_head("Time") + number_head("ms a step") +
+         (device ? number_head("On the GPU") + number_head("ms a step") : "") +
+         "<th scope=\"col\">What it is</th></tr></thead><tbody>\n" + body + "</tbody></table>";
 }
 
 std::string phase_table(const std::vector<ShownRun>& runs) {
   std::string head = "<th scope=\"col\">Phase</th>", body;
-  for (const auto& run : runs)
-    head += "<th scope=\"col\" class=\"number\">" + escape_html(run.name) + "</th>";
+  for (const auto& run : runs) head += number_head(escape_html(run.name).c_str());
   for (int i = 0; i < kPhaseCount; ++i) {
     std::string cells;
     double seconds = 0;
     for (const auto& run : runs) {
       const auto& phases = run.figures.phases;
+      const auto& device = run.figures.device_phases;
       seconds += phases ? (*phases)[Phase(i)] : 0;
-      cells += phases ? fmt::format("<td class=\"number\">{}<small>{}</small></td>",
-                                    percent_text((*phases)[Phase(i)] / phases->total(), 1),
-                                    time_text((*phases)[Phase(i)]))
-                      : "<td class=\"number\">n/a</td>";
+      cells += number_cell(
+          phases ? fmt::format("{}<small>{}{}</small>",
+                               percent_text((*phases)[Phase(i)] / phases->total(), 1),
+                               time_text((*phases)[Phase(i)]),
+                               device ? ", on the GPU " + time_text((*device)[Phase(i)]) : "")
+                 : "n/a");
     }
     if (seconds > 0) body += "<tr>" + phase_head(i) + cells + "</tr>\n";
   }

@@ -30,12 +30,25 @@ void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s, const RunR
 }
 
 // An "end" record tells of its own process alone, which in a resumed run is not all of it.
+bool ended_in_one(const RunReading& run) {
+  return run.end_phases && run.last &&
+         std::abs(run.end_phases->total() - run.last->time_s) <= 0.01 * run.last->time_s;
+}
+
 std::optional<PhaseTimes> whole_phases(const RunReading& run) {
-  if (run.end_phases && run.last &&
-      std::abs(run.end_phases->total() - run.last->time_s) <= 0.01 * run.last->time_s)
-    return run.end_phases;
+  if (ended_in_one(run)) return run.end_phases;
   PhaseTimes sum;
   for (const auto& span : time_spans(run)) add(sum, span.phases);
+  if (sum.total() > 0) return sum;
+  return std::nullopt;
+}
+
+// Else without what lies between the steps.
+std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
+  if (ended_in_one(run)) return run.end_device_phases;
+  PhaseTimes sum;
+  for (const auto& record : run.steps)
+    if (record.device_phases) add(sum, *record.device_phases);
   if (sum.total() > 0) return sum;
   return std::nullopt;
 }
@@ -145,6 +158,7 @@ RunFigures figures_of(const RunReading& run) {
   }
   figures.images_per_s = mean_images_per_s(run);
   figures.phases = whole_phases(run);
+  figures.device_phases = whole_device_phases(run);
   figures.streams = whole_streams(run);
   figures.telemetry = run.end_telemetry
                           ? run.end_telemetry

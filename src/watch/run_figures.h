@@ -18,7 +18,8 @@ struct RunFigures {
   int64_t steps = 0, samples = 0;
   std::optional<double> images_per_s;  // in training: without evaluation and checkpoints
   std::optional<int64_t> memory_peak_bytes;
-  std::optional<PhaseTimes> phases;    // seconds over the whole run
+  std::optional<PhaseTimes> phases;         // seconds over the whole run
+  std::optional<PhaseTimes> device_phases;  // likewise on a GPU; of a resumed run in its steps
   std::optional<Telemetry> telemetry;  // means: of the "end" record, or over those of the steps
   std::vector<StreamTime> streams;     // of a GPU, over the "step" records
 };

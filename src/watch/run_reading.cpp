@@ -25,6 +25,7 @@ void add_record(RunReading& run, MetricsRecord&& record) {
   run.last = record;
   if (record.kind == "end") {
     run.end_phases = record.phases;
+    run.end_device_phases = record.device_phases;
     run.end_telemetry = record.telemetry;
     run.state = RunState::kEnded;
   } else if (record.kind == "step") {

@@ -27,7 +27,7 @@ struct RunReading {
   RunState state = RunState::kStopped;
   std::vector<MetricsRecord> steps, evaluations;  // as in the file
   std::optional<MetricsRecord> last;              // of any kind: where the run stands
-  std::optional<PhaseTimes> end_phases;
+  std::optional<PhaseTimes> end_phases, end_device_phases;
   std::optional<Telemetry> end_telemetry;
   NamedTexts recipe;                     // "train.batch" and its value; empty where there is none
   NamedTexts host;                       // of host.json; likewise

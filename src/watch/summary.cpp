@@ -41,22 +41,35 @@ bool is_step_phase(Phase phase) {
   return phase != Phase::kCheckpoint && phase != Phase::kEvaluation && phase != Phase::kOther;
 }
 
+// Milliseconds, of the phases of the step; else "".
+std::string per_step(const TrainResult& result, Phase phase, double seconds) {
+  if (!is_step_phase(phase) || result.steps_here == 0) return "";
+  return fmt::format("{:.2f}", 1e3 * seconds / double(result.steps_here));
+}
+
+// The host's time, and beside it the GPU's where there is one.
 std::string phase_table(const TrainResult& result) {
-  std::string text = fmt::format("\n{:<15}{:>10}{:>12}{:>9}{:>14}\n", "where time went", "seconds",
-                                 "ms a step", "share", "tensors, MiB");
+  const auto& device = result.device_phases;
+  std::string text =
+      fmt::format("\n{:<15}{:>10}{:>12}{:>9}", "where time went", "seconds", "ms a step", "share");
+  if (device) text += fmt::format("{:>9}{:>11}", "GPU, s", "ms a step");
+  text += fmt::format("{:>14}\n", "tensors, MiB");
   for (int i = 0; i < kPhaseCount; ++i) {
     const Phase phase = Phase(i);
     const double seconds = result.phases[phase];
     if (seconds == 0 && phase != Phase::kOther) continue;
-    const std::string per_step =
-        is_step_phase(phase) && result.steps_here > 0
-            ? fmt::format("{:.2f}", 1e3 * seconds / double(result.steps_here))
-            : "";
-    text += fmt::format("  {:<13}{:>10.2f}{:>12}{:>8.1f}%{:>14.1f}\n", phase_name(phase), seconds,
-                        per_step, 100 * seconds / result.wall_s,
-                        double(result.tensor_peaks[phase]) / (1 << 20));
+    text += fmt::format("  {:<13}{:>10.2f}{:>12}{:>8.1f}%", phase_name(phase), seconds,
+                        per_step(result, phase, seconds), 100 * seconds / result.wall_s);
+    if (device && phase != Phase::kOther)
+      text += fmt::format("{:>9.2f}{:>11}", (*device)[phase],
+                          per_step(result, phase, (*device)[phase]));
+    else if (device)
+      text += std::string(20, ' ');
+    text += fmt::format("{:>14.1f}\n", double(result.tensor_peaks[phase]) / (1 << 20));
   }
-  return text + fmt::format("  {:<13}{:>10.2f}\n", "wall", result.wall_s);
+  text += fmt::format("  {:<13}{:>10.2f}", "wall", result.wall_s);
+  if (device) text += fmt::format("{:>30.2f}", device->total());
+  return text + "\n";
 }
 
 std::string or_unknown(const std::optional<double>& value, double factor, int decimals,

@@ -27,7 +27,7 @@ SWEEPS = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
     ("images held on the GPU", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
-    ("half weights", ["precision.mode=fp16,fp16-o2,bf16,bf16-o2"], []),
+    ("half weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
     ("batch", ["train.batch=32,128,512"], []),
     ("the step as one CUDA graph", ["train.graph=off,auto"],
      ["data.cache=device", "model.width=0.25", "train.batch=64"]),
@@ -53,6 +53,17 @@ def chosen(jobs, only):
             yield job.part, job
         elif job.compared and "peers" in only:
             yield "peers", job
+
+
+def wrong_device_phases(end):
+    """Complains where a run's "end" record lacks the GPU's own time by phase, or where a phase is negative, forward
+    is empty (a graph's whole time counts as forward), or the sum exceeds wall time. None where all is well."""
+    device = end.get("device_phases")
+    if not device:
+        return "no device phases"
+    if min(device.values()) >= 0 and device["forward"] > 0 and sum(device.values()) <= 1.01 * end["time_s"]:
+        return None
+    return f"device phases of {sum(device.values()):.3f} s in {end['time_s']:.3f} s: {device}"
 
 
 class Jobs:
@@ -125,9 +136,12 @@ class Jobs:
         if graph and not re.match(r"[1-9]\d* of \d+ steps replayed$", line or ""):
             self.check.failed(job, f"train.graph: {line}")
         steps = [record for record in records if record["kind"] == "step"][2:]
+        end = [record for record in records if record["kind"] == "end"][-1]
+        if complaint := wrong_device_phases(end):
+            self.check.failed(job, complaint)
         self.check.results.row(f"saturate train {name} {precision}", "images/s",
                                [record["images_per_s"] for record in steps], graph=line,
-                               phases=steps[-1]["phases"] if steps else None)
+                               phases=steps[-1]["phases"] if steps else None, device_phases=end.get("device_phases"))
 
     def train_cifar(self, job, recipe):
         """A recipe as it is: how long, and how well."""

@@ -104,7 +104,7 @@ def why_skipped(rung, has_gpu):
         # What is switched off needs no counterpart.
         if value is not False and key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
             return f"{key} has no counterpart here"
-    if (mode := str(rung["settings"].get("precision.mode"))).endswith("-o2"):
+    if (mode := str(rung["settings"].get("precision.mode"))).endswith(("-o2", "-o3")):
         return f"precision.mode={mode} has no counterpart here"
     source = rung["settings"]["data.source"]
     return None if source.startswith("synth:") else f"data.source={source} has no counterpart here"
