@@ -22,7 +22,11 @@ struct Evaluator::State {
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
                resident ? resident->held() : HeldImages()),
-        options(evaluation_options(recipe)) {}
+        options(evaluation_options(recipe)) {
+    PipelineSetup pipeline{recipe.pipeline};
+    pipeline.stages.encoder = false;  // which is no part of feeding: the model is run as a whole
+    if (pipeline.stages.any()) feeder.use_pipeline(std::move(pipeline));
+  }
 
   static EvaluationOptions evaluation_options(const Recipe& recipe) {
     EvaluationOptions options;
@@ -63,10 +67,10 @@ Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
 Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const EvaluationObserver& observer) {
-  state_->loader.start_epoch(0);
+  state_->feeder.start_epoch(0);
   state_->options.observer = observer;
   const auto found = evaluate(model, state_->feeder, state_->options);
-  state_->loader.stop();
+  state_->feeder.stop();
   return found;
 }
 

@@ -13,6 +13,7 @@
 #include "feed/compute_threads.h"
 #include "run/same_data.h"
 #include "run/single_image.h"
+#include "run/staged_copy.h"
 #include "run/trainer_state.h"
 #include "run/training_parts.h"
 #include "saturate/compiled_step.h"
@@ -121,7 +122,7 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
              resident ? resident->held() : HeldImages(), streams.get()),
       store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best,
             is_first()),
-      writer(env, store),
+      writer(env, store, make_staged_copy(device)),
       agreement(group),
       stopping(make_early_stopping(recipe.train)),
       saved_ns(begin_ns),

@@ -50,7 +50,8 @@ PROGRAMS = {"saturate": "saturate", "saturate_tests": "tests/saturate_tests",
 TARGETS = "saturate_command saturate_tests saturate_gpu_bench"
 OPTIONAL = ["own_augmentation"]
 # On a CPU: what the GPU tests compare with.
-TWINS = "Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParallel*:*Graph*:StreamClock*:DevicePhases*:Gpu*"
+TWINS = ("Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParallel*:*Graph*:StreamClock*:"
+         "DevicePhases*:Gpu*")
 DATA_TWINS = "*Effect*:*Augment*"
 
 
