@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
-BUILD := $(if $(filter cuda gpu-host,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
+BUILD := $(if $(filter cuda gpu-host asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
 # A source that includes torch headers takes up to 1.5 GB to compile.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864); \
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
@@ -140,4 +140,4 @@ ci-full: ## all that CI runs, and what it leaves out for time: tidy and fuzz who
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf build build-cuda build-gpu-host build-gpu-stage
+	@rm -rf build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage
