@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
-BUILD := $(if $(filter cuda gpu-host,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
+BUILD := $(if $(filter cuda gpu-host asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
 # A source that includes torch headers takes up to 1.5 GB to compile.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864); \
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
@@ -17,7 +17,7 @@ MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
 .PHONY: help demo test test-all page-test tensorboard-test net-test docs-test python-test coverage kills \
-  faults compiled soak fuzz gpu-host-test build install setup format format-check tidy ci-full clean
+  faults compiled soak fuzz gpu-host-test gpu-check-rehearsal build install setup format format-check tidy ci-full clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ net-test: build ## train across network namespaces, cut links, kill launchers; n
 
 gpu-host-test: ## run the CUDA build on a CUDA runtime of the tests' own, without a GPU; needs nvcc
 	@tests/fake_cuda/run.sh
+
+gpu-check-rehearsal: ## run tools/gpu-check as on a bare GPU machine, on that runtime; needs nvcc and root
+	@tools/setup.sh --dev
+	@tests/gpu_check_rehearsal.sh || [ $$? = 77 ]
 
 docs-test: build ## hold README.md and docs/ against the program: links, keys, options, snippets
 	@tools/performance_page.py --check
@@ -105,7 +109,7 @@ fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
 	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
 build: $(BUILD)/build.ninja ## build the command at build/saturate
-	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) -- $$quiet
+	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) $(TARGETS:%=--target %) -- $$quiet
 
 # CMake reconfigures by itself when its own files change; presets it reads only here.
 $(BUILD)/build.ninja: CMakePresets.json | setup
@@ -136,4 +140,4 @@ ci-full: ## all that CI runs, and what it leaves out for time: tidy and fuzz who
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf build build-cuda build-gpu-host
+	@rm -rf build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage

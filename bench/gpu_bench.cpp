@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -89,38 +90,117 @@ std::vector<saturate::EffectList> lists_of(int64_t count, const saturate::Augmen
   return lists;
 }
 
-// The kernel reads a byte and writes a float for each value: five bytes, as a copy of two and a
-// half does. What effects read and write besides is theirs.
-void bench_finish(Bench& bench, const at::Device& device, const std::string& name, int64_t count,
-                  const saturate::AugmentOptions& options) {
-  std::vector<saturate::EffectList> lists = lists_of(count, options);
+struct FinishCase {
+  std::string name;
+  int64_t count;  // images
+  saturate::AugmentOptions options;
+  bool photographs = false;  // images are cut out of held ones, by options.crop
+};
+
+template <class T>
+at::Tensor bytes_on(const at::Device& device, const std::vector<T>& values) {
+  return at::from_blob(const_cast<T*>(values.data()), {int64_t(values.size() * sizeof(T))},
+                       at::TensorOptions(at::kByte))
+      .to(device, /*non_blocking=*/false, /*copy=*/true);
+}
+template <class T>
+const T* values_of(const at::Tensor& bytes) {
+  return reinterpret_cast<const T*>(bytes.const_data_ptr());
+}
+
+// Photographs of 500 x 375, as ImageNet's are on average, and a crop of one for each image.
+class Photographs {
+ public:
+  Photographs(const at::Device& device, const FinishCase& what)
+      : pixels_(at::randint(256, {kHeld, kHeight, kWidth, 3},
+                            at::TensorOptions(at::kByte).device(device))) {
+    std::vector<saturate::HeldPhoto> photos;
+    for (int64_t i = 0; i < kHeld; ++i)
+      photos.push_back(
+          {pixels_.const_data_ptr<uint8_t>() + i * kHeight * kWidth * 3, kWidth, kHeight});
+    std::vector<saturate::HeldPlace> places;
+    for (int64_t i = 0; i < what.count; ++i) {
+      saturate::RandomStream random(1, 0, uint64_t(i), saturate::RandomUse::kAugment);
+      const auto drawn = saturate::draw_transform(what.options, random, kWidth, kHeight);
+      places.push_back({uint32_t(i % kHeld), 0, 0, drawn.flip ? 1 : 0, drawn.crop});
+    }
+    const saturate::ResizeFilters filters = saturate::resize_filters(kWidth, kSide);
+    photos_ = bytes_on(device, photos);
+    places_ = bytes_on(device, places);
+    filters_ = bytes_on(device, filters.by_length);
+    values_ = bytes_on(device, filters.values);
+  }
+  void add_to(saturate::FinishBatch& batch) const {
+    batch.places = values_of<saturate::HeldPlace>(places_);
+    batch.photos = values_of<saturate::HeldPhoto>(photos_);
+    batch.filters = values_of<saturate::HeldFilter>(filters_);
+    batch.filter_values = values_of<int16_t>(values_);
+  }
+
+ private:
+  static constexpr int kHeld = 64, kWidth = 500, kHeight = 375;
+  at::Tensor pixels_, photos_, places_, filters_, values_;
+};
+
+// The kernel reads a byte and writes two or four for each value, as a copy of half as many bytes
+// does. What effects and crops read and write besides is theirs.
+void bench_finish(Bench& bench, const at::Device& device, const FinishCase& what) {
+  const saturate::PixelType type = what.options.output;
   const auto bytes = at::TensorOptions(at::kByte).device(device);
-  at::Tensor pixels = at::randint(256, {count, kSide, kSide, 3}, bytes);
+  at::Tensor pixels = at::randint(256, {what.count, kSide, kSide, 3}, bytes);
   at::Tensor spare = at::empty_like(pixels);
-  at::Tensor out = at::empty(pixels.sizes(), bytes.dtype(at::kFloat));
-  const at::Tensor effects =
-      at::from_blob(lists.data(), {int64_t(lists.size() * sizeof(saturate::EffectList))},
-                    at::TensorOptions(at::kByte))
-          .to(device, /*non_blocking=*/false, /*copy=*/true);
-  const saturate::FinishBatch batch{
-      pixels.mutable_data_ptr<uint8_t>(),
-      reinterpret_cast<const saturate::EffectList*>(effects.const_data_ptr()),
-      spare.mutable_data_ptr<uint8_t>(),
-      count,
-      kSide,
-      {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
-      out.mutable_data_ptr<float>()};
+  at::Tensor out = at::empty({pixels.numel() * int64_t(saturate::bytes_of(type))}, bytes);
+  at::Tensor rows = at::empty(pixels.sizes(), bytes.dtype(at::kFloat));
+  const at::Tensor effects = bytes_on(device, lists_of(what.count, what.options));
+  saturate::FinishBatch batch{pixels.mutable_data_ptr<uint8_t>(),
+                              values_of<saturate::EffectList>(effects),
+                              spare.mutable_data_ptr<uint8_t>(),
+                              what.count,
+                              kSide,
+                              {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
+                              out.mutable_data_ptr()};
+  batch.type = type;
+  batch.rows = rows.mutable_data_ptr<float>();
+  std::optional<Photographs> photographs;
+  if (what.photographs) photographs.emplace(device, what).add_to(batch);
   const auto finish = [&] {
 #ifdef SATURATE_HAS_CUDA
     if (device.is_cuda()) return saturate::finish_batch_cuda(batch, /*stream=*/nullptr);
 #endif
     saturate::finish_batch_cpu(batch);
   };
-  const at::Tensor from = at::empty({pixels.numel() * 5 / 2}, bytes), to = at::empty_like(from);
-  const double copies = bench.add(name + ": a copy of as many bytes", "images/s", double(count),
-                                  [&] { to.copy_(from); });
-  const double rate = bench.add(name, "images/s", double(count), finish);
+  const at::Tensor from = at::empty({(pixels.numel() + out.numel()) / 2}, bytes);
+  const at::Tensor to = at::empty_like(from);
+  const double copies = bench.add(what.name + ": a copy of as many bytes", "images/s",
+                                  double(what.count), [&] { to.copy_(from); });
+  const double rate = bench.add(what.name, "images/s", double(what.count), finish);
   bench.add_to_last("share_reached", rate / copies);
+}
+
+// Where there is a GPU a batch that fills it, and one that does only where several blocks share an
+// image.
+std::vector<FinishCase> finish_cases(bool has_gpu, const std::string& where) {
+  const int64_t count = has_gpu ? 256 : 4;
+  saturate::AugmentOptions plain, half, heavy, colour, crop;
+  plain.size = half.size = heavy.size = colour.size = crop.size = kSide;
+  half.output = saturate::PixelType::kFloat16;
+  heavy.rotate = colour.rotate = 45;
+  heavy.blur = 1;
+  colour.hue = colour.brightness = 0.2;
+  crop.crop = saturate::CropKind::kRandomResized;
+  std::vector<FinishCase> cases = {
+      {"normalise " + where, count, plain},
+      {"normalise to fp16 " + where, count, half},
+      {"rotate, colour, normalise " + where, count, colour},
+      {"rotate, blur, normalise " + where, count, heavy},
+      {"random-resized crop of held photographs, normalise " + where, count, crop, true}};
+  if (!has_gpu) return cases;
+  for (FinishCase small : std::vector<FinishCase>(cases)) {
+    small.count = 8;
+    small.name += ", 8 images";
+    cases.push_back(small);
+  }
+  return cases;
 }
 
 }  // namespace
@@ -136,13 +216,7 @@ int main(int argc, char** argv) {
   const std::string where = has_gpu ? "on the GPU" : "on the CPU, the kernel's twin";
   Bench bench(device, seconds);
   if (has_gpu) bench_copies(bench, device);
-  saturate::AugmentOptions plain, heavy;
-  plain.size = heavy.size = kSide;
-  heavy.rotate = 45;
-  heavy.blur = 1;
-  const int64_t count = has_gpu ? 256 : 4;
-  bench_finish(bench, device, "normalise " + where, count, plain);
-  bench_finish(bench, device, "rotate, blur, normalise " + where, count, heavy);
+  for (const FinishCase& what : finish_cases(has_gpu, where)) bench_finish(bench, device, what);
   const nlohmann::json result = {{"bench", "gpu"},
                                  {"host", nlohmann::json::parse(saturate::host_json())},
                                  {"commit", saturate::build_commit()},

@@ -40,6 +40,9 @@ if(MOLD)
 endif()
 
 if(SATURATE_SANITIZE)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    add_compile_options(-O1 -g1)
+  endif()
   add_compile_options(-fsanitize=${SATURATE_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -61,15 +61,18 @@ nb::object text_of(const std::string& text) {
 PixelType type_named(const std::string& name) {
   if (name == "uint8") return PixelType::kUint8;
   if (name == "bfloat16") return PixelType::kBfloat16;
+  if (name == "float16") return PixelType::kFloat16;
   if (name == "float32") return PixelType::kFloat32;
   fail(ErrorKind::kUsage, "unknown dtype \"" + name + "\"", "dtype",
-       "Give uint8, bfloat16 or float32");
+       "Give uint8, bfloat16, float16 or float32");
 }
 
 nb::dlpack::dtype dlpack_type(PixelType type) {
   if (type == PixelType::kUint8) return nb::dtype<uint8_t>();
   if (type == PixelType::kFloat32) return nb::dtype<float>();
-  return {uint8_t(nb::dlpack::dtype_code::Bfloat), 16, 1};
+  const bool is_float16 = type == PixelType::kFloat16;
+  using Code = nb::dlpack::dtype_code;
+  return {uint8_t(is_float16 ? Code::Float : Code::Bfloat), 16, 1};
 }
 
 LoaderOptions loader_options(const Recipe& recipe, bool train, PixelType type, bool planar,

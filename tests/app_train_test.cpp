@@ -151,12 +151,24 @@ TEST_F(TrainCommand, Bf16LearnsToo) {
 }
 
 // The first convolution rounds its input in any case.
-TEST_F(TrainCommand, Bf16ImagesChangeNothingForAModelInBf16) {
-  ASSERT_EQ(train("fp32", {"precision.mode=bf16"}).exit_code, 0);
-  ASSERT_EQ(train("bf16", {"precision.mode=bf16", "augment.output=bf16"}).exit_code, 0);
-  EXPECT_EQ(losses(dir / "bf16", "step"), losses(dir / "fp32", "step"));
-  EXPECT_EQ(losses(dir / "bf16", "eval"), losses(dir / "fp32", "eval"));
-  expect_error(train("wrong", {"augment.output=bf16"}), 2, {"augment.output", "precision.mode"});
+TEST_F(TrainCommand, HalfImagesChangeNothingForAModelInThatHalf) {
+  for (const std::string half : {"bf16", "fp16"}) {
+    SCOPED_TRACE(half);
+    const std::string mode = "precision.mode=" + half, output = "augment.output=" + half;
+    ASSERT_EQ(train("floats-" + half, {mode}).exit_code, 0);
+    ASSERT_EQ(train(half, {mode, output}).exit_code, 0);
+    EXPECT_EQ(losses(dir / half, "step"), losses(dir / ("floats-" + half), "step"));
+    EXPECT_EQ(losses(dir / half, "eval"), losses(dir / ("floats-" + half), "eval"));
+    expect_error(train("wrong-" + half, {output}), 2, {"augment.output", "precision.mode"});
+  }
+}
+
+TEST_F(TrainCommand, PhotographsOnTheDeviceGiveTheLossesOfALoaderThatDecodes) {
+  const std::string crop = "augment.crop=random_resized";
+  ASSERT_EQ(train("fed", {crop}).exit_code, 0);
+  ASSERT_EQ(train("held", {crop, "data.cache=device", "data.cache_form=decoded"}).exit_code, 0);
+  EXPECT_EQ(losses(dir / "fed", "step"), losses(dir / "held", "step"));
+  EXPECT_EQ(losses(dir / "fed", "eval"), losses(dir / "held", "eval"));
 }
 
 }  // namespace

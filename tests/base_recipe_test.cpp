@@ -75,6 +75,12 @@ TEST(Recipe, ImagesOnTheDeviceAreNoPhotographsToCutFrom) {
   EXPECT_NE(error.find("data.cache"), std::string::npos) << error;
   EXPECT_NE(error.find("data.cache=ram"), std::string::npos) << error;
   EXPECT_EQ(error_of(kMinimal, {"data.cache=device", "augment.crop=pad"}), "no error");
+  std::vector<std::string> whole = {"data.cache=device", "augment.crop=random_resized",
+                                    "data.cache_form=decoded"};
+  EXPECT_EQ(error_of(kMinimal, whole), "no error");
+  whole.push_back("data.decode=fast");
+  const std::string fast = error_of(kMinimal, whole);
+  EXPECT_NE(fast.find("data.decode=exact"), std::string::npos) << fast;
 }
 
 TEST(Recipe, EveryRowStoresWhatItIsGiven) {

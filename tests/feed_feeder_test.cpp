@@ -38,11 +38,12 @@ TEST(Feeder, GivesTheSameImagesInEitherLayout) {
 }
 
 // As torch rounds to it.
-TEST(Feeder, Bfloat16IsTheFloatsRounded) {
+TEST(Feeder, HalvesAreTheFloatsRounded) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
   AugmentOptions augment;
   augment.size = 21;
   augment.contrast = 0.3;
+  augment.blur = 0.5;
   const auto all = [&](PixelType output, bool finish, bool planar) {
     augment.output = output;
     LoaderOptions options;
@@ -60,12 +61,16 @@ TEST(Feeder, Bfloat16IsTheFloatsRounded) {
   };
   const auto floats = all(PixelType::kFloat32, true, false);
   ASSERT_EQ(floats.size(), 3u);
-  for (const auto& [finish, planar] : {std::pair{true, false}, {true, true}, {false, false}}) {
-    const auto halves = all(PixelType::kBfloat16, finish, planar);
-    for (size_t i = 0; i < floats.size(); ++i) {
-      EXPECT_EQ(halves.at(i).scalar_type(), at::kBFloat16);
-      EXPECT_TRUE(at::equal(halves[i], floats[i].to(at::kBFloat16)))
-          << "finished by the loader " << finish << ", planar " << planar << ", batch " << i;
+  for (const auto& [type, torchs] :
+       {std::pair{PixelType::kBfloat16, at::kBFloat16}, {PixelType::kFloat16, at::kHalf}}) {
+    for (const auto& [finish, planar] : {std::pair{true, false}, {true, true}, {false, false}}) {
+      const auto halves = all(type, finish, planar);
+      for (size_t i = 0; i < floats.size(); ++i) {
+        EXPECT_EQ(halves.at(i).scalar_type(), torchs);
+        EXPECT_TRUE(at::equal(halves[i], floats[i].to(torchs)))
+            << "type " << torchs << ", finished by the loader " << finish << ", planar " << planar
+            << ", batch " << i;
+      }
     }
   }
 }

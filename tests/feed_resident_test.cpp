@@ -53,7 +53,7 @@ std::vector<Fed> from_the_device(const Dataset& data, LoaderOptions options,
   options.type = PixelType::kUint8;
   Loader loader(resident, options, augment);
   Ledger ledger(Env::posix());
-  Feeder feeder(loader, at::kCPU, true, ledger, augment, resident.images());
+  Feeder feeder(loader, at::kCPU, true, ledger, augment, resident.held());
   return all_batches(loader, feeder);
 }
 
@@ -98,6 +98,38 @@ TEST(Resident, BatchesAreThoseOfALoaderThatDecodesEachTime) {
       }
     }
   }
+}
+
+// Cut from whole photographs in training, and from images of the final size in evaluation.
+TEST(Resident, RandomResizedCropsAreThoseOfALoaderThatDecodesEachTime) {
+  const MemoryDataset data = photographs({3, 29});
+  for (const int size : {4, 10, 24}) {
+    for (const bool train : {true, false}) {
+      for (const PixelType output : {PixelType::kFloat32, PixelType::kFloat16}) {
+        SCOPED_TRACE(::testing::Message()
+                     << "size " << size << ", train " << train << ", type " << int(output));
+        AugmentOptions augment = small_augment(CropKind::kRandomResized);
+        augment.size = size;
+        augment.output = output;
+        augment.eval_resize = 1.2;
+        augment.brightness = 0.3;
+        augment.blur = 0.5;
+        LoaderOptions options = loader_options(train);
+        options.on_error = OnError::kSkip;
+        options.type = output;
+        expect_same_batches(from_the_device(data, options, augment),
+                            decoded_each_time(data, options, augment));
+      }
+    }
+  }
+}
+
+TEST(Resident, AnAlternatingFlipIsTheLoadersForCropsToo) {
+  const MemoryDataset data = photographs();
+  AugmentOptions augment = small_augment(CropKind::kRandomResized);
+  augment.flip_alternate = true;
+  expect_same_batches(from_the_device(data, loader_options(true), augment),
+                      decoded_each_time(data, loader_options(true), augment));
 }
 
 TEST(Resident, EffectsFollowOnTheDevice) {

@@ -6,6 +6,10 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/randint.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "saturate/effects.h"
 #include "tests/gpu_testing.h"
 
@@ -28,33 +32,107 @@ std::vector<EffectList> drawn_lists(int size) {
   return lists;
 }
 
+// Bytes on a device; they end with the tensor.
+template <class T>
+at::Tensor bytes_of_vector(const std::vector<T>& values, const at::Device& device) {
+  return at::from_blob(const_cast<T*>(values.data()), {int64_t(values.size() * sizeof(T))},
+                       at::TensorOptions(at::kByte))
+      .to(device, /*non_blocking=*/false, /*copy=*/true);
+}
+
+constexpr std::pair<PixelType, at::ScalarType> kOutputs[] = {{PixelType::kFloat32, at::kFloat},
+                                                             {PixelType::kBfloat16, at::kBFloat16},
+                                                             {PixelType::kFloat16, at::kHalf}};
+
+// `batch` on a device, where its images are and its pointers to held images point; as floats.
+at::Tensor finished_on(const at::Device& device, FinishBatch batch, const at::Tensor& images,
+                       const std::vector<EffectList>& lists, at::ScalarType type) {
+  at::Tensor pixels = images.to(device, /*non_blocking=*/false, /*copy=*/true);
+  at::Tensor spare = at::empty_like(pixels), effects = bytes_of_vector(lists, device);
+  at::Tensor out = at::empty(pixels.sizes(), pixels.options().dtype(type));
+  at::Tensor rows = at::empty(pixels.sizes(), pixels.options().dtype(at::kFloat));
+  batch.images = pixels.mutable_data_ptr<uint8_t>();
+  batch.effects = reinterpret_cast<const EffectList*>(effects.const_data_ptr());
+  batch.spare = spare.mutable_data_ptr<uint8_t>();
+  batch.count = images.size(0);
+  batch.size = int(images.size(1));
+  batch.normalize = {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}};
+  batch.out = out.mutable_data_ptr();
+  batch.rows = rows.mutable_data_ptr<float>();
+  // The default stream, which is torch's too.
+  device.is_cuda() ? finish_batch_cuda(batch, nullptr) : finish_batch_cpu(batch);
+  return out.cpu().to(at::kFloat);
+}
+
 TEST(GpuKernel, FinishedBatchesFollowTheCpus) {
   SATURATE_NEEDS_GPU();
   for (const int size : {7, 32, 224}) {
-    std::vector<EffectList> lists = drawn_lists(size);
+    const std::vector<EffectList> lists = drawn_lists(size);
     const at::Tensor images = at::randint(256, {kCount, size, size, 3}, at::kByte);
-    const at::Tensor list_bytes = at::from_blob(
-        lists.data(), {int64_t(lists.size() * sizeof(EffectList))}, at::TensorOptions(at::kByte));
     const auto finish = [&](const at::Device& device) {
-      at::Tensor pixels = images.to(device, /*non_blocking=*/false, /*copy=*/true);
-      at::Tensor spare = at::empty_like(pixels), effects = list_bytes.to(device);
-      at::Tensor out = at::empty(pixels.sizes(), pixels.options().dtype(at::kFloat));
-      const FinishBatch batch{pixels.mutable_data_ptr<uint8_t>(),
-                              reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
-                              spare.mutable_data_ptr<uint8_t>(),
-                              kCount,
-                              size,
-                              {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
-                              out.mutable_data_ptr<float>()};
-      // The default stream, which is torch's too.
-      device.is_cuda() ? finish_batch_cuda(batch, nullptr) : finish_batch_cpu(batch);
-      return out.cpu();
+      return finished_on(device, {}, images, lists, at::kFloat);
     };
     const at::Tensor difference = (finish(at::kCUDA) - finish(at::kCPU)).abs();
     // A blur's weights may differ in their last bits, and so a level here and there.
     EXPECT_LE(difference.max().item<float>(), 0.02) << "size " << size;
     EXPECT_LE((difference > 1e-6).to(at::kDouble).mean().item<double>(), 1e-3) << "size " << size;
   }
+}
+
+// Without a blur all bits are the CPU's: in every type, by one block an image and by several.
+TEST(GpuKernel, EveryTypeAndShareOfAnImageHasTheCpusBits) {
+  SATURATE_NEEDS_GPU();
+  for (const int size : {7, 97, 224}) {
+    std::vector<EffectList> lists = drawn_lists(size);
+    for (EffectList& list : lists)
+      for (int n = 0; n < list.count; ++n)
+        if (list.effect[n].kind == EffectKind::kBlur) list.effect[n] = {EffectKind::kGrey, {}};
+    for (size_t i = 0; i < lists.size(); i += 2) lists[i].count = std::min(lists[i].count, 2);
+    for (const int64_t count : {int64_t{3}, kCount}) {
+      const at::Tensor images = at::randint(256, {count, size, size, 3}, at::kByte);
+      for (const auto& [type, torchs] : kOutputs) {
+        FinishBatch batch{};
+        batch.type = type;
+        EXPECT_TRUE(finished_on(at::kCUDA, batch, images, lists, torchs)
+                        .equal(finished_on(at::kCPU, batch, images, lists, torchs)))
+            << "size " << size << ", " << count << " images, " << torchs;
+      }
+    }
+  }
+}
+
+// Cut out of photographs that lie whole on the GPU.
+TEST(GpuKernel, RandomResizedCropsHaveTheCpusBits) {
+  SATURATE_NEEDS_GPU();
+  constexpr int kSide = 96, kWidth = 301, kHeight = 203;
+  AugmentOptions options;
+  options.size = kSide;
+  options.crop = CropKind::kRandomResized;
+  std::vector<HeldPlace> places;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    RandomStream random(1, 0, i, RandomUse::kAugment);
+    const SampleTransform drawn = draw_transform(options, random, kWidth, kHeight);
+    places.push_back({uint32_t(i % 2), 0, 0, drawn.flip ? 1 : 0, drawn.crop});
+  }
+  const std::vector<EffectList> lists(kCount);
+  const ResizeFilters filters = resize_filters(kWidth, kSide);
+  const at::Tensor photographs = at::randint(256, {2, kHeight, kWidth, 3}, at::kByte);
+  const at::Tensor images = at::empty({kCount, kSide, kSide, 3}, at::kByte);
+  const auto finish = [&](const at::Device& device) {
+    const at::Tensor held = photographs.to(device), taken = bytes_of_vector(places, device);
+    const auto* pixels = held.const_data_ptr<uint8_t>();
+    const at::Tensor photos = bytes_of_vector<HeldPhoto>(
+        {{pixels, kWidth, kHeight}, {pixels + kWidth * kHeight * 3, kWidth, kHeight}}, device);
+    const at::Tensor by_length = bytes_of_vector(filters.by_length, device);
+    const at::Tensor values = bytes_of_vector(filters.values, device);
+    FinishBatch batch{};
+    batch.places = reinterpret_cast<const HeldPlace*>(taken.const_data_ptr());
+    batch.photos = reinterpret_cast<const HeldPhoto*>(photos.const_data_ptr());
+    batch.filters = reinterpret_cast<const HeldFilter*>(by_length.const_data_ptr());
+    batch.filter_values = reinterpret_cast<const int16_t*>(values.const_data_ptr());
+    return finished_on(device, batch, images, lists, at::kFloat);
+  };
+  EXPECT_TRUE(finish(at::kCUDA).equal(finish(at::kCPU)));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The passes of the CUDA kernel by a team of threads with a barrier, as a block has it: under
-// ThreadSanitizer a missing wait between two passes is a data race, whatever came of it.
+// The passes of the CUDA kernel by teams of threads with a barrier each, as blocks have it: under
+// ThreadSanitizer a missing wait between two passes is a data race, whatever came of it, and so are
+// two teams of one image that touch the same value.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "image/effect_passes.h"
+#include "image/finish_passes.h"
 
 namespace saturate {
 namespace {
@@ -56,13 +57,14 @@ std::vector<EffectList> all_lists() {
   return lists;
 }
 
-void by_team(const FinishBatch& batch) {
+// Team `part` of `parts`, over all images.
+void run_team(const FinishBatch& batch, int part, int parts) {
   std::barrier<> barrier(kMembers);
-  EffectState state;
+  FinishState state;
   const auto work = [&](int member) {
     ThreadTeam team{member, barrier};
     for (int64_t i = 0; i < batch.count; ++i) {
-      finish_image(team, batch, i, state);
+      finish_image(team, batch, i, part, parts, state);
       team.wait();  // a block's state ends with its image
     }
   };
@@ -70,6 +72,18 @@ void by_team(const FinishBatch& batch) {
   for (int member = 1; member < kMembers; ++member) threads.emplace_back(work, member);
   work(0);
   for (std::thread& thread : threads) thread.join();
+}
+
+void by_team(const FinishBatch& batch) {
+  run_team(batch, 0, 1);
+}
+
+// All at once, and none waits for another.
+void by_three_teams(const FinishBatch& batch) {
+  std::vector<std::thread> teams;
+  for (int part = 0; part < 3; ++part)
+    teams.emplace_back([&batch, part] { run_team(batch, part, 3); });
+  for (std::thread& team : teams) team.join();
 }
 
 struct Held {
@@ -87,35 +101,54 @@ Held held_images(int size, int64_t count) {
   return held;
 }
 
-TEST(FinishImage, ByATeamOfThreadsEqualsOneThread) {
-  const std::vector<EffectList> lists = all_lists();
+// What finish(batch) makes of held images.
+template <class Finish>
+std::vector<float> finished(const std::vector<EffectList>& lists, int size, const Finish& finish) {
   const auto count = int64_t(lists.size());
-  for (const int size : {1, 2, 7, 33}) {
-    const Held held = held_images(size, count);
-    const size_t values = size_t(count) * size_t(size * size * 3);
-    const auto run = [&](auto&& finish) {
-      std::vector<uint8_t> images(values), spare(values);
-      std::vector<float> out(values);
-      finish(FinishBatch{images.data(),
-                         lists.data(),
-                         spare.data(),
-                         count,
-                         size,
-                         {{1, 1, 1}, {0, 0, 0}},
-                         out.data(),
-                         held.images.data(),
-                         held.places.data(),
-                         size > 2 ? PadMode::kReflect : PadMode::kZero});
-      return out;
-    };
-    const auto lone = run([](const FinishBatch& batch) { finish_batch_cpu(batch); });
-    const auto team = run(by_team);
-    for (int64_t i = 0; i < count; ++i) {
-      const auto begin = ptrdiff_t(values) / count * i, end = ptrdiff_t(values) / count * (i + 1);
-      EXPECT_TRUE(std::equal(lone.begin() + begin, lone.begin() + end, team.begin() + begin))
-          << "size " << size << ", list " << i;
-    }
+  const Held held = held_images(size, count);
+  const size_t values = size_t(count) * size_t(size * size * 3);
+  std::vector<uint8_t> images(values), spare(values);
+  std::vector<float> out(values);
+  finish(FinishBatch{images.data(),
+                     lists.data(),
+                     spare.data(),
+                     count,
+                     size,
+                     {{1, 1, 1}, {0, 0, 0}},
+                     out.data(),
+                     held.images.data(),
+                     held.places.data(),
+                     size > 2 ? PadMode::kReflect : PadMode::kZero});
+  return out;
+}
+
+void expect_as_one_thread(const std::vector<EffectList>& lists, int size,
+                          void (*by_teams)(const FinishBatch&)) {
+  const auto lone = finished(lists, size, finish_batch_cpu);
+  const auto team = finished(lists, size, by_teams);
+  const auto values = ptrdiff_t(lone.size() / lists.size());
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const ptrdiff_t begin = ptrdiff_t(i) * values;
+    EXPECT_TRUE(
+        std::equal(lone.begin() + begin, lone.begin() + begin + values, team.begin() + begin))
+        << "size " << size << ", list " << i;
   }
+}
+
+TEST(FinishImage, ByATeamOfThreadsEqualsOneThread) {
+  for (const int size : {1, 2, 7, 33}) expect_as_one_thread(all_lists(), size, by_team);
+}
+
+// Each effect alone, an affine before each, and images of several strips.
+TEST(FinishImage, ByThreeTeamsAtOnceEqualsOneThread) {
+  std::vector<EffectList> lists(1);
+  for (const Effect& effect : every_effect()) {
+    lists.emplace_back().add(effect.kind) = effect;
+    EffectList& both = lists.emplace_back();
+    both.add(EffectKind::kAffine) = every_effect()[0];
+    both.add(effect.kind) = effect;
+  }
+  for (const int size : {7, 96, 97}) expect_as_one_thread(lists, size, by_three_teams);
 }
 
 }  // namespace

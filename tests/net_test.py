@@ -94,15 +94,16 @@ def records(folder, kind):
 
 def unnamed_memory(pid):
     """Names that the system gives to the nameless memory of ours that a process has mapped or open."""
-    found = set()
-    try:
-        maps = pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
-        links = [os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:  # it has ended
-        return found
-    for line in [*maps.splitlines(), *links]:
-        found.update(word for word in line.split() if "memfd:saturate-" in word)
-    return found
+    def read(action):  # a file that a process closes meanwhile is none of it; nor has one that ended any
+        try:
+            return action()
+        except OSError:
+            return []
+
+    process = pathlib.Path(f"/proc/{pid}")
+    lines = read(lambda: (process / "maps").read_text(encoding="utf-8").splitlines())
+    lines += [read(lambda: os.readlink(link)) or "" for link in read(lambda: list((process / "fd").iterdir()))]
+    return {word for line in lines for word in line.split() if "memfd:saturate-" in word}
 
 
 class NetTest(unittest.TestCase):

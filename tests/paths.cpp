@@ -8,17 +8,23 @@ namespace {
 // The command would set it itself and start anew, which hundreds of tests would wait for.
 [[maybe_unused]] const int kNoNewStart = setenv("GOMP_SPINCOUNT", "2000", /*overwrite=*/0);
 
+// Of a stage that tools/gpu-check made, with the command and some of the project's files in it.
+std::string staged_or(const std::string& file, const std::string& built) {
+  const char* root = std::getenv("SATURATE_TEST_ROOT");
+  return root ? std::string(root) + "/" + file : built;
+}
+
 }  // namespace
 
 std::string source_path(const std::string& file) {
-  return SATURATE_SOURCE_DIR "/" + file;
+  return staged_or(file, SATURATE_SOURCE_DIR "/" + file);
 }
 
 std::string shared_path(const std::string& file) {
   return SATURATE_SOURCE_DIR "/../shared/" + file;
 }
 
-const std::string kCommand = SATURATE_COMMAND;
+const std::string kCommand = staged_or("saturate", SATURATE_COMMAND);
 const std::string kFakeNvml = SATURATE_FAKE_NVML;
 
 }  // namespace saturate::testing

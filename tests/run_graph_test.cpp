@@ -87,6 +87,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"Sgd", {"train.label_smoothing=0.1", "optimizer.layer_decay=0.9"}},
         Case{"HeldImages", {"data.cache=device", "augment.rotate=20", "augment.contrast=0.4"}},
+        Case{"HeldPhotographs",
+             {"data.cache=device", "data.cache_form=decoded", "augment.crop=random_resized",
+              "augment.brightness=0.3"}},
         Case{"AccumulatedAdamw",
              {"optimizer.name=adamw", "optimizer.lr=0.003", "train.accumulate=2",
               "train.clip_norm=0.5", "train.ema=0.9"}},

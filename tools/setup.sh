@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what a build needs and is missing: Debian packages, and LibTorch out of the PyPI wheel.
 #   tools/setup.sh [--dev] [--cpu|--full]
-# --dev adds clang-format, clang-tidy, Chromium, iproute2, Python's headers and what fuzzing needs. --full fetches
-# LibTorch with its GPU libraries (4.7 GB), --cpu without them (1.3 GB); without either, the machine's NVIDIA driver
-# decides.
+# --dev adds clang-format, clang-tidy, Chromium, iproute2, Python's headers, debootstrap, patchelf and what fuzzing
+# needs. --full fetches LibTorch with its GPU libraries (4.7 GB), --cpu without them (1.3 GB); without either, the
+# machine's NVIDIA driver decides.
 # LibTorch goes to ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +21,8 @@ fail() { echo "setup: error: $*" >&2; exit 1; }
 set=
 for arg in "$@"; do
   case $arg in
-    --dev) packages+=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium iproute2 python3-dev) ;;
+    --dev) packages+=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium iproute2 python3-dev
+      debootstrap patchelf) ;;
     --cpu) set=cpu ;;
     --full) set=full ;;
     *) fail "unknown option $arg. Try tools/setup.sh [--dev] [--cpu|--full]" ;;

@@ -98,10 +98,10 @@ struct PixelFormat {
   PixelType type = PixelType::kUint8;
   Normalize normalize{};
 };
-constexpr size_t bytes_of(PixelType type) {
-  return type == PixelType::kFloat32 ? 4 : type == PixelType::kBfloat16 ? 2 : 1;
+SATURATE_HOST_DEVICE constexpr size_t bytes_of(PixelType type) {
+  return type == PixelType::kFloat32 ? 4 : type == PixelType::kUint8 ? 1 : 2;
 }
-// `in` is interleaved RGB; `out` holds as many values of format.type.
+// `in` is whole pixels of interleaved RGB; `out` holds as many values of format.type.
 void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out);
 
 // uint8 [n, 3] interleaved to float [n, 3] interleaved (NHWC, torch's channels_last).

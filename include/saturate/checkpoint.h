@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "saturate/train_step.h"
 
 namespace saturate {
+
+class StagedCopy;
 
 // Where in a run a checkpoint was taken.
 struct RunPosition {
@@ -132,15 +135,16 @@ class CheckpointWriter {
     std::exception_ptr error;  // why it was not saved; null where it was
   };
 
-  // Both must outlive this.
-  CheckpointWriter(Env& env, CheckpointStore& store);
+  // Both must outlive this. `staged` (make_staged_copy()): copies a GPU's tensors, null on a CPU.
+  CheckpointWriter(Env& env, CheckpointStore& store, std::shared_ptr<StagedCopy> staged = nullptr);
   // Waits for the save under way.
   ~CheckpointWriter();
 
   bool busy() const;
   // Copies the tensors into memory of its own, kept from one save to the next, and begins to write:
-  // when it returns they may change. REQUIRES: nothing is under way or waiting to be asked
-  // for by poll() or wait().
+  // when it returns they may change. A GPU's copies are enqueued on the caller's current stream,
+  // which must be the one that changes the tensors; the thread that writes waits for them.
+  // REQUIRES: nothing is under way or waiting to be asked for by poll() or wait().
   void start(Checkpoint checkpoint);
   // Begins to write the last one again, which failed. REQUIRES: as start().
   void start_again();
@@ -154,6 +158,7 @@ class CheckpointWriter {
 
   Env& env_;
   CheckpointStore& store_;
+  const std::shared_ptr<StagedCopy> staged_;  // null on a CPU
   Checkpoint snapshot_;
   std::future<Outcome> future_;
 };

@@ -16,7 +16,7 @@ enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
 enum class AugmentDevice { kAuto, kCpu, kCuda };
-enum class PixelType { kUint8, kBfloat16, kFloat32 };
+enum class PixelType { kUint8, kBfloat16, kFloat16, kFloat32 };
 enum class Policy { kNone, kTrivial, kRand };
 
 // The order of an epoch; see epoch_order().

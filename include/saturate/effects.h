@@ -100,14 +100,40 @@ void transform_mask(const AugmentOptions& options, const SampleTransform& transf
                     const EffectList& list, const Mask& mask, uint8_t outside, uint8_t* out);
 
 // Where a consumer that holds a whole dataset's images finds a sample's pixels: its image, which is
-// of the batch's size already, seen through a window moved by the shift, then mirrored.
+// of the batch's size already, seen through a window moved by the shift, then mirrored. Or, where
+// the images are held whole: `crop` of its image, resized to the batch's size, then mirrored.
 struct HeldPlace {
   uint32_t index = 0;                // position in the dataset
   int16_t shift_x = 0, shift_y = 0;  // as SampleTransform's
   int32_t flip = 0;                  // 1: left to right
+  Box crop = {};                     // of images held whole alone
 };
 
-// A batch on its way from uint8 to normalised floats, all of it on one device, without overlap.
+// An image held whole, [height, width, 3].
+struct HeldPhoto {
+  const uint8_t* pixels;
+  int32_t width, height;
+};
+
+// Resizer's filter from one length, of the batch's size S in outputs, within a table of filters:
+// from filters[begin] on the S first inputs, each to be read as uint16_t, then weights [S][pitch],
+// of which `taps` count. A weight of 1 is 1 << precision. See resize_filters().
+struct HeldFilter {
+  int64_t begin;
+  int32_t taps, pitch, precision;
+};
+
+// The filters from every length 1 to `longest` to `out`: by_length [longest + 1], the first unused.
+// REQUIRES: longest <= kLongestHeld.
+constexpr int kLongestHeld = 65535;  // pixels a side
+struct ResizeFilters {
+  std::vector<HeldFilter> by_length;
+  std::vector<int16_t> values;
+};
+ResizeFilters resize_filters(int longest, int out);
+
+// A batch on its way from uint8 to normalised values, all of it on one device, without overlap but
+// for `rows`. Fastest where the pointers are multiples of 16 bytes.
 struct FinishBatch {
   uint8_t* images;            // [count, size, size, 3], undefined afterwards; held: also before
   const EffectList* effects;  // [count]
@@ -115,22 +141,32 @@ struct FinishBatch {
   int64_t count;
   int size;
   Normalize normalize;
-  float* out;  // [count, size, size, 3] (NHWC, torch's channels_last)
+  void* out;  // [count, size, size, 3] of `type` (NHWC, torch's channels_last)
   // Where not null, images are first taken out of these, [any, size, size, 3], as `places` say.
   const uint8_t* held = nullptr;
   const HeldPlace* places = nullptr;  // [count]
   PadMode pad_mode = PadMode::kZero;
+  PixelType type = PixelType::kFloat32;  // not kUint8; halves are the floats, rounded once
+  // [count, size, size, 3], undefined afterwards, where a list has kBlur. Null: `out` serves, which
+  // has to be kFloat32 then.
+  float* rows = nullptr;
+  // Where not null, images are first cut and resized out of these, as `places` say, with the
+  // filters of resize_filters(their longest side, size).
+  const HeldPhoto* photos = nullptr;  // [any]
+  const HeldFilter* filters = nullptr;
+  const int16_t* filter_values = nullptr;
 };
 
-// Takes each image where there are places, applies its effects and normalises it, on the calling
-// thread: the plain reference of the kernel below, and of apply_effects followed by
-// normalize_pixels.
+// Takes each image where there are places, applies its effects, normalises and rounds it, on the
+// calling thread: the plain reference of the kernel below, and of apply_transform(),
+// apply_effects() and convert_pixels().
 void finish_batch_cpu(const FinishBatch& batch);
 
-// The same on the current GPU, in one kernel, a block of threads an image; equal but for the last
-// bits of a blur's weights. Enqueues on `stream` (a cudaStream_t) and returns; the caller keeps the
-// buffers alive and unchanged until the stream has passed. Fails with kRun where the launch is
-// refused. Defined in saturate_kernels, which a build without nvcc lacks.
+// The same on the current GPU, in one kernel; equal but for the last bits of a blur's weights. An
+// image whose effects each need one pixel, or an affine first, is shared out among several blocks
+// of threads where the batch is small; any other has one. Enqueues on `stream` (a cudaStream_t) and
+// returns; the caller keeps the buffers alive and unchanged until the stream has passed. Fails with
+// kRun where the launch is refused. Defined in saturate_kernels, which a build without nvcc lacks.
 void finish_batch_cuda(const FinishBatch& batch, void* stream);
 
 }  // namespace saturate

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "saturate/held_images.h"
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 #include "saturate/recipe.h"
@@ -19,7 +20,7 @@ namespace saturate {
 // What images and labels are still to be made of, on the device.
 struct UnfinishedBatch {
   // [N, 3, S, S] normalised, or bytes [N * S * S * 3] with what is to be done to them: effects
-  // [N lists] and, where the pixels are in resident images, places [N] instead of the pixels.
+  // [N lists] and, where the pixels are in held images, places [N] instead of the pixels.
   at::Tensor pixels, effects, places;
   int side = 0;  // S
   bool is_bytes = false;
@@ -27,7 +28,8 @@ struct UnfinishedBatch {
 };
 
 struct DeviceBatch {
-  at::Tensor images;  // [N, 3, S, S] float or bfloat16, channels_last where asked, on the device
+  at::Tensor
+      images;  // [N, 3, S, S] float, bfloat16 or half, channels_last where asked, on the device
   // [N] int64, on the device; of segmentation [N, S, S], kIgnoredLabel where a pixel does not
   // count.
   at::Tensor labels;
@@ -80,12 +82,11 @@ struct PipelineSetup {
 // out is the same.
 class Feeder {
  public:
-  // `resident`: a ResidentDataset's images, on `device`, which the loader's places refer to.
+  // `held`: a ResidentDataset's images, on `device`, which the loader's places refer to.
   // `clock`: is told of the work that the device's streams are given; may be null, and must
   // outlive this.
   Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
-         const AugmentOptions& augment = {}, at::Tensor resident = {},
-         StreamClock* clock = nullptr);
+         const AugmentOptions& augment = {}, HeldImages held = {}, StreamClock* clock = nullptr);
   ~Feeder();
 
   // From the next epoch on. REQUIRES: an epoch begins with start_epoch() from here on.

@@ -64,13 +64,15 @@ class GraphedStep {
   void run_recorded(Recording& recording, const DeviceBatch& batch);
   bool record(Recording& recording, const std::function<void()>& body);
   void run_plain(DeviceBatch& batch, double lr, RunningMetrics& metrics);
+  void set_rate(double lr);
   void give_up(const std::string& why);
 
   TrainStep& step_;
   Optimizer& optimizer_;
   Ledger& ledger_;
   const GraphSetup setup_;
-  at::Tensor rate_;  // the learning rate, [] on the device
+  at::Tensor rate_;      // the learning rate, [] on the device
+  double set_rate_ = 0;  // what it holds
   std::vector<std::unique_ptr<Recording>> recordings_;
   std::string given_up_;
   int recorded_ = 0;

@@ -55,7 +55,7 @@ std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batc
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
 // Images [count, size, size, 3] (NHWC), or [count, 3, size, size] where planar: uint8 as decoded,
-// or bfloat16 or float32, normalised.
+// or bfloat16, float16 or float32, normalised.
 struct Batch {
   std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
   // Under LoaderOptions::masks: uint8 [count, size, size], what each pixel shows, kIgnoredClass
@@ -94,8 +94,9 @@ struct LoaderOptions {
   bool names = false;   // batches carry the names of their samples
   bool masks = false;   // batches carry masks, which the dataset must have; not with places
   bool finish = true;   // carry out effects, else leave them to the consumer; off: kUint8 alone
-  // Say where a consumer that holds the dataset's images, cut as in evaluation, finds each sample,
-  // instead of giving its pixels. kUint8 without finish alone, and no kRandomResized.
+  // Say where a consumer that holds the dataset's images finds each sample, instead of giving its
+  // pixels. It holds them cut as in evaluation; those of training under kRandomResized whole, and
+  // then the dataset gives their width and height. kUint8 without finish alone.
   bool places = false;
   DecodeMode decode = DecodeMode::kExact;
   // What each label of the dataset is handed out as, where its classes have other numbers in the

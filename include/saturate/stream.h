@@ -51,6 +51,9 @@ class Stream {
   void wait(const std::shared_ptr<Event>& event);
   // The calling thread waits for the event; throws what the work before it threw.
   void host_waits(const std::shared_ptr<Event>& event);
+  // Whether all before the event is done, which the calling thread knows from then on; does not
+  // wait.
+  bool is_done(const std::shared_ptr<Event>& event);
 
   // What the work submitted next does to memory, for the checker; nothing without one.
   using Buffer = StreamChecker::Buffer;

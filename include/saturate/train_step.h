@@ -93,9 +93,9 @@ class RunningMetrics {
   at::Tensor there_;
   int64_t samples_ = 0;
   bool has_top5_ = false;
-  // Segmentation, beside the tensors: loss * labelled pixels [] double, and
-  // pixels by label and prediction, then ignored ones, [classes * classes + 1] int64.
-  at::Tensor pixel_loss_, confusion_;
+  // Segmentation, beside the tensors: loss * labelled pixels [] double, and pixels by class,
+  // [3, classes] int64: hits, labelled, predicted.
+  at::Tensor pixel_loss_, pixels_;
   at::Tensor overflowed_;  // samples, [] double beside the tensors; undefined where none may
 };
 

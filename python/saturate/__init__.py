@@ -112,7 +112,7 @@ class Loader:
 
     source: "folder:PATH", "tar:PATH", "shard:PATH" and so on: docs/data.md.
     train: augment at random and shuffle; otherwise the centre crop, in order.
-    dtype: "float32" or "bfloat16", normalised by mean and std, or "uint8", as decoded.
+    dtype: "float32", "float16" or "bfloat16", normalised by mean and std, or "uint8", as decoded.
     layout: "nchw" or "nhwc". to: "numpy", "torch", "dlpack" (what every framework can import), or a
     function from such an array; no pixel is copied. options: any other key of a recipe, such as
     {"augment.hue": 0.1}. names: batches are (images, labels, names).

@@ -152,7 +152,7 @@ def test_broken_images_end_it_or_are_left_out(tmp_path):
 def test_torch_sees_the_same_memory():
     torch = pytest.importorskip("torch")
     for dtype, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16),
-                            ("uint8", torch.uint8)):
+                            ("float16", torch.float16), ("uint8", torch.uint8)):
         loader = saturate.Loader(SYNTH, batch=16, size=20, dtype=dtype, layout="nchw", to="torch")
         for images, labels in loader:
             assert images.dtype == expected and labels.dtype == torch.int64

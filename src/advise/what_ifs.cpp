@@ -180,7 +180,7 @@ std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
                   set("data.threads", std::max(machine.cores, threads * 2)));
   what_ifs.add_if(source.has_jpeg && recipe.data.decode == DecodeMode::kExact &&
                       recipe.augment.crop != CropKind::kPad &&
-                      !(recipe.data.cache.mode == CacheMode::kRam &&
+                      !(recipe.data.cache.mode != CacheMode::kNone &&
                         recipe.data.cache.form == CacheForm::kDecoded),
                   Cause::kDecode, Alters::kRounding, {"data.decode=fast"});
   const auto off = effects_off(recipe.augment);

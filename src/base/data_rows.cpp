@@ -35,7 +35,8 @@ std::vector<OptionRow> storage_rows() {
           "Where samples are kept once they have been read: ram keeps those that fit the budget "
           "in memory until the run ends; device reads all of them before the first step and "
           "keeps them as bytes, at augment.size, where the model trains, which draws batches "
-          "from there."),
+          "from there; with augment.crop = \"random_resized\" it needs data.cache_form = "
+          "\"decoded\", and keeps the training images whole."),
       choice(SATURATE_OPTION_AS("data.cache_form", data.cache.form),
              std::vector<std::pair<std::string, CacheForm>>{{"encoded", CacheForm::kEncoded},
                                                             {"decoded", CacheForm::kDecoded}},
@@ -98,9 +99,11 @@ std::vector<OptionRow> crop_rows() {
              "build has the kernel."),
       choice(SATURATE_OPTION(augment.output),
              std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
-                                                            {"bf16", PixelType::kBfloat16}},
-             "What the model gets: bf16 halves what is written and copied, for "
-             "precision.mode = \"bf16\" and \"bf16-o2\", which round images to it anyway."),
+                                                            {"bf16", PixelType::kBfloat16},
+                                                            {"fp16", PixelType::kFloat16}},
+             "What the model gets: bf16 and fp16 halve what is written and copied, for "
+             "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\" and \"fp16-o2\", which round "
+             "images to it anyway."),
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),

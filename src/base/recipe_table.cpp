@@ -65,11 +65,28 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
     fail_option("train.compiled",
                 "moves all statistics, and optimizer.freeze_statistics keeps some",
                 "Set one of the two", where);
-  if (recipe.augment.output == PixelType::kBfloat16)
+  if (recipe.augment.output != PixelType::kFloat32)
     fail_option("train.compiled", "takes images in fp32", "Set augment.output=fp32", where);
   if (recipe.train.batch % recipe.train.accumulate != 0)
     fail_option("train.compiled", "needs a batch in parts of one size",
                 "Make train.batch a multiple of train.accumulate", where);
+}
+
+void validate_held(const Recipe& recipe, const std::string& where) {
+  if (recipe.data.cache.mode != CacheMode::kDevice ||
+      recipe.augment.crop != CropKind::kRandomResized)
+    return;
+  if (recipe.data.cache.form != CacheForm::kDecoded)
+    fail_option("data.cache",
+                "= device keeps images at augment.size, and augment.crop = random_resized cuts "
+                "from the photographs",
+                "Set data.cache_form=decoded, which keeps whole photographs there, data.cache=ram, "
+                "or another augment.crop",
+                where);
+  if (recipe.data.decode == DecodeMode::kFast)
+    fail_option("data.cache_form",
+                "= decoded keeps whole images, which data.decode = fast never decodes",
+                "Set data.decode=exact, or data.cache=ram with data.cache_form=encoded", where);
 }
 
 void validate_segmentation(const Recipe& recipe, const std::string& where) {
@@ -155,12 +172,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "Set precision.mode to fp32, or leave precision.tf32 out", where);
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
-  if (recipe.data.cache.mode == CacheMode::kDevice &&
-      recipe.augment.crop == CropKind::kRandomResized)
-    fail_option("data.cache",
-                "= device keeps images at augment.size, and augment.crop = random_resized cuts "
-                "from the photographs",
-                "Set data.cache=ram, or another augment.crop", where);
+  validate_held(recipe, where);
   if (recipe.train.task == Task::kSegment)
     validate_segmentation(recipe, where);
   else if (recipe.train.monitor == Monitor::kEvalIou)

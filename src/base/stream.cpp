@@ -32,6 +32,12 @@ void Stream::host_waits(const std::shared_ptr<Event>& event) {
   if (checker_) checker_->waits(StreamChecker::kHost, event->mark_);
 }
 
+bool Stream::is_done(const std::shared_ptr<Event>& event) {
+  if (!event->done()) return false;
+  if (checker_) checker_->waits(StreamChecker::kHost, event->mark_);
+  return true;
+}
+
 Stream::Buffer Stream::makes(const char* name, const Place& place) {
   return checker_ ? checker_->makes(id_, name, place) : Buffer();
 }

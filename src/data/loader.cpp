@@ -59,9 +59,6 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "Give masks:PATH, or synth:masks=true,...");
   require(!options.masks || !options.places, "masks come with pixels alone", "LoaderOptions::masks",
           "Leave places out");
-  require(!options.places || augment.crop != CropKind::kRandomResized,
-          "random-resized crops need more than the images at augment.size", "LoaderOptions::places",
-          "Choose another crop");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy_ops", "Set it to 8 or less");

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "data/read_sample.h"
+#include "data/require.h"
 #include "saturate/random.h"
 #include "saturate/spans.h"
 
@@ -46,8 +47,13 @@ int64_t SampleReader::locate(uint32_t epoch, uint32_t index, HeldPlace& place,
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
   name_ = &sample_.name;
   read_sample(dataset_, index, sample_);
-  const SampleTransform drawn = transform(epoch, index, augment_.size, augment_.size);
-  place = {index, int16_t(drawn.shift_x), int16_t(drawn.shift_y), drawn.flip ? 1 : 0};
+  const bool whole = options_.train && augment_.crop == CropKind::kRandomResized;
+  if (whole)
+    require(sample_.width > 0 && sample_.height > 0, "a dataset of places gives no size",
+            "LoaderOptions::places", "Have its read() set the image's width and height");
+  const SampleTransform drawn = whole ? transform(epoch, index, sample_.width, sample_.height)
+                                      : transform(epoch, index, augment_.size, augment_.size);
+  place = {index, int16_t(drawn.shift_x), int16_t(drawn.shift_y), drawn.flip ? 1 : 0, drawn.crop};
   return sample_.label;
 }
 

@@ -173,8 +173,7 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave) {
 
 // Gives host memory back to the loader, as far as its copies are done.
 void BatchPipeline::drop_copied() {
-  while (!copied_.empty() && copied_.front()->copy_done->done()) {
-    copy_->host_waits(copied_.front()->copy_done);
+  while (!copied_.empty() && copy_->is_done(copied_.front()->copy_done)) {
     copy_->frees(copied_.front()->host);
     copied_.front()->work.batch = {};
     copied_.pop_front();

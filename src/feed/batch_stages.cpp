@@ -15,6 +15,7 @@ namespace saturate {
 namespace {
 
 at::ScalarType scalar_type(PixelType type) {
+  if (type == PixelType::kFloat16) return at::kHalf;
   return type == PixelType::kBfloat16 ? at::kBFloat16 : at::kFloat;
 }
 
@@ -31,7 +32,8 @@ void finish_batch(const FinishBatch& batch, [[maybe_unused]] const at::Device& d
     FinishBatch part = batch;
     part.images += begin * values;
     part.spare += begin * values;
-    part.out += begin * values;
+    part.out = static_cast<std::byte*>(batch.out) + begin * values * int64_t(bytes_of(batch.type));
+    if (part.rows != nullptr) part.rows += begin * values;
     part.effects += begin;
     if (part.places != nullptr) part.places += begin;
     part.count = end - begin;
@@ -42,13 +44,14 @@ void finish_batch(const FinishBatch& batch, [[maybe_unused]] const at::Device& d
 }  // namespace
 
 BatchStages::BatchStages(const at::Device& device, bool channels_last,
-                         const AugmentOptions& augment, at::Tensor resident)
+                         const AugmentOptions& augment, HeldImages held)
     : device_(device),
       channels_last_(channels_last),
       normalize_(make_normalize(augment)),
       pad_mode_(augment.pad_mode),
-      output_(scalar_type(augment.output)),
-      resident_(std::move(resident)) {}
+      output_(augment.output),
+      blurs_(augment.blur > 0),
+      held_(std::move(held)) {}
 
 at::Tensor BatchStages::moved(const Batch& batch, bool async) const {
   const int64_t side = batch.size, area = side * side;
@@ -97,7 +100,7 @@ void BatchStages::copy(BatchWork& work, bool async) const {
   const std::vector<EffectList> none(batch.effects.empty() ? batch.count() : 0);
   const auto* lists = batch.effects.empty() ? none.data() : batch.effects.data();
   work.effects = to_device(lists, count * int64_t(sizeof(EffectList)), async);
-  if (resident_.defined())
+  if (held_.any())
     work.places = to_device(batch.places.data(), count * int64_t(sizeof(HeldPlace)), async);
   else
     work.pixels =
@@ -105,27 +108,40 @@ void BatchStages::copy(BatchWork& work, bool async) const {
             .to(device_, /*non_blocking=*/async, /*copy=*/true);
 }
 
+void BatchStages::set_held(const UnfinishedBatch& batch, FinishBatch& task) const {
+  task.places = reinterpret_cast<const HeldPlace*>(batch.places.const_data_ptr());
+  task.pad_mode = pad_mode_;
+  if (held_.images.defined()) {
+    task.held = held_.images.const_data_ptr<uint8_t>();
+    return;
+  }
+  task.photos = reinterpret_cast<const HeldPhoto*>(held_.photos.const_data_ptr());
+  task.filters = reinterpret_cast<const HeldFilter*>(held_.filters.const_data_ptr());
+  task.filter_values = held_.filter_values.const_data_ptr<int16_t>();
+}
+
 at::Tensor BatchStages::finished(const UnfinishedBatch& batch, int64_t count) const {
   const int64_t side = batch.side;
   const auto bytes = at::TensorOptions(at::kByte).device(device_);
   const at::Tensor pixels =
-      resident_.defined() ? at::empty({count * side * side * 3}, bytes) : batch.pixels;
+      held_.any() ? at::empty({count * side * side * 3}, bytes) : batch.pixels;
   const at::Tensor spare = at::empty_like(pixels);
-  const at::Tensor out = at::empty({count, side, side, 3}, bytes.dtype(at::kFloat));
+  const at::Tensor out = at::empty({count, side, side, 3}, bytes.dtype(scalar_type(output_)));
+  const bool needs_rows = blurs_ && output_ != PixelType::kFloat32;
+  const at::Tensor rows =
+      needs_rows ? at::empty(out.sizes(), bytes.dtype(at::kFloat)) : at::Tensor();
   FinishBatch task{pixels.mutable_data_ptr<uint8_t>(),
                    reinterpret_cast<const EffectList*>(batch.effects.const_data_ptr()),
                    spare.mutable_data_ptr<uint8_t>(),
                    count,
                    batch.side,
                    normalize_,
-                   out.mutable_data_ptr<float>()};
-  if (resident_.defined()) {
-    task.held = resident_.const_data_ptr<uint8_t>();
-    task.places = reinterpret_cast<const HeldPlace*>(batch.places.const_data_ptr());
-    task.pad_mode = pad_mode_;
-  }
+                   out.mutable_data_ptr()};
+  task.type = output_;
+  if (needs_rows) task.rows = rows.mutable_data_ptr<float>();
+  if (held_.any()) set_held(batch, task);
   finish_batch(task, device_);
-  return out.to(output_).permute({0, 3, 1, 2});
+  return out.permute({0, 3, 1, 2});
 }
 
 void BatchStages::leave(BatchWork& work) const {

@@ -20,7 +20,7 @@ struct BatchWork {
 class BatchStages {
  public:
   BatchStages(const at::Device& device, bool channels_last, const AugmentOptions& augment,
-              at::Tensor resident);
+              HeldImages held);
 
   const at::Device& device() const { return device_; }
 
@@ -36,6 +36,7 @@ class BatchStages {
 
  private:
   at::Tensor moved(const Batch& batch, bool async) const;
+  void set_held(const UnfinishedBatch& batch, FinishBatch& task) const;
   at::Tensor finished(const UnfinishedBatch& batch, int64_t count) const;
   at::Tensor to_device(const void* bytes, int64_t size, bool async) const;
   at::Tensor labels(const Batch& batch, bool async) const;
@@ -44,8 +45,9 @@ class BatchStages {
   const bool channels_last_;
   const Normalize normalize_;
   const PadMode pad_mode_;
-  const at::ScalarType output_;  // of what is finished here
-  const at::Tensor resident_;    // [N, S, S, 3] uint8, or undefined
+  const PixelType output_;  // of what is finished here
+  const bool blurs_;
+  const HeldImages held_;
 };
 
 }  // namespace saturate

@@ -93,9 +93,9 @@ struct Feeder::State {
 };
 
 Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
-               const AugmentOptions& augment, at::Tensor resident, StreamClock* clock)
+               const AugmentOptions& augment, HeldImages held, StreamClock* clock)
     : state_(new State{loader,
-                       {device, channels_last, augment, std::move(resident)},
+                       {device, channels_last, augment, std::move(held)},
                        ledger,
                        clock,
                        {},

@@ -5,13 +5,21 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "data/read_sample.h"
 #include "saturate/error.h"
+#include "saturate/thread_pool.h"
 
 namespace saturate {
 namespace {
 
 constexpr size_t kBatch = 256;
+
+bool holds_whole(const LoaderOptions& options, const AugmentOptions& augment) {
+  return options.train && augment.crop == CropKind::kRandomResized;
+}
 
 [[noreturn]] void fail_too_large(int64_t bytes, const std::string& found,
                                  const std::string& where) {
@@ -34,6 +42,63 @@ at::Tensor allocate(int64_t count, int64_t side, const at::Device& device,
   }
 }
 
+// What make() puts on the device; `done` says of which images that makes `bytes`.
+template <class Make>
+at::Tensor within_memory(int64_t bytes, const std::string& done, const std::string& where,
+                         const Make& make) {
+  try {
+    return make();
+  } catch (const c10::OutOfMemoryError&) {
+    fail_too_large(bytes, done + ", held whole: more than the device has left", where);
+  }
+}
+
+template <class T>
+at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, const at::Device& device) {
+  const auto count = int64_t(values.size() * sizeof(T) / at::elementSize(type));
+  return at::from_blob(const_cast<T*>(values.data()), {count}, at::TensorOptions(type))
+      .to(device, /*non_blocking=*/false, /*copy=*/true);
+}
+
+// One behind the other.
+at::Tensor joined(const std::vector<DecodedSample>& samples, const at::Device& device) {
+  size_t count = 0;
+  for (const DecodedSample& sample : samples) count += sample.image.pixels.size();
+  if (device.is_cpu() && count > available_memory())
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory for ", count, " bytes");
+  std::vector<uint8_t> bytes;
+  bytes.reserve(count);
+  for (const DecodedSample& sample : samples)
+    bytes.insert(bytes.end(), sample.image.pixels.begin(), sample.image.pixels.end());
+  return on_device(bytes, at::kByte, device);
+}
+
+DecodedSample decode_whole(const Dataset& source, size_t index) {
+  if (const DecodedSample* kept = decoded_sample(source, index)) return *kept;
+  DecodedSample made;
+  Sample sample;
+  read_sample(source, index, sample);
+  Decoder decoder;
+  decode_sample(decoder, sample, made.image);
+  made.label = sample.label;
+  made.name = std::move(sample.name);
+  return made;
+}
+
+// Samples [first, end), without pixels where on_error leaves one out.
+std::vector<DecodedSample> decode_range(const Dataset& source, size_t first, size_t end,
+                                        const LoaderOptions& options) {
+  std::vector<DecodedSample> made(end - first);
+  parallel_for(made.size(), options.threads, [&](size_t i) {
+    try {
+      made[i] = decode_whole(source, first + i);
+    } catch (const Error& error) {
+      if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
+    }
+  });
+  return made;
+}
+
 // How every sample is read once: in order, as in evaluation, as bytes.
 LoaderOptions filling_options(LoaderOptions options) {
   options.batch = kBatch;
@@ -49,10 +114,12 @@ LoaderOptions filling_options(LoaderOptions options) {
 ResidentDataset::ResidentDataset(const Dataset& source, const std::string& where,
                                  LoaderOptions options, const AugmentOptions& augment,
                                  const at::Device& device, const ProgressCallback& progress)
-    : source_(source),
-      images_(allocate(int64_t(source.size()), augment.size, device, where)),
-      labels_(source.size(), kLeftOut),
-      names_(source.size()) {
+    : source_(source), labels_(source.size(), kLeftOut), names_(source.size()) {
+  if (holds_whole(options, augment)) {
+    fill_whole(options, augment, device, where, progress);
+    return;
+  }
+  held_.images = allocate(int64_t(source.size()), augment.size, device, where);
   Loader loader(source, filling_options(std::move(options)), augment);
   fill(loader, progress);
 }
@@ -67,7 +134,8 @@ void ResidentDataset::fill(Loader& loader, const ProgressCallback& progress) {
     for (size_t first = 0, end = 0; first < batch.count(); first = end) {
       while (end < batch.count() && batch.indices[end] - batch.indices[first] == end - first) ++end;
       const auto count = int64_t(end - first);
-      images_.narrow(0, batch.indices[first], count).copy_(rows.narrow(0, int64_t(first), count));
+      held_.images.narrow(0, batch.indices[first], count)
+          .copy_(rows.narrow(0, int64_t(first), count));
     }
     for (size_t i = 0; i < batch.count(); ++i) {
       labels_[batch.indices[i]] = batch.labels[i];
@@ -75,6 +143,45 @@ void ResidentDataset::fill(Loader& loader, const ProgressCallback& progress) {
     }
     if (progress) progress(size_t(batch.indices.back()) + 1, size());
   }
+}
+
+void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOptions& augment,
+                                 const at::Device& device, const std::string& where,
+                                 const ProgressCallback& progress) {
+  std::vector<HeldPhoto> photos(size());
+  sides_.resize(size());
+  int64_t bytes = 0;
+  int longest = 1;
+  for (size_t first = 0, end = 0; first < size(); first = end) {
+    end = std::min(first + kBatch, size());
+    std::vector<DecodedSample> decoded = decode_range(source_, first, end, options);
+    for (const DecodedSample& sample : decoded) bytes += int64_t(sample.image.pixels.size());
+    held_.pixels.push_back(within_memory(bytes, fmt::format(" {} of {}", end, size()), where,
+                                         [&] { return joined(decoded, device); }));
+    const uint8_t* pixels = held_.pixels.back().const_data_ptr<uint8_t>();
+    for (size_t i = first; i < end; ++i) {
+      DecodedSample& sample = decoded[i - first];
+      const Image& image = sample.image;
+      sides_[i] = {image.width, image.height};
+      if (image.pixels.empty()) continue;  // left out
+      photos[i] = {pixels, image.width, image.height};
+      pixels += image.pixels.size();
+      if (std::max(image.width, image.height) > kLongestHeld)
+        fail(ErrorKind::kUsage,
+             fmt::format("has more than {} pixels a side, too many to be held whole", kLongestHeld),
+             sample.name, "Set data.cache=ram");
+      longest = std::max({longest, image.width, image.height});
+      labels_[i] = sample.label;
+      names_[i] = std::move(sample.name);
+    }
+    if (progress) progress(end, size());
+  }
+  within_memory(bytes, "", where, [&] {
+    const ResizeFilters filters = resize_filters(longest, augment.size);
+    held_.filters = on_device(filters.by_length, at::kByte, device);
+    held_.filter_values = on_device(filters.values, at::kShort, device);
+    return held_.photos = on_device(photos, at::kByte, device);
+  });
 }
 
 void ResidentDataset::read(size_t index, Sample& out) const {
@@ -88,8 +195,8 @@ void ResidentDataset::read(size_t index, Sample& out) const {
   }
   out.bytes.clear();
   out.encoding = SampleEncoding::kRaw;
-  out.width = int(images_.size(2));
-  out.height = int(images_.size(1));
+  out.width = sides_.empty() ? int(held_.images.size(2)) : sides_[index].width;
+  out.height = sides_.empty() ? int(held_.images.size(1)) : sides_[index].height;
   out.channels = 3;
   out.label = labels_[index];
   out.name = names_[index];

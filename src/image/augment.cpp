@@ -168,6 +168,17 @@ Normalize make_normalize(const AugmentOptions& options) {
   return normalize;
 }
 
+// A level has 256 values: each channel's are rounded once.
+void normalize_float16(const Normalize& normalize, std::span<const uint8_t> in, uint16_t* out) {
+  uint16_t value[3][256];
+  for (int c = 0; c < 3; ++c)
+    for (int level = 0; level < 256; ++level)
+      value[c][level] = to_float16(
+          normalize_value(static_cast<uint8_t>(level), normalize.scale[c], normalize.shift[c]));
+  for (size_t i = 0; i + 3 <= in.size(); i += 3)
+    for (size_t c = 0; c < 3; ++c) out[i + c] = value[c][in[i + c]];
+}
+
 void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out) {
   const FastKernels& kernels = fast_kernels();
   switch (format.type) {
@@ -178,6 +189,8 @@ void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std:
       kernels.normalize_bfloat16(format.normalize, in.data(), in.size(),
                                  reinterpret_cast<uint16_t*>(out));
       return;
+    case PixelType::kFloat16:
+      return normalize_float16(format.normalize, in, reinterpret_cast<uint16_t*>(out));
     case PixelType::kFloat32:
       kernels.normalize(format.normalize, in.data(), in.size(), reinterpret_cast<float*>(out));
   }

@@ -1,10 +1,11 @@
-// The CUDA launcher of finish_batch_cpu's passes: one block an image, so that the passes of an
-// image wait for each other alone, and images of few effects do not wait for those of many.
+// The CUDA launcher of finish_batch_cpu's passes: an image is one block's, or that of several where
+// the batch is small, so that the passes of an image wait for each other alone, and images of few
+// effects do not wait for those of many.
 #include <cuda_runtime.h>
 
 #include <string>
 
-#include "image/effect_passes.h"
+#include "image/finish_passes.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -19,18 +20,21 @@ struct BlockTeam {
   __device__ void increment(uint32_t& counter) const { atomicAdd(&counter, 1u); }
 };
 
-__global__ void finish_images(FinishBatch batch) {
-  __shared__ EffectState state;
+__global__ void __launch_bounds__(kThreads)
+    finish_images(const __grid_constant__ FinishBatch batch, int parts) {
+  __shared__ FinishState state;
   BlockTeam team;
-  finish_image(team, batch, blockIdx.x, state);
+  const auto part = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts));
+  finish_image(team, batch, blockIdx.x / static_cast<unsigned>(parts), part, parts, state);
 }
 
 }  // namespace
 
 void finish_batch_cuda(const FinishBatch& batch, void* stream) {
   if (batch.count == 0) return;  // an empty grid is an error to CUDA
-  finish_images<<<static_cast<unsigned>(batch.count), kThreads, 0,
-                  static_cast<cudaStream_t>(stream)>>>(batch);
+  const int parts = finish_parts(batch.count, batch.size);
+  finish_images<<<static_cast<unsigned>(batch.count * parts), kThreads, 0,
+                  static_cast<cudaStream_t>(stream)>>>(batch, parts);
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess)
     fail(ErrorKind::kRun, std::string("cannot launch a kernel: ") + cudaGetErrorString(status),

@@ -6,6 +6,7 @@
 // increment(counter) is atomic among the team.
 #pragma once
 
+#include "image/chunks.h"
 #include "image/effect_pixel.h"
 #include "saturate/effects.h"
 
@@ -44,12 +45,23 @@ SATURATE_HOST_DEVICE constexpr bool needs_neighbours(EffectKind kind) {
 // ---- Tables ------------------------------------------------------------------------------------
 
 template <class Team>
+SATURATE_HOST_DEVICE void add_levels(const Team& team, const uint8_t* in, int values,
+                                     uint32_t histogram[3][256]) {
+  in_chunks<kWidestAccess>(
+      team, values, bytes_before(in), [&](int i) { team.increment(histogram[i % 3][in[i]]); },
+      [&](int i) {
+        const auto levels = load_piece<kWidestAccess>(in + i);
+        uint32_t* const of[3] = {histogram[i % 3], histogram[(i + 1) % 3], histogram[(i + 2) % 3]};
+        for (int k = 0; k < kWidestAccess; ++k) team.increment(of[k % 3][byte_of(levels, k)]);
+      });
+}
+
+template <class Team>
 SATURATE_HOST_DEVICE void count_levels(Team& team, const uint8_t* in, int pixels,
                                        EffectState& state) {
   for (int i = team.first(); i < 3 * 256; i += team.step()) state.histogram[i / 256][i % 256] = 0;
   team.wait();
-  for (int i = team.first(); i < pixels; i += team.step())
-    for (int c = 0; c < 3; ++c) team.increment(state.histogram[c][in[ptrdiff_t{i} * 3 + c]]);
+  add_levels(team, in, pixels * 3, state.histogram);
   team.wait();
 }
 
@@ -93,22 +105,40 @@ SATURATE_HOST_DEVICE inline uint8_t solarized(int level, float threshold) {
   return static_cast<uint8_t>(static_cast<float>(level) >= threshold ? 255 - level : level);
 }
 
+// The new level of `level` under an effect of tables but kAutocontrast and kEqualize. `mean`: the
+// image's grey under kContrast, 0 under the others: brightness is a distance from black.
+SATURATE_HOST_DEVICE inline uint8_t mapped_level(const Effect& effect, float mean, int level) {
+  const float value = effect.value[0];
+  if (effect.kind == EffectKind::kSolarize) return solarized(level, value);
+  if (effect.kind == EffectKind::kPosterize) {
+    const int dropped = 8 - static_cast<int>(value);
+    return static_cast<uint8_t>(level >> dropped << dropped);
+  }
+  return to_level(blended(static_cast<float>(level), mean, value));
+}
+
 SATURATE_HOST_DEVICE inline void make_table(const Effect& effect, const EffectState& state,
                                             int pixels, int channel, uint8_t* table) {
-  const float value = effect.value[0];
   const uint32_t* histogram = state.histogram[channel];
   if (effect.kind == EffectKind::kAutocontrast) return make_stretch_table(histogram, table);
   if (effect.kind == EffectKind::kEqualize) return make_equalize_table(histogram, pixels, table);
   const float mean = effect.kind == EffectKind::kContrast ? mean_grey(state, pixels) : 0.0f;
-  const int dropped = effect.kind == EffectKind::kPosterize ? 8 - static_cast<int>(value) : 0;
-  for (int v = 0; v < 256; ++v) {
-    if (effect.kind == EffectKind::kSolarize)
-      table[v] = solarized(v, value);
-    else if (effect.kind == EffectKind::kPosterize)
-      table[v] = static_cast<uint8_t>(v >> dropped << dropped);
-    else
-      table[v] = to_level(blended(static_cast<float>(v), mean, value));  // brightness: from black
-  }
+  for (int v = 0; v < 256; ++v) table[v] = mapped_level(effect, mean, v);
+}
+
+template <class Team>
+SATURATE_HOST_DEVICE void map_levels(const Team& team, const uint8_t table[3][256], int values,
+                                     uint8_t* image) {
+  in_chunks<kWidestAccess>(
+      team, values, bytes_before(image), [&](int i) { image[i] = table[i % 3][image[i]]; },
+      [&](int i) {
+        const auto levels = load_piece<kWidestAccess>(image + i);
+        const uint8_t* const of[3] = {table[i % 3], table[(i + 1) % 3], table[(i + 2) % 3]};
+        Piece<kWidestAccess> mapped{};
+        for (int k = 0; k < kWidestAccess; ++k)
+          mapped.word[k / 4] |= uint32_t{of[k % 3][byte_of(levels, k)]} << 8 * (k % 4);
+        store_piece(mapped, image + i);
+      });
 }
 
 template <class Team>
@@ -118,11 +148,7 @@ SATURATE_HOST_DEVICE void run_table(Team& team, const Effect& effect, int pixels
   for (int c = team.first(); c < 3; c += team.step())
     make_table(effect, state, pixels, c, state.table[c]);
   team.wait();
-  for (int i = team.first(); i < pixels; i += team.step())
-    for (int c = 0; c < 3; ++c) {
-      uint8_t& level = image[ptrdiff_t{i} * 3 + c];
-      level = state.table[c][level];
-    }
+  map_levels(team, state.table, pixels * 3, image);
 }
 
 // ---- Pixels ------------------------------------------------------------------------------------
@@ -151,6 +177,23 @@ SATURATE_HOST_DEVICE void run_erase(Team& team, const Effect& effect, int size, 
   for (int i = team.first(); i < width * height; i += team.step()) {
     uint8_t* pixel = image + (ptrdiff_t{y + i / width} * size + x + i % width) * 3;
     for (int c = 0; c < 3; ++c) pixel[c] = static_cast<uint8_t>(effect.value[4 + c]);
+  }
+}
+
+// What run_table, run_recolour and run_erase do to pixel (x, y). REQUIRES: neither
+// needs_histogram() nor needs_neighbours().
+SATURATE_HOST_DEVICE inline void change_pixel(const Effect& effect, int x, int y, uint8_t* pixel) {
+  if (effect.kind == EffectKind::kErase) {
+    const int across = x - static_cast<int>(effect.value[0]);
+    const int down = y - static_cast<int>(effect.value[1]);
+    if (across < 0 || across >= static_cast<int>(effect.value[2]) || down < 0 ||
+        down >= static_cast<int>(effect.value[3]))
+      return;
+    for (int c = 0; c < 3; ++c) pixel[c] = static_cast<uint8_t>(effect.value[4 + c]);
+  } else if (is_table(effect.kind)) {
+    for (int c = 0; c < 3; ++c) pixel[c] = mapped_level(effect, 0.0f, pixel[c]);
+  } else {
+    recolour(effect, pixel);
   }
 }
 
@@ -239,41 +282,6 @@ SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, in
     }
   }
   return image;
-}
-
-// Value c of pixel (x, y) of what `place` shows of its image, [size, size, 3].
-SATURATE_HOST_DEVICE inline uint8_t placed_value(const FinishBatch& batch, const HeldPlace& place,
-                                                 int x, int y, int c) {
-  const int from_x = padded_index((place.flip != 0 ? batch.size - 1 - x : x) + place.shift_x,
-                                  batch.size, batch.pad_mode);
-  const int from_y = padded_index(y + place.shift_y, batch.size, batch.pad_mode);
-  if (from_x < 0 || from_y < 0) return 0;
-  return batch.held[((int64_t{place.index} * batch.size + from_y) * batch.size + from_x) * 3 + c];
-}
-
-template <class Team>
-SATURATE_HOST_DEVICE void take_image(Team& team, const FinishBatch& batch, const HeldPlace& place,
-                                     uint8_t* out) {
-  const int pitch = batch.size * 3;
-  for (int i = team.first(); i < batch.size * pitch; i += team.step())
-    out[i] = placed_value(batch, place, i % pitch / 3, i / pitch, i % 3);
-  team.wait();
-}
-
-// Image `index` of a batch, from uint8 to normalised floats. A blur's rows lie where the result
-// will.
-template <class Team>
-SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishBatch& batch, int64_t index,
-                                       EffectState& state) {
-  const int64_t values = int64_t{batch.size} * batch.size * 3, begin = index * values;
-  float* out = batch.out + begin;
-  if (batch.held != nullptr) take_image(team, batch, batch.places[index], batch.images + begin);
-  const uint8_t* in = run_effects(team, batch.effects[index], batch.size, state,
-                                  batch.images + begin, batch.spare + begin, out);
-  for (int64_t i = team.first(); i < values; i += team.step()) {
-    const int c = static_cast<int>(i % 3);
-    out[i] = normalize_value(in[i], batch.normalize.scale[c], batch.normalize.shift[c]);
-  }
 }
 
 }  // namespace saturate

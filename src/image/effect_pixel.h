@@ -83,25 +83,32 @@ SATURATE_HOST_DEVICE inline int floor_to_int(float value) {
   return towards_zero - (value < static_cast<float>(towards_zero) ? 1 : 0);
 }
 
-// The pixel at a place of the image `in` [size, size, 3]; outside is black.
-SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, Place at) {
-  const uint8_t black[3] = {0, 0, 0};
+// The pixel at a place of an image of which pixel_at(x, y) points to a pixel's levels; null is
+// black.
+template <class PixelAt>
+SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, Place at) {
   const int x = floor_to_int(at.x), y = floor_to_int(at.y);
   const float right = at.x - static_cast<float>(x), below = at.y - static_cast<float>(y);
-  const auto pixel = [&](int px, int py) {
-    const bool inside = px >= 0 && px < size && py >= 0 && py < size;
-    return inside ? in + (static_cast<ptrdiff_t>(py) * size + px) * 3 : black;
-  };
-  const uint8_t *p00 = pixel(x, y), *p01 = pixel(x + 1, y), *p10 = pixel(x, y + 1),
-                *p11 = pixel(x + 1, y + 1);
+  const uint8_t *p00 = pixel_at(x, y), *p01 = pixel_at(x + 1, y), *p10 = pixel_at(x, y + 1),
+                *p11 = pixel_at(x + 1, y + 1);
   const auto channel = [&](int c) {
-    const float top =
-        static_cast<float>(p00[c]) * (1.0f - right) + static_cast<float>(p01[c]) * right;
-    const float bottom =
-        static_cast<float>(p10[c]) * (1.0f - right) + static_cast<float>(p11[c]) * right;
+    const auto level = [c](const uint8_t* pixel) {
+      return pixel == nullptr ? 0.0f : static_cast<float>(pixel[c]);
+    };
+    const float top = level(p00) * (1.0f - right) + level(p01) * right;
+    const float bottom = level(p10) * (1.0f - right) + level(p11) * right;
     return top * (1.0f - below) + bottom * below;
   };
   return {channel(0), channel(1), channel(2)};
+}
+
+// The pixel at a place of the image `in` [size, size, 3]; outside is black.
+SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, Place at) {
+  const auto pixel_at = [&](int x, int y) {
+    const bool inside = x >= 0 && x < size && y >= 0 && y < size;
+    return inside ? in + (static_cast<ptrdiff_t>(y) * size + x) * 3 : nullptr;
+  };
+  return blend_pixels_at(pixel_at, at);
 }
 
 SATURATE_HOST_DEVICE inline void store_levels(Rgb value, uint8_t* out) {

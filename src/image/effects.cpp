@@ -4,13 +4,24 @@
 #include <cstring>
 
 #include "image/effect_kernels.h"
-#include "image/effect_passes.h"
+#include "image/finish_passes.h"
 
 namespace saturate {
 namespace {
 
 // One CPU thread, with the vectorised kernels where there are some.
 struct CpuTeam : LoneTeam {};
+
+// A CPU gains nothing from chunks.
+void add_levels(const CpuTeam&, const uint8_t* in, int values, uint32_t histogram[3][256]) {
+  for (int i = 0; i < values; i += 3)
+    for (int c = 0; c < 3; ++c) ++histogram[c][in[i + c]];
+}
+
+void map_levels(const CpuTeam&, const uint8_t table[3][256], int values, uint8_t* image) {
+  for (int i = 0; i < values; i += 3)
+    for (int c = 0; c < 3; ++c) image[i + c] = table[c][image[i + c]];
+}
 
 void run_recolour(CpuTeam&, const Effect& effect, int pixels, uint8_t* image) {
   effect_kernels().recolour(effect, image, size_t(pixels));
@@ -76,8 +87,9 @@ void apply_effects(const EffectList& list, int size, EffectScratch& scratch, uin
 
 void finish_batch_cpu(const FinishBatch& batch) {
   LoneTeam team;
-  EffectState state;
-  for (int64_t i = 0; i < batch.count; ++i) finish_image(team, batch, i, state);
+  FinishState state;
+  for (int64_t i = 0; i < batch.count; ++i)
+    finish_image(team, batch, i, /*part=*/0, /*parts=*/1, state);
 }
 
 }  // namespace saturate

@@ -10,6 +10,7 @@
 #include "image/blend.h"
 #include "image/triangle_filter.h"
 #include "saturate/augment.h"
+#include "saturate/effects.h"
 
 namespace saturate {
 namespace {
@@ -79,6 +80,22 @@ void Resizer::resize(const Image& in, const Box& box, int out_width, int out_hei
     blend_pixels({h.weight.data(), h.taps, h.pitch, h.precision}, row.data(), h.first.data(), out,
                  out_width);
   }
+}
+
+ResizeFilters resize_filters(int longest, int out) {
+  ResizeFilters made;
+  made.by_length.resize(size_t(longest) + 1);
+  AxisFilter filter;
+  TriangleFilter scratch;
+  for (int length = 1; length <= longest; ++length) {
+    prepare(filter, length, out, scratch);
+    made.by_length[size_t(length)] = {int64_t(made.values.size()), filter.taps, filter.pitch,
+                                      filter.precision};
+    for (const int first : filter.first)
+      made.values.push_back(static_cast<int16_t>(static_cast<uint16_t>(first)));
+    made.values.insert(made.values.end(), filter.weight.begin(), filter.weight.end());
+  }
+  return made;
 }
 
 }  // namespace saturate

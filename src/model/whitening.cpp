@@ -18,12 +18,13 @@ at::Tensor whitening_filters(const at::Tensor& images, int64_t kernel, int64_t c
                                  .reshape({-1, values})
                                  .to(at::kDouble);
   const at::Tensor covariance = at::matmul(patches.t(), patches) / double(patches.size(0));
-  const auto [eigenvalues, eigenvectors] = at::linalg_eigh(covariance);  // ascending
+  // Ascending; on the CPU, so that a run on a GPU begins as on the CPU, and needs no cuSOLVER.
+  const auto [eigenvalues, eigenvectors] = at::linalg_eigh(covariance.cpu());
   const at::Tensor scaled = (eigenvectors / (eigenvalues + kFloor).sqrt()).t().flip(0);
   const at::Tensor leading = scaled.narrow(0, 0, components);
   return at::cat({leading, -leading})
       .reshape({2 * components, channels, kernel, kernel})
-      .to(images.scalar_type());
+      .to(images.options());
 }
 
 }  // namespace saturate

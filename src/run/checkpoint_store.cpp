@@ -1,8 +1,4 @@
 // Which checkpoints of a run there are, and saving them in the background.
-#include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,6 +8,7 @@
 
 #include "run/checkpoint_branches.h"
 #include "run/checkpoint_state.h"
+#include "run/staged_copy.h"
 #include "saturate/error.h"
 #include "saturate/safetensors.h"
 #include "saturate/spans.h"
@@ -21,53 +18,6 @@ namespace {
 
 constexpr const char* kPrefix = "step-";
 constexpr const char* kSuffix = ".safetensors";
-
-// [O, I, H, W] as channels_last keeps it, [O, HW, I], to [O, I, HW]. Torch's own copy from one to
-// the other takes ten times as long.
-template <class T>
-void transpose_channels(const at::Tensor& from, at::Tensor& to) {
-  const int64_t inputs = from.size(1), area = from.size(2) * from.size(3);
-  const T* const in = static_cast<const T*>(from.const_data_ptr());
-  T* const out = static_cast<T*>(to.mutable_data_ptr());
-  at::parallel_for(0, from.size(0), 1 + (1 << 15) / (inputs * area),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t o = begin; o < end; ++o) {
-                       const T* const slice = in + o * inputs * area;
-                       T* target = out + o * inputs * area;
-                       for (int64_t i = 0; i < inputs; ++i)
-                         for (int64_t k = 0; k < area; ++k) *target++ = slice[k * inputs + i];
-                     }
-                   });
-}
-
-void copy_as_stored(const at::Tensor& from, at::Tensor& to) {
-  const bool transposed = from.is_cpu() && from.dim() == 4 && from.numel() > 0 &&
-                          !from.is_contiguous() &&
-                          from.is_contiguous(at::MemoryFormat::ChannelsLast);
-  if (transposed && from.element_size() == 4)
-    transpose_channels<uint32_t>(from, to);
-  else if (transposed && from.element_size() == 2)
-    transpose_channels<uint16_t>(from, to);
-  else
-    to.copy_(from);
-}
-
-// Copies `from` into `to`'s memory where that fits, as it does from one snapshot of a run to the
-// next: fresh memory costs more than the copy. The copies lie as a file stores them, so that the
-// writing thread has nothing to convert, and no operator there wakes a second team of threads
-// beside the training's.
-void copy_tensors(const std::vector<NamedTensor>& from, std::vector<NamedTensor>& to) {
-  const c10::NoGradGuard no_grad;
-  to.resize(from.size());
-  for (size_t i = 0; i < from.size(); ++i) {
-    const at::Tensor& source = from[i].tensor;
-    at::Tensor& target = to[i].tensor;
-    to[i].name = from[i].name;
-    if (!target.defined() || target.sizes() != source.sizes() || target.dtype() != source.dtype())
-      target = at::empty(source.sizes(), source.options().device(at::kCPU));
-    copy_as_stored(source.detach(), target);
-  }
-}
 
 // The writing thread wakes up after each block. Scheduled as a batch job it does not push a thread
 // of the training off its core at that moment, which would hold up the whole team, and yet has its
@@ -224,7 +174,9 @@ Checkpoint find_checkpoint(Env& env, const std::string& path,
   return {};  // not reached: the last candidate returns or throws
 }
 
-CheckpointWriter::CheckpointWriter(Env& env, CheckpointStore& store) : env_(env), store_(store) {}
+CheckpointWriter::CheckpointWriter(Env& env, CheckpointStore& store,
+                                   std::shared_ptr<StagedCopy> staged)
+    : env_(env), store_(store), staged_(std::move(staged)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   wait();
@@ -236,10 +188,11 @@ bool CheckpointWriter::busy() const {
 
 void CheckpointWriter::start(Checkpoint checkpoint) {
   for (const auto& [prefix, tensors] : kTensorGroups) {
-    copy_tensors(checkpoint.*tensors, snapshot_.*tensors);
+    copy_tensors(checkpoint.*tensors, snapshot_.*tensors, staged_.get());
     checkpoint.*tensors = std::move(snapshot_.*tensors);
   }
   snapshot_ = std::move(checkpoint);
+  if (staged_) staged_->record();
   start_again();
 }
 
@@ -257,6 +210,7 @@ CheckpointWriter::Outcome CheckpointWriter::save() {
   outcome.step = snapshot_.position.step;
   const int64_t begin = env_.now_ns();
   try {
+    if (staged_) staged_->wait();
     outcome.path = store_.save(snapshot_);
   } catch (...) {
     outcome.error = std::current_exception();

@@ -14,14 +14,19 @@ struct Evaluator::State {
         const std::vector<std::string>& classes, const at::Device& device, bool names,
         const Shard& shard)
       : data(open_input(env, source, recipe.data)),
-        resident(put_on_device(recipe, checked(recipe, source), source, device)),
+        resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source), source,
+                               device)),
         loader(resident ? *resident : *data,
                loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
                recipe.augment, batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
-               resident ? resident->images() : at::Tensor()),
-        options(evaluation_options(recipe)) {}
+               resident ? resident->held() : HeldImages()),
+        options(evaluation_options(recipe)) {
+    PipelineSetup pipeline{recipe.pipeline};
+    pipeline.stages.encoder = false;  // which is no part of feeding: the model is run as a whole
+    if (pipeline.stages.any()) feeder.use_pipeline(std::move(pipeline));
+  }
 
   static EvaluationOptions evaluation_options(const Recipe& recipe) {
     EvaluationOptions options;
@@ -62,10 +67,10 @@ Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
 Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const EvaluationObserver& observer) {
-  state_->loader.start_epoch(0);
+  state_->feeder.start_epoch(0);
   state_->options.observer = observer;
   const auto found = evaluate(model, state_->feeder, state_->options);
-  state_->loader.stop();
+  state_->feeder.stop();
   return found;
 }
 

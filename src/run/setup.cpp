@@ -27,6 +27,23 @@ namespace {
 // holds up all the others, at the end of every operation; a loader's thread holds up nobody.
 constexpr int kLoaderNice = 10;
 
+// Halves are for a model that would round its images to the same type.
+void check_output(const Recipe& recipe) {
+  const PixelType output = recipe.augment.output;
+  const PrecisionMode mode = recipe.precision.mode;
+  const auto refuse = [](const char* what, const char* remedy) {
+    fail(ErrorKind::kUsage, what, "augment.output", remedy);
+  };
+  if (output == PixelType::kBfloat16 && mode != PrecisionMode::kBf16 &&
+      mode != PrecisionMode::kBf16O2)
+    refuse("bf16 images are for a model that computes in bf16",
+           "Set precision.mode=bf16, or augment.output=fp32");
+  if (output == PixelType::kFloat16 && mode != PrecisionMode::kFp16 &&
+      mode != PrecisionMode::kFp16O2)
+    refuse("fp16 images are for a model that computes in fp16",
+           "Set precision.mode=fp16, or augment.output=fp32");
+}
+
 }  // namespace
 
 std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
@@ -175,11 +192,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
                      recipe.train.eval_shift, recipe.augment.size),
          recipe.data.source, "Shift by a pixel or two");
   resolve_machine(recipe, device);
-  if (recipe.augment.output == PixelType::kBfloat16 &&
-      recipe.precision.mode != PrecisionMode::kBf16 &&
-      recipe.precision.mode != PrecisionMode::kBf16O2)
-    fail(ErrorKind::kUsage, "bf16 images are for a model that computes in bf16", "augment.output",
-         "Set precision.mode=bf16, or augment.output=fp32");
+  check_output(recipe);
   if (recipe.data.cache.mode == CacheMode::kDevice && device.is_cuda() && !has_finish_kernel())
     fail(ErrorKind::kUsage, "this build has no kernel that takes images there", "data.cache",
          "Set data.cache=ram");
@@ -228,12 +241,12 @@ LoaderOptions eval_loader_options(const Recipe& recipe) {
   return options;
 }
 
-std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Dataset& data,
-                                               const std::string& source, const at::Device& device,
+std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const LoaderOptions& options,
+                                               const Dataset& data, const std::string& source,
+                                               const at::Device& device,
                                                const ProgressCallback& progress) {
   if (recipe.data.cache.mode != CacheMode::kDevice) return nullptr;
-  return std::make_unique<ResidentDataset>(data, source, train_loader_options(recipe),
-                                           recipe.augment, device, progress);
+  return std::make_unique<ResidentDataset>(data, source, options, recipe.augment, device, progress);
 }
 
 }  // namespace saturate

@@ -13,6 +13,7 @@
 #include "feed/compute_threads.h"
 #include "run/same_data.h"
 #include "run/single_image.h"
+#include "run/staged_copy.h"
 #include "run/trainer_state.h"
 #include "run/training_parts.h"
 #include "saturate/compiled_step.h"
@@ -113,15 +114,15 @@ Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions optio
           checked_for(group, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data,
                                             device)),
           *data, device)),
-      resident(put_on_device(recipe, *data, recipe.data.source, device,
-                             progress_of(env, options, "cache", recipe.data.source))),
+      resident(put_on_device(recipe, train_loader_options(recipe), *data, recipe.data.source,
+                             device, progress_of(env, options, "cache", recipe.data.source))),
       loader(resident ? *resident : *data, sharded(train_loader_options(recipe), shard()),
              recipe.augment, batch_allocator(device)),
       feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
-             resident ? resident->images() : at::Tensor(), streams.get()),
+             resident ? resident->held() : HeldImages(), streams.get()),
       store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best,
             is_first()),
-      writer(env, store),
+      writer(env, store, make_staged_copy(device)),
       agreement(group),
       stopping(make_early_stopping(recipe.train)),
       saved_ns(begin_ns),
@@ -281,7 +282,7 @@ at::Tensor Trainer::State::first_images(int64_t wanted) {
   if (group) {
     whole.emplace(source, train_loader_options(recipe), recipe.augment, batch_allocator(device));
     own.emplace(*whole, device, recipe.train.channels_last, ledger, recipe.augment,
-                resident ? resident->images() : at::Tensor(), streams.get());
+                resident ? resident->held() : HeldImages(), streams.get());
   }
   Feeder& from = own ? *own : feeder;
   std::vector<at::Tensor> images;

@@ -106,11 +106,16 @@ void GraphedStep::run(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   ++steps_;
   Recording* const recording = recording_for(batch);
   if (!recording) return run_plain(batch, lr, metrics);
-  rate_.fill_(lr);
+  set_rate(lr);
   run_recorded(*recording, batch);
   if (!given_up_.empty()) return run_plain(batch, lr, metrics);
   Ledger::Scope host(ledger_, Phase::kHost);
   metrics.add(recording->counted);
+}
+
+// A launch of its own, so only where the schedule changes it.
+void GraphedStep::set_rate(double lr) {
+  if (std::exchange(set_rate_, lr) != lr) rate_.fill_(lr);
 }
 
 // Null where the batch is to take the ordinary step.
@@ -182,7 +187,7 @@ void GraphedStep::run_plain(DeviceBatch& batch, double lr, RunningMetrics& metri
     Ledger::Scope finish(ledger_, Phase::kAugment);
     setup_.finish(batch);
   }
-  if (given_up_.empty()) rate_.fill_(lr);
+  if (given_up_.empty()) set_rate(lr);
   step_.run(batch, lr, metrics);
 }
 

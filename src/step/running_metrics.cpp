@@ -1,7 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
@@ -12,6 +11,7 @@
 #include <cmath>
 
 #include "saturate/train_step.h"
+#include "step/class_counts.h"
 
 namespace saturate {
 namespace {
@@ -146,7 +146,7 @@ void RunningMetrics::add(const RunningMetrics& other) {
   for (size_t i = 0; i < here_.size(); ++i) here_[i] += other.here_[i];
   add_to(there_, other.there_);
   add_to(pixel_loss_, other.pixel_loss_);
-  add_to(confusion_, other.confusion_);
+  add_to(pixels_, other.pixels_);
   add_to(overflowed_, other.overflowed_);
 }
 
@@ -159,31 +159,23 @@ void RunningMetrics::add_pixels(const at::Tensor& loss, const at::Tensor& logits
     counted = counted.logical_and(counts);
     finite = at::where(counts, loss, 0);
   }
-  const at::Tensor place =
-      at::where(counted, labels * classes + logits.argmax(1), classes * classes).flatten();
-  if (!confusion_.defined()) {
-    confusion_ = at::zeros({classes * classes + 1}, labels.options());
-    pixel_loss_ = at::zeros({}, loss.options().dtype(at::kDouble));
-  }
-  confusion_.scatter_add_(0, place, at::ones({1}, labels.options()).expand_as(place));
+  const at::Tensor now = count_classes(labels, logits.argmax(1), counted, classes);
+  pixels_ = pixels_.defined() ? pixels_ + now : now;
+  if (!pixel_loss_.defined()) pixel_loss_ = at::zeros({}, loss.options().dtype(at::kDouble));
   pixel_loss_ += finite.to(at::kDouble) * counted.sum();
 }
 
 void RunningMetrics::read_pixels(Metrics& metrics) const {
-  const at::Tensor host = confusion_.cpu();  // the one wait for the device
-  const int64_t classes = std::llround(std::sqrt(double(host.size(0) - 1)));
+  const at::Tensor host = pixels_.cpu();  // the one wait for the device
+  const int64_t classes = host.size(1);
   const int64_t* const count = host.const_data_ptr<int64_t>();
-  metrics.pixels.resize(size_t(classes));
   int64_t hits = 0, labelled = 0;
-  for (int64_t label = 0; label < classes; ++label)
-    for (int64_t found = 0; found < classes; ++found) {
-      const int64_t pixels = count[label * classes + found];
-      metrics.pixels[size_t(label)].labelled += pixels;
-      metrics.pixels[size_t(found)].predicted += pixels;
-      if (label == found) metrics.pixels[size_t(label)].hits = pixels;
-      hits += label == found ? pixels : 0;
-      labelled += pixels;
-    }
+  for (int64_t i = 0; i < classes; ++i) {
+    const ClassPixels own{count[i], count[classes + i], count[2 * classes + i]};
+    metrics.pixels.push_back(own);
+    hits += own.hits;
+    labelled += own.labelled;
+  }
   if (labelled == 0) return;
   metrics.loss = pixel_loss_.item<double>() / double(labelled);
   metrics.accuracy = double(hits) / double(labelled);
@@ -197,7 +189,7 @@ Metrics RunningMetrics::read() {
   if (samples_ > 0 && counted == 0) {
     metrics.loss = metrics.accuracy = std::nan("");
     if (has_top5_) metrics.accuracy5 = metrics.loss;
-  } else if (confusion_.defined()) {
+  } else if (pixels_.defined()) {
     read_pixels(metrics);
   } else if (samples_ > 0) {
     std::array<double, 3> sums = here_;

@@ -14,6 +14,8 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 namespace saturate::fake_cuda {
 
@@ -60,6 +62,10 @@ struct Control {
   // Where the waits and the pageable copies since the last time came from: a line each, the call
   // and the functions that led to it, innermost first. Up to 16 lines; valid until the next call.
   const char* (*take_sites)();
+  // From now on so of what is counted there too, such as launches; null: no more.
+  void (*watch)(std::optional<Count> count);
+  // Launches a kernel that is `work` on the host: done at once, or recorded.
+  void (*launch)(void* stream, std::function<void()> work);
 };
 
 // Null where the process does not run on the fake.

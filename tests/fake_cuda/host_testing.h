@@ -41,10 +41,16 @@ class OnFakeCuda : public ::testing::Test {
     if (!fake_cuda::control())
       GTEST_SKIP() << "not on the fake CUDA runtime: tests/fake_cuda/run.sh starts it";
   }
+  void TearDown() override {
+    if (fake_cuda::control()) fake_cuda::control()->watch(std::nullopt);
+  }
   TempDir dir;
 };
 
 constexpr int kHostSteps = 20;
+constexpr size_t kSettled = 8;  // steps by which caches are filled and graphs recorded
+constexpr size_t kSteadyEnd =
+    kHostSteps - 3;  // the last step's record is no part of the steady state
 
 // A run of 20 steps of an MLP on the GPU that keeps no record but its last.
 inline Recipe host_recipe(const std::vector<std::string>& settings = {}) {
@@ -67,11 +73,10 @@ inline Recipe host_recipe(const std::vector<std::string>& settings = {}) {
 struct HostRun {
   TrainResult result;
   std::vector<Counts> steps;  // what the fake counted in each, from the second on
-  std::string sites;          // of the waits and pageable copies of steps since the `settled`
+  std::string sites;          // of the waits and pageable copies in the steady state
 };
 
-// Runs a recipe; of the first `settled` steps no sites are kept.
-inline HostRun run_on_host(const Recipe& recipe, const std::string& out, size_t settled = 8,
+inline HostRun run_on_host(const Recipe& recipe, const std::string& out,
                            TrainerOptions options = {}) {
   HostRun run;
   Counts before{};
@@ -85,7 +90,7 @@ inline HostRun run_on_host(const Recipe& recipe, const std::string& out, size_t 
     begun = true;
     before = now;
     const std::string sites = fake_cuda::control()->take_sites();
-    if (run.steps.size() > settled && run.steps.size() < kHostSteps - 1) run.sites += sites;
+    if (run.steps.size() > kSettled && run.steps.size() <= kSteadyEnd) run.sites += sites;
     return false;
   };
   Trainer trainer(Env::posix(), recipe, options);

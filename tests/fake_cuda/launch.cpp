@@ -4,7 +4,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "image/effect_passes.h"
+#include "image/finish_passes.h"
 #include "tests/fake_cuda/streams.h"
 
 namespace saturate::fake_cuda {
@@ -25,14 +25,16 @@ bool is_own(const void* function) {
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
   if (!is_own(function)) return enqueue(stream, Count::kLaunches);
   const FinishBatch batch = *static_cast<const FinishBatch*>(arguments[0]);
-  return enqueue(stream, Count::kLaunches, [batch] {
+  const int parts = *static_cast<const int*>(arguments[1]);
+  return enqueue(stream, Count::kLaunches, [batch, parts] {
     {
       const std::lock_guard lock(guard());
       add(Count::kTwins);
     }
     LoneTeam team;
-    const auto state = std::make_unique<EffectState>();
-    for (int64_t i = 0; i < batch.count; ++i) finish_image(team, batch, i, *state);
+    const auto state = std::make_unique<FinishState>();
+    for (int64_t i = 0; i < batch.count * parts; ++i)
+      finish_image(team, batch, i / parts, int(i % parts), parts, *state);
   });
 }
 

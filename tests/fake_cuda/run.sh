@@ -20,7 +20,7 @@ if [ "${1:-}" = --exec ]; then
   exit
 fi
 [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null || skip "no nvcc"
-make --no-print-directory build PRESET=gpu-host
+make --no-print-directory build PRESET=gpu-host TARGETS="saturate_command saturate_gpu_host_tests"
 missing=$(LD_LIBRARY_PATH=$build/tests/fake_cuda/stubs ldd "$build/saturate" | awk '/not found/ { print $1 }' | sort -u)
 [ -z "$missing" ] || skip "this CUDA toolkit has no" $missing
 on_fake "$build/tests/fake_cuda/saturate_gpu_host_tests" --gtest_brief=1 "$@"

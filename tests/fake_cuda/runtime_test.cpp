@@ -108,7 +108,7 @@ TEST_F(FakeRuntime, SpoilsACaptureThatWaits) {
 }
 
 TEST_F(FakeRuntime, RunsTheCpusTwinOfOurOwnKernel) {
-  constexpr int64_t kImages = 5, kSide = 9;
+  constexpr int64_t kImages = 5, kSide = 64;  // two blocks an image
   std::vector<EffectList> lists(kImages);
   for (EffectList& list : lists) list.add(EffectKind::kBrightness, 1.5f);
   const at::Tensor images = at::randint(256, {kImages, kSide, kSide, 3}, at::kByte);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct State {
   std::multimap<std::string, Planned> planned;
   std::vector<std::string> sites;
   std::string taken;
+  std::optional<Count> watched;
 };
 
 void read_plan(State& state) {
@@ -131,6 +133,15 @@ const char* take_sites() {
   return state().taken.c_str();
 }
 
+void watch(std::optional<Count> count) {
+  const std::lock_guard lock(guard());
+  state().watched = count;
+}
+
+void launch(void* stream, std::function<void()> work) {
+  enqueue(static_cast<cudaStream_t>(stream), Count::kLaunches, std::move(work));
+}
+
 }  // namespace
 
 std::mutex& guard() {
@@ -181,6 +192,10 @@ void note_site(const std::string& what) {
   if (state().sites.size() < kMostSites) state().sites.push_back(what + ": " + callers());
 }
 
+void note_watched(Count count) {
+  if (state().watched == count) note_site(kCountNames[size_t(count)]);
+}
+
 int64_t setting(const char* name, int64_t otherwise) {
   const char* const text = std::getenv(name);
   return text ? std::atoll(text) : otherwise;
@@ -190,6 +205,6 @@ int64_t setting(const char* name, int64_t otherwise) {
 
 extern "C" const saturate::fake_cuda::Control* saturate_fake_cuda_control() {
   using namespace saturate::fake_cuda;
-  static const Control control = {read_counts, plan_failure, take_sites};
+  static const Control control = {read_counts, plan_failure, take_sites, watch, launch};
   return &control;
 }

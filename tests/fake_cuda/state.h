@@ -36,6 +36,8 @@ void add(Count count, int64_t by = 1);
 int64_t now(Count count);
 void raise_peak();
 void note_site(const std::string& what);
+// So where the count is watched.
+void note_watched(Count count);
 
 int64_t setting(const char* name, int64_t otherwise);
 

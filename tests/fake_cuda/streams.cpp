@@ -159,6 +159,7 @@ cudaError_t enqueue(cudaStream_t stream, Count counted, Work work) {
     }
     if (capture_of_thread()) add(Count::kStrays);
     add(counted);
+    note_watched(counted);
   }
   work();
   return cudaSuccess;

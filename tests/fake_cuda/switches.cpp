@@ -1,10 +1,96 @@
-// Preloaded with the fake, after torch: convolutions are torch's own, since cuDNN has no device.
+// Preloaded with the fake, after torch: what torch is to do otherwise on devices whose kernels do
+// nothing. Convolutions are torch's own, since cuDNN has no device. What a run asks of its weights
+// (isfinite, isnan, all, any) is answered by the CPU, whose memory a device's is here; and small
+// memory is zero when torch's allocator gives it, so that a loss that no kernel computed is a
+// number.
 #include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/any.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "tests/fake_cuda/fake_cuda.h"
 
 namespace {
+
+constexpr size_t kSmallBytes = size_t{1} << 20;  // torch's own measure of it
 
 struct WithoutCudnn {
   WithoutCudnn() { at::globalContext().setUserEnabledCuDNN(false); }
 } without_cudnn;
+
+void zero_new_memory() {
+  using c10::CachingDeviceAllocator::TraceEntry;
+  c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
+    if (entry.action_ == TraceEntry::ALLOC && entry.size_ <= kSmallBytes)
+      std::memset(reinterpret_cast<void*>(entry.addr_), 0, entry.size_);
+  });
+}
+
+// Device memory as a tensor of the CPU's, without a part in its lifetime.
+at::Tensor here(const at::Tensor& there) {
+  return at::from_blob(there.data_ptr(), there.sizes(), there.strides(),
+                       there.options().device(at::kCPU));
+}
+
+void launch(const at::Tensor& on, std::function<void()> kernel) {
+  const auto stream = c10::cuda::getCurrentCUDAStream(on.get_device());
+  saturate::fake_cuda::control()->launch(stream.stream(), std::move(kernel));
+}
+
+// Every run asks such a question before its first step; there is no allocator before CUDA is
+// initialised.
+at::Tensor answered(const at::Tensor& given, at::IntArrayRef sizes,
+                    at::Tensor (*answer)(const at::Tensor&)) {
+  static std::once_flag once;
+  std::call_once(once, zero_new_memory);
+  const at::Tensor made = at::empty(sizes, given.options().dtype(at::kBool));
+  launch(made, [from = here(given), to = here(made), answer] { to.copy_(answer(from)); });
+  return made;
+}
+
+template <at::Tensor (*Operator)(const at::Tensor&)>
+at::Tensor of_each(const at::Tensor& given) {
+  return answered(given, given.sizes(), Operator);
+}
+template <at::Tensor (*Operator)(const at::Tensor&)>
+at::Tensor of_all(const at::Tensor& given) {
+  return answered(given, {}, Operator);
+}
+
+at::Tensor& fill(at::Tensor& tensor, const at::Scalar& value) {
+  if (tensor.numel() == 0) return tensor;
+  launch(tensor, [to = here(tensor), value] { to.fill_(value); });
+  return tensor;
+}
+
+class Quiet : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// Not TORCH_LIBRARY_IMPL, which would warn of what it overrides.
+struct OnHost {
+  OnHost() {
+    Quiet quiet;
+    const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    library.impl("isfinite", of_each<at::isfinite>);
+    library.impl("isnan", of_each<at::isnan>);
+    library.impl("all", of_all<at::all>);
+    library.impl("any", of_all<at::any>);
+    library.impl("fill_.Scalar", fill);
+  }
+  torch::Library library{torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__};
+} on_host_kernels;
 
 }  // namespace

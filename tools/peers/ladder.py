@@ -329,8 +329,11 @@ def main():
                                capture_output=True, text=True)
         found = run_rungs(rungs, python, probe.stdout.strip() == "True", arguments.rounds, arguments.seconds)
     print_table(found)
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
-                            capture_output=True, text=True, check=False).stdout.strip() or None
+    try:
+        commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
+                                capture_output=True, text=True, check=False).stdout.strip() or None
+    except FileNotFoundError:  # no git, as on a machine with a GPU that a stage was brought to
+        commit = None
     text = json.dumps({"title": ladder["title"] + ", Python", "recipe": ladder["recipe"],
                        "set": ladder.get("set", []),
                        "host": {"cpu": peer_report.cpu_name(), "cores": peer_report.cores()}, "commit": commit,

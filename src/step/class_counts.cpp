@@ -1,0 +1,70 @@
+#include "step/class_counts.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace saturate {
+namespace {
+
+constexpr int64_t kCounters = 1 << 18;  // of 8 bytes
+
+// A power of two.
+int64_t counters_per_class(int64_t classes) {
+  int64_t count = 1024;
+  while (count > 32 && count * (classes + 1) > kCounters) count /= 2;
+  return count;
+}
+
+at::Tensor count_here(const at::Tensor& labels, const at::Tensor& found, const at::Tensor& counted,
+                      int64_t classes) {
+  const at::Tensor counts = at::zeros({3, classes}, labels.options());
+  const at::Tensor own_labels = labels.contiguous(), own_found = found.contiguous(),
+                   own_counted = counted.contiguous();
+  const auto* label = own_labels.const_data_ptr<int64_t>();
+  const auto* predicted = own_found.const_data_ptr<int64_t>();
+  const bool* counts_pixel = own_counted.const_data_ptr<bool>();
+  auto* const hits = counts.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < labels.numel(); ++i) {
+    if (!counts_pixel[i] || label[i] >= classes) continue;
+    hits[label[i]] += label[i] == predicted[i];
+    ++hits[classes + label[i]];
+    ++hits[2 * classes + predicted[i]];
+  }
+  return counts;
+}
+
+}  // namespace
+
+at::Tensor count_classes_spread(const at::Tensor& labels, const at::Tensor& found,
+                                const at::Tensor& counted, int64_t classes) {
+  const int64_t height = labels.size(1), width = labels.size(2),
+                counters = counters_per_class(classes);
+  const at::Tensor turn =
+      at::arange(height * width, labels.options()).bitwise_and_(counters - 1).view({height, width});
+  const at::Tensor one = at::ones({1}, labels.options());
+  // Neighbours of one class add to neighbouring counters; a class more for what is left out.
+  const auto count = [&](const at::Tensor& values, const at::Tensor& which) {
+    const at::Tensor place = (at::where(which, values, classes) * counters + turn).flatten();
+    return at::zeros({(classes + 1) * counters}, labels.options())
+        .scatter_add_(0, place, one.expand_as(place))
+        .view({classes + 1, counters})
+        .sum(1)
+        .narrow(0, 0, classes);
+  };
+  return at::stack({count(labels, counted.logical_and(labels.eq(found))), count(labels, counted),
+                    count(found, counted)});
+}
+
+at::Tensor count_classes(const at::Tensor& labels, const at::Tensor& found,
+                         const at::Tensor& counted, int64_t classes) {
+  return labels.is_cpu() ? count_here(labels, found, counted, classes)
+                         : count_classes_spread(labels, found, counted, classes);
+}
+
+}  // namespace saturate

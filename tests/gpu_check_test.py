@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""tools/gpu-check on programs that only say what a GPU's would: what it keeps, and in which order."""
+
+import json
+import lzma
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+from gpu_check import jobs, shards, stage  # noqa: E402
+from gpu_check.check import Check  # noqa: E402
+from gpu_check.results import Mismatch, Results  # noqa: E402
+
+GPU = {"name": "GPU of a test", "driver": "1.2", "memory": "16384 MiB"}
+# A GoogleTest program. Of its tests, one fails beside others and passes alone, one hangs.
+TESTS = """#!/usr/bin/env python3
+import os, sys, time
+NAMES = ["Passes", "Fails", "Flaky", "Crashes", "Last", "Skips"] + ["Hangs"] * ("hang" in sys.argv[0])
+if "--gtest_list_tests" in sys.argv:
+    sys.exit(print("GpuSuite.\\n" + "".join(f"  {name}  # of a test\\n" for name in NAMES)))
+asked = next(arg for arg in sys.argv if arg.startswith("--gtest_filter=")).split("=")[1].split(":")
+for name in asked:
+    short = name.split(".")[1]
+    print(f"[ RUN      ] {name}", flush=True)
+    if short == "Crashes":
+        os.kill(os.getpid(), 11)
+    if short == "Hangs":
+        time.sleep(600)
+    ends = {"Skips": " SKIPPED", "Fails": " FAILED ", "Flaky": " FAILED " if len(asked) > 1 else "      OK"}
+    print("said by " + name)
+    print(f"[{ends.get(short, '      OK')} ] {name} (1 ms)", flush=True)
+"""
+# The command: its calls are in calls.log. `train` waits where a file hold is.
+SATURATE = """#!/usr/bin/env python3
+import json, pathlib, sys, time
+here, args = pathlib.Path(sys.argv[0]).parent, sys.argv[1:]
+if args[0] == "env":
+    sys.exit(print("commit        abc\\ncpu           test\\ngpus          " + (here / "gpus").read_text()))
+if args[0] in ("ladder", "sweep"):
+    rung = {"name": "a", "images_per_s": 9.0, "gain_first": None, "low": None, "high": None, "n": 3}
+    rungs = [rung | {"skipped": skipped} for skipped in (None, "needs cuda>=2", "failed: out of memory")]
+    rungs = [rung | {"name": name} for rung, name in zip(rungs, "abc")]
+    sys.exit(pathlib.Path(args[args.index("--json") + 1]).write_text(json.dumps({"rungs": rungs})) and None)
+with open(here / "calls.log", "a") as log:
+    print(*[arg for arg in args if arg.startswith(("train", "model.name", "precision.mode"))], file=log)
+if (here / "hold").exists() and "precision.mode=" + (here / "hold").read_text() in args:
+    time.sleep(600)
+out = pathlib.Path(args[args.index("--out") + 1])
+out.mkdir()
+steps = [{"kind": "step", "images_per_s": 100.0 + i, "phases": {}} for i in range(5)]
+(out / "metrics.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+print("train.graph: 3 of 5 steps replayed")
+"""
+PEER = """#!/usr/bin/env python3
+import sys
+if sys.argv[1] != "-c":
+    print("not JSON" if "fp16" in sys.argv else [50.0, 60.0])
+"""
+SMI = "#!/bin/sh\necho 'GPU of a test, 1.2, 16384 MiB'\n"
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def results(self, name="out", commit="abc"):
+        with mock.patch("builtins.print"):
+            return Results(self.folder / name, {"gpu": GPU}, commit)
+
+
+class Kept(InFolder):
+    def test_is_every_row_as_soon_as_it_is_known(self):
+        results = self.results()
+        with mock.patch("builtins.print"):
+            for count in range(1, 4):
+                results.row(f"row {count}", "images/s", [1.0, count, 2.0])
+                self.assertEqual(len(json.loads(results.path.read_text())["rows"]), count)
+                self.assertIn(f"| row {count} |", results.page.read_text())
+            results.row("row 1", "images/s", [7.0])
+        rows = json.loads(results.path.read_text())["rows"]
+        self.assertEqual([(row["name"], row["median"]) for row in rows],
+                         [("row 2", 2.0), ("row 3", 2.0), ("row 1", 7.0)])
+
+    def test_of_several_calls_is_joined_and_of_another_commit_is_not(self):
+        first, second, other = self.results("first"), self.results("second"), self.results("other", "def")
+        with mock.patch("builtins.print"):
+            first.row("old", "s", [1.0])
+            first.note("failures", "job", "broke")
+            second.row("new", "s", [2.0])
+            second.done("job")
+            second.take(first.path)
+            self.assertEqual(second.content["failures"], {"job": "broke"})
+            first.take(second.path)
+            with self.assertRaises(Mismatch):
+                other.take(first.path)
+        self.assertEqual({row["name"] for row in second.content["rows"]}, {"old", "new"})
+
+
+class InShards(InFolder):
+    def run_tests(self, name="saturate_tests", minutes=1.0):
+        program = script(self.folder / name, TESTS)
+        check = Check(self.results(), {"saturate_tests": program}, minutes)
+        with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.2), \
+                mock.patch("gpu_check.shards.LEAST_SECONDS", 0.2), \
+                mock.patch("os.sched_getaffinity", lambda _: range(4)), check.job("tests", "tests"):
+            shards.run_tests(check, "Gpu*", None, 1 << 20)
+        content = json.loads(check.results.path.read_text())
+        return {test["name"].split(".")[1]: test["result"] for test in content["tests"]}, content
+
+    def test_one_that_ends_its_process_takes_no_other_with_it(self):
+        found, content = self.run_tests()
+        self.assertEqual(found, {"Passes": "passed", "Fails": "failed", "Flaky": "passed alone, failed beside others",
+                                 "Crashes": "crashed", "Last": "passed", "Skips": "skipped"})
+        self.assertEqual(set(content["failures"]), {"tests: GpuSuite.Fails", "tests: GpuSuite.Crashes"})
+        self.assertIn("said by GpuSuite.Fails", content["failures"]["tests: GpuSuite.Fails"])
+        self.assertEqual(content["done"], [])
+
+    def test_one_that_hangs_is_named_at_the_limit_and_the_others_are_kept(self):
+        found, content = self.run_tests("hang", minutes=0.05)
+        self.assertNotIn("Hangs", found)
+        self.assertEqual(found["Passes"], "passed")
+        self.assertEqual(content["skipped"]["tests: GpuSuite.Hangs"], "stopped at the time limit")
+
+    def test_are_as_many_as_cores_and_memory_allow(self):
+        self.assertEqual(shards.shard_count(20, 16, 143771), 8)
+        self.assertEqual(shards.shard_count(20, 16, 24576), 3)
+        self.assertEqual(shards.shard_count(20, 2, 0), 1)
+
+
+class Order(unittest.TestCase):
+    def test_has_each_peer_right_behind_what_it_is_compared_with(self):
+        every = list(jobs.Jobs(None, ROOT, "python3", None, 0, False).all())
+        names = [job.name for _, job in jobs.chosen(every, ["peers"])]
+        ours = names[0::2]
+        self.assertEqual(len(names), 2 * 10)
+        for name, peer in zip(ours, names[1::2]):
+            self.assertEqual(peer.replace("Python ", ""), {"copies and the kernel": "augmentation"}.get(
+                name, name.replace("train ", "")))
+        parts = {job.part for job in every}
+        self.assertEqual(parts, set(jobs.PARTS))
+        self.assertEqual(len({job.name for job in every}), len(every))
+
+
+class Call(InFolder):
+    def setUp(self):
+        super().setUp()
+        script(self.folder / "bin/nvidia-smi", SMI)
+        script(self.folder / "build/saturate", SATURATE)
+        script(self.folder / "build/tests/saturate_tests", TESTS)
+        script(self.folder / "build/tests/saturate_gpu_bench", "")
+        (self.folder / "build/gpus").write_text("1")
+        self.python = script(self.folder / "python", PEER)
+        self.out = self.folder / "out/gpu-check-gpu-of-a-test.json"
+
+    def start(self, *arguments):
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        command = [ROOT / "tools/gpu-check", "--build", self.folder / "build", "--out", self.folder / "out",
+                   "--python", self.python, *arguments]
+        return subprocess.Popen(command, env=os.environ | {"PATH": path}, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+
+    def call(self, *arguments):
+        with self.start(*arguments) as process:
+            said = process.communicate(timeout=120)[0]
+        return process.returncode, said
+
+    def names(self):
+        return [row["name"] for row in json.loads(self.out.read_text())["rows"]]
+
+    def calls(self):
+        log = self.folder / "build/calls.log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def test_that_is_cut_off_keeps_its_rows_and_is_resumed(self):
+        (self.folder / "build/hold").write_text("bf16")
+        process = self.start("--only", "steps")
+        while process.poll() is None and len(self.calls()) < 3:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 143)
+        process.stdout.close()
+        self.assertEqual(self.names(), [f"saturate train resnet18 224 {mode}" for mode in ("fp32", "tf32")])
+        (self.folder / "build/hold").unlink()
+        self.assertEqual(self.call("--only", "steps", "--resume")[0], 0)
+        self.assertEqual(len(self.names()), 12)
+        self.assertEqual(len(self.calls()), 12 + 1)
+
+    def test_measures_peers_beside_ours_and_goes_on_after_one_that_broke(self):
+        code, said = self.call("--only", "steps,peers")
+        self.assertEqual(code, 1, said)
+        self.assertEqual(self.names()[:5], ["saturate train resnet18 224 fp32", "Python eager resnet18 224 fp32",
+                                            "saturate train resnet18 224 tf32", "Python eager resnet18 224 tf32",
+                                            "saturate train resnet18 224 bf16"])
+        content = json.loads(self.out.read_text())
+        self.assertIn("Python resnet18 224 fp16", content["failures"])
+        self.assertIn("train resnet9 32 fp16", content["done"])
+
+    def test_ends_with_an_error_where_the_program_does_not_see_the_gpu(self):
+        (self.folder / "build/gpus").write_text("n/a (no NVIDIA driver, or a CPU set of LibTorch)")
+        code, said = self.call("--only", "steps")
+        self.assertEqual(code, 4)
+        self.assertIn("nvidia-smi sees GPU of a test, and saturate does not", said)
+        self.assertFalse(self.out.exists())
+
+    def test_tells_rungs_that_failed_from_those_that_need_more(self):
+        self.assertEqual(self.call("--only", "sweeps")[0], 1)
+        content = json.loads(self.out.read_text())
+        self.assertIn("storage: a", self.names())
+        self.assertEqual(content["skipped"]["storage: b"], "needs cuda>=2")
+        self.assertEqual(content["failures"]["storage: c"], "out of memory")
+
+    def test_refuses_a_part_that_there_is_not(self):
+        self.assertEqual(self.call("--only", "steps,stairs")[0], 2)
+
+
+class Staged(InFolder):
+    def test_libraries_are_those_that_neither_the_system_nor_torch_has(self):
+        needs = {"saturate": ["libfmt.so.9", "libc.so.6", "libtorch_cpu.so", "libcudart.so.13"]}
+        below = {"/lib/libfmt.so.9": ["libextra.so.1", "libstdc++.so.6"], "/lib/libextra.so.1": []}
+        places = {"libfmt.so.9": "/lib/libfmt.so.9", "libextra.so.1": "/lib/libextra.so.1"}
+        torch = {"libtorch_cpu.so", "libcudart.so.13"}
+        with mock.patch.object(stage, "needed_by", lambda path: below[path]):
+            self.assertEqual(stage.libraries_to_take(needs, places, torch), places)
+            with self.assertRaises(SystemExit) as ended:
+                stage.libraries_to_take(needs, places, {"libtorch_cpu.so"})
+        self.assertIn("libcudart.so.13, which saturate needs", str(ended.exception))
+
+    def test_files_are_all_there(self):
+        stage.copy_files(self.folder, ROOT)
+        for name in ("recipes/demo.toml", "ladders/free-speed.toml", "tools/gpu_check/command.py",
+                     "tools/peers/gpu_step.py", "tools/model_twins.py"):
+            self.assertTrue((self.folder / name).is_file(), name)
+        self.assertTrue(os.access(self.folder / "tools/gpu-check", os.X_OK))
+
+    def test_archives_travel_as_xz(self):
+        for name in stage.ARCHIVES:
+            (self.folder / name).write_bytes(name.encode() * 1000)
+        stage.pack_cifar(self.folder, self.folder / ".")
+        for name in stage.ARCHIVES:
+            self.assertEqual(lzma.open(self.folder / f"cifar/{name}.xz").read(), name.encode() * 1000)
+            unpacked = jobs.archive(self.folder / "cifar", name, self.folder / "cifar")
+            self.assertEqual(unpacked.read_bytes(), name.encode() * 1000)
+
+
+if __name__ == "__main__":
+    unittest.main()

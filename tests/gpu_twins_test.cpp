@@ -1,0 +1,103 @@
+// What a GPU does in another way than the CPU, against it: SyncBatchNorm's local work, pixels by
+// class, the copies of a checkpoint, an evaluation's pipeline.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+
+#include "run/staged_copy.h"
+#include "saturate/checkpoint.h"
+#include "step/class_counts.h"
+#include "tests/app_testing.h"
+#include "tests/class_counts_testing.h"
+#include "tests/gpu_testing.h"
+#include "tests/local_norm_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+TEST(GpuTwins, SyncBatchNormFollowsTheCpus) {
+  SATURATE_NEEDS_GPU();
+  for (const auto& [counts, side] : kNormCases)
+    for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16})
+      for (const bool channels_last : {false, true}) {
+        SCOPED_TRACE(::testing::PrintToString(counts) + " " + c10::toString(type) +
+                     (channels_last ? " channels_last" : ""));
+        const auto inputs = norm_images("norm.x", counts, side),
+                   gradients = norm_images("norm.dy", counts, side);
+        const NormedShares cpu = norm_shares(inputs, gradients, at::kCPU, type, channels_last);
+        const NormedShares gpu = norm_shares(inputs, gradients, at::kCUDA, type, channels_last);
+        const double tolerance = type == at::kFloat ? 1e-4 : type == at::kHalf ? 1e-2 : 6e-2;
+        const auto expect_near = [&](const at::Tensor& a, const at::Tensor& b, const char* what) {
+          EXPECT_TRUE(at::allclose(a, b, tolerance, tolerance)) << what;
+        };
+        expect_near(at::cat(gpu.outputs), at::cat(cpu.outputs), "outputs");
+        // Of two values a channel the gradient is a difference of large numbers.
+        if (side > 1) {
+          expect_near(at::cat(gpu.to_inputs), at::cat(cpu.to_inputs), "to inputs");
+          expect_near(gpu.to_weight, cpu.to_weight, "to weight");
+        }
+        expect_near(gpu.to_bias, cpu.to_bias, "to bias");
+        expect_near(gpu.running_mean, cpu.running_mean, "running mean");
+        expect_near(gpu.running_var, cpu.running_var, "running variance");
+      }
+}
+
+TEST(GpuTwins, PixelsByClassAreTheCpus) {
+  SATURATE_NEEDS_GPU();
+  for (const auto& [classes, side] : kCountCases) {
+    const CountedPixels pixels(classes, side);
+    const at::Tensor found = count_classes(pixels.labels.to(at::kCUDA), pixels.found.to(at::kCUDA),
+                                           pixels.counted.to(at::kCUDA), classes);
+    EXPECT_TRUE(found.cpu().equal(pixels.by_a_loop())) << classes;
+  }
+}
+
+// Behind work that takes the GPU a while, and before work that overwrites what is copied.
+TEST(GpuTwins, CheckpointsHoldWhatWasThereWhenTheyWereAsked) {
+  SATURATE_NEEDS_GPU();
+  const TempDir dir;
+  const at::Device device(at::kCUDA, 0);
+  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointWriter writer(Env::posix(), store, make_staged_copy(device));
+  const at::Tensor filter = at::arange(512 * 256 * 9, at::kFloat).reshape({512, 256, 3, 3});
+  const at::Tensor there = filter.to(device).contiguous(at::MemoryFormat::ChannelsLast);
+  for (const int64_t step : {1, 2}) {
+    at::Tensor product = at::rand({4096, 4096}, device);
+    for (int i = 0; i < 20; ++i) product = product.matmul(product) / 2048;
+    there.copy_(filter.to(device) + double(step) + product.sum() * 0);
+    Checkpoint checkpoint;
+    checkpoint.position.step = step;
+    checkpoint.model = {{"filter", there}, {"on_host", at::arange(5)}};
+    writer.start(checkpoint);
+    there.fill_(-1);
+    const auto outcome = writer.wait();
+    ASSERT_TRUE(outcome && !outcome->error);
+    for (const auto& [name, tensor] : read_checkpoint(Env::posix(), outcome->path).model)
+      EXPECT_TRUE(name == "filter" ? tensor.equal(filter + double(step))
+                                   : tensor.equal(at::arange(5)))
+          << name;
+  }
+}
+
+class GpuTwinRuns : public TrainingTest {};
+
+TEST_F(GpuTwinRuns, AnEvaluationThroughAPipelineGivesTheSerialMetrics) {
+  SATURATE_NEEDS_GPU();
+  std::vector<std::vector<double>> found;
+  for (const char* copy : {"false", "true"}) {
+    const std::string name = std::string("copy_") + copy;
+    const CommandResult result =
+        train(name, {"train.device=cuda", std::string("pipeline.copy=") + copy});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    found.push_back(losses(dir / name, "eval"));
+  }
+  ASSERT_FALSE(found[0].empty());
+  ASSERT_EQ(found[0].size(), found[1].size());
+  EXPECT_NEAR(found[0][0], found[1][0], 1e-2);
+}
+
+}  // namespace
+}  // namespace saturate::testing

@@ -1,0 +1,91 @@
+"""Programs run within the time of the part that they belong to."""
+
+import collections
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+LEAST_SECONDS = 5  # that a program is begun with
+
+
+class Check:
+    """`programs`: their paths by name. `under`: a command that each of them is run by."""
+
+    def __init__(self, results, programs, minutes, deadline=None, under=()):
+        self.results, self.programs, self.under = results, programs, list(under)
+        self.part_seconds = 60 * minutes
+        self.end = time.monotonic() + 60 * (deadline or float("inf"))
+        self.used = collections.Counter()
+        self.part, self.whole, self.began = None, True, 0.0
+        self.running = set()
+
+    @contextlib.contextmanager
+    def job(self, part, name):
+        """A job whose time is the part's. Done where nothing of it failed or was cut off."""
+        self.part, self.whole, self.began = part, True, time.monotonic()
+        self.results.begin(name)
+        try:
+            yield
+        except Exception as error:  # what is left is measured all the same
+            self.failed(name, repr(error))
+        self.used[part] += time.monotonic() - self.began
+        if self.whole:
+            self.results.done(name)
+
+    def left(self):
+        """Seconds."""
+        now = time.monotonic()
+        return min(self.end - now, self.part_seconds - self.used[self.part] - (now - self.began))
+
+    def failed(self, name, text):
+        self.whole = False
+        self.results.note("failures", name, text)
+
+    def cut_off(self, name, text):
+        self.whole = False
+        self.results.note("skipped", name, text)
+
+    def command(self, program, *arguments):
+        return [*self.under, self.programs[program], *arguments]
+
+    @contextlib.contextmanager
+    def start(self, command, **options):
+        """A process, and an end to all that it started, which may hold its pipes."""
+        with subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              text=True, errors="replace", process_group=0, **options) as process:
+            self.running.add(process)
+            try:
+                yield process
+            finally:
+                self.end_group(process)
+                self.running.discard(process)
+
+    @staticmethod
+    def end_group(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def end_all(self):
+        for process in list(self.running):
+            self.end_group(process)
+
+    def run(self, name, command):
+        """What the command prints, or None where it failed or had no time."""
+        left = self.left()
+        if left < LEAST_SECONDS:
+            self.cut_off(name, "no time left")
+            return None
+        print(f"gpu-check: {name}", flush=True)
+        with self.start(command, stderr=subprocess.PIPE) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=left)
+            except subprocess.TimeoutExpired:
+                self.cut_off(name, "stopped at the time limit")
+                return None
+        if process.returncode != 0:
+            said = (stderr or stdout).strip()[-600:]
+            self.failed(name, f"exit code {process.returncode}: {said}")
+            return None
+        return stdout

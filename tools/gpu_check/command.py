@@ -1,0 +1,246 @@
+"""Builds everything for CUDA, runs every GPU test and bench, and writes results/gpu-check-GPU.json and .md.
+
+  tools/gpu-check [--only PART,...] [--resume] [--build build-cuda] [--python PYTHON] [--cifar FOLDER] [--out results]
+  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-host] [--cifar FOLDER]
+  tools/gpu-check --merge FILE... [--out results]
+
+Parts, in order: `tests`, those that need a GPU, in several processes; `bench`, an augmentation of one's own, copies
+to the GPU, pinned and pageable, and the augmentation kernel beside a plain copy of as many bytes; `steps` of three
+networks in each precision, and `graphs`, the same as one CUDA graph each; `sweeps`, settings side by side and the
+ladders; `peers`, Python on the same GPU (torchvision's augmentation and networks, the ladder of free gains), each
+right behind what it is compared with, which is measured with it; `cifar`, CIFAR-10 in two epochs and by the recipe
+for speed. A part that comes to its limit (--minutes) names what it left out.
+
+Both files are written anew after every row. Rows that --out already has, of the same GPU and commit, stay until
+they are measured again; --resume leaves out what is done. --merge joins the files of several calls.
+
+--stage gathers in one folder of less than 60 MiB what a machine with a GPU needs: programs built with nvcc on this
+machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
+There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with torch 2.11, and neither git, nor a
+network, nor a compiler.
+
+Without a GPU everything is compiled that can be, the kernels where nvcc is, and their twins run on the CPU. Nothing
+is written then.
+
+Exit codes: 0, nothing failed on a GPU (what was left out is listed); 1, something failed; 2, options that cannot be
+used; 3, no GPU; 4, a GPU that nvidia-smi sees and the program does not.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+
+from gpu_check.check import Check
+from gpu_check.jobs import PARTS, Jobs, chosen
+from gpu_check.results import Mismatch, Results
+from gpu_check.stage import stage
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+STAGED = (ROOT / "saturate").is_file()
+PROGRAMS = {"saturate": "saturate", "saturate_tests": "tests/saturate_tests",
+            "saturate_gpu_bench": "tests/saturate_gpu_bench", "own_augmentation": "examples/own_augmentation"}
+TARGETS = "saturate_command saturate_tests saturate_gpu_bench"
+OPTIONAL = ["own_augmentation"]
+# On a CPU: what the GPU tests compare with.
+TWINS = ("Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParallel*:*Graph*:StreamClock*:"
+         "DevicePhases*:Gpu*")
+DATA_TWINS = "*Effect*:*Augment*"
+
+
+def gpu_of():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        out = subprocess.run(query, check=True, capture_output=True, text=True).stdout
+        name, driver, memory = (field.strip() for field in out.splitlines()[0].split(","))
+    except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
+        return None
+    return {"name": name, "driver": driver, "memory": memory}
+
+
+def python_with_torch(given):
+    """The one to measure, or None; ends the check where the one that was asked for cannot be."""
+    python = given or sys.executable
+    try:
+        subprocess.run([python, "-c", "import torch, torchvision"], capture_output=True, check=True)
+        return python
+    except (OSError, subprocess.CalledProcessError) as error:
+        if given:
+            refuse(f"--python {given} cannot import torch and torchvision ({error})")
+        return None
+
+
+def refuse(text):
+    print(f"gpu-check: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def programs_in(build):
+    """{name: path} of those that are there."""
+    paths = {name: build / (name if STAGED else path) for name, path in PROGRAMS.items()}
+    for name, path in paths.items():
+        if name not in OPTIONAL and not path.exists():
+            refuse(f"no {path}: build it, or name another folder with --build")
+    return {name: path for name, path in paths.items() if path.exists()}
+
+
+def link_torch(python):
+    """The stage's programs find the torch of `python` by a link beside them."""
+    code = ("import importlib.metadata as m, importlib.util as u, os\n"
+            "print(m.version('torch'), os.path.dirname(u.find_spec('torch').origin))")
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    version, _, folder = found.stdout.strip().partition(" ")
+    if found.returncode != 0 or not version.startswith("2.11."):
+        refuse(f"{python} has torch {version or '(none)'}, and saturate is built with 2.11: give --python")
+    fresh = ROOT / f"torch.{os.getpid()}"
+    fresh.symlink_to(folder)
+    fresh.replace(ROOT / "torch")
+
+
+def facts_of(command):
+    """What `saturate env` says, by name; ends the check where the program does not start."""
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        print(f"gpu-check: {command[0]} does not start: {said.strip()[-600:]}", file=sys.stderr)
+        sys.exit(4)
+    return dict(re.findall(r"^(\S.{0,12}?)\s{2,}(.*)$", said, re.MULTILINE))
+
+
+def run_twins(build):
+    """Where there is no GPU: True where the CPU's twins of what would run there pass."""
+    print("gpu-check: no NVIDIA GPU here. What follows ran on the CPU, and says nothing of a GPU.", flush=True)
+    commands = [[build / "tests/saturate_data_tests", f"--gtest_filter={DATA_TWINS}", "--gtest_brief=1"],
+                [build / "tests/saturate_tests", f"--gtest_filter={TWINS}", "--gtest_brief=1"],
+                [build / "tests/saturate_gpu_bench", "0.05"]]
+    if (build / "examples/own_augmentation").exists():
+        commands.append([build / "examples/own_augmentation"])
+    return all([subprocess.run([str(part) for part in command], check=False).returncode == 0
+                for command in commands])
+
+
+def build_all(preset, targets=""):
+    """That preset, or some of it, and the example of an augmentation; their folder."""
+    build = ROOT / ("build" if preset == "release" else f"build-{preset}")
+    subprocess.run(["make", "-C", ROOT, "build", f"PRESET={preset}", f"TARGETS={targets}"], check=True)
+    configure = ["cmake", "-S", ROOT / "examples", "-B", build / "examples", "-G", "Ninja", "--log-level=NOTICE",
+                 f"-DCMAKE_PREFIX_PATH={build / 'installed'}", "-DSATURATE_COMPONENTS=data"]
+    for command in (["cmake", "--install", build, "--prefix", build / "installed"], configure,
+                    ["cmake", "--build", build / "examples", "--target", "own_augmentation"]):
+        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    return build
+
+
+def has_nvcc():
+    return pathlib.Path("/usr/local/cuda/bin/nvcc").exists() or shutil.which("nvcc") is not None
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="PART,...", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--resume", action="store_true", help="leave out what --out has")
+    parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
+    parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
+    parser.add_argument("--build", type=pathlib.Path, help="programs that are built already")
+    parser.add_argument("--python", help="one with torch 2.11, for peers torchvision; else the one running this")
+    parser.add_argument("--cifar", type=pathlib.Path, help="where cifar10-train.tar and -test.tar are, or .tar.xz")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results")
+    parser.add_argument("--under", default="", metavar="COMMAND",
+                        help="run the programs by it, as 'compute-sanitizer --tool memcheck'")
+    parser.add_argument("--stage", nargs="?", type=pathlib.Path, const=ROOT / "build-gpu-stage", metavar="FOLDER")
+    parser.add_argument("--merge", nargs="+", type=pathlib.Path, metavar="FILE")
+    arguments = parser.parse_args()
+    arguments.only = [part for text in arguments.only or [",".join(PARTS)] for part in text.split(",")]
+    if unknown := set(arguments.only) - set(PARTS):
+        parser.error(f"--only {','.join(sorted(unknown))}: parts are {', '.join(PARTS)}")
+    if arguments.cifar is None and STAGED and (ROOT / "cifar").is_dir():
+        arguments.cifar = ROOT / "cifar"
+    if arguments.cifar and not any((arguments.cifar / f"cifar10-train.tar{end}").exists() for end in ("", ".xz")):
+        parser.error(f"--cifar {arguments.cifar}: there is no cifar10-train.tar")
+    return arguments
+
+
+def merge(arguments):
+    first = json.loads(arguments.merge[0].read_text(encoding="utf-8"))
+    results = Results(arguments.out, first["host"], first["commit"])
+    try:
+        for path in arguments.merge:
+            results.take(path)
+    except Mismatch as error:
+        refuse(f"--merge: {error}")
+    results.save()
+    print(f"gpu-check: wrote {results.path} and .md")
+
+
+def open_results(arguments, gpu, facts):
+    host = {"gpu": gpu, "cpu": facts.get("cpu"), "cores": len(os.sched_getaffinity(0)), "system": platform.platform()}
+    results = Results(arguments.out, host, facts["commit"])
+    if results.path.exists():
+        try:
+            results.take(results.path)
+        except Mismatch as error:
+            print(f"gpu-check: {error}: begun anew")
+    results.save()
+    return results
+
+
+def run(arguments, build, gpu):
+    """The exit code."""
+    under = shlex.split(arguments.under)
+    programs = programs_in(build)
+    if STAGED:
+        link_torch(arguments.python or sys.executable)
+    facts = facts_of([*under, str(programs["saturate"]), "env"])
+    if not re.match(r"[1-9]\d*$", facts.get("gpus", "")):
+        print(f"gpu-check: nvidia-smi sees {gpu['name']}, and saturate does not (gpus: {facts.get('gpus')}). "
+              f"Try `{programs['saturate']} env`, and python3 -c 'import torch; torch.cuda.init()'", file=sys.stderr)
+        return 4
+    python = python_with_torch(arguments.python) if "peers" in arguments.only else None
+    results = open_results(arguments, gpu, facts)
+    check = Check(results, programs, arguments.minutes, arguments.deadline, under)
+    signal.signal(signal.SIGTERM, lambda *_: (check.end_all(), os._exit(143)))
+    memory_mib = int(re.match(r"\d*", gpu["memory"]).group() or 0)
+    jobs = Jobs(check, ROOT, python, arguments.cifar, memory_mib, arguments.resume)
+    for part, job in chosen(jobs.all(), arguments.only):
+        if not (arguments.resume and job.name in results.content["done"]):
+            with check.job(part, job.name):
+                job.run()
+    minutes = ", ".join(f"{part} {seconds / 60:.1f}" for part, seconds in check.used.items())
+    print(f"gpu-check: wrote {results.path} and .md, in minutes: {minutes}; tools/performance_page.py puts them on "
+          "its page")
+    return 1 if results.failed() else 0
+
+
+def main():
+    arguments = parse()
+    if arguments.merge:
+        return merge(arguments)
+    if arguments.stage:
+        if not arguments.build and not has_nvcc():
+            refuse("--stage needs nvcc, or --build with programs that were built with it")
+        build = (arguments.build or build_all("gpu-host", TARGETS)).resolve()
+        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar)
+    gpu = gpu_of()
+    if STAGED:
+        build = ROOT
+    else:
+        if not has_nvcc() and not arguments.build:
+            print("gpu-check: no nvcc, the kernels are not compiled", flush=True)
+        build = (arguments.build or build_all("cuda" if has_nvcc() else "release")).resolve()
+    if gpu:
+        return run(arguments, build, gpu)
+    if STAGED:
+        print("gpu-check: no GPU here, and nothing was written")
+        return 3
+    passed = run_twins(build)
+    print(f"gpu-check: no GPU; the CPU's twins {'passed' if passed else 'FAILED'}, and nothing was written")
+    return 3 if passed else 1

@@ -1,0 +1,243 @@
+"""What is run and measured, in order, each peer right behind what it is compared with."""
+
+import functools
+import json
+import lzma
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpu_check.shards import run_tests
+
+PARTS = ["tests", "bench", "steps", "graphs", "sweeps", "peers", "cifar"]
+# name, model, image side, batch
+STEPS = [
+    ("resnet18 224", "resnet18", 224, 256),
+    ("resnet50 224", "resnet50", 224, 128),
+    ("resnet9 32", "resnet9", 32, 512),
+]
+WITHOUT_PEER = ["resnet9"]  # torchvision has none
+PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
+GRAPH_PRECISIONS = ["bf16", "fp16"]
+# Settings whose gain a GPU alone can show, each beside the row before it.
+SWEEPS = [
+    ("where augmentation runs", ["augment.device=cpu,cuda"],
+     ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
+    ("images held on the GPU", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
+    ("half weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
+    ("batch", ["train.batch=32,128,512"], []),
+    ("the step as one CUDA graph", ["train.graph=off,auto"],
+     ["data.cache=device", "model.width=0.25", "train.batch=64"]),
+    ("copies on a stream of their own", ["pipeline.copy=false,true"], ["train.graph=auto"]),
+    ("augmentation on a stream of its own", ["pipeline.augment=false,true"],
+     ["augment.device=cuda", "augment.rotate=45", "augment.blur=1"]),
+]
+LADDERS = ["augment-offload", "frozen-encoder", "storage", "free-speed", "scale-out"]
+CIFAR = [("CIFAR-10, two epochs", "cifar10-quick"), ("CIFAR-10 for speed", "cifar10-speed")]
+
+
+class Job(NamedTuple):
+    part: str
+    name: str
+    run: Callable[[], None]
+    compared: bool = False  # a peer follows, so the part "peers" measures it too
+
+
+def chosen(jobs, only):
+    """(part whose time it takes, job) of the parts in `only`."""
+    for job in jobs:
+        if job.part in only:
+            yield job.part, job
+        elif job.compared and "peers" in only:
+            yield "peers", job
+
+
+def wrong_device_phases(end):
+    """Complains where a run's "end" record lacks the GPU's own time by phase, or where a phase is negative, forward
+    is empty (a graph's whole time counts as forward), or the sum exceeds wall time. None where all is well."""
+    device = end.get("device_phases")
+    if not device:
+        return "no device phases"
+    if min(device.values()) >= 0 and device["forward"] > 0 and sum(device.values()) <= 1.01 * end["time_s"]:
+        return None
+    return f"device phases of {sum(device.values()):.3f} s in {end['time_s']:.3f} s: {device}"
+
+
+class Jobs:
+    """`root` has recipes/, ladders/ and tools/. `python`: one for the peers, or None. `cifar`: a folder, or None."""
+
+    def __init__(self, check, root, python, cifar, memory_mib, resume):
+        self.check, self.root, self.python, self.cifar = check, root, python, cifar
+        self.memory_mib, self.resume = memory_mib, resume
+
+    def all(self):
+        yield Job("tests", "tests", self.tests)
+        yield self._job("bench", "an augmentation of one's own", self.example)
+        yield self._job("bench", "copies and the kernel", self.bench, compared=True)
+        yield self._job("peers", "Python augmentation", self.peer_augmentation)
+        for name, model, side, batch in STEPS:
+            peer = model not in WITHOUT_PEER
+            for precision in PRECISIONS:
+                yield self._job("steps", f"train {name} {precision}", self.step, name, model, side, batch, precision,
+                                compared=peer)
+                if peer:
+                    yield self._job("peers", f"Python {name} {precision}", self.peer_step, name, model, side, batch,
+                                    precision)
+            for precision in GRAPH_PRECISIONS:
+                yield self._job("graphs", f"train {name}, one graph, {precision}", self.step,
+                                f"{name}, one graph,", model, side, batch, precision, graph=True)
+        for title, over, settings in SWEEPS:
+            yield self._job("sweeps", title, self.sweep, over, settings)
+        for ladder in LADDERS:
+            yield self._job("sweeps", ladder, self.rungs, ["ladder", self.root / f"ladders/{ladder}.toml"],
+                            compared=ladder == "free-speed")
+            if ladder == "free-speed":
+                yield self._job("peers", "Python free-speed", self.peer_ladder, ladder)
+        for title, recipe in CIFAR:
+            yield self._job("cifar", title, self.train_cifar, recipe)
+
+    @staticmethod
+    def _job(part, name, function, *arguments, compared=False, **more):
+        """`function` gets the job's name first."""
+        return Job(part, name, functools.partial(function, name, *arguments, **more), compared)
+
+    def tests(self):
+        staged = self.root if (self.root / "saturate").is_file() else None
+        run_tests(self.check, "Gpu*", staged, self.memory_mib, self.resume)
+
+    def example(self, job):
+        if "own_augmentation" not in self.check.programs:
+            self.check.results.note("skipped", job, "examples/own_augmentation is not built")
+            return
+        said = self.check.run(job, self.check.command("own_augmentation"))
+        if said is not None and "GPU and CPU differ" not in said:
+            self.check.failed(job, said.strip())
+
+    def bench(self, job):
+        said = self.check.run(job, self.check.command("saturate_gpu_bench"))
+        for row in json.loads(said)["rows"] if said else []:
+            self.check.results.add_row(row)
+
+    def step(self, job, name, model, side, batch, precision, graph=False):
+        """Images/s of each record of a short run, the warm-up left out; phases of the last. `graph`: each step as
+        one CUDA graph, which is a failure where it could not be recorded."""
+        settings = [f"data.source=synth:size={side},count={batch * 4}", "data.eval_source=", f"augment.size={side}",
+                    "augment.crop=none", f"train.batch={batch}", "train.epochs=15", f"model.name={model}",
+                    f"precision.mode={precision}", "schedule.warmup_epochs=0", "checkpoint.every=0", "watch.every=10"]
+        if graph:
+            settings += ["train.graph=auto", "data.cache=device", "pipeline.copy=true"]
+        said, records = self._train(job, "imagenet-sample", settings)
+        if said is None:
+            return
+        line = graph_line(said)
+        if graph and not re.match(r"[1-9]\d* of \d+ steps replayed$", line or ""):
+            self.check.failed(job, f"train.graph: {line}")
+        steps = [record for record in records if record["kind"] == "step"][2:]
+        end = [record for record in records if record["kind"] == "end"][-1]
+        if complaint := wrong_device_phases(end):
+            self.check.failed(job, complaint)
+        self.check.results.row(f"saturate train {name} {precision}", "images/s",
+                               [record["images_per_s"] for record in steps], graph=line,
+                               phases=steps[-1]["phases"] if steps else None, device_phases=end.get("device_phases"))
+
+    def train_cifar(self, job, recipe):
+        """A recipe as it is: how long, and how well."""
+        if not self.cifar:
+            self.check.results.note("skipped", job, "give --cifar")
+            return
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
+            train, test = (archive(self.cifar, name, pathlib.Path(scratch))
+                           for name in ("cifar10-train.tar", "cifar10-test.tar"))
+            said, records = self._train(job, recipe, [f"data.source=tar:{train}", f"data.eval_source=tar:{test}",
+                                                      "data.cache=device"])
+        if said is None:
+            return
+        end = [record for record in records if record["kind"] == "end"][-1]
+        self.check.results.row(job, "s", [end["time_s"]], graph=graph_line(said))
+        self.check.results.row(f"{job}: test images right", "share", [end["accuracy"]])
+
+    def _train(self, job, recipe, settings):
+        """What a run on the GPU prints, and its records; None where there was none."""
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+            command = self.check.command("saturate", "train", self.root / f"recipes/{recipe}.toml", "--quiet",
+                                         "--out", f"{folder}/run", "--set", "train.device=cuda")
+            for setting in settings:
+                command += ["--set", setting]
+            said = self.check.run(job, command)
+            if said is None:
+                return None, []
+            lines = pathlib.Path(f"{folder}/run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return said, [json.loads(line) for line in lines]
+
+    def sweep(self, job, over, settings):
+        command = ["sweep", self.root / "recipes/demo.toml"]
+        for text in over:
+            command += ["--over", text]
+        for text in ["train.device=cuda", *settings]:
+            command += ["--set", text]
+        self.rungs(job, command)
+
+    def rungs(self, job, command):
+        """The rungs of a ladder or a sweep, which write the same JSON."""
+        self._rungs(job, job, self.check.command("saturate", *command))
+
+    def _rungs(self, job, title, command):
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+            path = pathlib.Path(folder) / "rungs.json"
+            said = self.check.run(job, [*command, "--rounds", "3", "--seconds", "0.4", "--json", path])
+            if said is None or not path.exists():
+                return
+            found = json.loads(path.read_text(encoding="utf-8"))["rungs"]
+        for rung in found:
+            name = f"{title}: {rung['name']}"
+            if (rung["skipped"] or "").startswith("failed: "):
+                self.check.failed(name, rung["skipped"].removeprefix("failed: "))
+            elif rung["skipped"]:
+                self.check.results.note("skipped", name, rung["skipped"])
+            else:
+                self.check.results.row(name, "images/s", [rung["images_per_s"]], gain=rung["gain_first"],
+                                       low=rung["low"], high=rung["high"], rounds=rung["n"],
+                                       seed_figure=rung.get("seed_figure"))
+
+    def peer_augmentation(self, job):
+        said = self._peer(job, "gpu_augment.py")
+        for name, rates in json.loads(said).items() if said else []:
+            self.check.results.row(f"torchvision v2 on the GPU: {name}", "images/s", rates)
+
+    def peer_step(self, job, name, model, side, batch, precision):
+        said = self._peer(job, "gpu_step.py", model, side, batch, precision)
+        if said:
+            self.check.results.row(f"Python eager {name} {precision}", "images/s", json.loads(said))
+
+    def peer_ladder(self, job, ladder):
+        if self._has_python(job):
+            self._rungs(job, job, [self.python, self.root / "tools/peers/ladder.py",
+                                   self.root / f"ladders/{ladder}.toml", "--python", self.python])
+
+    def _peer(self, job, script, *arguments):
+        if self._has_python(job):
+            return self.check.run(job, [self.python, self.root / "tools/peers" / script, *arguments])
+        return None
+
+    def _has_python(self, job):
+        if not self.python:
+            self.check.results.note("skipped", job, "no interpreter with torch and torchvision; give --python")
+        return bool(self.python)
+
+
+def graph_line(summary):
+    """What a run's summary says of train.graph; None where it is off."""
+    found = re.search(r"^train\.graph: (.*)$", summary, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def archive(folder, name, scratch):
+    """An archive of `folder`, unpacked into `scratch` where it is there as xz."""
+    if (folder / name).exists():
+        return folder / name
+    with lzma.open(folder / f"{name}.xz") as source, open(scratch / name, "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    return scratch / name

@@ -1,0 +1,122 @@
+"""A folder with all that a check needs on a machine with a GPU, Python with torch, and nothing else."""
+
+import lzma
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+LIMIT = 60 << 20  # bytes of the whole folder
+FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
+         "tools/compile_step.py"]
+ARCHIVES = ["cifar10-train.tar", "cifar10-test.tar"]
+# What a bare Ubuntu 24.04 or Debian 12 has.
+SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|z))\.so\.")
+# `torch` is a link to the package that python3 has there; the wheels that it needs lie beside it.
+RPATH = ":".join(["$ORIGIN/lib", "$ORIGIN/torch/lib", "$ORIGIN/torch/../nvidia/cu13/lib",
+                  "$ORIGIN/torch/../nvidia/nccl/lib"])
+
+
+def output_of(*command):
+    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout
+
+
+def needed_by(path):
+    return output_of("patchelf", "--print-needed", path).split()
+
+
+def libraries_to_take(needs, places, torch_names):
+    """{name: path} of what programs need besides the system's and torch's. `needs`: names by path; `places`: paths
+    by name."""
+    taken, waiting = {}, [(program, name) for program in list(needs) for name in needs[program]]
+    while waiting:
+        user, name = waiting.pop()
+        if name in taken or name in torch_names or SYSTEM.match(name):
+            continue
+        if name not in places:
+            sys.exit(f"gpu-check: {name}, which {user} needs, is not on this machine. Install it, and stage again")
+        taken[name] = places[name]
+        waiting += [(name, below) for below in needed_by(places[name])]
+    return taken
+
+
+def torch_libraries(folder):
+    """Names of torch's libraries, and of those that its wheels bring for them."""
+    libraries = list((folder / "lib").glob("lib*.so*"))
+    return {library.name for library in libraries} | {name for library in libraries for name in needed_by(library)}
+
+
+def places_of(programs):
+    """Where this machine has the libraries of `programs`, by name."""
+    listed = "".join(output_of("ldd", program) for program in programs)
+    return dict(re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE))
+
+
+def copy_programs(programs, folder, root):
+    (folder / "lib").mkdir()
+    torch = pathlib.Path(output_of(root / "tools/find_torch.sh").strip())
+    needs = {path: needed_by(path) for path in programs.values()}
+    if "libtorch_cuda.so" not in needs[programs["saturate"]]:
+        sys.exit(f"gpu-check: {programs['saturate']} is built without CUDA. Build the preset gpu-host")
+    libraries = libraries_to_take(needs, places_of(programs.values()), torch_libraries(torch))
+    for name, path in libraries.items():
+        shutil.copy(pathlib.Path(path).resolve(), folder / "lib" / name)
+    for name, path in programs.items():
+        target = folder / name
+        shutil.copy(path, target)
+        subprocess.run(["strip", "--strip-unneeded", target], check=True)
+        # The old kind, which libraries without one of their own are found by too.
+        subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, target], check=True)
+
+
+def copy_files(folder, root):
+    for name in FILES:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (root / name).is_dir():
+            shutil.copytree(root / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(root / name, target)
+
+
+def pack_cifar(cifar, folder):
+    (folder / "cifar").mkdir()
+    for name in ARCHIVES:
+        with open(cifar / name, "rb") as source, lzma.open(folder / "cifar" / f"{name}.xz", "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def sizes(folder):
+    """Bytes of each entry of the folder."""
+    return {entry.name: sum(path.stat().st_size for path in ([entry] if entry.is_file() else entry.rglob("*"))
+                            if path.is_file()) for entry in sorted(folder.iterdir())}
+
+
+def stage(folder, programs, root, cifar):
+    """`programs`: {name: path}. `cifar`: the archives' folder, or None."""
+    for tool in ("patchelf", "strip", "ldd"):
+        if not shutil.which(tool):
+            sys.exit(f"gpu-check: no {tool} here, which --stage needs: run tools/setup.sh --dev")
+    if folder.exists() and any(folder.iterdir()) and not (folder / "tools/gpu-check").exists():
+        sys.exit(f"gpu-check: {folder} holds something else. Name another folder")
+    fresh = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    copy_programs(programs, fresh, root)
+    copy_files(fresh, root)
+    if cifar:
+        pack_cifar(cifar, fresh)
+    else:
+        print("gpu-check: without --cifar the part cifar is left out there")
+    found = sizes(fresh)
+    total = sum(found.values())
+    for name, size in found.items():
+        print(f"{size / 2**20:7.2f} MiB  {name}")
+    print(f"{total / 2**20:7.2f} MiB  in all")
+    if total > LIMIT:
+        sys.exit(f"gpu-check: over {LIMIT >> 20} MiB, in {fresh}. Leave out --cifar")
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    print(f"gpu-check: {folder} is complete. Where the GPU is: {folder.name}/tools/gpu-check --only tests,bench --out "
+          "FOLDER")
