@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/gpu-check on programs that only say what a GPU's would: what it keeps, and in which order."""
 
+import importlib.util
 import json
 import lzma
 import os
@@ -169,15 +170,15 @@ class Call(InFolder):
         self.python = script(self.folder / "python", PEER)
         self.out = self.folder / "out/gpu-check-gpu-of-a-test.json"
 
-    def start(self, *arguments):
+    def start(self, *arguments, python=True):
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         command = [ROOT / "tools/gpu-check", "--build", self.folder / "build", "--out", self.folder / "out",
-                   "--python", self.python, *arguments]
+                   *(["--python", self.python] if python else []), *arguments]
         return subprocess.Popen(command, env=os.environ | {"PATH": path}, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
 
-    def call(self, *arguments):
-        with self.start(*arguments) as process:
+    def call(self, *arguments, **more):
+        with self.start(*arguments, **more) as process:
             said = process.communicate(timeout=120)[0]
         return process.returncode, said
 
@@ -211,6 +212,12 @@ class Call(InFolder):
         content = json.loads(self.out.read_text())
         self.assertIn("Python resnet18 224 fp16", content["failures"])
         self.assertIn("train resnet9 32 fp16", content["done"])
+
+    @unittest.skipIf(importlib.util.find_spec("torchvision"), "this Python could be a peer")
+    def test_measures_nothing_twice_for_peers_that_there_are_not(self):
+        self.assertEqual(self.call("--only", "peers", python=False)[0], 0)
+        content = json.loads(self.out.read_text())
+        self.assertEqual((list(content["skipped"]), content["rows"]), (["peers"], []))
 
     def test_ends_with_an_error_where_the_program_does_not_see_the_gpu(self):
         (self.folder / "build/gpus").write_text("n/a (no NVIDIA driver, or a CPU set of LibTorch)")
