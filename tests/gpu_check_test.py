@@ -57,7 +57,8 @@ if (here / "hold").exists() and "precision.mode=" + (here / "hold").read_text() 
 out = pathlib.Path(args[args.index("--out") + 1])
 out.mkdir()
 steps = [{"kind": "step", "images_per_s": 100.0 + i, "phases": {}} for i in range(5)]
-(out / "metrics.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+end = {"kind": "end", "time_s": 2.0, "device_phases": {"forward": 0.0 if "model.name=resnet50" in args else 1.0}}
+(out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\\n" for record in [*steps, end]))
 print("train.graph: 3 of 5 steps replayed")
 """
 PEER = """#!/usr/bin/env python3
@@ -199,8 +200,10 @@ class Call(InFolder):
         process.stdout.close()
         self.assertEqual(self.names(), [f"saturate train resnet18 224 {mode}" for mode in ("fp32", "tf32")])
         (self.folder / "build/hold").unlink()
-        self.assertEqual(self.call("--only", "steps", "--resume")[0], 0)
+        self.assertEqual(self.call("--only", "steps", "--resume")[0], 1)
         self.assertEqual(len(self.names()), 12)
+        failures = json.loads(self.out.read_text())["failures"]  # what the GPU's own time says of one network
+        self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("fp32", "tf32", "bf16", "fp16")])
         self.assertEqual(len(self.calls()), 12 + 1)
 
     def test_measures_peers_beside_ours_and_goes_on_after_one_that_broke(self):

@@ -138,11 +138,11 @@ class Jobs:
             self.check.failed(job, f"train.graph: {line}")
         steps = [record for record in records if record["kind"] == "step"][2:]
         end = [record for record in records if record["kind"] == "end"][-1]
-        if complaint := wrong_device_phases(end):
-            self.check.failed(job, complaint)
         self.check.results.row(f"saturate train {name} {precision}", "images/s",
                                [record["images_per_s"] for record in steps], graph=line,
                                phases=steps[-1]["phases"] if steps else None, device_phases=end.get("device_phases"))
+        if complaint := wrong_device_phases(end):
+            self.check.failed(job, complaint)
 
     def train_cifar(self, job, recipe):
         """A recipe as it is: how long, and how well."""
