@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/gpu-check on programs that only say what a GPU's would: what it keeps, and in which order."""
 
+import importlib.util
 import json
 import lzma
 import os
@@ -56,7 +57,8 @@ if (here / "hold").exists() and "precision.mode=" + (here / "hold").read_text() 
 out = pathlib.Path(args[args.index("--out") + 1])
 out.mkdir()
 steps = [{"kind": "step", "images_per_s": 100.0 + i, "phases": {}} for i in range(5)]
-(out / "metrics.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
+end = {"kind": "end", "time_s": 2.0, "device_phases": {"forward": 0.0 if "model.name=resnet50" in args else 1.0}}
+(out / "metrics.jsonl").write_text("".join(json.dumps(record) + "\\n" for record in [*steps, end]))
 print("train.graph: 3 of 5 steps replayed")
 """
 PEER = """#!/usr/bin/env python3
@@ -169,15 +171,15 @@ class Call(InFolder):
         self.python = script(self.folder / "python", PEER)
         self.out = self.folder / "out/gpu-check-gpu-of-a-test.json"
 
-    def start(self, *arguments):
+    def start(self, *arguments, python=True):
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         command = [ROOT / "tools/gpu-check", "--build", self.folder / "build", "--out", self.folder / "out",
-                   "--python", self.python, *arguments]
+                   *(["--python", self.python] if python else []), *arguments]
         return subprocess.Popen(command, env=os.environ | {"PATH": path}, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
 
-    def call(self, *arguments):
-        with self.start(*arguments) as process:
+    def call(self, *arguments, **more):
+        with self.start(*arguments, **more) as process:
             said = process.communicate(timeout=120)[0]
         return process.returncode, said
 
@@ -198,8 +200,10 @@ class Call(InFolder):
         process.stdout.close()
         self.assertEqual(self.names(), [f"saturate train resnet18 224 {mode}" for mode in ("fp32", "tf32")])
         (self.folder / "build/hold").unlink()
-        self.assertEqual(self.call("--only", "steps", "--resume")[0], 0)
+        self.assertEqual(self.call("--only", "steps", "--resume")[0], 1)
         self.assertEqual(len(self.names()), 12)
+        failures = json.loads(self.out.read_text())["failures"]  # what the GPU's own time says of one network
+        self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("fp32", "tf32", "bf16", "fp16")])
         self.assertEqual(len(self.calls()), 12 + 1)
 
     def test_measures_peers_beside_ours_and_goes_on_after_one_that_broke(self):
@@ -211,6 +215,12 @@ class Call(InFolder):
         content = json.loads(self.out.read_text())
         self.assertIn("Python resnet18 224 fp16", content["failures"])
         self.assertIn("train resnet9 32 fp16", content["done"])
+
+    @unittest.skipIf(importlib.util.find_spec("torchvision"), "this Python could be a peer")
+    def test_measures_nothing_twice_for_peers_that_there_are_not(self):
+        self.assertEqual(self.call("--only", "peers", python=False)[0], 0)
+        content = json.loads(self.out.read_text())
+        self.assertEqual((list(content["skipped"]), content["rows"]), (["peers"], []))
 
     def test_ends_with_an_error_where_the_program_does_not_see_the_gpu(self):
         (self.folder / "build/gpus").write_text("n/a (no NVIDIA driver, or a CPU set of LibTorch)")

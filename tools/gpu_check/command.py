@@ -204,8 +204,14 @@ def run(arguments, build, gpu):
         print(f"gpu-check: nvidia-smi sees {gpu['name']}, and saturate does not (gpus: {facts.get('gpus')}). "
               f"Try `{programs['saturate']} env`, and python3 -c 'import torch; torch.cuda.init()'", file=sys.stderr)
         return 4
-    python = python_with_torch(arguments.python) if "peers" in arguments.only else None
     results = open_results(arguments, gpu, facts)
+    python = None
+    results.begin("peers")
+    if "peers" in arguments.only:
+        python = python_with_torch(arguments.python)
+        if not python:
+            results.note("skipped", "peers", "no interpreter with torch and torchvision; give --python")
+            arguments.only = [part for part in arguments.only if part != "peers"]
     check = Check(results, programs, arguments.minutes, arguments.deadline, under)
     signal.signal(signal.SIGTERM, lambda *_: (check.end_all(), os._exit(143)))
     memory_mib = int(re.match(r"\d*", gpu["memory"]).group() or 0)

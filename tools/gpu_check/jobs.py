@@ -70,7 +70,7 @@ def wrong_device_phases(end):
 
 
 class Jobs:
-    """`root` has recipes/, ladders/ and tools/. `python`: one for the peers, or None. `cifar`: a folder, or None."""
+    """`root` has recipes/, ladders/ and tools/. `python`: one for the peers. `cifar`: a folder, or None."""
 
     def __init__(self, check, root, python, cifar, memory_mib, resume):
         self.check, self.root, self.python, self.cifar = check, root, python, cifar
@@ -125,13 +125,14 @@ class Jobs:
             self.check.results.add_row(row)
 
     def step(self, job, name, model, side, batch, precision, graph=False):
-        """Images/s of each record of a short run, the warm-up left out; phases of the last. `graph`: each step as
-        one CUDA graph, which is a failure where it could not be recorded."""
+        """Images/s of each record of a short run on images that the GPU holds, as the peer's, the warm-up left out;
+        phases of the last. `graph`: each step as one CUDA graph, which is a failure where it could not be recorded."""
         settings = [f"data.source=synth:size={side},count={batch * 4}", "data.eval_source=", f"augment.size={side}",
                     "augment.crop=none", f"train.batch={batch}", "train.epochs=15", f"model.name={model}",
-                    f"precision.mode={precision}", "schedule.warmup_epochs=0", "checkpoint.every=0", "watch.every=10"]
+                    f"precision.mode={precision}", "schedule.warmup_epochs=0", "checkpoint.every=0", "watch.every=10",
+                    "data.cache=device"]
         if graph:
-            settings += ["train.graph=auto", "data.cache=device", "pipeline.copy=true"]
+            settings += ["train.graph=auto", "pipeline.copy=true"]
         said, records = self._train(job, "imagenet-sample", settings)
         if said is None:
             return
@@ -140,11 +141,11 @@ class Jobs:
             self.check.failed(job, f"train.graph: {line}")
         steps = [record for record in records if record["kind"] == "step"][2:]
         end = [record for record in records if record["kind"] == "end"][-1]
-        if complaint := wrong_device_phases(end):
-            self.check.failed(job, complaint)
         self.check.results.row(f"saturate train {name} {precision}", "images/s",
                                [record["images_per_s"] for record in steps], graph=line,
                                phases=steps[-1]["phases"] if steps else None, device_phases=end.get("device_phases"))
+        if complaint := wrong_device_phases(end):
+            self.check.failed(job, complaint)
 
     def train_cifar(self, job, recipe):
         """A recipe as it is: how long, and how well."""
@@ -185,9 +186,9 @@ class Jobs:
 
     def rungs(self, job, command):
         """The rungs of a ladder or a sweep, which write the same JSON."""
-        self._rungs(job, job, self.check.command("saturate", *command))
+        self._rungs(job, self.check.command("saturate", *command))
 
-    def _rungs(self, job, title, command):
+    def _rungs(self, job, command):
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             path = pathlib.Path(folder) / "rungs.json"
             said = self.check.run(job, [*command, "--rounds", "3", "--seconds", "0.4", "--json", path])
@@ -195,7 +196,7 @@ class Jobs:
                 return
             found = json.loads(path.read_text(encoding="utf-8"))["rungs"]
         for rung in found:
-            name = f"{title}: {rung['name']}"
+            name = f"{job}: {rung['name']}"
             if (rung["skipped"] or "").startswith("failed: "):
                 self.check.failed(name, rung["skipped"].removeprefix("failed: "))
             elif rung["skipped"]:
@@ -216,19 +217,11 @@ class Jobs:
             self.check.results.row(f"Python eager {name} {precision}", "images/s", json.loads(said))
 
     def peer_ladder(self, job, ladder):
-        if self._has_python(job):
-            self._rungs(job, job, [self.python, self.root / "tools/peers/ladder.py",
-                                   self.root / f"ladders/{ladder}.toml", "--python", self.python])
+        self._rungs(job, [self.python, self.root / "tools/peers/ladder.py", self.root / f"ladders/{ladder}.toml",
+                          "--python", self.python])
 
     def _peer(self, job, script, *arguments):
-        if self._has_python(job):
-            return self.check.run(job, [self.python, self.root / "tools/peers" / script, *arguments])
-        return None
-
-    def _has_python(self, job):
-        if not self.python:
-            self.check.results.note("skipped", job, "no interpreter with torch and torchvision; give --python")
-        return bool(self.python)
+        return self.check.run(job, [self.python, self.root / "tools/peers" / script, *arguments])
 
 
 def graph_line(summary):
