@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kFooter =
     "Exit codes: 0 done; 2 bad usage or recipe; 3 bad data; 4 the run failed; 130/143 stopped by\n"
-    "SIGINT/SIGTERM (SIGUSR1 counts as SIGTERM) after saving a checkpoint.";
+    "SIGINT/SIGTERM (SIGUSR1 and SIGHUP count as SIGTERM) after saving a checkpoint.";
 
 int report(int code, const std::string& message) {
   fmt::print(stderr, "saturate: error: {}\n", saturate::printable(message));
