@@ -44,7 +44,7 @@ Ends make_socket() {
 
 // The launcher's handlers would swallow, for good, a signal that comes before execv().
 void take_signals(const sigset_t& mask) {
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     struct sigaction action {};
     sigaction(number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
