@@ -25,6 +25,17 @@ bool is_own(const void* function) {
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
   if (!is_own(function)) return enqueue(stream, Count::kLaunches);
   const FinishBatch batch = *static_cast<const FinishBatch*>(arguments[0]);
+  tell([&](Observer& observer) {
+    const void* const key = key_of(stream);
+    for (const void* read :
+         {static_cast<const void*>(batch.effects), static_cast<const void*>(batch.held),
+          static_cast<const void*>(batch.places)})
+      if (read) observer.touches(key, read, /*writes=*/false);
+    for (const void* written :
+         {static_cast<const void*>(batch.images), static_cast<const void*>(batch.spare),
+          static_cast<const void*>(batch.out)})
+      observer.touches(key, written, /*writes=*/true);
+  });
   return enqueue(stream, Count::kLaunches, [batch] {
     {
       const std::lock_guard lock(guard());
