@@ -26,7 +26,8 @@ constexpr const char* kFooter =
     "SIGINT/SIGTERM (SIGUSR1 and SIGHUP count as SIGTERM) after saving a checkpoint.";
 
 int report(int code, const std::string& message) {
-  fmt::print(stderr, "saturate: error: {}\n", saturate::printable(message));
+  // stderr may take nothing, as where its disk is full: fmt::print() would throw.
+  std::fputs(fmt::format("saturate: error: {}\n", saturate::printable(message)).c_str(), stderr);
   return code;
 }
 

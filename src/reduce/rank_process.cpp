@@ -143,7 +143,7 @@ void RankProcess::read_all() {
 }
 
 void RankProcess::take_output(const std::string& line) {
-  fmt::print(stderr, "[{}] {}\n", rank_, line);
+  std::fputs(fmt::format("[{}] {}\n", rank_, line).c_str(), stderr);
   last_lines_.push_back(line);
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/binding.h"
+#include "base/printable.h"
 #include "data/read_sample.h"
 #include "feed/compute_threads.h"
 #include "run/single_image.h"
@@ -61,7 +62,7 @@ void warn_of_idle_gpu() {
   static std::once_flag once;
   std::call_once(once, [] {
     const std::string text = this_world().rank > 0 ? "" : idle_gpu_warning(at::hasCUDA());
-    if (!text.empty()) fmt::print(stderr, "saturate: warning: {}\n", text);
+    if (!text.empty()) print_warning(text);
   });
 }
 
