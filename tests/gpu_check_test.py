@@ -146,6 +146,19 @@ class InShards(InFolder):
         self.assertEqual(shards.shard_count(20, 2, 0), 1)
 
 
+class Limit(InFolder):
+    def test_leaves_time_to_the_others_where_one_hangs(self):
+        check = Check(self.results(), {}, minutes=3 / 60)
+        said = []
+        with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.1):
+            for name, command in (("hangs", ["sh", "-c", "sleep 600 & sleep 600"]), ("ends", ["echo", "here"])):
+                with check.job("steps", name):
+                    said.append(check.run(name, command))
+        self.assertEqual(said, [None, "here\n"])
+        self.assertEqual(check.results.content["skipped"], {"hangs": "stopped at the time limit"})
+        self.assertEqual(check.results.content["done"], ["ends"])
+
+
 class Order(unittest.TestCase):
     def test_has_each_peer_right_behind_what_it_is_compared_with(self):
         every = list(jobs.Jobs(None, ROOT, "python3", None, 0, False).all())

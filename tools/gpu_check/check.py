@@ -8,6 +8,7 @@ import subprocess
 import time
 
 LEAST_SECONDS = 5  # that a program is begun with
+MOST_SHARE = 1 / 3  # of a part's time for one program, so that one that hangs leaves some to the others
 
 
 class Check:
@@ -80,7 +81,7 @@ class Check:
         print(f"gpu-check: {name}", flush=True)
         with self.start(command, stderr=subprocess.PIPE) as process:
             try:
-                stdout, stderr = process.communicate(timeout=left)
+                stdout, stderr = process.communicate(timeout=min(left, MOST_SHARE * self.part_seconds))
             except subprocess.TimeoutExpired:
                 self.cut_off(name, "stopped at the time limit")
                 return None
