@@ -101,7 +101,7 @@ Held held_images(int size, int64_t count) {
   return held;
 }
 
-// What finish(batch) makes of held images.
+// Held images as finish(batch) makes them.
 template <class Finish>
 std::vector<float> finished(const std::vector<EffectList>& lists, int size, const Finish& finish) {
   const auto count = int64_t(lists.size());

@@ -42,7 +42,7 @@ at::Tensor allocate(int64_t count, int64_t side, const at::Device& device,
   }
 }
 
-// What make() puts on the device; `done` says of which images that makes `bytes`.
+// The tensor that make() puts on the device; `done` says of which images that makes `bytes`.
 template <class Make>
 at::Tensor within_memory(int64_t bytes, const std::string& done, const std::string& where,
                          const Make& make) {

@@ -8,7 +8,7 @@
 
 namespace saturate {
 
-// What one access moves. REQUIRES: lies at a multiple of kBytes.
+// The bytes that one access moves. REQUIRES: lies at a multiple of kBytes.
 template <int kBytes>
 struct [[gnu::may_alias]] alignas(kBytes) Piece {
   uint32_t word[kBytes / 4];  // the lowest byte first

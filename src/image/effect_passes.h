@@ -180,7 +180,7 @@ SATURATE_HOST_DEVICE void run_erase(Team& team, const Effect& effect, int size, 
   }
 }
 
-// What run_table, run_recolour and run_erase do to pixel (x, y). REQUIRES: neither
+// Does to pixel (x, y) the same as run_table, run_recolour or run_erase. REQUIRES: neither
 // needs_histogram() nor needs_neighbours().
 SATURATE_HOST_DEVICE inline void change_pixel(const Effect& effect, int x, int y, uint8_t* pixel) {
   if (effect.kind == EffectKind::kErase) {
