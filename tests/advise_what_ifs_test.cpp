@@ -17,8 +17,9 @@ std::set<std::string> texts(const std::vector<WhatIf>& what_ifs) {
 }
 
 Recipe plain_recipe(const std::vector<std::string>& settings) {
-  std::vector<std::string> all = {"data.source=folder:x", "data.threads=2", "train.threads=8",
-                                  "train.batch=64", "train.device=cpu"};
+  std::vector<std::string> all = {"data.source=folder:x", "data.threads=2",
+                                  "train.threads=8",      "train.batch=64",
+                                  "train.device=cpu",     "precision.mode=fp32"};
   all.insert(all.end(), settings.begin(), settings.end());
   return parse_recipe("", "test", all);
 }

@@ -146,5 +146,20 @@ TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
   }
 }
 
+TEST(DataCommand, AnInterruptedPackLeavesNothing) {
+  const TempDir logs;
+  for (const std::string format : {"shard", "tar", "lmdb"}) {
+    const TempDir dir;
+    const pid_t child = start_saturate({"data", "pack", "synth:size=16,count=10000000", "--out",
+                                        format + ":" + (dir / ("set." + format))},
+                                       logs / format);
+    EXPECT_TRUE(wait_until([&] { return !std::filesystem::is_empty(dir.path()); })) << format;
+    kill(child, SIGTERM);
+    EXPECT_EQ(exit_code_of(child, 60), 143) << read_text(logs / format);
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << format;
+    EXPECT_NE(read_text(logs / format).find("removing what was begun"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace saturate::testing

@@ -209,6 +209,19 @@ TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutRemains) {
   EXPECT_FALSE(remains);
 }
 
+// As where the disk of a log is full.
+TEST_F(CommandErrors, AStderrThatTakesNothingEndsNothing) {
+  const auto code_of = [](const std::string& arguments) {
+    const int status =
+        std::system(("'" + kCommand + "' " + arguments + " >/dev/null 2>/dev/full").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  };
+  EXPECT_EQ(code_of("train " + write_small_recipe(dir, kSmallSynth) + " --out " + (dir / "run")),
+            0);
+  EXPECT_TRUE(std::filesystem::exists(dir / "run/checkpoints/step-00000020.safetensors"));
+  EXPECT_EQ(code_of("train " + (dir / "missing.toml")), 2);
+}
+
 TEST_F(CommandErrors, ALossThatTurnsNotFiniteEndsTheRun) {
   const CommandResult result = train(kSmallSynth, "--set optimizer.lr=1e30");
   EXPECT_EQ(result.exit_code, 4);

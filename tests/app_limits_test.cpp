@@ -51,5 +51,26 @@ TEST_F(Limits, OfAddressesEndARunWithOneError) {
   }
 }
 
+// LibTorch allocates before main() begins, where nothing can catch.
+TEST_F(Limits, OfAddressesEndACommandWithOneErrorBeforeItBegins) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take addresses of their own";
+#endif
+  constexpr int kNotLoaded = 127;    // the dynamic loader's own message
+  int64_t low = 0, high = 64 << 20;  // KiB: too few, and enough
+  int last = 0;
+  while (high - low > 4 << 10) {
+    const int64_t middle = (low + high) / 2;
+    SCOPED_TRACE(std::to_string(middle) + " KiB");
+    const CommandResult result =
+        run_saturate("--version", "ulimit -v " + std::to_string(middle) + ";");
+    (result.exit_code == 0 ? high : low) = middle;
+    if (result.exit_code == 0) continue;
+    last = result.exit_code;
+    if (last != kNotLoaded) expect_error(result, 4, {"out of memory", "ulimit -v"});
+  }
+  EXPECT_EQ(last, 4) << "the fewest that let it load";
+}
+
 }  // namespace
 }  // namespace saturate::testing

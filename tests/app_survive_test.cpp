@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/socket.h>
 
 #include "tests/app_testing.h"
@@ -53,7 +54,7 @@ TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
 }
 
 TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
-  for (const int signal : {SIGTERM, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
     const std::string name = "run" + std::to_string(signal);
     const pid_t child = start(name, {"train.epochs=1000"});
     wait_for_steps(dir / name, 5);
@@ -63,6 +64,30 @@ TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
     EXPECT_TRUE(std::filesystem::exists(
         dir / fmt::format("{}/checkpoints/step-{:08}.safetensors", name, last)));
   }
+}
+
+// The kernel's SIGHUP; the bar and the summary then have nowhere to go.
+TEST_F(SurvivingRun, AClosedTerminalSavesToo) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  const std::string out = dir / "run";
+  if (child == 0) {
+    execl(kCommand.c_str(), kCommand.c_str(), "train", recipe.c_str(), "--out", out.c_str(),
+          "--set", "train.epochs=1000", nullptr);
+    _exit(98);
+  }
+  fcntl(terminal, F_SETFL, O_NONBLOCK);
+  std::string shown(1 << 16, ' ');
+  ASSERT_TRUE(wait_until([&] {
+    while (read(terminal, shown.data(), shown.size()) > 0) {
+    }
+    return count_lines(read_text(out + "/metrics.jsonl")) >= 5;
+  }));
+  close(terminal);
+  EXPECT_EQ(exit_code_of(child, 20), 143);
+  const int64_t last = read_metrics(out).back()["step"];
+  EXPECT_TRUE(
+      std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
 }
 
 TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {

@@ -108,6 +108,19 @@ TEST_F(TrainCommand, ARestartWithoutACheckpointGoesOnFromTheOneThatWasGiven) {
   EXPECT_EQ(read_metrics(dir / "other").front()["step"], 21);
 }
 
+TEST_F(TrainCommand, ChangedDataAreTakenWhereThatIsAskedFor) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string resume = "train --resume " + (dir / "run") +
+                             " --set train.epochs=3 data.source=synth:size=16,count=240";
+  expect_error(run_saturate(resume), 3,
+               {"have 240 images, and the run to resume had 200", "--allow-changed-data"});
+  EXPECT_EQ(read_metrics(dir / "run").back()["step"], 20) << "nothing was trained";
+  const CommandResult allowed = run_saturate(resume + " --allow-changed-data");
+  ASSERT_EQ(allowed.exit_code, 0) << allowed.err;
+  EXPECT_EQ(read_metrics(dir / "run").back()["step"], 36) << "three epochs of twelve steps";
+  expect_error(run_saturate("train " + recipe + " --allow-changed-data"), 2, {"--resume"});
+}
+
 TEST_F(TrainCommand, EvalTakesWhatIsAutomaticAsTrainingDoes) {
   ASSERT_EQ(train("run").exit_code, 0);
   const CommandResult eval =

@@ -142,8 +142,8 @@ TEST(LoaderFaults, SkippedNamesAreKeptUpToAHundred) {
   EXPECT_EQ(loader.skipped().size(), 100u);
 }
 
-// Only bad data may be skipped: another failure would be hidden.
-TEST(LoaderFaults, SkipDoesNotHideOtherErrors) {
+// Only bad data may be skipped: a lack of memory is no fault of the sample's.
+TEST(LoaderFaults, SkipDoesNotHideALackOfMemory) {
   class Failing : public MemoryDataset {
    public:
     using MemoryDataset::MemoryDataset;

@@ -122,12 +122,6 @@ TEST(DatasetOfOnesOwn, SamplesWithoutANameGoByTheirIndex) {
   EXPECT_TRUE(epoch.names[0].starts_with("sample ")) << epoch.names[0];
 }
 
-// A lack of memory is no fault of the sample's.
-TEST(DatasetOfOnesOwn, NoMemoryIsNotSkipped) {
-  const OwnDataset data([](Sample&) { throw std::bad_alloc(); });
-  EXPECT_THROW(read_own_epoch(data, OnError::kSkip), std::bad_alloc);
-}
-
 TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
   const TempDir dir;
   const OwnDataset data(kSpoiltSamples[0].spoil);

@@ -1,4 +1,4 @@
-// What a GPU does in another way than the CPU, against it: SyncBatchNorm's local work, pixels by
+// A GPU's own code paths against the CPU's: SyncBatchNorm's local work, pixels by
 // class, the copies of a checkpoint, an evaluation's pipeline.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -34,7 +34,7 @@ TEST(GpuTwins, SyncBatchNormFollowsTheCpus) {
           EXPECT_TRUE(at::allclose(a, b, tolerance, tolerance)) << what;
         };
         expect_near(at::cat(gpu.outputs), at::cat(cpu.outputs), "outputs");
-        // Of two values a channel the gradient is a difference of large numbers.
+        // With two values a channel the gradient is a difference of large numbers.
         if (side > 1) {
           expect_near(at::cat(gpu.to_inputs), at::cat(cpu.to_inputs), "to inputs");
           expect_near(gpu.to_weight, cpu.to_weight, "to weight");

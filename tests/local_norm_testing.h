@@ -4,7 +4,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "reduce/local_norm.h"
@@ -28,7 +31,7 @@ inline at::Tensor norm_bias() {
   return symmetric("norm.bias", {kNormChannels}, 1);
 }
 
-// Of inputs and output gradients [N, C, H, W] by share; N may be 0.
+// Runs all steps on inputs and output gradients [N, C, H, W] by share; N may be 0.
 inline NormedShares norm_shares(const std::vector<at::Tensor>& inputs,
                                 const std::vector<at::Tensor>& gradients, const at::Device& device,
                                 at::ScalarType type, bool channels_last) {

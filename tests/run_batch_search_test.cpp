@@ -191,6 +191,22 @@ TEST(FindMicroBatch, PartsOfABatchLeaveRoomForGradients) {
   EXPECT_LT(fit("1000000"), fit("0"));
 }
 
+// The loader's batches are none of torch's memory, and of a small model most of all there is.
+TEST(FindMicroBatch, TheLoadersBatchesTakeHalfOfTheHostsMemoryAtMost) {
+  TensorMemory& memory = tensor_memory(at::kCPU);
+  const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
+  const auto fit = [](const std::string& prefetch) {
+    const Recipe recipe = recipe_with(
+        {"train.batch=auto", "model.name=mlp", "model.width=0.01", "data.prefetch=" + prefetch});
+    return find_micro_batch(Env::posix(), recipe, at::kCPU, 1 << 20);
+  };
+  constexpr int64_t kImage = 16 * 16 * 3 * sizeof(float);
+  const int64_t most = fit("1024");
+  EXPECT_LE(most * 1025 * kImage, memory.capacity());
+  EXPECT_GT((most + 1) * 1025 * kImage, memory.capacity()) << "nothing else is the limit";
+  EXPECT_GT(fit("4"), most);
+}
+
 TEST(FindMicroBatch, CheckpointingFitsMore) {
   const std::string memory = memory_setting(40);
   const auto fit = [&](const std::string& segments) {

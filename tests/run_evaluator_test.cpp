@@ -52,7 +52,7 @@ Evaluated evaluate_twice(const Recipe& recipe, int64_t give_up_after = -1) {
   return found;
 }
 
-Recipe evaluated_recipe(const std::string& eval_source) {
+Recipe recipe_to_evaluate(const std::string& eval_source) {
   Recipe recipe = small_recipe();
   recipe.data.source = recipe.data.eval_source = eval_source;
   recipe.train.eval_batch = 8;
@@ -66,7 +66,7 @@ Recipe evaluated_recipe(const std::string& eval_source) {
 
 TEST(Evaluator, APipelineGivesTheSameBits) {
   for (const char* source : {"synth:size=16,count=43", "synth:size=16,count=43,masks=true"}) {
-    const Recipe serial = evaluated_recipe(source);
+    const Recipe serial = recipe_to_evaluate(source);
     const Evaluated expected = evaluate_twice(serial);
     EXPECT_EQ(expected.threads, std::set<std::string>());
     ASSERT_EQ(expected.logits.size(), 12u);

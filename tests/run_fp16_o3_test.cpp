@@ -21,6 +21,8 @@ Recipe all_half_recipe() {
   recipe.model.width = 0.125;
   recipe.train.channels_last = true;
   recipe.precision.mode = PrecisionMode::kFp16O3;
+  recipe.precision.initial_scale = 128;
+  recipe.optimizer.lr = 0.05;
   recipe.watch.every = 1;
   return recipe;
 }
@@ -35,7 +37,10 @@ TEST(Fp16O3, KeepsNothingOfModelAndOptimizerInFp32AndLearns) {
   for (const char* optimizer : {"sgd", "adamw"}) {
     Recipe recipe = all_half_recipe();
     recipe.optimizer.name = optimizer;
-    recipe.optimizer.lr = recipe.optimizer.name == "sgd" ? 0.05 : 0.003;
+    if (recipe.optimizer.name == "adamw") {
+      recipe.optimizer.lr = 0.003;
+      recipe.optimizer.eps = 1e-3;  // squares of small gradients are 0 in fp16
+    }
     const std::string out = dir / optimizer;
     const Checkpoint saved = run_to_checkpoint(recipe, saving_options(out));
     int checked = 0;

@@ -19,13 +19,13 @@ namespace {
 using testing::TempDir;
 
 // Its stream, and what it has asked for.
-struct Twin {
+struct DeviceTwin {
   std::vector<size_t> asked = {};
   bool has_none = false;
   Stream* stream = nullptr;  // owned by `staged`
   std::shared_ptr<StagedCopy> staged;
 
-  Twin() {
+  DeviceTwin() {
     auto made = make_thread_stream("twin");
     stream = made.get();
     staged = std::make_shared<StagedCopy>(at::kCPU, std::move(made), [this](size_t bytes) {
@@ -49,7 +49,7 @@ Checkpoint filled_checkpoint(int64_t step) {
   return checkpoint;
 }
 
-void expect_saved(const CheckpointWriter::Outcome& outcome, int64_t step) {
+void expect_saved_copy(const CheckpointWriter::Outcome& outcome, int64_t step) {
   ASSERT_FALSE(outcome.error);
   const Checkpoint expected = filled_checkpoint(step),
                    read = read_checkpoint(Env::posix(), outcome.path);
@@ -65,7 +65,7 @@ void expect_saved(const CheckpointWriter::Outcome& outcome, int64_t step) {
 // The writing thread waits for the copies; what the stream is given later comes after them.
 TEST(StagedCopy, SavesWhatWasThereThoughTrainingGoesOnBeforeItIsCopied) {
   const TempDir dir;
-  Twin twin;
+  DeviceTwin twin;
   CheckpointStore store(Env::posix(), dir.path(), 3, true);
   CheckpointWriter writer(Env::posix(), store, twin.staged);
   for (const int64_t step : {5, 6}) {
@@ -81,17 +81,17 @@ TEST(StagedCopy, SavesWhatWasThereThoughTrainingGoesOnBeforeItIsCopied) {
     step_done.set_value();
     const auto outcome = writer.wait();
     ASSERT_TRUE(outcome);
-    expect_saved(*outcome, step);
+    expect_saved_copy(*outcome, step);
   }
   EXPECT_EQ(twin.asked, std::vector<size_t>{StagedCopy::kSlab}) << "once for both saves";
 }
 
 TEST(StagedCopy, TakesMemoryInSlabsAndOfItsOwnForALargerTensor) {
-  Twin twin;
+  DeviceTwin twin;
   const int64_t half = int64_t(StagedCopy::kSlab) / 2;
-  std::vector<at::Tensor> sources = {
-      at::full({half - 100}, 1, at::kByte), at::full({25}, 2, at::kFloat),
-      at::full({half - 100}, 3, at::kByte), at::full({2 * half + 1}, 4, at::kByte)};
+  std::vector<at::Tensor> sources = {at::full({half - 100}, 1, at::kByte),
+                                     at::full({25}, 2, at::kFloat), at::full({half}, 3, at::kByte),
+                                     at::full({2 * half + 1}, 4, at::kByte)};
   std::vector<at::Tensor> targets(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) twin.staged->copy(sources[i], targets[i]);
   twin.staged->record();
@@ -102,22 +102,27 @@ TEST(StagedCopy, TakesMemoryInSlabsAndOfItsOwnForALargerTensor) {
   EXPECT_EQ(twin.asked[1], StagedCopy::kSlab);
   EXPECT_GE(twin.asked[2], StagedCopy::kSlab + 1);
   EXPECT_LE(twin.asked[2], StagedCopy::kSlab + 64);
+  at::Tensor last;  // in what is left of the second slab
+  twin.staged->copy(sources[1], last);
+  EXPECT_EQ(twin.asked.size(), 3u);
+  EXPECT_EQ(static_cast<std::byte*>(last.data_ptr()),
+            static_cast<std::byte*>(targets[2].data_ptr()) + half);
 }
 
 TEST(StagedCopy, DoesWithoutPageLockedMemory) {
   const TempDir dir;
-  Twin twin;
+  DeviceTwin twin;
   twin.has_none = true;
   CheckpointStore store(Env::posix(), dir.path(), 3, true);
   CheckpointWriter writer(Env::posix(), store, twin.staged);
   writer.start(filled_checkpoint(7));
-  expect_saved(*writer.wait(), 7);
+  expect_saved_copy(*writer.wait(), 7);
   EXPECT_EQ(twin.asked.size(), 1u);
 }
 
 TEST(StagedCopy, ThatFailsIsASaveThatFails) {
   const TempDir dir;
-  Twin twin;
+  DeviceTwin twin;
   CheckpointStore store(Env::posix(), dir.path(), 3, true);
   CheckpointWriter writer(Env::posix(), store, twin.staged);
   twin.stream->submit([] { throw std::runtime_error("the device is gone"); });

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <thread>
 
@@ -94,6 +95,27 @@ TEST_F(CpuMemoryTest, WhatWaitsIsNotAliveAndServesItsSizeAlone) {
   std::thread([&] { elsewhere = bytes(3 * kMiB).data_ptr(); }).join();
   EXPECT_EQ(elsewhere, first);
   keep_host_memory(false);
+}
+
+// Blocks of sizes that are not asked for again make room for those that are.
+TEST_F(CpuMemoryTest, WhatWaitsAndWhatIsAliveAreBoundedTogether) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "nothing is kept under AddressSanitizer";
+#endif
+  const auto in_use = [] {
+    const auto info = mallinfo2();
+    return int64_t(info.uordblks + info.hblkhd) / kMiB;
+  };
+  const int64_t at_first = in_use();
+  keep_host_memory(true);
+  bytes(200 * kMiB);
+  EXPECT_GE(in_use() - at_first, 200) << "it waits";
+  {
+    const at::Tensor other = bytes(190 * kMiB);
+    EXPECT_LE(in_use() - at_first, 310);
+  }
+  keep_host_memory(false);
+  EXPECT_LE(in_use() - at_first, 10);
 }
 
 TEST(KeptBlocks, TheNewestThatFitsIsTakenAndTheOldestAreGivenUp) {

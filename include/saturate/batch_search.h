@@ -23,8 +23,9 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
 // The most images whose step fits in the memory of `device`, `most` at most, as a run of `recipe`
 // would make it: on a model and an optimizer of its own, with random images, in two parts where the
 // effective batch (train.effective_batch) asks for more than one. On the CPU it leaves room for the
-// copies that saving makes. torch's random state is left as it was. REQUIRES: a recipe resolved but
-// for train.batch. Fails with kRun where not one image fits.
+// copies that saving makes and, without a budget, for the batches that the loaders hold; on any
+// device those take half of the host's memory at most. torch's random state is left as it was.
+// REQUIRES: a recipe resolved but for train.batch. Fails with kRun where not one image fits.
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most);
 
 }  // namespace saturate

@@ -135,7 +135,7 @@ class CheckpointWriter {
     std::exception_ptr error;  // why it was not saved; null where it was
   };
 
-  // Both must outlive this. `staged` (make_staged_copy()): copies a GPU's tensors, null on a CPU.
+  // Both must outlive this. `staged` copies a GPU's tensors; null: start() waits for its copies.
   CheckpointWriter(Env& env, CheckpointStore& store, std::shared_ptr<StagedCopy> staged = nullptr);
   // Waits for the save under way.
   ~CheckpointWriter();

@@ -28,10 +28,13 @@ void add_export(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 
-// From now on the first SIGINT, SIGTERM or SIGUSR1 is only noted; a SIGINT after it ends the
-// process at once.
+// From now on the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP (unless it is ignored, as under nohup)
+// is only noted; a SIGINT after it ends the process at once. After SIGHUP, what was the terminal is
+// /dev/null.
 void catch_stop_signals();
-// The signal noted (SIGTERM for SIGUSR1), or 0. Safe from any thread.
+// The same where a file is written, and removed if it is not finished.
+void catch_stop_signals_of_writing();
+// The signal noted (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
 int stop_signal();
 
 }  // namespace saturate

@@ -176,6 +176,8 @@ int verify(const InspectArguments& arguments) {
   return report.broken.empty() ? 0 : int(ErrorKind::kData);
 }
 
+struct Interrupted {};
+
 int pack(const PackArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, arguments.source);
@@ -183,9 +185,15 @@ int pack(const PackArguments& arguments) {
   options.threads = threads_or_all(arguments.threads);
   options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;
   PackReport report;
-  {
+  catch_stop_signals_of_writing();
+  try {
     Progress progress(env, "pack", "images", int64_t(dataset->size()), Progress::Style::kAuto);
-    report = pack_dataset(env, *dataset, options, show(progress));
+    report = pack_dataset(env, *dataset, options, [&](size_t done, size_t) {
+      if (stop_signal() != 0) throw Interrupted();
+      progress.update(int64_t(done), "");
+    });
+  } catch (const Interrupted&) {  // the unfinished file is gone
+    return 128 + stop_signal();
   }
   for (const auto& sample : report.skipped)
     print_warning("left out " + sample.name + ": " + sample.reason);

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <new>
 #include <string_view>
 #include <system_error>
@@ -22,10 +23,11 @@ namespace {
 
 constexpr const char* kFooter =
     "Exit codes: 0 done; 2 bad usage or recipe; 3 bad data; 4 the run failed; 130/143 stopped by\n"
-    "SIGINT/SIGTERM (SIGUSR1 counts as SIGTERM) after saving a checkpoint.";
+    "SIGINT/SIGTERM (SIGUSR1 and SIGHUP count as SIGTERM) after saving a checkpoint.";
 
 int report(int code, const std::string& message) {
-  fmt::print(stderr, "saturate: error: {}\n", saturate::printable(message));
+  // stderr may take nothing, as where its disk is full: fmt::print() would throw.
+  std::fputs(fmt::format("saturate: error: {}\n", saturate::printable(message)).c_str(), stderr);
   return code;
 }
 
@@ -37,6 +39,29 @@ int report_no_memory(int code) {
       stderr);
   return code;
 }
+
+constexpr const char* kNoThreads =
+    "the system starts no more threads. Raise the limit of processes (ulimit -u) or of memory "
+    "(ulimit -v), or lower data.threads and train.threads";
+
+std::terminate_handler standard_end;
+
+[[noreturn]] void end_without_handler() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    _exit(report_no_memory(static_cast<int>(saturate::ErrorKind::kRun)));
+  } catch (...) {
+  }
+  standard_end();
+  std::abort();
+}
+
+// Memory may be short where no handler of ours is: while LibTorch initialises itself, before
+// main(), and in its noexcept functions. Functions of this section run before any library's.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = [] {
+  standard_end = std::set_terminate(end_without_handler);
+};
 
 // "section.key=..." or "seed=...".
 bool is_setting(std::string_view text) {
@@ -159,10 +184,13 @@ int main(int argc, char** argv) {
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again)
       return report(run_failed, first_line(error.what()));
-    return report(run_failed,
-                  "the system starts no more threads. Raise the limit of processes (ulimit -u) or "
-                  "of memory (ulimit -v), or lower data.threads and train.threads");
+    return report(run_failed, kNoThreads);
   } catch (const std::exception& error) {
-    return report(run_failed, first_line(error.what()));
+    const std::string text = first_line(error.what());
+    // oneDNN does not say more.
+    if (!text.starts_with("could not create a ")) return report(run_failed, text);
+    return report(run_failed, "oneDNN " + text +
+                                  ", which happens where memory is short. Lower train.batch or "
+                                  "data.prefetch, or raise the limit (ulimit -v)");
   }
 }

@@ -1,5 +1,8 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
+
+#include <string_view>
 
 #include "app/command.h"
 
@@ -10,27 +13,51 @@ constexpr int kInterruptedExit = 130;  // the contract's, after SIGINT
 
 volatile sig_atomic_t noted_signal = 0;
 bool on_terminal = false;  // where a bar, and ^C over it, may stand in the line
+bool is_terminal[3];       // by descriptor
+const char* stop_message = "";
+size_t stop_message_size = 0;
+
+// The terminal is gone: whoever writes to it would fail.
+void leave_terminal() {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd < 3; ++fd)
+    if (is_terminal[fd]) dup2(null, fd);
+}
 
 extern "C" void note_signal(int signal) {
   // Nothing but async-signal-safe calls here.
   if (noted_signal != 0 && signal == SIGINT) _exit(kInterruptedExit);
-  if (noted_signal == 0) noted_signal = signal == SIGUSR1 ? SIGTERM : signal;
+  if (signal == SIGHUP) leave_terminal();
+  if (noted_signal == 0) noted_signal = signal == SIGINT ? SIGINT : SIGTERM;
   static const char erase[] = "\r\x1b[K";
-  static const char message[] = "saturate: stopping after this step; Ctrl-C again leaves at once\n";
   if (on_terminal && write(STDERR_FILENO, erase, sizeof erase - 1) < 0) return;
-  if (write(STDERR_FILENO, message, sizeof message - 1) < 0) return;
+  if (write(STDERR_FILENO, stop_message, stop_message_size) < 0) return;
 }
 
-}  // namespace
-
-void catch_stop_signals() {
-  on_terminal = isatty(STDERR_FILENO) == 1;
+void catch_signals(std::string_view text) {
+  stop_message = text.data();
+  stop_message_size = text.size();
+  for (int fd = 0; fd < 3; ++fd) is_terminal[fd] = isatty(fd) == 1;
+  on_terminal = is_terminal[STDERR_FILENO];
   struct sigaction action {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);  // SLURM's before it takes a job's nodes
   sigaction(SIGUSR1, &action, nullptr);  // what `sbatch --signal=USR1@60` asks for
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
+}
+
+}  // namespace
+
+void catch_stop_signals() {
+  catch_signals("saturate: stopping after this step; Ctrl-C again leaves at once\n");
+}
+
+void catch_stop_signals_of_writing() {
+  catch_signals("saturate: stopping, and removing what was begun; Ctrl-C again leaves at once\n");
 }
 
 int stop_signal() {

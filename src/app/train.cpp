@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <memory>
 
 #include "advise/source_recipe.h"
@@ -76,7 +77,7 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
   } catch (const Error& error) {
     if (stop_signal() == 0) throw;
     if (options.group) options.group->report_failure("it was stopped");
-    fmt::print(stderr, "saturate: {}\n", printable(error.what()));
+    std::fputs(fmt::format("saturate: {}\n", printable(error.what())).c_str(), stderr);
     return nullptr;
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <string_view>
 
 namespace saturate {
@@ -84,7 +85,7 @@ std::string shell_word(const std::string& text) {
 }
 
 void print_warning(const std::string& text) {
-  fmt::print(stderr, "saturate: warning: {}\n", printable(text));
+  std::fputs(fmt::format("saturate: warning: {}\n", printable(text)).c_str(), stderr);
 }
 
 }  // namespace saturate

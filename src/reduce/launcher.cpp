@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -30,7 +31,7 @@ double seconds_since(Clock::time_point then) {
 }
 
 void say(const std::string& text) {
-  fmt::print(stderr, "saturate launch: {}\n", printable(text));
+  std::fputs(fmt::format("saturate launch: {}\n", printable(text)).c_str(), stderr);
 }
 
 bool is_interruption(int code) {
@@ -72,7 +73,7 @@ class Attempt {
   void show_last_lines() const {
     if (failed_->last_lines().empty()) return;
     say(fmt::format("the last lines of rank {}:", failed_->rank()));
-    for (const auto& line : failed_->last_lines()) fmt::print(stderr, "  {}\n", line);
+    for (const auto& line : failed_->last_lines()) std::fputs(("  " + line + "\n").c_str(), stderr);
   }
   const char* where_its_lines_are() const {
     if (failed_->on_terminal()) return "See what it said above";

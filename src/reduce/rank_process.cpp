@@ -44,7 +44,7 @@ Ends make_socket() {
 
 // The launcher's handlers would swallow, for good, a signal that comes before execv().
 void take_signals(const sigset_t& mask) {
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     struct sigaction action {};
     sigaction(number, nullptr, &action);
     if (action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
@@ -143,7 +143,7 @@ void RankProcess::read_all() {
 }
 
 void RankProcess::take_output(const std::string& line) {
-  fmt::print(stderr, "[{}] {}\n", rank_, line);
+  std::fputs(fmt::format("[{}] {}\n", rank_, line).c_str(), stderr);
   last_lines_.push_back(line);
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
 }

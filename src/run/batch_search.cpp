@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "run/setup.h"
 #include "run/training_parts.h"
 #include "saturate/error.h"
 #include "saturate/memory.h"
@@ -41,6 +42,7 @@ class Rehearsal {
   bool fits(int64_t images) {
     const bool good = fits_in_memory(device_, [&] { step(images); });
     parts_.optimizer->zero_grad();
+    tensor_memory(device_).release_cache();  // the next trial's tensors have other sizes
     return good;
   }
 
@@ -84,6 +86,26 @@ class Rehearsal {
   int64_t saved_bytes_ = 0;
   std::vector<float> pixels_;
 };
+
+int64_t buffer_bytes(const LoaderOptions& options, int64_t side) {
+  if (options.places) return 0;
+  return side * side * int64_t(3 * bytes_of(options.type) + (options.masks ? 1 : 0));
+}
+
+// Host memory of the batches that both loaders hold, where so many images are computed at once.
+int64_t loader_bytes(const Recipe& recipe, int64_t images, int64_t most) {
+  const TrainOptions& train = recipe.train;
+  const int64_t side = recipe.augment.size;
+  const int64_t held = recipe.data.prefetch + 1;  // and the one that is computed
+  const int64_t batches =
+      train.effective_batch > 0 ? held : std::min(held, (most + images - 1) / images);
+  const int64_t whole = train.effective_batch > 0 ? train.effective_batch : images;
+  int64_t bytes = batches * whole * buffer_bytes(train_loader_options(recipe), side);
+  if (!recipe.data.eval_source.empty())
+    bytes += held * (train.eval_batch > 0 ? train.eval_batch : images) *
+             buffer_bytes(eval_loader_options(recipe), side);
+  return bytes;
+}
 
 [[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
   const double gib = double(bytes) / double(int64_t{1} << 30);
@@ -175,9 +197,14 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   const auto search = [&] {
     Rehearsal rehearsal(env, recipe, device, recipe.train.effective_batch);
     const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
-    const int64_t left = std::max<int64_t>(1, all - rehearsal.saving_bytes());
-    const MemoryBudget budget(memory, limited ? left : 0);
+    // train.memory_gb is of tensors alone.
+    const bool shared = device.is_cpu() && memory.budget() == 0;
     found = largest_that_fits(most, [&](int64_t images) {
+      const int64_t held = loader_bytes(recipe, images, most);
+      if (images > 1 && held > tensor_memory(at::kCPU).capacity()) return false;
+      const int64_t left = all - rehearsal.saving_bytes() - (shared ? held : 0);
+      if (limited && left <= 0) return false;
+      const MemoryBudget budget(memory, limited ? left : 0);
       try {
         return rehearsal.fits(images);
       } catch (const c10::Error& error) {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/binding.h"
+#include "base/printable.h"
 #include "data/read_sample.h"
 #include "feed/compute_threads.h"
 #include "run/single_image.h"
@@ -19,6 +20,7 @@
 #include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
 #include "saturate/world.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
@@ -30,18 +32,12 @@ constexpr int kLoaderNice = 10;
 // Halves are for a model that would round its images to the same type.
 void check_output(const Recipe& recipe) {
   const PixelType output = recipe.augment.output;
-  const PrecisionMode mode = recipe.precision.mode;
-  const auto refuse = [](const char* what, const char* remedy) {
-    fail(ErrorKind::kUsage, what, "augment.output", remedy);
-  };
-  if (output == PixelType::kBfloat16 && mode != PrecisionMode::kBf16 &&
-      mode != PrecisionMode::kBf16O2)
-    refuse("bf16 images are for a model that computes in bf16",
-           "Set precision.mode=bf16, or augment.output=fp32");
-  if (output == PixelType::kFloat16 && mode != PrecisionMode::kFp16 &&
-      mode != PrecisionMode::kFp16O2)
-    refuse("fp16 images are for a model that computes in fp16",
-           "Set precision.mode=fp16, or augment.output=fp32");
+  if (output == PixelType::kFloat32) return;
+  const bool is_fp16 = output == PixelType::kFloat16;
+  if (reduced_type(recipe.precision.mode) == (is_fp16 ? at::kHalf : at::kBFloat16)) return;
+  const std::string half = is_fp16 ? "fp16" : "bf16";
+  fail(ErrorKind::kUsage, half + " images are for a model that computes in " + half,
+       "augment.output", "Set precision.mode=" + half + ", or augment.output=fp32");
 }
 
 }  // namespace
@@ -66,7 +62,7 @@ void warn_of_idle_gpu() {
   static std::once_flag once;
   std::call_once(once, [] {
     const std::string text = this_world().rank > 0 ? "" : idle_gpu_warning(at::hasCUDA());
-    if (!text.empty()) fmt::print(stderr, "saturate: warning: {}\n", text);
+    if (!text.empty()) print_warning(text);
   });
 }
 

@@ -7,7 +7,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -65,22 +64,30 @@ StagedCopy::StagedCopy(const at::Device& device, std::unique_ptr<Stream> stream,
                        BufferAllocator allocate)
     : device_(device), stream_(std::move(stream)), allocate_(std::move(allocate)) {}
 
+std::shared_ptr<std::byte> StagedCopy::allocate(size_t bytes) const {
+  try {
+    return allocate_(bytes);
+  } catch (const c10::Error&) {
+    return plain_memory(bytes);
+  }
+}
+
 at::Tensor StagedCopy::take(const at::Tensor& like) {
   const size_t bytes = (like.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
-  if (used_ + bytes > size_) {
-    size_ = std::max(kSlab, bytes);
-    used_ = 0;
-    try {
-      slab_ = allocate_(size_);
-    } catch (const c10::Error&) {
-      slab_ = plain_memory(size_);
-    }
+  const auto view = [&](std::byte* begin, std::shared_ptr<std::byte> owner) {
+    return at::from_blob(
+        begin, like.sizes(), [owner = std::move(owner)](void*) mutable { owner.reset(); },
+        at::TensorOptions(like.scalar_type()));
+  };
+  if (bytes > kSlab) {
+    auto own = allocate(bytes);
+    return view(own.get(), own);
   }
-  std::byte* const begin = slab_.get() + used_;
-  used_ += bytes;
-  return at::from_blob(
-      begin, like.sizes(), [slab = slab_](void*) mutable { slab.reset(); },
-      at::TensorOptions(like.scalar_type()));
+  if (!slab_ || used_ + bytes > kSlab) {
+    slab_ = allocate(kSlab);
+    used_ = 0;
+  }
+  return view(slab_.get() + std::exchange(used_, used_ + bytes), slab_);
 }
 
 void StagedCopy::copy(const at::Tensor& source, at::Tensor& target) {

@@ -22,11 +22,13 @@ namespace saturate {
 // For one thread at a time.
 class StagedCopy {
  public:
-  // Bytes asked of the allocator at once; a larger tensor has memory of its own.
+  // Bytes asked of the allocator at once; a larger tensor has memory of its own. All of it comes to
+  // at most twice the tensors' bytes and one slab.
   static constexpr size_t kSlab = size_t{32} << 20;
 
-  // Of tensors on `device`. `stream`: the one that writes to them. `allocate`: page-locked memory;
-  // where it throws c10::Error, plain memory is taken, into which copies are slower and block.
+  // `device`: where the tensors are. `stream`: the one that writes to them. `allocate`: page-locked
+  // memory; where it throws c10::Error, plain memory is taken, into which copies are slower and
+  // block.
   StagedCopy(const at::Device& device, std::unique_ptr<Stream> stream, BufferAllocator allocate);
 
   bool takes(const at::Tensor& tensor) const { return tensor.device() == device_; }
@@ -42,13 +44,14 @@ class StagedCopy {
   }
 
  private:
+  std::shared_ptr<std::byte> allocate(size_t bytes) const;
   at::Tensor take(const at::Tensor& like);
 
   const at::Device device_;
   const std::unique_ptr<Stream> stream_;
   const BufferAllocator allocate_;
   std::shared_ptr<std::byte> slab_;
-  size_t used_ = 0, size_ = 0;  // bytes of slab_
+  size_t used_ = 0;  // bytes of slab_
   std::shared_ptr<Event> done_;
 };
 

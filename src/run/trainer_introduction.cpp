@@ -16,9 +16,7 @@ std::string choice_text(const Recipe& recipe, std::string_view key) {
 
 // "bf16 (chosen by auto)".
 std::string chosen(const Recipe& asked, const Recipe& found, std::string_view key) {
-  const std::string by = choice_text(asked, key);
-  return choice_text(found, key) +
-         (by == "auto" || by == "default" ? " (chosen by " + by + ")" : "");
+  return choice_text(found, key) + (choice_text(asked, key) == "auto" ? " (chosen by auto)" : "");
 }
 
 std::string parameters_of(Model& model) {

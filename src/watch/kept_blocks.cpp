@@ -28,6 +28,15 @@ std::vector<KeptBlocks::Block> KeptBlocks::keep(Block block, size_t most) {
   const std::lock_guard lock(mutex_);
   blocks_.push_back(block);
   bytes_ += block.bytes;
+  return oldest_beyond(most);
+}
+
+std::vector<KeptBlocks::Block> KeptBlocks::shrink(size_t most) {
+  const std::lock_guard lock(mutex_);
+  return oldest_beyond(most);
+}
+
+std::vector<KeptBlocks::Block> KeptBlocks::oldest_beyond(size_t most) {
   auto end = blocks_.begin();
   for (; bytes_ > most; ++end) bytes_ -= end->bytes;
   std::vector<Block> oldest(blocks_.begin(), end);

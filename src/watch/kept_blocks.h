@@ -27,10 +27,15 @@ class KeptBlocks {
   // of all that is kept.
   std::vector<Block> keep(Block block, size_t most);
 
+  // The oldest ones beyond `most` bytes of all that is kept, for the caller to free.
+  std::vector<Block> shrink(size_t most);
+
   // Everything, for the caller to free.
   std::vector<Block> take_all();
 
  private:
+  std::vector<Block> oldest_beyond(size_t most);  // with mutex_ held
+
   std::mutex mutex_;
   std::vector<Block> blocks_;  // the oldest first; some hundreds at most, and few sizes
   size_t bytes_ = 0;

@@ -44,8 +44,12 @@ class CountingAllocator : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (bytes == 0) return allocator_.allocate(0);
     reserve(int64_t(bytes));
-    void* data = bytes >= KeptBlocks::kLeastBytes ? kept_.take(bytes) : nullptr;
-    if (!data) data = allocate_anew(bytes);
+    const bool large = bytes >= KeptBlocks::kLeastBytes;
+    void* data = large ? kept_.take(bytes) : nullptr;
+    if (!data) {
+      if (large && keeps_) free_all(kept_.shrink(room_to_keep()));
+      data = allocate_anew(bytes);
+    }
     const int64_t more = int64_t(malloc_usable_size(data)) - int64_t(bytes);
     raise_peak(live_ += more);
     return {data, data, &CountingAllocator::release, c10::Device(c10::kCPU)};
@@ -111,11 +115,14 @@ class CountingAllocator : public c10::Allocator {
   static void release(void* data) {
     CountingAllocator& self = get();
     const size_t bytes = malloc_usable_size(data);
-    const int64_t live = self.live_ -= int64_t(bytes);
+    self.live_ -= int64_t(bytes);
     if (!self.keeps_ || bytes < KeptBlocks::kLeastBytes)
       return self.allocator_.raw_deallocate(data);
-    const auto most = int64_t(kMostKept * double(self.most_live_)) - live;
-    self.free_all(self.kept_.keep({data, bytes}, size_t(std::max(int64_t{0}, most))));
+    self.free_all(self.kept_.keep({data, bytes}, self.room_to_keep()));
+  }
+  size_t room_to_keep() const {
+    const int64_t live = live_, most = std::max<int64_t>(most_live_, live);
+    return size_t(std::max(int64_t{0}, int64_t(kMostKept * double(most)) - live));
   }
 
   // What is alive and what is kept come to so much of what was alive at most: a step's tensors of

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/printable.h"
@@ -25,6 +26,13 @@ int terminal_width(std::FILE* stream) {
 std::string bar(double share) {
   const int filled = int(std::lround(std::clamp(share, 0.0, 1.0) * kBarCells));
   return fmt::format("[{:<{}}]", std::string(size_t(filled), '='), kBarCells);
+}
+
+// A stream that takes nothing, as a full disk's, is no reason to end what it tells of.
+template <class... Values>
+void show_text(std::FILE* stream, fmt::format_string<Values...> format, Values&&... values) {
+  const std::string text = fmt::format(format, std::forward<Values>(values)...);
+  std::fwrite(text.data(), 1, text.size(), stream);
 }
 
 // What is left out first where the terminal is narrow comes last.
@@ -123,7 +131,7 @@ void Progress::update(int64_t done, const std::string& details) {
   done_ = done;
   details_ = details;
   if (style_ == Style::kLines)
-    fmt::print(stream_, "{}\n", line(std::string::npos));
+    show_text(stream_, "{}\n", line(std::string::npos));
   else
     draw("\r");
   std::fflush(stream_);
@@ -132,8 +140,8 @@ void Progress::update(int64_t done, const std::string& details) {
 // The cursor stays at the line's begin: where the terminal becomes narrower, the line wraps below
 // it. Wrapping is off meanwhile, as the width may be out of date.
 void Progress::draw(const char* end) {
-  fmt::print(stream_, "\r\x1b[K\x1b[?7l{}\x1b[?7h{}", line(size_t(terminal_width(stream_) - 1)),
-             end);
+  show_text(stream_, "\r\x1b[K\x1b[?7l{}\x1b[?7h{}", line(size_t(terminal_width(stream_) - 1)),
+            end);
   drawn_ = true;
 }
 
@@ -153,7 +161,7 @@ void Progress::erase() {
           below +
           "\x1b"
           "8";  // the cursor comes back
-    fmt::print(stream_, "\r{}\x1b[K", below);
+    show_text(stream_, "\r{}\x1b[K", below);
   }
   drawn_ = false;
 }
@@ -164,7 +172,7 @@ void Progress::note(const std::string& line_text) {
 
 void Progress::warn(const std::string& line_text) {
   erase();
-  fmt::print(stream_, "{}\n", printable(line_text));
+  show_text(stream_, "{}\n", printable(line_text));
   std::fflush(stream_);
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace saturate::fake_cuda {
 
@@ -53,6 +54,22 @@ constexpr std::array kCountNames = {"launches",
                                     "twins"};
 using Counts = std::array<int64_t, kCountNames.size()>;
 
+// Is told what the fake is asked to do, on the thread that asks. A stream goes by its handle, a
+// device's default stream by an address of its own.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void records(const void* event, const void* stream) = 0;
+  virtual void waits(const void* stream, const void* event) = 0;
+  // The host waited for it, or was told that it is done.
+  virtual void host_reaches(const void* event) = 0;
+  virtual void host_drains(const void* stream) = 0;  // null: all streams
+  // Copies, fills and our own kernel: reads or writes a device's memory from `begin` on.
+  virtual void touches(const void* stream, const void* begin, bool writes) = 0;
+  // Copies from pageable memory, which no one waits for yet.
+  virtual void copies_pageable(const void* stream) = 0;
+};
+
 // What a test calls of the runtime that it was started on.
 struct Control {
   void (*read)(Counts& counts);
@@ -66,6 +83,17 @@ struct Control {
   void (*watch)(std::optional<Count> count);
   // Launches a kernel that is `work` on the host: done at once, or recorded.
   void (*launch)(void* stream, std::function<void()> work);
+  // The functions of the program that led here, up to `most`, innermost first.
+  std::string (*callers)(size_t most);
+  // Null: nobody. Waits for the calls under way, so that the last observer may go.
+  void (*observe)(Observer* observer);
+  const void* (*default_stream)(int device);
+  // From now on the host is told so many times that an event is not done yet, after each record.
+  void (*delay)(int queries);
+  // From now on waits of a stream for an event do nothing where a function of a name with `caller`
+  // led to them: a mistake to be found. Null: nowhere.
+  void (*leave_out_waits)(const char* caller);
+  void (*begin_peak)();  // kPeakBytes is kLiveBytes
 };
 
 // Null where the process does not run on the fake.

@@ -26,6 +26,16 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
   if (!is_own(function)) return enqueue(stream, Count::kLaunches);
   const FinishBatch batch = *static_cast<const FinishBatch*>(arguments[0]);
   const int parts = *static_cast<const int*>(arguments[1]);
+  tell([&](Observer& observer) {
+    const void* const key = key_of(stream);
+    for (const void* read :
+         std::initializer_list<const void*>{batch.effects, batch.held, batch.places, batch.photos,
+                                            batch.filters, batch.filter_values})
+      if (read) observer.touches(key, read, /*writes=*/false);
+    for (const void* written :
+         std::initializer_list<const void*>{batch.images, batch.spare, batch.out, batch.rows})
+      if (written) observer.touches(key, written, /*writes=*/true);
+  });
   return enqueue(stream, Count::kLaunches, [batch, parts] {
     {
       const std::lock_guard lock(guard());

@@ -78,25 +78,47 @@ cudaError_t release(void* data) {
   return cudaSuccess;
 }
 
-Count kind_of(const void* to, const void* from, bool& reaches_pageable) {
+struct Ends {
+  bool from_device, to_device, pinned;
+  Count kind() const {
+    if (from_device && to_device) return Count::kDeviceCopies;
+    return pinned ? Count::kPinnedCopies : Count::kPageableCopies;
+  }
+};
+
+Ends ends_of(const void* to, const void* from) {
   const std::lock_guard lock(guard());
   const Block *target = block_of(to), *source = block_of(from);
-  if (is_device(target) && is_device(source)) return Count::kDeviceCopies;
   const Block* const host = is_device(target) ? source : target;
-  if (host) return Count::kPinnedCopies;
-  note_site("a copy of pageable memory");
-  reaches_pageable = !is_device(target);
-  return Count::kPageableCopies;
+  const Ends ends{is_device(source), is_device(target), host && !is_device(host)};
+  if (ends.kind() == Count::kPageableCopies) {
+    note_site("a copy of pageable memory");
+    // The host has it when the call returns.
+    if (!ends.to_device) add(Count::kWaits);
+  }
+  return ends;
+}
+
+// Counts and tells of a copy about to be enqueued.
+Count begin_copy(const void* to, const void* from, cudaStream_t stream) {
+  const Ends ends = ends_of(to, from);
+  tell([&](Observer& observer) {
+    const void* const key = key_of(stream);
+    if (ends.from_device) observer.touches(key, from, /*writes=*/false);
+    if (ends.to_device) observer.touches(key, to, /*writes=*/true);
+    if (ends.kind() == Count::kPageableCopies)
+      ends.to_device ? observer.copies_pageable(key) : observer.host_drains(key);
+  });
+  return ends.kind();
 }
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
-  bool reaches_pageable = false;
-  const Count kind = kind_of(to, from, reaches_pageable);
-  if (reaches_pageable) {  // the host has it when the call returns
-    const std::lock_guard lock(guard());
-    add(Count::kWaits);
-  }
-  return enqueue(stream, kind, [=] { std::memmove(to, from, bytes); });
+  return enqueue(stream, begin_copy(to, from, stream), [=] { std::memmove(to, from, bytes); });
+}
+
+cudaError_t set(void* data, int value, size_t bytes, cudaStream_t stream) {
+  tell([&](Observer& observer) { observer.touches(key_of(stream), data, /*writes=*/true); });
+  return enqueue(stream, Count::kFills, [=] { std::memset(data, value, bytes); });
 }
 
 }  // namespace
@@ -171,7 +193,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   SATURATE_ENTER(Manner::kWaits);
-  return copy(to, from, bytes, nullptr);
+  const cudaError_t copied = copy(to, from, bytes, nullptr);
+  tell([](Observer& observer) { observer.host_drains(key_of(nullptr)); });
+  return copied;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
@@ -181,9 +205,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
   SATURATE_ENTER();
-  bool reaches_pageable = false;
-  const Count kind = kind_of(to, from, reaches_pageable);
-  return enqueue(stream, kind, [=] {
+  return enqueue(stream, begin_copy(to, from, stream), [=] {
     for (size_t row = 0; row < height; ++row)
       std::memmove(static_cast<char*>(to) + row * to_pitch,
                    static_cast<const char*>(from) + row * from_pitch, width);
@@ -199,11 +221,11 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cudaMem
 }
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   SATURATE_ENTER();
-  return enqueue(nullptr, Count::kFills, [=] { std::memset(data, value, bytes); });
+  return set(data, value, bytes, nullptr);
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
   SATURATE_ENTER();
-  return enqueue(stream, Count::kFills, [=] { std::memset(data, value, bytes); });
+  return set(data, value, bytes, stream);
 }
 
 // Memory of another process, and pools of the driver's: not here.

@@ -10,6 +10,7 @@ skip() { echo "gpu-host-test: skipped: $*"; exit 0; }
 
 on_fake() {
   local fake=$build/tests/fake_cuda
+  export SATURATE_FAKE_CUDA_DEVICES=${SATURATE_FAKE_CUDA_DEVICES:-2}
   LD_LIBRARY_PATH=$fake/stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
     LD_PRELOAD=$fake/libfake_cuda.so:$fake/libfake_cuda_switches.so "$@"
 }

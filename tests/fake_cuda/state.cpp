@@ -1,14 +1,12 @@
 #include "tests/fake_cuda/state.h"
 
-#include <cxxabi.h>
-#include <execinfo.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
+#include <shared_mutex>
 #include <sstream>
 #include <vector>
 
@@ -17,8 +15,7 @@
 namespace saturate::fake_cuda {
 namespace {
 
-constexpr size_t kMostSites = 16;
-constexpr int kDepth = 48;
+constexpr size_t kMostSites = 16, kMostCallers = 12;
 
 struct Planned {
   int nth, code;
@@ -71,29 +68,6 @@ int planned_code(const std::string& call) {
   return code;
 }
 
-std::string plain_name(const char* mangled) {
-  int status = 0;
-  char* const text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
-  std::string name = text ? text : mangled;
-  std::free(text);
-  return name.substr(0, name.find('('));
-}
-
-// The functions with names that led here, the fake's own left out.
-std::string callers() {
-  void* frames[kDepth];
-  const int depth = backtrace(frames, kDepth);
-  std::string text;
-  Dl_info own{}, frame{};
-  dladdr(reinterpret_cast<void*>(&callers), &own);
-  for (int i = 0; i < depth; ++i) {
-    if (dladdr(frames[i], &frame) == 0 || !frame.dli_sname || frame.dli_fbase == own.dli_fbase)
-      continue;
-    text += (text.empty() ? "" : " < ") + plain_name(frame.dli_sname);
-  }
-  return text;
-}
-
 void write_report() {
   const char* const path = std::getenv("SATURATE_FAKE_CUDA_REPORT");
   if (!path) return;
@@ -140,6 +114,31 @@ void watch(std::optional<Count> count) {
 
 void launch(void* stream, std::function<void()> work) {
   enqueue(static_cast<cudaStream_t>(stream), Count::kLaunches, std::move(work));
+}
+
+std::string program_callers(size_t most) {
+  return callers(most, /*program=*/true);
+}
+
+void begin_peak() {
+  const std::lock_guard lock(guard());
+  state().counts[size_t(Count::kPeakBytes)] = now(Count::kLiveBytes);
+}
+
+std::shared_mutex& observing() {
+  static auto& mutex = *new std::shared_mutex;
+  return mutex;
+}
+Observer* observer = nullptr;  // guarded by observing()
+
+void observe(Observer* by) {
+  const std::unique_lock lock(observing());
+  observer = by;
+}
+
+const void* default_stream(int device) {
+  static char devices[64];
+  return &devices[device];
 }
 
 }  // namespace
@@ -189,11 +188,24 @@ void raise_peak() {
 }
 
 void note_site(const std::string& what) {
-  if (state().sites.size() < kMostSites) state().sites.push_back(what + ": " + callers());
+  if (state().sites.size() < kMostSites)
+    state().sites.push_back(what + ": " + callers(kMostCallers, /*program=*/false));
 }
 
 void note_watched(Count count) {
   if (state().watched == count) note_site(kCountNames[size_t(count)]);
+}
+
+void tell(const std::function<void(Observer&)>& tell) {
+  const std::shared_lock lock(observing());
+  if (observer) tell(*observer);
+}
+
+const void* key_of(cudaStream_t stream) {
+  if (stream != nullptr && stream != cudaStreamLegacy) return stream;
+  int device = 0;
+  cudaGetDevice(&device);
+  return default_stream(device);
 }
 
 int64_t setting(const char* name, int64_t otherwise) {
@@ -205,6 +217,8 @@ int64_t setting(const char* name, int64_t otherwise) {
 
 extern "C" const saturate::fake_cuda::Control* saturate_fake_cuda_control() {
   using namespace saturate::fake_cuda;
-  static const Control control = {read_counts, plan_failure, take_sites, watch, launch};
+  static const Control control = {read_counts,  plan_failure,    take_sites, watch,
+                                  launch,       program_callers, observe,    default_stream,
+                                  delay_events, leave_out_waits, begin_peak};
   return &control;
 }

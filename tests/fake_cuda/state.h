@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -38,6 +39,14 @@ void raise_peak();
 void note_site(const std::string& what);
 // So where the count is watched.
 void note_watched(Count count);
+
+// The functions with names that led here, innermost first, the fake's own left out; of the program
+// alone where `program`.
+std::string callers(size_t most, bool program);
+
+// Calls `tell` with the observer, where there is one. REQUIRES: guard() is not held.
+void tell(const std::function<void(Observer&)>& tell);
+const void* key_of(cudaStream_t stream);
 
 int64_t setting(const char* name, int64_t otherwise);
 

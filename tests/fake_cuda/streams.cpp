@@ -2,6 +2,7 @@
 // Guide, "Graphs: Creating a Graph Using Stream Capture".
 #include "tests/fake_cuda/streams.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -14,6 +15,8 @@ namespace saturate::fake_cuda {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kCallers = 4;  // that a wait is blamed on
 
 struct Capture {
   unsigned long long id = 0;
@@ -30,6 +33,8 @@ struct FakeEvent {
   Clock::time_point at{};
   CapturePtr capture;  // that it was recorded in
   cudaStream_t stream = nullptr;
+  int64_t order = 0;  // of its record among all
+  int asked = 0;      // since then
 };
 
 struct FakeGraph {
@@ -43,6 +48,10 @@ std::map<cudaStream_t, CapturePtr>& captures() {
 
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 unsigned long long next_capture = 1;
+// Guarded by guard().
+int delay = 0;
+std::string left_out;
+int64_t recorded = 0, done = 0;  // all records up to this one are known to be done
 
 CapturePtr capture_of(cudaStream_t stream) {
   const auto found = captures().find(stream);
@@ -86,9 +95,10 @@ cudaError_t make_event(cudaEvent_t* event) {
 }
 
 cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
+  tell([&](Observer& observer) { observer.records(event, key_of(stream)); });
   const std::lock_guard lock(guard());
   FakeEvent& made = event_of(event);
-  made = {Clock::now(), capture_of(stream), stream};
+  made = {Clock::now(), capture_of(stream), stream, ++recorded};
   if (made.capture && made.capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
   return cudaSuccess;
 }
@@ -99,6 +109,35 @@ cudaError_t reach(cudaEvent_t event) {
   const CapturePtr capture = event_of(event).capture;
   const bool open = capture && capture_of(capture->origin) == capture;
   return open ? failed(spoil(capture, cudaErrorCapturedEvent)) : cudaSuccess;
+}
+
+cudaError_t query(cudaEvent_t event) {
+  {
+    const std::lock_guard lock(guard());
+    FakeEvent& asked = event_of(event);
+    if (asked.order > done && asked.asked++ < delay) return failed(cudaErrorNotReady);
+    done = std::max(done, asked.order);
+  }
+  if (const cudaError_t refused = reach(event)) return refused;
+  tell([&](Observer& observer) { observer.host_reaches(event); });
+  return cudaSuccess;
+}
+
+bool is_left_out() {
+  std::string caller;
+  {
+    const std::lock_guard lock(guard());
+    caller = left_out;
+  }
+  return !caller.empty() && callers(kCallers, /*program=*/true).find(caller) != std::string::npos;
+}
+
+cudaError_t drain(cudaEvent_t event) {
+  tell([&](Observer& observer) { observer.host_reaches(event); });
+  if (const cudaError_t refused = reach(event)) return refused;
+  const std::lock_guard lock(guard());
+  done = std::max(done, event_of(event).order);
+  return cudaSuccess;
 }
 
 cudaError_t wait(cudaStream_t stream, cudaEvent_t event) {
@@ -137,7 +176,9 @@ cudaError_t synchronize(cudaStream_t stream, const char* call) {
       note_site(call);
       return failed(spoil(own, cudaErrorStreamCaptureUnsupported));
     }
+    done = recorded;
   }
+  tell([&](Observer& observer) { observer.host_drains(key_of(stream)); });
   return enter(call, Manner::kWaits);
 }
 
@@ -170,6 +211,16 @@ cudaError_t spoil_capture(Manner manner) {
   return capture ? spoil(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
+void delay_events(int queries) {
+  const std::lock_guard lock(guard());
+  delay = queries;
+}
+
+void leave_out_waits(const char* caller) {
+  const std::lock_guard lock(guard());
+  left_out = caller ? caller : "";
+}
+
 }  // namespace saturate::fake_cuda
 
 using namespace saturate::fake_cuda;
@@ -198,6 +249,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronize(stream, __func__);
 }
 cudaError_t cudaDeviceSynchronize() {
+  tell([](Observer& observer) { observer.host_drains(nullptr); });
+  {
+    const std::lock_guard lock(guard());
+    done = recorded;
+  }
   return enter(__func__, Manner::kWaits);
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
@@ -207,6 +263,8 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   SATURATE_ENTER();
+  if (is_left_out()) return cudaSuccess;
+  tell([&](Observer& observer) { observer.waits(key_of(stream), event); });
   return wait(stream, event);
 }
 
@@ -233,11 +291,11 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   SATURATE_ENTER(Manner::kUnsafe);
-  return reach(event);
+  return query(event);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   SATURATE_ENTER(Manner::kWaits);
-  return reach(event);
+  return drain(event);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
   SATURATE_ENTER();

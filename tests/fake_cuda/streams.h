@@ -17,4 +17,8 @@ cudaError_t enqueue(
 // then invalid. REQUIRES: guard() is held.
 cudaError_t spoil_capture(Manner manner);
 
+// See Control.
+void delay_events(int queries);
+void leave_out_waits(const char* caller);
+
 }  // namespace saturate::fake_cuda

@@ -52,7 +52,7 @@ OPTIONAL = ["own_augmentation"]
 # On a CPU: what the GPU tests compare with.
 TWINS = ("Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParallel*:*Graph*:StreamClock*:"
          "DevicePhases*:Gpu*")
-DATA_TWINS = "*Effect*:*Augment*"
+DATA_TWINS = "*Effect*:*Augment*:Finish*:Float16*"
 
 
 def gpu_of():

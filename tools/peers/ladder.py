@@ -39,7 +39,7 @@ DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "o
             "train.batch": 128, "train.channels_last": True, "train.late_metrics": True,
             "train.detect_anomaly": False, "train.create_on_device": True,
             "train.cudnn_benchmark": True, "train.threads": 0, "train.device": "auto",
-            "precision.mode": "fp32", "precision.tf32": True, "augment.size": 0, "data.source": ""}
+            "precision.mode": "default", "precision.tf32": True, "augment.size": 0, "data.source": ""}
 # Keys that make no difference to a step on batches made beforehand.
 WITHOUT_EFFECT = ("seed", "data.eval_source", "schedule.", "train.epochs", "optimizer.lr", "optimizer.momentum",
                   "optimizer.weight_decay", "augment.crop", "augment.padding", "augment.mean", "augment.std",
@@ -133,6 +133,8 @@ def make_step(settings):
     torch.autograd.set_detect_anomaly(chosen["train.detect_anomaly"])
     torch.backends.cudnn.benchmark = chosen["train.cudnn_benchmark"]
     mode = chosen["precision.mode"]
+    if mode == "default":
+        mode = "bf16" if has_gpu else "fp32"
     if mode == "auto":
         flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii")
         mode = "bf16" if has_gpu or "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"

@@ -1,0 +1,166 @@
+// All that a recipe can combine on a GPU, each for a few steps under a StreamWatch: that it runs to
+// its end, replays its graph where it says that it can, and makes no mistake with streams. What
+// torch's kernels would compute is not looked at.
+#include <fmt/format.h>
+
+#include "saturate/graphed_step.h"
+#include "saturate/optimizer.h"
+#include "tests/fake_cuda/host_testing.h"
+#include "tests/fake_cuda/stream_watch.h"
+
+namespace saturate::testing {
+namespace {
+
+constexpr int kSteps = 8, kWarmUps = 3;
+
+using Settings = std::vector<std::string>;
+
+struct Combination {
+  std::string name;
+  Settings settings;
+  friend void PrintTo(const Combination& of, std::ostream* out) { *out << of.name; }
+};
+
+std::string plain(std::string text) {
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return text;
+}
+
+// Each of `rows` with the graph off and on.
+std::vector<Combination> graphed(const std::vector<Combination>& rows) {
+  std::vector<Combination> all;
+  for (const Combination& row : rows)
+    for (const char* graph : {"off", "auto"}) {
+      all.push_back(row);
+      all.back().name = plain(row.name + (graph[0] == 'a' ? "_graph" : ""));
+      all.back().settings.push_back(std::string("train.graph=") + graph);
+    }
+  return all;
+}
+
+const Settings kSegmenting = {"data.source=synth:size=32,count=80,classes=2,masks=true",
+                              "train.task=segment"};
+
+std::vector<Combination> all_models() {
+  std::vector<Combination> rows;
+  for (const auto& entry : models()) {
+    const std::string name(entry.name);
+    if (name == "torchscript" || name == "looks_at_numbers") continue;
+    Settings settings = {"model.name=" + name};
+    const bool is_vit = name.starts_with("vit");
+    settings.push_back(is_vit ? "model.width=0.34" : "model.width=0.125");
+    if (name == "unet" || name == "toy_seg")
+      settings.insert(settings.end(), kSegmenting.begin(), kSegmenting.end());
+    rows.push_back({name, settings});
+    if (is_vit) {
+      settings.push_back("model.attention=naive");
+      rows.push_back({name + "_naive", settings});
+    }
+  }
+  return graphed(rows);
+}
+
+std::vector<Combination> all_precisions_and_optimizers() {
+  std::vector<Combination> rows;
+  for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2", "auto"})
+    for (const auto& entry : optimizers())
+      for (const char* fused : {"true", "false"})
+        rows.push_back(
+            {std::string(mode) + "_" + std::string(entry.name) + (fused[0] == 't' ? "" : "_plain"),
+             {"model.name=simple_cnn", "model.width=0.25", std::string("precision.mode=") + mode,
+              "optimizer.name=" + std::string(entry.name),
+              std::string("optimizer.fused=") + fused}});
+  return graphed(rows);
+}
+
+std::vector<Combination> all_pipelines() {
+  std::vector<Combination> rows;
+  for (int bits = 0; bits < 16; ++bits) {
+    const bool copy = bits & 1, augment = bits & 2, encoder = bits & 4, held = bits & 8;
+    if (encoder && held) continue;  // masks are not held on the device
+    const auto text = [](bool on) { return std::string(on ? "true" : "false"); };
+    Settings settings = {"pipeline.copy=" + text(copy), "pipeline.augment=" + text(augment),
+                         "pipeline.encoder=" + text(encoder),
+                         "pipeline.check=" + text(copy || augment || encoder),
+                         std::string("data.cache=") + (held ? "device" : "none")};
+    if (encoder) {
+      settings.insert(settings.end(), kSegmenting.begin(), kSegmenting.end());
+      settings.insert(settings.end(),
+                      {"model.name=unet", "model.width=0.0625", "optimizer.freeze=[\"encoder.*\"]",
+                       "optimizer.freeze_statistics=true"});
+    } else {
+      settings.insert(settings.end(), {"augment.rotate=20", "augment.blur=0.5"});
+    }
+    rows.push_back({std::string(copy ? "copy_" : "") + (augment ? "augment_" : "") +
+                        (encoder ? "encoder_" : "") + (held ? "held_" : "") + "stages",
+                    settings});
+  }
+  return graphed(rows);
+}
+
+std::vector<Combination> all_else() {
+  const std::string held_out = "data.eval_source=synth:size=32,count=30,split=test";
+  return graphed({
+      {"effects",
+       {"augment.device=cuda", "augment.policy=rand", "augment.erase=0.5", "augment.hue=0.1",
+        "augment.shear=10", "augment.grey=0.3", "augment.contrast=0.3"}},
+      {"effects_of_cpu", {"augment.device=cpu", "augment.policy=trivial"}},
+      {"bytes_to_bf16", {"augment.output=bf16", "precision.mode=bf16"}},
+      {"mixup", {"augment.mixup=0.5"}},
+      {"cutmix", {"augment.cutmix=1", "pipeline.augment=true"}},
+      {"accumulated", {"train.accumulate=3", "train.clip_norm=1"}},
+      {"accumulated_fp16", {"train.accumulate=2", "precision.mode=fp16", "train.clip_norm=1"}},
+      {"checkpointed", {"model.name=resnet18", "model.width=0.125", "train.checkpoint_segments=2"}},
+      {"checkpointed_vit",
+       {"model.name=vit_tiny", "model.width=0.34", "train.checkpoint_segments=auto"}},
+      {"averaged", {"train.ema=0.9", held_out, "train.eval_every_steps=3"}},
+      {"lookahead", {"train.lookahead=0.5", "train.lookahead_every=2"}},
+      {"evaluated", {held_out, "train.eval_flip=true", "train.eval_shift=1"}},
+      {"evaluated_held", {held_out, "data.cache=device", "train.inference_mode=false"}},
+      {"dropout", {"model.name=mobilenet_v2", "model.width=0.125", "model.dropout=0.5"}},
+      {"planar", {"model.name=simple_cnn", "train.channels_last=false"}},
+      {"early_metrics", {"train.late_metrics=false"}},
+      {"host_made", {"train.create_on_device=false"}},
+      {"kept_gradients", {"optimizer.set_to_none=false"}},
+      {"smoothed", {"train.label_smoothing=0.1"}},
+      {"anomalies", {"train.detect_anomaly=true"}},
+      {"histograms", {"watch.histograms=2"}},
+      {"samples", {"watch.samples=8", "watch.every=2"}},
+      {"batch_auto", {"train.batch=auto", "train.effective_batch=10", "train.memory_gb=0.5"}},
+      {"onecycle", {"schedule.name=onecycle"}},
+      {"replicas", {"distributed.mode=dp"}},
+      {"replicas_bf16",
+       {"distributed.mode=dp", "precision.mode=bf16", "model.name=resnet18", "model.width=0.125"}},
+      {"replicas_held", {"distributed.mode=dp", "data.cache=device", "pipeline.augment=true"}},
+  });
+}
+
+class Matrix : public OnFakeCuda, public ::testing::WithParamInterface<Combination> {};
+
+TEST_P(Matrix, RunsWithoutAMistake) {
+  Settings settings = {"data.source=synth:size=32,count=80", "augment.size=32"};
+  settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+  const Recipe recipe = host_recipe(settings);
+  StreamWatch watch;
+  const HostRun run = run_on_host(recipe, dir / "run");
+  EXPECT_EQ(run.result.steps, kSteps);
+  if (recipe.train.graph == GraphMode::kAuto && why_no_graph(recipe, 1).empty()) {
+    const auto wanted = fmt::format("{} of {} steps replayed", kSteps - kWarmUps, kSteps);
+    EXPECT_EQ(run.result.graph, wanted);
+  }
+  for (const std::string& finding : watch.take_findings()) ADD_FAILURE() << finding;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Combination>& of) {
+  return of.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Matrix, ::testing::ValuesIn(all_models()), name_of);
+INSTANTIATE_TEST_SUITE_P(Numbers, Matrix, ::testing::ValuesIn(all_precisions_and_optimizers()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Pipelines, Matrix, ::testing::ValuesIn(all_pipelines()), name_of);
+INSTANTIATE_TEST_SUITE_P(Rest, Matrix, ::testing::ValuesIn(all_else()), name_of);
+
+}  // namespace
+}  // namespace saturate::testing
