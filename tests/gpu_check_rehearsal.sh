@@ -88,22 +88,24 @@ within() {
 # ---- before and after ------------------------------------------------------------------------------------------------
 
 check_results() { # every job accounted for, and rows of each part
-  python3 - "$out" <<'PY'
+  python3 - "$@" <<'PY'
 import json, pathlib, sys
 sys.path.insert(0, "tools")
 from gpu_check import jobs
 page, = pathlib.Path(sys.argv[1]).glob("*.md")
 found = json.loads(page.with_suffix(".json").read_text())
 known = [*found["done"], *found["failures"], *found["skipped"]]
-rows = " ".join(row["name"] for row in found["rows"])
+rows = [row["name"] for row in found["rows"]]
 lost = [job.name for job in jobs.Jobs(None, pathlib.Path("."), "", None, 0, False).all()
         if not (job.part == "peers" and "peers" in known) and not any(name == job.name or name.startswith(job.name + ":") for name in known)]
-bare = [text for text in ("copy to the GPU", "saturate train resnet18 224 fp32", "one graph", "half weights",
-                          *["CIFAR-10"] * (len(sys.argv) > 2)) if text not in rows]
+sweeps = [title for title, *_ in jobs.SWEEPS] + jobs.LADDERS
+parts = {"bench": ["copy to the GPU"], "steps": [f"224 {mode}" for mode in jobs.PRECISIONS], "graphs": ["one graph"],
+         "sweeps": [f"{title}: " for title in sweeps], "cifar": ["CIFAR-10"] if len(sys.argv) > 2 else [""]}
+bare = [part for part, texts in parts.items() if not any(text in row for text in texts for row in rows)]
 print(f"gpu-check-rehearsal: {len(found['tests'])} tests, {len(found['rows'])} rows, {len(found['failures'])} "
       f"failures, {len(found['skipped'])} left out, in {page.name} and .json")
 if lost or bare or len(found["tests"]) < 10:
-    sys.exit(f"gpu-check-rehearsal: error: not accounted for: {lost}; no rows of: {bare}")
+    sys.exit(f"gpu-check-rehearsal: error: not accounted for: {lost}; parts without a row: {bare}")
 PY
 }
 

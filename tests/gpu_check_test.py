@@ -234,6 +234,8 @@ class Call(InFolder):
         self.assertEqual(self.call("--only", "peers", python=False)[0], 0)
         content = json.loads(self.out.read_text())
         self.assertEqual((list(content["skipped"]), content["rows"]), (["peers"], []))
+        self.call("--only", "sweeps", python=False)  # which has nothing to say of them
+        self.assertIn("peers", json.loads(self.out.read_text())["skipped"])
 
     def test_ends_with_an_error_where_the_program_does_not_see_the_gpu(self):
         (self.folder / "build/gpus").write_text("n/a (no NVIDIA driver, or a CPU set of LibTorch)")

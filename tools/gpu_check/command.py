@@ -206,8 +206,8 @@ def run(arguments, build, gpu):
         return 4
     results = open_results(arguments, gpu, facts)
     python = None
-    results.begin("peers")
     if "peers" in arguments.only:
+        results.begin("peers")
         python = python_with_torch(arguments.python)
         if not python:
             results.note("skipped", "peers", "no interpreter with torch and torchvision; give --python")
