@@ -96,6 +96,9 @@ GraphedStep::GraphedStep(TrainStep& step, Optimizer& optimizer, const at::Device
   if (!optimizer_.read_rate_from(rate_))
     fail(ErrorKind::kRun, "the optimizer takes its learning rate from the host", "train.graph",
          "Set train.graph=off");
+  // Makes it: what the first step made would lie where its activations were, and would hold their
+  // memory beside the recording's own.
+  optimizer_.state();
 }
 
 GraphedStep::~GraphedStep() {

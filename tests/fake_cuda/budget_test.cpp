@@ -52,6 +52,37 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LoadersPixels", {"pipeline.copy=true", "augment.device=cpu"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
+// Bytes that a run asks of the driver at most.
+int64_t peak_of(const std::vector<std::string>& settings, const std::string& out) {
+  std::vector<std::string> all = {"data.source=synth:size=64,count=512", "augment.size=64",
+                                  "train.batch=64", "model.name=resnet18_cifar",
+                                  "pipeline.copy=false"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  const int64_t before = live_bytes();
+  fake_cuda::control()->begin_peak();
+  const HostRun run = run_on_host(host_recipe(all), out);
+  EXPECT_EQ(run.result.steps, 8);
+  return of(counts_now(), Count::kPeakBytes) - before;
+}
+
+using MemoryBudget = OnFakeCuda;
+
+TEST_F(MemoryBudget, IsWhatThePlainStepNeeds) {
+  const auto told = [](const char* name, int64_t bytes) {
+    std::printf("%-24s %.0f MiB\n", name, double(bytes) / (1 << 20));
+    return double(bytes);
+  };
+  const double plain = told("Plain, memory", peak_of({}, dir / "plain"));
+  EXPECT_GT(plain, double(1 << 30)) << "too little for a measure";
+  const Case cases[] = {{"copied beside", {"pipeline.copy=true"}},
+                        {"finished beside", {"pipeline.copy=true", "pipeline.augment=true"}},
+                        {"accumulated", {"train.accumulate=2"}},
+                        {"graph", {"train.graph=auto"}},
+                        {"graph, copied beside", {"train.graph=auto", "pipeline.copy=true"}}};
+  for (const Case& of : cases)
+    EXPECT_LE(told(of.name, peak_of(of.settings, dir / of.name)), 1.05 * plain) << of.name;
+}
+
 class GraphBudget : public OnFakeCuda {};
 
 TEST_F(GraphBudget, ARecordedStepOfAnMlpIsTwoLaunches) {

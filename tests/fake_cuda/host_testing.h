@@ -2,6 +2,9 @@
 // counts are differences.
 #pragma once
 
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -35,11 +38,25 @@ inline std::string to_text(const Counts& counts) {
   return text;
 }
 
+// Gives the driver all that no tensor needs: cuBLAS keeps memory for each stream that it has seen.
+inline void release_memory() {
+  at::cuda::clearCublasWorkspaces();
+  c10::cuda::CUDACachingAllocator::emptyCache();
+}
+
+// Of all devices, after that.
+inline int64_t live_bytes() {
+  release_memory();
+  return of(counts_now(), Count::kLiveBytes);
+}
+
 class OnFakeCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!fake_cuda::control())
       GTEST_SKIP() << "not on the fake CUDA runtime: tests/fake_cuda/run.sh starts it";
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+    release_memory();
   }
   void TearDown() override {
     if (fake_cuda::control()) fake_cuda::control()->watch(std::nullopt);

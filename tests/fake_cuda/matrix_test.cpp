@@ -142,6 +142,7 @@ TEST_P(Matrix, RunsWithoutAMistake) {
   Settings settings = {"data.source=synth:size=32,count=80", "augment.size=32"};
   settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
   const Recipe recipe = host_recipe(settings);
+  const int64_t before = live_bytes();
   StreamWatch watch;
   const HostRun run = run_on_host(recipe, dir / "run");
   EXPECT_EQ(run.result.steps, kSteps);
@@ -150,6 +151,9 @@ TEST_P(Matrix, RunsWithoutAMistake) {
     EXPECT_EQ(run.result.graph, wanted);
   }
   for (const std::string& finding : watch.take_findings()) ADD_FAILURE() << finding;
+  if (live_bytes() == before) return;
+  ADD_FAILURE() << "a run leaves memory behind";
+  for (const std::string& text : watch.held()) ADD_FAILURE() << text;
 }
 
 std::string name_of(const ::testing::TestParamInfo<Combination>& of) {

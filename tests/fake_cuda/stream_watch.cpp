@@ -78,7 +78,8 @@ class StreamWatch::State : public fake_cuda::Observer {
     const std::string name = "memory of " + callers();
     const std::lock_guard lock(mutex_);
     check([&] {
-      blocks_[begin] = {bytes, checker_.makes(id(key_of(stream, device)), name, Place::current())};
+      blocks_[begin] = {bytes, checker_.makes(id(key_of(stream, device)), name, Place::current()),
+                        name};
     });
   }
   void takes_back(uintptr_t begin) {
@@ -125,12 +126,20 @@ class StreamWatch::State : public fake_cuda::Observer {
     settle_pageable();
     return std::exchange(findings_, {});
   }
+  std::vector<std::string> held() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> found;
+    for (const auto& [begin, block] : blocks_)
+      found.push_back(std::to_string(block.bytes) + " bytes, " + block.name);
+    return found;
+  }
   int64_t count() const { return count_; }
 
  private:
   struct Block {
     size_t bytes;
     Checker::Buffer buffer;
+    std::string name;
   };
 
   Checker::Id id(const void* stream) {
@@ -243,6 +252,9 @@ StreamWatch::~StreamWatch() {
 
 std::vector<std::string> StreamWatch::take_findings() {
   return state_->take_findings();
+}
+std::vector<std::string> StreamWatch::held() const {
+  return state_->held();
 }
 int64_t StreamWatch::uses() const {
   return state_->count();

@@ -20,6 +20,8 @@ class StreamWatch {
 
   // Each once: what, and the functions of the program that led there. Clears them.
   std::vector<std::string> take_findings();
+  // Memory given since the watch began and not taken back: bytes, and who asked for it.
+  std::vector<std::string> held() const;
   // Uses of memory that it was told of.
   int64_t uses() const;
 

@@ -1,0 +1,65 @@
+// The command on the fake CUDA runtime, in processes of its own: the first use of CUDA, several
+// processes on one GPU, resuming.
+
+#include "saturate/checkpoint.h"
+#include "tests/app_testing.h"
+#include "tests/fake_cuda/host_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+class GpuProcess : public OnFakeCuda {
+ protected:
+  GpuProcess() {
+    write_file(recipe,
+               "[data]\nsource = \"synth:size=16,count=80\"\nthreads = 1\n[model]\nname = \"mlp\"\n"
+               "[augment]\nsize = 16\n[train]\nbatch = 10\nepochs = 1\nthreads = 1\n"
+               "device = \"cuda\"\n[watch]\nprogress = false\ntelemetry_hz = 0\n");
+  }
+  std::string train(const std::string& name, const std::string& more = "") {
+    return "train " + recipe + " --out " + (dir / name) + " " + more;
+  }
+  void expect_good(const CommandResult& result) { EXPECT_EQ(result.exit_code, 0) << result.err; }
+  Checkpoint checkpoint_of(const std::string& name) {
+    return find_checkpoint(Env::posix(), dir / name,
+                           [](const std::string& text) { ADD_FAILURE() << text; });
+  }
+  const std::string recipe = dir / "recipe.toml";
+};
+
+TEST_F(GpuProcess, ARunIsTheFirstToUseCuda) {
+  expect_good(run_saturate(train("run")));
+}
+
+TEST_F(GpuProcess, ALimitOfMemoryIsTheFirstToUseCuda) {
+  expect_good(run_saturate(train("run", "--set train.memory_gb=1")));
+}
+
+TEST_F(GpuProcess, TwoProcessesShareAGpuByGloo) {
+  const std::string launch = "launch --nproc-per-node 2 -- ", one = "CUDA_VISIBLE_DEVICES=0";
+  expect_good(run_saturate(launch + train("two", "--set distributed.backend=gloo"), one));
+  EXPECT_EQ(checkpoint_of("two").position.step, 8);
+  const CommandResult refused = run_saturate(launch + train("nccl"), one);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("distributed.backend=gloo"), std::string::npos) << refused.err;
+}
+
+TEST_F(GpuProcess, AResumedRunEndsLikeAnUninterruptedOne) {
+  for (const std::string more : {"", " --set train.graph=auto", " --set data.cache=device"}) {
+    SCOPED_TRACE(more);
+    const std::string whole = "whole" + std::to_string(more.size());
+    const std::string parted = "parted" + std::to_string(more.size());
+    expect_good(run_saturate(train(whole, more)));
+    expect_good(run_saturate(train(parted, "--set train.epochs=0.5" + more)));
+    expect_good(run_saturate(train(parted, "--resume " + (dir / parted) + more)));
+    const Checkpoint one = checkpoint_of(whole), two = checkpoint_of(parted);
+    EXPECT_EQ(two.position.step, one.position.step);
+    EXPECT_EQ(two.position.samples, one.position.samples);
+    ASSERT_EQ(two.model.size(), one.model.size());
+    for (size_t i = 0; i < one.model.size(); ++i)
+      EXPECT_TRUE(two.model[i].tensor.equal(one.model[i].tensor)) << one.model[i].name;
+  }
+}
+
+}  // namespace
+}  // namespace saturate::testing
