@@ -44,6 +44,21 @@ TEST_F(GpuProcess, TwoProcessesShareAGpuByGloo) {
   EXPECT_NE(refused.err.find("distributed.backend=gloo"), std::string::npos) << refused.err;
 }
 
+TEST_F(GpuProcess, IsBuiltWithTheWheelsNccl) {
+  const std::string wheel = "/site/nvidia/nccl/include", system = "/system/include";
+  const auto found = [&] {
+    const std::string command = "cmake -D site_packages=" + (dir / "site") +
+                                " -D CMAKE_SYSTEM_PREFIX_PATH=" + (dir / "system") + " -P " +
+                                source_path("cmake/Nccl.cmake") + " >" + (dir / "found");
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return read_text(dir / "found");
+  };
+  write_file(dir.path() + system + "/nccl.h", "");
+  EXPECT_EQ(found(), "-- " + dir.path() + system + "\n");
+  write_file(dir.path() + wheel + "/nccl.h", "");
+  EXPECT_EQ(found(), "-- " + dir.path() + wheel + "\n");
+}
+
 TEST_F(GpuProcess, AResumedRunEndsLikeAnUninterruptedOne) {
   for (const std::string more : {"", " --set train.graph=auto", " --set data.cache=device"}) {
     SCOPED_TRACE(more);
