@@ -4,6 +4,7 @@
 #include <ATen/ops/isnan.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
