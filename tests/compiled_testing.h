@@ -35,6 +35,7 @@ inline Recipe package_recipe(const std::string& model) {
   recipe.train.batch = 8;
   recipe.train.label_smoothing = 0.1;
   recipe.train.device = "cpu";
+  recipe.precision.mode = PrecisionMode::kFp32;
   recipe.train.threads = 1;
   return recipe;
 }

@@ -198,7 +198,7 @@ TEST(FindMicroBatch, TheLoadersBatchesTakeHalfOfTheHostsMemoryAtMost) {
   const auto fit = [](const std::string& prefetch) {
     const Recipe recipe = recipe_with(
         {"train.batch=auto", "model.name=mlp", "model.width=0.01", "data.prefetch=" + prefetch});
-    return find_micro_batch(Env::posix(), recipe, at::kCPU, 1 << 20);
+    return find_micro_batch(Env::posix(), recipe, at::kCPU, int64_t{1} << 30);
   };
   constexpr int64_t kImage = 16 * 16 * 3 * sizeof(float);
   const int64_t most = fit("1024");
