@@ -54,9 +54,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Bytes that a run asks of the driver at most.
 int64_t peak_of(const std::vector<std::string>& settings, const std::string& out) {
-  std::vector<std::string> all = {"data.source=synth:size=64,count=512", "augment.size=64",
-                                  "train.batch=64", "model.name=resnet18_cifar",
-                                  "pipeline.copy=false"};
+  std::vector<std::string> all = {
+      "data.source=synth:size=64,count=512", "augment.size=64",     "train.batch=64",
+      "model.name=resnet18_cifar",           "precision.mode=fp32", "pipeline.copy=false"};
   all.insert(all.end(), settings.begin(), settings.end());
   const int64_t before = live_bytes();
   fake_cuda::control()->begin_peak();

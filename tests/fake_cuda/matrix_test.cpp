@@ -63,7 +63,7 @@ std::vector<Combination> all_models() {
 
 std::vector<Combination> all_precisions_and_optimizers() {
   std::vector<Combination> rows;
-  for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2", "auto"})
+  for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2", "fp16-o3", "auto"})
     for (const auto& entry : optimizers())
       for (const char* fused : {"true", "false"})
         rows.push_back(
@@ -114,6 +114,7 @@ std::vector<Combination> all_else() {
       {"checkpointed", {"model.name=resnet18", "model.width=0.125", "train.checkpoint_segments=2"}},
       {"checkpointed_vit",
        {"model.name=vit_tiny", "model.width=0.34", "train.checkpoint_segments=auto"}},
+      {"vit_fp32", {"model.name=vit_tiny", "model.width=0.34", "precision.mode=fp32"}},
       {"averaged", {"train.ema=0.9", held_out, "train.eval_every_steps=3"}},
       {"lookahead", {"train.lookahead=0.5", "train.lookahead_every=2"}},
       {"evaluated", {held_out, "train.eval_flip=true", "train.eval_shift=1"}},

@@ -31,7 +31,10 @@ namespace {
 constexpr size_t kSmallBytes = size_t{1} << 20;  // torch's own measure of it
 
 struct WithoutCudnn {
-  WithoutCudnn() { at::globalContext().setUserEnabledCuDNN(false); }
+  WithoutCudnn() {
+    at::globalContext().setUserEnabledCuDNN(false);
+    at::globalContext().setSDPUseCuDNN(false);  // attention asks for it apart
+  }
 } without_cudnn;
 
 void zero_new_memory() {
