@@ -1,0 +1,46 @@
+// Lines of metrics.jsonl and a run's folder, for tests of what reads them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/data_testing.h"
+#include "watch/run_reading.h"
+
+namespace saturate::testing {
+
+// A "step" line: `seconds` by phase up to time_s.
+inline std::string step_line(int step, double time_s, double wait, double forward,
+                             double loss = 1) {
+  MetricsRecord record;
+  record.kind = "step";
+  record.step = step;
+  record.epoch = step / 100.0;
+  record.samples = step * 10;
+  record.time_s = time_s;
+  record.loss = loss;
+  record.images_per_s = 50;
+  record.memory_peak_bytes = 1 << 20;
+  record.phases.emplace().seconds[size_t(Phase::kWait)] = wait;
+  record.phases->seconds[size_t(Phase::kForward)] = forward;
+  return to_json_line(record) + "\n";
+}
+
+inline std::string line_of(const std::string& kind, int step, double time_s, double accuracy) {
+  MetricsRecord record;
+  record.kind = kind;
+  record.step = step;
+  record.time_s = time_s;
+  record.accuracy = accuracy;
+  return to_json_line(record) + "\n";
+}
+
+class RunFolder : public ::testing::Test {
+ protected:
+  RunReading read(const std::string& metrics) {
+    write_file(dir / "run/metrics.jsonl", metrics);
+    return read_run(Env::posix(), dir / "run");
+  }
+  TempDir dir;
+};
+
+}  // namespace saturate::testing
