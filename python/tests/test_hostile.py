@@ -103,7 +103,7 @@ def test_an_archive_that_is_cut_off(tmp_path):
     {"mean": "abc"}, {"std": [0, 0, 0]}, {"std": [float("nan")] * 3}, {"decode": None}, {"seed": -1},
     {"cache": "device"}, {"options": {"": 1}}, {"options": {"augment": 1}}, {"options": {"a.b.c": 1}},
     {"options": {"augment.hue=1\naugment.flip": 0}}, {"options": {"augment.mixup": 0.2}},
-    {"options": {"augment.cutmix": 1}}, {"dtype": ""}, {"dtype": "float16"}])
+    {"options": {"augment.cutmix": 1}}, {"dtype": ""}, {"dtype": "float64"}])
 def test_arguments_out_of_range(arguments):
     with pytest.raises(saturate.Error) as found:
         saturate.Loader(SYNTH, **{"size": 8, **arguments})
