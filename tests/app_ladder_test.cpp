@@ -1,6 +1,7 @@
 // saturate ladder and sweep, whole.
 #include "saturate/ladder.h"
 #include "tests/app_testing.h"
+#include "tests/paths.h"
 
 namespace saturate::testing {
 namespace {
@@ -200,10 +201,8 @@ struct Shipped {
 class ShippedLadder : public LadderCommand, public ::testing::WithParamInterface<Shipped> {};
 
 TEST_P(ShippedLadder, RunsToTheEnd) {
-#ifdef __SANITIZE_ADDRESS__
-  if (std::string(GetParam().name) != "scale-out")
+  if (testing::kSanitized && std::string(GetParam().name) != "scale-out")
     GTEST_SKIP() << "takes minutes under a sanitizer, and runs no code that other tests do not";
-#endif
   const std::string launch =
       std::string(GetParam().name) == "scale-out" ? "launch --nproc-per-node 2 -- " : "";
   const CommandResult result = run_saturate(

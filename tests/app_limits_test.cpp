@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "tests/app_testing.h"
+#include "tests/paths.h"
 
 namespace saturate::testing {
 namespace {
@@ -31,9 +32,7 @@ int64_t usual_addresses(const std::string& recipe, const std::string& folder) {
 }
 
 TEST_F(Limits, OfAddressesEndARunWithOneError) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers take addresses of their own";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
   const int64_t usual = usual_addresses(recipe, dir / "usual");
   ASSERT_GT(usual, 0);
   int number = 0;
@@ -53,9 +52,7 @@ TEST_F(Limits, OfAddressesEndARunWithOneError) {
 
 // LibTorch allocates before main() begins, where nothing can catch.
 TEST_F(Limits, OfAddressesEndACommandWithOneErrorBeforeItBegins) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers take addresses of their own";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
   constexpr int kNotLoaded = 127;    // the dynamic loader's own message
   int64_t low = 0, high = 64 << 20;  // KiB: too few, and enough
   int last = 0;

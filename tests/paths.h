@@ -14,5 +14,8 @@ std::string shared_path(const std::string& file);
 extern const std::string kCommand;
 // A library in place of NVIDIA's; empty likewise.
 extern const std::string kFakeNvml;
+// Whether what is tested was built with AddressSanitizer or ThreadSanitizer; a test itself need not
+// be.
+extern const bool kSanitized;
 
 }  // namespace saturate::testing

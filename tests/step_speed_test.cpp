@@ -19,6 +19,7 @@
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -162,9 +163,7 @@ int64_t pages_mapped(bool keep) {
 }
 
 TEST(Speed, MemoryIsKeptFromStepToStep) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer has a malloc of its own";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "AddressSanitizer has a malloc of its own";
   // Huge pages, where the system gives them, are 512 times as large.
   EXPECT_GE(pages_mapped(false), 4 * 32);
   EXPECT_LT(pages_mapped(true), 16);

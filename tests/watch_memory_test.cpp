@@ -10,6 +10,7 @@
 #include "saturate/env.h"
 #include "saturate/ledger.h"
 #include "saturate/memory.h"
+#include "tests/paths.h"
 #include "watch/kept_blocks.h"
 
 namespace saturate {
@@ -82,9 +83,7 @@ TEST_F(CpuMemoryTest, WhatTheSystemDoesNotGiveIsOutOfMemoryToo) {
 }
 
 TEST_F(CpuMemoryTest, WhatWaitsIsNotAliveAndServesItsSizeAlone) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "nothing is kept under AddressSanitizer";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "nothing is kept under AddressSanitizer";
   keep_host_memory(true);
   bytes(20 * kMiB);  // what waits is bounded by what was alive
   const void* first = bytes(3 * kMiB).data_ptr();
@@ -99,9 +98,7 @@ TEST_F(CpuMemoryTest, WhatWaitsIsNotAliveAndServesItsSizeAlone) {
 
 // Blocks of sizes that are not asked for again make room for those that are.
 TEST_F(CpuMemoryTest, WhatWaitsAndWhatIsAliveAreBoundedTogether) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "nothing is kept under AddressSanitizer";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "nothing is kept under AddressSanitizer";
   const auto in_use = [] {
     const auto info = mallinfo2();
     return int64_t(info.uordblks + info.hblkhd) / kMiB;
