@@ -83,7 +83,7 @@ struct PipelineSetup {
 class Feeder {
  public:
   // `held`: a ResidentDataset's images, on `device`, which the loader's places refer to.
-  // `clock`: is told of the work that the device's streams are given; may be null, and must
+  // `clock`: receives the work that the device's streams are given; may be null, and must
   // outlive this.
   Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
          const AugmentOptions& augment = {}, HeldImages held = {}, StreamClock* clock = nullptr);

@@ -103,8 +103,8 @@ std::vector<OptionRow> crop_rows() {
                                                             {"fp16", PixelType::kFloat16}},
              "What the model gets: bf16 and fp16 halve what is written and copied, for "
              "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
-             "which "
-             "round images to it anyway."),
+             "which round images to it anyway. Only a whitening stem, which reads fp32 images first, "
+             "then starts from slightly different filters."),
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),

@@ -1,4 +1,4 @@
-// What a launcher is told of a process that others hold up, so that it does not blame that one.
+// What a launcher hears of a process that others hold up, so that it does not blame that one.
 #pragma once
 
 namespace saturate {

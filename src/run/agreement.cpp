@@ -4,7 +4,7 @@
 
 namespace saturate {
 
-void Agreement::begin(const Wishes& own) {
+void Agreement::begin(const Votes& own) {
   flags_ = at::empty({4}, at::kInt);
   int* const flags = flags_.mutable_data_ptr<int>();
   flags[0] = own.stop;
@@ -14,7 +14,7 @@ void Agreement::begin(const Wishes& own) {
   wait_ = group_->start_max(flags_);
 }
 
-Wishes Agreement::end() {
+Votes Agreement::end() {
   wait_();
   const int* const flags = flags_.const_data_ptr<int>();
   return {flags[0] != 0, flags[1] != 0, flags[2] != 0, flags[3] != 0};

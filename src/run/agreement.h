@@ -9,8 +9,8 @@
 
 namespace saturate {
 
-// What one process would do after a step; agreed on, what any of them would.
-struct Wishes {
+// What one process asks for after a step; combined, what any of them asks for.
+struct Votes {
   bool stop = false;        // a signal came
   bool time_is_up = false;  // train.max_minutes
   bool save = false;        // of rank 0 alone: a save is due by its clock, or was put off
@@ -22,8 +22,8 @@ class Agreement {
  public:
   // `group` may be null, and then neither of the following is called.
   explicit Agreement(Group* group) : group_(group) {}
-  void begin(const Wishes& own);
-  Wishes end();
+  void begin(const Votes& own);
+  Votes end();
 
  private:
   Group* const group_;

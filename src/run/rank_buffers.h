@@ -22,7 +22,7 @@ class RankBuffers {
   // Collective, before a step; then after it, before anything else can write to them.
   void before_step();
   void after_step();
-  // Whether this process's steps have written to any; what any of them answered (see Wishes).
+  // Whether this process's steps have written to any; what any of them answered (see Votes).
   bool written() const { return written_; }
   void set_written(bool by_any) { written_ = by_any; }
   // Collective: all buffers, before they are evaluated or saved.

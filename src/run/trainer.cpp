@@ -162,7 +162,7 @@ void Trainer::State::between_steps() {
 }
 
 void Trainer::State::note_end() {
-  const Wishes now = group ? agreed : wishes();
+  const Votes now = group ? agreed : votes();
   if (now.stop)
     ended = RunEnd::kInterrupted;
   else if (stopping.should_stop())

@@ -105,12 +105,12 @@ bool Trainer::State::first_says(bool own) {
   return any(is_first() && own);
 }
 
-// A step of all processes: before it, they say what they wish; after it, they know.
+// A step of all processes. The all-reduce of their votes begins before it and ends after it.
 void Trainer::State::step_together(DeviceBatch& batch) {
   {
     Ledger::Scope scope(ledger, Phase::kReduce);
     buffers->before_step();
-    agreement.begin(wishes());
+    agreement.begin(votes());
   }
   run_step(batch);
   Ledger::Scope scope(ledger, Phase::kReduce);
@@ -119,9 +119,9 @@ void Trainer::State::step_together(DeviceBatch& batch) {
   buffers->after_step();
 }
 
-Wishes Trainer::State::wishes() {
+Votes Trainer::State::votes() {
   const double minutes = double(env.now_ns() - begin_ns) / 60e9;
-  Wishes own;
+  Votes own;
   own.stop = options.should_stop();
   own.time_is_up = recipe.train.max_minutes > 0 && minutes >= recipe.train.max_minutes;
   own.save = group && is_first() && save_due;
@@ -130,7 +130,7 @@ Wishes Trainer::State::wishes() {
 }
 
 // Of several processes rank 0 decides, which knows the clock and the disk; the others ask only
-// where the position, or rank 0 by a wish, says that it may want to.
+// where the position, or a vote of rank 0, says that it may want to.
 bool Trainer::State::agree_to_save() {
   const bool own = best_unsaved || save_due;
   if (!group) return own;

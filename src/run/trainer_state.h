@@ -67,7 +67,7 @@ struct Trainer::State {
   bool is_first() const { return !group || group->rank() == 0; }
   bool any(bool own);
   bool first_says(bool own);
-  Wishes wishes();
+  Votes votes();
   void step_together(DeviceBatch& batch);
   bool agree_to_save();
   void take_buffers();
@@ -158,7 +158,7 @@ struct Trainer::State {
   std::string why_not_graphed;           // with train.graph=auto
   std::unique_ptr<RankBuffers> buffers;  // of several processes
   Agreement agreement;
-  Wishes agreed;  // at the last step, of all processes
+  Votes agreed;  // at the last step, of all processes
 
   int64_t epoch_steps, total_steps;
   std::unique_ptr<Schedule> schedule;

@@ -1,4 +1,4 @@
-// Finds mistakes in the program's use of streams by what it does: a StreamChecker is told of the
+// Finds mistakes in the program's use of streams by what it does: a StreamChecker receives the
 // streams, events, copies and launches that the fake CUDA runtime sees, of what torch's allocator
 // gives and takes back, and of the memory that torch's operators read and write by their schemas.
 #pragma once
