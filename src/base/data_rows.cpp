@@ -97,14 +97,15 @@ std::vector<OptionRow> crop_rows() {
              "Where effects and normalisation happen: cuda copies cropped bytes, a quarter of the "
              "floats, and finishes them in one kernel; auto: on the GPU that trains, where this "
              "build has the kernel."),
-      choice(SATURATE_OPTION(augment.output),
-             std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
-                                                            {"bf16", PixelType::kBfloat16},
-                                                            {"fp16", PixelType::kFloat16}},
-             "What the model gets: bf16 and fp16 halve what is written and copied, for "
-             "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
-             "which round images to it anyway. Only a whitening stem, which reads fp32 images first, "
-             "then starts from slightly different filters."),
+      choice(
+          SATURATE_OPTION(augment.output),
+          std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
+                                                         {"bf16", PixelType::kBfloat16},
+                                                         {"fp16", PixelType::kFloat16}},
+          "What the model gets: bf16 and fp16 halve what is written and copied, for "
+          "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
+          "which round images to it anyway. Only a whitening stem, which reads fp32 images first, "
+          "then starts from slightly different filters."),
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),
