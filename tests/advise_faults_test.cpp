@@ -36,26 +36,17 @@ class PlantedFault : public Diagnosing {
     TrainerOptions options;
     options.out = dir / ("trained" + std::to_string(trained_++));
     options.progress = Progress::Style::kSilent;
-    std::unique_ptr<Trainer> trainer;
+    Trainer trainer(env, recipe_with(all), options);
     const auto now_s = [&] { return double(env.now_ns()) * 1e-9; };
-    double begin = 0, end = 0;
-    int64_t before = 0, after = 0;
-    options.should_stop = [&] {
-      if (!trainer) return false;
-      if (begin == 0) begin = now_s() + kWarmUp;
-      if (now_s() < begin) return false;
-      if (before == 0) {
-        before = trainer->so_far().samples;
-        begin = now_s();
-      }
-      if (now_s() < begin + kSeconds) return false;
-      after = trainer->so_far().samples;
-      end = now_s();
-      return true;
+    const auto train_for = [&](double seconds) {
+      const double begin = now_s();
+      while (now_s() < begin + seconds) EXPECT_TRUE(trainer.step());
+      return now_s() - begin;
     };
-    trainer = std::make_unique<Trainer>(env, recipe_with(all), options);
-    trainer->run();
-    return double(after - before) / (end - begin);
+    train_for(kWarmUp);
+    const int64_t before = trainer.so_far().samples;
+    const double seconds = train_for(kSeconds);
+    return double(trainer.so_far().samples - before) / seconds;
   }
 
   // Trains with and without the fix for the cause, in turns: the gain was foretold within 15 %.

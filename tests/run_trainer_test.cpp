@@ -206,18 +206,13 @@ TEST(Trainer, TheLedgersPhasesOfAllStepsSumToAnotherClocksTime) {
     std::chrono::steady_clock::time_point before, after;
     TrainResult found;
   };
+  Trainer trainer(Env::posix(), recipe, saving_options(dir / "run"));
   std::vector<Reading> readings;
-  Trainer* running = nullptr;
-  TrainerOptions options = saving_options(dir / "run");
-  options.should_stop = [&] {
+  do {
     const auto before = std::chrono::steady_clock::now();
-    TrainResult found = running->so_far();
+    TrainResult found = trainer.so_far();
     readings.push_back({before, std::chrono::steady_clock::now(), std::move(found)});
-    return false;
-  };
-  Trainer trainer(Env::posix(), recipe, options);
-  running = &trainer;
-  trainer.run();
+  } while (readings.size() <= 32 && trainer.step());
   const auto seconds = [](auto begin, auto end) {
     return std::chrono::duration<double>(end - begin).count();
   };
@@ -232,7 +227,7 @@ TEST(Trainer, TheLedgersPhasesOfAllStepsSumToAnotherClocksTime) {
     EXPECT_GT(phases[phase], 0) << phase_name(phase);
 }
 
-// Losses of every step; weights stay as they are. `between` is told how many steps there have been.
+// Losses of every step; weights stay as they are. `between` is called before each with its index.
 std::vector<double> losses_of(const std::string& out,
                               const std::function<void(Trainer&, int64_t)>& between) {
   Recipe recipe = small_recipe();
@@ -240,17 +235,47 @@ std::vector<double> losses_of(const std::string& out,
   recipe.watch.every = 1;
   TrainerOptions options = saving_options(out);
   options.save = false;
-  Trainer* running = nullptr;
-  int64_t asked = 0;  // once before the first step
-  options.should_stop = [&] {
-    between(*running, asked++);
-    return false;
-  };
   Trainer trainer(Env::posix(), recipe, options);
-  running = &trainer;
-  EXPECT_EQ(trainer.run().steps, 8);
+  int64_t steps = 0;
+  do {
+    between(trainer, steps++);
+  } while (trainer.step());
+  EXPECT_EQ(trainer.so_far().steps, 8);
   EXPECT_FALSE(Env::posix().exists(out + "/checkpoints/step-00000008.safetensors"));
   return testing::losses(out, "step");
+}
+
+TEST(TrainerStep, CallsMakeTheRunsSteps) {
+  const TempDir dir;
+  const Recipe recipe = small_recipe();
+  const TrainResult whole = Trainer(Env::posix(), recipe, saving_options(dir / "whole")).run();
+  Trainer trainer(Env::posix(), recipe, saving_options(dir / "steps"));
+  int64_t calls = 0;
+  while (trainer.step()) EXPECT_EQ(trainer.so_far().steps, ++calls);
+  EXPECT_EQ(calls, whole.steps);
+  EXPECT_FALSE(trainer.step()) << "it is over";
+  const TrainResult found = trainer.so_far();
+  EXPECT_EQ(found.end, RunEnd::kDone);
+  EXPECT_EQ(found.checkpoint, dir / "steps/checkpoints/step-00000008.safetensors");
+  EXPECT_EQ(testing::losses(dir / "steps", "step"), testing::losses(dir / "whole", "step"));
+  EXPECT_EQ(testing::losses(dir / "steps", "epoch"), testing::losses(dir / "whole", "epoch"));
+}
+
+// Who stops calling leaves what a killed run leaves, but for a save under way, which is completed.
+TEST(TrainerStep, ARunThatIsLeftCanBeResumed) {
+  const TempDir dir;
+  const Recipe recipe = small_recipe();
+  Trainer(Env::posix(), recipe, saving_options(dir / "whole")).run();
+  {
+    Trainer trainer(Env::posix(), recipe, saving_options(dir / "left"));
+    for (int i = 0; i < 6; ++i) EXPECT_TRUE(trainer.step());
+  }
+  TrainerOptions options = saving_options(dir / "left");
+  options.resume = dir / "left";
+  Trainer trainer(Env::posix(), recipe, options);
+  EXPECT_EQ(trainer.so_far().steps, 4) << "the checkpoint of the first epoch";
+  EXPECT_EQ(trainer.run().steps, 8);
+  EXPECT_EQ(testing::losses(dir / "left", "epoch"), testing::losses(dir / "whole", "epoch"));
 }
 
 TEST(TrainerMeasured, AHeldBatchIsTheEpochsFirstAndTheRunGoesOnAfterIt) {

@@ -98,7 +98,11 @@ class Trainer {
   Trainer(Env& env, const Recipe& recipe, TrainerOptions options);
   ~Trainer();
 
-  // After an error so_far() has what there is to tell.
+  // Makes the next step and what is due after it: records, an evaluation, a checkpoint. False where
+  // the run is over: its end (the last evaluation, the best weights back, the last checkpoint) is
+  // then behind it. Whoever wants no more steps may stop calling; the run then has no end.
+  bool step();
+  // Makes all steps. After an error so_far() has what there is to tell.
   TrainResult run();
   // As run: every "auto" resolved.
   const Recipe& recipe() const;

@@ -34,15 +34,12 @@ std::optional<double> early_loss(Env& env, Recipe recipe, const std::string& fol
   recipe.train.max_minutes = 0;
   recipe.train.early_stop = 0;
   recipe.watch.every = 1;
-  bool stopped = false;
-  std::unique_ptr<Trainer> trainer;
-  const TrainerOptions options = measured_options(folder, [&] {
-    stopped = stopped || should_stop();
-    return stopped || (trainer && trainer->so_far().samples >= samples);
-  });
-  trainer = std::make_unique<Trainer>(env, recipe, options);
-  const int64_t trained = trainer->run().samples;
-  if (stopped) return std::nullopt;
+  int64_t trained = 0;
+  {
+    Trainer trainer(env, recipe, measured_options(folder, should_stop));
+    while (trained < samples && trainer.step()) trained = trainer.so_far().samples;
+  }  // its records are complete
+  if (should_stop()) return std::nullopt;
   return mean_of_last_quarter(env, folder, trained);
 }
 

@@ -56,20 +56,27 @@ class MeasuredRun {
  public:
   MeasuredRun(Env& env, const Recipe& recipe, const std::shared_ptr<Group>& group,
               const DiagnoseOptions& asked)
-      : env_(env), asked_(asked), group_(*group), stretch_(env) {
-    TrainerOptions options = measured_options(asked.folder, [this] { return stops(); });
-    options.group = group;
-    options.save = true;
-    trainer_ = std::make_unique<Trainer>(env, measured_recipe(recipe), options);
-    is_built_ = true;
-  }
+      : env_(env), asked_(asked), group_(*group), trainer_(env, measured_recipe(recipe), [&] {
+          TrainerOptions options = measured_options(asked.folder, asked.should_stop);
+          options.group = group;
+          options.save = true;
+          return options;
+        }()) {}
 
   // False where should_stop gave up before enough was measured.
   bool run() {
-    trainer_->run();
+    if (!make_steps(kFirstSteps)) return false;
+    const int64_t begin_ns = env_.now_ns();
+    const auto elapsed_s = [&] { return double(env_.now_ns() - begin_ns) * 1e-9; };
+    if (!make_steps(kTimed)) return false;
+    const int steps = steps_of_turn(elapsed_s());
+    while (rounds() < asked_.rounds && take_turn(steps)) {
+      const bool is_late = rounds() >= kLeastRounds && elapsed_s() > asked_.seconds;
+      if (group_.any(group_.rank() == 0 && is_late)) break;
+    }
     return rounds() >= std::min(kLeastRounds, asked_.rounds);
   }
-  const Recipe& recipe() const { return trainer_->recipe(); }
+  const Recipe& recipe() const { return trainer_.recipe(); }
   // One of each round, with the sums or without.
   std::vector<StepTiming> turns(bool summing) const {
     std::vector<StepTiming> chosen;
@@ -81,50 +88,37 @@ class MeasuredRun {
  private:
   static bool is_summing(size_t turn) { return turn % 2 == turn / 2 % 2; }
   int rounds() const { return int(turns_.size() / 2); }
-  double elapsed_s() const { return double(env_.now_ns() - begin_ns_) * 1e-9; }
 
-  // Asked by every rank before the same steps, and once after the last; what one of them answers
-  // ends all.
-  bool stops() {
-    if (!is_built_) return asked_.should_stop();
-    ++polls_;
-    if (polls_ == kFirstSteps) begin_ns_ = env_.now_ns();
-    if (polls_ == kFirstSteps + kTimed) plan_turns();  // collective: before any rank may give up
-    if (asked_.should_stop()) return true;
-    return polls_ >= kFirstSteps + kTimed && take_turns();
+  // False where a rank gave up, on all ranks after the same step.
+  bool make_steps(int count) {
+    for (int i = 0; i < count; ++i)
+      if (!trainer_.step()) return false;
+    return true;
   }
 
-  void plan_turns() {
-    const at::Tensor slowest = at::full({1}, elapsed_s() / kTimed, at::kDouble);
+  // For what is left of the time, at the slowest rank's speed over the steps that were timed.
+  int steps_of_turn(double timed_s) {
+    const at::Tensor slowest = at::full({1}, timed_s / kTimed, at::kDouble);
     group_.max(slowest);
     const double steps = asked_.seconds / 2 / asked_.rounds / slowest.const_data_ptr<double>()[0];
-    turn_steps_ = std::max(1, int(std::min(steps, 1e6)) - kSettle);
+    return std::max(1, int(std::min(steps, 1e6)) - kSettle);
   }
 
-  // True once all turns were taken, or the first rank finds that they take too long.
-  bool take_turns() {
-    if (step_ == kSettle + turn_steps_) {
-      turns_.push_back(stretch_.timing(*trainer_));
-      step_ = 0;
-    }
-    if (rounds() == asked_.rounds) return true;
-    if (step_ == 0) trainer_->sum_gradients(is_summing(turns_.size()));
-    if (step_ == kSettle) stretch_.begin(*trainer_);
-    const bool is_between = step_++ == 0;
-    return is_between && group_.rank() == 0 && rounds() >= kLeastRounds &&
-           elapsed_s() > asked_.seconds;
+  bool take_turn(int steps) {
+    trainer_.sum_gradients(is_summing(turns_.size()));
+    if (!make_steps(kSettle)) return false;
+    Stretch stretch(env_);
+    stretch.begin(trainer_);
+    if (!make_steps(steps)) return false;
+    turns_.push_back(stretch.timing(trainer_));
+    return true;
   }
 
   Env& env_;
   const DiagnoseOptions& asked_;
   Group& group_;
-  bool is_built_ = false;
-  int polls_ = 0;
-  int turn_steps_ = 0, step_ = 0;  // of a turn, measured; made in this one
-  int64_t begin_ns_ = 0;
-  Stretch stretch_;
   std::vector<StepTiming> turns_;
-  std::unique_ptr<Trainer> trainer_;
+  Trainer trainer_;
 };
 
 std::vector<double> rates_of(const std::vector<StepTiming>& turns) {

@@ -19,54 +19,49 @@ class RungWorker {
   // `group`: null where the process trains by itself.
   RungWorker(Env& env, const Recipe& recipe, const std::string& folder, double seconds, int in,
              int out, const std::shared_ptr<Group>& group)
-      : seconds_(seconds),
-        reader_(in),
+      : reader_(in),
         out_(out),
         group_(group.get()),
         stretch_(env),
-        trainer_(env, measured_recipe(recipe), options(folder, group)) {}
-
-  void run() {
+        trainer_(env, measured_recipe(recipe), [&] {
+          TrainerOptions options = measured_options(folder, [] { return false; });
+          options.group = group;
+          return options;
+        }()) {
     const DataOptions& data = trainer_.recipe().data;
     settle_steps_ = data.prefetch + kSettle;
     fills_cache_ = data.cache.mode != CacheMode::kNone;
-    running_ = true;
-    begin();
-    trainer_.run();
+    goes_on_ = run_for(seconds, /*until_warm=*/true);
+  }
+
+  // Until nothing more is asked for, or the run is over.
+  void serve() {
+    nlohmann::json answer = {{"ready", true}};
+    while (goes_on_ && tell(answer)) {
+      const auto seconds = rest();
+      if (!seconds) return;
+      for (int i = 0; i < settle_steps_; ++i) goes_on_ = trainer_.step();
+      goes_on_ = goes_on_ && run_for(*seconds, /*until_warm=*/false);
+      answer = to_json(timing());
+    }
   }
 
  private:
-  TrainerOptions options(const std::string& folder, const std::shared_ptr<Group>& group) {
-    // Asked while data is copied, too.
-    TrainerOptions made = measured_options(folder, [this] { return running_ && between_steps(); });
-    made.group = group;
-    return made;
-  }
-
-  void begin() {
+  // A process alone looks at the clock after each step. Several must agree, which takes time: they
+  // look again when it will be over at the speed that they have, or after as many steps again. All
+  // look after the same steps, and each comes to the same answer. False where the run is over.
+  bool run_for(double seconds, bool until_warm) {
     stretch_.begin(trainer_);
-    steps_ = 0;
-    next_look_ = 1;
-  }
-
-  // True when nothing more is wanted. Several processes are all asked at the same steps, and each
-  // comes to the same answer.
-  bool between_steps() {
-    if (ended_) return true;
-    if (settle_ > 0) {
-      if (--settle_ == 0) begin();
-      return false;
+    int64_t steps = 0, next_look = 1;
+    while (true) {
+      if (!trainer_.step()) return false;
+      if (++steps < next_look) continue;
+      const double elapsed = elapsed_s();
+      if (elapsed >= seconds && (!until_warm || is_warm(elapsed))) return true;
+      const double left = (seconds - elapsed) / elapsed * double(steps);
+      next_look =
+          steps + (group_ ? std::clamp(int64_t(std::min(left, 1e9)), int64_t{1}, steps) : 1);
     }
-    if (++steps_ < next_look_) return false;
-    const double elapsed = elapsed_s();
-    if (elapsed < seconds_ || !(warm_ || is_warm(elapsed))) {
-      plan_look(elapsed);
-      return false;
-    }
-    ended_ =
-        !tell(warm_ ? to_json(timing()) : nlohmann::json::object({{"ready", true}})) || !rest();
-    warm_ = true;
-    return ended_;
   }
 
   // As the process has it that has taken longest. Collective.
@@ -77,29 +72,20 @@ class RungWorker {
     return longest.const_data_ptr<double>()[0];
   }
 
-  // A process alone looks at the clock after each step. Several must agree, which takes time: they
-  // look again when it will be over at the speed that they have, or after as many steps again.
-  void plan_look(double elapsed) {
-    const double left = (seconds_ - elapsed) / elapsed * double(steps_);
-    next_look_ =
-        steps_ + (group_ ? std::clamp(int64_t(std::min(left, 1e9)), int64_t{1}, steps_) : 1);
-  }
-
   bool is_warm(double elapsed) {
     const TrainResult now = trainer_.so_far();
     return now.steps >= settle_steps_ && (!fills_cache_ || now.train || elapsed >= kLongestWarmUpS);
   }
 
-  // Until the next measurement is asked for; false where none will be. The loader rests too, so
-  // that it does not work ahead while another rung is measured.
-  bool rest() {
+  // Until the next measurement is asked for; gives its seconds, or nothing where none will be. The
+  // loader rests too, so that it does not work ahead while another rung is measured.
+  std::optional<double> rest() {
     trainer_.rest();
     const auto line = reader_.next(-1);
-    if (!line) return false;
-    seconds_ = nlohmann::json::parse(*line).at("measure");
+    if (!line) return std::nullopt;
+    const double seconds = nlohmann::json::parse(*line).at("measure");
     trainer_.release_batch();
-    settle_ = settle_steps_;
-    return true;
+    return seconds;
   }
 
   bool tell(const nlohmann::json& line) { return write_line(out_, line); }
@@ -113,14 +99,12 @@ class RungWorker {
     return timing;
   }
 
-  double seconds_;
   LineReader reader_;
   const int out_;
   Group* const group_;
-  bool running_ = false, warm_ = false, fills_cache_ = false, ended_ = false;
-  int settle_steps_ = 0, settle_ = 0;
-  int64_t steps_ = 0, next_look_ = 1;  // of this stretch
-  Stretch stretch_;                    // of this measurement, or of the warm-up
+  bool fills_cache_ = false, goes_on_ = true;
+  int settle_steps_ = 0;
+  Stretch stretch_;  // of this measurement, or of the warm-up
   Trainer trainer_;
 };
 
@@ -136,7 +120,7 @@ void serve_rung(Env& env, const std::string& recipe, const std::string& folder, 
   try {
     const Recipe read = load_recipe(env, recipe);
     if (join) group = join(read);
-    RungWorker(env, read, folder, seconds, in, out, group).run();
+    RungWorker(env, read, folder, seconds, in, out, group).serve();
   } catch (const Error& error) {
     tell(error);
   } catch (const c10::Error& error) {

@@ -32,6 +32,24 @@ StepTiming Stretch::timing(Trainer& trainer) const {
   return timing;
 }
 
+std::optional<StepTiming> time_steps(
+    Env& env, Trainer& trainer, double seconds,
+    const std::function<bool(int steps, double elapsed_s)>& is_settled) {
+  Stretch stretch(env);
+  stretch.begin(trainer);
+  for (int steps = 0; !is_settled(steps, stretch.elapsed_s()); ++steps)
+    if (!trainer.step()) return std::nullopt;
+  stretch.begin(trainer);
+  do {
+    if (!trainer.step()) return std::nullopt;
+  } while (stretch.elapsed_s() < seconds);
+  return stretch.timing(trainer);
+}
+
+std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds, int settle) {
+  return time_steps(env, trainer, seconds, [settle](int steps, double) { return steps >= settle; });
+}
+
 StepTiming time_input(Env& env, Trainer& trainer, double seconds,
                       const std::function<bool()>& should_stop) {
   trainer.release_batch();

@@ -1,9 +1,9 @@
-// A stretch of a trainer's run, measured from within: the trainer asks between steps whether to
-// stop, and who is asked begins and ends stretches there.
+// Steps of a trainer, measured.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,7 +17,7 @@ constexpr int kSettle = 2;         // steps after a change that are not measured
 constexpr double kLongStep = 0.2;  // seconds
 constexpr int kLeastRounds = 3;    // of runs that take turns, to tell their difference from noise
 
-// Of a run that is only measured. `should_stop`: see above.
+// Of a run that is only measured.
 inline TrainerOptions measured_options(std::string folder, std::function<bool()> should_stop) {
   TrainerOptions options;
   options.out = std::move(folder);
@@ -42,6 +42,14 @@ class Stretch {
   TrainResult begin_;
   int64_t begin_ns_ = 0;
 };
+
+// Steps until `is_settled` says so, given the steps so far and their seconds, and then steps for
+// `seconds` at least, one at least. Empty where the run is over before that.
+std::optional<StepTiming> time_steps(
+    Env& env, Trainer& trainer, double seconds,
+    const std::function<bool(int steps, double elapsed_s)>& is_settled);
+// The same after so many steps.
+std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds, int settle);
 
 // The loader alone: takes batches for `seconds` at least, for no step to see; as many steps as
 // batches. The trainer must hold no batch, or have it released.

@@ -1,166 +1,73 @@
 #include "advise/trial.h"
 
-#include <chrono>
 #include <utility>
 
 namespace saturate {
 namespace {
 
-constexpr auto kAskEvery = std::chrono::milliseconds(100);
+constexpr int64_t kShowEveryNs = 100'000'000;
+
+TrainerOptions options_of(const Trial::Setup& setup, std::function<bool()> should_stop) {
+  TrainerOptions options = measured_options(setup.folder, std::move(should_stop));
+  options.open = setup.open;
+  options.save = setup.save;
+  return options;
+}
 
 }  // namespace
 
 Trial::Trial(Env& env, const Recipe& recipe, Setup setup)
-    : env_(env), setup_(std::move(setup)), recipe_(recipe), stretch_(env), thread_([this] {
-        work();
-      }) {
-  std::unique_lock lock(mutex_);
-  wait_for(is_built_, lock);
-  if (!error_) return;
-  lock.unlock();
-  thread_.join();
-  std::rethrow_exception(error_);
-}
-
-Trial::~Trial() {
-  {
-    std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
+    : env_(env),
+      setup_(std::move(setup)),
+      shown_ns_(env.now_ns()),
+      trainer_(env, recipe, options_of(setup_, [this] { return should_stop(); })) {}
 
 std::optional<StepTiming> Trial::measure(Turn turn, double seconds) {
-  std::unique_lock lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
-  if (has_ended_) return std::nullopt;
-  order_ = {turn, seconds};
-  timing_.reset();
-  is_answered_ = false;
-  changed_.notify_all();
-  wait_for(is_answered_, lock);
-  if (error_) std::rethrow_exception(error_);
-  return timing_;
-}
-
-bool Trial::has_failed() {
-  std::lock_guard lock(mutex_);
-  return error_ != nullptr;
-}
-
-void Trial::wait_for(const bool& what, std::unique_lock<std::mutex>& lock) {
-  while (!changed_.wait_for(lock, kAskEvery, [&] { return what; })) {
-    lock.unlock();
-    if (setup_.waiting) setup_.waiting();
-    lock.lock();
-  }
-}
-
-void Trial::work() {
-  std::exception_ptr error;
   try {
-    TrainerOptions options = measured_options(setup_.folder, [this] { return between_steps(); });
-    options.open = setup_.open;
-    options.save = setup_.save;
-    Trainer trainer(env_, recipe_, options);
-    {
-      std::lock_guard lock(mutex_);
-      recipe_ = trainer.recipe();
-      trainer_ = &trainer;
-      is_built_ = true;
-    }
-    changed_.notify_all();
-    trainer.run();
+    const auto timing = take_turn(turn, seconds);
+    trainer_.rest();
+    return timing;
   } catch (...) {
-    error = std::current_exception();
+    has_failed_ = true;
+    throw;
   }
-  {
-    std::lock_guard lock(mutex_);
-    error_ = error;
-    is_built_ = is_answered_ = has_ended_ = true;
-  }
-  changed_.notify_all();
 }
 
-bool Trial::between_steps() {
-  if (setup_.should_stop()) return true;
-  if (!trainer_) return false;
-  if (stage_ == Stage::kSettling) {
-    ++settling_;
-    if (!is_settled()) return false;
-    stretch_.begin(*trainer_);
-    stage_ = Stage::kMeasuring;
-    return false;
+std::optional<StepTiming> Trial::take_turn(Turn turn, double seconds) {
+  if (setup_.should_stop()) return std::nullopt;
+  if (turn == Turn::kInput) return time_input(env_, trainer_, seconds, setup_.should_stop);
+  if (turn == Turn::kEvaluate || turn == Turn::kSave) {
+    StepTiming timing;
+    timing.steps = 1;
+    timing.wall_s = turn == Turn::kSave ? trainer_.time_save() : trainer_.time_evaluation(seconds);
+    return timing;
   }
-  if (stage_ == Stage::kMeasuring) {
-    if (!has_lasted()) return false;
-    answer(stretch_.timing(*trainer_));
-  }
-  while (wait_for_turn()) {
-    if (turn_ == Turn::kWhole || turn_ == Turn::kHeld) {
-      begin_turn();
-      return false;
-    }
-    answer(measure_at_once());
-  }
-  return true;
-}
-
-// What needs no step of the run.
-StepTiming Trial::measure_at_once() {
-  if (turn_ == Turn::kInput) return time_input(env_, *trainer_, seconds_, setup_.should_stop);
-  StepTiming timing;
-  timing.steps = 1;
-  timing.wall_s =
-      turn_ == Turn::kSave ? trainer_->time_save() : trainer_->time_evaluation(seconds_);
-  return timing;
-}
-
-bool Trial::wait_for_turn() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ending_ || order_; });
-  if (ending_) return false;
-  turn_ = order_->turn;
-  seconds_ = order_->seconds;
-  order_.reset();
-  return true;
-}
-
-void Trial::begin_turn() {
-  if (turn_ == Turn::kHeld)
-    trainer_->hold_batch();
+  if (turn == Turn::kHeld)
+    trainer_.hold_batch();
   else
-    trainer_->release_batch();
-  stage_ = Stage::kSettling;
-  settling_ = 0;
-  stretch_.begin(*trainer_);
+    trainer_.release_batch();
+  return time_steps(env_, trainer_, seconds, [&](int steps, double elapsed_s) {
+    return is_settled(turn, steps, elapsed_s);
+  });
+}
+
+// Polled by the trainer between steps, and while it copies data.
+bool Trial::should_stop() {
+  if (setup_.waiting && env_.now_ns() - shown_ns_ > kShowEveryNs) {
+    setup_.waiting();
+    shown_ns_ = env_.now_ns();
+  }
+  return setup_.should_stop();
 }
 
 // The loader was at rest: its threads begin with nothing ready. Starved steps take batches as they
 // come, and find none ready; else the loader works ahead until it must wait. One long step is
 // enough for what two short ones are left out for.
-bool Trial::is_settled() {
-  if (settling_ < kSettle && stretch_.elapsed_s() < kLongStep) return false;
-  if (turn_ == Turn::kHeld) return true;
-  const int ahead = recipe_.data.prefetch, ready = int(trainer_->ready_batches());
-  return settling_ >= ahead + kSettle || ready == 0 || ready >= ahead - 1;
-}
-
-bool Trial::has_lasted() const {
-  return stretch_.elapsed_s() >= seconds_;
-}
-
-// Gives the machine to others, and then the result of the turn.
-void Trial::answer(const StepTiming& timing) {
-  stage_ = Stage::kResting;
-  trainer_->rest();
-  {
-    std::lock_guard lock(mutex_);
-    timing_ = timing;
-    is_answered_ = true;
-  }
-  changed_.notify_all();
+bool Trial::is_settled(Turn turn, int steps, double elapsed_s) const {
+  if (steps < kSettle && (steps == 0 || elapsed_s < kLongStep)) return false;
+  if (turn == Turn::kHeld) return true;
+  const int ahead = recipe().data.prefetch, ready = int(trainer_.ready_batches());
+  return steps >= ahead + kSettle || ready == 0 || ready >= ahead - 1;
 }
 
 }  // namespace saturate

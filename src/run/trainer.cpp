@@ -113,19 +113,48 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
   trace(/*ended_run=*/false);
 }
 
-void Trainer::State::train_epoch() {
-  log->begin_epoch(position);
-  if (!feeder.holds()) feeder.start_epoch(uint32_t(position.epoch), size_t(position.batch));
-  DeviceBatch batch;
-  bool more = true;
-  while (!ended && (more = position.batch < epoch_steps && feeder.next(batch)) &&
-         position.step < total_steps) {
-    train_batch(batch);
-    if (position.batch < epoch_steps) between_steps();  // else once the epoch is closed
+// What a resumed run still owes may end it before its first step.
+void Trainer::State::begin() {
+  has_begun = true;
+  model->set_training(true);
+  if (lookahead) lookahead->begin();
+  if (streams) streams->leave_out();
+  ledger.time_on(device_phases.get());  // of the run, not of what came before it
+  trace(/*ended_run=*/false);
+  between_steps();
+  if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
+}
+
+// False where the epoch has no more.
+bool Trainer::State::next_batch(DeviceBatch& batch) {
+  if (!std::exchange(in_epoch, true)) {
+    log->begin_epoch(position);
+    if (!feeder.holds()) feeder.start_epoch(uint32_t(position.epoch), size_t(position.batch));
   }
+  return position.batch < epoch_steps && feeder.next(batch);
+}
+
+// Data that was skipped may leave an epoch fewer steps than epoch_steps, or none.
+bool Trainer::State::make_step() {
+  if (!has_begun) begin();
+  bool made = false;
+  while (!ended && !made) {
+    DeviceBatch batch;
+    if ((made = next_batch(batch))) {
+      train_batch(batch);
+      if (position.batch < epoch_steps) between_steps();  // else once the epoch is closed
+    }
+    const bool is_whole = !made || position.batch >= epoch_steps;
+    if (!ended && (is_whole || position.step >= total_steps)) end_epoch(is_whole);
+  }
+  return made;
+}
+
+// `is_whole`: not cut short by the end of the run.
+void Trainer::State::end_epoch(bool is_whole) {
   feeder.stop();
-  if (ended) return;
-  if (!more) {
+  in_epoch = false;
+  if (is_whole) {
     ++position.epoch;
     position.batch = 0;
     unsaved = true;
@@ -171,7 +200,8 @@ void Trainer::State::note_end() {
     ended = RunEnd::kTimeLimit;
 }
 
-TrainResult Trainer::State::finish() {
+void Trainer::State::finish() {
+  feeder.stop();
   trace(/*ended_run=*/true);
   if (ended != RunEnd::kInterrupted) evaluate_now(/*counts=*/ended != RunEnd::kTimeLimit);
   if (any(options.should_stop())) ended = RunEnd::kInterrupted;  // maybe in that evaluation
@@ -194,7 +224,6 @@ TrainResult Trainer::State::finish() {
   result.skipped = loader.skipped();
   so_far();
   log.reset();
-  return result;
 }
 
 TrainResult Trainer::State::so_far() {
@@ -214,14 +243,20 @@ TrainResult Trainer::State::so_far() {
   return result;
 }
 
-TrainResult Trainer::State::run() {
+bool Trainer::State::step_or_finish() {
+  if (is_over) return false;
+  is_over = true;  // unless a step is made
   if (result.was_finished) {
     result.end = position.step >= total_steps ? RunEnd::kDone : RunEnd::kEarlyStop;
     result.checkpoint = resumed_from;
-    return so_far();
+    so_far();
+    return false;
   }
   try {
-    return run_to_end();
+    if (make_step())
+      is_over = false;
+    else
+      finish();
   } catch (...) {
     result.end = RunEnd::kFailed;
     if (const auto outcome = writer.wait()) report(*outcome);
@@ -229,18 +264,7 @@ TrainResult Trainer::State::run() {
     log.reset();  // ends its line
     throw;
   }
-}
-
-TrainResult Trainer::State::run_to_end() {
-  model->set_training(true);
-  if (lookahead) lookahead->begin();
-  if (streams) streams->leave_out();
-  ledger.time_on(device_phases.get());  // of the run, not of what came before it
-  trace(/*ended_run=*/false);
-  between_steps();
-  if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
-  while (!ended) train_epoch();
-  return finish();
+  return !is_over;
 }
 
 namespace {
@@ -270,8 +294,13 @@ Trainer::Trainer(Env& env, const Recipe& recipe, TrainerOptions options)
           recipe.train, [&] { return std::make_unique<State>(env, recipe, std::move(options)); })) {
 }
 Trainer::~Trainer() = default;
+bool Trainer::step() {
+  return naming_options(state_->recipe.train, [&] { return state_->step_or_finish(); });
+}
 TrainResult Trainer::run() {
-  return naming_options(state_->recipe.train, [&] { return state_->run(); });
+  while (step()) {
+  }
+  return state_->result;
 }
 const Recipe& Trainer::recipe() const {
   return state_->recipe;

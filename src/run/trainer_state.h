@@ -75,10 +75,12 @@ struct Trainer::State {
   std::vector<NamedTensor> random_states();
   void load_random_states(const std::vector<NamedTensor>& states);
 
-  TrainResult run();
-  TrainResult run_to_end();
-  void train_epoch();
+  bool step_or_finish();
+  void begin();
+  bool make_step();
+  bool next_batch(DeviceBatch& batch);
   void train_batch(DeviceBatch& batch);
+  void end_epoch(bool is_whole);
   void read_metrics();
   [[noreturn]] void fail_overflow();
   [[noreturn]] void fail_not_finite();
@@ -102,14 +104,14 @@ struct Trainer::State {
   bool is_finished() const;
   void require_room();
   TrainResult so_far();
-  TrainResult finish();
+  void finish();
 
   std::unique_ptr<TelemetryLog> make_telemetry();
   void prepare_watching();
   template <class Body>
   void or_warn(const char* what, const Body& body);
   void run_step(DeviceBatch& batch);
-  void make_step(DeviceBatch& batch);
+  void compute_step(DeviceBatch& batch);
   DeviceBatch finished_copy(DeviceBatch batch) const;
   void write_histograms();
   void trace(bool ended_run);
@@ -180,6 +182,7 @@ struct Trainer::State {
   int64_t saved_ns;
   size_t warned_train = 0, warned_eval = 0;  // skipped samples already named
   bool warned_uncompiled = false, warned_ungraphed = false, warned_overflow = false;
+  bool has_begun = false, in_epoch = false, is_over = false;
   std::optional<RunEnd> ended;
   std::atomic<int64_t> steps_made{0};    // position.step, for the heartbeat's thread
   std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`

@@ -52,7 +52,7 @@ DeviceBatch Trainer::State::finished_copy(DeviceBatch batch) const {
   return batch;
 }
 
-void Trainer::State::make_step(DeviceBatch& batch) {
+void Trainer::State::compute_step(DeviceBatch& batch) {
   const StreamClock::Work busy(streams.get(), kStepStream);
   if (graphed)
     graphed->run(batch, lr, running);
@@ -68,9 +68,9 @@ void Trainer::State::run_step(DeviceBatch& batch) {
       log->images(position.step + 1, gallery->write_training(position.step + 1, shown));
     });
   }
-  if (!telemetry || result.samples > 0) return make_step(batch);
+  if (!telemetry || result.samples > 0) return compute_step(batch);
   const FlopCounter counter;
-  make_step(batch);
+  compute_step(batch);
   // A compiled step is not seen into, nor an encoder on another thread: unknown, rather than the
   // little beside it.
   const bool sees_all = recipe.train.compiled.empty() && !recipe.pipeline.encoder;

@@ -17,7 +17,7 @@ TEST_P(Budget, OfAStepIsKept) {
   const HostRun run = run_on_host(host_recipe(GetParam().settings), dir / "run");
   ASSERT_EQ(run.result.steps, kHostSteps);
   for (size_t i = kSettled; i < kSteadyEnd; ++i) {
-    SCOPED_TRACE("step " + std::to_string(i + 2) + ": " + to_text(run.steps[i]));
+    SCOPED_TRACE("step " + std::to_string(i + 1) + ": " + to_text(run.steps[i]));
     for (const Count none : {Count::kWaits, Count::kPageableCopies, Count::kDeviceAllocations,
                              Count::kPinnedAllocations, Count::kStrays})
       ASSERT_EQ(of(run.steps[i], none), 0) << fake_cuda::kCountNames[size_t(none)] << "\n"
@@ -92,7 +92,7 @@ TEST_F(GraphBudget, ARecordedStepOfAnMlpIsTwoLaunches) {
                   dir / "run");
   EXPECT_EQ(run.result.graph, "17 of 20 steps replayed");
   for (size_t i = kSettled; i < kSteadyEnd; ++i) {
-    SCOPED_TRACE("step " + std::to_string(i + 2) + ": " + to_text(run.steps[i]));
+    SCOPED_TRACE("step " + std::to_string(i + 1) + ": " + to_text(run.steps[i]));
     EXPECT_EQ(of(run.steps[i], Count::kGraphLaunches), 1);
     EXPECT_LE(of(run.steps[i], Count::kGraphLaunches) + of(run.steps[i], Count::kLaunches), 2)
         << run.sites;

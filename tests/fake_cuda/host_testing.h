@@ -89,29 +89,23 @@ inline Recipe host_recipe(const std::vector<std::string>& settings = {}) {
 
 struct HostRun {
   TrainResult result;
-  std::vector<Counts> steps;  // what the fake counted in each, from the second on
+  std::vector<Counts> steps;  // what the fake counted in each
   std::string sites;          // of the waits and pageable copies in the steady state
 };
 
 inline HostRun run_on_host(const Recipe& recipe, const std::string& out,
                            TrainerOptions options = {}) {
   HostRun run;
-  Counts before{};
-  bool begun = false;
   options.out = out;
   options.save = false;
   options.progress = Progress::Style::kSilent;
-  options.should_stop = [&] {
-    const Counts now = counts_now();
-    if (begun) run.steps.push_back(now - before);
-    begun = true;
-    before = now;
+  Trainer trainer(Env::posix(), recipe, options);
+  for (Counts before = counts_now(); trainer.step(); before = counts_now()) {
+    run.steps.push_back(counts_now() - before);
     const std::string sites = fake_cuda::control()->take_sites();
     if (run.steps.size() > kSettled && run.steps.size() <= kSteadyEnd) run.sites += sites;
-    return false;
-  };
-  Trainer trainer(Env::posix(), recipe, options);
-  run.result = trainer.run();
+  }
+  run.result = trainer.so_far();
   return run;
 }
 
