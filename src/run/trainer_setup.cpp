@@ -1,376 +1,215 @@
-// What a run needs before its first step: data, model, optimizer, and where it left off.
-#include <ATen/Parallel.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/isnan.h>
-#include <c10/core/GradMode.h>
+// What a run needs before its first step: its parts, where it left off, and its folder.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
+#include <sstream>
 
+#include "base/option_row.h"
 #include "base/printable.h"
-#include "feed/compute_threads.h"
 #include "run/same_data.h"
+#include "run/setup.h"
 #include "run/single_image.h"
-#include "run/staged_copy.h"
 #include "run/trainer_state.h"
-#include "run/training_parts.h"
-#include "saturate/compiled_step.h"
 #include "saturate/error.h"
-#include "saturate/gradients.h"
+#include "saturate/group.h"
 #include "saturate/host.h"
-#include "saturate/input.h"
-#include "step/precision.h"
 
 namespace saturate {
 namespace {
 
-std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
-  env.make_directories(folder);
-  return env.lock(folder + "/.lock");
+int64_t steps_of_run(const Recipe& recipe, int64_t epoch_steps) {
+  const double steps = std::ceil(recipe.train.epochs * double(epoch_steps) - 1e-9);
+  if (steps > 0x1p53)  // above, a double does not count them one by one
+    fail(ErrorKind::kUsage, "the run has more than 2^53 steps", "train.epochs", "Lower it");
+  return int64_t(steps);
 }
 
-// Shows how far something is that is done to all of a source before the run; gives up when asked.
-ProgressCallback progress_of(Env& env, const TrainerOptions& options, const std::string& title,
-                             const std::string& source) {
-  return [&env, &options, title, source, bar = std::shared_ptr<Progress>()](size_t done,
-                                                                            size_t total) mutable {
-    if (options.should_stop())
-      fail(ErrorKind::kRun, "stopped before the first step", source, "Run it again");
-    if (!bar)
-      bar = std::make_shared<Progress>(env, title, "samples", int64_t(total), options.progress);
-    bar->update(int64_t(done), "");
-  };
+// "section.key = value", a line each.
+std::string with_full_keys(const std::string& toml) {
+  std::istringstream lines(toml);
+  std::string text, section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('['))
+      section = line.substr(1, line.size() - 2) + ".";
+    else if (!line.empty())
+      text += section + line + "\n";
+  }
+  return text;
 }
 
-std::unique_ptr<Dataset> open_source(Env& env, const DataOptions& data,
-                                     const TrainerOptions& options) {
-  if (options.open) return options.open();
-  return open_input(env, data.source, data, progress_of(env, options, "copy", data.source));
+// What ranks may have of their own in a recipe: what depends on their machine, and what they show.
+// Sums of metrics go out every watch.every steps.
+std::string common_recipe(Recipe recipe) {
+  recipe.data.threads = recipe.train.threads = 1;
+  recipe.data.nice = 0;
+  recipe.data.source.clear();  // the sources are compared by what is in them
+  recipe.data.eval_source.clear();
+  recipe.data.stage = {};
+  recipe.data.cache = {};
+  WatchOptions watch;
+  watch.every = recipe.watch.every;
+  recipe.watch = watch;
+  return with_full_keys(to_toml(recipe));
 }
 
-LoaderOptions sharded(LoaderOptions options, const Shard& shard) {
-  options.shard = shard;
-  return options;
+std::string describe(const Dataset& data) {
+  std::string text = fmt::format("{} samples\n", data.size());
+  for (const auto& name : data.classes()) text += "class " + name + "\n";
+  return text;
 }
 
-// What several processes cannot do is refused before the batch is looked for.
-Recipe checked_for(const Group* group, Recipe recipe) {
-  if (group) validate_world(recipe, group->world());
-  return recipe;
+std::string describe(Model& model) {
+  std::string text;
+  for (const auto& tensors : {model.parameters(), model.buffers()})
+    for (const auto& [name, tensor] : tensors)
+      text += fmt::format("{} [{}]{}\n", name, fmt::join(tensor.sizes(), ", "),
+                          tensor.requires_grad() ? "" : " frozen");
+  return text;
 }
 
-// Refuses what the machine lacks before data is opened.
-at::Device device_for(const Recipe& recipe) {
-  const at::Device device = resolve_device(recipe.train.device);
-  other_devices(recipe, device);
-  return device;
+// A key's value as a recipe has it.
+std::string choice_text(const Recipe& recipe, std::string_view key) {
+  for (const OptionRow& row : option_table())
+    if (row.key == key) return std::get<std::string>(row.get(recipe));
+  return "";
 }
 
-// Of what is above 0 at least a byte: 0 is no limit.
-int64_t to_bytes(double gib) {
-  return gib > 0 ? std::max<int64_t>(1, std::llround(gib * double(int64_t{1} << 30))) : 0;
+// "bf16 (chosen by auto)".
+std::string chosen(const Recipe& asked, const Recipe& found, std::string_view key) {
+  return choice_text(found, key) + (choice_text(asked, key) == "auto" ? " (chosen by auto)" : "");
 }
 
-// As why_no_graph(), of machine and build.
-std::string why_no_graph_on(const at::Device& device) {
-  if (!device.is_cuda()) return "the run is on a CPU";
-  return has_cuda_graphs() ? "" : "this build has no CUDA graphs";
-}
-
-// A resumed run goes on with the batch that was found for it.
-Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string>& resume) {
-  if (recipe.train.batch != kAutomatic || !resume) return recipe;
-  std::string path;
-  const Checkpoint checkpoint = find_checkpoint(
-      env, *resume, [](const std::string&) {}, &path);
-  const TrainOptions saved = parse_recipe(checkpoint.recipe_toml, path).train;
-  recipe.train.batch = saved.batch;
-  recipe.train.accumulate = saved.accumulate;
-  recipe.train.effective_batch = 0;
-  if (recipe.train.eval_batch == 0) recipe.train.eval_batch = saved.eval_batch;
-  return recipe;
+std::string parameters_of(Model& model) {
+  int64_t all = 0, trained = 0;
+  for (const auto& [name, tensor] : model.parameters()) {
+    all += tensor.numel();
+    trained += tensor.requires_grad() ? tensor.numel() : 0;
+  }
+  return fmt::format("{} parameters", all) +
+         (trained < all ? fmt::format(", {} of them trained", trained) : "");
 }
 
 }  // namespace
 
-Trainer::State::State(Env& env_in, const Recipe& recipe_in, TrainerOptions options_in)
-    : env(env_in),
-      options(std::move(options_in)),
-      group(options.group.get()),
-      lock(is_first() ? lock_folder(env, options.out) : nullptr),
-      device(device_for(recipe_in)),
-      memory(tensor_memory(device)),
-      budget(memory, to_bytes(recipe_in.train.memory_gb)),
-      ledger(env, &memory),
-      streams(make_stream_clock(device)),
-      device_phases(make_device_phases(device)),
+Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
+    : run(env, std::move(options), asked),
       cpu_begin(cpu_seconds()),
       begin_ns(env.now_ns()),
-      data(open_source(env, recipe_in.data, options)),
-      recipe(resolve_batch(
-          env,
-          checked_for(group, resolve_recipe(with_saved_batch(env, recipe_in, options.resume), *data,
-                                            device)),
-          *data, device)),
-      resident(put_on_device(recipe, train_loader_options(recipe), *data, recipe.data.source,
-                             device, progress_of(env, options, "cache", recipe.data.source))),
-      loader(resident ? *resident : *data, sharded(train_loader_options(recipe), shard()),
-             recipe.augment, batch_allocator(device)),
-      feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
-             resident ? resident->held() : HeldImages(), streams.get()),
-      store(env, options.out + "/checkpoints", recipe.checkpoint.keep, recipe.checkpoint.keep_best,
-            is_first()),
-      writer(env, store, make_staged_copy(device)),
-      agreement(group),
-      stopping(make_early_stopping(recipe.train)),
-      saved_ns(begin_ns),
+      device_phases(make_device_phases(run.device)),
+      input(run),
+      total_steps(steps_of_run(run.recipe, input.epoch_steps())),
+      learner(run, input, total_steps),
+      recorder(run, input, learner),
+      evaluation(run, input, learner, recorder),
+      saver(run, recorder, evaluation, [this] { return snapshot(); }),
+      agreement(run.group),
       heartbeat(start_heartbeat([this] {
-        return fmt::format("step {}, in {}", steps_made.load(), phase_name(ledger.current()));
+        return fmt::format("step {}, in {}", steps_made.load(), phase_name(run.ledger.current()));
       })) {
-  set_compute_threads(recipe.train.threads);
-  epoch_steps = int64_t(loader.batches());
-  if (epoch_steps == 0)
-    fail(ErrorKind::kUsage, "an epoch has no full batch", "train.batch",
-         "Lower train.batch, or set train.drop_last=false");
-  const double steps = std::ceil(recipe.train.epochs * double(epoch_steps) - 1e-9);
-  if (steps > 0x1p53)  // above, a double does not count them one by one
-    fail(ErrorKind::kUsage, "the run has more than 2^53 steps", "train.epochs", "Lower it");
-  total_steps = int64_t(steps);
-  schedule = std::make_unique<Schedule>(recipe.schedule, total_steps, epoch_steps);
-  build_model();
-  if (!recipe.data.eval_source.empty())
-    evaluator = std::make_unique<Evaluator>(
-        env, recipe, recipe.data.eval_source, data->classes(), device,
-        /*names=*/recipe.watch.samples > 0, Shard{shard().rank, shard().world, Uneven::kJoin});
-  const int replicas = 1 + int(other_devices(recipe, device).size());
-  require_no_single_image(*model, recipe, data->size(), {shard(), replicas}, device);
-  if (options.resume)
-    resume();
+  const Recipe& recipe = run.recipe;
+  const int replicas = 1 + int(other_devices(recipe, run.device).size());
+  require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
+                          run.device);
+  std::vector<std::string> notes;
+  if (run.options.resume)
+    notes = resume();
   else
-    prepare_model();
-  require_finite_weights();
-  if (group) join_group();
-  if (options.resume && is_finished()) result.was_finished = true;
-  if (!result.was_finished) require_room();
-  const auto left = begin_branch();
-  if (result.was_finished) return;
-  if (is_first()) {
-    write_atomically(env, options.out + "/recipe.toml", to_toml(recipe));
-    write_atomically(env, options.out + "/host.json", host_json());
-    prepare_watching();
-    telemetry = make_telemetry();
+    learner.prepare();
+  learner.require_finite();
+  if (run.group) {
+    require_same_run();
+    learner.join();
   }
-  log = std::make_unique<RunLog>(env, recipe,
-                                 RunLog::Plan{options.out, options.progress, epoch_steps,
-                                              total_steps, position, is_first(), shard().world},
-                                 ledger, telemetry.get(), streams.get());
-  if (recipe_in.train.batch == kAutomatic)
-    log->note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
-                          recipe.train.batch, images_per_part(recipe.train)));
-  introduce(recipe_in);
-  note_weights();
-  for (const std::string& note : resume_notes) log->note(note);
+  result.was_finished = run.options.resume && is_finished();
+  if (!result.was_finished && run.options.save) saver.require_room(learner.checkpoint_bytes());
+  const auto left = saver.begin_branch();
+  if (result.was_finished) return;
   if (!left.empty())
-    log->note(
+    notes.push_back(
         fmt::format("from step {} on, this is a new branch of the run: {} of the checkpoints in {} "
                     "are left aside, where only their own path leads to them",
-                    position.step, left.size(), options.out + "/checkpoints"));
-  plan_graph();
+                    position.step, left.size(), run.options.out + "/checkpoints"));
+  open_folder(asked, notes);
 }
+Trainer::State::~State() = default;
 
-// Steps as one graph, where they can be.
-void Trainer::State::plan_graph() {
-  if (recipe.train.graph == GraphMode::kOff) return;
-  if (!options.make_graph) why_not_graphed = why_no_graph_on(device);
-  if (why_not_graphed.empty()) why_not_graphed = why_no_graph(recipe, group ? group->world() : 1);
-  if (!why_not_graphed.empty()) {
-    log->note("train.graph=auto: the steps run as they are, for " + why_not_graphed);
-    return;
-  }
-  GraphSetup setup;
-  setup.batch = recipe.train.batch;
-  setup.make = options.make_graph ? options.make_graph : [this] { return make_cuda_graph(device); };
-  setup.finish = [this](DeviceBatch& batch) { feeder.finish(batch); };
-  graphed = std::make_unique<GraphedStep>(*step, *optimizer, device, ledger, std::move(setup));
-  feeder.leave_unfinished(true);
-}
-
-std::string Trainer::State::graph_line() const {
-  if (!graphed) return why_not_graphed.empty() ? "" : "not used: " + why_not_graphed;
-  const std::string count =
-      fmt::format("{} of {} steps replayed", graphed->replayed(), graphed->steps());
-  return graphed->given_up().empty() ? count : count + ", then given up: " + graphed->given_up();
-}
-
-// Says which weights are not those of the file.
-void Trainer::State::note_weights() {
-  if (!loaded) return;
-  std::string text =
-      fmt::format("model.weights: {} tensors of {}", loaded->taken.size(), recipe.model.weights);
-  if (loaded->averaged)
-    text += ", the averaged ones, as of eval and export (export --plain writes the others)";
-  if (!loaded->fresh.empty())
-    text += fmt::format("; {} begin anew", fmt::join(loaded->fresh, ", "));
-  log->note(text);
-}
-
-// Else the first loss would be blamed on the learning rate. An infinite buffer may be a mask.
-void Trainer::State::require_finite_weights() {
-  std::string name = first_non_finite(model->parameters());
-  for (const auto& [buffer, tensor] : model->buffers())
-    if (name.empty() && at::isnan(tensor).any().item<bool>()) name = buffer;
-  if (name.empty()) return;
-  const bool from_file = !recipe.model.weights.empty() || !recipe.model.file.empty();
-  const std::string file = recipe.model.weights.empty() ? recipe.model.file : recipe.model.weights;
-  fail(ErrorKind::kRun, name + " is not finite before the first step",
-       options.resume ? *options.resume
-       : from_file    ? file
-                      : "model.name",
-       options.resume ? "Go on from an older checkpoint, or train anew"
-       : from_file    ? "Give weights that hold numbers alone"
-                      : "Look at how the model draws its weights");
-}
-
-// Those that steps of other trainers may have changed.
-void Trainer::State::set_switches() {
-  at::set_num_threads(recipe.train.threads);
-  step->set_switches();
-}
-
-void Trainer::State::build_model() {
-  // A resumed run has its weights in its checkpoint.
-  const bool from_file = !recipe.model.weights.empty() && !options.resume;
-  TrainingParts parts = make_training_parts(
-      recipe, device,
-      [&](Model& drawn) {
-        if (from_file)
-          loaded = load_weights(env, recipe.model.weights, drawn, recipe.model.weights_match,
-                                recipe.model.weights_prefix);
-      },
-      group);
-  model = std::move(parts.model);
-  optimizer = std::move(parts.optimizer);
-  average = std::move(parts.average);
-  lookahead = std::move(parts.lookahead);
-  const int world = shard().world;
-  const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
-  step = std::make_unique<TrainStep>(*model, *optimizer, step_options(recipe, part), ledger);
-  if (!recipe.train.compiled.empty())
-    step->use_compiled(std::make_unique<CompiledStep>(env, recipe, *model, world));
-  if (recipe.pipeline.any()) feeder.use_pipeline(pipeline_setup());
-}
-
-// Autocast, like the absence of gradients, is each thread's own.
-PipelineSetup Trainer::State::pipeline_setup() {
-  PipelineSetup setup{recipe.pipeline};
-  setup.before = options.before_stage;
-  setup.encode = [this](const at::Tensor& images) {
-    const c10::NoGradGuard no_grad;
-    AutocastScope autocast(recipe.precision.mode, images.device().type());
-    return model->encode(images);
-  };
-  return setup;
-}
-
-// The first of training, about as many as wanted: with several processes those that one would see.
-at::Tensor Trainer::State::first_images(int64_t wanted) {
-  const Dataset& source = resident ? *resident : *data;
-  std::optional<Loader> whole;
-  std::optional<Feeder> own;
-  if (group) {
-    whole.emplace(source, train_loader_options(recipe), recipe.augment, batch_allocator(device));
-    own.emplace(*whole, device, recipe.train.channels_last, ledger, recipe.augment,
-                resident ? resident->held() : HeldImages(), streams.get());
-  }
-  Feeder& from = own ? *own : feeder;
-  std::vector<at::Tensor> images;
-  DeviceBatch batch;
-  int64_t count = 0;
-  from.start_epoch(0);
-  while (count < wanted && from.next(batch)) {
-    count += batch.count();
-    images.push_back(batch.images.to(at::kFloat));
-  }
-  from.stop();
-  return at::cat(images);
-}
-
-// Shows the model as many of the first training images as it wants to see. What came out of a file
-// of weights stays as it is. Other processes take rank 0's weights.
-void Trainer::State::prepare_model() {
-  const bool only_part = loaded && !recipe.model.weights_match.empty();
-  if (model->wanted_images() == 0 || (loaded && !only_part) || !is_first()) return;
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept;
-  if (only_part)
-    for (const auto& tensors : {model->parameters(), model->buffers()})
-      for (const auto& [name, tensor] : tensors)
-        if (std::ranges::find(loaded->taken, name) != loaded->taken.end())
-          kept.emplace_back(tensor.detach(), tensor.detach().clone());
-  model->prepare(first_images(model->wanted_images()));
-  const c10::NoGradGuard no_grad;
-  for (const auto& [tensor, value] : kept) tensor.copy_(value);
-}
-
-void Trainer::State::resume() {
+std::vector<std::string> Trainer::State::resume() {
   std::string& path = resumed_from;
-  const Checkpoint checkpoint = find_checkpoint(env, *options.resume, print_warning, &path);
-  require_same_data(checkpoint, *data, recipe.data.source, options.changed_data);
+  Checkpoint checkpoint = find_checkpoint(run.env, *run.options.resume, print_warning, &path);
+  const Recipe& recipe = run.recipe;
+  require_same_data(checkpoint, input.data(), recipe.data.source, run.options.changed_data);
   const Recipe saved = parse_recipe(checkpoint.recipe_toml, path);
   if (saved.train.batch != recipe.train.batch || saved.seed != recipe.seed)
     fail(ErrorKind::kUsage, "seed or train.batch differs from the run to resume", path,
          "Leave both as they were: a resumed run goes on with the same batches");
-  load_into(*model, checkpoint.model, path);
-  optimizer->load_state(checkpoint.optimizer);
-  step->load_scaler_state(checkpoint.scaler);
-  schedule->load_state(checkpoint.schedule);
-  if (average) average->load_state(checkpoint.average, path);
-  if (lookahead) lookahead->load_state(checkpoint.lookahead, path);
-  position = resumed = checkpoint.position;
-  sound_step = position.step;
-  load_random_states(checkpoint.random);
-  epoch_metrics = checkpoint.epoch_metrics;
-  evaluation = checkpoint.evaluation;
-  resume_best(checkpoint, saved);
+  StateVisitor visitor(StateVisitor::Purpose::kResume, checkpoint, path);
+  visit(visitor);
+  resumed = position;
   steps_made = position.step;
-  final_weights = checkpoint.final_weights;
-  unsaved = !store.holds(path);
+  saver.resumed_from(path);
+  return evaluation.compare_anew(checkpoint, saved);
 }
 
-// Before anything is written: gives the checkpoints that the run leaves.
-std::vector<std::string> Trainer::State::begin_branch() {
-  if (!options.save || !is_first()) return {};
-  return store.begin(resumed_from);
+void Trainer::State::require_same_run() {
+  Group& group = *run.group;
+  group.require_same("recipe", common_recipe(run.recipe));
+  group.require_same("data", describe(input.data()));
+  group.require_same("evaluation data",
+                     evaluation.exists() ? fmt::format("{} samples", evaluation.images()) : "");
+  group.require_same("model", describe(learner.model()));
+  const auto& last = evaluation.last();
+  group.require_same(
+      "checkpoint",
+      fmt::format("step {}, batch {} of epoch {}\nthe evaluation of step {}\nbest step {}",
+                  position.step, position.batch, position.epoch, last ? last->step : -1,
+                  evaluation.best().best_step));
+  group.require_same("run", run.options.save ? "checkpoints" : "no checkpoints");
 }
 
-// A best value, and what "plateau" compares with, are of one metric over the same images.
-void Trainer::State::resume_best(const Checkpoint& checkpoint, const Recipe& saved) {
-  const int64_t images = evaluator ? int64_t(evaluator->size()) : 0;
-  const bool same_images =
-      images == 0 || checkpoint.eval_images == 0 || checkpoint.eval_images == images;
-  const bool trains = is_training_metric(recipe.train.monitor);
-  const bool same_metric = saved.train.monitor == recipe.train.monitor &&
-                           is_maximized(saved.train) == is_maximized(recipe.train);
-  const auto why = [&](bool same, const char* key) {
-    return same ? fmt::format("the evaluation has {} images, and had {}", images,
-                              checkpoint.eval_images)
-                : std::string(key) + " is another than it was";
-  };
-  if (same_metric && (trains || same_images)) {
-    stopping.load(checkpoint.best);
-  } else {
-    // What is resumed from was evaluated, so that a worse one is not taken for the best.
-    if (!trains && same_images && evaluated_step() == position.step)
-      stopping.observe(monitored_value(recipe.train.monitor, evaluation->metrics), position.step);
-    resume_notes.push_back(why(same_metric, "train.monitor") + ": its best value begins anew");
+void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::string>& notes) {
+  const Recipe& recipe = run.recipe;
+  if (run.is_first()) {
+    write_atomically(run.env, run.options.out + "/recipe.toml", to_toml(recipe));
+    write_atomically(run.env, run.options.out + "/host.json", host_json());
   }
-  const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;
-  if (!schedule->listens() || (same_plateau && same_images)) return;
-  schedule->forget_best();
-  resume_notes.push_back(why(same_plateau, "schedule.metric") +
-                         ": the schedule compares anew, from the rate that it has come to");
+  recorder.start(position, total_steps);
+  RunLog& log = recorder.log();
+  if (asked.train.batch == kAutomatic)
+    log.note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
+                         recipe.train.batch, images_per_part(recipe.train)));
+  introduce(asked);
+  if (const std::string line = learner.weights_line(); !line.empty()) log.note(line);
+  for (const std::string& note : notes) log.note(note);
+  if (const std::string why = learner.plan_graph(); !why.empty())
+    log.note("train.graph=auto: the steps run as they are, for " + why);
+}
+
+// The first lines of a run: what is trained, on what, how, and from where.
+void Trainer::State::introduce(const Recipe& asked) {
+  const Recipe& recipe = run.recipe;
+  RunLog& log = recorder.log();
+  const int processes = run.shard().world;
+  log.note(fmt::format("model       {}, {}", recipe.model.name, parameters_of(learner.model())));
+  log.note(fmt::format("data        {}: {} images of {} classes", recipe.data.source,
+                       input.data().size(), input.data().classes().size()));
+  if (evaluation.exists())
+    log.note(
+        fmt::format("evaluation  {}: {} images", recipe.data.eval_source, evaluation.images()));
+  log.note(fmt::format("device      {}, {} thread{}{}, precision {}",
+                       chosen(asked, recipe, "train.device"), recipe.train.threads,
+                       recipe.train.threads == 1 ? "" : "s",
+                       processes > 1 ? fmt::format(" in each of {} processes", processes) : "",
+                       chosen(asked, recipe, "precision.mode")));
+  if (recipe.precision.mode == PrecisionMode::kFp16O3)
+    log.warn(
+        "precision.mode=fp16-o3 is for comparison: weights, statistics and the optimizer are in "
+        "fp16 alone, where small updates are lost and training may diverge. To train, set fp16-o2 "
+        "or bf16");
+  log.note(fmt::format("steps       {} batches of {} images an epoch, {} in {:g} epochs",
+                       input.epoch_steps(), recipe.train.batch, total_steps, recipe.train.epochs));
+  log.note(fmt::format("run folder  {}{}", run.options.out,
+                       run.options.resume ? fmt::format(", from step {}", position.step) : ""));
 }
 
 }  // namespace saturate

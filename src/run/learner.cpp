@@ -1,0 +1,235 @@
+#include "run/learner.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/isnan.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "feed/compute_threads.h"
+#include "run/rank_random.h"
+#include "run/setup.h"
+#include "run/training_parts.h"
+#include "saturate/compiled_step.h"
+#include "saturate/error.h"
+#include "saturate/gradients.h"
+#include "saturate/group.h"
+#include "step/precision.h"
+
+namespace saturate {
+namespace {
+
+// As why_no_graph(), of machine and build.
+std::string why_no_graph_on(const at::Device& device) {
+  if (!device.is_cuda()) return "the run is on a CPU";
+  return has_cuda_graphs() ? "" : "this build has no CUDA graphs";
+}
+
+}  // namespace
+
+Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
+    : run_(run), input_(input), schedule_(run.recipe.schedule, total_steps, input.epoch_steps()) {
+  Recipe& recipe = run.recipe;
+  set_compute_threads(recipe.train.threads);
+  // A resumed run has its weights in its checkpoint.
+  const bool from_file = !recipe.model.weights.empty() && !run.options.resume;
+  TrainingParts parts = make_training_parts(
+      recipe, run.device,
+      [&](Model& drawn) {
+        if (from_file)
+          loaded_ = load_weights(run.env, recipe.model.weights, drawn, recipe.model.weights_match,
+                                 recipe.model.weights_prefix);
+      },
+      run.group);
+  model_ = std::move(parts.model);
+  optimizer_ = std::move(parts.optimizer);
+  average_ = std::move(parts.average);
+  lookahead_ = std::move(parts.lookahead);
+  const int world = run.shard().world;
+  const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
+  step_ = std::make_unique<TrainStep>(*model_, *optimizer_, step_options(recipe, part), run.ledger);
+  if (!recipe.train.compiled.empty())
+    step_->use_compiled(std::make_unique<CompiledStep>(run.env, recipe, *model_, world));
+  if (recipe.pipeline.any()) input.feeder().use_pipeline(pipeline_setup());
+}
+
+// Autocast, like the absence of gradients, is each thread's own.
+PipelineSetup Learner::pipeline_setup() {
+  PipelineSetup setup{run_.recipe.pipeline};
+  setup.before = run_.options.before_stage;
+  setup.encode = [this](const at::Tensor& images) {
+    const c10::NoGradGuard no_grad;
+    AutocastScope autocast(run_.recipe.precision.mode, images.device().type());
+    return model_->encode(images);
+  };
+  return setup;
+}
+
+int64_t Learner::checkpoint_bytes() {
+  return saturate::checkpoint_bytes(*model_, *optimizer_, average_ != nullptr,
+                                    lookahead_ != nullptr);
+}
+
+void Learner::prepare() {
+  const bool only_part = loaded_ && !run_.recipe.model.weights_match.empty();
+  if (model_->wanted_images() == 0 || (loaded_ && !only_part) || !run_.is_first()) return;
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept;
+  if (only_part)
+    for (const auto& tensors : {model_->parameters(), model_->buffers()})
+      for (const auto& [name, tensor] : tensors)
+        if (std::ranges::find(loaded_->taken, name) != loaded_->taken.end())
+          kept.emplace_back(tensor.detach(), tensor.detach().clone());
+  model_->prepare(input_.first_images(model_->wanted_images()));
+  const c10::NoGradGuard no_grad;
+  for (const auto& [tensor, value] : kept) tensor.copy_(value);
+}
+
+// An infinite buffer may be a mask.
+void Learner::require_finite() const {
+  std::string name = first_non_finite(model_->parameters());
+  for (const auto& [buffer, tensor] : model_->buffers())
+    if (name.empty() && at::isnan(tensor).any().item<bool>()) name = buffer;
+  if (name.empty()) return;
+  const ModelOptions& model = run_.recipe.model;
+  const auto& resume = run_.options.resume;
+  const bool from_file = !model.weights.empty() || !model.file.empty();
+  fail(ErrorKind::kRun, name + " is not finite before the first step",
+       resume      ? *resume
+       : from_file ? (model.weights.empty() ? model.file : model.weights)
+                   : "model.name",
+       resume      ? "Go on from an older checkpoint, or train anew"
+       : from_file ? "Give weights that hold numbers alone"
+                   : "Look at how the model draws its weights");
+}
+
+void Learner::join() {
+  Group& group = *run_.group;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : model_state(*model_)) tensors.push_back(tensor.detach());
+  group.broadcast(tensors);
+  buffers_ = std::make_unique<RankBuffers>(group, *model_);
+  reducer_ =
+      std::make_unique<GradientReducer>(group, model_->parameters(), run_.recipe.distributed);
+  step_->use_reducer(*reducer_);
+  if (run_.recipe.distributed.sync_bn) synced_ = std::make_unique<SyncBatchNorm>(group);
+  if (!run_.options.resume && group.rank() > 0)
+    at::manual_seed(seed_of_rank(run_.recipe.seed, group.rank(), 0));
+}
+
+std::string Learner::plan_graph() {
+  if (run_.recipe.train.graph == GraphMode::kOff) return "";
+  const auto& make = run_.options.make_graph;
+  if (!make) why_not_graphed_ = why_no_graph_on(run_.device);
+  if (why_not_graphed_.empty()) why_not_graphed_ = why_no_graph(run_.recipe, run_.shard().world);
+  if (!why_not_graphed_.empty()) return why_not_graphed_;
+  GraphSetup setup;
+  setup.batch = run_.recipe.train.batch;
+  setup.make = make ? make : [this] { return make_cuda_graph(run_.device); };
+  setup.finish = [this](DeviceBatch& batch) { input_.feeder().finish(batch); };
+  graphed_ = std::make_unique<GraphedStep>(*step_, *optimizer_, run_.device, run_.ledger,
+                                           std::move(setup));
+  input_.feeder().leave_unfinished(true);
+  return "";
+}
+
+std::string Learner::graph_line() const {
+  if (!graphed_) return why_not_graphed_.empty() ? "" : "not used: " + why_not_graphed_;
+  const std::string count =
+      fmt::format("{} of {} steps replayed", graphed_->replayed(), graphed_->steps());
+  return graphed_->given_up().empty() ? count : count + ", then given up: " + graphed_->given_up();
+}
+
+std::string Learner::weights_line() const {
+  if (!loaded_) return "";
+  std::string text = fmt::format("model.weights: {} tensors of {}", loaded_->taken.size(),
+                                 run_.recipe.model.weights);
+  if (loaded_->averaged)
+    text += ", the averaged ones, as of eval and export (export --plain writes the others)";
+  if (!loaded_->fresh.empty())
+    text += fmt::format("; {} begin anew", fmt::join(loaded_->fresh, ", "));
+  return text;
+}
+
+void Learner::set_switches() {
+  at::set_num_threads(run_.recipe.train.threads);
+  step_->set_switches();
+}
+
+void Learner::observe_gradients(std::function<void()> observer) {
+  step_->observe_gradients(std::move(observer));
+}
+
+void Learner::begin() {
+  model_->set_training(true);
+  if (lookahead_) lookahead_->begin();
+}
+
+void Learner::set_rates(int64_t index) {
+  lr_ = run_.recipe.optimizer.lr * schedule_.factor(index);
+  if (const auto momentum = schedule_.momentum(index)) optimizer_->set_momentum(*momentum);
+}
+
+void Learner::exchange_buffers() {
+  buffers_->before_step();
+}
+
+void Learner::run(DeviceBatch& batch, RunningMetrics& metrics) {
+  const StreamClock::Work busy(run_.streams.get(), kStepStream);
+  if (graphed_)
+    graphed_->run(batch, lr_, metrics);
+  else
+    step_->run(batch, lr_, metrics);
+}
+
+void Learner::keep_buffers(bool written_by_any) {
+  if (written_by_any) buffers_->set_written(true);
+  buffers_->after_step();
+}
+
+void Learner::update_averages(int64_t index, int64_t total_steps) {
+  if (!lookahead_ && !average_) return;
+  Ledger::Scope scope(run_.ledger, Phase::kOptimizer);
+  if (lookahead_) lookahead_->update(index + 1, total_steps);
+  if (average_) average_->update();
+}
+
+void Learner::broadcast_buffers() {
+  if (!run_.group) return;
+  Ledger::Scope scope(run_.ledger, Phase::kReduce);
+  buffers_->take_all();
+}
+
+void Learner::visit(StateVisitor& visitor) {
+  const std::string& path = visitor.path;
+  visitor.tensors(
+      &Checkpoint::model, [&] { return model_state(*model_); },
+      [&](const auto& tensors) { load_into(*model_, tensors, path); });
+  visitor.tensors(  // of a sharded optimizer collective
+      &Checkpoint::optimizer, [&] { return optimizer_->state(); },
+      [&](const auto& tensors) { optimizer_->load_state(tensors); });
+  visitor.progress_tensors(
+      &Checkpoint::scaler, [&] { return step_->scaler_state(); },
+      [&](const auto& tensors) { step_->load_scaler_state(tensors); });
+  visitor.progress_tensors(
+      &Checkpoint::schedule, [&] { return schedule_.state(); },
+      [&](const auto& tensors) { schedule_.load_state(tensors); });
+  if (average_)
+    visitor.tensors(
+        &Checkpoint::average, [&] { return average_->state(); },
+        [&](const auto& tensors) { average_->load_state(tensors, path); });
+  if (lookahead_)
+    visitor.tensors(
+        &Checkpoint::lookahead, [&] { return lookahead_->state(); },
+        [&](const auto& tensors) { lookahead_->load_state(tensors, path); });
+  visitor.progress_tensors(
+      &Checkpoint::random, [&] { return random_states(run_.group, run_.device); },
+      [&](const auto& tensors) {
+        load_random_states(tensors, run_.group, run_.device, run_.recipe.seed,
+                           visitor.checkpoint.position.step);
+      });
+}
+
+}  // namespace saturate

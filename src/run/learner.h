@@ -1,0 +1,91 @@
+// What is trained, and how: the model, its optimizer and schedule, and the step over a batch.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "run/rank_buffers.h"
+#include "run/run_input.h"
+#include "run/state_visitor.h"
+#include "saturate/gradient_reducer.h"
+#include "saturate/graphed_step.h"
+#include "saturate/lookahead.h"
+#include "saturate/schedule.h"
+#include "saturate/sync_batch_norm.h"
+#include "saturate/weight_average.h"
+#include "saturate/weights.h"
+
+namespace saturate {
+
+class Learner {
+ public:
+  // Draws the weights, or takes those of model.weights; a resumed run's come by visit(). Resolves
+  // train.checkpoint_segments of run.recipe. Both must outlive this.
+  Learner(RunContext& run, RunInput& input, int64_t total_steps);
+
+  Model& model() { return *model_; }
+  WeightAverage* average() { return average_.get(); }  // null without train.ema
+  Schedule& schedule() { return schedule_; }
+  GradientReducer* reducer() { return reducer_.get(); }  // null in one process
+  const TrainStep& step() const { return *step_; }
+  const GraphedStep* graphed() const { return graphed_.get(); }  // null where there is none
+  double lr() const { return lr_; }
+  // What a checkpoint's tensors take. Collective.
+  int64_t checkpoint_bytes();
+
+  // Before the first step of a new run: shows the model as many of the first training images as it
+  // wants to see. What came out of a file of weights stays as it is.
+  void prepare();
+  // Else the first loss would be blamed on the learning rate. Fails with kRun.
+  void require_finite() const;
+  // Collective: all processes take rank 0's weights, and sum gradients from here on.
+  void join();
+  // Records steps as one graph from here on where train.graph asks for it and they can be; else
+  // gives why not, as half a sentence.
+  std::string plan_graph();
+  // What became of train.graph, a line; empty where it is off.
+  std::string graph_line() const;
+  // Which weights are not those of model.weights' file; empty where that is not set.
+  std::string weights_line() const;
+
+  // The process's switches, which steps of other trainers may have changed.
+  void set_switches();
+  // Called in each step with the gradients complete.
+  void observe_gradients(std::function<void()> observer);
+  void begin();
+  // A step, the run's number `index` from 0: set_rates(), then with other processes
+  // exchange_buffers(), run(), keep_buffers(), and at last average().
+  void set_rates(int64_t index);
+  void exchange_buffers();
+  void run(DeviceBatch& batch, RunningMetrics& metrics);
+  void keep_buffers(bool written_by_any);
+  bool has_written_buffers() const { return buffers_ && buffers_->written(); }
+  void update_averages(int64_t index, int64_t total_steps);
+  // Collective: all buffers are rank 0's, before they are evaluated or saved.
+  void broadcast_buffers();
+
+  void visit(StateVisitor& visitor);
+
+ private:
+  PipelineSetup pipeline_setup();
+
+  RunContext& run_;
+  RunInput& input_;
+  std::optional<LoadedWeights> loaded_;  // where model.weights were
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<WeightAverage> average_;
+  std::unique_ptr<Lookahead> lookahead_;
+  Schedule schedule_;
+  std::unique_ptr<TrainStep> step_;
+  std::unique_ptr<GraphedStep> graphed_;
+  std::string why_not_graphed_;
+  std::unique_ptr<GradientReducer> reducer_;  // of several processes
+  std::unique_ptr<SyncBatchNorm> synced_;     // distributed.sync_bn
+  std::unique_ptr<RankBuffers> buffers_;      // of several processes
+  double lr_ = 0;
+};
+
+}  // namespace saturate

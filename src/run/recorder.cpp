@@ -1,0 +1,270 @@
+#include "run/recorder.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+
+#include "saturate/class_results.h"
+#include "saturate/error.h"
+#include "saturate/flop_counter.h"
+#include "saturate/gradients.h"
+#include "saturate/group.h"
+#include "saturate/histograms.h"
+
+namespace saturate {
+namespace {
+
+// The loss scale below which a run in fp16 is given up: fp16's smallest normal number, 2^-14. From
+// precision.initial_scale's default some thirty steps lead there that overflow in a row.
+constexpr double kLeastScale = 1.0 / 16384;
+// So many in a row, a whole epoch among them, do as well: a run may be too short for that.
+constexpr int64_t kMostOverflows = 8;
+
+std::string where_non_finite(Model& model) {
+  const std::string name = first_non_finite(model);
+  return name.empty() ? "" : ", nor is " + name;
+}
+
+}  // namespace
+
+Recorder::Recorder(RunContext& run, RunInput& input, Learner& learner)
+    : run_(run), input_(input), learner_(learner) {}
+Recorder::~Recorder() = default;
+
+void Recorder::start(const RunPosition& position, int64_t total_steps) {
+  first_step_ = sound_step_ = position.step;
+  if (run_.is_first()) {
+    prepare_watching(position);
+    telemetry_ = make_telemetry();
+  }
+  const RunLog::Plan plan{
+      run_.options.out, run_.options.progress, input_.epoch_steps(), total_steps,
+      position,         run_.is_first(),       run_.shard().world};
+  log_ = std::make_unique<RunLog>(run_.env, run_.recipe, plan, run_.ledger, telemetry_.get(),
+                                  run_.streams.get());
+}
+
+std::unique_ptr<TelemetryLog> Recorder::make_telemetry() {
+  if (run_.recipe.watch.telemetry_hz == 0) return nullptr;
+  TelemetryLog::Sources sources;
+  sources.hz = run_.recipe.watch.telemetry_hz;
+  sources.queue = [this] { return double(input_.loader().ready()); };
+  if (run_.device.is_cuda()) sources.gpu = run_.device.has_index() ? run_.device.index() : 0;
+  sources.precision = run_.recipe.precision.mode;
+  return std::make_unique<TelemetryLog>(run_.env, std::move(sources));
+}
+
+void Recorder::prepare_watching(const RunPosition& position) {
+  const WatchOptions& watch = run_.recipe.watch;
+  if (!watch.trace.empty() || run_.device.is_cuda())
+    tracer_ =
+        std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
+                                 run_.device, run_.options.out);
+  // Its pages tell of one class for an image.
+  if (watch.samples > 0 && run_.recipe.train.task == Task::kClassify)
+    gallery_ = std::make_unique<SampleGallery>(run_.env, run_.options.out, input_.data().classes(),
+                                               run_.recipe.augment, watch.samples);
+  step_ = position.step;
+  if (watch.histograms > 0)
+    learner_.observe_gradients([this] {
+      if (is_multiple(step_ + 1, run_.recipe.watch.histograms)) write_histograms();
+    });
+}
+
+// A run goes on without what it would have shown.
+template <class Body>
+void Recorder::or_warn(const char* what, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    log_->warn(std::string(what) + " are not kept, the run goes on: " + error.what());
+  }
+}
+
+// Finishing changes the bytes, which the step still needs.
+DeviceBatch Recorder::finished_copy(DeviceBatch batch) {
+  if (batch.unfinished && batch.unfinished->pixels.defined())
+    batch.unfinished->pixels = batch.unfinished->pixels.clone();
+  input_.feeder().finish(batch);
+  return batch;
+}
+
+void Recorder::watch_step(const DeviceBatch& batch, const RunPosition& position,
+                          const std::function<void()>& body) {
+  step_ = position.step;
+  const bool is_first = !std::exchange(has_stepped_, true);
+  if (gallery_ && is_first) {
+    Ledger::Scope host(run_.ledger, Phase::kHost);
+    const DeviceBatch shown = finished_copy(batch);
+    or_warn("samples of training",
+            [&] { log_->images(step_ + 1, gallery_->write_training(step_ + 1, shown)); });
+  }
+  if (!telemetry_ || !is_first) return body();
+  const FlopCounter counter;
+  body();
+  // A compiled step is not seen into, nor an encoder on another thread: unknown, rather than the
+  // little beside it.
+  const bool sees_all = run_.recipe.train.compiled.empty() && !run_.recipe.pipeline.encoder;
+  if (counter.flop() > 0 && batch.count() > 0 && sees_all)
+    telemetry_->set_flop_per_sample(double(counter.flop()) / double(batch.count()));
+}
+
+void Recorder::after_step(const RunPosition& position) {
+  if (!run_.recipe.train.late_metrics) read_metrics(position);
+  if (position.step % run_.recipe.watch.every == 0) record_steps(position);
+  log_->show(position);
+  warn_once();
+  trace(position.step, /*ended_run=*/false);
+}
+
+void Recorder::warn_once() {
+  const TrainStep& step = learner_.step();
+  if (step.first_uncompiled() > 0 && !std::exchange(warned_uncompiled_, true))
+    log_->warn(
+        fmt::format("a batch (or micro-batch) of {} images does not fit the compiled step, and "
+                    "falls back to the eager step, as others of its size will",
+                    step.first_uncompiled()));
+  const GraphedStep* const graphed = learner_.graphed();
+  if (graphed && !graphed->given_up().empty() && !std::exchange(warned_ungraphed_, true))
+    log_->warn("train.graph: the steps run as they are from here on: " + graphed->given_up());
+  const Loader& loader = input_.loader();
+  if (loader.skipped_count() != warned_train_)
+    log_->warn_of_skipped(loader.skipped(), warned_train_);
+}
+
+void Recorder::read_metrics(const RunPosition& position) {
+  const Metrics part = all_reduce_metrics(run_, running_.read());
+  if (part.samples > part.overflowed && !std::isfinite(part.loss)) fail_not_finite(position.step);
+  if (part.overflowed > 0 && !std::exchange(warned_overflow_, true))
+    log_->warn(
+        fmt::format("the loss overflows in fp16 by step {}: such steps are left out, and the loss "
+                    "scale halves",
+                    position.step));
+  if (part.samples > part.overflowed) sound_step_ = position.step;
+  if (learner_.step().loss_scale().value_or(1) < kLeastScale) fail_overflow(position.step);
+  unrecorded_.merge(part);
+}
+
+void Recorder::fail_overflow(int64_t step) {
+  fail(ErrorKind::kRun,
+       fmt::format("fp16 overflows step after step by step {}: the loss scale has fallen to {:.2g}",
+                   step, learner_.step().loss_scale().value_or(0)),
+       run_.options.out,
+       "Set precision.mode to bf16 or fp32, lower optimizer.lr, or set train.clip_norm=1");
+}
+
+// The first loss was computed with the weights that the run began with, which are finite.
+void Recorder::fail_not_finite(int64_t step) {
+  const bool first = step == first_step_ + 1;
+  fail(ErrorKind::kRun,
+       first ? "the loss is not finite before any step changed a weight"
+             : fmt::format("the loss is not finite by step {}{}", step,
+                           where_non_finite(learner_.model())),
+       run_.options.out,
+       first ? "Look at augment.mean and augment.std, the images, and the model and its loss"
+             : "Lower optimizer.lr or lengthen schedule.warmup_epochs");
+}
+
+void Recorder::record_steps(const RunPosition& position) {
+  read_metrics(position);
+  const Metrics part = std::exchange(unrecorded_, {});
+  if (part.samples == 0) return;
+  epoch_metrics_.merge(part);
+  log_->steps(position, part, learner_.lr());
+}
+
+std::optional<Metrics> Recorder::close_epoch(const RunPosition& position) {
+  Ledger::Scope host(run_.ledger, Phase::kHost);
+  record_steps(position);
+  if (epoch_metrics_.samples == 0) return std::nullopt;
+  if (epoch_metrics_.overflowed == epoch_metrics_.samples &&
+      position.step - sound_step_ >= kMostOverflows)
+    fail_overflow(position.step);
+  log_->epoch(position, epoch_metrics_, learner_.lr());
+  return std::exchange(epoch_metrics_, {});
+}
+
+void Recorder::write_histograms() {
+  Ledger::Scope host(run_.ledger, Phase::kHost);
+  std::vector<NamedTensor> parameters = learner_.model().parameters(), gradients;
+  for (const auto& [name, tensor] : parameters) gradients.push_back({name, tensor.grad()});
+  auto histograms = histograms_of("parameters", parameters);
+  for (auto& histogram : histograms_of("gradients", gradients))
+    histograms.push_back(std::move(histogram));
+  log_->histograms(step_ + 1, histograms);
+}
+
+void Recorder::trace(int64_t step, bool ended_run) {
+  if (!tracer_) return;
+  const auto note = ended_run ? tracer_->finish(step) : tracer_->between_steps(step);
+  if (!note) return;
+  if (note->is_warning)
+    log_->warn(note->text);
+  else
+    log_->note(note->text);
+}
+
+void Recorder::begin_evaluation() {
+  if (gallery_) gallery_->begin_evaluation();
+}
+
+void Recorder::see_evaluated(const DeviceBatch& batch, const at::Tensor& logits) {
+  if (gallery_) gallery_->see(batch, logits);
+}
+
+void Recorder::write_evaluation(const RunPosition& position, const Evaluation& found,
+                                double seconds) {
+  log_->evaluation(position, found, seconds);
+  if (gallery_) or_warn("mistakes", [&] { gallery_->write_mistakes(position.step); });
+}
+
+void Recorder::write_classes(const Metrics& found, const at::Tensor& cells, int64_t outputs,
+                             int64_t step) {
+  const auto& classes = input_.data().classes();
+  ClassResults results =
+      run_.recipe.train.task == Task::kSegment
+          ? class_results(found.pixels, classes)
+          : class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, outputs,
+                          classes);
+  results.step = step;
+  or_warn("results by class", [&] {
+    write_atomically(run_.env, run_.options.out + "/classes.json", class_results_json(results));
+  });
+}
+
+void Recorder::fill(TrainResult& result) {
+  if (log_) result.tensor_peaks = log_->tensor_peaks();
+  if (telemetry_) result.telemetry = telemetry_->whole();
+}
+
+void Recorder::visit(StateVisitor& visitor) {
+  visitor.value(&Checkpoint::epoch_metrics, epoch_metrics_);
+}
+
+Metrics all_reduce_metrics(RunContext& run, const Metrics& own) {
+  if (!run.group) return own;
+  const at::Tensor sums = at::empty({5}, at::kDouble);
+  double* const sum = sums.mutable_data_ptr<double>();
+  const double count = double(own.samples - own.overflowed);
+  sum[0] = count > 0 ? own.loss * count : 0;
+  sum[1] = count > 0 ? own.accuracy * count : 0;
+  sum[2] = count > 0 ? own.accuracy5.value_or(0) * count : 0;
+  sum[3] = count;
+  sum[4] = double(own.overflowed);
+  {
+    Ledger::Scope scope(run.ledger, Phase::kReduce);
+    run.group->sum(sums);
+  }
+  Metrics all;
+  all.overflowed = int64_t(sum[4]);
+  all.samples = int64_t(sum[3]) + all.overflowed;
+  if (all.samples == 0) return all;
+  all.loss = sum[0] / sum[3];
+  all.accuracy = sum[1] / sum[3];
+  if (run.recipe.model.classes > 5) all.accuracy5 = sum[2] / sum[3];
+  return all;
+}
+
+}  // namespace saturate

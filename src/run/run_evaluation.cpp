@@ -1,0 +1,206 @@
+#include "run/run_evaluation.h"
+
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "saturate/group.h"
+
+namespace saturate {
+namespace {
+
+// What train.monitor watches.
+double monitored_value(Monitor monitor, const Metrics& metrics) {
+  switch (monitor) {
+    case Monitor::kEvalLoss:
+    case Monitor::kTrainLoss:
+      return metrics.loss;
+    case Monitor::kEvalAccuracy5:
+      return metrics.accuracy5.value_or(1);  // with five classes or fewer
+    case Monitor::kEvalIou:
+      return metrics.mean_iou().value_or(0);
+    case Monitor::kEvalAccuracy:
+    case Monitor::kTrainAccuracy:
+      break;
+  }
+  return metrics.accuracy;
+}
+
+std::unique_ptr<Evaluator> open_evaluator(RunContext& run, const RunInput& input) {
+  const Recipe& recipe = run.recipe;
+  if (recipe.data.eval_source.empty()) return nullptr;
+  const Shard shard = run.shard();
+  return std::make_unique<Evaluator>(
+      run.env, recipe, recipe.data.eval_source, input.data().classes(), run.device,
+      /*names=*/recipe.watch.samples > 0, Shard{shard.rank, shard.world, Uneven::kJoin});
+}
+
+}  // namespace
+
+RunEvaluation::RunEvaluation(RunContext& run, RunInput& input, Learner& learner, Recorder& recorder)
+    : run_(run),
+      input_(input),
+      learner_(learner),
+      recorder_(recorder),
+      evaluator_(open_evaluator(run, input)),
+      stopping_(make_early_stopping(run.recipe.train)) {}
+
+bool RunEvaluation::is_due(const RunPosition& position) const {
+  const TrainOptions& train = run_.recipe.train;
+  const bool at_epoch_end = position.batch == 0;
+  return (at_epoch_end && is_multiple(position.epoch, train.eval_every)) ||
+         is_multiple(position.step, train.eval_every_steps);
+}
+
+// Of this run's part of the images, summed over all processes; empty where any gave up.
+std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, const char* title) {
+  size_t done = 0;
+  answers_.clear();
+  recorder_.begin_evaluation();
+  RunLog& log = recorder_.log();
+  const auto found =
+      evaluator_->run(learner_.model(), [&](const DeviceBatch& batch, const at::Tensor& logits) {
+        done += size_t(batch.count());
+        answers_.add(logits, batch.labels);
+        recorder_.see_evaluated(batch, logits);
+        log.show(position, fmt::format("{} {}/{}", title, done, evaluator_->size()));
+        return !run_.options.should_stop();
+      });
+  log.warn_of_skipped(evaluator_->skipped(), warned_);
+  if (run_.any(!found)) return std::nullopt;
+  return all_reduce_metrics(run_, *found);
+}
+
+bool RunEvaluation::run(const RunPosition& position, bool counts) {
+  if (!evaluator_ || is_done_at(position.step)) return true;
+  Ledger::Scope scope(run_.ledger, Phase::kEvaluation);
+  const double begin = run_.ledger.times().total();
+  if (run_.streams) run_.streams->leave_out();
+  input_.feeder().settle();  // what runs beside this would see the average's weights
+  learner_.broadcast_buffers();
+  Evaluation now;
+  now.step = position.step;
+  const auto plain = evaluate(position, "evaluating");
+  if (!plain) return false;
+  now.metrics = *plain;
+  if (learner_.average()) {
+    const WeightAverage::Scope averaged(learner_.average());
+    const auto found = evaluate(position, "evaluating the average");
+    if (!found) return false;
+    now.metrics = *found;
+    now.plain = plain;
+  }
+  recorder_.write_evaluation(position, now, run_.ledger.times().total() - begin);
+  write_classes(now.metrics, position.step);
+  last_ = now;
+  changed_ = true;
+  if (!counts) return true;
+  learner_.schedule().observe(now.metrics.loss, now.metrics.accuracy);
+  if (!is_training_metric(run_.recipe.train.monitor)) observe(now.metrics, position.step);
+  return true;
+}
+
+// With an average both it and the plain weights are evaluated.
+double RunEvaluation::time(double seconds) {
+  if (!evaluator_) return 0;
+  learner_.set_switches();
+  Ledger& ledger = run_.ledger;
+  Ledger::Scope scope(ledger, Phase::kEvaluation);
+  input_.feeder().settle();
+  const double begin = ledger.times()[Phase::kEvaluation];
+  const auto passed = [&] { return ledger.times()[Phase::kEvaluation] - begin; };
+  size_t done = 0;
+  evaluator_->run(learner_.model(), [&](const DeviceBatch& batch, const at::Tensor&) {
+    done += size_t(batch.count());
+    return passed() < seconds;
+  });
+  const double whole = double(evaluator_->size()) / double(std::max<size_t>(1, done));
+  return passed() * std::max(1.0, whole) * (learner_.average() ? 2 : 1);
+}
+
+void RunEvaluation::observe_training(const Metrics& metrics, int64_t step) {
+  if (is_training_metric(run_.recipe.train.monitor)) observe(metrics, step);
+}
+
+void RunEvaluation::observe(const Metrics& metrics, int64_t step) {
+  const double value = monitored_value(run_.recipe.train.monitor, metrics);
+  new_best_ = stopping_.observe(value, step) || new_best_;
+  changed_ = true;
+}
+
+std::optional<int64_t> RunEvaluation::best_to_restore(int64_t step) const {
+  const TrainOptions& train = run_.recipe.train;
+  const int64_t best_step = best().best_step;
+  if (train.early_stop == 0 || !train.restore_best || best_step < 0 || best_step == step)
+    return std::nullopt;
+  return best_step;
+}
+
+void RunEvaluation::visit(StateVisitor& visitor) {
+  visitor.value(&Checkpoint::evaluation, last_);
+  EarlyStopping::State best = stopping_.state();
+  visitor.value(&Checkpoint::best, best);
+  stopping_.load(best);
+  if (!visitor.restores_best()) return;
+  // The best weights' own, if they were evaluated.
+  const Checkpoint& restored = visitor.checkpoint;
+  last_.reset();
+  if (restored.evaluation && restored.evaluation->step == restored.position.step)
+    last_ = restored.evaluation;
+}
+
+std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoint,
+                                                     const Recipe& saved) {
+  const Recipe& recipe = run_.recipe;
+  std::vector<std::string> notes;
+  const bool same_images =
+      images() == 0 || checkpoint.eval_images == 0 || checkpoint.eval_images == images();
+  const bool trains = is_training_metric(recipe.train.monitor);
+  const bool same_metric = saved.train.monitor == recipe.train.monitor &&
+                           is_maximized(saved.train) == is_maximized(recipe.train);
+  const auto why = [&](bool same, const char* key) {
+    return same ? fmt::format("the evaluation has {} images, and had {}", images(),
+                              checkpoint.eval_images)
+                : std::string(key) + " is another than it was";
+  };
+  if (!same_metric || !(trains || same_images)) {
+    stopping_.load({});
+    // What is resumed from was evaluated, so that a worse one is not taken for the best.
+    const int64_t step = checkpoint.position.step;
+    if (!trains && same_images && is_done_at(step))
+      stopping_.observe(monitored_value(recipe.train.monitor, last_->metrics), step);
+    notes.push_back(why(same_metric, "train.monitor") + ": its best value begins anew");
+  }
+  const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;
+  if (!learner_.schedule().listens() || (same_plateau && same_images)) return notes;
+  learner_.schedule().forget_best();
+  notes.push_back(why(same_plateau, "schedule.metric") +
+                  ": the schedule compares anew, from the rate that it has come to");
+  return notes;
+}
+
+// The cells of all ranks, filled up with -1 to one length.
+at::Tensor RunEvaluation::all_answers() {
+  const at::Tensor own = answers_.cells();
+  if (!run_.group) return own;
+  Ledger::Scope scope(run_.ledger, Phase::kReduce);
+  const at::Tensor most = at::full({1}, own.size(0), at::kLong);
+  run_.group->max(most);
+  if (most.item<int64_t>() == 0) return own;
+  const at::Tensor padded = at::full({most.item<int64_t>()}, -1, at::kLong);
+  padded.narrow(0, 0, own.size(0)).copy_(own);
+  return run_.group->gather(padded).flatten();
+}
+
+// Collective.
+void RunEvaluation::write_classes(const Metrics& found, int64_t step) {
+  const bool segments = run_.recipe.train.task == Task::kSegment;
+  const at::Tensor cells = segments ? at::Tensor() : all_answers();
+  if (!run_.is_first()) return;
+  const int64_t outputs = answers_.outputs() > 0 ? answers_.outputs() : run_.recipe.model.classes;
+  recorder_.write_classes(found, cells, outputs, step);
+}
+
+}  // namespace saturate

@@ -1,0 +1,158 @@
+#include "run/saver.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "run/staged_copy.h"
+#include "saturate/error.h"
+#include "saturate/progress.h"
+
+namespace saturate {
+namespace {
+
+bool is_due_by_count(const CheckpointOptions& when, const RunPosition& position) {
+  return (position.batch == 0 && is_multiple(position.epoch, when.every)) ||
+         is_multiple(position.step, when.every_steps);
+}
+
+}  // namespace
+
+Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluation,
+             std::function<Checkpoint()> snapshot)
+    : run_(run),
+      recorder_(recorder),
+      evaluation_(evaluation),
+      snapshot_(std::move(snapshot)),
+      store_(run.env, run.options.out + "/checkpoints", run.recipe.checkpoint.keep,
+             run.recipe.checkpoint.keep_best, run.is_first()),
+      writer_(run.env, store_, make_staged_copy(run.device)),
+      saved_ns_(run.env.now_ns()) {}
+
+void Saver::require_room(int64_t bytes) const {
+  if (!run_.options.save || !run_.is_first()) return;
+  const bool has_one = !resumed_from_.empty() && store_.holds(resumed_from_);
+  const uint64_t needed = uint64_t(bytes) * (has_one ? 1 : 2);
+  const std::string folder = run_.options.out + "/checkpoints";
+  const uint64_t room = run_.env.free_bytes(folder);
+  if (room >= needed) return;
+  fail(ErrorKind::kRun,
+       fmt::format("{} take{} {:.1f} MB, and {:.1f} MB are free",
+                   has_one ? "the next checkpoint" : "two checkpoints", has_one ? "s" : "",
+                   double(needed) * 1e-6, double(room) * 1e-6),
+       folder, "Make room there, or choose another folder by --out");
+}
+
+void Saver::resumed_from(const std::string& path) {
+  resumed_from_ = path;
+  unsaved_ = !store_.holds(path);
+}
+
+std::vector<std::string> Saver::begin_branch() {
+  if (!run_.options.save || !run_.is_first()) return {};
+  return store_.begin(resumed_from_);
+}
+
+void Saver::note_best() {
+  best_unsaved_ = run_.recipe.checkpoint.keep_best;
+  best_lost_ = false;
+}
+
+bool Saver::is_due(const RunPosition& position) const {
+  const CheckpointOptions& when = run_.recipe.checkpoint;
+  return run_.options.save && unsaved_ &&
+         (is_due_by_count(when, position) ||
+          (when.every_minutes > 0 &&
+           double(run_.env.now_ns() - saved_ns_) >= when.every_minutes * 60e9));
+}
+
+bool Saver::agree(const RunPosition& position, bool voted) {
+  save_due_ = save_due_ || is_due(position);
+  const bool own = best_unsaved_ || save_due_;
+  if (!run_.group) return own;
+  const bool may_be_due =
+      best_unsaved_ || voted || is_due_by_count(run_.recipe.checkpoint, position);
+  return may_be_due && run_.first_says(own && (best_unsaved_ || !writer_.busy()));
+}
+
+void Saver::save(int64_t step, bool wait) {
+  if (!run_.options.save) return;
+  Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
+  if (writer_.busy() && !best_unsaved_ && !wait) return;
+  settle();
+  if (evaluation_.best().best_step != step) retry_best();
+  Checkpoint now = snapshot_();
+  save_due_ = best_unsaved_ = best_lost_ = unsaved_ = false;
+  if (run_.is_first()) writer_.start(std::move(now));
+  saved_ns_ = run_.env.now_ns();
+  if (!run_.recipe.checkpoint.background && !wait) settle();
+}
+
+void Saver::poll() {
+  if (const auto outcome = writer_.poll()) report(*outcome);
+}
+
+void Saver::settle() {
+  if (const auto outcome = writer_.wait()) report(*outcome);
+}
+
+// A checkpoint that could not be written is no reason to lose the run that goes on.
+void Saver::report(const CheckpointWriter::Outcome& outcome) {
+  const bool best =
+      run_.recipe.checkpoint.keep_best && outcome.step == evaluation_.best().best_step;
+  if (best) best_lost_ = bool(outcome.error);
+  if (!outcome.error) {
+    last_ = outcome.path;
+    recorder_.log().note(
+        fmt::format("          saved {} in {}", outcome.path, format_duration(outcome.seconds)));
+    return;
+  }
+  unsaved_ = true;
+  try {
+    std::rethrow_exception(outcome.error);
+  } catch (const std::exception& error) {
+    recorder_.log().warn(
+        fmt::format("step {} is not saved, the run goes on: {}", outcome.step, error.what()));
+  }
+}
+
+void Saver::save_last(int64_t step) {
+  settle();
+  if (run_.first_says(unsaved_)) save(step, /*wait=*/true);
+  Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
+  const auto outcome = writer_.wait();
+  if (!outcome) return;
+  if (outcome->error) std::rethrow_exception(outcome->error);
+  report(*outcome);
+}
+
+// Once more the best weights, whose save failed, before the writer is given others.
+void Saver::retry_best() {
+  if (!best_lost_) return;
+  Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
+  writer_.start_again();
+  report(*writer_.wait());
+}
+
+std::optional<Checkpoint> Saver::read_best(int64_t best_step) {
+  settle();
+  retry_best();
+  Checkpoint best;
+  std::string problem;
+  try {
+    if (run_.is_first()) best = store_.read(best_step);
+  } catch (const Error& error) {
+    problem = fmt::format("{} ({})", error.reason(), error.where());
+  }
+  if (!run_.first_says(problem.empty())) {
+    if (run_.is_first())
+      recorder_.log().warn(
+          fmt::format("the best weights, of step {}, cannot be restored, the last ones stay: {}",
+                      best_step, problem));
+    return std::nullopt;
+  }
+  if (!run_.is_first()) best = read_checkpoint(run_.env, store_.path_of(best_step));
+  return best;
+}
+
+}  // namespace saturate

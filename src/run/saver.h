@@ -1,0 +1,72 @@
+// When and what a run saves, and how it comes back to its best weights.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "run/run_evaluation.h"
+#include "saturate/checkpoint.h"
+
+namespace saturate {
+
+class Saver {
+ public:
+  // `snapshot` gives the run as it is now; collective.
+  Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluation,
+        std::function<Checkpoint()> snapshot);
+
+  // Fails with kRun where the disk has no room for two checkpoints of so many bytes. The first two
+  // must fit: an older one goes only when the next is there.
+  void require_room(int64_t bytes) const;
+  // After a resume from the checkpoint at `path`.
+  void resumed_from(const std::string& path);
+  // Before anything is written: gives the checkpoints that the run leaves.
+  std::vector<std::string> begin_branch();
+
+  // There is something that the last checkpoint lacks; it may be the best weights so far.
+  void note_change() { unsaved_ = true; }
+  void note_best();
+  // Whether this process would have to be asked; see Votes::save.
+  bool is_waiting() const { return save_due_; }
+  // Of several processes rank 0 decides, which knows the clock and the disk; the others ask only
+  // where the position, or a vote of rank 0, says that it may want to. Collective.
+  bool agree(const RunPosition& position, bool voted);
+  // A save that finds another one still being written is put off, to be tried again after the next
+  // step, unless these very weights are wanted.
+  // `step`: that the run has come to.
+  void save(int64_t step, bool wait);
+  // What became of the save under way, if it has ended; the next waits for its end.
+  void poll();
+  void settle();
+  // The end's checkpoint, whose failure is the run's. Collective.
+  void save_last(int64_t step);
+
+  // The best weights' checkpoint, of that step; empty, with a warning, where rank 0 cannot read it.
+  // Collective.
+  std::optional<Checkpoint> read_best(int64_t best_step);
+  std::string path_of(int64_t step) const { return store_.path_of(step); }
+  // The last one written; empty: none.
+  const std::string& last() const { return last_; }
+
+ private:
+  bool is_due(const RunPosition& position) const;
+  void report(const CheckpointWriter::Outcome& outcome);
+  void retry_best();
+
+  RunContext& run_;
+  Recorder& recorder_;
+  const RunEvaluation& evaluation_;
+  const std::function<Checkpoint()> snapshot_;
+  CheckpointStore store_;
+  CheckpointWriter writer_;
+  std::string resumed_from_;
+  std::string last_;
+  bool unsaved_ = true, save_due_ = false;
+  bool best_unsaved_ = false;  // these weights are the best, and their save has not begun
+  bool best_lost_ = false;     // it has failed, and the writer still holds them
+  int64_t saved_ns_;
+};
+
+}  // namespace saturate
