@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "advise/measured_trainer.h"
 #include "saturate/checkpoint.h"
 #include "saturate/fault_env.h"
 #include "tests/app_testing.h"
@@ -283,8 +284,8 @@ TEST(TrainerMeasured, AHeldBatchIsTheEpochsFirstAndTheRunGoesOnAfterIt) {
   const auto plain = losses_of(dir / "plain", [](Trainer&, int64_t) {});
   DeviceBatch held;
   const auto found = losses_of(dir / "held", [&](Trainer& trainer, int64_t steps) {
-    if (steps == 1) held = trainer.hold_batch();
-    if (steps == 3) trainer.release_batch();
+    if (steps == 1) held = hold_batch(trainer);
+    if (steps == 3) release_batch(trainer);
     if (steps == 6) {
       EXPECT_EQ(trainer.so_far().samples, 150);
     }
@@ -299,8 +300,8 @@ TEST(TrainerMeasured, ABatchHeldOverAnEpochsEndDoesNotEndTheRun) {
   const TempDir dir;
   const auto plain = losses_of(dir / "plain", [](Trainer&, int64_t) {});
   const auto found = losses_of(dir / "held", [&](Trainer& trainer, int64_t steps) {
-    if (steps == 2) trainer.hold_batch();
-    if (steps == 5) trainer.release_batch();
+    if (steps == 2) hold_batch(trainer);
+    if (steps == 5) release_batch(trainer);
   });
   std::vector<double> expected = plain;
   expected[2] = expected[3] = expected[4] = plain[0];

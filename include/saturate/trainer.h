@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "saturate/early_stopping.h"
-#include "saturate/feed.h"
 #include "saturate/ledger.h"
 #include "saturate/loader.h"
 #include "saturate/progress.h"
@@ -107,42 +106,14 @@ class Trainer {
   // As run: every "auto" resolved.
   const Recipe& recipe() const;
 
-  // The following are for should_stop, to measure a run from within. Several trainers, each on a
-  // thread of its own, can take turns: all but one rest.
-
   // What run() has done so far: steps, samples, times and peaks of memory, the last evaluation.
   TrainResult so_far();
 
-  // Only of runs of several processes: false leaves out the sums of gradients from the next step
-  // on, which then trains each process by itself. All say it before the same step.
-  void sum_gradients(bool sums);
-
-  // The following only of runs of one process, but for release_batch() and rest().
-
-  // From now on every step is on the same batch, the first of this epoch's order, which is
-  // returned; the loader rests. What a run costs without its input.
-  DeviceBatch hold_batch();
-  // Goes on with the epoch's next batch.
-  void release_batch();
-  // Takes the next batch from the loader for no step to see, of this epoch over and over: what
-  // input costs without a step. Returns its images. REQUIRES: no batch is held.
-  int64_t skip_batch();
-  // Evaluates for `seconds` at most, a batch at least, for the time that it takes alone: nothing is
-  // recorded or decided by it. Returns what the run's whole evaluation takes, in seconds: one that
-  // was cut short counts as much longer as it has more images. 0 without data.eval_source.
-  double time_evaluation(double seconds);
-  // Saves a checkpoint as when one is due, and returns for how many seconds the run waits for it.
-  double time_save();
-  // Batches that the loader has ready.
-  size_t ready_batches() const;
-  // Whether the ledger charges phases (as it does from the start) or not, to measure its own cost.
-  void set_ledger(bool enabled);
-  // Stops the loader and waits for a checkpoint being written: the run uses nothing but memory
-  // until hold_batch() or release_batch(), which set the process's switches for it again.
-  void rest();
+  // The library's own, for what measures a run (src/advise/measured_trainer.h).
+  struct State;
+  State& state() { return *state_; }
 
  private:
-  struct State;
   std::unique_ptr<State> state_;
 };
 

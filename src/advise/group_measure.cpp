@@ -105,7 +105,7 @@ class MeasuredRun {
   }
 
   bool take_turn(int steps) {
-    trainer_.sum_gradients(is_summing(turns_.size()));
+    sum_gradients(trainer_, is_summing(turns_.size()));
     if (!make_steps(kSettle)) return false;
     Stretch stretch(env_);
     stretch.begin(trainer_);

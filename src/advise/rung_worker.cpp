@@ -80,11 +80,11 @@ class RungWorker {
   // Until the next measurement is asked for; gives its seconds, or nothing where none will be. The
   // loader rests too, so that it does not work ahead while another rung is measured.
   std::optional<double> rest() {
-    trainer_.rest();
+    saturate::rest(trainer_);
     const auto line = reader_.next(-1);
     if (!line) return std::nullopt;
     const double seconds = nlohmann::json::parse(*line).at("measure");
-    trainer_.release_batch();
+    release_batch(trainer_);
     return seconds;
   }
 

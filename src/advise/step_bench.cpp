@@ -22,7 +22,7 @@ class StepBenchRun {
   std::optional<StepBench> run() {
     if (!time_steps(kSettle)) return std::nullopt;
     found_.memory_peak_bytes = trainer_.so_far().memory_peak_bytes;
-    bare_.emplace(found_.recipe, trainer_.hold_batch());
+    bare_.emplace(found_.recipe, hold_batch(trainer_));
     time_bare();
     for (int round = 0; round < options_.rounds; ++round)
       if (!measure_round()) return std::nullopt;
@@ -37,13 +37,13 @@ class StepBenchRun {
 
   // False where the run was stopped, as the next.
   bool measure_round() {
-    trainer_.release_batch();
+    release_batch(trainer_);
     // The loader's threads had time to work ahead, or none yet: its batches in flight do not count.
     const auto whole = time_steps(found_.recipe.data.prefetch + kSettle);
     if (!whole) return false;
     found_.whole.push_back(*whole);
     found_.input.push_back(time_input(env_, trainer_, options_.seconds, options_.should_stop));
-    trainer_.hold_batch();
+    hold_batch(trainer_);
     const auto held = time_steps(kSettle);
     if (!held) return false;
     found_.held.push_back(*held);

@@ -52,13 +52,13 @@ std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds,
 
 StepTiming time_input(Env& env, Trainer& trainer, double seconds,
                       const std::function<bool()>& should_stop) {
-  trainer.release_batch();
-  for (int i = 0; i < kSettle; ++i) trainer.skip_batch();
+  release_batch(trainer);
+  for (int i = 0; i < kSettle; ++i) skip_batch(trainer);
   Stretch stretch(env);
   stretch.begin(trainer);
   int64_t batches = 0, images = 0;
   do {
-    images += trainer.skip_batch();
+    images += skip_batch(trainer);
     ++batches;
   } while (stretch.elapsed_s() < seconds && !should_stop());
   StepTiming timing = stretch.timing(trainer);

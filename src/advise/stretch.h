@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "advise/measured_trainer.h"
 #include "saturate/env.h"
 #include "saturate/step_bench.h"
 #include "saturate/trainer.h"

@@ -25,7 +25,7 @@ Trial::Trial(Env& env, const Recipe& recipe, Setup setup)
 std::optional<StepTiming> Trial::measure(Turn turn, double seconds) {
   try {
     const auto timing = take_turn(turn, seconds);
-    trainer_.rest();
+    saturate::rest(trainer_);
     return timing;
   } catch (...) {
     has_failed_ = true;
@@ -39,13 +39,13 @@ std::optional<StepTiming> Trial::take_turn(Turn turn, double seconds) {
   if (turn == Turn::kEvaluate || turn == Turn::kSave) {
     StepTiming timing;
     timing.steps = 1;
-    timing.wall_s = turn == Turn::kSave ? trainer_.time_save() : trainer_.time_evaluation(seconds);
+    timing.wall_s = turn == Turn::kSave ? time_save(trainer_) : time_evaluation(trainer_, seconds);
     return timing;
   }
   if (turn == Turn::kHeld)
-    trainer_.hold_batch();
+    hold_batch(trainer_);
   else
-    trainer_.release_batch();
+    release_batch(trainer_);
   return time_steps(env_, trainer_, seconds, [&](int steps, double elapsed_s) {
     return is_settled(turn, steps, elapsed_s);
   });
@@ -63,10 +63,10 @@ bool Trial::should_stop() {
 // The loader was at rest: its threads begin with nothing ready. Starved steps take batches as they
 // come, and find none ready; else the loader works ahead until it must wait. One long step is
 // enough for what two short ones are left out for.
-bool Trial::is_settled(Turn turn, int steps, double elapsed_s) const {
+bool Trial::is_settled(Turn turn, int steps, double elapsed_s) {
   if (steps < kSettle && (steps == 0 || elapsed_s < kLongStep)) return false;
   if (turn == Turn::kHeld) return true;
-  const int ahead = recipe().data.prefetch, ready = int(trainer_.ready_batches());
+  const int ahead = recipe().data.prefetch, ready = int(ready_batches(trainer_));
   return steps >= ahead + kSettle || ready == 0 || ready >= ahead - 1;
 }
 

@@ -50,7 +50,7 @@ class Trial {
  private:
   std::optional<StepTiming> take_turn(Turn turn, double seconds);
   bool should_stop();
-  bool is_settled(Turn turn, int steps, double elapsed_s) const;
+  bool is_settled(Turn turn, int steps, double elapsed_s);
 
   Env& env_;
   const Setup setup_;

@@ -308,47 +308,4 @@ TrainResult Trainer::so_far() {
   return state_->so_far();
 }
 
-void Trainer::sum_gradients(bool sums) {
-  state_->learner.reducer()->set_enabled(sums);
-}
-
-DeviceBatch Trainer::hold_batch() {
-  state_->learner.set_switches();
-  return state_->input.hold(state_->position.epoch);
-}
-
-void Trainer::release_batch() {
-  state_->learner.set_switches();
-  state_->input.release(state_->position);
-}
-
-int64_t Trainer::skip_batch() {
-  return state_->input.skip(state_->position.epoch);
-}
-
-double Trainer::time_evaluation(double seconds) {
-  return state_->evaluation.time(seconds);
-}
-
-double Trainer::time_save() {
-  Ledger& ledger = state_->run.ledger;
-  const double begin = ledger.times()[Phase::kCheckpoint];
-  state_->saver.save(state_->position.step, /*wait=*/false);
-  return ledger.times()[Phase::kCheckpoint] - begin;
-}
-
-size_t Trainer::ready_batches() const {
-  return state_->input.loader().ready();
-}
-
-void Trainer::set_ledger(bool enabled) {
-  state_->run.ledger.set_enabled(enabled);
-  if (state_->run.streams) state_->run.streams->set_enabled(enabled);
-}
-
-void Trainer::rest() {
-  state_->input.feeder().stop();
-  state_->saver.settle();
-}
-
 }  // namespace saturate
