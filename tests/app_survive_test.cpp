@@ -66,14 +66,23 @@ TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
   }
 }
 
-// The kernel's SIGHUP; the bar and the summary then have nowhere to go.
-TEST_F(SurvivingRun, AClosedTerminalSavesToo) {
+// The kernel's SIGHUP; the bar and the summary then have nowhere to go. Of several processes the
+// launcher alone gets it.
+class ClosedTerminal : public SurvivingRun, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ClosedTerminal, SavesToo) {
   int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
   const std::string out = dir / "run";
+  std::vector<std::string> arguments = {"saturate", "train", recipe,  "--out",
+                                        out,        "--set", "train.epochs=1000"};
+  if (GetParam())
+    arguments.insert(arguments.begin() + 1, {"launch", "--nproc-per-node", "2", "--"});
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
-    execl(kCommand.c_str(), kCommand.c_str(), "train", recipe.c_str(), "--out", out.c_str(),
-          "--set", "train.epochs=1000", nullptr);
+    execv(kCommand.c_str(), argv.data());
     _exit(98);
   }
   fcntl(terminal, F_SETFL, O_NONBLOCK);
@@ -89,6 +98,8 @@ TEST_F(SurvivingRun, AClosedTerminalSavesToo) {
   EXPECT_TRUE(
       std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
 }
+
+INSTANTIATE_TEST_SUITE_P(OfARun, ClosedTerminal, ::testing::Values(false, true));
 
 TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
   const auto evaluating = [](int images) {

@@ -25,6 +25,7 @@ GPU = {"name": "GPU of a test", "driver": "1.2", "memory": "16384 MiB"}
 TESTS = """#!/usr/bin/env python3
 import os, sys, time
 NAMES = ["Passes", "Fails", "Flaky", "Crashes", "Last", "Skips"] + ["Hangs"] * ("hang" in sys.argv[0])
+NAMES = ["Passes"] if "teardown" in sys.argv[0] else NAMES
 if "--gtest_list_tests" in sys.argv:
     sys.exit(print("GpuSuite.\\n" + "".join(f"  {name}  # of a test\\n" for name in NAMES)))
 asked = next(arg for arg in sys.argv if arg.startswith("--gtest_filter=")).split("=")[1].split(":")
@@ -38,6 +39,7 @@ for name in asked:
     ends = {"Skips": " SKIPPED", "Fails": " FAILED ", "Flaky": " FAILED " if len(asked) > 1 else "      OK"}
     print("said by " + name)
     print(f"[{ends.get(short, '      OK')} ] {name} (1 ms)", flush=True)
+sys.exit("its end" if "teardown" in sys.argv[0] else 0)
 """
 # The command: its calls are in calls.log. `train` waits where a file hold is.
 SATURATE = """#!/usr/bin/env python3
@@ -133,6 +135,12 @@ class InShards(InFolder):
         self.assertEqual(set(content["failures"]), {"tests: GpuSuite.Fails", "tests: GpuSuite.Crashes"})
         self.assertIn("said by GpuSuite.Fails", content["failures"]["tests: GpuSuite.Fails"])
         self.assertEqual(content["done"], [])
+
+    def test_a_process_that_fails_after_its_tests_is_a_failure(self):
+        found, content = self.run_tests("teardown")
+        self.assertEqual(found["Passes"], "passed")
+        self.assertIn("exit code 1 after the last test", content["failures"]["tests"])
+        self.assertIn("its end", content["failures"]["tests"])
 
     def test_one_that_hangs_is_named_at_the_limit_and_the_others_are_kept(self):
         found, content = self.run_tests("hang", minutes=0.05)

@@ -242,6 +242,10 @@ TEST(Float16, IsTheNearestAndBetweenTwoTheEvenOne) {
     ASSERT_EQ(to_float16(std::nextafter(middle, 0.0f)), half);
     ASSERT_EQ(to_float16(std::nextafter(middle, infinity)), half + 1);
   }
+  for (const float large : {65536.0f, 100000.0f, 131072.0f, 3e38f, infinity}) {
+    EXPECT_EQ(to_float16(large), 0x7c00) << large;
+    EXPECT_EQ(to_float16(-large), 0xfc00) << large;
+  }
 }
 
 }  // namespace

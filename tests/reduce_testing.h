@@ -16,9 +16,10 @@
 
 namespace saturate::testing {
 
-// Calls body(group) on a thread for each rank, and rethrows the first failure by rank.
+// Calls body(group) on a thread for each rank, and rethrows the first failure by rank. On GPUs each
+// rank has the one of its number.
 inline void run_ranks(int count, const std::function<void(Group&)>& body,
-                      const DistributedOptions& options = {}) {
+                      const DistributedOptions& options = {}, at::DeviceType type = at::kCPU) {
   // torch's flight recorder is one for the process, and takes entries of one rank's thread at a
   // time.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
@@ -36,7 +37,7 @@ inline void run_ranks(int count, const std::function<void(Group&)>& body,
       world.master = "127.0.0.1";
       world.port = port;
       try {
-        Group group(world, options, at::kCPU);
+        Group group(world, options, type == at::kCPU ? type : at::Device(type, int8_t(rank)));
         body(group);
       } catch (...) {
         failures[size_t(rank)] = std::current_exception();

@@ -207,6 +207,17 @@ TEST(FindMicroBatch, TheLoadersBatchesTakeHalfOfTheHostsMemoryAtMost) {
   EXPECT_GT(fit("4"), most);
 }
 
+// A smaller part of a batch makes the loader's batches no smaller.
+TEST(FindMicroBatch, AnEffectiveBatchIsAsLargeAsTheRecipeSays) {
+  TensorMemory& memory = tensor_memory(at::kCPU);
+  const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
+  constexpr int64_t kImage = 16 * 16 * 3 * sizeof(float);
+  const int64_t effective = memory.capacity() / kImage;
+  const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=0.01",
+                                     "train.effective_batch=" + std::to_string(effective)});
+  EXPECT_GT(find_micro_batch(Env::posix(), recipe, at::kCPU, effective), 100);
+}
+
 TEST(FindMicroBatch, CheckpointingFitsMore) {
   const std::string memory = memory_setting(40);
   const auto fit = [&](const std::string& segments) {

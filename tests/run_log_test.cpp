@@ -125,6 +125,30 @@ TEST_F(RunLogTest, DevicePhasesAreOfTheStepsOfTheLineTheEpochAndTheRun) {
   EXPECT_EQ(found, (std::vector<double>{2, 5, 7, 1, 8}));
 }
 
+// The device's time of an evaluation ends where the next epoch begins.
+TEST_F(RunLogTest, AnEpochsDevicePhasesAreWithoutTheEvaluationBeforeIt) {
+  const bool done = true;
+  DevicePhases device([&] { return std::make_unique<ClockedMark>(env, done); });
+  RunLog log(env, recipe, plan({}), ledger);
+  ledger.time_on(&device);
+  const auto spend = [&](Phase phase, int seconds) {
+    const Ledger::Scope scope(ledger, phase);
+    env.sleep_ns(seconds * kSecond);
+  };
+  spend(Phase::kEvaluation, 5);
+  log.begin_epoch({});
+  spend(Phase::kForward, 2);
+  spend(Phase::kHost, 1);
+  log.steps({1, 0, 1, 25, 0}, hundred, 0.1);
+  log.epoch({1, 1, 0, 25, 0}, hundred, 0.1);
+  std::istringstream lines(testing::read_text(dir / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const PhaseTimes found = from_json_line(line).value().device_phases.value();
+    EXPECT_EQ(found[Phase::kEvaluation], 0) << line;
+    EXPECT_EQ(found[Phase::kForward], 2) << line;
+  }
+}
+
 TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesIsOfItsOwnImages) {
   TelemetryLog telemetry(Env::posix(), {});
   telemetry.set_flop_per_sample(1e12);

@@ -125,7 +125,7 @@ struct HeldFilter {
 
 // The filters from every length 1 to `longest` to `out`: by_length [longest + 1], the first unused.
 // REQUIRES: longest <= kLongestHeld.
-constexpr int kLongestHeld = 65535;  // pixels a side
+constexpr int kLongestHeld = 16384;  // pixels a side
 struct ResizeFilters {
   std::vector<HeldFilter> by_length;
   std::vector<int16_t> values;

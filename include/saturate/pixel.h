@@ -53,13 +53,14 @@ SATURATE_HOST_DEVICE inline uint16_t to_bfloat16(float value) {
 }
 
 // The nearest fp16 (IEEE binary16), as its bits; between two, the even one; from 65520 on infinity.
-// REQUIRES: |value| < 131072.
+// REQUIRES: value is a number.
 SATURATE_HOST_DEVICE inline uint16_t to_float16(float value) {
   const uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000;
   uint32_t size = bits & 0x7fffffff;
   // Below 2^-14 fp16 counts steps of 2^-24, which are those of floats from 0.5 to 1.
   if (size < 0x38800000)
     return static_cast<uint16_t>(sign | (bits_of_float(float_of_bits(size) + 0.5f) - 0x3f000000));
+  if (size > 0x47800000) size = 0x47800000;  // 65536
   size += 0xfff + (size >> 13 & 1);
   return static_cast<uint16_t>(sign | ((size - 0x38000000) >> 13));
 }

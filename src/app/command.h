@@ -36,5 +36,7 @@ void catch_stop_signals();
 void catch_stop_signals_of_writing();
 // The signal noted (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
 int stop_signal();
+// The same, but SIGHUP as it is: other processes are to know that the terminal is gone.
+int signal_to_pass_on();
 
 }  // namespace saturate

@@ -53,7 +53,7 @@ int run(LaunchArguments& arguments) {
          "LADDER.toml");
   options.program = "/proc/self/exe";
   catch_stop_signals();
-  return launch(options, stop_signal);
+  return launch(options, signal_to_pass_on);
 }
 
 }  // namespace

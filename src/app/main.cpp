@@ -47,12 +47,12 @@ constexpr const char* kNoThreads =
 std::terminate_handler standard_end;
 
 [[noreturn]] void end_without_handler() {
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    _exit(report_no_memory(static_cast<int>(saturate::ErrorKind::kRun)));
-  } catch (...) {
-  }
+  if (std::current_exception()) try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      _exit(report_no_memory(static_cast<int>(saturate::ErrorKind::kRun)));
+    } catch (...) {
+    }
   standard_end();
   std::abort();
 }
@@ -189,8 +189,9 @@ int main(int argc, char** argv) {
     const std::string text = first_line(error.what());
     // oneDNN does not say more.
     if (!text.starts_with("could not create a ")) return report(run_failed, text);
-    return report(run_failed, "oneDNN " + text +
-                                  ", which happens where memory is short. Lower train.batch or "
-                                  "data.prefetch, or raise the limit (ulimit -v)");
+    return report(run_failed,
+                  "oneDNN " + text +
+                      ". Memory may be short: lower train.batch or data.prefetch, or raise the "
+                      "limit (ulimit -v). Or this CPU lacks the type: set precision.mode=fp32");
   }
 }

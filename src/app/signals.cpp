@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kInterruptedExit = 130;  // the contract's, after SIGINT
 
-volatile sig_atomic_t noted_signal = 0;
+volatile sig_atomic_t noted_signal = 0, has_hung_up = 0;
 bool on_terminal = false;  // where a bar, and ^C over it, may stand in the line
 bool is_terminal[3];       // by descriptor
 const char* stop_message = "";
@@ -28,6 +28,7 @@ extern "C" void note_signal(int signal) {
   // Nothing but async-signal-safe calls here.
   if (noted_signal != 0 && signal == SIGINT) _exit(kInterruptedExit);
   if (signal == SIGHUP) leave_terminal();
+  if (noted_signal == 0 && signal == SIGHUP) has_hung_up = 1;
   if (noted_signal == 0) noted_signal = signal == SIGINT ? SIGINT : SIGTERM;
   static const char erase[] = "\r\x1b[K";
   if (on_terminal && write(STDERR_FILENO, erase, sizeof erase - 1) < 0) return;
@@ -62,6 +63,10 @@ void catch_stop_signals_of_writing() {
 
 int stop_signal() {
   return noted_signal;
+}
+
+int signal_to_pass_on() {
+  return has_hung_up != 0 ? SIGHUP : noted_signal;
 }
 
 }  // namespace saturate

@@ -148,13 +148,17 @@ void BatchPipeline::encode(Flight& flight) {
   });
 }
 
-void BatchPipeline::deliver(DeviceBatch& out, bool leave) {
+void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
+  std::optional<Ledger::Scope> scope(std::in_place, ledger, Phase::kWait);
   if (used_) release(*used_);
   used_ = std::move(flights_.front());
   flights_.pop_front();
   Flight& flight = *used_;
   step_->wait(flight.ready);
-  if (!flight.is_finished) finish(flight, *step_, leave);
+  if (!flight.is_finished) {
+    if (flight.work.is_unfinished()) scope.reset(), scope.emplace(ledger, Phase::kAugment);
+    finish(flight, *step_, leave);
+  }
   out = std::move(flight.work.out);
   step_->reads(flight.finished);
   if (finish_)

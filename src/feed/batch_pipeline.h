@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "feed/batch_stages.h"
+#include "saturate/ledger.h"
 #include "saturate/stream.h"
 
 namespace saturate {
@@ -35,8 +36,9 @@ class BatchPipeline {
   // Enqueues the batch's stages, and does not wait. REQUIRES: !is_full().
   void launch(Batch batch);
   // The oldest batch, once the step may use it; what is left to do to it is done, or with `leave`
-  // left to BatchStages::complete(). Throws what its stages threw. REQUIRES: !is_empty().
-  void deliver(DeviceBatch& out, bool leave);
+  // left to BatchStages::complete(). Throws what its stages threw. Charged to `ledger`: kWait, and
+  // kAugment where augmentation has no stream of its own. REQUIRES: !is_empty().
+  void deliver(DeviceBatch& out, bool leave, Ledger& ledger);
   // Waits for all stages under way.
   void settle();
   // The same, and drops all batches.

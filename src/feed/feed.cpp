@@ -80,8 +80,7 @@ struct Feeder::State {
       if (failure) std::rethrow_exception(failure);
       return false;
     }
-    Ledger::Scope wait(ledger, Phase::kWait);
-    pipeline->deliver(out, leaves);
+    pipeline->deliver(out, leaves, ledger);
     return true;
   }
 

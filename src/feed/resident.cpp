@@ -15,30 +15,34 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kBatch = 256;
+constexpr size_t kBatch = 256;                     // images decoded at once,
+constexpr int64_t kBatchBytes = int64_t{1} << 28;  // of whole ones, about as many as fill this
 
 bool holds_whole(const LoaderOptions& options, const AugmentOptions& augment) {
   return options.train && augment.crop == CropKind::kRandomResized;
 }
 
-[[noreturn]] void fail_too_large(int64_t bytes, const std::string& found,
-                                 const std::string& where) {
+[[noreturn]] void fail_too_large(int64_t bytes, const std::string& found, const std::string& where,
+                                 const char* smaller) {
   fail(ErrorKind::kUsage,
        fmt::format("data.cache=device needs {:.1f} GB for the images{}", double(bytes) * 1e-9,
                    found),
-       where, "Set data.cache=ram, or a smaller augment.size");
+       where, fmt::format("Set data.cache=ram, or {}", smaller));
 }
+
+constexpr const char* kSmaller = "a smaller augment.size";
 
 at::Tensor allocate(int64_t count, int64_t side, const at::Device& device,
                     const std::string& where) {
   const int64_t bytes = count * side * side * 3;
   if (device.is_cpu() && uint64_t(bytes) > available_memory())
-    fail_too_large(
-        bytes, fmt::format(", and {:.1f} GB are free", double(available_memory()) * 1e-9), where);
+    fail_too_large(bytes,
+                   fmt::format(", and {:.1f} GB are free", double(available_memory()) * 1e-9),
+                   where, kSmaller);
   try {
     return at::empty({count, side, side, 3}, at::TensorOptions(at::kByte).device(device));
   } catch (const c10::OutOfMemoryError&) {
-    fail_too_large(bytes, ", more than the device has left", where);
+    fail_too_large(bytes, ", more than the device has left", where, kSmaller);
   }
 }
 
@@ -49,7 +53,8 @@ at::Tensor within_memory(int64_t bytes, const std::string& done, const std::stri
   try {
     return make();
   } catch (const c10::OutOfMemoryError&) {
-    fail_too_large(bytes, done + ", held whole: more than the device has left", where);
+    fail_too_large(bytes, done + ", held whole: more than the device has left", where,
+                   "another augment.crop, whose images take augment.size alone");
   }
 }
 
@@ -153,7 +158,10 @@ void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOpti
   int64_t bytes = 0;
   int longest = 1;
   for (size_t first = 0, end = 0; first < size(); first = end) {
-    end = std::min(first + kBatch, size());
+    // As many as those before let expect to fit.
+    const int64_t mean = first > 0 ? bytes / int64_t(first) : kBatchBytes / 16;
+    const int64_t fitting = kBatchBytes / std::max<int64_t>(1, mean);
+    end = std::min(first + size_t(std::clamp<int64_t>(fitting, 1, kBatch)), size());
     std::vector<DecodedSample> decoded = decode_range(source_, first, end, options);
     for (const DecodedSample& sample : decoded) bytes += int64_t(sample.image.pixels.size());
     held_.pixels.push_back(within_memory(bytes, fmt::format(" {} of {}", end, size()), where,
@@ -176,8 +184,9 @@ void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOpti
     }
     if (progress) progress(end, size());
   }
+  const ResizeFilters filters = resize_filters(longest, augment.size);
+  bytes += int64_t(filters.values.size() * sizeof(int16_t));
   within_memory(bytes, "", where, [&] {
-    const ResizeFilters filters = resize_filters(longest, augment.size);
     held_.filters = on_device(filters.by_length, at::kByte, device);
     held_.filter_values = on_device(filters.values, at::kShort, device);
     return held_.photos = on_device(photos, at::kByte, device);

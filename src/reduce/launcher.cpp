@@ -239,6 +239,11 @@ std::string remedy_for(const Ending& ending, const Attempt* own, const std::stri
   return folder.empty() ? look : look + "; go on with --resume=auto --out " + folder;
 }
 
+// A hangup ends a run as SIGTERM does.
+int exit_code_after(int signal) {
+  return 128 + (signal == SIGHUP ? SIGTERM : signal);
+}
+
 }  // namespace
 
 int launch(const LaunchOptions& options, const std::function<int()>& stop_signal) {
@@ -246,17 +251,18 @@ int launch(const LaunchOptions& options, const std::function<int()>& stop_signal
   std::string folder;
   while (true) {
     auto start = nodes->start();
-    if (!start) return 128 + stop_signal();
+    if (!start) return exit_code_after(stop_signal());
     Attempt attempt(options, *start, folder, *nodes, stop_signal);
     start.reset();  // rank 0 alone listens
     const Ending own = attempt.run();
     const auto [failure, restart] = nodes->judge(own);
     if (!failure.failed) {
       const int code = attempt.exit_code();
-      return code != 0 && stop_signal() != 0 ? 128 + stop_signal() : code;
+      return code != 0 && stop_signal() != 0 ? exit_code_after(stop_signal()) : code;
     }
     // It was passed on to one that did not heed it yet, as while it starts.
-    if (failure.signal != 0 && failure.signal == stop_signal()) return 128 + stop_signal();
+    if (failure.signal != 0 && failure.signal == stop_signal())
+      return exit_code_after(stop_signal());
     if (!attempt.folder().empty()) folder = attempt.folder();
     const Attempt* const here = own.failed && failure.what == own.what ? &attempt : nullptr;
     if (here) here->show_last_lines();

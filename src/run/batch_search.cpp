@@ -92,18 +92,18 @@ int64_t buffer_bytes(const LoaderOptions& options, int64_t side) {
   return side * side * int64_t(3 * bytes_of(options.type) + (options.masks ? 1 : 0));
 }
 
-// Host memory of the batches that both loaders hold, where so many images are computed at once.
+// Host memory of the batches that both loaders hold, as far as it depends on how many images are
+// computed at once: a batch that the recipe gives is as large as it says.
 int64_t loader_bytes(const Recipe& recipe, int64_t images, int64_t most) {
   const TrainOptions& train = recipe.train;
   const int64_t side = recipe.augment.size;
   const int64_t held = recipe.data.prefetch + 1;  // and the one that is computed
-  const int64_t batches =
-      train.effective_batch > 0 ? held : std::min(held, (most + images - 1) / images);
-  const int64_t whole = train.effective_batch > 0 ? train.effective_batch : images;
-  int64_t bytes = batches * whole * buffer_bytes(train_loader_options(recipe), side);
-  if (!recipe.data.eval_source.empty())
-    bytes += held * (train.eval_batch > 0 ? train.eval_batch : images) *
-             buffer_bytes(eval_loader_options(recipe), side);
+  int64_t bytes = 0;
+  if (train.effective_batch == 0)
+    bytes += std::min(held, (most + images - 1) / images) * images *
+             buffer_bytes(train_loader_options(recipe), side);
+  if (!recipe.data.eval_source.empty() && train.eval_batch == 0)
+    bytes += held * images * buffer_bytes(eval_loader_options(recipe), side);
   return bytes;
 }
 

@@ -114,11 +114,15 @@ const PhaseBytes& RunLog::tensor_peaks() {
   return run_peaks_;
 }
 
-std::optional<PhaseTimes> RunLog::device_since(std::optional<PhaseTimes>& mark) {
+std::optional<PhaseTimes> RunLog::device_since(std::optional<PhaseTimes>& mark,
+                                               const PhaseTimes& host) {
   const auto now = ledger_.device_times();
   const auto before = std::exchange(mark, now);
   if (!now || !before) return now;
-  return *now - *before;
+  PhaseTimes since = *now - *before;
+  for (size_t phase = 0; phase < kPhaseCount; ++phase)
+    if (host.seconds[phase] == 0) since.seconds[phase] = 0;
+  return since;
 }
 
 void RunLog::begin_epoch(const RunPosition& position) {
@@ -143,7 +147,7 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
     const auto times = streams_->times();
     line.streams = time_between(std::exchange(stream_mark_, times), times);
   }
-  line.device_phases = device_since(device_step_mark_);
+  line.device_phases = device_since(device_step_mark_, *line.phases);
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
@@ -156,7 +160,7 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   set_metrics(line, metrics);
   line.lr = lr;
   line.phases = ledger_.times() - epoch_mark_;
-  line.device_phases = device_since(device_epoch_mark_);
+  line.device_phases = device_since(device_epoch_mark_, *line.phases);
   collect_peaks();
   line.tensor_peak_bytes = epoch_peaks_;
   // Of an epoch that was resumed, the metrics count what an earlier process trained on too.

@@ -67,8 +67,9 @@ class RunLog {
   void write(const MetricsRecord& record);
   void to_sinks(const std::function<void(MetricsSink&)>& tell);
   void collect_peaks();
-  // On the device, since `mark`, which becomes now.
-  std::optional<PhaseTimes> device_since(std::optional<PhaseTimes>& mark);
+  // On the device, since `mark`, which becomes now. Without phases that `host` did not spend since
+  // then: what the device does last before a mark, such as an evaluation, ends after it.
+  std::optional<PhaseTimes> device_since(std::optional<PhaseTimes>& mark, const PhaseTimes& host);
 
   const Plan plan_;
   const double epochs_;

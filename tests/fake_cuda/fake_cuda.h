@@ -36,6 +36,8 @@ enum class Count {
   kPeakBytes,          //
   kHostCalls,          // cudaStreamAddCallback
   kTwins,              // launches of our own kernel
+  kEvents,             // recorded, outside of a capture
+  kCapturedEvents,     // recorded by captures
 };
 constexpr std::array kCountNames = {"launches",
                                     "nodes",
@@ -51,7 +53,9 @@ constexpr std::array kCountNames = {"launches",
                                     "live_bytes",
                                     "peak_bytes",
                                     "host_calls",
-                                    "twins"};
+                                    "twins",
+                                    "events",
+                                    "captured_events"};
 using Counts = std::array<int64_t, kCountNames.size()>;
 
 // Is told what the fake is asked to do, on the thread that asks. A stream goes by its handle, a

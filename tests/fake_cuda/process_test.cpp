@@ -1,9 +1,13 @@
 // The command on the fake CUDA runtime, in processes of its own: the first use of CUDA, several
 // processes on one GPU, resuming.
 
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "reduce/nccl.h"
 #include "saturate/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/fake_cuda/host_testing.h"
+#include "tests/reduce_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -57,6 +61,26 @@ TEST_F(GpuProcess, IsBuiltWithTheWheelsNccl) {
   EXPECT_EQ(found(), "-- " + dir.path() + system + "\n");
   write_file(dir.path() + wheel + "/nccl.h", "");
   EXPECT_EQ(found(), "-- " + dir.path() + wheel + "\n");
+}
+
+// setBackend() replaces the device that a backend was given by the group's own.
+TEST_F(GpuProcess, NcclKnowsEachRanksDevice) {
+  if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL";
+  run_ranks(
+      2,
+      [](Group& group) {
+        const auto backend = group.handle().getBackend(c10::kCUDA);
+        EXPECT_EQ(backend->getBackendName(), "nccl");
+        EXPECT_EQ(backend->getBoundDeviceId(), std::optional(group.device()));
+      },
+      {}, at::kCUDA);
+}
+
+// Inductor compiles for a GPU with Triton, which asks the driver for a real one.
+TEST_F(GpuProcess, ACompiledStepNeedsAPackageMadeOnAGpu) {
+  const char* const package = std::getenv("SATURATE_GPU_PACKAGE");
+  if (!package) GTEST_SKIP() << "SATURATE_GPU_PACKAGE names no package made on a GPU";
+  expect_good(run_saturate(train("run", std::string("--set train.compiled=") + package)));
 }
 
 TEST_F(GpuProcess, AResumedRunEndsLikeAnUninterruptedOne) {

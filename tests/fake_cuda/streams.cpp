@@ -99,6 +99,7 @@ cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard lock(guard());
   FakeEvent& made = event_of(event);
   made = {Clock::now(), capture_of(stream), stream, ++recorded};
+  add(made.capture ? Count::kCapturedEvents : Count::kEvents);
   if (made.capture && made.capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
   return cudaSuccess;
 }

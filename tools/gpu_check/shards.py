@@ -35,21 +35,23 @@ class Shard:
 
     def __init__(self, check, names, environment):
         self.check, self.waiting, self.environment = check, list(names), environment
-        self.said, self.began, self.running, self.failed = [], 0.0, None, []
+        self.said, self.began, self.running, self.failed, self.result = [], 0.0, None, [], None
 
     def run(self):
         end = time.monotonic() + self.check.left()
         while self.waiting and time.monotonic() + LEAST_SECONDS < end:
-            before = len(self.waiting)
+            before, failed = len(self.waiting), len(self.failed)
             code, stopped = self._process(end)
             if stopped:
                 break
+            said = "".join(self.said).strip()[-600:]
             if self.running:
                 self._ended(self.running, "crashed", f"exit code {code}: ")
             elif len(self.waiting) == before:
-                said = "".join(self.said).strip()[-600:]
                 self.check.failed(f"tests: {self.waiting[0]}", f"not begun, exit code {code}: {said}")
                 return
+            elif code and len(self.failed) == failed:  # GoogleTest's own is of a test that failed
+                self.check.failed("tests", f"exit code {code} after the last test: {said}")
         for name in self.waiting:
             why = "stopped at the time limit" if name == self.running else "no time left"
             self.check.cut_off(f"tests: {name}", why)
@@ -84,7 +86,7 @@ class Shard:
 
     def _ended(self, name, result, how=""):
         seconds = round(time.monotonic() - self.began, 3)
-        self.running = None
+        self.running, self.result = None, result  # of the last test
         self.waiting.remove(name)
         if result in ("failed", "crashed"):
             self.failed.append((name, result, seconds, how + "".join(self.said).strip()[-600:]))
@@ -98,8 +100,8 @@ def settle(check, failed, environment):
         alone.run()
         if alone.waiting or alone.failed:
             check.failed(f"tests: {name}", alone.failed[0][3] if alone.failed else text)
-        else:
-            check.results.test(name, f"passed alone, {result} beside others", seconds)
+        elif alone.result != "skipped":
+            check.results.test(name, f"{alone.result} alone, {result} beside others", seconds)
 
 
 def run_tests(check, gpu_filter, root, memory_mib, resume=False):
