@@ -247,7 +247,7 @@ int diagnose(const DiagnoseArguments& arguments) {
   return 0;
 }
 
-constexpr const char* kFooter =
+constexpr const char* kDiagnoseFooter =
     "Runs the recipe's own step, and beside it in turns the same changed in one way after "
     "another;\n"
     "each gain comes with its 95 % interval. Under `saturate launch` it says which process the\n"
@@ -280,7 +280,7 @@ void add_diagnose(CLI::App& app, int& exit_code) {
                    "real runs, or saving is not what it will be")
       ->capture_default_str();
   command->add_option("--json", arguments->json, "Write the diagnosis to this file too");
-  command->footer(kFooter);
+  command->footer(kDiagnoseFooter);
   command->callback([arguments, &exit_code] { exit_code = diagnose(*arguments); });
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,8 @@ namespace saturate {
 
 using OptionValue =
     std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+
+inline constexpr double kInf = std::numeric_limits<double>::infinity();  // of a range's end
 
 struct OptionRow {
   std::string key;  // "train.batch", or "seed" outside any section

@@ -1,14 +1,11 @@
 // The option table's rows for a run: [train], [pipeline], [checkpoint]. Adding a key: a member in
 // saturate/recipe.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
-#include <limits>
 
 #include "base/option_row.h"
 
 namespace saturate {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Long: a table, a row a key.
 std::vector<OptionRow> train_rows() {

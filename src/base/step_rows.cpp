@@ -1,14 +1,11 @@
 // The option table's rows for the step: [model], [optimizer], [schedule], [precision]. Adding a
 // key: a member in saturate/step_options.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
-#include <limits>
 
 #include "base/option_row.h"
 
 namespace saturate {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::vector<OptionRow> model_rows() {
   return {

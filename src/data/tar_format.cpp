@@ -27,7 +27,7 @@ std::string_view field(std::string_view block, size_t at, size_t length) {
 }
 
 // Octal digits between optional spaces, or GNU's big-endian base 256 with the top bit set.
-std::optional<uint64_t> parse_number(std::string_view bytes) {
+std::optional<uint64_t> parse_field(std::string_view bytes) {
   const auto first = static_cast<unsigned char>(bytes.front());
   uint64_t value = 0;
   if (first & 0x80) {
@@ -74,7 +74,7 @@ std::optional<uint64_t> parse_decimal(std::string_view text) {
 
 bool is_tar_header(std::span<const std::byte, kTarBlock> block) {
   const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
-  const auto sum = parse_number(text.substr(kChecksumAt, kChecksumLength));
+  const auto sum = parse_field(text.substr(kChecksumAt, kChecksumLength));
   // Some old archivers summed signed characters.
   return sum && (int64_t(*sum) == checksum(text, false) || int64_t(*sum) == checksum(text, true));
 }
@@ -83,7 +83,7 @@ TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const st
                            uint64_t offset) {
   const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
   if (!is_tar_header(block)) fail_header("bad tar header: wrong checksum", path, offset);
-  const auto size = parse_number(text.substr(kSizeAt, kSizeLength));
+  const auto size = parse_field(text.substr(kSizeAt, kSizeLength));
   if (!size || *size > uint64_t{1} << 62)
     fail_header("bad tar header: size is no number", path, offset);
 

@@ -213,7 +213,7 @@ SATURATE_HOST_DEVICE void run_affine(Team& team, const Effect& effect, int size,
                                      uint8_t* out) {
   Cursor at(size, team.first());
   for (int i = team.first(); i < size * size; i += team.step(), at.advance(team.step())) {
-    const Place from = affine_place(effect.value, size, at.x, at.y);
+    const SourcePoint from = affine_place(effect.value, size, at.x, at.y);
     store_levels(sample_bilinear(in, size, from), out + ptrdiff_t{i} * 3);
   }
 }

@@ -67,10 +67,10 @@ SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
 }
 
 // Where `matrix` of an EffectKind::kAffine takes output pixel (x, y).
-struct Place {
+struct SourcePoint {
   float x, y;  // pixels from the first pixel's centre
 };
-SATURATE_HOST_DEVICE inline Place affine_place(const float* matrix, int size, int x, int y) {
+SATURATE_HOST_DEVICE inline SourcePoint affine_place(const float* matrix, int size, int x, int y) {
   const float middle = static_cast<float>(size - 1) * 0.5f;
   const float dx = static_cast<float>(x) - middle, dy = static_cast<float>(y) - middle;
   return {matrix[0] * dx + matrix[1] * dy + matrix[2] + middle,
@@ -86,7 +86,7 @@ SATURATE_HOST_DEVICE inline int floor_to_int(float value) {
 // The pixel at a place of an image of which pixel_at(x, y) points to a pixel's levels; null is
 // black.
 template <class PixelAt>
-SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, Place at) {
+SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, SourcePoint at) {
   const int x = floor_to_int(at.x), y = floor_to_int(at.y);
   const float right = at.x - static_cast<float>(x), below = at.y - static_cast<float>(y);
   const uint8_t *p00 = pixel_at(x, y), *p01 = pixel_at(x + 1, y), *p10 = pixel_at(x, y + 1),
@@ -103,7 +103,7 @@ SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, Place a
 }
 
 // The pixel at a place of the image `in` [size, size, 3]; outside is black.
-SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, Place at) {
+SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, SourcePoint at) {
   const auto pixel_at = [&](int x, int y) {
     const bool inside = x >= 0 && x < size && y >= 0 && y < size;
     return inside ? in + (static_cast<ptrdiff_t>(y) * size + x) * 3 : nullptr;

@@ -19,7 +19,7 @@ bool inside(Point at, int width, int height) {
 bool before_effects(const EffectList& list, int size, Point& at) {
   for (int n = list.count - 1; n >= 0; --n) {
     if (list.effect[n].kind != EffectKind::kAffine) continue;
-    const Place from = affine_place(list.effect[n].value, size, at.x, at.y);
+    const SourcePoint from = affine_place(list.effect[n].value, size, at.x, at.y);
     at = {static_cast<int>(std::nearbyint(from.x)), static_cast<int>(std::nearbyint(from.y))};
     if (!inside(at, size, size)) return false;
   }

@@ -22,14 +22,14 @@ namespace {
 constexpr size_t kNamed = 5;  // unused parameters in an error, at most
 
 // What a backward's hooks tell its caller.
-struct Progress {
+struct SendProgress {
   bool all_sent = false;
   std::thread::id caller;
   const std::function<void()>* waiting = nullptr;
 };
 
 // To be called once the last bucket is on its way.
-void note_sent(Progress& progress) {
+void note_sent(SendProgress& progress) {
   progress.all_sent = true;
   if (progress.waiting && *progress.waiting && std::this_thread::get_id() == progress.caller)
     (*progress.waiting)();
@@ -65,7 +65,7 @@ class SumHook : public c10d::CommHookInterface {
 
 std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const DistributedOptions& options,
                                                    const std::vector<at::Tensor>& parameters,
-                                                   Progress& progress) {
+                                                   SendProgress& progress) {
   auto sent = [&progress] { note_sent(progress); };
   const auto sum = [&](std::optional<at::ScalarType> type) {
     return std::make_unique<SumHook>(group, type, sent);
@@ -100,7 +100,7 @@ struct GradientReducer::State {
   bool find_unused;
   bool enabled = true;
   std::vector<NamedTensor> parameters;
-  Progress progress;
+  SendProgress progress;
   std::unique_ptr<c10d::Reducer> reducer;
 
   // Sums what `backward` fills. Parameters that take no part are looked for below `searched`, if

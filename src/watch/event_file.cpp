@@ -8,7 +8,7 @@
 namespace saturate {
 namespace {
 
-enum class Event : protozero::pbf_tag_type {
+enum class EventField : protozero::pbf_tag_type {
   kWallTime = 1,
   kStep = 2,
   kFileVersion = 3,
@@ -55,9 +55,9 @@ template <class Add>
 std::string make_event(double wall_s, int64_t step, const Add& add) {
   std::string out;
   {
-    Builder<Event> event(out);
-    event.add_double(Event::kWallTime, wall_s);
-    if (step != 0) event.add_int64(Event::kStep, step);
+    Builder<EventField> event(out);
+    event.add_double(EventField::kWallTime, wall_s);
+    if (step != 0) event.add_int64(EventField::kStep, step);
     add(event);
   }
   return out;
@@ -79,21 +79,21 @@ std::string little_endian(T value) {
 }  // namespace
 
 std::string file_version_event(double wall_s) {
-  return make_event(wall_s, 0, [](Builder<Event>& event) {
-    event.add_string(Event::kFileVersion, "brain.Event:2");
+  return make_event(wall_s, 0, [](Builder<EventField>& event) {
+    event.add_string(EventField::kFileVersion, "brain.Event:2");
   });
 }
 
 std::string restart_event(double wall_s, int64_t step) {
-  return make_event(wall_s, step, [](Builder<Event>& event) {
-    Builder<SessionLog>(event, Event::kSessionLog).add_enum(SessionLog::kStatus, kStart);
+  return make_event(wall_s, step, [](Builder<EventField>& event) {
+    Builder<SessionLog>(event, EventField::kSessionLog).add_enum(SessionLog::kStatus, kStart);
   });
 }
 
 std::string scalars_event(double wall_s, int64_t step,
                           const std::vector<std::pair<std::string, float>>& scalars) {
-  return make_event(wall_s, step, [&](Builder<Event>& event) {
-    Builder<Summary> summary(event, Event::kSummary);
+  return make_event(wall_s, step, [&](Builder<EventField>& event) {
+    Builder<Summary> summary(event, EventField::kSummary);
     for (const auto& [tag, number] : scalars) {
       Builder<Value> value(summary, Summary::kValue);
       value.add_string(Value::kTag, tag);
@@ -104,8 +104,8 @@ std::string scalars_event(double wall_s, int64_t step,
 
 std::string text_event(double wall_s, int64_t step, const std::string& tag,
                        const std::string& markdown) {
-  return make_event(wall_s, step, [&](Builder<Event>& event) {
-    Builder<Summary> summary(event, Event::kSummary);
+  return make_event(wall_s, step, [&](Builder<EventField>& event) {
+    Builder<Summary> summary(event, EventField::kSummary);
     Builder<Value> value(summary, Summary::kValue);
     value.add_string(Value::kTag, tag);
     {
@@ -120,8 +120,8 @@ std::string text_event(double wall_s, int64_t step, const std::string& tag,
 }
 
 std::string images_event(double wall_s, int64_t step, const std::vector<TaggedImage>& images) {
-  return make_event(wall_s, step, [&](Builder<Event>& event) {
-    Builder<Summary> summary(event, Event::kSummary);
+  return make_event(wall_s, step, [&](Builder<EventField>& event) {
+    Builder<Summary> summary(event, EventField::kSummary);
     for (const auto& [tag, width, height, bytes] : images) {
       Builder<Value> value(summary, Summary::kValue);
       value.add_string(Value::kTag, tag);
@@ -137,8 +137,8 @@ std::string images_event(double wall_s, int64_t step, const std::vector<TaggedIm
 
 std::string histograms_event(double wall_s, int64_t step,
                              const std::vector<TaggedHistogram>& histograms) {
-  return make_event(wall_s, step, [&](Builder<Event>& event) {
-    Builder<Summary> summary(event, Event::kSummary);
+  return make_event(wall_s, step, [&](Builder<EventField>& event) {
+    Builder<Summary> summary(event, EventField::kSummary);
     for (const auto& histogram : histograms) {
       Builder<Value> value(summary, Summary::kValue);
       value.add_string(Value::kTag, histogram.tag);
