@@ -48,6 +48,7 @@ TEST(DataCommand, InspectLooksAtTenThousandUnlessToldToLookAtAll) {
     EXPECT_EQ(json["samples"], 12'000);
     EXPECT_EQ(json["looked_at"], looked_at);
     EXPECT_EQ(json["jpeg"], looked_at);
+    ASSERT_EQ(json["classes"].size(), 3u);
     for (const auto& count : json["classes"]) EXPECT_EQ(count, 4000);
   }
 }

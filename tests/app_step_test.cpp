@@ -1,6 +1,8 @@
 // The step's settings in whole runs of `saturate train`.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "saturate/checkpoint.h"
 #include "tests/app_testing.h"
 
@@ -132,13 +134,18 @@ TEST_F(StepSettings, CheckpointingChangesMemoryAlone) {
 
 TEST_F(StepSettings, EveryRecordHasThePeaksOfWhatItCovers) {
   ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
+  std::map<std::string, int> seen;
   for (const auto& record : read_metrics(dir / "run")) {
+    ++seen[record["kind"]];
     if (record["kind"] == "eval") continue;
     const auto& peaks = record["tensor_peak_bytes"];
     for (const char* phase : {"forward", "backward", "optimizer"})
       EXPECT_GT(peaks[phase].get<int64_t>(), 1 << 16) << record["kind"] << phase;
     EXPECT_EQ(peaks.contains("reduce"), false);
   }
+  EXPECT_EQ(seen["step"], 10);
+  EXPECT_EQ(seen["epoch"], 1);
+  EXPECT_EQ(seen["end"], 1);
 }
 
 // Late, the record of step 10 is the first to tell; read after each step, the step itself does.
