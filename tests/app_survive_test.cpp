@@ -56,10 +56,10 @@ TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
 TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
     const std::string name = "run" + std::to_string(signal);
-    const pid_t child = start(name, {"train.epochs=1000"});
+    const pid_t child = start(name, {"train.epochs=1e5"});
     wait_for_steps(dir / name, 5);
     kill(child, signal);
-    EXPECT_EQ(exit_code_of(child, 20), 143) << log_of(name);
+    EXPECT_EQ(exit_code_of(child), 143) << log_of(name);
     const int64_t last = read_metrics(dir / name).back()["step"];
     EXPECT_TRUE(std::filesystem::exists(
         dir / fmt::format("{}/checkpoints/step-{:08}.safetensors", name, last)));
@@ -73,7 +73,7 @@ TEST_F(SurvivingRun, AClosedTerminalSavesToo) {
   const std::string out = dir / "run";
   if (child == 0) {
     execl(kCommand.c_str(), kCommand.c_str(), "train", recipe.c_str(), "--out", out.c_str(),
-          "--set", "train.epochs=1000", nullptr);
+          "--set", "train.epochs=1e5", nullptr);
     _exit(98);
   }
   fcntl(terminal, F_SETFL, O_NONBLOCK);
@@ -84,7 +84,7 @@ TEST_F(SurvivingRun, AClosedTerminalSavesToo) {
     return count_lines(read_text(out + "/metrics.jsonl")) >= 5;
   }));
   close(terminal);
-  EXPECT_EQ(exit_code_of(child, 20), 143);
+  EXPECT_EQ(exit_code_of(child), 143);
   const int64_t last = read_metrics(out).back()["step"];
   EXPECT_TRUE(
       std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
@@ -118,7 +118,7 @@ TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
   kill(child, SIGINT);
   EXPECT_TRUE(wait_until([&] { return log_of("run").find("Ctrl-C again") != std::string::npos; }));
   kill(child, SIGINT);
-  EXPECT_EQ(exit_code_of(child, 60), 130);
+  EXPECT_EQ(exit_code_of(child), 130);
   EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints")) << "after its step it had saved";
 }
 
@@ -143,6 +143,7 @@ TEST_F(SurvivingRun, WallTimeIsLimited) {
   EXPECT_NE(limited.out.find("train --resume"), std::string::npos) << limited.out;
   const auto end = read_metrics(dir / "run").back();
   EXPECT_FALSE(end["accuracy"].is_null()) << "evaluated";
+  EXPECT_GE(end["time_s"], 0.02 * 60);
   EXPECT_LT(end["time_s"], 60);
 }
 
@@ -297,6 +298,7 @@ TEST_F(SurvivingRun, MemoryStaysFlat) {
   const auto records = read_metrics(dir / "run");
   const int64_t early = records[records.size() / 4]["memory_peak_bytes"];
   const int64_t late = records.back()["memory_peak_bytes"];
+  EXPECT_GT(early, 8 << 20) << "it is not measured";
   EXPECT_LT(late - early, 8 << 20);
 }
 
