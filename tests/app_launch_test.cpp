@@ -145,9 +145,11 @@ TEST_F(Launch, AnyNumberOfProcessesTrainsAsOne) {
     ASSERT_EQ(run(launch(processes, name, held_out)), 0) << said();
     expect_same_weights(name, "one");
     const auto expected = losses(dir / "one", "eval"), found = losses(dir / name, "eval");
+    ASSERT_FALSE(expected.empty());
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6);
     const auto steps = losses(dir / name, "step"), steps_alone = losses(dir / "one", "step");
+    ASSERT_FALSE(steps_alone.empty());
     ASSERT_EQ(steps.size(), steps_alone.size());
     for (size_t i = 0; i < steps.size(); ++i) EXPECT_NEAR(steps[i], steps_alone[i], 1e-5);
     EXPECT_EQ(accuracies(name), accuracies("one"));
