@@ -79,6 +79,7 @@ TEST_F(StepSettings, PartsOfABatchTrainWithoutBatchNormAsTheWholeDoes) {
   ASSERT_EQ(train("whole", whole).exit_code, 0);
   ASSERT_EQ(train("parts", parts).exit_code, 0);
   const auto expected = losses(dir / "whole", "step"), found = losses(dir / "parts", "step");
+  ASSERT_FALSE(expected.empty());
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
 }
@@ -159,6 +160,7 @@ TEST_F(StepSettings, MetricsAreReadLateOrAtOnce) {
   ASSERT_EQ(train("b", {"train.epochs=1", "watch.every=3", "train.late_metrics=false"}).exit_code,
             0);
   const auto expected = losses(dir / "a", "step"), found = losses(dir / "b", "step");
+  ASSERT_FALSE(expected.empty());
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
 }
