@@ -184,9 +184,9 @@ TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsThemAll) {
       if (at->path().parent_path().filename() == "rung-3") return true;
     return false;
   };
-  EXPECT_TRUE(wait_until(is_set_up, 120)) << read_text(dir / "log");
+  EXPECT_TRUE(wait_until(is_set_up)) << read_text(dir / "log");
   kill(child, SIGINT);
-  EXPECT_EQ(exit_code_of(child, 120), 130) << read_text(dir / "log");
+  EXPECT_EQ(exit_code_of(child), 130) << read_text(dir / "log");
   EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
   EXPECT_FALSE(left_anything());
 }

@@ -1,6 +1,8 @@
 // The step's settings in whole runs of `saturate train`.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "saturate/checkpoint.h"
 #include "tests/app_testing.h"
 
@@ -35,7 +37,7 @@ TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
   remove_checkpoints(dir / "cut", {30, 40});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_EQ(losses(dir / "whole", "step"), losses(dir / "cut", "step"));
+  expect_same_losses(dir / "whole", dir / "cut", "step");
   EXPECT_LT(rate_at(dir / "cut", 40), 0.05) << "or this shows nothing";
   EXPECT_EQ(rate_at(dir / "whole", 40), rate_at(dir / "cut", 40));
 
@@ -77,6 +79,7 @@ TEST_F(StepSettings, PartsOfABatchTrainWithoutBatchNormAsTheWholeDoes) {
   ASSERT_EQ(train("whole", whole).exit_code, 0);
   ASSERT_EQ(train("parts", parts).exit_code, 0);
   const auto expected = losses(dir / "whole", "step"), found = losses(dir / "parts", "step");
+  ASSERT_FALSE(expected.empty());
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
 }
@@ -119,8 +122,8 @@ TEST_F(StepSettings, CheckpointingChangesMemoryAlone) {
   ASSERT_EQ(train("plain", plain).exit_code, 0);
   const CommandResult result = train("segments", segments);
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(losses(dir / "plain", "step"), losses(dir / "segments", "step"));
-  EXPECT_EQ(losses(dir / "plain", "eval"), losses(dir / "segments", "eval"));
+  expect_same_losses(dir / "plain", dir / "segments", "step");
+  expect_same_losses(dir / "plain", dir / "segments", "eval");
   EXPECT_NE(read_text(dir / "segments/recipe.toml").find("checkpoint_segments = 3\n"),
             std::string::npos);
   const auto peak = [&](const std::string& run) {
@@ -132,13 +135,18 @@ TEST_F(StepSettings, CheckpointingChangesMemoryAlone) {
 
 TEST_F(StepSettings, EveryRecordHasThePeaksOfWhatItCovers) {
   ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
+  std::map<std::string, int> seen;
   for (const auto& record : read_metrics(dir / "run")) {
+    ++seen[record["kind"]];
     if (record["kind"] == "eval") continue;
     const auto& peaks = record["tensor_peak_bytes"];
     for (const char* phase : {"forward", "backward", "optimizer"})
       EXPECT_GT(peaks[phase].get<int64_t>(), 1 << 16) << record["kind"] << phase;
     EXPECT_EQ(peaks.contains("reduce"), false);
   }
+  EXPECT_EQ(seen["step"], 10);
+  EXPECT_EQ(seen["epoch"], 1);
+  EXPECT_EQ(seen["end"], 1);
 }
 
 // Late, the record of step 10 is the first to tell; read after each step, the step itself does.
@@ -152,6 +160,7 @@ TEST_F(StepSettings, MetricsAreReadLateOrAtOnce) {
   ASSERT_EQ(train("b", {"train.epochs=1", "watch.every=3", "train.late_metrics=false"}).exit_code,
             0);
   const auto expected = losses(dir / "a", "step"), found = losses(dir / "b", "step");
+  ASSERT_FALSE(expected.empty());
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-12) << i;
 }

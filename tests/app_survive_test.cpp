@@ -47,8 +47,8 @@ TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
   const CommandResult resumed =
       run_saturate("train --resume " + out + " --set data.threads=4 --set train.epochs=30");
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_EQ(losses(dir / "whole", "step"), losses(out, "step"));
-  EXPECT_EQ(losses(dir / "whole", "eval"), losses(out, "eval"));
+  expect_same_losses(dir / "whole", out, "step");
+  expect_same_losses(dir / "whole", out, "eval");
   const std::string last = "/checkpoints/step-00000300.safetensors";
   EXPECT_EQ(checksum((dir / "whole") + last), checksum(out + last)) << "weights are bit-equal";
 }
@@ -56,10 +56,10 @@ TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
 TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
     const std::string name = "run" + std::to_string(signal);
-    const pid_t child = start(name, {"train.epochs=1000"});
+    const pid_t child = start(name, {"train.epochs=1e5"});
     wait_for_steps(dir / name, 5);
     kill(child, signal);
-    EXPECT_EQ(exit_code_of(child, 20), 143) << log_of(name);
+    EXPECT_EQ(exit_code_of(child), 143) << log_of(name);
     const int64_t last = read_metrics(dir / name).back()["step"];
     EXPECT_TRUE(std::filesystem::exists(
         dir / fmt::format("{}/checkpoints/step-{:08}.safetensors", name, last)));
@@ -74,7 +74,7 @@ TEST_P(ClosedTerminal, SavesToo) {
   int terminal = -1;
   const std::string out = dir / "run";
   std::vector<std::string> arguments = {"saturate", "train", recipe,  "--out",
-                                        out,        "--set", "train.epochs=1000"};
+                                        out,        "--set", "train.epochs=1e5"};
   if (GetParam())
     arguments.insert(arguments.begin() + 1, {"launch", "--nproc-per-node", "2", "--"});
   std::vector<char*> argv;
@@ -93,7 +93,7 @@ TEST_P(ClosedTerminal, SavesToo) {
     return count_lines(read_text(out + "/metrics.jsonl")) >= 5;
   }));
   close(terminal);
-  EXPECT_EQ(exit_code_of(child, 20), 143);
+  EXPECT_EQ(exit_code_of(child), 143);
   const int64_t last = read_metrics(out).back()["step"];
   EXPECT_TRUE(
       std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
@@ -110,15 +110,15 @@ TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
   const pid_t child = start("cut", overrides);
   wait_for_steps(dir / "cut", 11);  // ten steps and the epoch: evaluating
   kill(child, SIGTERM);
-  ASSERT_EQ(exit_code_of(child, 20), 143) << log_of("cut");
-  EXPECT_TRUE(losses(dir / "cut", "eval").empty());
+  ASSERT_EQ(exit_code_of(child), 143) << log_of("cut");
+  EXPECT_TRUE(losses(dir / "cut", "eval").empty()) << "it was given up";
   overrides[0] = evaluating(300);
   const CommandResult resumed =
       run_saturate("train --resume " + (dir / "cut") + " --set " + overrides[0]);
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   ASSERT_EQ(train("whole", overrides).exit_code, 0);
-  EXPECT_EQ(losses(dir / "cut", "eval"), losses(dir / "whole", "eval"));
-  EXPECT_EQ(losses(dir / "cut", "epoch"), losses(dir / "whole", "epoch"));
+  expect_same_losses(dir / "cut", dir / "whole", "eval");
+  expect_same_losses(dir / "cut", dir / "whole", "epoch");
 }
 
 TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
@@ -129,7 +129,7 @@ TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
   kill(child, SIGINT);
   EXPECT_TRUE(wait_until([&] { return log_of("run").find("Ctrl-C again") != std::string::npos; }));
   kill(child, SIGINT);
-  EXPECT_EQ(exit_code_of(child, 60), 130);
+  EXPECT_EQ(exit_code_of(child), 130);
   EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints")) << "after its step it had saved";
 }
 
@@ -154,6 +154,7 @@ TEST_F(SurvivingRun, WallTimeIsLimited) {
   EXPECT_NE(limited.out.find("train --resume"), std::string::npos) << limited.out;
   const auto end = read_metrics(dir / "run").back();
   EXPECT_FALSE(end["accuracy"].is_null()) << "evaluated";
+  EXPECT_GE(end["time_s"], 0.02 * 60);
   EXPECT_LT(end["time_s"], 60);
 }
 
@@ -308,6 +309,7 @@ TEST_F(SurvivingRun, MemoryStaysFlat) {
   const auto records = read_metrics(dir / "run");
   const int64_t early = records[records.size() / 4]["memory_peak_bytes"];
   const int64_t late = records.back()["memory_peak_bytes"];
+  EXPECT_GT(early, 8 << 20) << "it is not measured";
   EXPECT_LT(late - early, 8 << 20);
 }
 

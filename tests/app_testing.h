@@ -74,6 +74,14 @@ inline std::vector<double> losses(const std::string& folder, const std::string& 
   return found;
 }
 
+// Expects two runs to have the same losses in their records of a kind, and to have such records.
+inline void expect_same_losses(const std::string& run, const std::string& other,
+                               const std::string& kind) {
+  const auto expected = losses(run, kind);
+  EXPECT_FALSE(expected.empty()) << run << " has no losses of kind " << kind;
+  EXPECT_EQ(losses(other, kind), expected) << kind << " of " << other << " and " << run;
+}
+
 // A recipe that trains within a second: its path, in `dir`.
 inline std::string write_small_recipe(const TempDir& dir, const std::string& source,
                                       const std::string& eval_source = "") {

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -54,12 +56,20 @@ TEST(BoundedQueue, DrainsAfterClose) {
   EXPECT_EQ(queue.pop(value, 1s), QueueResult::kClosed);
 }
 
+// The pause is for the threads to come to their waits: one that is late finds the queue closed.
 TEST(BoundedQueue, CloseWakesBlockedThreads) {
-  BoundedQueue<int> queue(1);
-  queue.push(0, 1s);
-  std::thread producer([&] { EXPECT_EQ(queue.push(1, 60s), QueueResult::kClosed); });
-  queue.close();
+  BoundedQueue<int> full(1), empty(1);
+  full.push(0, 1s);
+  std::thread producer([&] { EXPECT_EQ(full.push(1, 60s), QueueResult::kClosed); });
+  std::thread consumer([&] {
+    int value = 0;
+    EXPECT_EQ(empty.pop(value, 60s), QueueResult::kClosed);
+  });
+  std::this_thread::sleep_for(20ms);
+  full.close();
+  empty.close();
   producer.join();
+  consumer.join();
 }
 
 TEST(BoundedQueue, PassesEveryItemOnceBetweenManyThreads) {
@@ -124,20 +134,24 @@ TEST(ThreadPool, OneThreadKeepsTheOrder) {
 }
 
 TEST(ThreadPool, DestructorDropsTasksNotStarted) {
-  std::atomic<bool> entered{false}, release{false};
+  std::atomic<bool> entered{false}, dropped{false};
   std::atomic<int> later{0};
   {
     ThreadPool pool(1, "test");
+    // Runs until the others are gone. A pool that does not drop them would wait for it for ever.
     pool.submit([&] {
       entered = true;
-      while (!release) std::this_thread::yield();
+      const auto end = std::chrono::steady_clock::now() + 30s;
+      while (!dropped && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     });
-    for (int i = 0; i < 10; ++i) pool.submit([&] { ++later; });
+    {
+      const std::shared_ptr<void> kept(nullptr, [&](void*) { dropped = true; });
+      for (int i = 0; i < 10; ++i) pool.submit([&later, kept] { ++later; });
+    }
     while (!entered) std::this_thread::yield();
-    EXPECT_EQ(later, 0);
-    release = true;
+    EXPECT_FALSE(dropped);
   }
-  EXPECT_LE(later, 10);
+  EXPECT_EQ(later, 0);
 }
 
 TEST(ParallelFor, CallsEachIndexOnce) {
@@ -187,8 +201,20 @@ TEST(ThreadPool, SaysSoWhereTheSystemHasNoMoreThreads) {
   EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
 }
 
-TEST(AvailableCores, IsAtLeastOne) {
-  EXPECT_GE(available_cores(), 1);
+TEST(AvailableCores, AreThoseThatTheThreadMayRunOn) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  int core = 0;
+  while (!CPU_ISSET(core, &before)) ++core;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  const int all = available_cores();
+  EXPECT_GE(all, 1);
+  EXPECT_LE(all, CPU_COUNT(&before));
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(available_cores(), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+  EXPECT_EQ(available_cores(), all);
 }
 
 }  // namespace

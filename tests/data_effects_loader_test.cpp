@@ -159,8 +159,10 @@ TEST(LoaderMix, IsDrawnAnewForEachBatchWhereverTheEpochBegins) {
 }
 
 TEST(LoaderMix, IsNotForEvaluationNorWhereItIsOff) {
-  for (const Mix& mix : mixes(1, 0, false, 1)) EXPECT_EQ(mix.kind, MixKind::kNone);
-  for (const Mix& mix : mixes(1, 0, true, 0)) EXPECT_EQ(mix.kind, MixKind::kNone);
+  for (const auto& found : {mixes(1, 0, false, 1), mixes(1, 0, true, 0)}) {
+    ASSERT_EQ(found.size(), 4u);
+    for (const Mix& mix : found) EXPECT_EQ(mix.kind, MixKind::kNone);
+  }
 }
 
 }  // namespace

@@ -65,6 +65,20 @@ TEST(LoaderWait, EndsBeforeABatchComesAndTakesNone) {
   EXPECT_FALSE(loader.next(batch));
 }
 
+TEST(LoaderWait, GivesUpOnStorageThatHangs) {
+  GatedDataset data(images_of_8_pixels(70));
+  LoaderOptions options = plain_options(7);
+  options.threads = 2;
+  options.wait_limit = std::chrono::milliseconds(5);
+  Loader loader(data, options, of_8_pixels());
+  loader.start_epoch(0);
+  Batch batch;
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(error_of([&] { loader.next(batch); }).kind(), ErrorKind::kRun);
+  EXPECT_EQ(error_of([&] { loader.start_epoch(1); }).kind(), ErrorKind::kRun);
+  data.open();
+}
+
 TEST(LoaderWait, DoesNotWaitBehindAFailure) {
   const MemoryDataset data({"no image", "nor this"});
   Loader loader(data, plain_options(1), of_8_pixels());

@@ -59,6 +59,7 @@ std::vector<uint64_t> batch_hashes(const Dataset& data, DecodeMode decode, Pixel
   const size_t image = 40 * 40 * 3 * (type == PixelType::kUint8 ? 1 : sizeof(float));
   for (Batch batch; loader.next(batch);)
     hashes.push_back(testing::hash_bytes({batch.pixels.get(), batch.count() * image}));
+  EXPECT_EQ(hashes.size(), 5u) << "of 24 images";
   return hashes;
 }
 
@@ -112,6 +113,7 @@ TEST_F(Segments, PackingOnGivesPlainFilesOfTheSamePixels) {
   EXPECT_EQ(pack(*folder, "shard:" + (dir / "plain.shard"), options).copied, 24u);
   const auto plain = open_dataset(env(), "shard:" + (dir / "plain.shard"));
   Sample file;
+  ASSERT_EQ(plain->size(), 24u);
   for (size_t i = 0; i < plain->size(); ++i) {
     plain->read(i, sample);
     folder->read(i, file);

@@ -113,6 +113,7 @@ TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
         for (const uint32_t index : batch.indices)
           EXPECT_EQ(index, order[first_batch * 10 + seen++]);
       }
+      EXPECT_EQ(seen, 150 - first_batch * 10);
       for (int i = 0; i < 60'000; ++i) {  // the hints come from a thread of their own
         std::lock_guard lock(data.mutex);
         if (!data.noted.empty() && data.noted.back().first == blocks.back() * 4) break;

@@ -58,6 +58,7 @@ std::vector<Fed> from_the_device(const Dataset& data, LoaderOptions options,
 }
 
 void expect_same_batches(const std::vector<Fed>& found, const std::vector<Fed>& expected) {
+  ASSERT_FALSE(expected.empty());
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
     EXPECT_TRUE(found[i].images.is_contiguous(at::MemoryFormat::ChannelsLast));

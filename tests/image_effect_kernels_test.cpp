@@ -1,11 +1,13 @@
 // Every version of the effects' inner loops against the plain one: the same bits.
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "image/effect_kernels.h"
 #include "image/effect_pixel.h"
 #include "saturate/random.h"
+#include "tests/simd_testing.h"
 
 namespace saturate {
 namespace {
@@ -105,8 +107,28 @@ TEST_P(EveryEffectKernel, BlursAlike) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, EveryEffectKernel, ::testing::ValuesIn(all_effect_kernels()),
+INSTANTIATE_TEST_SUITE_P(Targets, EveryEffectKernel,
+                         ::testing::ValuesIn(testing::without_plain(all_effect_kernels())),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// The comparisons above are with each of these, and none is the plain version under another name.
+TEST(EffectKernelTargets, AreAllThatThisCpuHasAndTheBestIsUsed) {
+  const auto compared = testing::without_plain(all_effect_kernels());
+  const std::vector<std::string> names = testing::names_of(compared);
+  EXPECT_EQ(names, testing::simd_targets());
+  const EffectKernels& plain = plain_effect_kernels();
+  if (testing::has_simd()) {
+    ASSERT_FALSE(names.empty());
+  }
+  EXPECT_STREQ(effect_kernels().name, names.empty() ? plain.name : names.front().c_str());
+  for (const EffectKernels& fast : compared) {
+    EXPECT_NE(fast.recolour, plain.recolour) << fast.name;
+    EXPECT_NE(fast.affine_row, plain.affine_row) << fast.name;
+    EXPECT_NE(fast.sharpen, plain.sharpen) << fast.name;
+    EXPECT_NE(fast.blur_across, plain.blur_across) << fast.name;
+    EXPECT_NE(fast.blur_down, plain.blur_down) << fast.name;
+  }
+}
 
 }  // namespace
 }  // namespace saturate

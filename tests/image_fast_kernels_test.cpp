@@ -7,6 +7,7 @@
 #include "image/fast_kernels.h"
 #include "saturate/augment.h"
 #include "saturate/random.h"
+#include "tests/simd_testing.h"
 
 namespace saturate {
 
@@ -113,8 +114,28 @@ TEST_P(EveryKernel, NormalizesAsPlainDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, EveryKernel, ::testing::ValuesIn(all_fast_kernels()),
+INSTANTIATE_TEST_SUITE_P(Targets, EveryKernel,
+                         ::testing::ValuesIn(testing::without_plain(all_fast_kernels())),
                          [](const auto& target) { return std::string(target.param.name); });
+
+// The comparisons above are with each of these, and none is the plain version under another name.
+TEST(FastKernelTargets, AreAllThatThisCpuHasAndTheBestIsUsed) {
+  const auto compared = testing::without_plain(all_fast_kernels());
+  const std::vector<std::string> names = testing::names_of(compared);
+  EXPECT_EQ(names, testing::simd_targets());
+  const FastKernels& plain = plain_fast_kernels();
+  if (testing::has_simd()) {
+    ASSERT_FALSE(names.empty());
+  }
+  EXPECT_STREQ(fast_kernels().name, names.empty() ? plain.name : names.front().c_str());
+  for (const FastKernels& fast : compared) {
+    EXPECT_NE(fast.blend_rows, plain.blend_rows) << fast.name;
+    EXPECT_NE(fast.gather_row, plain.gather_row) << fast.name;
+    EXPECT_NE(fast.ycc_to_rgb, plain.ycc_to_rgb) << fast.name;
+    EXPECT_NE(fast.normalize, plain.normalize) << fast.name;
+    EXPECT_NE(fast.normalize_bfloat16, plain.normalize_bfloat16) << fast.name;
+  }
+}
 
 // The plain kernel is right where it equals the sum in double precision.
 TEST(FastAxis, GatheringIsTheTriangleFilter) {

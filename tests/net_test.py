@@ -171,6 +171,7 @@ class TwoHosts(NetTest):
             self.assertEqual(self.wait_for(process, log), 0, log.read_text())
         self.expect_same(one, both)
         expected, found = records(one, "eval"), records(both, "eval")
+        self.assertTrue(expected, "nothing was evaluated")
         self.assertEqual(len(found), len(expected))
         for a, b in zip(expected, found):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-6)

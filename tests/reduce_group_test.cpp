@@ -29,9 +29,10 @@ namespace {
 using testing::error_of;
 using testing::run_ranks;
 
-DistributedOptions quick() {
+// For what is known long before this is over, and before half of it on the slowest machine.
+DistributedOptions patient() {
   DistributedOptions options;
-  options.timeout_s = 60;
+  options.timeout_s = 240;
   return options;
 }
 
@@ -101,7 +102,7 @@ TEST(Group, AMasterThatNeverAnswersIsNamedInTime) {
   options.timeout_s = 2;
   const auto begin = std::chrono::steady_clock::now();
   const Error error = error_of([&] { Group(world, options, at::kCPU); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_EQ(error.reason(), "who listens there has not answered within 2 s");
   EXPECT_EQ(error.where(), "127.0.0.1:" + std::to_string(world.port));
@@ -146,7 +147,7 @@ TEST(Group, ARankThatFailsIsNamedByTheOthers) {
         const at::Tensor tensor = at::full({1}, 1.0);
         said = error_of([&] { group.sum(tensor); }).reason();
       },
-      quick());
+      patient());
   EXPECT_EQ(said, "another process failed; rank 1: its disk is full");
 }
 
@@ -162,8 +163,8 @@ TEST(Group, ARankThatVanishesIsAnErrorInTime) {
         EXPECT_NE(error.reason().find("another process is gone"), std::string::npos);
         EXPECT_EQ(error.where(), "rank 1 of 2");
       },
-      quick());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+      patient());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
 }
 
 TEST(Group, ARankThatStallsIsNamedInTime) {

@@ -299,7 +299,9 @@ TEST(SyncBatchNorm, FollowsTheJointStatistics) {
   const auto one = make_filled(how.model);
   const Trained expected = train(how, *one, nullptr);
   how.distributed.sync_bn = true;
+  ASSERT_FALSE(expected.buffers.empty());
   for (const Trained& rank : train_ranks(how, 2)) {
+    ASSERT_EQ(rank.buffers.size(), expected.buffers.size());
     for (size_t i = 0; i < rank.buffers.size(); ++i)
       EXPECT_TRUE(at::allclose(rank.buffers[i].tensor, expected.buffers[i].tensor, 1e-5, 1e-5))
           << rank.buffers[i].name;

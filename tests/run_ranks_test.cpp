@@ -162,6 +162,8 @@ at::Tensor rank_tensor(const Checkpoint& checkpoint, const std::string& name) {
 void expect_ranks_near(const std::string& out, const std::string& other) {
   const Checkpoint one = rank_checkpoint(out), two = rank_checkpoint(other);
   ASSERT_EQ(one.position.step, two.position.step);
+  ASSERT_FALSE(one.model.empty());
+  ASSERT_EQ(one.model.size(), two.model.size());
   for (const auto& [name, tensor] : one.model)
     EXPECT_LE((tensor - rank_tensor(two, name)).abs().max().item<double>(), 1e-6) << name;
 }

@@ -15,7 +15,7 @@ namespace saturate {
 namespace {
 
 using testing::error_of;
-using testing::losses;
+using testing::expect_same_losses;
 using testing::saving_options;
 using testing::small_recipe;
 using testing::TempDir;
@@ -215,7 +215,7 @@ TEST(TimeLimit, KeepsTheRealStateAndCountsNoEvaluationOfItsOwn) {
   const TrainResult rest = run_once(recipe, resuming(cut, cut));
   EXPECT_EQ(rest.end, RunEnd::kEarlyStop);
   EXPECT_EQ(rest.steps, expected.steps);
-  EXPECT_EQ(losses(cut, "step"), losses(whole, "step"));
+  expect_same_losses(cut, whole, "step");
   EXPECT_TRUE(same_weights(file_of(cut, 8), file_of(whole, 8)));
 }
 

@@ -51,6 +51,7 @@ TEST(ClassResults, TheWorstComeFirstAndWhatHasNoImageNot) {
 
 TEST(ClassResults, LabelsThatAreNoOutputsArePassedOver) {
   const auto results = class_results(std::vector<int64_t>{-1, -300, 4, 900}, 2, {"a", "b"});
+  ASSERT_EQ(results.classes.size(), 2u);
   for (const auto& of : results.classes) EXPECT_EQ(of.count + of.predicted, 0);
   EXPECT_TRUE(class_results(std::vector<int64_t>{}, 0, {"a"}).classes.empty());
   EXPECT_EQ(class_results(std::vector<int64_t>{8}, 3, {"a"}).classes[2].name, "2")

@@ -1,0 +1,49 @@
+// What the tests of kernels in Highway share.
+#pragma once
+
+// As fast_simd.cpp and effect_simd.cpp have it, before any header of Highway.
+#ifndef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#endif
+#include <hwy/targets.h>
+
+#include <string>
+#include <vector>
+
+namespace saturate::testing {
+
+// Whether kernels are compiled for an instruction set of this CPU, found out without Highway.
+inline bool has_simd() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi2");
+#elif defined(__aarch64__)
+  return true;
+#else
+  return false;  // not known
+#endif
+}
+
+// Names of the instruction sets that this CPU has and kernels are compiled for, the best first.
+inline std::vector<std::string> simd_targets() {
+  std::vector<std::string> names;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets())
+    if (target != HWY_SCALAR && target != HWY_EMU128) names.emplace_back(hwy::TargetName(target));
+  return names;
+}
+
+// Of kernels for every version, the plain one first: those for an instruction set.
+template <class Kernels>
+std::vector<Kernels> without_plain(std::vector<Kernels> all) {
+  all.erase(all.begin());
+  return all;
+}
+
+template <class Kernels>
+std::vector<std::string> names_of(const std::vector<Kernels>& all) {
+  std::vector<std::string> names;
+  for (const Kernels& kernels : all) names.emplace_back(kernels.name);
+  return names;
+}
+
+}  // namespace saturate::testing
