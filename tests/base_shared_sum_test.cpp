@@ -139,7 +139,7 @@ TEST(SharedSum, ARankThatDoesNotComeIsNamedByAllInTime) {
     const std::string said = failure_of([&] { sum.combine(&value, sizeof value, kLongs); });
     ++told;
     EXPECT_EQ(said, rank == 2 ? "the others have waited for rank 2, this one, in vain"
-                              : "rank 2 did not come within 3 s");
+                              : "rank 2 did not arrive within 3 s");
     EXPECT_EQ(failure_of([&] { sum.combine(&value, sizeof value, kLongs); }), said)
         << "there is no way back";
   });
@@ -298,7 +298,7 @@ TEST_F(TwoProcesses, AKilledOneIsNamedAtOnce) {
 
 TEST_F(TwoProcesses, AStalledOneIsNamedInTime) {
   ASSERT_NO_FATAL_FAILURE(start([] { raise(SIGSTOP); }));
-  EXPECT_EQ(fourth(5000ms), "rank 1 did not come within 5 s");
+  EXPECT_EQ(fourth(5000ms), "rank 1 did not arrive within 5 s");
 }
 
 }  // namespace

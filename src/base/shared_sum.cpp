@@ -186,7 +186,7 @@ void SharedSum::fail_with(uint32_t why) {
     failed_ = fmt::format("the others have waited for rank {}, this one, in vain", rank);
   else
     failed_ =
-        fmt::format("rank {} did not come within {:g} s", rank, double(timeout_.count()) * 1e-3);
+        fmt::format("rank {} did not arrive within {:g} s", rank, double(timeout_.count()) * 1e-3);
   throw RankMissing(failed_);
 }
 
