@@ -8,48 +8,48 @@ std::vector<OptionRow> distributed_rows() {
       choice(SATURATE_OPTION(distributed.mode),
              std::vector<std::pair<std::string, ParallelMode>>{{"ddp", ParallelMode::kDdp},
                                                                {"dp", ParallelMode::kDp}},
-             "ddp: each process has one device. dp: one process shares each batch out over all of "
-             "its GPUs, two or more, to replicas of the model that it copies anew for each step, "
-             "as DataParallel does; slower than ddp, of which it is the baseline."),
+             "ddp: each process has one device. dp: one process splits each batch over all of its "
+             "GPUs, two or more, and copies the model to them in each step, like DataParallel; "
+             "slower than ddp, for which it is the baseline."),
       choice(SATURATE_OPTION(distributed.backend),
              std::vector<std::pair<std::string, CollectiveBackend>>{
                  {"auto", CollectiveBackend::kAuto},
                  {"gloo", CollectiveBackend::kGloo},
                  {"nccl", CollectiveBackend::kNccl}},
-             "What carries gradients between processes; auto: nccl between GPUs; between CPUs "
-             "memory that the processes share where all are on one machine, and gloo where they "
-             "are not. gloo: that alone, through sockets."),
+             "What transfers gradients between processes; auto: nccl between GPUs; between CPUs "
+             "shared memory if all processes are on one machine, else gloo. gloo: always gloo, "
+             "through sockets."),
       number(SATURATE_OPTION(distributed.bucket_mb), {0.001, 1 << 20}, "MiB",
-             "Gradients are summed over the processes in buckets of so much, each as soon as "
-             "backward has filled it; the first is at most 1 MiB."),
+             "Size of the gradient buckets, each all-reduced as soon as backward has filled it; "
+             "the first is at most 1 MiB."),
       number(SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
-             "Longest wait for another process, after which the run fails."),
+             "Longest wait for another process before the run fails."),
       choice(SATURATE_OPTION(distributed.compress),
              std::vector<std::pair<std::string, Compress>>{{"none", Compress::kNone},
                                                            {"bf16", Compress::kBf16},
                                                            {"fp16", Compress::kFp16},
                                                            {"powersgd", Compress::kPowerSgd}},
-             "bf16, fp16: rounds gradients on their way between processes, half the bytes. "
-             "powersgd: sends each matrix of gradients as two thin ones, and what they leave out "
-             "with the next step's. Results are no longer those of one process."),
-      integer(SATURATE_OPTION(distributed.powersgd_rank), {1, 1024}, "columns",
-              "Of compress = \"powersgd\"'s thin matrices: more are nearer to the gradients, and "
-              "more bytes."),
+             "bf16, fp16: rounds gradients for transfer, half the bytes. powersgd: sends each "
+             "gradient matrix as two low-rank factors, with error feedback to the next step. "
+             "Results differ from those of one process."),
+      integer(
+          SATURATE_OPTION(distributed.powersgd_rank), {1, 1024}, "columns",
+          "Rank of compress = \"powersgd\": a higher one is more accurate and sends more bytes."),
       choice(SATURATE_OPTION(distributed.uneven),
              std::vector<std::pair<std::string, Uneven>>{
                  {"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
-             "Where an epoch does not go evenly into the processes: join has some compute fewer "
-             "images, or none, in the last step, each image counted once; pad repeats the epoch's "
-             "first images and drop leaves out its last, as Python's DistributedSampler does."),
+             "If an epoch does not divide evenly among the processes: join gives some fewer "
+             "images, or none, in the last step and counts each image once; pad repeats the "
+             "epoch's first images and drop omits its last, like Python's DistributedSampler."),
       flag(SATURATE_OPTION(distributed.find_unused),
-           "Looks in each step for parameters that took no part in it, whose gradients would be "
-           "waited for; costs a walk through the graph."),
+           "Searches the graph in each step for parameters without a gradient, for which the "
+           "reducer would otherwise wait; costs a graph traversal."),
       flag(SATURATE_OPTION(distributed.sync_bn),
-           "BatchNorm takes its statistics over the images of all processes, at two exchanges a "
-           "layer; false: over each process's own."),
+           "BatchNorm computes its statistics over the images of all processes, with two "
+           "all-reduces per layer; false: over each process's own."),
       flag(SATURATE_OPTION(distributed.shard_optimizer),
-           "Each process keeps the optimizer's state of its part of the parameters, updates "
-           "them, and sends them to the others (ZeRO, stage 1): less memory, one exchange more."),
+           "Each process keeps the optimizer state of its share of the parameters, updates these, "
+           "and sends them to the others (ZeRO, stage 1): less memory, one more collective."),
   };
 }
 
