@@ -16,7 +16,7 @@ OptionRow shuffle_row() {
              "of neighbours and mixes eight of them at a time, for storage with slow seeks; none "
              "keeps the source's order. true and false mean full and none.");
   row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
-    // A recipe has them as they are, --set as text.
+    // Recipes have booleans, --set has text.
     const bool is_full = value == OptionValue(true) || value == OptionValue(std::string("true"));
     const bool is_none = value == OptionValue(false) || value == OptionValue(std::string("false"));
     if (is_full) return set(recipe, std::string("full"), where);
@@ -232,7 +232,7 @@ void validate_data(const DataOptions& data, const std::string& where) {
 void validate_augment(const AugmentOptions& augment, const std::string& where) {
   const auto in_order = [&](double low, double high, const std::string& name) {
     if (low > high)
-      fail_option("augment." + name + "_min", "is above augment." + name + "_max", "Exchange them",
+      fail_option("augment." + name + "_min", "is above augment." + name + "_max", "Swap them",
                   where);
   };
   in_order(augment.scale_min, augment.scale_max, "scale");

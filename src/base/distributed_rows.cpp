@@ -59,12 +59,12 @@ bool is_o2(PrecisionMode mode) {
   return mode == PrecisionMode::kFp16O2 || mode == PrecisionMode::kBf16O2;
 }
 
-// What one process over several GPUs leaves to several processes.
+// Refuses options that distributed.mode=dp does not support.
 void validate_data_parallel(const Recipe& recipe, const std::string& where) {
   const TrainOptions& train = recipe.train;
   const std::string remedy = "Leave it out, or set distributed.mode=ddp";
   const auto refuse = [&](bool set, const char* key) {
-    if (set) fail_option(key, "does not go with distributed.mode = \"dp\"", remedy, where);
+    if (set) fail_option(key, "is not supported with distributed.mode = \"dp\"", remedy, where);
   };
   refuse(train.batch == kAutomatic, "train.batch=auto");
   refuse(train.checkpoint_segments != 0, "train.checkpoint_segments");
@@ -84,16 +84,16 @@ void validate_distributed(const Recipe& recipe, const std::string& where) {
       (recipe.precision.mode == PrecisionMode::kFp16 ||
        recipe.precision.mode == PrecisionMode::kFp16O2))
     fail_option("distributed.compress",
-                "is powersgd, which would keep an overflow of fp16 for all steps to come",
+                "is powersgd, whose error feedback would keep an fp16 overflow forever",
                 "Set precision.mode to bf16, or distributed.compress to bf16", where);
   if (recipe.distributed.find_unused && recipe.train.checkpoint_segments != 0)
-    fail_option("distributed.find_unused", "does not see into train.checkpoint_segments",
+    fail_option("distributed.find_unused", "cannot search in train.checkpoint_segments",
                 "Name the parameters in optimizer.freeze, or set one of the two", where);
   if (recipe.distributed.sync_bn && recipe.model.name == "torchscript")
     fail_option("distributed.sync_bn", "cannot change the program in model.file",
                 "Leave it out, or choose another model.name", where);
   if (recipe.distributed.shard_optimizer && is_o2(recipe.precision.mode))
-    fail_option("distributed.shard_optimizer", "does not divide the fp32 copies of -o2",
+    fail_option("distributed.shard_optimizer", "does not shard the fp32 master weights of -o2",
                 "Set precision.mode to bf16 or fp16, or leave it out", where);
 }
 
@@ -104,25 +104,24 @@ void validate_world(const Recipe& recipe, int processes) {
     fail_option("distributed.mode", "is dp, which is one process over several GPUs",
                 "Set it to ddp, or start one process", where);
   if (train.batch == kAutomatic)
-    fail_option("train.batch", "is auto, which one process finds out for itself",
-                "Give the images of a step, over all processes, as a number", where);
+    fail_option("train.batch", "is auto, which supports one process only",
+                "Give the global batch size as a number", where);
   if (train.batch < processes)
     fail_option("train.batch", "gives some processes no image",
                 "Give at least one to each: it counts the images of all processes", where);
   if (!train.compiled.empty() && train.batch % (processes * train.accumulate) != 0)
-    fail_option("train.compiled", "needs a batch in parts of one size",
+    fail_option("train.compiled", "needs micro-batches of equal size",
                 "Make train.batch a multiple of the processes times train.accumulate", where);
   if (!train.compiled.empty() && recipe.distributed.sync_bn)
     fail_option("train.compiled", "takes BatchNorm's statistics over one process's images",
                 "Leave it out, or set distributed.sync_bn=false", where);
   if (train.task == Task::kSegment)
-    fail_option("train.task", "= segment weighs pixels, and processes share out images",
-                "Train in one process", where);
+    fail_option("train.task", "= segment supports one process only", "Train in one process", where);
   if (recipe.pipeline.encoder)
-    fail_option("pipeline.encoder", "is for one process", "Leave it out", where);
+    fail_option("pipeline.encoder", "supports one process only", "Leave it out", where);
   if (recipe.precision.mode == PrecisionMode::kFp16O3)
-    fail_option("precision.mode", "= fp16-o3 is for one process", "Set it to fp16-o2 or bf16",
-                where);
+    fail_option("precision.mode", "= fp16-o3 supports one process only",
+                "Set it to fp16-o2 or bf16", where);
   if (train.accumulate > 1 && is_o2(recipe.precision.mode))
     fail_option("train.accumulate", "sums gradients of -o2 outside the model",
                 "Set precision.mode to bf16 or fp16, or train.accumulate=1", where);

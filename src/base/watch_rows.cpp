@@ -8,14 +8,14 @@
 namespace saturate {
 namespace {
 
-// A whole positive number, or 0 where it is none.
+// A positive integer, or 0 if it is none.
 int64_t step_number(std::string_view text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
 }
 
-// Refused where it is set, not where it is used.
+// Validated when set, not when used.
 OptionRow trace_row() {
   OptionRow row =
       text(SATURATE_OPTION(watch.trace),
@@ -39,7 +39,7 @@ TraceWindow parse_trace(const std::string& text, const std::string& where) {
   const auto colon = text.find(':');
   const std::string kind = text.substr(0, colon);
   if (colon == std::string::npos || (kind != "steps" && kind != "nsight"))
-    refuse("does not know \"" + text + "\"");
+    refuse("has no value \"" + text + "\"");
   const std::string_view range = std::string_view(text).substr(colon + 1);
   const auto dash = range.find('-');
   TraceWindow window;
