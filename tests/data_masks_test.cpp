@@ -71,7 +71,7 @@ TEST(MaskSource, WhatIsMissingIsNamed) {
   write_file(dir / "classes.txt", "sky\n");
   expect_error(open, {"names 1 classes", "classes.txt"});
   std::filesystem::remove(dir / "classes.txt");
-  expect_error(open, {"what classes there are", "classes=N"});
+  expect_error(open, {"the classes are not specified", "classes=N"});
 }
 
 // Loads everything, as training does.
