@@ -122,7 +122,7 @@ TEST(Masks, ThatAreNoPngOfNumbersAreRefused) {
   with(testing::noise_jpeg(12, 10, 1), "not a PNG");
   with(good.substr(0, good.size() - 20), "truncated");
   with(testing::to_text(encode_png(testing::noise_image(12, 10, 1).pixels.data(), 12, 10, 3)),
-       "not of one number");
+       "does not have one number");
 }
 
 // Pillow's reading of Pillow's files (tests/oracles/segmentation_goldens.py).

@@ -165,7 +165,7 @@ TEST_F(ChangedFile, IntegersForFloatingPointAreRefusedAndTheOtherWayRound) {
     }
   });
   EXPECT_EQ(reason,
-            "the weights do not fit the model: of another kind of number: conv1.conv.weight Bool "
+            "the weights do not fit the model: of another type: conv1.conv.weight Bool "
             "instead of Float, fc.weight Char instead of Float, conv1.norm.num_batches_tracked "
             "Float instead of Long");
 }

@@ -29,8 +29,8 @@ struct PairGroup {
 
   void start(std::string_view new_key, size_t entry);
   void add_label(std::string_view ending, std::string text);
-  // That of .cls, else the "label" of .json; empty where there is neither. Fails with kData, naming
-  // `where`, on a .cls that says nothing.
+  // The text of .cls, else the "label" of .json; empty if there is neither. Fails with kData,
+  // naming `where`, on an empty .cls.
   std::optional<std::string> label(const std::string& where) const;
 };
 
