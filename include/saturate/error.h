@@ -28,7 +28,7 @@ class Error : public std::runtime_error {
   const std::string& reason() const { return reason_; }
   // The file, recipe key or rank concerned.
   const std::string& where() const { return where_; }
-  // What the user can do, an imperative sentence without a full stop.
+  // The remedy, an imperative sentence without a full stop.
   const std::string& remedy() const { return remedy_; }
   const std::source_location& thrown_at() const { return thrown_at_; }
 

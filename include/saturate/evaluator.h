@@ -23,7 +23,7 @@ class Evaluator {
 
   // Empty if the observer cancelled.
   std::optional<Metrics> run(Model& model, const EvaluationObserver& observer = {});
-  // Of all shards.
+  // The number of samples in all shards.
   size_t size() const;
   // Samples skipped so far under data.on_error=skip.
   std::vector<SkippedSample> skipped() const;

@@ -128,7 +128,8 @@ void serve_rung(Env& env, const std::string& recipe, const std::string& folder, 
 struct RungResult {
   std::vector<RungTiming> rounds;
   std::string skipped;  // why there are no results; else empty
-  // Of images/s, with the 95 % interval over the rounds; empty if one of the two was not measured.
+  // Ratios of images/s, with the 95 % interval over the rounds; empty if one of the two was not
+  // measured.
   std::optional<Gain> over_previous, over_first;
   std::optional<double> seed_gain;  // over the first rung, from published figures
 };

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 // {name: {"shape": [...]}} is three deep; anything deeper is not a safetensors header.
 constexpr int kMaxDepth = 3;
-// What torch's iterators support.
+// The maximum of torch's iterators.
 constexpr size_t kMaxDimensions = 64;
 
 struct Place {

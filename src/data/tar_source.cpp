@@ -113,8 +113,7 @@ class TarSource : public IndexedSource {
     files_.push_back(scanner.release());
   }
 
-  // Of a key's images only KEY.jpg, KEY.jpeg and KEY.png belong to the pair: KEY.seg.png is
-  // additional data.
+  // Only KEY.jpg, KEY.jpeg and KEY.png belong to a pair: KEY.seg.png is additional data.
   void finish_group(const PairGroup& group, uint32_t archive, LabelTable& pairs) {
     if (!group.cls && !group.json) return;
     const std::string where = paths_[archive] + ":" + group.key;

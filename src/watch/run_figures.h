@@ -10,7 +10,7 @@
 namespace saturate {
 
 struct RunFigures {
-  // Of the last evaluation, or of training if there was none.
+  // The last evaluation's, or training's if there was none.
   std::optional<double> accuracy, accuracy5, mean_iou, loss;
   bool held_out = false;
   std::optional<double> best_accuracy;  // of all evaluations

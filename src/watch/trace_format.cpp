@@ -104,7 +104,7 @@ struct Occupation {
   int gaps = 0;
 };
 
-// Of spans in the window [0, wall), which may overlap.
+// The spans in the window [0, wall) may overlap.
 Occupation occupation_of(std::vector<TraceSpan> spans, int64_t wall_ns) {
   std::sort(spans.begin(), spans.end(),
             [](const TraceSpan& a, const TraceSpan& b) { return a.begin_ns < b.begin_ns; });
