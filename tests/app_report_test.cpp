@@ -60,9 +60,10 @@ TEST_F(CommandReport, ShowsALaddersJsonAloneAndBesideARun) {
   EXPECT_NE(read_text(dir / "run/report.html").find("data-chart=\"ladder:0\""), std::string::npos);
 
   write_file(dir / "none.json", "{\"rungs\": []}");
-  expect_error(run_saturate("report " + (dir / "none.json")), 3, {"no ladder's or sweep's JSON"});
+  expect_error(run_saturate("report " + (dir / "none.json")), 3, {"not JSON of a ladder or sweep"});
   write_file(dir / "broken.json", "{\"rungs\": [");
-  expect_error(run_saturate("report " + (dir / "broken.json")), 3, {"no ladder's or sweep's JSON"});
+  expect_error(run_saturate("report " + (dir / "broken.json")), 3,
+               {"not JSON of a ladder or sweep"});
 }
 
 TEST_F(CommandReport, ShowsWhatARunKept) {

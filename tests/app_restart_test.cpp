@@ -203,7 +203,7 @@ TEST_F(Restarts, TheLauncherStartsAgainWhatHadNoCheckpoint) {
   ASSERT_GT(rank0, 0) << lock;
   kill(rank0, SIGKILL);
   ASSERT_TRUE(wait_until([&] {
-    return read_text(log).find("starting all again (1 of 1)") != std::string::npos &&
+    return read_text(log).find("restarting all processes (1 of 1)") != std::string::npos &&
            !losses(run, "step").empty() && read_metrics(run).front().dump() != first;
   })) << read_text(log);
   kill(launcher, SIGTERM);

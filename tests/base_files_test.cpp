@@ -113,7 +113,7 @@ TEST(PosixEnv, APipeIsRefusedInsteadOfWaitedFor) {
   const Error error = error_of([&] { read_file(Env::posix(), pipe); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(error.where(), pipe);
-  EXPECT_EQ(error.reason(), "no regular file");
+  EXPECT_EQ(error.reason(), "not a regular file");
 }
 
 TEST(PosixEnv, ClockIsMonotonic) {

@@ -280,12 +280,12 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
                 .find("train.compiled needs weights in fp32"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "train.accumulate=3"})
-                .find("needs a batch in parts of one size"),
+                .find("needs micro-batches of equal size"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);
   EXPECT_NE(error_of(kMinimal, {"distributed.find_unused=true", "train.checkpoint_segments=2"})
-                .find("does not see into"),
+                .find("cannot search in"),
             std::string::npos);
 }
 

@@ -140,8 +140,8 @@ TEST(SharedSum, ARankThatDoesNotComeIsNamedByAllInTime) {
     while (rank == 2 && told < 2) std::this_thread::sleep_for(1ms);
     const std::string said = failure_of([&] { sum.combine(&value, sizeof value, kLongs); });
     ++told;
-    EXPECT_EQ(said, rank == 2 ? "the others have waited for rank 2, this one, in vain"
-                              : "rank 2 did not come within 3 s");
+    EXPECT_EQ(said, rank == 2 ? "the other ranks timed out waiting for rank 2, this one"
+                              : "rank 2 did not arrive within 3 s");
     EXPECT_EQ(failure_of([&] { sum.combine(&value, sizeof value, kLongs); }), said)
         << "there is no way back";
   });
@@ -181,7 +181,7 @@ TEST(SharedSum, RanksThatComeToDifferentSumsSaySo) {
       const size_t bytes = rank == 1 && same_type ? 8 : 16;
       const Combination& how = rank == 1 && !same_type ? kFloats : kLongs;
       const std::string said = failure_of([&] { sum.combine(values.data(), bytes, how); });
-      EXPECT_NE(said.find("rank " + std::to_string(1 - rank) + " came to another sum"),
+      EXPECT_NE(said.find("rank " + std::to_string(1 - rank) + " called a different all-reduce"),
                 std::string::npos)
           << said;
     });
@@ -300,7 +300,7 @@ TEST_F(TwoProcesses, AKilledOneIsNamedAtOnce) {
 
 TEST_F(TwoProcesses, AStalledOneIsNamedInTime) {
   ASSERT_NO_FATAL_FAILURE(start([] { raise(SIGSTOP); }));
-  EXPECT_EQ(fourth(5000ms), "rank 1 did not come within 5 s");
+  EXPECT_EQ(fourth(5000ms), "rank 1 did not arrive within 5 s");
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(MaskSource, WhatIsMissingIsNamed) {
   write_file(dir / "classes.txt", "sky\n");
   expect_error(open, {"names 1 classes", "classes.txt"});
   std::filesystem::remove(dir / "classes.txt");
-  expect_error(open, {"what classes there are", "classes=N"});
+  expect_error(open, {"the classes are not specified", "classes=N"});
 }
 
 // Loads everything, as training does.
@@ -122,7 +122,7 @@ TEST(Masks, ThatAreNoPngOfNumbersAreRefused) {
   with(testing::noise_jpeg(12, 10, 1), "not a PNG");
   with(good.substr(0, good.size() - 20), "truncated");
   with(testing::to_text(encode_png(testing::noise_image(12, 10, 1).pixels.data(), 12, 10, 3)),
-       "not of one number");
+       "does not have one number");
 }
 
 // Pillow's reading of Pillow's files (tests/oracles/segmentation_goldens.py).

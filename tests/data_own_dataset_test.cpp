@@ -89,7 +89,7 @@ const Spoilt kSpoiltSamples[] = {
      },
      "vector::at", "sample 7, row.png"},
     {"what is no exception", [](Sample&) { throw 42; },
-     "the dataset threw what is no std::exception"},
+     "the dataset threw something other than a std::exception"},
     {"an exception without words", [](Sample&) { throw std::runtime_error(""); },
      "the dataset cannot read it"},
     {"a label above", [](Sample& out) { out.label = 2; },

@@ -133,11 +133,11 @@ TEST_F(WebDataset, ArchivesThatCatJoinedAreReadAsTwo) {
 
 TEST_F(WebDataset, ANegativeNumberIsNoClass) {
   for (const char* label : {"-1", "-5", "-5\n", "-0.5"}) {
-    expect_error({{"a.jpg", "1"}, {"a.cls", label}}, "no class has it", "t.tar:a");
+    expect_error({{"a.jpg", "1"}, {"a.cls", label}}, "is not a class number", "t.tar:a");
     expect_error({{"b.jpg", "1"}, {"b.cls", "cat"}, {"a.jpg", "1"}, {"a.cls", label}},
-                 "no class has it", "t.tar:a");
+                 "is not a class number", "t.tar:a");
   }
-  expect_error({{"a.jpg", "1"}, {"a.json", "{\"label\": -1}"}}, "no class has it", "t.tar:a");
+  expect_error({{"a.jpg", "1"}, {"a.json", "{\"label\": -1}"}}, "is not a class number", "t.tar:a");
   EXPECT_EQ(open({{"a.jpg", "1"}, {"a.cls", "-"}})->classes(), std::vector<std::string>{"-"});
 }
 

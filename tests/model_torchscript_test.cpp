@@ -107,10 +107,10 @@ TEST(TorchScript, WhatGivesNoLogitsIsRefused) {
 
 TEST(TorchScript, WhatIsNoProgramIsRefused) {
   EXPECT_EQ(refusal(kGoldens + "none.pt"), "there is no such file");
-  EXPECT_TRUE(refusal(kGoldens + "simple_cnn.pt").starts_with("it is no TorchScript program"));
+  EXPECT_TRUE(refusal(kGoldens + "simple_cnn.pt").starts_with("it is not a TorchScript program"));
   const TempDir dir;
   testing::write_file(dir / "cut.pt", testing::read_text(kGoldens + "scripted.pt").substr(0, 999));
-  EXPECT_TRUE(refusal(dir / "cut.pt").starts_with("it is no TorchScript program"));
+  EXPECT_TRUE(refusal(dir / "cut.pt").starts_with("it is not a TorchScript program"));
 }
 
 class Exported : public ::testing::TestWithParam<const char*> {};

@@ -165,7 +165,7 @@ TEST_F(ChangedFile, IntegersForFloatingPointAreRefusedAndTheOtherWayRound) {
     }
   });
   EXPECT_EQ(reason,
-            "the weights do not fit the model: of another kind of number: conv1.conv.weight Bool "
+            "the weights do not fit the model: of another type: conv1.conv.weight Bool "
             "instead of Float, fc.weight Char instead of Float, conv1.norm.num_batches_tracked "
             "Float instead of Long");
 }
@@ -259,17 +259,16 @@ constexpr const char* kUnreadable = "not a file of weights that can be read: ";
 
 TEST(RefusedWeights, APickleThatWouldRunCodeIsNamed) {
   for (const char* name : {"harmful.pt", "harmful_legacy.pt"})
-    EXPECT_EQ(
-        refused(kGoldens + name).reason(),
-        std::string(kUnreadable) + "it asks for posix.system, which is no part of a state_dict");
-  EXPECT_EQ(refused(kGoldens + "whole_module.pt").reason(),
-            std::string(kUnreadable) +
-                "it asks for model_twins.SimpleCnn, which is no part of a state_dict");
+    EXPECT_EQ(refused(kGoldens + name).reason(),
+              std::string(kUnreadable) + "it asks for posix.system, which no state_dict needs");
+  EXPECT_EQ(
+      refused(kGoldens + "whole_module.pt").reason(),
+      std::string(kUnreadable) + "it asks for model_twins.SimpleCnn, which no state_dict needs");
 }
 
 TEST(RefusedWeights, OtherThingsThanTensorsByNameAreNone) {
   EXPECT_EQ(refused(kGoldens + "list.pt").reason(),
-            std::string(kUnreadable) + "it is no dictionary of tensors");
+            std::string(kUnreadable) + "it is not a dictionary of tensors");
   EXPECT_EQ(refused(kGoldens + "scripted.pt").reason(),
             std::string(kUnreadable) +
                 "it is a TorchScript program (model.name=torchscript trains those)");

@@ -202,7 +202,7 @@ class TwoHosts(NetTest):
         for rank, (process, log) in enumerate(started):
             self.assertEqual(self.wait_for(process, log, TIMEOUT_S + 30), 4, log.read_text())
             said = log.read_text()
-            self.assertIn("another process is gone, or did not come in time", said)
+            self.assertIn("another process ended or did not respond in time", said)
             self.assertIn(f"(rank {rank} of 2)", said)
         self.assertLess(time.monotonic() - begin, TIMEOUT_S + 20)
         self.assertEqual([host.processes() for host in hosts], [[], []])

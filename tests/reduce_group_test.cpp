@@ -87,7 +87,7 @@ TEST(Group, ARankThatDoesNotComeIsNamedInTime) {
   options.timeout_s = 3;
   const Error error = error_of([&] { Group(world, options, at::kCPU); });
   EXPECT_EQ(error.exit_code(), 4);
-  EXPECT_EQ(error.reason(), "rank 1 of 2 did not come within 3 s");
+  EXPECT_EQ(error.reason(), "rank 1 of 2 did not connect within 3 s");
 }
 
 // It takes connections, as any that listens, and says nothing.
@@ -104,7 +104,7 @@ TEST(Group, AMasterThatNeverAnswersIsNamedInTime) {
   const Error error = error_of([&] { Group(world, options, at::kCPU); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
   EXPECT_EQ(error.exit_code(), 4);
-  EXPECT_EQ(error.reason(), "who listens there has not answered within 2 s");
+  EXPECT_EQ(error.reason(), "the rendezvous server did not respond within 2 s");
   EXPECT_EQ(error.where(), "127.0.0.1:" + std::to_string(world.port));
   close(listening);
 }
@@ -160,7 +160,7 @@ TEST(Group, ARankThatVanishesIsAnErrorInTime) {
         const at::Tensor tensor = at::full({1}, 1.0);
         const Error error = error_of([&] { group.sum(tensor); });
         EXPECT_EQ(error.exit_code(), 4);
-        EXPECT_NE(error.reason().find("another process is gone"), std::string::npos);
+        EXPECT_NE(error.reason().find("another process ended"), std::string::npos);
         EXPECT_EQ(error.where(), "rank 1 of 2");
       },
       patient());
@@ -185,11 +185,11 @@ TEST(Group, ARankThatStallsIsNamedInTime) {
           const at::Tensor tensor = at::full({1}, 1.0);
           const std::string said = error_of([&] { group.sum(tensor); }).reason();
           named.set_value();
-          EXPECT_NE(said.find("did not come in time, while summing over the processes: "),
+          EXPECT_NE(said.find("did not respond in time while summing over the processes: "),
                     std::string::npos)
               << said;
           if (group.backend_on(at::kCPU) == "shm") {
-            EXPECT_TRUE(said.ends_with(": rank 1 did not come within 4 s")) << said;
+            EXPECT_TRUE(said.ends_with(": rank 1 did not arrive within 4 s")) << said;
           }
         },
         options);

@@ -152,7 +152,7 @@ TEST(Launcher, OfARankOnATerminalNoLastLinesArePromised) {
   if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
     GTEST_SKIP() << "this system gives no terminal";
   const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
-  EXPECT_EQ(remedy_at(end), "See what it said above");
+  EXPECT_EQ(remedy_at(end), "See its output above");
   close(end);
   close(terminal);
 }

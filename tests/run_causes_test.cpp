@@ -168,7 +168,7 @@ TEST(Causes, ADamagedArchiveIsNotToldInTheWordsOfItsLibrary) {
         recipe.model.weights = path;
       }
       const Error error = cause_of(recipe, dir);
-      EXPECT_NE(error.reason().find("cut off or damaged"), std::string::npos) << error.what();
+      EXPECT_NE(error.reason().find("truncated or damaged"), std::string::npos) << error.what();
       EXPECT_EQ(error.where(), path);
       for (const char* word : {"miniz", "PytorchStreamReader", "central directory"})
         EXPECT_EQ(std::string(error.what()).find(word), std::string::npos) << error.what();

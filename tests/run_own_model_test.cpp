@@ -161,7 +161,7 @@ TEST(OwnLoss, WantsNoSmoothedLabels) {
   recipe.train.label_smoothing = 0.1;
   const Error error = error_of([&] { Trainer(Env::posix(), recipe, quiet_options(dir.path())); });
   EXPECT_EQ(error.exit_code(), 2);
-  EXPECT_EQ(error.reason(), "the model's own loss knows of no smoothed labels");
+  EXPECT_EQ(error.reason(), "the model's own loss does not support label smoothing");
 }
 
 TEST(OwnModel, IsRefusedWhereItsStatisticsCannotBeJoined) {

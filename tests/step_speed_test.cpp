@@ -247,7 +247,7 @@ void expect_segments_refused(int segments, std::vector<Stage> (*stages)(SmallMod
 }
 
 TEST(TrainStep, RefusesSegmentsThatAModelDoesNotHave) {
-  expect_segments_refused(2, nullptr, "does not say what its stages are");
+  expect_segments_refused(2, nullptr, "does not define stages");
   expect_segments_refused(3, two_stages, "has only 2 stages, not 3");
 }
 

@@ -70,7 +70,7 @@ TEST_F(CpuMemoryTest, PastTheBudgetThereIsNoMemory) {
       bytes(50 * kMiB);
       FAIL();
     } catch (const c10::OutOfMemoryError& error) {
-      EXPECT_NE(std::string(error.what()).find("52428800 bytes are asked for"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("52428800 bytes requested"), std::string::npos);
     }
   }
   EXPECT_EQ(memory.budget(), 0);

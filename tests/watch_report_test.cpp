@@ -219,7 +219,7 @@ TEST_F(ReportTest, TelemetryHasChartsOfWhatIsKnownAndFigures) {
   EXPECT_NE(page.find("data-chart=\"gpu_busy\""), std::string::npos);
   EXPECT_EQ(page.find("data-chart=\"disk_read_bytes_per_s\""), std::string::npos) << "always 0";
   EXPECT_EQ(page.find("data-chart=\"gpu_power_w\""), std::string::npos) << "unknown";
-  EXPECT_NE(page.find("held down by &lt;heat&gt;"), std::string::npos);
+  EXPECT_NE(page.find("throttled by &lt;heat&gt;"), std::string::npos);
   EXPECT_NE(page.find("1.25"), std::string::npos);
 }
 

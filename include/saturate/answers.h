@@ -1,4 +1,4 @@
-// What a classifier answers over an evaluation, image by image, beside the tensors.
+// A classifier's answers over an evaluation, image by image, on the tensors' device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@ namespace saturate {
 class Answers {
  public:
   void clear();
-  // logits [N, outputs] and labels [N] on one device, which nothing waits for. Segmentation's
-  // logits, of four dimensions, are passed over.
+  // logits [N, outputs] and labels [N] on one device; does not wait for it. Segmentation's
+  // 4-dimensional logits are ignored.
   void add(const at::Tensor& logits, const at::Tensor& labels);
-  // Outputs of the model; 0: nothing was added.
+  // Outputs of the model; 0 if nothing was added.
   int64_t outputs() const { return outputs_; }
-  // Of each image, in order: label * outputs + the class of its largest logit. [N] int64 on the
+  // For each image, in order: label * outputs + the class of its largest logit. [N] int64 on the
   // CPU; waits for the device.
   at::Tensor cells() const;
 

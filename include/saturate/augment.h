@@ -1,7 +1,7 @@
 // Augmentation: drawing a sample's parameters, and applying them to its pixels.
 //
-// The two are separate so that parameters can be drawn anywhere (they depend on the seed, epoch and
-// sample alone), dumped for a test, and applied on the CPU or on a GPU by the same pixel functions.
+// The two are separate so that parameters can be drawn anywhere (they depend only on the seed,
+// epoch and sample), dumped in tests, and applied on CPU or GPU by the same pixel functions.
 #pragma once
 
 #include <cstdint>
@@ -22,35 +22,35 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// What happens to one sample, in this order: cut `crop` (inside the image), resize it to
-// size x size, shift, flip.
+// The transform of one sample, in this order: crop to `crop` (inside the image), resize to size x
+// size, shift, flip.
 struct SampleTransform {
   Box crop;
-  // Pixels of the resized image by which the window moves right and down, in [-padding, padding]:
-  // a crop out of the padded image. What it uncovers is filled by pad_mode.
+  // Pixels of the resized image by which the window moves right and down, in [-padding, padding]: a
+  // crop of the padded image. The uncovered area is filled by pad_mode.
   int shift_x = 0, shift_y = 0;
   bool flip = false;  // left to right
 };
 
-// RandomResizedCrop's box, as torchvision.transforms.RandomResizedCrop.make_params draws it: ten
-// tries at a uniform area share and a log-uniform ratio, then a centred fallback.
+// RandomResizedCrop's box, as in torchvision.transforms.RandomResizedCrop.make_params: ten tries
+// with a uniform area share and a log-uniform ratio, then a centred fallback.
 Box random_resized_crop(RandomStream& random, int width, int height, double scale_min,
                         double scale_max, double ratio_min, double ratio_max);
 
-// Parameters for one training image of `width` x `height`. Every draw comes from `random`. kNone
-// and kPad take the whole image, kCenter the box of evaluation. REQUIRES: width, height and
+// Parameters for one training image of `width` x `height`. All randomness comes from `random`.
+// kNone and kPad use the whole image, kCenter the box of evaluation. REQUIRES: width, height and
 // options.size > 0.
 SampleTransform draw_transform(const AugmentOptions& options, RandomStream& random, int width,
                                int height);
 
 // The deterministic transform of evaluation. kCenter and kRandomResized: the centre crop that
-// remains after resizing the shorter side to size * eval_resize, with its edges rounded to whole
-// pixels of the image. kNone and kPad: the whole image, as in training.
+// remains after resizing the shorter side to size * eval_resize, with edges rounded to whole pixels
+// of the image. kNone and kPad: the whole image, as in training.
 SampleTransform eval_transform(const AugmentOptions& options, int width, int height);
 
 // Antialiased bilinear resize of `box` to out_width x out_height: a triangle filter widened by the
-// reduction factor, as Pillow's BILINEAR and torchvision's antialias=True, within one level of
-// theirs. Pixels outside `box` have no influence.
+// reduction factor, within one level of Pillow's BILINEAR and torchvision's antialias=True. Pixels
+// outside `box` have no influence.
 //
 // Holds scratch rows and filter tables between calls. Not for concurrent use: one per thread.
 class Resizer {
@@ -64,7 +64,7 @@ class Resizer {
   // not empty.
   void resize(const Image& in, const Box& box, int out_width, int out_height, uint8_t* out);
 
-  // An image for the caller's use between resizes, so that it needs no allocation of its own.
+  // A scratch image for the caller's use between resizes, to avoid allocations.
   Image& scratch();
 
  private:
@@ -72,11 +72,11 @@ class Resizer {
   std::unique_ptr<State> state_;
 };
 
-// Copies `box`, which may reach outside the image, without scaling. kReflect mirrors at the centres
+// Copies `box`, which may extend beyond the image, without scaling. kReflect mirrors at the centres
 // of the edge pixels (which are not repeated). `out` holds box.height * box.width * 3 bytes.
 void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out);
 
-// Where index `i`, possibly outside [0, size), lies in an image padded by `mode`; -1 is nowhere.
+// The position of index `i`, possibly outside [0, size), in an image padded by `mode`; -1: none.
 SATURATE_HOST_DEVICE inline int padded_index(int i, int size, PadMode mode) {
   if (i >= 0 && i < size) return i;
   if (mode == PadMode::kZero) return -1;
@@ -85,15 +85,14 @@ SATURATE_HOST_DEVICE inline int padded_index(int i, int size, PadMode mode) {
   return i < size ? i : period - i;
 }
 
-// Cuts, resizes where the crop is not size x size already, shifts and flips: uint8, size * size
-// * 3.
+// Crops, resizes unless the crop is size x size already, shifts and flips: uint8, size * size * 3.
 void apply_transform(const AugmentOptions& options, const SampleTransform& transform,
                      const Image& in, Resizer& resizer, uint8_t* out);
 
 // Fails with kUsage unless mean and std have three values each and every std is positive.
 Normalize make_normalize(const AugmentOptions& options);
 
-// What becomes of a sample's levels at the end; of kUint8, nothing.
+// Output type and normalisation of a sample's levels; kUint8 is not normalised.
 struct PixelFormat {
   PixelType type = PixelType::kUint8;
   Normalize normalize{};

@@ -1,7 +1,6 @@
-// torch's BatchNorm2d, whose training can be done by another (see norm_hook.h): what a network of
-// one's own is made of for distributed.sync_bn. Same options, names and results; but under a hook
-// it needs weights, running statistics and a momentum, which are the defaults, or throws
-// c10::Error.
+// torch's BatchNorm2d with a replaceable training forward (see norm_hook.h): custom networks use it
+// to support distributed.sync_bn. Same options, names and results; but under a hook it needs
+// weights, running statistics and a momentum, the defaults, or throws c10::Error.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>

@@ -1,6 +1,6 @@
-// A step compiled ahead of time: forward and backward as one machine-code function over the model's
-// live parameters, made by tools/compile_step.py with torch.export and torch's Inductor. No Python
-// runs here. docs/compiled_step.md tells how to make a package, and what is in it.
+// A step compiled ahead of time: forward and backward as one machine-code function of the model's
+// live parameters, made by tools/compile_step.py with torch.export and Inductor. Runs without
+// Python. docs/compiled_step.md explains how to make a package, and its contents.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,32 +18,31 @@ class Env;
 // Not for concurrent use.
 class CompiledStep {
  public:
-  // Loads the package that recipe.train.compiled names, for `model`, which must outlive this; its
-  // parameters and buffers may be changed in place, but not replaced, from here on. `recipe` is a
-  // resolved one, whose batches `processes` share out, of which this is one. Fails with kUsage,
-  // naming all that differs and how to make the right package, where it was made for other
-  // settings, another torch, another processor or another model, and where it is broken or not
-  // there. Nothing is written to disk.
-  // REQUIRES: the model is on its device, and its frozen parameters require no gradient.
+  // Loads the package of recipe.train.compiled for `model`, which must outlive this; from then on
+  // its parameters and buffers may be changed in place, but not replaced. `recipe` is resolved;
+  // `processes`, including this one, split its global batches. Fails with kUsage if the package is
+  // missing or broken, or was made for other settings, another torch, processor or model, naming
+  // all differences and how to make the right package. Writes nothing to disk. REQUIRES: the model
+  // is on its device, and its frozen parameters require no gradient.
   CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes = 1);
   ~CompiledStep();
 
-  // Images of a part that run() takes.
+  // Images of a micro-batch of run().
   int part() const;
 
   struct Output {
-    at::Tensor loss;                    // the mean over the part
+    at::Tensor loss;                    // the mean over the micro-batch
     at::Tensor logits;                  // [part, classes] float
     std::vector<at::Tensor> gradients;  // of loss * factor, one for each of trained()
   };
   // Forward and backward of loss * factor, which also updates BatchNorm's statistics. `factor`: a
-  // float scalar beside the images; it may be written later. The first call also compares the loss
-  // with that of the model itself, and fails with kUsage where the package computes something else.
+  // float scalar on the images' device, which may be written later. The first call also compares
+  // the loss with the model's own, and fails with kUsage if they differ.
   Output run(const at::Tensor& images, const at::Tensor& labels, const at::Tensor& factor);
 
-  // The parameters that require a gradient. Two of their gradients may be one piece of memory.
+  // The parameters that require a gradient. Two of their gradients may share memory.
   const std::vector<at::Tensor>& trained() const;
-  // Adds the gradients to those that the parameters hold.
+  // Adds the gradients to the parameters' own.
   void add_gradients(Output output);
 
  private:

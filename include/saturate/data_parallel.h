@@ -1,13 +1,12 @@
-// One process over several devices, as torch.nn.DataParallel: the baseline of several processes.
+// One process with several devices, like torch.nn.DataParallel: the baseline for several processes.
 //
 //   forward:   the first model's parameters and buffers are copied to every replica, the images
-//              shared out in equal chunks in order, and each chunk's logits computed on a thread
-//              for each device, then put together on the first
-//   backward:  each replica's gradients, on the same threads, summed on the first device
+//              split into equal consecutive chunks, each chunk's logits computed on a thread per
+//              device, then gathered on the first
 //
-// So the gradients are those of one model on the whole batch, but that BatchNorm takes its
-// statistics over a chunk; the first chunk's make the running ones. Evaluation, and all else
-// without gradients, is the first model's alone. Replicas on the CPU work too, and gain nothing.
+// So the gradients are those of one model on the whole batch, except that BatchNorm's statistics
+// are per chunk; the first chunk's update the running ones. Evaluation, and anything else without
+// gradients, uses the first model only. Replicas on the CPU work too, without a speedup.
 #pragma once
 
 #include <memory>
@@ -22,9 +21,9 @@ struct Replica {
   at::Device device;
 };
 
-// A model whose tensors are `first`'s, and which trains on `replicas` too. All must be of the same
-// kind. It has no stages() to checkpoint, and must outlive the graphs made by it. Fails with kUsage
-// on a model with a loss of its own (own_model.h).
+// A model with the tensors of `first`, which also trains on `replicas`. All must be of the same
+// kind. It has no stages() to checkpoint, and must outlive its graphs. Fails with kUsage for a
+// model with its own loss (own_model.h).
 std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas);
 
 }  // namespace saturate

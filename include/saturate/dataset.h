@@ -1,4 +1,4 @@
-// Where samples come from. A Dataset maps an index to an image, encoded or as pixels, and a label;
+// Sources of samples. A Dataset maps an index to an image, encoded or as pixels, and a label;
 // everything else (order, decoding, augmentation, batches) is built on top of it.
 #pragma once
 
@@ -23,23 +23,23 @@ enum class SampleEncoding {
   kSegmented,
 };
 
-// One image. A reused Sample stops allocating; every Dataset sets all that its encoding needs.
+// One image. Reusing a Sample avoids allocations; every Dataset sets all fields of its encoding.
 struct Sample {
   std::vector<std::byte> bytes;
   SampleEncoding encoding = SampleEncoding::kEncoded;
-  int width = 0, height = 0;  // pixels; not of kEncoded
-  int channels = 0;           // kRaw alone: 1 grey, 3 RGB
-  int64_t label = 0;          // index into Dataset::classes(); 0 of sources with masks
+  int width = 0, height = 0;  // pixels; not for kEncoded
+  int channels = 0;           // kRaw only: 1 grey, 3 RGB
+  int64_t label = 0;          // index into Dataset::classes(); 0 for sources with masks
   std::string name;           // for messages: a path, or archive.tar:member
-  StoredMask mask;            // of sources with masks alone
+  StoredMask mask;            // for sources with masks
 };
 
-// A sample as decode_sample() gives it.
+// A sample as decoded by decode_sample().
 struct DecodedSample {
   Image image;
   int64_t label = 0;
   std::string name;
-  ClassMap mask;  // of sources with masks, as decode_mask() gives it
+  ClassMap mask;  // for sources with masks, from decode_mask()
 };
 
 // Immutable once opened; every method is safe to call from any thread.
@@ -49,32 +49,32 @@ class Dataset {
   virtual size_t size() const = 0;
   // Reads sample `index`. Fails with kData naming the sample. REQUIRES: index < size().
   virtual void read(size_t index, Sample& out) const = 0;
-  // Class names, sorted bytewise, but of sources with masks; a label is a position here.
+  // Class names, sorted bytewise except for sources with masks; a label is an index into them.
   virtual const std::vector<std::string>& classes() const = 0;
-  // Whether every sample has a mask, which says what each pixel shows.
+  // Whether every sample has a mask, which gives the class of each pixel.
   virtual bool has_masks() const { return false; }
-  // The sample where it lies decoded in memory, for as long as the dataset lives; else null, and
-  // read() is the way. Errors as of read() and decode_sample().
+  // The decoded sample in memory, valid as long as the dataset; else null, and read() must be used.
+  // Errors as of read() and decode_sample().
   virtual const DecodedSample* decoded(size_t /*index*/) const { return nullptr; }
-  // Bytes that read() gives; sources that do not know without reading read.
+  // Bytes that read() returns; the default reads the sample.
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).
   virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
 };
 
-// The sample's pixels, as Decoder::decode gives them; grey becomes three equal channels. Fails with
-// kData naming the sample, also where raw bytes are not as many as their size says.
+// The sample's pixels, as Decoder::decode returns them; grey becomes three equal channels. Fails
+// with kData naming the sample, also if the number of raw bytes does not match its size.
 void decode_sample(Decoder& decoder, const Sample& sample, Image& out);
-// The sample's mask, of the size of its image, which is `width` x `height` as decode_sample() gives
-// it. Fails with kData, naming both files, where it has another size, and naming the mask where it
-// is no PNG of class numbers, or one of them is neither below `classes` nor kIgnoredClass.
+// The sample's mask, whose size must be `width` x `height`, that of the decoded image. Fails with
+// kData, naming both files, if its size differs, and naming the mask if it is not a PNG of class
+// numbers, or has a number that is neither below `classes` nor kIgnoredClass.
 void decode_mask(const Sample& sample, int width, int height, size_t classes, ClassMap& out);
-// What is known without decoding, as Decoder::probe.
+// Properties known without decoding, as Decoder::probe.
 ImageInfo probe_sample(Decoder& decoder, const Sample& sample);
 
-// Opens "SCHEME:REST" with the table of dataset_sources(), or a path by what lies there. Fails with
-// kUsage on an unknown scheme or a path to nothing, with kData on a source that is missing, empty
-// or damaged; `env` must outlive the result.
+// Opens "SCHEME:REST" with the table of dataset_sources(), or a path by detecting its contents.
+// Fails with kUsage on an unknown scheme or a missing path, with kData on a source that is missing,
+// empty or damaged; `env` must outlive the result.
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri);
 
 using DatasetFactory = std::unique_ptr<Dataset> (*)(Env& env, const std::string& rest);

@@ -1,5 +1,5 @@
-// Why a run is no faster: its own step is measured while one thing at a time is changed, and what
-// the changes gain says what holds it up. See docs/diagnose.md.
+// Why a run is slow: measures its own step while changing one thing at a time; the speedups show
+// the bottleneck. See docs/diagnose.md.
 #pragma once
 
 #include <array>
@@ -20,149 +20,148 @@ namespace saturate {
 
 class Group;
 
-// What holds a run up. Scripts know the names, which are fixed.
+// The bottleneck of a run. The names are a contract for scripts.
 enum class Cause : int {
-  kInputThreads,    // "input-threads": too few (or too many) loader threads, or batches ahead
+  kInputThreads,    // "input-threads": wrong number of loader threads or prefetched batches
   kDecode,          // "decode"
   kStorage,         // "storage"
   kAugmentation,    // "augmentation"
   kCopy,            // "copy": host to device
   kHostSync,        // "host-sync": the host waits for the device in every step
-  kLaunchOverhead,  // "launch-overhead": calls cost more than what they compute
+  kLaunchOverhead,  // "launch-overhead": launching operators costs more than their work
   kSmallBatch,      // "small-batch"
   kPrecision,       // "precision"
   kLayout,          // "layout": memory order of images and weights
   kCommunication,   // "communication"
-  kStraggler,       // "straggler": one process holds the others up
+  kStraggler,       // "straggler": one process delays the others
   kCheckpointIo,    // "checkpoint-io"
-  kMemory,          // "memory": what saves memory costs time
-  kEvaluation,      // "evaluation": on held-out images, too often or on too many
+  kMemory,          // "memory": saving memory costs time
+  kEvaluation,      // "evaluation": too frequent or too large
   kLogging,         // "logging": records of steps, histograms
-  kComputeBound,    // "compute-bound": the model's own arithmetic, which is as it should be
+  kComputeBound,    // "compute-bound": the model's own arithmetic, as it should be
 };
 inline constexpr int kCauseCount = int(Cause::kComputeBound) + 1;
 std::string_view cause_name(Cause cause);
 
-// What a change does to what is learnt.
+// The effect of a change on training.
 enum class Alters {
-  kNothing,   // the same samples and the same arithmetic
-  kRounding,  // the same but for rounding, of pixels or of arithmetic
-  kTraining,  // another training
+  kNothing,   // the same samples and arithmetic
+  kRounding,  // the same except for rounding, of pixels or arithmetic
+  kTraining,  // different training
 };
 
-// One change of the recipe, and what it gains.
+// One change of the recipe, and its speedup.
 struct WhatIf {
-  Cause cause = Cause::kComputeBound;  // that it would remove
-  std::vector<std::string> settings;   // "data.threads=4"; empty: no recipe key does it
+  Cause cause = Cause::kComputeBound;  // the bottleneck it would remove
+  std::vector<std::string> settings;   // "data.threads=4"; empty: not a recipe key
   Alters alters = Alters::kNothing;
-  std::string note;  // where the gain holds, such as "from the second epoch on"; may be empty
-  // In images/s over the recipe's own: measured of steps, and in a Diagnosis of the whole training.
-  // Empty where it was not measured, and `skipped` says why.
+  std::string note;  // restricts the speedup, such as "from the second epoch on"; may be empty
+  // Ratio of images/s to the recipe's own: measured in steps, and in a Diagnosis converted to the
+  // whole training. Empty if not measured; `skipped` says why.
   std::optional<Gain> gain;
   std::string skipped;
-  bool no_time = false;  // which is why
-  // False: `gain` follows from other measurements, which may give it no interval: low == high.
+  bool no_time = false;  // the reason was lack of time
+  // False: `gain` is inferred from other measurements, possibly without an interval: low == high.
   bool measured = true;
 
-  // The settings as one text, between spaces.
+  // The settings as one text, separated by spaces.
   std::string text() const;
 };
 
-// What a run does now and then between its steps.
+// A run's occasional work between steps.
 struct Interlude {
-  double seconds = 0;  // that the run waits for one
-  double times = 0;    // in the whole training
+  double seconds = 0;  // blocking time of one
+  double times = 0;    // number in the whole training
 };
 
-// What was found in a run of a recipe.
+// The measurements of a run of a recipe.
 struct Measurements {
-  Recipe recipe;            // as run: every "auto" resolved, but with a learning rate of 0
+  Recipe recipe;            // as run: every "auto" resolved, learning rate 0
   double rate = 0;          // images/s of the recipe
-  double compute_rate = 0;  // on a batch that is held, without input and without saving
+  double compute_rate = 0;  // on a held batch, without input and saving
   double input_rate = 0;    // of the loader alone, up to the device
-  // What the recipe would gain at most from free input; on a GPU the held batch is there already,
-  // so that nothing is copied either.
+  // The recipe's maximum speedup from free input; on a GPU the held batch is on the device, so that
+  // no copies are made either.
   Gain without_input = {1, 1, 1};
-  Gain input_alone = {1, 1, 1};  // and from a step that is free
-  PhaseTimes phases;             // of a step of the recipe, seconds
-  double cores_used = 0;         // CPU seconds a second
-  int cores = 1;                 // that the process may use
+  Gain input_alone = {1, 1, 1};  // and from a free step
+  PhaseTimes phases;             // of one step of the recipe, seconds
+  double cores_used = 0;         // CPU seconds per second
+  int cores = 1;                 // available to the process
   int loader_threads = 1;
   int batch = 0;     // images
-  double run_s = 0;  // what the steps of the whole training take at this rate; 0: unknown
-  // Of the whole training; `saves` are those that came in no turn and so are not in `rate`.
+  double run_s = 0;  // of all training steps at this rate; 0: unknown
+  // In the whole training; `saves` are those outside measured turns, so not included in `rate`.
   Interlude evaluations, saves;
-  // What the whole training takes, and the shares of it that go to evaluation, to saving (in turns
-  // and beside them), and to a phase of the steps; 0 where run_s is unknown.
+  // Time of the whole training, and its shares of evaluation, of saving (inside and outside turns),
+  // and of a phase of the steps; 0 if run_s is unknown.
   double whole_s() const;
   double evaluation_share() const;
   double checkpoint_share() const;
   double phase_share(Phase phase) const;
   bool on_gpu = false;
-  bool is_cut_short = false;  // not all was measured: time was up, or a gain was enough
+  bool is_cut_short = false;  // measuring stopped early: out of time, or a speedup was enough
   std::vector<WhatIf> what_ifs;
-  // Of several processes, each one's phases of a step, seconds: the mean, and by round; empty where
-  // there is one alone. Then there are no what-ifs, and the rates of compute and input are not
-  // known.
+  // With several processes, each one's phases of a step, seconds: the mean, and by round; empty
+  // with one process. There are then no what-ifs, and the rates of compute and input are unknown.
   std::vector<PhaseTimes> ranks;
   std::vector<std::vector<PhaseTimes>> rank_rounds;  // [rank][round]
-  Gain without_sums = {1, 1, 1};  // of steps whose gradients stay each process's own
+  Gain without_sums = {1, 1, 1};                     // for steps without all-reduce
 };
 
 struct Diagnosis {
   Cause cause = Cause::kComputeBound;
-  bool healthy = true;  // all that applies was measured, and nothing is worth doing
-  // Nothing that was measured is worth doing, but that was too little to call the run healthy.
+  bool healthy = true;  // everything applicable was measured, and nothing is worth doing
+  // No measured change is worth doing, but too little was measured to call the run healthy.
   bool undecided = false;
-  // rate / min(compute_rate, input_rate), at most 1; of several processes the share of their time
-  // in which they do not wait for each other.
+  // rate / min(compute_rate, input_rate), at most 1; with several processes the share of their time
+  // without waiting for each other.
   double efficiency = 0;
   std::string summary;  // one sentence
-  // Those worth doing, by gain; measured ones that may be, see may_be_worth(); all others that were
-  // measured; all that were not.
+  // Changes worth doing, by speedup; measured ones that may be, see may_be_worth(); all other
+  // measured ones; all that were not measured.
   std::vector<WhatIf> fixes, uncertain, idle, skipped;
 };
 
-// Below this a gain is not worth a change, and above it must be significant. A change that trains
-// something else, or leaves less known of it, must gain more.
+// Minimum speedup for a change to be worth doing, which must also be significant. A change that
+// alters training, or leaves less information, needs the larger one.
 inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;
 
-// A gain whose interval reaches so far, from 1 or below, is neither shown nor ruled out.
+// A speedup whose interval reaches from at most 1 to this is neither shown nor ruled out.
 inline constexpr double kOpenGain = 1.25;
 
-// Whether a gain is worth the change.
+// Whether a speedup is worth the change.
 bool is_worth(const WhatIf& what_if);
-// Whether it was measured too coarsely to tell.
+// Whether it was measured too imprecisely to tell.
 bool may_be_worth(const WhatIf& what_if);
-// Share of the wall time that a gain saves.
+// Share of the wall time that a speedup saves.
 inline double saved_share(const Gain& gain) {
   return 1 - 1 / gain.ratio;
 }
 
-// Reads measurements; a pure function. See docs/diagnose.md for its rules.
+// Interprets measurements; a pure function. See docs/diagnose.md for its rules.
 Diagnosis classify(const Measurements& found);
 
 struct DiagnoseOptions {
-  std::string folder;              // for the files of the runs that are measured; exists
-  double seconds = 60;             // about so long in all, set-up included
-  int rounds = 12;                 // of each what-if, at most; 3 at least
-  std::vector<std::string> tries;  // settings to try too, "key=value"
-  double enough = 0;               // no what-if is measured after one that gains more; 0: all are
+  std::string folder;              // for the files of the measured runs; exists
+  double seconds = 60;             // approximate total time, including set-up
+  int rounds = 12;                 // maximum per what-if; at least 3
+  std::vector<std::string> tries;  // additional settings to try, "key=value"
+  double enough = 0;               // stop after a what-if with a larger speedup; 0: measure all
   // Which what-ifs to measure.
   std::function<bool(const WhatIf&)> wanted = [](const WhatIf&) { return true; };
   Progress::Style progress = Progress::Style::kAuto;
-  // Polled between steps; true gives up.
+  // Polled between steps; true cancels.
   std::function<bool()> should_stop = [] { return false; };
 };
 
-// Runs the trainer of `recipe` with a learning rate of 0, and beside it in turns one changed in one
-// way after another. Fails as training does where the recipe itself does; a what-if that fails is
-// told in `skipped`. Empty where should_stop gave up.
+// Runs the trainer of `recipe` with a learning rate of 0, taking turns with one changed trainer
+// after another. Fails like training if the recipe itself does; a failing what-if is reported in
+// `skipped`. Empty if should_stop cancelled.
 std::optional<Measurements> measure(Env& env, const Recipe& recipe, const DiagnoseOptions& options);
 
-// The same of a run of several processes, for options.seconds of steps: each one's own work, and
-// in turns with them steps that sum no gradients; no other what-ifs. Collective; options.folder is
-// the same on all.
+// The same for a run of several processes, for options.seconds of steps: each one's own work,
+// taking turns with steps without all-reduce; no other what-ifs. Collective; options.folder is the
+// same on all.
 std::optional<Measurements> measure(Env& env, const Recipe& recipe,
                                     const std::shared_ptr<Group>& group,
                                     const DiagnoseOptions& options);

@@ -1,14 +1,14 @@
-// The part of a recipe about processes that train together. See recipe.h.
+// The part of a recipe about distributed training. See recipe.h.
 #pragma once
 
 namespace saturate {
 
-// Processes of one device each, or one process over several devices (see data_parallel.h).
+// Processes with one device each, or one process with several devices (see data_parallel.h).
 enum class ParallelMode { kDdp, kDp };
 enum class CollectiveBackend { kAuto, kGloo, kNccl };
-// What becomes of gradients on their way: rounded, or products of two thin matrices.
+// Gradient compression for transfer: rounding, or low-rank factors.
 enum class Compress { kNone, kBf16, kFp16, kPowerSgd };
-// What becomes of samples that do not go evenly into the processes; see rank_order().
+// Handling of samples that do not divide evenly among the processes; see rank_order().
 enum class Uneven { kJoin, kPad, kDrop };
 
 struct DistributedOptions {
@@ -17,7 +17,7 @@ struct DistributedOptions {
   double bucket_mb = 25;   // MiB
   double timeout_s = 300;  // seconds
   Compress compress = Compress::kNone;
-  int powersgd_rank = 4;  // columns of the thin matrices
+  int powersgd_rank = 4;  // rank of the factors
   Uneven uneven = Uneven::kJoin;
   bool find_unused = false;
   bool sync_bn = false;

@@ -1,7 +1,7 @@
-// When to stop: after a metric has not improved for a while. It also says which weights are best.
+// Stops training when a metric no longer improves, and remembers the best weights' step.
 //
-// The rule is that of Lightning's EarlyStopping: a value improves where it beats the best so far by
-// more than min_delta; `patience` values in a row that do not, or one that is not finite, end it.
+// The rule of Lightning's EarlyStopping: a value improves if it beats the best so far by more than
+// min_delta; `patience` values in a row without improvement, or a non-finite one, end training.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace saturate {
 
 class EarlyStopping {
  public:
-  // Goes into checkpoints.
+  // Saved in checkpoints.
   struct State {
     std::optional<double> best;
     int64_t best_step = -1;
@@ -24,7 +24,7 @@ class EarlyStopping {
   // patience 0 never stops and only keeps the best.
   EarlyStopping(bool maximize, int patience, double min_delta);
 
-  // Takes the metric's value after `step` steps; true where it is the best so far.
+  // Takes the metric's value after `step` steps; true if it is the best so far.
   bool observe(double value, int64_t step);
   bool should_stop() const;
 
@@ -38,10 +38,10 @@ class EarlyStopping {
   State state_;
 };
 
-// Whether more is better of train.monitor.
+// Whether a higher train.monitor is better.
 bool is_maximized(const TrainOptions& options);
 
-// The one that train.monitor and its companions ask for.
+// Configured by train.monitor and related options.
 EarlyStopping make_early_stopping(const TrainOptions& options);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// Env is the only door to files and clocks, so that a test can fail, shorten or delay any access.
+// Env is the only access to files and clocks, so that a test can fail, shorten or delay any access.
 //
 // Every method is safe to call from any thread. Failures throw saturate::Error (kind kData when
 // reading, kRun when writing) naming the path and the system's reason; no method returns a partial
@@ -15,7 +15,7 @@
 
 namespace saturate {
 
-// What will become of a part of a file: it is read soon, or not again.
+// Expected use of a part of a file: read soon, or not again.
 enum class ReadAdvice { kSoon, kNotAgain };
 
 // A file opened for positioned reads. Safe for concurrent use: reads share no cursor.
@@ -26,34 +26,33 @@ class ReadableFile {
   virtual uint64_t size() const = 0;
   // Fills `out` from `offset` completely, or throws: reading past the end is an error.
   virtual void read_at(uint64_t offset, std::span<std::byte> out) const = 0;
-  // A hint, which changes no result and may do nothing: the system reads ahead, or drops what it
-  // has cached and nothing else uses.
+  // A hint, which may do nothing: the system reads ahead, or drops cached pages that nothing else
+  // uses.
   virtual void advise(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/) const {}
 };
 
-// A file being written from its start. Not for concurrent use. Destroying it without close() leaves
-// whatever was written; callers that need all-or-nothing use write_atomically().
+// A file being written from its start. Not for concurrent use. Destroying it without close() keeps
+// what was written; for all-or-nothing use write_atomically().
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual void append(std::span<const std::byte> bytes) = 0;
-  // A hint before the first append, which changes no result and may do nothing: what follows goes
-  // past the system's cache, so that a large file that nobody reads soon costs no time to copy
-  // there and pushes nothing else out.
+  // A hint before the first append, which may do nothing: later data bypasses the page cache, so
+  // that a large file that is not read soon costs no copy and evicts nothing else.
   virtual void bypass_cache() {}
   // Returns once the data has reached the device (fsync).
   virtual void sync() = 0;
   virtual void close() = 0;
 };
 
-// Held until destroyed, or until the process ends in whatever way.
+// Held until destroyed, or until the process ends for any reason.
 class FileLock {
  public:
   virtual ~FileLock() = default;
 };
 
 struct FileInfo {
-  std::string name;  // without its folder
+  std::string name;  // without the folder
   bool is_directory;
 };
 
@@ -62,7 +61,7 @@ class Env {
   virtual ~Env() = default;
 
   virtual std::unique_ptr<ReadableFile> open_readable(const std::string& path) = 0;
-  // Reads the whole file into `out`, whose memory is reused. The default goes by open_readable().
+  // Reads the whole file into `out`, whose memory is reused. The default uses open_readable().
   virtual void read_into(const std::string& path, std::vector<std::byte>& out);
   // Creates or truncates.
   virtual std::unique_ptr<WritableFile> open_writable(const std::string& path) = 0;
@@ -79,20 +78,20 @@ class Env {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // Removes one file; a missing file is no error.
   virtual void remove(const std::string& path) = 0;
-  // Bytes that can still be written to the file system of this folder; the default does not know.
+  // Free bytes of this folder's file system; the default returns the maximum.
   virtual uint64_t free_bytes(const std::string& /*folder*/) { return UINT64_MAX; }
-  // Makes a completed rename in this folder survive a power cut.
+  // Makes a completed rename in this folder durable.
   virtual void sync_directory(const std::string& path) = 0;
 
-  // Locks a file, created where missing and never removed, against every other lock of it. Fails at
-  // once with kUsage, naming the process, where somebody holds it.
+  // Locks a file, created if missing and never removed, against every other lock of it. Fails at
+  // once with kUsage, naming the process, if it is already locked.
   virtual std::unique_ptr<FileLock> lock(const std::string& path) = 0;
 
   // Monotonic, nanoseconds from an arbitrary start.
   virtual int64_t now_ns() = 0;
   virtual void sleep_ns(int64_t duration) = 0;
 
-  // The real one; lives for the whole process.
+  // The real Env; lives for the whole process.
   static Env& posix();
 };
 

@@ -1,4 +1,4 @@
-// The one error type. Every failure a user can meet is thrown as saturate::Error by fail(), and
+// The only error type. Every user-visible failure is thrown as saturate::Error by fail(), and
 // main() turns it into one line on stderr and the exit code of the kind:
 //
 //   saturate: error: WHAT (WHERE). TRY
@@ -10,7 +10,7 @@
 
 namespace saturate {
 
-// The values are the process's exit codes, which scripts rely on.
+// The values are the process's exit codes, a contract for scripts.
 enum class ErrorKind {
   kUsage = 2,  // bad command line or recipe
   kData = 3,   // bad or missing input data
@@ -24,11 +24,11 @@ class Error : public std::runtime_error {
 
   ErrorKind kind() const { return kind_; }
   int exit_code() const { return static_cast<int>(kind_); }
-  // The failure alone, without place and remedy.
+  // The reason only, without place and remedy.
   const std::string& reason() const { return reason_; }
   // The file, recipe key or rank concerned.
   const std::string& where() const { return where_; }
-  // What the user can do about it, an imperative sentence without a full stop.
+  // The remedy, an imperative sentence without a full stop.
   const std::string& remedy() const { return remedy_; }
   const std::source_location& thrown_at() const { return thrown_at_; }
 

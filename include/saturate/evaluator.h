@@ -1,4 +1,4 @@
-// Evaluation of a model on one source, as often as wanted.
+// Repeated evaluation of a model on one source.
 #pragma once
 
 #include <memory>
@@ -13,20 +13,19 @@ namespace saturate {
 // A loader over held-out images that keeps its threads between evaluations. Not for concurrent use.
 class Evaluator {
  public:
-  // Opens `source`, whose classes go by their names to those in `classes`, the model's; it may lack
-  // some. Fails with kData naming one that is not among them. `names`: batches carry their samples'
-  // names. `shard`: the part of the images that is evaluated here, each in one process. REQUIRES:
-  // recipe.augment.size is set.
+  // Opens `source`, whose classes are matched by name to `classes`, the model's; it may lack some.
+  // Fails with kData naming an unknown one. `names`: batches carry their samples' names. `shard`:
+  // the part of the images evaluated here, one per process. REQUIRES: recipe.augment.size is set.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device, bool names = false,
             const Shard& shard = {});
   ~Evaluator();
 
-  // Empty where the observer gave up.
+  // Empty if the observer cancelled.
   std::optional<Metrics> run(Model& model, const EvaluationObserver& observer = {});
-  // Of all parts.
+  // The number of samples in all shards.
   size_t size() const;
-  // Samples left out so far under data.on_error=skip.
+  // Samples skipped so far under data.on_error=skip.
   std::vector<SkippedSample> skipped() const;
 
  private:

@@ -1,4 +1,4 @@
-// A model as a file that Python runs by itself.
+// Export of a model to a file that Python can run.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace saturate {
 
-// Writes a TorchScript program, for torch.jit.load(): evaluation's forward, traced, so that it
-// takes any number of images [N, 3, size, size]; its parameters have the model's names. A model
-// that is such a program itself is written as it is, with its weights. The model is left in
-// evaluation mode. Writes atomically; fails with kRun. REQUIRES: a model on the CPU.
+// Writes a TorchScript program for torch.jit.load(): the evaluation forward, traced for any number
+// of images [N, 3, size, size]; parameters have the model's names. A model that is such a program
+// itself is written unchanged, with its weights. Leaves the model in evaluation mode. Writes
+// atomically; fails with kRun. REQUIRES: a model on the CPU.
 void export_torchscript(Env& env, const std::string& path, Model& model, int size);
 
 }  // namespace saturate

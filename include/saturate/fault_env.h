@@ -24,40 +24,40 @@ enum class FileOp {
   kSyncDirectory,
 };
 
-// Which operations a rule is about.
+// The operations that a rule applies to.
 struct FaultMatch {
   std::optional<FileOp> op;  // any where empty
-  std::string path;          // a part of the path; "" matches every path
+  std::string path;          // substring of the path; "" matches every path
 };
 
 struct Fault {
   FaultMatch match;
-  uint64_t skip = 0;            // matching operations let through first
+  uint64_t skip = 0;            // matching operations that succeed first
   uint64_t times = UINT64_MAX;  // operations that fail after those
-  int error = ENOSPC;           // errno whose text the failure carries
-  uint64_t written = 0;         // kWrite: bytes that still reach the file before the failure
+  int error = ENOSPC;           // errno for the failure's message
+  uint64_t written = 0;         // kWrite: bytes that are written before the failure
 };
 
-// Safe for concurrent use, rules included. exists() and is_directory() are passed on untouched, as
-// they cannot fail. Failures have the kinds Env promises: kData when reading, kRun when writing.
+// Safe for concurrent use, including rules. exists() and is_directory() pass through, as they
+// cannot fail. Failures have Env's kinds: kData when reading, kRun when writing.
 class FaultEnv : public Env {
  public:
   // `inner` must outlive this and every file opened through it.
   explicit FaultEnv(Env& inner);
   ~FaultEnv() override;
 
-  // Adds a rule. Of the rules that match an operation, the first that is due fails it.
+  // Adds a rule. The first matching rule that is due fails the operation.
   void inject(const Fault& fault);
-  // Makes each matching operation take longer by a time drawn uniformly from [low_ns, high_ns],
-  // through this Env's own sleep_ns(): on a fake clock it takes no real time.
+  // Delays each matching operation by a time drawn uniformly from [low_ns, high_ns], through this
+  // Env's own sleep_ns(): on a fake clock it takes no real time.
   void delay(const FaultMatch& match, int64_t low_ns, int64_t high_ns);
-  // Removes all rules; counts stay.
+  // Removes all rules; keeps counts.
   void clear();
 
   // Replaces the clock: now_ns() starts at `now_ns` and only sleep_ns() advances it.
   void use_fake_clock(int64_t now_ns = 0);
 
-  // Operations so far, failed ones included, that match.
+  // Number of matching operations so far, including failed ones.
   uint64_t count(const FaultMatch& match) const;
 
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
@@ -80,9 +80,9 @@ class FaultEnv : public Env {
   class FaultReadableFile;
   class FaultWritableFile;
 
-  // Counts the operation, waits out its delays, and fails it when a rule says so.
+  // Counts the operation, waits for its delays, and fails it if a rule applies.
   void before(FileOp op, const std::string& path);
-  // The same for a write of `bytes`: how many of them to write, and the errno to fail with, or 0.
+  // The same for a write of `bytes`: how many to write, and the errno to fail with, or 0.
   struct WriteVerdict {
     uint64_t bytes;
     int error;

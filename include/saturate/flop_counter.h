@@ -1,4 +1,4 @@
-// Counts the multiplications and additions of convolutions and matrix products as they are called.
+// Counts the floating-point operations of convolutions and matrix products as they are called.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -8,12 +8,12 @@
 
 namespace saturate {
 
-// A multiplication and an addition count as two. By the shapes of what operators are given, as
-// torch.utils.flop_counter counts: everything but convolutions, matrix products and attention is
-// left out, and attention's backward counts five products. Operators that a compiled step contains
-// are not seen, those that checkpointing runs again count again.
+// A multiply-add counts as two. Computed from operator shapes like torch.utils.flop_counter:
+// everything except convolutions, matrix products and attention is ignored, and attention's
+// backward counts five products. Operators inside a compiled step are not seen; those rerun by
+// gradient checkpointing count again.
 //
-// Counts what the thread that made it calls while it lives, and what autograd calls for that.
+// Counts calls of the creating thread during its lifetime, and of autograd on its behalf.
 class FlopCounter {
  public:
   FlopCounter();
@@ -22,7 +22,7 @@ class FlopCounter {
   FlopCounter& operator=(const FlopCounter&) = delete;
   int64_t flop() const { return flop_; }
 
-  // For the callback.
+  // Used by the callback.
   void add(int64_t flop) { flop_ += flop; }
 
  private:

@@ -1,6 +1,6 @@
-// Loss scaling for fp16: gradients too small for it are lifted into its range, and a step whose
-// gradients overflow is left out. torch.amp.GradScaler's decisions, but the host never waits for
-// them: whether a step counts is a scalar on the device, which the optimizer reads there.
+// Loss scaling for fp16: scales small gradients into its range, and skips a step whose gradients
+// overflow. Decides like torch.amp.GradScaler, but without waiting for the device: whether a step
+// counts is a scalar on the device, which the optimizer reads there.
 //
 //   scaler.scale(loss).backward()
 //   found_inf = scaler.unscale(optimizer.gradients())
@@ -28,18 +28,18 @@ struct GradScalerOptions {
 // Not for concurrent use.
 class GradScaler {
  public:
-  // `device`: where losses and gradients are.
+  // `device`: of losses and gradients.
   GradScaler(const GradScalerOptions& options, const at::Device& device);
 
-  // The loss times the scale. Of a loss that is not finite no gradient is.
+  // The loss times the scale. If the loss is not finite, no gradient is.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides float gradients by the scale, in place. Gives a float scalar beside them: 1 where one
-  // is not finite, else 0. Fails with kRun when called twice without update().
+  // Divides float gradients by the scale, in place. Returns a float scalar on their device: 1 if
+  // one is not finite, else 0. Fails with kRun if called twice without update().
   at::Tensor unscale(const std::vector<at::Tensor>& gradients);
   // Adapts the scale; once per step, after the optimizer's. Fails with kRun without an unscale().
   void update();
 
-  // Forgets an unscale() that no update() follows.
+  // Discards an unscale() without update().
   void abandon() { found_inf_.reset(); }
 
   double value() const;            // waits for the device
@@ -47,7 +47,7 @@ class GradScaler {
 
   // "scale" and "growth_tracker"; share storage.
   std::vector<NamedTensor> state() const;
-  // Takes what state() gave from among `tensors`; as it was where they are not there.
+  // Loads what state() returned from `tensors`; unchanged if missing.
   void load_state(const std::vector<NamedTensor>& tensors);
 
  private:

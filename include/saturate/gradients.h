@@ -1,4 +1,4 @@
-// What is done to all gradients together, and what is looked for when a run goes wrong.
+// Operations on all gradients, and diagnosis of failed runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,14 +10,14 @@
 
 namespace saturate {
 
-// Scales the gradients, in place, by the one factor that brings their common 2-norm to at most
-// `max_norm`, as torch.nn.utils.clip_grad_norm_ does. Does not synchronise with the device. Gives
-// the norm before, a scalar beside the gradients. REQUIRES: gradients, all of one device.
+// Scales the gradients, in place, by a common factor so that their total 2-norm is at most
+// `max_norm`, like torch.nn.utils.clip_grad_norm_. Does not synchronise with the device. Returns
+// the norm before, a scalar on their device. REQUIRES: gradients, all on one device.
 at::Tensor clip_gradients(const std::vector<at::Tensor>& gradients, double max_norm);
 
-// The first of the model's parameters, then of its buffers (BatchNorm's statistics, which tell of
-// the outputs before them), that holds a value that is not finite; empty where all are finite.
-// Waits for the device: for use before a run, or after a failure.
+// The first of the model's parameters, then of its buffers (BatchNorm's statistics, which indicate
+// earlier outputs), with a non-finite value; empty if all are finite. Waits for the device: for use
+// before a run, or after a failure.
 std::string first_non_finite(Model& model);
 std::string first_non_finite(const std::vector<NamedTensor>& tensors);
 

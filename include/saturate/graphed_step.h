@@ -1,14 +1,14 @@
-// The whole step as one recorded graph (train.graph):
+// The whole step as one captured graph (train.graph):
 //
-//   copy the batch into the recording's own memory, and the learning rate into a scalar
-//   first three times:  run the step on it, as it will be recorded
-//   the fourth time:    record it: finish the batch (effects, normalisation), forward, backward,
+//   copy the batch into the graph's memory, and the learning rate into a scalar
+//   first three times:  run the step on it, as it will be captured
+//   the fourth time:    capture it: finish the batch (effects, normalisation), forward, backward,
 //                       scaler, clip, optimizer; then as below
 //   from then on:       replay
-//   add what the step counted to the metrics
+//   add the step's counters to the metrics
 //
-// Batches of another number of images, such as an epoch's last, take the ordinary step. Inputs of
-// another shape are recorded anew, beside the first.
+// Batches of another size, such as an epoch's last, use the eager step. Inputs of another shape are
+// captured in a separate graph.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@
 
 namespace saturate {
 
-// Why the steps of a run on a GPU cannot be recorded, as half a sentence; empty where they may be.
-// `processes`: that train together. What only shows when it is tried, GraphedStep tells.
+// Why a GPU run's steps cannot be captured, as half a sentence; empty if they may be. `processes`:
+// that train together. Later reasons are in GraphedStep::given_up().
 std::string why_no_graph(const Recipe& recipe, int processes);
 
 struct GraphSetup {
-  int64_t batch = 0;  // images of the steps that are recorded
+  int64_t batch = 0;  // batch size of the captured steps
   std::function<std::unique_ptr<StepGraph>()> make;
   std::function<void(DeviceBatch&)> finish;  // Feeder::finish
 };
@@ -36,10 +36,9 @@ struct GraphSetup {
 // Not for concurrent use. What the constructor takes must outlive it.
 class GraphedStep {
  public:
-  // Steps that run before one is recorded: cuDNN's choices and the optimizer's state come with
-  // them.
+  // Eager steps before capture: they fix cuDNN's algorithms and create the optimizer's state.
   static constexpr int kWarmUp = 3;
-  // Shapes of inputs that are recorded; with more of them the steps are no longer.
+  // Input shapes that are captured; with more of them capturing stops.
   static constexpr size_t kMostShapes = 2;
 
   // REQUIRES: the optimizer can read its rate from the device; why_no_graph() is empty.
@@ -47,11 +46,11 @@ class GraphedStep {
               GraphSetup setup);
   ~GraphedStep();
 
-  // As TrainStep::run(); may finish the batch. A step that cannot be recorded runs without, as do
-  // all that follow: see given_up().
+  // As TrainStep::run(); may finish the batch. A step that cannot be captured runs eagerly, as do
+  // all later ones: see given_up().
   void run(DeviceBatch& batch, double lr, RunningMetrics& metrics);
 
-  // Why nothing is recorded any more, as half a sentence; empty where it is.
+  // Why nothing is captured any more, as half a sentence; empty otherwise.
   const std::string& given_up() const { return given_up_; }
   int recorded() const { return recorded_; }      // graphs
   int64_t replayed() const { return replayed_; }  // steps
@@ -72,7 +71,7 @@ class GraphedStep {
   Ledger& ledger_;
   const GraphSetup setup_;
   at::Tensor rate_;      // the learning rate, [] on the device
-  double set_rate_ = 0;  // what it holds
+  double set_rate_ = 0;  // its value
   std::vector<std::unique_ptr<Recording>> recordings_;
   std::string given_up_;
   int recorded_ = 0;

@@ -1,8 +1,8 @@
-// Processes that train together: how they find each other, and what they say to each other.
+// Communication between processes that train together: rendezvous and collectives.
 //
-// Every call but those that only tell of this process is collective: all ranks make the same calls
-// in the same order, and each returns when all have made it, or fails with kRun, naming who failed
-// first where that is known, when one is gone or does not come within distributed.timeout_s.
+// All calls except purely local ones are collective: all ranks make the same calls in the same
+// order. Each returns when all have made it, or fails with kRun, naming the first failure if known,
+// when a rank has ended or does not respond within distributed.timeout_s.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +24,9 @@ namespace saturate {
 // Belongs to one thread.
 class Group {
  public:
-  // Waits for all of `world`. Rank 0 listens at world.master, and there alone (unless a store does
-  // already); the others connect to it, then each to each, by the address of this machine
-  // that leads there. On a GPU, `device` is this process's own. REQUIRES: world.size > 1.
+  // Waits for all of `world`. Rank 0 listens only at world.master (unless a store does already);
+  // the others connect to it, then to each other, through this machine's address on the route
+  // there. On a GPU, `device` is this process's own. REQUIRES: world.size > 1.
   Group(const World& world, const DistributedOptions& options, const at::Device& device);
   ~Group();
   Group(const Group&) = delete;
@@ -34,23 +34,22 @@ class Group {
 
   int rank() const { return world_.rank; }
   int world() const { return world_.size; }
-  // Where this process's tensors are.
+  // The device of this process's tensors.
   at::Device device() const { return device_; }
   // "rank 1 of 4"
   std::string name() const;
-  // What carries tensors on `device`: "gloo", "shm" (shared memory, and gloo for the rest) or
+  // The backend for tensors on `device`: "gloo", "shm" (shared memory, and gloo for the rest) or
   // "nccl".
   std::string backend_on(const at::Device& device) const;
 
-  // Makes the tensors those of rank 0, in place.
+  // Broadcasts rank 0's tensors, in place.
   void broadcast(const std::vector<at::Tensor>& tensors);
-  // Makes one tensor that of rank `from`, in place.
+  // Broadcasts one tensor from rank `from`, in place.
   void broadcast(const at::Tensor& tensor, int from);
-  // Sums over the ranks, or takes the largest, in place.
+  // All-reduces by sum, or by maximum, in place.
   void sum(const at::Tensor& tensor);
   void max(const at::Tensor& tensor);
-  // The same without waiting: the tensor holds the result once the function given back has been
-  // called.
+  // The same without waiting: the tensor holds the result after calling the returned function.
   std::function<void()> start_max(const at::Tensor& tensor);
   // The rows [n] of all ranks' tensors of one shape, as [world, n].
   at::Tensor gather(const at::Tensor& row);
@@ -58,17 +57,18 @@ class Group {
   std::string text_of_first(const std::string& own);
   std::vector<std::string> texts(const std::string& own);
   bool any(bool own);
-  // What rank 0 says.
+  // Broadcasts rank 0's value.
   bool first_says(bool own);
 
-  // Fails with kUsage on every rank, naming those that differ from rank 0 and the first line in
-  // which the lowest of them does, unless `text` is the same on all. `what` names it, as "recipe".
+  // Fails with kUsage on every rank unless `text` is the same on all, naming the ranks that differ
+  // Fails with kUsage on every rank unless `text` is the same on all, naming the ranks that differ
+  // from rank 0, and the lowest one's first differing line. `what` names it, as "recipe".
   void require_same(const std::string& what, const std::string& text);
 
-  // Tells the others, once they miss this rank, why it ended. Not collective.
+  // Tells the other ranks why this one ends, once they notice. Not collective.
   void report_failure(const std::string& message) noexcept;
-  // Runs what communicates by other means, and turns its failures into this class's. `doing` says
-  // what, as "summing gradients".
+  // Runs `body`, which communicates by other means, and converts its failures to this class's.
+  // `doing` describes it, as "summing gradients".
   void guard(const char* doing, const std::function<void()>& body);
 
   c10d::ProcessGroup& handle();

@@ -1,4 +1,4 @@
-// How the values of tensors are spread, for TensorBoard.
+// Histograms of tensor values, for TensorBoard.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace saturate {
 
-// One of each tensor that is defined and has a finite value, tagged "PREFIX/NAME": 64 bins of equal
-// width from the least to the largest finite value. Waits for the device.
+// One for each tensor that is defined and has a finite value, tagged "PREFIX/NAME": 64 bins of
+// equal width from the smallest to the largest finite value. Waits for the device.
 std::vector<TaggedHistogram> histograms_of(const std::string& prefix,
                                            const std::vector<NamedTensor>& tensors);
 

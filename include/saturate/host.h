@@ -1,4 +1,4 @@
-// The machine and the build, for results that are to be compared.
+// The machine and the build, to make results comparable.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,18 @@
 namespace saturate {
 
 struct Host {
-  std::string cpu;     // "n/a" where the system does not say
+  std::string cpu;     // "n/a" if unknown
   std::string system;  // kernel and architecture
-  int cores;           // that this process may use
+  int cores;           // available to this process
   int64_t memory_bytes;
 };
 
 Host this_host();
 
-// That this build can use.
+// GPUs that this build can use.
 int gpu_count();
 
-// The commit that was configured to build, with "-dirty" where files differed; "unknown" outside
-// git.
+// The commit at configure time, with "-dirty" if files differed; "unknown" outside git.
 std::string build_commit();
 
 // Names and values of everything that `saturate env` prints.

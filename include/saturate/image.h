@@ -36,16 +36,16 @@ struct ImageInfo {
   int components;     // as stored: 1 grey, 2 grey+alpha, 3 colour, 4 CMYK or RGBA
 };
 
-// Decodes whole images exactly: pixels equal what Pillow gives on the same libjpeg-turbo for
+// Decodes whole images exactly: pixels equal Pillow's on the same libjpeg-turbo for
 // `ImageOps.exif_transpose(Image.open(f)).convert("RGB")`. Grey becomes three equal channels, CMYK
-// (always taken for Adobe's inverted kind) and palettes become RGB, alpha is dropped and not
-// blended, EXIF orientation is applied (JPEG: else that of XMP; PNG: of an eXIf chunk). Of 16-bit
-// PNG the high byte is kept, for grey too, where Pillow turns everything above 255 white.
+// (always assumed to be Adobe's inverted kind) and palettes become RGB, alpha is dropped without
+// blending, EXIF orientation is applied (JPEG: else XMP's; PNG: from an eXIf chunk). 16-bit PNG
+// keeps the high byte, also for grey, where Pillow turns everything above 255 white.
 //
 // Reuses its codec state between calls. Not for concurrent use: one per thread.
 class Decoder {
  public:
-  // Images of more pixels fail before any memory is taken for them (a decompression bomb).
+  // Images of more pixels fail before memory is allocated for them (decompression bombs).
   static constexpr int64_t kDefaultMaxPixels = int64_t{1} << 28;
 
   explicit Decoder(int64_t max_pixels = kDefaultMaxPixels);
@@ -54,20 +54,19 @@ class Decoder {
   Decoder& operator=(Decoder&&) noexcept;
 
   // `where` names the image in errors, which are of kind kData: not an image, truncated, corrupt,
-  // too large. Truncated and corrupt data is an error also where libjpeg only warns or only the
-  // end marker is missing; warnings that leave the pixels right, as of stray bytes between
-  // segments, are not. `out` is unspecified after an error.
+  // too large. Truncated and corrupt data is an error also if libjpeg only warns or only the end
+  // marker is missing; warnings that do not affect pixels, as of stray bytes between segments, are
+  // not. `out` is unspecified after an error.
   void decode(std::span<const std::byte> bytes, const std::string& where, Image& out);
 
-  // The same for a JPEG of `width` x `height` in segments (SampleEncoding::kSegmented), as far as
-  // `part` needs it: `out` gets the pixels of the box that is returned, which holds `part`, and
-  // they equal those of the whole image in `part`. REQUIRES: `part` is inside the image and not
-  // empty.
+  // The same for a segmented JPEG of `width` x `height` (SampleEncoding::kSegmented), limited to
+  // what `part` needs: `out` gets the pixels of the returned box, which contains `part`; within
+  // `part` they equal those of the whole image. REQUIRES: `part` is inside the image and not empty.
   Box decode_segmented(std::span<const std::byte> bytes, int width, int height, const Box& part,
                        const std::string& where, Image& out);
 
-  // Reads the header only: an eXIf chunk behind a PNG's pixels is not seen, the pixel limit not
-  // checked.
+  // Reads the header only: ignores an eXIf chunk after a PNG's pixels, and does not check the pixel
+  // limit.
   ImageInfo probe(std::span<const std::byte> bytes, const std::string& where);
 
  private:

@@ -1,5 +1,5 @@
-// A source as a recipe asks for it: opened, perhaps copied to faster storage, perhaps kept in
-// memory. Both are Datasets around another one, and change no sample.
+// Opens a recipe's source, optionally copied to faster storage, optionally cached in memory. Both
+// are Datasets that wrap another one, and change no sample.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,30 @@
 
 namespace saturate {
 
-// open_dataset(), then what options.stage and options.cache ask for. `progress` is told how far the
-// copying is, on the caller's thread, and may throw to give up. `env` must outlive the result.
+// open_dataset(), then options.stage and options.cache. `progress` reports the copying, on the
+// caller's thread, and may throw to cancel. `env` must outlive the result.
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress = {});
 
 // Copies every sample of `source` (opened from `uri`, for messages) to a file in options.folder,
-// which has no name once this returns, so that it is gone when the result is, or the process,
-// however it ends; names, labels and errors of samples stay the source's. Returns `source` itself
-// for kNone. Fails with kUsage where the space is too small, before anything is copied.
+// which has no name once this returns, so that it is freed with the result or the process, however
+// it ends; names, labels and errors of samples stay the source's. Returns `source` itself for
+// kNone. Fails with kUsage if space is insufficient, before anything is copied.
 std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source,
                                        const std::string& uri, const StageOptions& options,
                                        int threads, const ProgressCallback& progress = {});
 
-// Keeps samples in memory once they have been read: their bytes (kEncoded), or their pixels as
-// decode_sample() gives them (kDecoded), which decoded() then hands out without a copy. What goes
-// beyond the budget, which all caches of the process share, is read from `source` every time.
-// Returns `source` itself for kNone and for kDevice, whose place is after decoding.
+// Caches samples in memory after they are read: their bytes (kEncoded), or their pixels as returned
+// by decode_sample() (kDecoded), which decoded() then returns without a copy. Samples beyond the
+// budget, shared by all caches of the process, are read from `source` every time. Returns `source`
+// itself for kNone and for kDevice, which caches after decoding.
 std::unique_ptr<Dataset> cache_dataset(std::unique_ptr<Dataset> source,
                                        const CacheOptions& options);
 
-// Bytes of memory that this process can still take without pushing others out, as far as the system
-// tells.
+// Bytes that this process can still allocate without evicting others, as far as the system reports.
 uint64_t available_memory();
 
-// Bytes that caches hold at the moment.
+// Bytes presently in caches.
 uint64_t cached_bytes();
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// What is in a dataset, and which of its samples are broken.
+// Statistics of a dataset, and its broken samples.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ struct BrokenSample {
 };
 
 struct Spread {
-  int min = 0, median = 0, max = 0;  // the lower median of an even number
+  int min = 0, median = 0, max = 0;  // the lower median for an even number
 };
 
-// Counts are of the sound samples among those looked at, except the first three.
+// Counts of the valid samples among those inspected, except the first three.
 struct DatasetReport {
   size_t samples = 0;    // of the source
-  size_t looked_at = 0;  // of them, broken ones too
+  size_t looked_at = 0;  // inspected, including broken ones
   std::vector<std::string> classes;
   std::vector<size_t> class_samples;  // [classes], of the whole source
   uint64_t bytes = 0;                 // as stored
@@ -32,8 +32,8 @@ struct DatasetReport {
   size_t components[5] = {};         // by ImageInfo::components, 1 to 4
   Spread width, height;              // pixels, after EXIF orientation
   std::vector<BrokenSample> broken;  // by index
-  // Of sources with masks: pixels of each class [classes], and of none. Then class_samples are
-  // sound images, of those looked at, in which the class appears.
+  // For sources with masks: pixels of each class [classes], and of none. class_samples then counts
+  // valid inspected images in which the class appears.
   bool has_masks = false;
   std::vector<uint64_t> class_pixels;
   uint64_t ignored_pixels = 0;
@@ -44,12 +44,12 @@ enum class InspectDepth {
   kPixels,   // decodes each image, which also finds truncated and corrupt data
 };
 
-// Called from any thread, one call at a time, with `done` rising, now and then and at the end.
+// Called from any thread, one call at a time, with increasing `done`, occasionally and at the end.
 using ProgressCallback = std::function<void(size_t done, size_t total)>;
 
-// Looks at every sample, or at `most` evenly spread over the source, on `threads` threads; at every
-// one, too, of a source of one's own, whose labels only reading tells. A sample that is broken is
-// reported, never thrown. `progress` counts samples looked at, and may be empty.
+// Inspects every sample, or `most` evenly spread over the source, on `threads` threads; always
+// every one of a custom source, whose labels are known only by reading. A broken sample is
+// reported, never thrown. `progress` counts samples inspected, and may be empty.
 DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int threads,
                               const ProgressCallback& progress = {}, size_t most = SIZE_MAX);
 

@@ -1,10 +1,10 @@
-// Ladders and sweeps: several settings of one recipe, measured side by side.
+// Ladders and sweeps: several settings of one recipe, measured together.
 //
 //   a file (docs/ladder.md) or a grid -> Ladder -> a recipe for each rung that this machine can run
-//   -> each rung set up and warmed -> round after round, every rung in turn -> gains with intervals
+//   -> each rung set up and warmed up -> interleaved rounds of all rungs -> speedups with intervals
 //
-// Each rung runs the training loop itself in a process of its own, which rests while others are
-// measured: no rung has another's memory, caches or global settings. A rung of several processes,
+// Each rung runs the training loop itself in a separate process, which is paused while others are
+// measured: rungs do not share memory, caches or global settings. A rung of several processes,
 // which train as one, has one from each of the processes that run the ladder (rung_group.h).
 #pragma once
 
@@ -28,20 +28,21 @@ namespace saturate {
 
 class Group;
 
-// Stands in `set`, `source` and `out` of a ladder for a folder that is gone at the end.
+// In `set`, `source` and `out` of a ladder: a folder that is removed at the end.
 inline constexpr std::string_view kScratch = "{scratch}";
 
 struct Rung {
   std::string name;
-  std::vector<std::string> set;    // "section.key=value", over the ladder's recipe, in this order
-  std::vector<std::string> needs;  // "cuda>=2"; met by every machine where empty
-  int processes = 1;               // that train as one, which are needed too
-  std::string seed_figure;         // "35.22 steps/s": what the source of the experiment had
-  size_t previous = 0;             // the rung it builds on; its own number for the first
+  std::vector<std::string> set;    // "section.key=value", applied to the ladder's recipe in this
+                                   // order
+  std::vector<std::string> needs;  // "cuda>=2"; empty: any machine
+  int processes = 1;               // number of processes that train as one, which are required too
+  std::string seed_figure;         // "35.22 steps/s": published by the experiment's source
+  size_t previous = 0;             // index of the rung it builds on; its own for the first
   std::string where;               // for messages
 };
 
-// A source that is packed before the first round, for rungs to read.
+// A source that is packed before the first round, and read by rungs.
 struct LadderPack {
   std::string source, out;  // out: folder:PATH, tar:FILE, shard:FILE or lmdb:FOLDER
   std::string where;
@@ -50,9 +51,9 @@ struct LadderPack {
 struct Ladder {
   std::string title;
   std::string recipe;            // path of the base recipe
-  std::vector<std::string> set;  // over it, for all rungs
+  std::vector<std::string> set;  // applied to it for all rungs
   std::vector<LadderPack> packs;
-  std::vector<Rung> rungs;  // one at least
+  std::vector<Rung> rungs;  // at least one
 };
 
 // Reads a ladder file. Fails with kUsage naming file, line, rung and field.
@@ -64,17 +65,17 @@ Ladder parse_ladder(const std::string& text, const std::string& where, const std
 // brackets belong to a value. Fails with kUsage.
 Ladder make_sweep(const std::string& recipe, std::span<const std::string> over);
 
-// What rungs may need, and how much of it there is.
+// Resources that rungs may need, and their amounts.
 struct MachineFacts {
   int cuda = 0;       // GPUs
-  int cores = 1;      // that this process may use
+  int cores = 1;      // available to this process
   int processes = 1;  // that can train as one
-  int nodes = 1;      // machines that can
+  int nodes = 1;      // machines that can train as one
 };
-// Of this process, which may be one of several that were started together (world.h).
+// For this process, which may be one of several started together (world.h).
 MachineFacts this_machine();
 
-// Of a rung, and of the rungs it builds on: "needs cuda>=2 (here 0)", or empty where it can run.
+// For a rung, and the rungs it builds on: "needs cuda>=2 (here 0)", or empty if it can run.
 std::string unmet_needs(const Rung& rung, const MachineFacts& machine);
 
 // The recipe of each rung, after the ladder's own `set`, then `overrides`, then the rung's; empty
@@ -84,70 +85,70 @@ std::vector<std::optional<Recipe>> ladder_recipes(Env& env, const Ladder& ladder
                                                   const std::string& scratch,
                                                   const MachineFacts& machine);
 
-// Makes what the ladder's rungs read. Fails as open_dataset() and pack_dataset() do.
+// Packs the sources that the ladder's rungs read. Fails as open_dataset() and pack_dataset() do.
 void make_packs(Env& env, const Ladder& ladder, const std::string& scratch,
                 const ProgressCallback& progress);
 
-// Of several processes that train as one: steps and samples of all, CPU time and memory on the host
-// summed over them, the rest of the first one.
+// For several processes that train as one: steps and samples of all, CPU time and host memory
+// summed over them, everything else from the first one.
 struct RungTiming {
   StepTiming steps;
   int64_t memory_peak_bytes = 0;  // of the process, on the host, so far
   int64_t tensor_peak_bytes = 0;  // of tensors on the device, so far
 };
 
-// Runs rungs. Calls come one at a time. Errors are those of training.
+// Runs rungs, one call at a time. Errors are those of training.
 class RungMeasurer {
  public:
   virtual ~RungMeasurer() = default;
-  // Sets a rung up and makes steps until it is at speed. False where it was told to give up.
+  // Sets a rung up and warms it up. False if cancelled.
   virtual bool start(size_t rung, const Recipe& recipe) = 0;
-  // Steps of a rung that was started, for so long at least; the rung rests before and after. Empty
-  // where it was told to give up.
+  // Runs a started rung for at least this long; it is paused before and after. Empty if cancelled.
   virtual std::optional<RungTiming> measure(size_t rung, double seconds) = 0;
 };
 
 struct ProcessMeasurerOptions {
   std::string program;  // the command `saturate`
   std::string folder;   // for the rungs' files; exists
-  double seconds = 1;   // of warm-up, at least
-  // Polled ten times a second; true gives up.
+  double seconds = 1;   // minimum warm-up
+  // Polled ten times a second; true cancels.
   std::function<bool()> should_stop = [] { return false; };
 };
-// One process a rung, which runs serve_rung(). They end with the measurer.
+// Runs serve_rung() in one process per rung. They end with the measurer.
 std::unique_ptr<RungMeasurer> make_process_measurer(Env& env, ProcessMeasurerOptions options);
 
-// Meets the processes that train with this one; gives null where it is alone.
+// Joins the processes that train with this one; returns null if there are none.
 using JoinGroup = std::function<std::shared_ptr<Group>(const Recipe&)>;
 
-// The other side: trains `recipe` in `folder` as `in` says, and tells `out` (both file descriptors,
-// left open). Returns when `in` ends.
+// The process's side: trains `recipe` in `folder` as directed by `in`, and reports to `out` (both
+// file descriptors, left open). Returns at the end of `in`.
 void serve_rung(Env& env, const std::string& recipe, const std::string& folder, double seconds,
                 int in, int out, const JoinGroup& join = {});
 
 struct RungResult {
   std::vector<RungTiming> rounds;
-  std::string skipped;  // why there are none; else empty
-  // Of images/s, with the 95 % interval over the rounds; empty where one of both was not measured.
+  std::string skipped;  // why there are no results; else empty
+  // Ratios of images/s, with the 95 % interval over the rounds; empty if one of the two was not
+  // measured.
   std::optional<Gain> over_previous, over_first;
-  std::optional<double> seed_gain;  // over the first, as the seed's figures have it
+  std::optional<double> seed_gain;  // over the first rung, from published figures
 };
 
 struct LadderResult {
-  std::vector<RungResult> rungs;  // one for each of the ladder's
+  std::vector<RungResult> rungs;  // one per rung of the ladder
   bool interrupted = false;
 };
 
 struct LadderOptions {
   int rounds = 5;
-  double seconds = 1;  // least length of one measurement
-  // Told what was done, and what was found: "round 2 of 5: cached, 12.3 steps/s".
+  double seconds = 1;  // minimum length of one measurement
+  // Called with what was done, and the result: "round 2 of 5: cached, 12.3 steps/s".
   std::function<void(int done, int total, const std::string& what)> progress;
 };
 
-// Measures every rung that has a recipe, `rounds` times. Rounds go up and down the ladder by turns,
-// so that a machine that slows down favours no rung. A rung whose run fails (kRun: out of memory,
-// say) counts as skipped, other errors end the ladder.
+// Measures every rung that has a recipe, `rounds` times. The direction alternates between rounds,
+// so that a machine that slows down favours no rung. A rung whose run fails (kRun, such as out of
+// memory) counts as skipped; other errors end the ladder.
 LadderResult run_ladder(const Ladder& ladder, std::span<const std::optional<Recipe>> recipes,
                         const MachineFacts& machine, const LadderOptions& options,
                         RungMeasurer& measurer);
@@ -156,7 +157,7 @@ LadderResult run_ladder(const Ladder& ladder, std::span<const std::optional<Reci
 double steps_per_s(const RungResult& rung);
 double images_per_s(const RungResult& rung);
 
-// As text for a terminal, as Markdown, and as JSON by the contract of docs/ladder.md.
+// As text for a terminal, as Markdown, and as JSON (specified in docs/ladder.md).
 std::string format_ladder(const Ladder& ladder, const LadderResult& result);
 std::string ladder_markdown(const Ladder& ladder, const LadderResult& result);
 std::string ladder_json(const Ladder& ladder, const LadderResult& result,

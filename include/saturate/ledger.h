@@ -1,8 +1,8 @@
-// The ledger: where a run's wall time goes.
+// The ledger: accounts for a run's wall time by phase.
 //
-// At any moment exactly one phase is charged, so the phases and the remainder sum to wall time by
-// construction. Work on a GPU is charged to the phase in which the host waits for it; what it took
-// on the GPU itself is told beside that (device_phases.h).
+// Exactly one phase is charged at any time, so the phases and the remainder sum to wall time by
+// construction. GPU work is charged to the phase in which the host waits for it; its time on the
+// GPU itself is reported separately (device_phases.h).
 #pragma once
 
 #include <array>
@@ -20,9 +20,9 @@ class DevicePhases;
 class TensorMemory;
 
 enum class Phase : int {
-  kWait,     // starved of input
+  kWait,     // waiting for input
   kCopy,     // host to device
-  kAugment,  // augmentation inside the step (loader threads do theirs beside it)
+  kAugment,  // augmentation inside the step (loader threads are not included)
   kForward,  // model and loss
   kBackward,
   kReduce,  // exposed communication
@@ -30,7 +30,7 @@ enum class Phase : int {
   kHost,  // metrics, progress, bookkeeping
   kCheckpoint,
   kEvaluation,
-  kOther,  // the remainder: set-up and whatever no phase claims
+  kOther,  // the remainder: set-up and anything not in another phase
 };
 inline constexpr int kPhaseCount = int(Phase::kOther) + 1;
 
@@ -49,27 +49,27 @@ struct PhaseBytes {
   std::array<int64_t, kPhaseCount> bytes{};
   int64_t operator[](Phase phase) const { return bytes[size_t(phase)]; }
   int64_t largest() const;
-  // Makes each the larger of both.
+  // Sets each to the larger of both.
   void merge(const PhaseBytes& other);
 };
 
-// Told of every change of phase, on the ledger's thread.
+// Notified of every change of phase, on the ledger's thread.
 class PhaseObserver {
  public:
   virtual ~PhaseObserver() = default;
-  // `phase` was charged from `begin_ns` to `end_ns` of the ledger's clock; from then on it is
-  // `next`, which may be the same.
+  // `phase` was charged from `begin_ns` to `end_ns` of the ledger's clock; `next`, possibly the
+  // same, is charged from then on.
   virtual void charged(Phase phase, Phase next, int64_t begin_ns, int64_t end_ns) = 0;
 };
 
-// Belongs to the thread that runs the steps. Costs two clock reads a phase (some 50 ns).
+// Belongs to the thread that runs the steps. Costs two clock reads per phase (some 50 ns).
 class Ledger {
  public:
   // `env` and `memory` must outlive the ledger.
   explicit Ledger(Env& env, TensorMemory* memory = nullptr);
 
-  // Charges `phase` until the scope ends, then what was charged before it: scopes nest, and an
-  // inner one's time is not the outer one's.
+  // Charges `phase` until the scope ends, then the previous phase again: scopes nest, and an inner
+  // scope's time is not charged to the outer one.
   class Scope {
    public:
     Scope(Ledger& ledger, Phase phase) : ledger_(ledger), before_(ledger.enter(phase)) {}
@@ -82,7 +82,7 @@ class Ledger {
     Phase before_;
   };
 
-  // While one lives, changes of phase are not told to the device: a recording would take them in.
+  // While one lives, changes of phase place no device marks: a capture would include them.
   class HostOnly {
    public:
     explicit HostOnly(Ledger& ledger)
@@ -96,26 +96,26 @@ class Ledger {
     DevicePhases* const device_;
   };
 
-  // Told of every change of phase from now on. Null: nothing is. It must outlive the ledger's use.
+  // Notified of every change of phase from now on; may be null. Must outlive the ledger's use.
   void time_on(DevicePhases* device) { device_ = device; }
 
-  // Null: nobody. The observer must outlive the ledger, or be taken back.
+  // May be null. The observer must outlive the ledger, or be removed.
   void observe(PhaseObserver* observer) { observer_ = observer; }
 
-  // Off, a scope does nothing, and all time is charged to kOther: what the ledger itself costs is
-  // measured so. REQUIRES: no scope is open.
+  // If disabled, scopes do nothing, and all time is charged to kOther: used to measure the ledger's
+  // own cost. REQUIRES: no scope is open.
   void set_enabled(bool enabled);
 
   // Everything charged since construction, up to now.
   PhaseTimes times();
-  // On the device, as far as it has come; empty without one. See DevicePhases.
+  // On the device, up to the last mark passed; empty without one. See DevicePhases.
   std::optional<PhaseTimes> device_times();
 
-  // What is charged now. Safe from any thread.
+  // The present phase. Safe from any thread.
   Phase current() const { return current_.load(std::memory_order_relaxed); }
 
-  // The most bytes of tensors alive at once in each phase since the last call, 0 for a phase that
-  // was not charged. All 0 without a TensorMemory.
+  // Peak bytes of live tensors in each phase since the last call, 0 for a phase that was not
+  // charged. All 0 without a TensorMemory.
   PhaseBytes take_memory_peaks();
 
  private:
@@ -128,7 +128,7 @@ class Ledger {
   DevicePhases* device_ = nullptr;
   bool enabled_ = true;
   PhaseBytes peaks_;
-  std::atomic<Phase> current_{Phase::kOther};  // written by the owner alone
+  std::atomic<Phase> current_{Phase::kOther};  // written by the owning thread only
   int64_t since_ns_;
   std::array<int64_t, kPhaseCount> spent_ns_{};
 };

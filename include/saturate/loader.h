@@ -1,5 +1,5 @@
-// The loader: reads, decodes and augments samples on threads of its own and hands out whole batches
-// in order, a bounded number of them ahead.
+// The loader: separate threads read, decode and augment samples; whole batches are delivered in
+// order, with a bounded number of them prefetched.
 //
 // The sequence of batches is a pure function of (dataset, options, seed, epoch): the number of
 // threads, the machine's speed and the buffer allocator have no influence. Resuming needs only the
@@ -23,132 +23,131 @@
 
 namespace saturate {
 
-// Blocks whose samples kBlock mixes.
+// Number of blocks that kBlock shuffles together.
 constexpr size_t kShuffleWindow = 8;
 
-// The order of an epoch, a permutation of [0, size): kFull draws any with equal probability; kNone
-// is the identity. kBlock cuts [0, size) into blocks of `block` and draws an order of them, then
-// one of the samples of each kShuffleWindow consecutive blocks: a sample may come at any place of
-// the epoch, but those of one block come within one window.
+// The order of an epoch, a permutation of [0, size): kFull is uniformly random; kNone is the
+// identity. kBlock splits [0, size) into blocks of `block`, shuffles the blocks, then the samples
+// of each kShuffleWindow consecutive blocks: a sample may appear anywhere in the epoch, but those
+// of one block are within one window.
 std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
                                   const ShuffleOptions& shuffle);
 
-// A process's place among those that share a dataset.
+// A process's rank among those that share a dataset.
 struct Shard {
   int rank = 0, world = 1;
   Uneven uneven = Uneven::kJoin;
 };
 
-// Samples of an epoch of `size`, over all processes: as many, or under kPad rounded up and under
-// kDrop down to a multiple of the world.
+// Samples of an epoch of `size`, over all processes: the same number, or under kPad rounded up and
+// under kDrop down to a multiple of the world size.
 size_t epoch_samples(size_t size, const Shard& shard);
 
-// What one process takes of an epoch's order: of each `batch` consecutive samples those at
-// places [rank::world]. Where the world divides the batch, this is torch.utils.data's
-// DistributedSampler over the same order, read in batches of batch / world: kPad and kDrop are its
-// drop_last=False and True; kJoin neither repeats nor drops, so that ranks may differ by a sample.
+// One process's samples of an epoch's order: of each `batch` consecutive samples those at
+// [rank::world]. If the world size divides the batch, this is torch.utils.data's DistributedSampler
+// over the same order, in batches of batch / world: kPad and kDrop are its drop_last=False and
+// True; kJoin neither repeats nor drops, so that ranks may differ by a sample.
 std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
                                  const Shard& shard);
 
-// Allocates `bytes` (aligned to at least 64) and frees it with the last owner; pinned memory on a
-// GPU.
+// Allocates `bytes` (aligned to at least 64), freed with the last owner; pinned memory on a GPU.
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
 // Images [count, size, size, 3] (NHWC), or [count, 3, size, size] where planar: uint8 as decoded,
 // or bfloat16, float16 or float32, normalised.
 struct Batch {
-  std::shared_ptr<std::byte> pixels;  // goes back to the loader's pool when the last owner drops it
-  // Under LoaderOptions::masks: uint8 [count, size, size], what each pixel shows, kIgnoredClass
-  // where the image did not reach.
+  std::shared_ptr<std::byte> pixels;  // returns to the loader's pool when the last owner drops it
+  // With LoaderOptions::masks: uint8 [count, size, size], the class of each pixel, kIgnoredClass
+  // outside the image.
   std::shared_ptr<std::byte> masks;
   PixelType type = PixelType::kFloat32;
   bool planar = false;
   int size = 0;                    // side of an image, pixels
   std::vector<int64_t> labels;     // [count]
-  std::vector<uint32_t> indices;   // [count], positions in the dataset
-  std::vector<std::string> names;  // [count], where LoaderOptions::names asks for them
-  // [count], where LoaderOptions::finish is off: what the consumer still has to do to each image.
+  std::vector<uint32_t> indices;   // [count], indices into the dataset
+  std::vector<std::string> names;  // [count], with LoaderOptions::names
+  // [count], without LoaderOptions::finish: the remaining work on each image.
   std::vector<EffectList> effects;
-  // [count], under LoaderOptions::places, where `pixels` is null.
+  // [count], with LoaderOptions::places; `pixels` is then null.
   std::vector<HeldPlace> places;
-  Mix mix;  // for the consumer to carry out: the pixels are not mixed yet
-  // Samples of this batch over all processes; those that kSkip left out count among several.
+  Mix mix;  // applied by the consumer: the pixels are not mixed yet
+  // Size of the global batch; with several processes samples skipped by kSkip count.
   size_t whole = 0;
-  // Which batch of the epoch this is, as start_epoch() counts: those passed over too.
+  // Index in the epoch, including skipped batches.
   size_t place = 0;
   size_t count() const { return labels.size(); }
 };
 
 struct LoaderOptions {
-  size_t batch = 128;  // of all processes together
-  Shard shard;         // which part of each batch is this one's
+  size_t batch = 128;  // global batch size
+  Shard shard;         // this process's part of each batch
   int threads = 1;
-  int nice = 0;      // added to the nice level of the threads, which then give way to others
-  int prefetch = 4;  // batches being filled or waiting, at most
+  int nice = 0;      // added to the threads' nice level, to lower their priority
+  int prefetch = 4;  // maximum number of batches being filled or waiting
   ShuffleOptions shuffle;
-  bool drop_last = false;  // leave out a last batch that is not full
-  bool train = true;       // random augmentation, else eval_transform
+  bool drop_last = false;  // skip an incomplete last batch
+  bool train = true;       // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
   PixelType type = PixelType::kFloat32;
-  bool planar = false;  // NCHW; not of kUint8
-  bool names = false;   // batches carry the names of their samples
+  bool planar = false;  // NCHW; not for kUint8
+  bool names = false;   // batches carry their samples' names
   bool masks = false;   // batches carry masks, which the dataset must have; not with places
-  bool finish = true;   // carry out effects, else leave them to the consumer; off: kUint8 alone
-  // Say where a consumer that holds the dataset's images finds each sample, instead of giving its
-  // pixels. It holds them cut as in evaluation; those of training under kRandomResized whole, and
-  // then the dataset gives their width and height. kUint8 without finish alone.
+  bool finish = true;   // apply effects, else leave them to the consumer; off: kUint8 only
+  // Gives the position of each sample in the consumer's held images, instead of pixels. Images are
+  // held cropped as in evaluation; for training under kRandomResized whole, and then the dataset
+  // provides their width and height. kUint8 without finish only.
   bool places = false;
   DecodeMode decode = DecodeMode::kExact;
-  // What each label of the dataset is handed out as, where its classes have other numbers in the
-  // model, or not all of them are there. Empty: as it is.
+  // Maps the dataset's labels to the model's, if its classes have other numbers there or some are
+  // missing. Empty: identity.
   std::vector<int64_t> labels;
   uint64_t seed = 0;
-  // Longest wait for a batch or for the threads to stop, before the run is given up.
+  // Longest wait for a batch or for the threads to stop, before the run fails.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);
 };
 
-// A sample left out under OnError::kSkip.
+// A sample skipped under OnError::kSkip.
 struct SkippedSample {
   std::string name;
   std::string reason;
 };
 
-// start_epoch(), next() and stop() belong to one consumer thread; the counters may be read from
-// any.
+// start_epoch(), next() and stop() belong to one consumer thread; counters may be read from any
+// thread.
 class Loader {
  public:
   // `dataset` must outlive the loader. `augment.size` must be set. `allocate` may be empty; it is
   // called on the consumer's thread. Fails with kUsage on options out of range.
   Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
          BufferAllocator allocate = {});
-  // Waits for the samples being read. Batches handed out stay valid.
+  // Waits for the samples being read. Delivered batches stay valid.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Batches of an epoch.
+  // Number of batches in an epoch.
   size_t batches() const;
 
-  // Begins to fill batches from `first_batch` on, ending any epoch under way.
+  // Begins to fill batches from `first_batch` on, ending the present epoch.
   void start_epoch(uint32_t epoch, size_t first_batch = 0);
 
-  // Waits for the next batch; false when the epoch is over. A sample that cannot be read or decoded
-  // makes this fail with its error, the first in order (kFail), or leaves it out of its batch
-  // (kSkip; a batch left empty is passed over, but given out among several processes, which take
-  // every step together). Fails with kRun when no batch comes within the wait
-  // limit. After a failure every call fails alike until start_epoch(). Drops what `out` held.
+  // Waits for the next batch; false at the end of the epoch. A sample that cannot be read or
+  // decoded makes this fail with the first such error in order (kFail), or is skipped (kSkip; an
+  // empty batch is skipped too, except with several processes, which make all steps together).
+  // Fails with kRun if no batch comes within the wait limit. After a failure every call fails in
+  // the same way until start_epoch(). Drops the contents of `out`.
   bool next(Batch& out);
 
-  // Waits for at most `limit` until next() would not wait; false where it still would. For who has
-  // to look at something else meanwhile, as at signals.
+  // Waits at most `limit` until next() would not wait; false on timeout. For callers that must also
+  // check for signals.
   bool wait(std::chrono::nanoseconds limit);
 
-  // Ends the epoch under way and waits for the threads to stop filling.
+  // Ends the present epoch and waits for the threads to stop filling.
   void stop();
 
-  // Batches that next() would return without waiting.
+  // Number of batches that next() would return without waiting.
   size_t ready() const;
-  // Different samples left out so far under kSkip: how many, and the first hundred.
+  // Distinct samples skipped so far under kSkip: their number, and the first hundred.
   size_t skipped_count() const;
   std::vector<SkippedSample> skipped() const;
 

@@ -1,5 +1,5 @@
-// Lookahead: slow weights that follow those that are trained, which then go on from there (M. R.
-// Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", arXiv 1907.08610).
+// Lookahead: slow weights follow the trained weights, which are then reset to them (M. R. Zhang et
+// al., "Lookahead Optimizer: k steps forward, 1 step back", arXiv 1907.08610).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,32 +13,32 @@
 namespace saturate {
 
 struct LookaheadOptions {
-  double keep = 0;  // of the slow weights each time: 0 to below 1
+  double keep = 0;  // share of the slow weights kept each time: 0 to below 1
   int every = 5;    // steps
   double power = 0;
 };
 
-// The slow weights begin as those that the first step starts from. After every `every` steps, and
-// after a run's last, slow += (1 - keep) * (weights - slow), then weights = slow, where
-//   keep = options.keep * (step / of the run's steps)^options.power.
-// With power 0 this is the paper's, whose alpha is 1 - keep; 3 is K. Jordan's in "94% on CIFAR-10"
-// (arXiv 2404.00498). Weights are parameters and, as in Jordan's script, what buffers hold of
-// floating point (BatchNorm's statistics). Not for concurrent use.
+// The slow weights start as the initial weights. After every `every` steps, and after a run's last,
+// slow += (1 - keep) * (weights - slow), then weights = slow, where
+//   keep = options.keep * (step / total steps of the run)^options.power.
+// With power 0 this is the paper's rule with alpha = 1 - keep; 3 is K. Jordan's in "94% on
+// CIFAR-10" (arXiv 2404.00498). Weights are parameters and, as in Jordan's script, floating-point
+// buffers (BatchNorm's statistics). Not for concurrent use.
 class Lookahead {
  public:
   // `model` must outlive this.
   Lookahead(Model& model, const LookaheadOptions& options);
 
-  // Before the first step, once the weights are there: copies them, unless load_state() gave some.
+  // To be called before the first step, with the weights set: copies them unless load_state() ran.
   void begin();
-  // After step number `step` (from 1) of a run of `steps`. REQUIRES: begin(). Does not wait for a
-  // device.
+  // To be called after step number `step` (from 1) of a run of `steps`. REQUIRES: begin(). Does not
+  // wait for a device.
   void update(int64_t step, int64_t steps);
 
-  // The slow weights by name, empty before begin(); share storage.
+  // The slow weights by name, empty before begin(); they share storage.
   std::vector<NamedTensor> state() const;
-  // Takes what state() gave. Fails with kRun naming `where` and the tensor that is missing or of
-  // another shape.
+  // Loads what state() returned. Fails with kRun naming `where` and the tensor that is missing or
+  // has another shape.
   void load_state(const std::vector<NamedTensor>& state, const std::string& where);
 
  private:

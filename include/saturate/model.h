@@ -1,5 +1,5 @@
-// Models: a registry of image classifiers and segmentation networks, and the narrow view of one
-// that the step works on.
+// Models: a registry of image classifiers and segmentation networks, and the narrow interface that
+// the step uses.
 //
 // This header is cheap to include; only sources that define a model include torch/nn.h.
 #pragma once
@@ -21,51 +21,51 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// A trainable function of a batch of images. Not for concurrent use. The tensors handed out share
-// storage with the model: writing them changes it.
+// A trainable function of a batch of images. Not for concurrent use. Returned tensors share storage
+// with the model: writing them changes it.
 class Model {
  public:
   virtual ~Model() = default;
-  // images [N, 3, H, W] float, any memory format, to logits [N, classes], or [N, classes, H, W]
-  // where per_pixel().
+  // images [N, 3, H, W] float, any memory format, to logits [N, classes], or [N, classes, H, W] if
+  // per_pixel().
   virtual at::Tensor forward(const at::Tensor& images) = 0;
   virtual bool per_pixel() const { return false; }
-  // A model of two parts computes forward(images) as decode(encode(images)). The names of the
-  // encoder's parameters and buffers begin with "encoder."; encode() may run on another thread than
-  // decode(), at the same time.
+  // A model with an encoder computes forward(images) as decode(encode(images)). The names of the
+  // encoder's parameters and buffers begin with "encoder."; encode() and decode() may run
+  // concurrently on different threads.
   virtual bool has_encoder() const { return false; }
   virtual std::vector<at::Tensor> encode(const at::Tensor& images);
   virtual at::Tensor decode(const std::vector<at::Tensor>& features);
   // From now on BatchNorms whose parameters require no gradient use their running statistics in
-  // training too, and leave them as they are. False where the model cannot.
+  // training too, without updating them. False if the model does not support this.
   virtual bool keep_frozen_statistics() { return false; }
-  // A BatchNorm, by its path, whose training no NormHook can do; empty where there is none.
+  // The path of a BatchNorm without NormHook support; empty if there is none.
   virtual std::string norm_without_hook() { return {}; }
-  // What forward() does, as a chain of stages to be checkpointed; empty where it is no chain. They
-  // are valid as long as the model.
+  // forward() as a sequence of stages for checkpointing; empty if not supported. Valid as long as
+  // the model.
   virtual std::vector<Stage> stages() { return {}; }
-  // A model that takes statistics of its data before training from scratch says how many images it
-  // wants to see, and is given about as many, as forward() gets them.
+  // Number of training images that a model needs for statistics before training from scratch;
+  // prepare() gets about as many, in the form of forward()'s.
   virtual int64_t wanted_images() const { return 0; }
   virtual void prepare(const at::Tensor& images) { (void)images; }
-  // Batch statistics are used and updated when training, the running ones otherwise.
+  // Batch statistics are used and updated in training, running statistics otherwise.
   virtual void set_training(bool training) = 0;
-  // Parameters, frozen ones too, and buffers (BatchNorm's running statistics and counters), by
-  // torchvision's names where torchvision has the model, in registration order.
+  // Parameters, including frozen ones, and buffers (BatchNorm's running statistics and counters),
+  // by torchvision's names if torchvision has the model, in registration order.
   virtual std::vector<NamedTensor> parameters() = 0;
   virtual std::vector<NamedTensor> buffers() = 0;
-  // Moves every tensor; 4-dimensional parameters become channels_last where asked.
+  // Moves every tensor; 4-dimensional parameters become channels_last on request.
   virtual void to(const at::Device& device, bool channels_last) = 0;
 };
 
-// What a model has to know of its data.
+// Properties of the data that a model needs.
 struct ImageShape {
   int classes;
   int size;  // side of the square images, pixels
 };
 
-// Builds and initialises `options.name` as torchvision does (draws come from torch's default CPU
-// generator: seed it first). Fails with kUsage on an unknown name or an impossible size.
+// Builds and initialises `options.name` as torchvision does (with torch's default CPU generator:
+// seed it first). Fails with kUsage on an unknown name or an impossible size.
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape);
 
 using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ImageShape&);

@@ -1,5 +1,5 @@
-// A Model of any torch::nn module. Takes a quarter less time to compile than torch/nn.h, of which
-// it includes only what it needs.
+// A Model from any torch::nn module. Compiles in three quarters of the time of torch/nn.h, of which
+// it includes only what is needed.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -16,7 +16,7 @@
 
 namespace saturate {
 
-// Everything but forward(), which torch::nn::Module does not declare.
+// Everything except forward(), which torch::nn::Module does not declare.
 class ModuleModelBase : public Model {
  public:
   explicit ModuleModelBase(torch::nn::Module& module) : module_(module) {}
@@ -32,9 +32,9 @@ class ModuleModelBase : public Model {
   bool keeps_frozen_ = false;
 };
 
-// Whether a class has a member of a name, a private one too: a member of the same name in a second
-// base makes it ambiguous. Of a final class, which has no derived ones, only what is public is
-// seen.
+// Whether a class has a member of a name, even a private one: a member of the same name in a second
+// base makes it ambiguous. For a final class, which cannot be derived from, detects public ones
+// only.
 #define SATURATE_NAMES_MEMBER(Trait, member)                 \
   struct Trait##Probe {                                      \
     int member;                                              \
@@ -65,7 +65,7 @@ concept HasLoss = requires(Module& module, const at::Tensor& tensor) {
   { module.loss(tensor, tensor) } -> std::convertible_to<at::Tensor>;
 };
 
-// What a module declares for training is used, or it does not compile: it is never passed over.
+// A training member that a module declares is used, or does not compile: never ignored.
 template <class Module>
 constexpr bool kLossIsUsable = HasLoss<Module> || !module_members::has_loss<Module>();
 template <class Module>
@@ -80,10 +80,9 @@ constexpr bool kPerPixelIsUsable = requires {
 }
 || !module_members::has_per_pixel<Module>();
 
-// `Module` has at::Tensor forward(const at::Tensor&), and may have
-// static constexpr int64_t kWantedImages and void prepare(const at::Tensor&), and
-// std::vector<Stage> stages(), and static constexpr bool kPerPixel = true, and encode() and
-// decode(): see Model.
+// `Module` has at::Tensor forward(const at::Tensor&), and optionally static constexpr int64_t
+// kWantedImages and void prepare(const at::Tensor&), std::vector<Stage> stages(), static constexpr
+// bool kPerPixel = true, and encode() and decode(): see Model.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
   static_assert(kLossIsUsable<Module>,

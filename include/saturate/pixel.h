@@ -30,7 +30,7 @@ SATURATE_HOST_DEVICE inline float normalize_value(uint8_t value, float scale, fl
 #endif
 }
 
-// A float's bits, and back.
+// The bits of a float, and the reverse.
 SATURATE_HOST_DEVICE inline uint32_t bits_of_float(float value) {
 #ifdef __CUDA_ARCH__
   return __float_as_uint(value);
@@ -46,18 +46,18 @@ SATURATE_HOST_DEVICE inline float float_of_bits(uint32_t bits) {
 #endif
 }
 
-// The nearest bfloat16, as its bits; between two, the even one. REQUIRES: value is finite.
+// The bits of the nearest bfloat16, rounding halves to even. REQUIRES: value is finite.
 SATURATE_HOST_DEVICE inline uint16_t to_bfloat16(float value) {
   const uint32_t bits = bits_of_float(value);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// The nearest fp16 (IEEE binary16), as its bits; between two, the even one; from 65520 on infinity.
+// The bits of the nearest fp16 (IEEE binary16), rounding halves to even; from 65520 on infinity.
 // REQUIRES: value is a number.
 SATURATE_HOST_DEVICE inline uint16_t to_float16(float value) {
   const uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000;
   uint32_t size = bits & 0x7fffffff;
-  // Below 2^-14 fp16 counts steps of 2^-24, which are those of floats from 0.5 to 1.
+  // Below 2^-14 fp16 has steps of 2^-24, like floats from 0.5 to 1.
   if (size < 0x38800000)
     return static_cast<uint16_t>(sign | (bits_of_float(float_of_bits(size) + 0.5f) - 0x3f000000));
   if (size > 0x47800000) size = 0x47800000;  // 65536

@@ -1,4 +1,4 @@
-// Progress of long work on stderr: a live bar on a terminal, plain lines in a log.
+// Progress of long operations on stderr: a live bar on a terminal, plain lines in a log.
 #pragma once
 
 #include <cstdint>
@@ -13,39 +13,39 @@ namespace saturate {
 // "1m 05s", "2h 03m"; "n/a" where unknown.
 std::string format_duration(std::optional<double> seconds);
 
-// Counts towards a known total. Safe for one thread at a time.
+// Counts towards a known total. To be used from one thread at a time.
 //
-// A line that is too long for the terminal goes without its bar, then without whole fields: the
-// first of the details, the count, the other details from the left, the title. The last of the
-// details and the time left stay longest.
+// A line that is too long for the terminal loses its bar, then whole fields: the first of the
+// details, the count, the other details from the left, the title. The last detail and the remaining
+// time are kept longest.
 class Progress {
  public:
   enum class Style {
-    kAuto,   // kBar where `stream` is a terminal, else kLines
-    kBar,    // one line, redrawn at most ten times a second; the cursor rests at its begin
-    kLines,  // a line every ten seconds at most
+    kAuto,   // kBar if `stream` is a terminal, else kLines
+    kBar,    // one line, redrawn at most ten times a second; the cursor stays at its beginning
+    kLines,  // at most one line every ten seconds
     kSilent,
   };
 
   // `title` starts every line, `unit` names what is counted ("steps"). `stream` is not owned.
   Progress(Env& env, std::string title, std::string unit, int64_t total, Style style,
            std::FILE* stream = stderr);
-  // Leaves the cursor on a fresh line.
+  // Leaves the cursor on a new line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `done` of the total; `details` follow the numbers: fields with two spaces between them, the
-  // most important last ("loss 1.234  480 img/s").
+  // `done` of the total; `details` follow the numbers: fields separated by two spaces, the most
+  // important last ("loss 1.234  480 img/s").
   void update(int64_t done, const std::string& details);
-  // Takes the bar away, for what is printed next.
+  // Removes the bar, for other output.
   void finish() { erase(); }
-  // A line of its own that stays, above the bar; made printable.
+  // A permanent line above the bar; made printable.
   void note(const std::string& line);
-  // The same, shown by kSilent too.
+  // The same, also with kSilent.
   void warn(const std::string& line);
-  // Starts the clock of the time left at `done`: work done earlier, by a resumed run, does not
-  // count as done at this run's speed.
+  // Starts the clock for the remaining time at `done`: work of an earlier run does not count for
+  // this run's speed.
   void start_at(int64_t done);
 
  private:
@@ -61,8 +61,8 @@ class Progress {
   std::FILE* stream_;
   int64_t begin_ns_, last_ns_ = 0;
   int64_t begin_done_ = 0;
-  int64_t done_ = 0;     // as last told
-  std::string details_;  // likewise
+  int64_t done_ = 0;     // at the last update
+  std::string details_;  // at the last update
   bool drawn_ = false;
 };
 

@@ -1,5 +1,5 @@
-// A bounded multi-producer, multi-consumer FIFO. Every wait has a time limit, so no thread can hang
-// on it for ever.
+// A bounded multi-producer, multi-consumer FIFO. Every wait has a timeout, so no thread can hang
+// forever.
 #pragma once
 
 #include <chrono>

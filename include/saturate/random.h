@@ -1,6 +1,6 @@
 // Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3", SC'11). A stream is named by what it is for, not by who draws it, so the same sample
-// gets the same numbers for any number of threads, device and world size.
+// 1, 2, 3", SC'11). A stream is identified by its purpose, not by who draws it, so a sample gets
+// the same numbers for any number of threads, device and world size.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace saturate {
 // One Philox 4x32-10 block: a bijection of `counter` under `key`.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// What a stream of random numbers is for. The values are part of what a seed means: append only.
+// The purpose of a random stream. The values are part of a seed's meaning: append only.
 enum class RandomUse : uint32_t {
   kShuffle = 0,
   kAugment = 1,

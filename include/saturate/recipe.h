@@ -1,9 +1,8 @@
-// A recipe: every setting of a run, as plain structs with their defaults.
+// A recipe: all settings of a run, as plain structs with defaults.
 //
-// What each key means, its unit and its range stand in the one option table
-// (src/base/*_rows.cpp), which generates the TOML parser, `--set`, `saturate list options`,
-// docs/recipe.md and the recipe.toml saved with a run. A member here without a row there cannot be
-// set by a user, and a test says so.
+// The option table (src/base/*_rows.cpp) holds each key's meaning, unit and range, and generates
+// the TOML parser, `--set`, `saturate list options`, docs/recipe.md and a run's saved recipe.toml.
+// A member here without a row there cannot be set by a user, which a test detects.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace saturate {
 
 class Env;
 
-// One class for an image, or one for each of its pixels.
+// One class per image, or one per pixel.
 enum class Task { kClassify, kSegment };
 enum class Monitor {
   kEvalAccuracy,
@@ -31,17 +30,17 @@ enum class Monitor {
   kTrainLoss,
   kEvalIou
 };
-// Of the training epoch rather than of an evaluation.
+// Metrics of the training epoch, not of an evaluation.
 inline bool is_training_metric(Monitor monitor) {
   return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
 }
 enum class MonitorMode { kAuto, kMin, kMax };
-// Whether a GPU's step is recorded once and run again as a whole: see graphed_step.h.
+// Whether a GPU's step is captured once and then replayed: see graphed_step.h.
 enum class GraphMode { kOff, kAuto };
-// Of a key that is false, true or "auto".
+// For a key that is false, true or "auto".
 enum class Toggle { kOff, kOn, kAuto };
 
-// Stands in an integer member for the recipe's "auto".
+// The value of an integer member for the recipe's "auto".
 inline constexpr int kAutomatic = -1;
 
 struct TrainOptions {
@@ -49,24 +48,24 @@ struct TrainOptions {
   double epochs = 10;
   int batch = 128;              // kAutomatic: as many images as fit, see batch_search.h
   int effective_batch = 0;      // with kAutomatic; 0: as many as fit at once
-  int accumulate = 1;           // parts of a batch
+  int accumulate = 1;           // micro-batches per batch
   int checkpoint_segments = 0;  // 0: none; kAutomatic
-  double memory_gb = 0;         // GiB for tensors; 0: all that the device has
+  double memory_gb = 0;         // GiB for tensors; 0: no limit
   double clip_norm = 0;         // 0: no clipping
-  int eval_batch = 0;           // 0: as train.batch, or one part of it where that was kAutomatic
+  int eval_batch = 0;           // 0: as train.batch, or one micro-batch if that was kAutomatic
   double label_smoothing = 0;
   int eval_every = 1;        // epochs; 0: not by epochs
   int eval_every_steps = 0;  // 0: not by steps
   bool eval_flip = false;
   int eval_shift = 0;       // pixels
   double ema = 0;           // decay of the averaged weights; 0: none
-  double lookahead = 0;     // share of the slow weights that stays; 0: none
+  double lookahead = 0;     // share of the slow weights that is kept; 0: none
   int lookahead_every = 5;  // steps
   double lookahead_power = 0;
   double max_minutes = 0;  // 0: no limit
   Monitor monitor = Monitor::kEvalAccuracy;
   MonitorMode monitor_mode = MonitorMode::kAuto;
-  int early_stop = 0;  // values of the monitor without a better one; 0: never
+  int early_stop = 0;  // values of the monitor without improvement; 0: never
   double min_delta = 0;
   bool restore_best = true;
   bool drop_last = false;
@@ -83,13 +82,12 @@ struct TrainOptions {
   GraphMode graph = GraphMode::kOff;
 };
 
-// Stages of a step that run beside the one before, each on a stream of its own: see
-// batch_pipeline.h.
+// Stages of a step that overlap the previous one, each on its own stream: see batch_pipeline.h.
 struct PipelineOptions {
-  Toggle copy = Toggle::kAuto;  // to the device; auto: where that is a GPU
+  Toggle copy = Toggle::kAuto;  // to the device; auto: if it is a GPU
   bool augment = false;         // effects and normalisation
-  bool encoder = false;         // a frozen one, a batch ahead of the decoder
-  bool check = false;           // look for missing waits and the like, see stream_checker.h
+  bool encoder = false;         // a frozen one, one batch ahead of the decoder
+  bool check = false;           // detect missing waits and similar errors, see stream_checker.h
   // REQUIRES: copy is resolved.
   bool any() const { return copy == Toggle::kOn || augment || encoder; }
 };
@@ -118,18 +116,18 @@ struct Recipe {
   WatchOptions watch;
 };
 
-// Reads a recipe file, then applies `overrides`, each "section.key=value" as after --set. An
-// unknown key, a value of the wrong type or out of range fails with kUsage naming the key, the file
-// and line (or the override), and the nearest known key. Relative paths inside stay as written.
+// Reads a recipe file, then applies `overrides`, each "section.key=value" as in --set. An unknown
+// key, or a value of the wrong type or out of range, fails with kUsage naming the key, the file and
+// line (or the override), and the nearest known key. Relative paths inside are not changed.
 Recipe load_recipe(Env& env, const std::string& path, std::span<const std::string> overrides = {});
-// The same for text; `where` stands for the file's name in errors.
+// The same for text; `where` replaces the file's name in errors.
 Recipe parse_recipe(const std::string& text, const std::string& where,
                     std::span<const std::string> overrides = {});
 
-// Complete TOML that parse_recipe reads back to the same recipe.
+// Complete TOML that parse_recipe parses to the same recipe.
 std::string to_toml(const Recipe& recipe);
 
-// What a run of several processes cannot be asked for besides; fails with kUsage. `train.device` is
+// Checks for options that several processes do not support; fails with kUsage. `train.device` is
 // resolved.
 void validate_world(const Recipe& recipe, int processes);
 
@@ -137,9 +135,9 @@ void validate_world(const Recipe& recipe, int processes);
 struct OptionInfo {
   std::string key;   // "train.batch"
   std::string type;  // "integer", "number", "true|false", "text", "a|b|c", "list of numbers|text"
-  std::string unit;  // "" where it has none
+  std::string unit;  // "" if it has none
   std::string default_value;  // as TOML
-  std::string range;          // "" where any value of the type will do
+  std::string range;          // "" if any value of the type is allowed
   std::string doc;
 };
 std::vector<OptionInfo> recipe_options();

@@ -1,5 +1,5 @@
-// A registry is an explicit table: everything that can be named in a recipe is listed in one place,
-// in the order that `saturate list` prints. There is no static registration.
+// A registry is an explicit table of everything that a recipe can name, in the order that `saturate
+// list` prints. There is no static registration.
 #pragma once
 
 #include <span>
@@ -18,10 +18,10 @@ struct RegistryEntry {
   Factory make;
 };
 
-// The known name nearest to `name` by edit distance, or "" when nothing is near.
+// The known name nearest to `name` by edit distance, or "" if none is near.
 std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
-// "Did you mean "x"?" when something is near, otherwise all names.
+// "Did you mean "x"?" if a name is near, otherwise all names.
 std::string suggest(std::string_view name, std::span<const std::string> known);
 
 // Finds `name` or fails with kUsage, naming `where` (a recipe key) and the nearest entry.

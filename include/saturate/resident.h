@@ -1,10 +1,10 @@
-// A dataset whose images lie on the device that trains, as bytes: data.cache=device.
+// A dataset whose images are on the training device, as bytes: data.cache=device.
 //
-// Every sample is decoded once, cut and resized as evaluation does it; those of training under
-// kRandomResized, which cuts from the photograph, are kept whole. The loader then says only where
-// in an image a sample's pixels are and what to do to them (LoaderOptions::places), and the feeder
-// takes them from there, on the device. With data.decode=exact the batches are those of a loader
-// that decodes each time, bit for bit.
+// Every sample is decoded once, cropped and resized as in evaluation; training images under
+// kRandomResized, which crops the original image, are kept whole. The loader then provides only the
+// position and effects of a sample (LoaderOptions::places), and the feeder takes its pixels on the
+// device. With data.decode=exact the batches are bit-identical to those of a loader that decodes
+// each time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,25 +21,25 @@ namespace saturate {
 
 class ResidentDataset : public Dataset {
  public:
-  // Reads all of `source`, which must outlive this, as `options` say (train, threads, decode,
-  // on_error). `where` names it in messages. `progress` is told how far that is, on the caller's
-  // thread, and may throw to give up. Fails with kUsage where the device has no room: before
-  // anything is read, or, of images kept whole, whose sizes only reading tells, at the first that
-  // has none; and as Loader::next(). Images kept whole are decoded by `exact`.
+  // Reads all of `source`, which must outlive this, according to `options` (train, threads, decode,
+  // on_error). `where` names it in messages. `progress` is called on the caller's thread, and may
+  // throw to cancel. Fails with kUsage if the device has too little memory: before reading anything
+  // or, for whole images, whose sizes are known only after reading, at the first that does not fit;
+  // and as Loader::next(). Whole images are decoded by `exact`.
   ResidentDataset(const Dataset& source, const std::string& where, LoaderOptions options,
                   const AugmentOptions& augment, const at::Device& device,
                   const ProgressCallback& progress = {});
 
-  // On the device, S = augment.size; undefined bytes, or no pixels, where a sample is broken.
+  // On the device, S = augment.size; undefined bytes, or no pixels, for a broken sample.
   const HeldImages& held() const { return held_; }
 
   size_t size() const override { return source_.size(); }
   const std::vector<std::string>& classes() const override { return source_.classes(); }
-  // Label and name, without bytes. A sample that was left out fails as it does in `source`.
+  // Label and name, without bytes. A skipped sample fails as it does in `source`.
   void read(size_t index, Sample& out) const override;
 
  private:
-  static constexpr int64_t kLeftOut = INT64_MIN;  // no dataset's label
+  static constexpr int64_t kLeftOut = INT64_MIN;  // never a dataset's label
   struct Side {
     int width, height;
   };
@@ -50,8 +50,8 @@ class ResidentDataset : public Dataset {
 
   const Dataset& source_;
   HeldImages held_;
-  std::vector<Side> sides_;      // [size()] of images held whole, 0 where the sample is broken
-  std::vector<int64_t> labels_;  // kLeftOut where the sample is broken
+  std::vector<Side> sides_;      // [size()] for whole images, 0 for a broken sample
+  std::vector<int64_t> labels_;  // kLeftOut for a broken sample
   std::vector<std::string> names_;
 };
 

@@ -16,16 +16,16 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Writes atomically. Tensors may live anywhere and have any layout; they are stored contiguously.
-// Fails with kRun.
+// Writes atomically. Tensors may be on any device and have any layout; they are stored
+// contiguously. Fails with kRun.
 void write_safetensors(Env& env, const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
-// Every header field is checked before it is believed: lengths, offsets that overlap or leave the
-// file, shapes that do not match their bytes, unknown types. Fails with kRun naming the file.
+// Validates every header field: lengths, offsets that overlap or leave the file, shapes that do not
+// match their bytes, unknown types. Fails with kRun naming the file.
 SafetensorsFile read_safetensors(Env& env, const std::string& path);
 
-// Its metadata alone; no tensor data is read. Checks and fails the same.
+// Only the metadata, without reading tensor data. Checks and fails in the same way.
 std::map<std::string, std::string> read_safetensors_metadata(Env& env, const std::string& path);
 
 }  // namespace saturate

@@ -1,5 +1,5 @@
 // Learning-rate schedules: factors on optimizer.lr. All but "plateau" are pure functions of the
-// step, so that a resumed run has nothing to restore.
+// step, so that resuming needs no state.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace saturate {
 
-// Where a curve is asked for. Curves begin where the warm-up ends, as with torch's SequentialLR.
+// A point of a curve. Curves begin after the warm-up, as in torch's SequentialLR.
 struct CurvePoint {
   int64_t step = 0;   // after the warm-up; may be past the end
   int64_t total = 1;  // steps of the run after the warm-up, above 0
@@ -24,19 +24,19 @@ struct CurvePoint {
 using ScheduleCurve = double (*)(const ScheduleOptions& options, const CurvePoint& at);
 std::span<const RegistryEntry<ScheduleCurve>> schedules();
 
-// torch's ReduceLROnPlateau with a relative threshold and eps = 0: a factor that falls by
+// torch's ReduceLROnPlateau with a relative threshold and eps = 0: multiplies the factor by
 // schedule.gamma when the metric has not improved for more than schedule.patience observations.
 class Plateau {
  public:
   explicit Plateau(const ScheduleOptions& options);
   void observe(double metric);
   double factor() const { return factor_; }
-  // Takes the next value for the first one; what has been cut stays cut.
+  // Treats the next value as the first; earlier reductions stay.
   void forget_best();
 
   // {best, bad observations, cool-down left, factor}.
   std::vector<double> state() const;
-  // REQUIRES: what state() gave.
+  // REQUIRES: the result of state().
   void load_state(const std::vector<double>& state);
 
  private:
@@ -50,26 +50,26 @@ class Plateau {
 class Schedule {
  public:
   // `total`, `epoch`: steps of the run and of an epoch, both above 0. Fails with kUsage on an
-  // unknown name, or on a length that is no whole step.
+  // unknown name, or on a length below one step.
   Schedule(const ScheduleOptions& options, int64_t total, int64_t epoch);
 
   // The factor on optimizer.lr for step `step`, from 0: a linear ramp (step + 1) / warmup over the
-  // steps of schedule.warmup_epochs, then the curve. Changes between steps or, where schedule.per
-  // is "epoch", with the epoch; the ramp always by the step.
+  // steps of schedule.warmup_epochs, then the curve. Changes between steps or, if schedule.per is
+  // "epoch", between epochs; the ramp always between steps.
   double factor(int64_t step) const;
 
-  // The momentum of step `step`, where "onecycle" cycles it; changes when the factor does.
+  // The momentum for step `step`, if "onecycle" cycles it; changes with the factor.
   std::optional<double> momentum(int64_t step) const;
 
-  // Tells "plateau" of an evaluation; the other schedules do not listen.
+  // Passes an evaluation to "plateau"; other schedules ignore it.
   void observe(double loss, double accuracy);
-  // What observe() has left behind, as a tensor; nothing for all but "plateau".
+  // The state left by observe(), as a tensor; empty for all but "plateau".
   std::vector<NamedTensor> state() const;
-  // Takes what state() gave from among `tensors`. Fails with kRun where it is not there.
+  // Loads what state() returned from `tensors`. Fails with kRun if it is missing.
   void load_state(const std::vector<NamedTensor>& tensors);
-  // Whether it compares evaluations, as "plateau" does.
+  // Whether the schedule uses evaluations ("plateau").
   bool listens() const { return options_.name == "plateau"; }
-  // Where evaluations are no longer of what they were: see Plateau::forget_best().
+  // To be called when evaluations are no longer comparable: see Plateau::forget_best().
   void forget_best() { plateau_.forget_best(); }
 
  private:

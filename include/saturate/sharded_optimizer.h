@@ -1,5 +1,5 @@
-// ZeRO's first stage (https://arxiv.org/abs/1910.02054): each process keeps the state of some of
-// the parameters and updates those, and then all take them over from it.
+// ZeRO stage 1 (https://arxiv.org/abs/1910.02054): each process keeps the optimizer state of some
+// parameters, updates these, and broadcasts them.
 #pragma once
 
 #include <functional>
@@ -13,15 +13,15 @@ namespace saturate {
 
 using OwnOptimizer = std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)>;
 
-// An optimizer over all of `groups`, of whose parameters each process has about as many values.
-// `make` makes that of the process's own. step(), state() and load_state() are collective:
-// state() is that of all parameters, on every rank, named as `make`'s own optimizer over all of
-// them names it, so that any number of processes can load it. `group` must outlive it.
+// An optimizer over all of `groups`, whose parameters are divided among processes with about as
+// many values each. `make` creates the optimizer of a process's own parameters. step(), state() and
+// load_state() are collective: state() covers all parameters, on every rank, with the names of an
+// unsharded optimizer, so that any number of processes can load it. `group` must outlive it.
 std::unique_ptr<Optimizer> make_sharded_optimizer(Group& group, std::vector<ParameterGroup> groups,
                                                   const OwnOptimizer& make);
 
-// The rank that owns each parameter, in the order of `groups`: the largest are dealt out first,
-// each to the rank that has the fewest values so far.
+// The rank that owns each parameter, in the order of `groups`: the largest are assigned first, each
+// to the rank with the fewest values so far.
 std::vector<int> owners_of(const std::vector<ParameterGroup>& groups, int world);
 
 }  // namespace saturate

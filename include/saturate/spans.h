@@ -1,8 +1,8 @@
-// Spans of work by thread, recorded while a trace is made: what the loader's threads and the writer
-// of checkpoints do beside the step.
+// Spans of work by thread, recorded for a trace: the loader's threads and the checkpoint writer
+// beside the step.
 //
-// There is one recording at a time in a process, as there is one profiler. While there is none, a
-// Span costs one load.
+// A process has at most one recording at a time, like one profiler. Without one, a Span costs one
+// load.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ struct RecordedSpan {
   int64_t begin_ns, end_ns;  // of Env::posix().now_ns()
 };
 
-// What one thread did. Its spans nest: of two, one lies within the other, or they do not overlap.
+// One thread's spans. They nest: two spans either contain one another or do not overlap.
 struct SpanTrack {
-  std::string thread;               // its name, with a number where several have the same
-  std::vector<RecordedSpan> spans;  // in the order of their ends
+  std::string thread;               // its name, numbered if several have the same
+  std::vector<RecordedSpan> spans;  // ordered by end
   int64_t dropped = 0;              // spans beyond the first kMostSpans
 };
 
-constexpr size_t kMostSpans = size_t{1} << 17;  // of one thread
+constexpr size_t kMostSpans = size_t{1} << 17;  // per thread
 
-// Begins a recording; false where one is under way.
+// Begins a recording; false if one is in progress.
 bool start_spans();
-// Ends it: the spans that began and ended within it, by thread in the order of their first end.
+// Ends it: returns the spans within it, by thread in the order of their first end.
 std::vector<SpanTrack> stop_spans();
 
 // For any thread.

@@ -1,8 +1,8 @@
-// Work recorded once and then run again as a whole: a CUDA graph, and a twin of it for the CPU.
+// Work captured once and replayed as a whole: a CUDA graph, and an equivalent for the CPU.
 //
-// What is run again is what the device did, on the memory that it did it on. What the host did
-// meanwhile is not repeated, and numbers that it passed along stay what they were: whatever changes
-// from one time to the next must lie in the device's memory.
+// A replay repeats the device's work on the same memory. Host work is not repeated, and host
+// numbers keep their captured values: anything that changes between replays must be in device
+// memory.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,23 +16,22 @@ namespace saturate {
 class StepGraph {
  public:
   virtual ~StepGraph() = default;
-  // Runs `body` where it will be recorded, so that what is set up or chosen at its first runs is
-  // there by then.
+  // Runs `body` on the capture stream, so that one-time set-up and choices happen before capture.
   virtual void warm_up(const std::function<void()>& body) = 0;
-  // Records what `body` has the device do, without doing it. Throws what `body` throws, and where
-  // something in it cannot be recorded, such as waiting for the device: then nothing is recorded.
-  // Once at most.
+  // Captures the device work of `body` without running it. Throws what `body` throws, and if
+  // something in it cannot be captured, such as waiting for the device: then nothing is captured.
+  // At most once.
   virtual void capture(const std::function<void()>& body) = 0;
-  // Does what was recorded, in order with the current stream. Random numbers are new ones.
+  // Replays the captured work, ordered with the current stream. Random numbers are new.
   virtual void replay() = 0;
 };
 
-// Whether this build has CUDA's.
+// Whether this build has CUDA graphs.
 bool has_cuda_graphs();
 // REQUIRES: has_cuda_graphs(), a CUDA device.
 std::unique_ptr<StepGraph> make_cuda_graph(const c10::Device& device);
-// For the CPU, and for tests: keeps `body`, and runs it. Host code is repeated here, so whoever
-// records must not give it the host's numbers.
+// For the CPU and tests: keeps `body`, and runs it. Host code is repeated here, so captured code
+// must not use changing host numbers.
 std::unique_ptr<StepGraph> make_closure_graph();
 
 }  // namespace saturate

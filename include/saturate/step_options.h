@@ -13,13 +13,13 @@ enum class Attention { kSdpa, kNaive };
 
 struct ModelOptions {
   std::string name = "resnet18";
-  int classes = 0;  // 0: as many as the training source has
+  int classes = 0;  // 0: the training source's number
   double width = 1.0;
   double dropout = 0.2;                    // mobilenet_v2
   Attention attention = Attention::kSdpa;  // transformers
-  std::string weights;                     // a file's path; empty: drawn
-  std::string weights_prefix;              // before the names in it; empty: found
-  std::vector<std::string> weights_match;  // patterns of what is taken of it; empty: all
+  std::string weights;                     // a file's path; empty: random initialisation
+  std::string weights_prefix;              // prefix of the file's names; empty: detected
+  std::vector<std::string> weights_match;  // patterns of names to load; empty: all
   std::string file;                        // torchscript
 };
 
@@ -32,10 +32,10 @@ struct OptimizerOptions {
   bool decay_norm_and_bias = false;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double trust = 0.001;                 // lars
-  double layer_decay = 1;               // factor on lr from one layer to the one before
+  double layer_decay = 1;               // factor on lr from each layer to the previous one
   std::vector<std::string> lr_factors;  // "PATTERN=FACTOR"
   std::vector<std::string> freeze;      // patterns
-  bool freeze_statistics = false;       // of BatchNorms that are frozen
+  bool freeze_statistics = false;       // of frozen BatchNorms
   bool fused = true;
   bool set_to_none = true;
 };
@@ -60,7 +60,7 @@ struct ScheduleOptions {
 
 struct PrecisionOptions {
   PrecisionMode mode = PrecisionMode::kFp32;
-  bool tf32 = true;              // but in fp32
+  bool tf32 = true;              // except in fp32 mode
   double initial_scale = 65536;  // fp16: factor on the loss
   int growth_interval = 2000;    // fp16: steps
 };

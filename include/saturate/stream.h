@@ -1,13 +1,12 @@
-// Streams of work and events between them: what CUDA calls so, and a twin of it for the CPU, so
-// that a pipeline is written once and tested without a GPU.
+// Streams of work and events between them: CUDA's, and an equivalent for the CPU, so that a
+// pipeline is written once and tested without a GPU.
 //
-// A stream does what it is given in order, and does not make the caller wait. An event is a point
-// in a stream's order, for which another stream, or the caller, can wait. On a CUDA stream work is
-// enqueued on the spot, by the caller's thread with the stream as the current one
-// (src/feed/device_stream.h); a thread stream runs it on a thread of its own; the host's stream
-// runs it at once.
+// A stream runs its work in order without blocking the caller. An event is a point in a stream's
+// order, for which another stream, or the caller, can wait. On a CUDA stream work is enqueued at
+// once, by the caller's thread with the stream as the current one (src/feed/device_stream.h); a
+// thread stream runs it on its own thread; the host's stream runs it at once.
 //
-// Streams belong to the thread that made them. With a checker they tell it what they do.
+// Streams belong to the thread that made them. They report their actions to a checker, if any.
 #pragma once
 
 #include <functional>
@@ -27,7 +26,7 @@ class Event {
 
  protected:
   friend class Stream;
-  // The calling thread waits; throws what the work before it threw.
+  // Blocks the calling thread; rethrows errors of the work before it.
   virtual void block() const = 0;
   StreamChecker::Mark mark_;
 };
@@ -42,20 +41,18 @@ class Stream {
 
   const std::string& name() const { return name_; }
 
-  // Adds work. Once some has thrown, what follows is left out, and every event behind it throws the
-  // same.
+  // Adds work. After an error, later work is dropped, and every later event throws the same error.
   virtual void submit(std::function<void()> work) = 0;
-  // The point behind all that was submitted so far.
+  // The point after all work submitted so far.
   std::shared_ptr<Event> record();
-  // What is submitted from now on begins after the event. Of the host's stream the caller waits.
+  // Work submitted from now on begins after the event. On the host's stream the caller blocks.
   void wait(const std::shared_ptr<Event>& event);
-  // The calling thread waits for the event; throws what the work before it threw.
+  // Blocks the calling thread until the event; rethrows errors of the work before it.
   void host_waits(const std::shared_ptr<Event>& event);
-  // Whether all before the event is done, which the calling thread knows from then on; does not
-  // wait.
+  // Whether all work before the event is done, which the calling thread then knows; does not block.
   bool is_done(const std::shared_ptr<Event>& event);
 
-  // What the work submitted next does to memory, for the checker; nothing without one.
+  // Reports memory use of the next work to the checker; does nothing without one.
   using Buffer = StreamChecker::Buffer;
   Buffer makes(const char* name, const Place& place = Place::current());
   Buffer host_memory(const char* name, bool pinned, const Place& place = Place::current());
@@ -76,8 +73,8 @@ class Stream {
   StreamChecker::Id id_ = StreamChecker::kHost;
 };
 
-// Runs its work on a thread of its own, named so in traces; the destructor finishes what has begun,
-// leaves out the rest and joins. `begin`, where given, is called on that thread first.
+// Runs its work on its own thread, which has this name in traces; the destructor finishes started
+// work, drops the rest and joins. `begin`, if given, is called on that thread first.
 std::unique_ptr<Stream> make_thread_stream(const std::string& name,
                                            StreamChecker* checker = nullptr,
                                            std::function<void()> begin = {});

@@ -1,9 +1,9 @@
-// Finds mistakes in the use of streams, whether or not they did harm in this run: a checker is
-// told, in the order in which a program enqueues it, which stream makes, reads, writes and frees
-// which memory, and which stream waits for which. By vector clocks (Mattern, "Virtual Time and
-// Global States of Distributed Systems", 1989) it knows what is certain to come before what.
+// Finds errors in the use of streams, even if harmless in this run: the checker is told, in enqueue
+// order, which stream makes, reads, writes and frees which memory, and which stream waits for
+// which. Vector clocks (Mattern, "Virtual Time and Global States of Distributed Systems", 1989)
+// determine what is guaranteed to precede what.
 //
-// Mistakes, each told with the line of the program that made it:
+// Errors, each reported with the program line that caused it:
 //   - a missing wait: memory is used that another stream may not have written yet, or may still
 //   read;
 //   - a wrong record_stream: it names the stream that made the memory, or the memory is freed while
@@ -11,8 +11,8 @@
 //     that was never named may still use it, so that the allocator gives it away too early;
 //   - a copy called async from memory that is not pinned, which waits for the device after all.
 //
-// The rules are a GPU's, and those of the CPU's twin of it (stream.h), where most of these mistakes
-// do no harm: so the tests of a pipeline need no GPU.
+// The rules are a GPU's and of its CPU equivalent (stream.h), where most such errors are harmless:
+// so pipeline tests need no GPU.
 #pragma once
 
 #include <cstdint>
@@ -25,34 +25,33 @@ namespace saturate {
 
 using Place = std::source_location;
 
-// Belongs to the thread that enqueues. Every method that finds a mistake fails with kRun: what, and
-// where, as FILE:LINE of `place`, which is also Error::thrown_at().
+// Belongs to the thread that enqueues. Every method that finds an error fails with kRun: the error,
+// and FILE:LINE of `place`, which is also Error::thrown_at().
 class StreamChecker {
  public:
-  using Id = int;  // of a stream; kHost is the enqueuing thread itself
+  using Id = int;  // stream number; kHost is the enqueuing thread itself
   static constexpr Id kHost = 0;
   struct Buffer {
     int64_t id = -1;
   };
-  struct Mark {  // what has happened before an event
+  struct Mark {  // state of the clocks at an event
     std::vector<int64_t> clock;
   };
 
   StreamChecker();
   Id add_stream(std::string name);
 
-  // The stream's allocator gives memory, which the stream then writes.
+  // The stream's allocator returns memory, which the stream then writes.
   Buffer makes(Id stream, std::string name, const Place& place);
-  // Memory of the host, written by it; pinned or not.
+  // Host memory, written by the host; pinned or not.
   Buffer host_memory(std::string name, bool pinned, const Place& place);
   void reads(Id stream, Buffer buffer, const Place& place);
   void writes(Id stream, Buffer buffer, const Place& place);
-  // A copy that does not wait: reads `from`, writes `to`.
+  // An asynchronous copy: reads `from`, writes `to`.
   void copies_async(Id stream, Buffer from, Buffer to, const Place& place);
-  // record_stream: the memory stays until what `stream` has enqueued by the time it is freed is
-  // done.
+  // record_stream: the memory stays valid for work that `stream` has enqueued when it is freed.
   void keeps(Id stream, Buffer buffer, const Place& place);
-  // The last owner lets the memory go.
+  // The last owner frees the memory.
   void frees(Buffer buffer, const Place& place);
 
   Mark marks(Id stream);
@@ -69,7 +68,7 @@ class StreamChecker {
     bool pinned;
     Id writer;
     Use written;
-    std::map<Id, Use> read;  // the last of each stream, since it was written
+    std::map<Id, Use> read;  // each stream's last read since the last write
     std::vector<Id> kept;
   };
 
@@ -78,9 +77,8 @@ class StreamChecker {
   Known& known(Buffer buffer, const Place& place);
   void require_written(Id stream, const Known& memory, const char* verb, const Place& place) const;
 
-  std::vector<std::string> names_;  // by stream
-  std::vector<std::vector<int64_t>>
-      clocks_;  // [stream][other]: what of the other is certain to be done
+  std::vector<std::string> names_;            // by stream
+  std::vector<std::vector<int64_t>> clocks_;  // [stream][other]: known-completed work of the other
   std::map<int64_t, Known> memory_;
   int64_t next_ = 0;
 };

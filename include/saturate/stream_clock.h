@@ -1,5 +1,5 @@
-// How busy a device's streams are, without waiting for any of them: each piece of work lies between
-// two marks in its stream's order, which are read when the stream is past them, some steps later.
+// Measures how busy a device's streams are, without waiting for them: each piece of work is between
+// two marks in its stream, which are read when the stream has passed them, some steps later.
 #pragma once
 
 #include <functional>
@@ -13,60 +13,60 @@ struct Device;
 
 namespace saturate {
 
-// What the step's own stream is called.
+// The name of the step's own stream.
 inline constexpr const char* kStepStream = "step";
 
 struct StreamTime {
   std::string stream;
-  double busy_s = 0;  // from the begin to the end of each piece of work
-  double idle_s = 0;  // from the end of one to the begin of the next
+  double busy_s = 0;  // from begin to end of each piece of work
+  double idle_s = 0;  // from the end of one piece to the begin of the next
 };
 
-// What came to `earlier` to make `now` of it, which has all of its streams.
+// The difference from `earlier` to `now`, which has all of its streams.
 std::vector<StreamTime> time_between(const std::vector<StreamTime>& earlier,
                                      std::vector<StreamTime> now);
 
-// A point in a stream's order that keeps the time at which the stream got there.
+// A point in a stream's order that records when the stream reached it.
 class TimeMark {
  public:
   virtual ~TimeMark() = default;
-  // Puts it behind all that the calling thread's current stream was given so far, wherever it was
-  // before.
+  // Places it after all work of the calling thread's current stream so far, discarding any earlier
+  // position.
   virtual void place() = 0;
   virtual bool reached() const = 0;
   // REQUIRES: both are reached.
   virtual double seconds_since(const TimeMark& earlier) const = 0;
 };
 
-// Safe from any thread, but that one stream's work is given by one thread at a time.
+// Safe from any thread, but each stream's work must come from one thread at a time.
 class StreamClock {
  public:
   explicit StreamClock(std::function<std::unique_ptr<TimeMark>()> make_mark);
   ~StreamClock();
 
-  // What the calling thread's current stream is given until the scope ends is work of `stream`.
+  // Work given to the calling thread's current stream until the scope ends counts for `stream`.
   // Scopes of a stream do not nest.
   class Work {
    public:
-    // Without a clock nothing is noted.
+    // Does nothing without a clock.
     Work(StreamClock* clock, const std::string& stream);
     ~Work();
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
 
    private:
-    StreamClock* const clock_;  // null: nothing is noted
+    StreamClock* const clock_;  // null: disabled
     const std::string stream_;
     std::unique_ptr<TimeMark> begin_;
   };
 
-  // Off, work is not noted: what noting it costs is measured so.
+  // If disabled, work is not recorded: used to measure the recording's own cost.
   void set_enabled(bool enabled);
 
-  // Of what the streams do from now to their next work nothing is known: it is not called idle.
+  // The time from now to each stream's next work is unknown: it does not count as idle.
   void leave_out();
 
-  // As far as the streams have got, by name.
+  // By name, up to the last marks passed.
   std::vector<StreamTime> times();
 
  private:
@@ -74,7 +74,7 @@ class StreamClock {
   std::unique_ptr<State> state_;
 };
 
-// Over the device's own events. Null for a CPU, which has no streams.
+// Uses the device's own events. Null for a CPU, which has no streams.
 std::unique_ptr<StreamClock> make_stream_clock(const c10::Device& device);
 
 }  // namespace saturate

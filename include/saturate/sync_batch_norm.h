@@ -1,4 +1,4 @@
-// BatchNorm over the images of all processes, as torch.nn.SyncBatchNorm.
+// BatchNorm over the images of all processes, like torch.nn.SyncBatchNorm.
 #pragma once
 
 #include "saturate/group.h"
@@ -6,10 +6,10 @@
 
 namespace saturate {
 
-// While it lives, models run on this thread take training's statistics over all processes, where
-// they are made of saturate::BatchNorm2d (batch_norm.h; torch's own stays as it is): a sum over the
-// group in each layer's forward and another in its backward. A process may have no
-// image. `group` must outlive this and the graphs made meanwhile.
+// During its lifetime, models run on this thread compute training statistics over all processes in
+// saturate::BatchNorm2d (batch_norm.h; torch's own is unchanged): one all-reduce in each layer's
+// forward and one in its backward. A process may have no images. `group` must outlive this and the
+// graphs made meanwhile.
 class SyncBatchNorm : public NormHook {
  public:
   explicit SyncBatchNorm(Group& group) : group_(group), before_(set_norm_hook(this)) {}

@@ -1,4 +1,4 @@
-// Readings of a run's surroundings, taken on a thread of their own, as means for its records.
+// Samples telemetry on a separate thread, and averages it for a run's records.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace saturate {
 
-// All but the readings belongs to the thread that runs the steps.
+// Except for the sampling, belongs to the thread that runs the steps.
 class TelemetryLog {
  public:
   struct Sources {
     double hz = 1;                                   // readings a second, above 0
     std::function<double()> queue;                   // batches ready; called on the log's thread
-    std::optional<int> gpu;                          // CUDA's number of it; empty: none
-    PrecisionMode precision = PrecisionMode::kFp32;  // resolved: what a peak is known for
+    std::optional<int> gpu;                          // CUDA index; empty: none
+    PrecisionMode precision = PrecisionMode::kFp32;  // resolved: selects the peak rate
     std::string nvml_library = "libnvidia-ml.so.1";  // loaded where there is a GPU
   };
   // `env` must outlive this.
   TelemetryLog(Env& env, Sources sources);
   ~TelemetryLog();
 
-  // Multiplications and additions (each counts) of training on one image.
+  // Floating-point operations of training on one image.
   void set_flop_per_sample(double flop);
 
-  // Means since the last call, in which `samples` were trained on within `training_s`.
+  // Means since the last call, during which `samples` were trained on within `training_s`.
   Telemetry take(int64_t samples, double training_s);
-  // Means since construction, over what take() was told of.
+  // Means since construction, over the periods passed to take().
   Telemetry whole() const;
 
  private:

@@ -8,23 +8,23 @@
 
 namespace saturate {
 
-// Cores this process may use: the affinity mask, cut by a cgroup quota where there is one. At
+// Cores this process may use: the affinity mask, limited by a cgroup quota if there is one. At
 // least 1.
 int available_cores();
 
-// submit() and wait_idle() are safe from any thread. The destructor finishes the tasks that have
-// started, drops those that have not, and joins.
+// submit() and wait_idle() are safe from any thread. The destructor finishes started tasks, drops
+// the others, and joins.
 class ThreadPool {
  public:
-  // `name` shows in debuggers and traces, up to 15 characters. `nice` is added to the nice level
-  // that the threads would have; 19 is the most that they come to. Fails with kRun where the system
-  // starts no more threads. REQUIRES: threads > 0, nice >= 0.
+  // `name` shows in debuggers and traces, up to 15 characters. `nice` is added to the threads' nice
+  // level, up to 19. Fails with kRun if the system cannot start more threads. REQUIRES: threads >
+  // 0, nice >= 0.
   ThreadPool(int threads, const std::string& name, int nice = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // A task must not throw; wrap what can fail.
+  // A task must not throw.
   void submit(std::function<void()> task);
   // Blocks until no task is queued or running.
   void wait_idle();
@@ -35,7 +35,7 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-// Calls body(i) for every i in [0, count) on `threads` threads, or on as many as the system starts,
+// Calls body(i) for every i in [0, count) on up to `threads` threads, fewer if the system refuses,
 // and waits. The first exception, by index, is rethrown after all threads have stopped.
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& body);
 

@@ -1,5 +1,5 @@
-// The time of day, which file names and records for other programs need. Durations are measured by
-// Env::now_ns() alone.
+// The time of day, for file names and records for other programs. Durations are measured by
+// Env::now_ns() only.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace saturate {
 
-// What an Env of a test can be besides, to choose the time of day.
+// Additional base of a test's Env, to set the time of day.
 class WallClock {
  public:
   virtual ~WallClock() = default;
   virtual int64_t unix_ns() = 0;
 };
 
-// Nanoseconds since 1970: those of `env` where it is a WallClock, else the system's.
+// Nanoseconds since 1970: from `env` if it is a WallClock, else from the system.
 int64_t unix_time_ns(Env& env);
 
 }  // namespace saturate

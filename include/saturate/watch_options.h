@@ -1,4 +1,4 @@
-// The part of a recipe about watching a run: records, telemetry, traces. See recipe.h.
+// The part of a recipe about monitoring a run: records, telemetry, traces. See recipe.h.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@ namespace saturate {
 struct WatchOptions {
   int every = 10;  // steps between two "step" lines of metrics.jsonl
   bool progress = true;
-  // Where records go beside metrics.jsonl; see sinks.h.
+  // Additional outputs of records; see sinks.h.
   bool tensorboard = true;
   bool csv = false;
   int prometheus_port = 0;  // 0: none
   std::string prometheus_address = "127.0.0.1";
-  std::string prometheus_hosts;  // names to be asked under, between commas; "*": any
+  std::string prometheus_hosts;  // allowed Host names, separated by commas; "*": any
   double telemetry_hz = 1;       // readings a second; 0: none
-  int samples = 16;              // images kept for the report: of training, and of mistakes
-  int histograms = 0;            // steps between two sets of histograms; 0: none
+  int samples = 16;              // images saved for the report: of training, and of mistakes
+  int histograms = 0;            // steps between histograms; 0: none
   std::string trace;             // see parse_trace(); empty: none
 };
 
 enum class TraceKind {
   kNone,
   kSteps,   // trace.json, see tracer.h
-  kNsight,  // cudaProfilerStart() and cudaProfilerStop() alone, for a profiler around the run
+  kNsight,  // only cudaProfilerStart() and cudaProfilerStop(), for an external profiler
 };
 
 // Steps [first, last], counted from 1 as metrics.jsonl counts them.

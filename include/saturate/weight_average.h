@@ -11,8 +11,8 @@
 
 namespace saturate {
 
-// After every step, average += (1 - decay) * (parameter - average); the first update copies. This
-// is torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay). Buffers (BatchNorm's
+// After every step, average += (1 - decay) * (parameter - average); the first update copies. Equals
+// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay). Buffers (BatchNorm's
 // statistics) are not averaged: the model's own are used. Not for concurrent use.
 class WeightAverage {
  public:
@@ -22,8 +22,8 @@ class WeightAverage {
   // One fused operation over all parameters; does not wait for a device.
   void update();
 
-  // While it lives, the model computes with the averaged parameters. Null does nothing, as does an
-  // average that has seen no update.
+  // During its lifetime, the model computes with the averaged parameters. Null, and an average
+  // without updates, do nothing.
   class Scope {
    public:
     explicit Scope(WeightAverage* average);
@@ -35,10 +35,10 @@ class WeightAverage {
     WeightAverage* average_;
   };
 
-  // The averaged parameters by name, empty before the first update; share storage.
+  // The averaged parameters by name, empty before the first update; they share storage.
   std::vector<NamedTensor> state() const;
-  // Takes what state() gave. Fails with kRun naming `where` and the tensor that is missing or of
-  // another shape.
+  // Loads what state() returned. Fails with kRun naming `where` and the tensor that is missing or
+  // has another shape.
   void load_state(const std::vector<NamedTensor>& state, const std::string& where);
 
  private:

@@ -1,4 +1,4 @@
-// saturate bench: figures of one part at a time.
+// saturate bench: benchmarks of one part at a time.
 #include <fmt/format.h>
 
 #include <ctime>
@@ -15,21 +15,21 @@
 namespace saturate {
 namespace {
 
-// That stand for a source kept in memory: reading all of it first may take hours.
+// Samples that represent a source kept in memory: reading all of it first may take hours.
 constexpr size_t kCachedSamples = 1024;
 
 // One loader, kept warm: its threads wait between repetitions.
 struct Variant {
   std::unique_ptr<Loader> loader;
   BenchRow row;
-  std::vector<double> cpu_ms;  // of all threads, for each image; as many as row.values
+  std::vector<double> cpu_ms;  // of all threads, per image; as many as row.values
   uint32_t epoch = 0;
-  size_t images = 0;  // in all
+  size_t images = 0;  // in total
 
-  // Images per second over whole epochs that last `seconds` at least, or over that time of one that
-  // takes longer: up to a batch, when the threads have hardly begun the next one.
+  // Images per second over whole epochs of at least `seconds` in total, or over that time of a
+  // longer epoch: up to a batch boundary, when the threads have hardly begun the next batch.
   void measure(Env& env, double seconds) {
-    loader->start_epoch(epoch++);  // not timed: drawing a large source's order takes a while
+    loader->start_epoch(epoch++);  // not timed: shuffling a large source takes a while
     const int64_t start = env.now_ns();
     const std::clock_t cpu_start = std::clock();
     const auto passed = [&] { return double(env.now_ns() - start) * 1e-9; };
@@ -39,11 +39,11 @@ struct Variant {
       const double begin = now;
       for (Batch batch; now - begin <= seconds && loader->next(batch); now = passed())
         done += batch.count();
-      now = passed();  // also where every image was left out
+      now = passed();  // also if every image was skipped
       if (now >= seconds) break;
       loader->start_epoch(epoch++);
     }
-    loader->stop();  // it would work on while others are measured
+    loader->stop();  // it would otherwise run while others are measured
     row.values.push_back(double(done) / now);
     cpu_ms.push_back(1e3 * double(std::clock() - cpu_start) / CLOCKS_PER_SEC / double(done));
     images += done;
@@ -58,7 +58,7 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
          {std::pair{DecodeMode::kExact, "exact"}, {DecodeMode::kFast, "fast"}}) {
       if (decode == DecodeMode::kFast && recipe.data.cache.mode == CacheMode::kRam &&
           recipe.data.cache.form == CacheForm::kDecoded)
-        continue;  // no recipe may ask for both
+        continue;  // not allowed in a recipe
       for (const auto& [type, type_name] : {std::pair{PixelType::kUint8, "uint8"},
                                             {PixelType::kBfloat16, "bf16"},
                                             {PixelType::kFloat32, "fp32"}}) {
@@ -96,8 +96,8 @@ int bench_loader(const BenchInput& arguments) {
   const auto data =
       warm_source(*source, recipe.data.cache, spread_samples(source->size(), kCachedSamples));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);
-  // A turn each fills buffers; then the variants take turns, so that a machine that slows down
-  // slows all of them.
+  // One warm-up each fills buffers; then the variants are interleaved, so that a machine that slows
+  // down affects all of them.
   for (Variant& variant : variants) {
     variant.measure(env, arguments.seconds);
     variant.row.values.clear();

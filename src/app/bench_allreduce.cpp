@@ -1,4 +1,4 @@
-// saturate bench allreduce: what it costs to sum tensors over processes.
+// saturate bench allreduce: the cost of an all-reduce.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ namespace {
 struct AllreduceArguments {
   int processes = 2, repeats = 7;
   std::vector<double> kib = {4, 64, 1024, 16384, 65536};
-  double seconds = 0.2;  // a repetition, at least
+  double seconds = 0.2;  // minimum per repetition
   std::string json;
 };
 
-// Started again as one of several processes, with the same options.
+// Restarts itself as several processes, with the same options.
 int launch_itself(const AllreduceArguments& arguments) {
   LaunchOptions options;
   options.processes = arguments.processes;
@@ -40,15 +40,15 @@ int launch_itself(const AllreduceArguments& arguments) {
   return launch(options, [] { return 0; });
 }
 
-// A GPU's sums are only queued so far.
+// On a GPU the all-reduce is only enqueued so far.
 void wait_for(const at::Tensor& tensor) {
   if (tensor.is_cuda()) tensor.select(0, 0).item<float>();
 }
 
-// Microseconds of one sum, the slowest rank's: all ranks make as many as rank 0 finds to last
+// Microseconds per all-reduce of the slowest rank: all ranks make as many as rank 0 needs for
 // `seconds`.
 double measure(Env& env, Group& group, const at::Tensor& tensor, int64_t count) {
-  group.any(false);  // all begin together
+  group.any(false);  // start together
   const int64_t begin = env.now_ns();
   for (int64_t i = 0; i < count; ++i) group.sum(tensor);
   wait_for(tensor);
@@ -58,7 +58,7 @@ double measure(Env& env, Group& group, const at::Tensor& tensor, int64_t count) 
   return took.item<double>();
 }
 
-// What carries a tensor, and whether that finds it where the other ranks can add to it.
+// The backend of a tensor, and whether the tensor is in shared memory.
 struct Way {
   at::Device device;
   bool shared_memory = false, in_place = false;
@@ -76,11 +76,11 @@ BenchRow measure_size(Env& env, Group& group, const Way& way, int64_t bytes,
                       const AllreduceArguments& arguments) {
   use_shared_memory(group, way.shared_memory);
   const std::string backend = group.backend_on(way.device) + (way.in_place ? " in place" : "");
-  // Of zeros, whose sums stay finite.
+  // Zeros, so that sums stay finite.
   const at::Tensor tensor =
       at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(way.device).dtype(at::kFloat));
   if (way.in_place) share_memory_of(group, tensor);
-  const double once = measure(env, group, tensor, 3);  // and warms up
+  const double once = measure(env, group, tensor, 3);  // also the warm-up
   const auto count = std::max<int64_t>(1, std::llround(arguments.seconds * 1e6 / once));
   BenchRow row;
   row.name = fmt::format("{} {:g} KiB", backend, double(bytes) / 1024);
@@ -130,8 +130,8 @@ int bench_allreduce(const AllreduceArguments& arguments) {
 
 void add_bench_allreduce(CLI::App& bench, int& exit_code) {
   auto arguments = std::make_shared<AllreduceArguments>();
-  CLI::App* command = bench.add_subcommand(
-      "allreduce", "Latency and bandwidth of sums over processes, by size and backend");
+  CLI::App* command =
+      bench.add_subcommand("allreduce", "Latency and bandwidth of all-reduce, by size and backend");
   command
       ->add_option("--processes", arguments->processes,
                    "Processes to start here; none under torchrun, mpirun or srun")
@@ -144,7 +144,7 @@ void add_bench_allreduce(CLI::App& bench, int& exit_code) {
   command->add_option("--repeats", arguments->repeats, "Measurements of each size")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Time of one measurement, at least")
+  command->add_option("--seconds", arguments->seconds, "Minimum length of one measurement")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
   command->add_option("--json", arguments->json, "Write the rows to this file too");

@@ -1,4 +1,4 @@
-// saturate bench augment: what each step from decoded pixels to a finished sample costs.
+// saturate bench augment: the cost of each step from decoded pixels to a finished sample.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kImages = 64;  // decoded beforehand, at most
+constexpr size_t kImages = 64;  // maximum, decoded in advance
 
 std::vector<Image> decoded_images(const Dataset& data) {
   std::vector<Image> images(std::min(data.size(), kImages));
@@ -30,7 +30,7 @@ std::vector<Image> decoded_images(const Dataset& data) {
   return images;
 }
 
-// A thread's own memory; what it works on is shared and only read.
+// A thread's own memory; shared data is only read.
 struct Workbench {
   const AugmentOptions& options;
   const Normalize normalize;
@@ -57,7 +57,7 @@ using Step = std::function<void(Workbench&, const Image& image, const SampleKey&
 struct Operation {
   std::string name;
   Step step;
-  bool begins_cut = true;  // Workbench::pixels holds the cut image, else the step makes it
+  bool begins_cut = true;  // Workbench::pixels holds the cropped image, else the step makes it
 };
 
 Effect affine_effect() {
@@ -113,8 +113,8 @@ struct Variant {
   BenchRow row;
 };
 
-// Images per second of one core. Effects start from a cut image each time, whose copying is in the
-// figure: some take longer over what they have already flattened.
+// Images per second of one core. Effects start from a fresh cropped image each time, whose copy is
+// included: some effects are slower on their own output.
 double measure(Env& env, const Variant& variant, const Recipe& recipe,
                const std::vector<Image>& images, const std::vector<std::vector<uint8_t>>& cut,
                double seconds) {

@@ -5,7 +5,7 @@ namespace saturate {
 void add_bench_input(CLI::App& command, BenchInput& arguments) {
   command
       .add_option("INPUT", arguments.input,
-                  "A recipe, or a source, to which 224 pixels and random_resized are then applied")
+                  "A recipe, or a source, which is then used with 224 pixels and random_resized")
       ->required();
   command
       .add_option("--set", arguments.overrides,
@@ -19,7 +19,7 @@ void add_bench_input(CLI::App& command, BenchInput& arguments) {
   command.add_option("--repeats", arguments.repeats, "Measurements of each row")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command.add_option("--seconds", arguments.seconds, "Least length of one measurement")
+  command.add_option("--seconds", arguments.seconds, "Minimum length of one measurement")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   command.add_option("--json", arguments.json, "Write the rows to this file too");

@@ -1,4 +1,4 @@
-// The arguments that benches of the input path have in common.
+// The common arguments of benchmarks of the input path.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,13 +16,13 @@ struct BenchInput {
   std::vector<std::string> overrides = {};
   std::vector<int> threads = {};
   int repeats;
-  double seconds;  // least length of one measurement
+  double seconds;  // minimum length of one measurement
 };
 
-// INPUT, --set, --threads, --repeats, --seconds and --json; what `arguments` holds are defaults.
+// INPUT, --set, --threads, --repeats, --seconds and --json; `arguments` holds their defaults.
 void add_bench_input(CLI::App& command, BenchInput& arguments);
 
-// The recipe of that name, or ImageNet's usual augmentation for a source.
+// The named recipe, or ImageNet's usual augmentation for a source.
 Recipe recipe_of(Env& env, const BenchInput& arguments);
 
 }  // namespace saturate

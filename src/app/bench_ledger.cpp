@@ -1,4 +1,4 @@
-// saturate bench ledger: what it costs to know where the time goes.
+// saturate bench ledger: the cost of accounting time by phase.
 #include <fmt/format.h>
 
 #include "app/bench_report.h"
@@ -44,8 +44,7 @@ int measure(const LedgerArguments& arguments) {
 
 void add_bench_ledger(CLI::App& bench, int& exit_code) {
   auto arguments = std::make_shared<LedgerArguments>();
-  CLI::App* command =
-      bench.add_subcommand("ledger", "What it costs a recipe's step to know where the time goes");
+  CLI::App* command = bench.add_subcommand("ledger", "The cost of the ledger in a recipe's step");
   command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
   command
       ->add_option("--set", arguments->overrides,
@@ -54,12 +53,11 @@ void add_bench_ledger(CLI::App& bench, int& exit_code) {
   command->add_option("--rounds", arguments->options.rounds, "Measurements of each")
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
-  command->add_option("--seconds", arguments->options.seconds, "Least length of one measurement")
+  command->add_option("--seconds", arguments->options.seconds, "Minimum length of one measurement")
       ->check(CLI::Range(0.01, 3600.0))
       ->capture_default_str();
   command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->footer(
-      "Takes turns between the recipe's own loop on one batch with the ledger on and off.");
+  command->footer("Alternates the recipe's own loop on one held batch with the ledger on and off.");
   command->callback([arguments, &exit_code] { exit_code = measure(*arguments); });
 }
 

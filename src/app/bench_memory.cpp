@@ -26,7 +26,7 @@ struct MemoryArguments {
   int repeats = 3, batch = 8, channels = 16, size = 32;
 };
 
-// relu(BatchNorm(convolution(x))), as many times as the chain is deep.
+// relu(BatchNorm(convolution(x))), repeated `depth` times.
 std::vector<Stage> make_chain(int depth, int64_t channels) {
   std::vector<Stage> stages;
   for (int i = 0; i < depth; ++i) {
@@ -71,7 +71,7 @@ int bench_memory(const MemoryArguments& arguments) {
   BenchReport report{"memory", {}};
   for (const int depth : arguments.depths) {
     const auto stages = make_chain(depth, arguments.channels);
-    measure(env, stages, 0, images);  // makes the gradients, which then stay
+    measure(env, stages, 0, images);  // allocates the gradients, which then stay
     for (const bool segmented : {false, true}) {
       const int64_t segments = segmented ? automatic_segments(stages.size()) : 0;
       BenchRow row;

@@ -51,14 +51,14 @@ void write_report(Env& env, const std::string& path, const BenchReport& report) 
     entry.update(row.keys);
     json["rows"].push_back(entry);
   }
-  // A source's name need not be UTF-8.
+  // A source's name may not be UTF-8.
   write_atomically(
       env, path, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 void require_release_build() {
 #ifndef NDEBUG
-  fail(ErrorKind::kUsage, "this is a debug build, whose figures mean nothing", "bench",
+  fail(ErrorKind::kUsage, "this is a debug build, whose measurements are not meaningful", "bench",
        "Build with make build (CMAKE_BUILD_TYPE=Release)");
 #endif
 }

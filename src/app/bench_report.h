@@ -1,4 +1,4 @@
-// What every `saturate bench` prints and writes.
+// The common output of all `saturate bench` commands.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace saturate {
 
 class Env;
 
-// Something measured n times.
+// A repeated measurement.
 struct BenchRow {
   std::string name;
   std::string unit;             // of `values`
-  std::vector<double> values;   // one a repetition
-  nlohmann::ordered_json keys;  // more keys of the JSON row, an object
+  std::vector<double> values;   // one per repetition
+  nlohmann::ordered_json keys;  // additional keys of the JSON row, an object
 };
 
 struct BenchReport {
@@ -25,12 +25,12 @@ struct BenchReport {
   std::vector<BenchRow> rows;
 };
 
-// The table on stdout: median, least and largest of each row.
+// Prints a table: median, minimum and maximum of each row.
 void print_report(const BenchReport& report);
 // {"bench", "host", "commit", "rows": [{"name", "unit", "median", "min", "max", "n", ...}]}.
 void write_report(Env& env, const std::string& path, const BenchReport& report);
 
-// Fails with kUsage in a build whose figures mean nothing.
+// Fails with kUsage in a debug build.
 void require_release_build();
 
 }  // namespace saturate

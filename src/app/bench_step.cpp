@@ -1,4 +1,4 @@
-// saturate bench step: a recipe's step, next to the least that it could cost.
+// saturate bench step: a recipe's step, compared with its lower bounds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct StepArguments {
   bool profile = false;
 };
 
-// One value of each round.
+// One value per round.
 template <class Value>
 std::vector<double> values_of(const std::vector<StepTiming>& timings, const Value& value) {
   std::vector<double> values;
@@ -33,7 +33,7 @@ double median_over(const std::vector<StepTiming>& timings, const Value& value) {
   return median_of(values_of(timings, value));
 }
 
-// Milliseconds a step of each phase that the step has.
+// Milliseconds per step of each phase in the step.
 nlohmann::ordered_json phases_ms(const std::vector<StepTiming>& timings) {
   nlohmann::ordered_json phases = nlohmann::ordered_json::object();
   for (int i = 0; i < kPhaseCount; ++i) {
@@ -58,7 +58,7 @@ BenchRow speed_row(const std::string& name, const std::vector<StepTiming>& timin
   return row;
 }
 
-// What `more` takes longer than `less` in the same round.
+// The time of `more` minus that of `less` in the same round.
 BenchRow difference_row(const std::string& name, const std::vector<StepTiming>& more,
                         const std::vector<StepTiming>& less, int batch) {
   BenchRow row{name, "us/step", {}, nlohmann::ordered_json::object()};
@@ -85,7 +85,7 @@ BenchRow whole_row(const StepBench& found) {
   return row;
 }
 
-// Shares of a step on the held batch.
+// Share of a step on the held batch.
 BenchRow library_row(const std::string& name, double library_s, const StepBench& found) {
   const double step_s = median_over(found.held, [&](const StepTiming& timing) {
     return timing.s_per_step(found.recipe.train.batch);
@@ -95,8 +95,8 @@ BenchRow library_row(const std::string& name, double library_s, const StepBench&
   return row;
 }
 
-// Images/s that input and compute come to where each has all cores for its share of the time, as on
-// a CPU; a GPU computes beside the loader, and the slower of the two is what it can come to.
+// Upper bound in images/s: on a CPU input and compute each use all cores for their share of the
+// time; on a GPU they overlap, and the slower one limits.
 double bound_of(const StepTiming& input, const StepTiming& held, bool on_gpu) {
   const double a = input.images_per_s(), b = held.images_per_s();
   return on_gpu ? std::min(a, b) : 1 / (1 / a + 1 / b);
@@ -132,7 +132,7 @@ BenchReport report_of(const StepBench& found) {
   return report;
 }
 
-// What the table has no column for.
+// Details without a column in the table.
 void print_details(const BenchReport& report) {
   for (const BenchRow& row : report.rows) {
     const auto& keys = row.keys;
@@ -171,22 +171,17 @@ int measure(const StepArguments& arguments) {
 }
 
 constexpr const char* kFooter =
-    "Takes turns between the recipe's own training loop (recipe), the same with the loader at "
-    "rest\n"
-    "(held batch), a bare LibTorch loop with the fused optimizer on the same batch (bare loop) "
-    "and\n"
-    "the loader without a step (input alone). Host overhead is what the second takes longer than "
-    "the\n"
-    "third, input the first than the second. The bound is what input and compute come to on the "
-    "same\n"
-    "cores if neither disturbs the other; on a GPU, the slower of the two.";
+    "Interleaves the recipe's own training loop (recipe), the same on one batch with the loader\n"
+    "paused (held batch), a bare LibTorch loop with the fused optimizer on that batch (bare loop)\n"
+    "and the loader without steps (input alone). Host overhead is the second's time minus the\n"
+    "third's, input the first's minus the second's. The bound is the rate of input and compute on\n"
+    "the same cores without interference; on a GPU, the slower of the two.";
 
 }  // namespace
 
 void add_bench_step(CLI::App& bench, int& exit_code) {
   auto arguments = std::make_shared<StepArguments>();
-  CLI::App* command =
-      bench.add_subcommand("step", "What a recipe's step costs, and what of it is overhead");
+  CLI::App* command = bench.add_subcommand("step", "The cost of a recipe's step, and its overhead");
   command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
   command
       ->add_option("--set", arguments->overrides,
@@ -195,11 +190,11 @@ void add_bench_step(CLI::App& bench, int& exit_code) {
   command->add_option("--rounds", arguments->rounds, "Measurements of each loop")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Least length of one measurement")
+  command->add_option("--seconds", arguments->seconds, "Minimum length of one measurement")
       ->check(CLI::Range(0.01, 3600.0))
       ->capture_default_str();
   command->add_flag("--profile", arguments->profile,
-                    "Also the share of a step within oneDNN and MKL, as they print it");
+                    "Also measure the share of a step within oneDNN and MKL, from their logs");
   command->add_option("--json", arguments->json, "Write the rows to this file too");
   command->footer(kFooter);
   command->callback([arguments, &exit_code] { exit_code = measure(*arguments); });

@@ -1,4 +1,4 @@
-// saturate bench storage: how fast sources give their samples, undecoded.
+// saturate bench storage: how fast sources deliver samples, undecoded.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct StorageVariant {
   Order order;
   int threads;
   bool cold;
-  BenchRow samples, megabytes;  // a second
+  BenchRow samples, megabytes;  // per second
 
   // Reads the first samples of an epoch in that order.
   void measure(Env& env, uint32_t epoch, const StorageArguments& arguments) {
@@ -95,8 +95,8 @@ int bench_storage(const StorageArguments& arguments) {
     for (StorageVariant& variant : make_storage_variants(*sources.back(), source, threads))
       variants.push_back(std::move(variant));
   }
-  // A warm variant follows the cold one that read the same samples; taking turns, a machine that
-  // slows down slows all of them.
+  // A warm variant follows the cold one that read the same samples; interleaving lets a machine
+  // that slows down affect all of them.
   for (int i = 0; i < arguments.repeats; ++i)
     for (StorageVariant& variant : variants) variant.measure(env, uint32_t(i), arguments);
   BenchReport report{"storage", {}};
@@ -116,13 +116,15 @@ void add_bench_storage(CLI::App& bench, int& exit_code) {
   CLI::App* command = bench.add_subcommand(
       "storage",
       "Samples and MB per second of sources, undecoded: in their own order, by blocks and "
-      "shuffled; cold (after asking the system to drop what it caches of them) and warm");
+      "shuffled; cold (after dropping them from the page cache) and warm");
   command->add_option("SOURCE", arguments->sources, "Sources, as data.source of a recipe")
       ->required();
   command->add_option("--threads", arguments->threads, "As 1,2; default: one per available core")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  command->add_option("--samples", arguments->samples, "Samples read in one measurement, at most")
+  command
+      ->add_option("--samples", arguments->samples,
+                   "Maximum number of samples read in one measurement")
       ->check(CLI::Range(size_t{1}, size_t{1} << 31))
       ->capture_default_str();
   command->add_option("--block", arguments->block, "As data.shuffle_block")

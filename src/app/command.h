@@ -1,4 +1,4 @@
-// A command of the command line: its file adds its options to CLI11's parser, and its action.
+// Commands: each file adds its options and its action to CLI11's parser.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,7 +11,7 @@ void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
-// Measurements, under add_bench()'s command.
+// Benchmarks, under add_bench()'s command.
 void add_bench_storage(CLI::App& bench, int& exit_code);
 void add_bench_augment(CLI::App& bench, int& exit_code);
 void add_bench_step(CLI::App& bench, int& exit_code);
@@ -29,12 +29,12 @@ void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 
 // From now on the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP (unless it is ignored, as under nohup)
-// is only noted; a SIGINT after it ends the process at once. After SIGHUP, what was the terminal is
-// /dev/null.
+// is only recorded; a further SIGINT ends the process at once. After SIGHUP, terminal descriptors
+// are redirected to /dev/null.
 void catch_stop_signals();
-// The same where a file is written, and removed if it is not finished.
+// The same for a command that writes a file, which is removed if incomplete.
 void catch_stop_signals_of_writing();
-// The signal noted (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
+// The recorded signal (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
 int stop_signal();
 // The same, but SIGHUP as it is: other processes are to know that the terminal is gone.
 int signal_to_pass_on();

@@ -1,4 +1,4 @@
-// saturate data: making and examining datasets.
+// saturate data: creating and examining datasets.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct InspectArguments {
   bool all = false;
 };
 
-// Images that data inspect looks at: enough for a share of one in a thousand to show.
+// Images inspected by data inspect: enough to notice a share of one in a thousand.
 constexpr size_t kInspected = 10'000;
 
 struct PackArguments {
@@ -39,7 +39,7 @@ int threads_or_all(int threads) {
   return threads > 0 ? threads : available_cores();
 }
 
-// A progress bar as the callback that the data room takes.
+// A progress bar as the callback of the data module.
 ProgressCallback show(Progress& progress) {
   return [&progress](size_t done, size_t) { progress.update(int64_t(done), ""); };
 }
@@ -98,12 +98,12 @@ std::string to_json(const DatasetReport& report) {
   return to_text(json);
 }
 
-// Of masks: the share of each class, of the pixels that count.
+// For masks: the share of each class among the labelled pixels.
 void print_pixels(const DatasetReport& report) {
   uint64_t labelled = 0;
   for (const uint64_t pixels : report.class_pixels) labelled += pixels;
   if (labelled == 0) return;
-  fmt::print("  masks    {:.2f}% of the pixels do not count; of the others\n",
+  fmt::print("  masks    {:.2f}% of the pixels are ignored; of the others\n",
              100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels));
   for (size_t i = 0; i < report.classes.size(); ++i)
     fmt::print("    {:>7.2f}%  {}\n", 100.0 * double(report.class_pixels[i]) / double(labelled),
@@ -118,7 +118,7 @@ void print_report(const DatasetReport& report, const std::string& source) {
   fmt::print("  images   {} in {} classes, {}{:.1f} MB\n", report.samples, report.classes.size(),
              sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
   if (sampled)
-    fmt::print("  what follows, but classes, is of {} of them, evenly spread; --all looks at all\n",
+    fmt::print("  all below except classes is for {} of them, evenly spread; --all inspects all\n",
                report.looked_at);
   fmt::print("  format   {} JPEG, {} PNG, {} raw; {} grey, {} colour, {} CMYK or RGBA\n",
              report.jpeg, report.png, report.raw, report.components[1] + report.components[2],
@@ -192,7 +192,7 @@ int pack(const PackArguments& arguments) {
       if (stop_signal() != 0) throw Interrupted();
       progress.update(int64_t(done), "");
     });
-  } catch (const Interrupted&) {  // the unfinished file is gone
+  } catch (const Interrupted&) {  // the incomplete file is removed
     return 128 + stop_signal();
   }
   for (const auto& sample : report.skipped)
@@ -233,10 +233,10 @@ void add_examined(CLI::App& command, InspectArguments& arguments) {
 void add_inspect(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = data.add_subcommand(
-      "inspect", "Tell counts, classes, sizes and formats from the headers of images");
+      "inspect", "Show counts, classes, sizes and formats from the headers of images");
   add_examined(*command, *arguments);
   command->add_flag("--all", arguments->all,
-                    fmt::format("Look at every image, not at {} evenly spread", kInspected));
+                    fmt::format("Inspect every image, not {} evenly spread ones", kInspected));
   command->add_flag("--headers")->group("");  // what it always does: accepted, for scripts
   command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
 }
@@ -244,7 +244,7 @@ void add_inspect(CLI::App& data, int& exit_code) {
 void add_verify(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = data.add_subcommand(
-      "verify", "Decode every image and list those that are broken; exit 3 where there are any");
+      "verify", "Decode every image and list broken ones; exit 3 if there are any");
   add_examined(*command, *arguments);
   command->callback([arguments, &exit_code] { exit_code = verify(*arguments); });
 }
@@ -268,19 +268,19 @@ void add_pack(CLI::App& data, int& exit_code) {
       ->check(CLI::Range(1, 100));
   command
       ->add_option("--raw-fraction", options.raw_fraction,
-                   "Store this share of the images decoded, as pixels: larger, and no work for "
+                   "Store this share of the images as decoded pixels: larger, but no decoding in "
                    "the loader (shard and lmdb)")
       ->check(CLI::Range(0.0, 1.0));
   command
       ->add_option("--segment", options.segment,
-                   "Cut JPEGs into segments of this many MCUs without changing a pixel, so that a "
-                   "crop is decoded by itself (shard); 0 keeps every file's bytes")
+                   "Split JPEGs into segments of this many MCUs without changing a pixel, so that "
+                   "a crop is decoded on its own (shard); 0 keeps every file's bytes")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   command->add_flag("--verify", options.verify,
-                    "Decode every JPEG before and after cutting and compare the pixels");
+                    "Decode every JPEG before and after splitting and compare the pixels");
   command->add_flag("--skip-broken", arguments->skip_broken,
-                    "Leave out what cannot be read or decoded, instead of stopping");
+                    "Skip samples that cannot be read or decoded, instead of stopping");
   add_threads(*command, arguments->threads);
   command->callback([arguments, &exit_code] { exit_code = pack(*arguments); });
 }

@@ -1,4 +1,4 @@
-// saturate diagnose: why a run is no faster, and what to do about it.
+// saturate diagnose: why a run is slow, and what to do about it.
 #include "saturate/diagnose.h"
 
 #include <fmt/format.h>
@@ -144,7 +144,7 @@ Json gain_json(const WhatIf& what_if) {
   return json;
 }
 
-// How much faster than the recipe; null of several processes, which have no such turns.
+// Speedup over the recipe; null for several processes, which are not interleaved.
 Json ratio_json(const Gain& gain, const Measurements& found) {
   if (!found.ranks.empty()) return Json();
   return {{"gain", gain.ratio}, {"low", gain.low}, {"high", gain.high}};
@@ -162,7 +162,7 @@ Json phases_json(const PhaseTimes& times) {
   return phases;
 }
 
-// Shares of the whole training that steps do not take; null where they are not known.
+// Shares of the whole training outside steps; null if unknown.
 Json run_json(const Measurements& found) {
   if (found.run_s <= 0) return Json();
   const auto part = [](double share, const Interlude& each) {
@@ -248,17 +248,15 @@ int diagnose(const DiagnoseArguments& arguments) {
 }
 
 constexpr const char* kDiagnoseFooter =
-    "Runs the recipe's own step, and beside it in turns the same changed in one way after "
-    "another;\n"
-    "each gain comes with its 95 % interval. Under `saturate launch` it says which process the\n"
-    "others wait for, and what summing gradients costs. See docs/diagnose.md.";
+    "Runs the recipe's own step, interleaved with variants that each change one thing; each\n"
+    "speedup has a 95 % interval. Under `saturate launch` it shows which process the others wait\n"
+    "for, and the cost of all-reducing gradients. See docs/diagnose.md.";
 
 }  // namespace
 
 void add_diagnose(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<DiagnoseArguments>();
-  CLI::App* command =
-      app.add_subcommand("diagnose", "Find out by experiment why a run is no faster");
+  CLI::App* command = app.add_subcommand("diagnose", "Find a run's bottleneck by experiment");
   command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
   command
       ->add_option("--set", arguments->overrides,
@@ -268,16 +266,16 @@ void add_diagnose(CLI::App& app, int& exit_code) {
       ->add_option("--try", arguments->tries,
                    "section.key=value: one more change to measure; may be repeated")
       ->allow_extra_args(false);
-  command->add_option("--seconds", arguments->seconds, "About how long it takes in all")
+  command->add_option("--seconds", arguments->seconds, "Approximate total time")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
-  command->add_option("--rounds", arguments->rounds, "Turns of each change, at most")
+  command->add_option("--rounds", arguments->rounds, "Maximum number of rounds per change")
       ->check(CLI::Range(3, 1000))
       ->capture_default_str();
   command
       ->add_option("--scratch", arguments->scratch,
-                   "Where the measured runs save, in a folder that is removed: the storage of the "
-                   "real runs, or saving is not what it will be")
+                   "Where the measured runs save, in a temporary folder: give the storage of the "
+                   "real runs, so that the cost of saving is right")
       ->capture_default_str();
   command->add_option("--json", arguments->json, "Write the diagnosis to this file too");
   command->footer(kDiagnoseFooter);

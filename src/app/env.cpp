@@ -1,4 +1,4 @@
-// saturate env: what this build and this machine are, for a bug report.
+// saturate env: versions and hardware, for a bug report.
 #include <fmt/format.h>
 
 #include "app/command.h"

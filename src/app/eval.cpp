@@ -46,7 +46,7 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-// One line a sample: what it is, what the model takes it for, and how surely.
+// One line per sample: its name, label, prediction and probability.
 class Predictions {
  public:
   explicit Predictions(const std::vector<std::string>& classes) : classes_(classes) {}
@@ -99,7 +99,7 @@ int eval(const EvalArguments& arguments) {
   const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
   Recipe recipe = parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
   const at::Device device = resolve_device(recipe.train.device);
-  resolve_machine(recipe, device);  // what --set may have put back
+  resolve_machine(recipe, device);  // --set may have restored "auto" values
   set_compute_threads(recipe.train.threads);
   const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
   model->to(device, recipe.train.channels_last);
@@ -110,7 +110,7 @@ int eval(const EvalArguments& arguments) {
 
   const bool wants_names = !arguments.predictions.empty();
   if (wants_names && recipe.train.task == Task::kSegment)
-    fail(ErrorKind::kUsage, "a CSV file holds one class for an image, and the run segments them",
+    fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
          "--predictions", "Leave it out");
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
   Predictions predictions(checkpoint.classes);
@@ -151,7 +151,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   command->add_option("--predictions", arguments->predictions,
                       "Write a CSV file: each sample's name, label, prediction and probability");
   command->add_flag("--plain", arguments->plain,
-                    "The weights themselves, where the checkpoint holds averaged ones (train.ema)");
+                    "Use the weights themselves instead of their averages (train.ema)");
   command->add_option("--json", arguments->json,
                       "Write the result to this file too, with every class and the whole confusion "
                       "matrix");

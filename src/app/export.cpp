@@ -1,4 +1,4 @@
-// saturate export: the model of a checkpoint as a file for others.
+// saturate export: a checkpoint's model as a file for other programs.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct ExportArguments {
   bool plain = false;
 };
 
-// On the CPU, without the memory order that training may have liked.
+// On the CPU, in the default memory order.
 std::unique_ptr<Model> load_model(const Checkpoint& checkpoint, const Recipe& recipe, bool plain,
                                   const std::string& path) {
   auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
@@ -31,7 +31,7 @@ std::unique_ptr<Model> load_model(const Checkpoint& checkpoint, const Recipe& re
   return model;
 }
 
-// What a reader of the weights needs beside them. "format" is what Python's libraries look for.
+// Additional data that readers of the weights need. "format" is expected by Python's libraries.
 std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
   const auto replace = nlohmann::json::error_handler_t::replace;
   return {{"format", "pt"},
@@ -64,7 +64,7 @@ int export_model(const ExportArguments& arguments) {
 
 void add_export(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* command = app.add_subcommand("export", "Write a saved model as a file for others");
+  CLI::App* command = app.add_subcommand("export", "Export a saved model for other programs");
   command
       ->add_option("CHECKPOINT", arguments->checkpoint, "A run folder (its newest) or a checkpoint")
       ->required();
@@ -76,7 +76,7 @@ void add_export(CLI::App& app, int& exit_code) {
   command->add_option("--out", arguments->out,
                       "The file (default: the model's name, in this folder)");
   command->add_flag("--plain", arguments->plain,
-                    "The weights themselves, where the checkpoint holds averaged ones (train.ema)");
+                    "Use the weights themselves instead of their averages (train.ema)");
   command->callback([arguments, &exit_code] { exit_code = export_model(*arguments); });
 }
 

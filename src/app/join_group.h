@@ -1,4 +1,4 @@
-// The processes of a run, as whoever started them says by the environment.
+// The processes of a run, as announced by the launcher's environment variables.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@ namespace saturate {
 
 class Group;
 
-// Takes this process's part of the machine, and waits for the others; null where it is alone.
+// Binds this process to its part of the machine, and waits for the others; null if it is alone.
 std::shared_ptr<Group> join_group(const Recipe& recipe);
 
 }  // namespace saturate

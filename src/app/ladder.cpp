@@ -1,4 +1,4 @@
-// saturate ladder and saturate sweep: settings of a recipe, measured side by side.
+// saturate ladder and saturate sweep: settings of a recipe, measured together.
 #include "saturate/ladder.h"
 
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ void make_packs_with_progress(Env& env, const Ladder& ladder, const std::string&
 
 LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& arguments,
                  LadderOptions& options, const ProcessMeasurerOptions& processes, Group* group) {
-  // Before anything that may fail: at its end, the others' comes too.
+  // Before anything that may fail: its destruction also ends the other processes' loops.
   const auto measurer = group ? make_group_measurer(env, ladder, processes, *group)
                               : make_process_measurer(env, processes);
   const std::string& scratch = processes.folder;
@@ -62,8 +62,8 @@ LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& argument
   return run_ladder(ladder, recipes, machine, options, *measurer);
 }
 
-// The processes that were started together with this one; null where there are none. A rung's own
-// processes meet by themselves, elsewhere.
+// The processes that were started together with this one; null if there are none. A rung's own
+// processes form a separate group.
 std::unique_ptr<Group> meet(const LadderArguments& arguments) {
   const World world = this_world();
   if (world.size == 1) return nullptr;
@@ -79,7 +79,7 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   Env& env = Env::posix();
   catch_stop_signals();
   const auto group = meet(arguments);
-  // The launcher takes a place that stays the same for a process that hangs.
+  // The launcher takes a position that does not change for a hanging process.
   const auto begun = env.now_ns();
   const auto heartbeat = start_heartbeat([&env, begun] {
     return fmt::format("ladder, {} s", (env.now_ns() - begun) / 1'000'000'000);
@@ -116,21 +116,21 @@ int measure(const Ladder& ladder, const LadderArguments& arguments) {
 
 void add_measuring(CLI::App& command, LadderArguments& arguments) {
   command
-      .add_option("--set", arguments.overrides,
-                  "section.key=value: overrides the recipe, beneath what is compared; may be "
-                  "repeated")
+      .add_option(
+          "--set", arguments.overrides,
+          "section.key=value: overrides the recipe, but not the compared settings; may be repeated")
       ->allow_extra_args(false);
   command.add_option("--rounds", arguments.rounds, "Measurements of each")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command.add_option("--seconds", arguments.seconds, "Least length of one measurement")
+  command.add_option("--seconds", arguments.seconds, "Minimum length of one measurement")
       ->check(CLI::Range(0.01, 3600.0))
       ->capture_default_str();
   command.add_option("--json", arguments.json, "Write the results to this file too");
   command.add_option("--markdown", arguments.markdown, "The table as Markdown, to this file");
 }
 
-// What a ladder starts for each rung, talking over descriptors 3 and 4.
+// The command that a ladder starts for each rung, connected by descriptors 3 and 4.
 void add_measure_rung(CLI::App& app) {
   struct Arguments {
     std::string recipe, folder;
@@ -152,7 +152,7 @@ void add_measure_rung(CLI::App& app) {
 void add_ladder(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<LadderArguments>();
   CLI::App* command =
-      app.add_subcommand("ladder", "Measure the rungs of a ladder file, and what each one gains");
+      app.add_subcommand("ladder", "Measure the rungs of a ladder file, and the speedup of each");
   command->add_option("LADDER", arguments->input, "Ladder file")->required();
   add_measuring(*command, *arguments);
   command->footer(

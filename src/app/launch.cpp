@@ -18,7 +18,7 @@ struct LaunchArguments {
   std::string master;
 };
 
-// HOST:PORT, where an IPv6 address stands in brackets.
+// HOST:PORT, with an IPv6 address in brackets.
 void parse_master(const std::string& text, LaunchOptions& options) {
   const auto colon = text.rfind(':');
   const char* const end = text.data() + text.size();
@@ -27,7 +27,7 @@ void parse_master(const std::string& text, LaunchOptions& options) {
                     std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 &&
                     port < 65536;
   if (!good)
-    fail(ErrorKind::kUsage, "\"" + text + "\" is no address", "--master",
+    fail(ErrorKind::kUsage, "\"" + text + "\" is not an address", "--master",
          "Write it as HOST:PORT, such as node0:29500");
   options.master = text.substr(0, colon);
   if (options.master.front() == '[' && options.master.back() == ']')
@@ -39,7 +39,7 @@ int run(LaunchArguments& arguments) {
   LaunchOptions& options = arguments.options;
   if (!arguments.master.empty()) parse_master(arguments.master, options);
   if (options.nodes > 1 && arguments.master.empty())
-    fail(ErrorKind::kUsage, "several machines need an address to meet at", "--master",
+    fail(ErrorKind::kUsage, "several machines need a rendezvous address", "--master",
          "Give the same HOST:PORT of the first machine to every launch");
   if (options.node >= options.nodes)
     fail(ErrorKind::kUsage,
@@ -73,15 +73,15 @@ void add_launch(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   command->add_option("--master", arguments->master,
-                      "HOST:PORT of the first machine, where rank 0, or of several machines the "
-                      "first launcher, listens (default: this one, any free port)");
+                      "HOST:PORT of the first machine, where rank 0 (with several machines the "
+                      "first launcher) listens (default: this one, any free port)");
   command
       ->add_option("--max-restarts", options.restarts,
-                   "Starts all processes again from the last checkpoint, so many times, when one "
-                   "fails; of several machines, the first one's counts")
+                   "Maximum number of restarts of all processes from the last checkpoint when one "
+                   "fails; with several machines, the first one's counts")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
-  command->add_option("--stall", options.stall_s, "Seconds without a step before that is said")
+  command->add_option("--stall", options.stall_s, "Seconds without a step before a warning")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
   command->add_option("ARGUMENTS", options.arguments,
@@ -89,7 +89,7 @@ void add_launch(CLI::App& app, int& exit_code) {
                       "LADDER.toml ...");
   command->positionals_at_end();
   command->footer(
-      "Each process takes its part of the cores, and of the GPUs. torchrun, mpirun and srun can\n"
+      "Each process is bound to its part of the cores and GPUs. torchrun, mpirun and srun can\n"
       "start `saturate train` as well. See docs/distributed.md.");
   command->callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }

@@ -1,4 +1,4 @@
-// saturate list: everything a recipe can name.
+// saturate list: all names for recipes.
 #include <fmt/format.h>
 
 #include "app/command.h"

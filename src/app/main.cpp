@@ -1,4 +1,4 @@
-// The command line: dispatches to one file per command, and turns every failure into one line on
+// The command line: dispatches to one file per command, and reports every failure as one line on
 // stderr and the exit code of its kind.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -26,12 +26,12 @@ constexpr const char* kFooter =
     "SIGINT/SIGTERM (SIGUSR1 and SIGHUP count as SIGTERM) after saving a checkpoint.";
 
 int report(int code, const std::string& message) {
-  // stderr may take nothing, as where its disk is full: fmt::print() would throw.
+  // stderr may not be writable, as on a full disk: fmt::print() would throw.
   std::fputs(fmt::format("saturate: error: {}\n", saturate::printable(message)).c_str(), stderr);
   return code;
 }
 
-// Without a byte of memory.
+// Allocates no memory.
 int report_no_memory(int code) {
   std::fputs(
       "saturate: error: out of memory. Lower train.batch, data.prefetch or data.threads, or "
@@ -41,7 +41,7 @@ int report_no_memory(int code) {
 }
 
 constexpr const char* kNoThreads =
-    "the system starts no more threads. Raise the limit of processes (ulimit -u) or of memory "
+    "the system cannot start more threads. Raise the limit of processes (ulimit -u) or of memory "
     "(ulimit -v), or lower data.threads and train.threads";
 
 std::terminate_handler standard_end;
@@ -57,8 +57,8 @@ std::terminate_handler standard_end;
   std::abort();
 }
 
-// Memory may be short where no handler of ours is: while LibTorch initialises itself, before
-// main(), and in its noexcept functions. Functions of this section run before any library's.
+// Memory may run out where no handler of ours runs: while LibTorch initialises, before main(), and
+// in its noexcept functions. Functions of this section run before any library's.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = [] {
   standard_end = std::set_terminate(end_without_handler);
 };
@@ -72,8 +72,8 @@ bool is_setting(std::string_view text) {
          });
 }
 
-// --set A=1 B=2 as --set A=1 --set B=2. Left to CLI11, an option that takes several values would
-// take the recipe's path, too, where it comes after them. What follows -- is another command's.
+// --set A=1 B=2 as --set A=1 --set B=2. With CLI11's own support of several values, an option would
+// also take the recipe's path after them. Arguments after -- belong to another command.
 std::vector<std::string> arguments_of(int argc, char** argv) {
   std::vector<std::string> arguments;
   bool after_set = false;
@@ -91,7 +91,7 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
   return arguments;
 }
 
-// CLI11 says of a command that there is not only that one is missing.
+// CLI11 does not report an unknown command where a command is missing.
 void require_known_commands(const CLI::App& app, int argc, char** argv) {
   const CLI::App* at = &app;
   for (int i = 1; i < argc && argv[i][0] != '-' && at->get_require_subcommand_min() > 0; ++i) {
@@ -109,15 +109,13 @@ void require_known_commands(const CLI::App& app, int argc, char** argv) {
   }
 }
 
-// One line out of a message that may have many.
+// The first line of a message.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
 int run(int argc, char** argv) {
-  CLI::App app(
-      "Trains vision models on LibTorch, keeps the hardware busy and says where time goes.",
-      "saturate");
+  CLI::App app("Trains image models on LibTorch and shows what slows them down.", "saturate");
   app.footer(kFooter);
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("saturate ") + saturate::kVersion);
@@ -138,7 +136,7 @@ int run(int argc, char** argv) {
   saturate::add_env(app, exit_code);
   require_known_commands(app, argc, argv);
   std::vector<std::string> arguments = arguments_of(argc, argv);
-  std::ranges::reverse(arguments);  // as CLI11 takes them
+  std::ranges::reverse(arguments);  // the order that CLI11 expects
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
@@ -148,14 +146,14 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-// As long as this a thread of a parallel region looks for more to do before it sleeps: some tens of
-// microseconds, longer than from one operation of a step to the next. libgomp's own 300,000 are
-// milliseconds, for which it keeps a core from the loader's threads.
+// How long a thread of a parallel region spins before it sleeps: some tens of microseconds, longer
+// than between two operations of a step. libgomp's default of 300,000 is milliseconds, during which
+// it keeps a core from the loader's threads.
 constexpr const char* kSpins = "2000";
 
-// libgomp reads it once, before main() begins: a command that computes starts anew, which takes the
-// time to load LibTorch, some 0.2 s. What the user says of it stands; and where the system has no
-// /proc, the default.
+// libgomp reads it once, before main(): compute commands re-execute themselves, which takes the
+// time to load LibTorch, some 0.2 s. The user's own setting is kept; without /proc the default is
+// used.
 void limit_spinning(int argc, char** argv) {
   constexpr std::string_view kComputing[] = {"train",  "eval",  "bench",  "diagnose", "tune",
                                              "ladder", "sweep", "launch", "env"};
@@ -170,7 +168,7 @@ void limit_spinning(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   limit_spinning(argc, argv);
-  // A file that may grow no further (ulimit -f) is then an error like a full disk, not a crash.
+  // Exceeding the file size limit (ulimit -f) is then an error like a full disk, not a crash.
   std::signal(SIGXFSZ, SIG_IGN);
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
@@ -187,7 +185,7 @@ int main(int argc, char** argv) {
     return report(run_failed, kNoThreads);
   } catch (const std::exception& error) {
     const std::string text = first_line(error.what());
-    // oneDNN does not say more.
+    // oneDNN gives no more details.
     if (!text.starts_with("could not create a ")) return report(run_failed, text);
     return report(run_failed,
                   "oneDNN " + text +

@@ -8,8 +8,8 @@
 
 namespace saturate {
 
-// What a recipe file holds for `settings` ("section.key=value") on top of `recipe`: indented lines,
-// under their sections' headers, to be pasted. Fails as parse_recipe() does.
+// `settings` ("section.key=value") that differ from `recipe`, as lines for a recipe file: indented,
+// under their sections' headers. Fails as parse_recipe() does.
 std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& settings);
 
 }  // namespace saturate

@@ -24,7 +24,7 @@ bool is_run(const std::string& input) {
   return !input.ends_with(".json") || Env::posix().is_directory(input);
 }
 
-// Beside the run where there is one; a comparison belongs to none of its runs.
+// In the run's folder; a comparison has none.
 std::string choose_out(const ReportArguments& arguments) {
   if (!arguments.out.empty()) return arguments.out;
   const auto& inputs = arguments.inputs;
@@ -45,7 +45,7 @@ int report(const ReportArguments& arguments) {
   std::vector<LadderReading> ladders;
   for (const auto& folder : arguments.inputs) {
     if (!seen.insert(std::filesystem::weakly_canonical(folder).string()).second)
-      fail(ErrorKind::kUsage, is_run(folder) ? "the run is named twice" : "the file is named twice",
+      fail(ErrorKind::kUsage, is_run(folder) ? "the run is given twice" : "the file is given twice",
            folder, "Name each once");
     if (!is_run(folder)) {
       ladders.push_back(read_ladder_json(env, folder));

@@ -28,18 +28,18 @@ std::string numbered(const std::string& stem, int number) {
   return fmt::format("{}/{}-{}", kRunsFolder, stem, number);
 }
 
-// Of a recipe's file, a folder of images, or SCHEME:PATH.
+// The name part of a recipe's file, a folder of images, or SCHEME:PATH.
 std::string stem_of(const std::string& recipe) {
   if (recipe.starts_with("synth:")) return "synth";
   std::filesystem::path path = recipe.substr(recipe.find(':') + 1);
   std::error_code ignored;
-  if (path.stem() == "" || path.stem() == "." || path.stem() == "..")  // as "photos/" and "."
+  if (path.stem() == "" || path.stem() == "." || path.stem() == "..")  // as in "photos/" and "."
     path = std::filesystem::canonical(path, ignored);
   const std::string stem = path.stem().string();
   return stem.substr(0, stem.find(','));
 }
 
-// The N of all runs/STEM-N, the highest first.
+// The N of all runs/STEM-N, highest first.
 std::vector<int> numbers_of(Env& env, const std::string& stem) {
   std::vector<int> numbers;
   if (!env.is_directory(kRunsFolder)) return numbers;
@@ -60,13 +60,12 @@ std::string new_run_folder(Env& env, const std::string& recipe) {
   return numbered(stem_of(recipe), numbers.empty() ? 1 : numbers.front() + 1);
 }
 
-// The folder of the run that `path` (a run folder, its folder of checkpoints, or one of these)
-// belongs to.
+// The run folder of `path` (a run folder, its checkpoints folder, or a checkpoint).
 std::string run_folder_of(Env& env, const std::string& path) {
   const bool is_folder = env.is_directory(path);
   const bool has_files = is_folder && !list_checkpoints(env, path).empty();
   if (is_folder && !has_files) return path;
-  // A path may begin below the run folder, as one that was typed there does.
+  // A relative path may begin inside the run folder.
   const std::filesystem::path given = path;
   const auto folder = ((is_folder ? given : given.parent_path()) / "..").lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).string();
@@ -77,8 +76,8 @@ bool has_checkpoint(Env& env, const std::string& folder) {
   return env.is_directory(inner) && !list_checkpoints(env, inner).empty();
 }
 
-// When a process of this machine began, in the kernel's ticks since it was booted: proc(5)'s
-// starttime. 0: unknown.
+// Start time of a process of this machine, in clock ticks since boot: proc(5)'s starttime. 0:
+// unknown.
 uint64_t start_ticks(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
   std::string stat, field;
@@ -90,7 +89,7 @@ uint64_t start_ticks(pid_t process) {
   return ticks;
 }
 
-// torchrun's process that started this one, which lives through all restarts. Empty without
+// The torchrun process that started this one, which lives through all restarts. Empty without
 // torchrun.
 std::string torchrun_process() {
   if (!std::getenv("TORCHELASTIC_RUN_ID") || std::getenv("SATURATE_LAUNCHED")) return {};
@@ -106,7 +105,7 @@ bool was_started_by(Env& env, const std::string& folder, const std::string& star
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) == starter;
 }
 
-// The folder of this run before it failed, where a starter starts it again.
+// The folder of this run before it failed, if a launcher restarts it.
 std::optional<std::string> folder_before(Env& env, const FolderRequest& request) {
   if (const char* const folder = std::getenv("SATURATE_RESTART_FOLDER")) return folder;
   const std::string starter = torchrun_process();
@@ -140,7 +139,7 @@ void require_some_checkpoint(Env& env, const std::string& path) {
   if (!env.is_directory(path) || has_checkpoint(env, path) || !list_checkpoints(env, path).empty())
     return;
   fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
-       "Start the run again by --resume=auto --out " + path);
+       "Restart the run with --resume=auto --out " + path);
 }
 
 RunFolder asked_folder(Env& env, const FolderRequest& request) {
@@ -148,8 +147,7 @@ RunFolder asked_folder(Env& env, const FolderRequest& request) {
   if (resume == kResumeAuto) return automatic_folder(env, request);
   if (!out.empty() && out != resume && env.exists(out + "/metrics.jsonl"))
     fail(ErrorKind::kUsage, "the folder holds a run already", out,
-         "Go on with it, or start it again where it has saved nothing, by --resume=auto; or choose "
-         "another --out");
+         "Resume or restart it with --resume=auto, or choose another --out");
   if (resume.empty()) return {out.empty() ? new_run_folder(env, recipe) : out, std::nullopt};
   require_some_checkpoint(env, resume);
   return {out.empty() ? run_folder_of(env, resume) : out, resume};

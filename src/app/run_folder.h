@@ -1,4 +1,4 @@
-// Which folder a run is in, and where in it it begins.
+// Chooses a run's folder and its starting point.
 #pragma once
 
 #include <optional>
@@ -17,22 +17,20 @@ struct RunFolder {
   std::optional<std::string> resume;  // a folder or a checkpoint; empty: from the first step
 };
 
-// The recipe that was given, or that of the run to go on with. Fails with kUsage where there is
-// neither.
+// The given recipe, or that of the run to resume. Fails with kUsage if there is neither.
 std::string recipe_path(Env& env, const FolderRequest& request);
 
-// What `request` comes to, with the folder made:
-//   --resume PATH   goes on from there, in its run's folder or in --out
-//   --resume auto   goes on where --out (else the newest runs/RECIPE-N) has a checkpoint; starts
-//                   again where a run was killed before it had one; starts where there is no run
+// The folder for `request`, which is created:
+//   --resume PATH   resumes there, in its run's folder or in --out
+//   --resume auto   resumes if --out (else the newest runs/RECIPE-N) has a checkpoint; restarts a
+//                   run that was killed before it had one; starts if there is no run
 //   neither         starts, in --out or in a new runs/RECIPE-N
-// A run that `saturate launch` or torchrun starts again, after one of its processes has failed, is
-// in the folder that it chose at first, and goes on from its last checkpoint, if it has one. Fails
-// with kUsage where a new run would write over another, with kRun where there is nothing to go on
-// from.
+// A run restarted by `saturate launch` or torchrun, after one of its processes has failed, stays in
+// its original folder, and resumes from its last checkpoint, if any. Fails with kUsage if a new run
+// would overwrite another, with kRun if there is nothing to resume.
 RunFolder choose_run_folder(Env& env, const FolderRequest& request);
 
-// By which a restart finds the folder: tells `saturate launch`, or notes torchrun's process in it.
+// Reports the folder to `saturate launch`, or records torchrun's process in it, for a restart.
 void note_run_folder(Env& env, const std::string& folder);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// A folder for the files of runs that are only measured.
+// A temporary folder for the files of measured runs.
 #pragma once
 
 #include <cstdlib>
@@ -9,8 +9,8 @@
 
 namespace saturate {
 
-// A new folder `parent`/saturate-NAME-XXXXXX, gone at the end, as is `parent` where it was missing
-// before and nothing else has come into it.
+// A new folder `parent`/saturate-NAME-XXXXXX, removed at the end, as is `parent` if it did not
+// exist before and is empty.
 class ScratchFolder {
  public:
   explicit ScratchFolder(
@@ -27,8 +27,7 @@ class ScratchFolder {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
     const auto parent = std::filesystem::path(path_).parent_path();
-    if (made_parent_)
-      std::filesystem::remove(parent, ignored);  // does nothing where it is not empty
+    if (made_parent_) std::filesystem::remove(parent, ignored);  // does nothing if it is not empty
   }
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;

@@ -9,15 +9,15 @@
 namespace saturate {
 namespace {
 
-constexpr int kInterruptedExit = 130;  // the contract's, after SIGINT
+constexpr int kInterruptedExit = 130;  // part of the exit code contract, for SIGINT
 
 volatile sig_atomic_t noted_signal = 0, has_hung_up = 0;
-bool on_terminal = false;  // where a bar, and ^C over it, may stand in the line
+bool on_terminal = false;  // a progress bar or ^C may be on the line
 bool is_terminal[3];       // by descriptor
 const char* stop_message = "";
 size_t stop_message_size = 0;
 
-// The terminal is gone: whoever writes to it would fail.
+// The terminal is gone: writing to it would fail.
 void leave_terminal() {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd < 3; ++fd)
@@ -25,7 +25,7 @@ void leave_terminal() {
 }
 
 extern "C" void note_signal(int signal) {
-  // Nothing but async-signal-safe calls here.
+  // Only async-signal-safe calls here.
   if (noted_signal != 0 && signal == SIGINT) _exit(kInterruptedExit);
   if (signal == SIGHUP) leave_terminal();
   if (noted_signal == 0 && signal == SIGHUP) has_hung_up = 1;
@@ -44,8 +44,8 @@ void catch_signals(std::string_view text) {
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);  // SLURM's before it takes a job's nodes
-  sigaction(SIGUSR1, &action, nullptr);  // what `sbatch --signal=USR1@60` asks for
+  sigaction(SIGTERM, &action, nullptr);  // SLURM sends it before it ends a job
+  sigaction(SIGUSR1, &action, nullptr);  // as requested by `sbatch --signal=USR1@60`
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it

@@ -28,8 +28,8 @@ struct TrainArguments {
   bool quiet = false, print_recipe = false, changed_data = false;
 };
 
-// As the user called the program, each with "  " before it. The folder's own recipe has what --set
-// changed, too.
+// The program's name as called, each line indented by two spaces. The folder's recipe includes the
+// changes of --set.
 std::string next_commands(const TrainResult& result, const Recipe& recipe,
                           const std::string& folder) {
   const std::string& held_out =
@@ -46,21 +46,21 @@ std::string next_commands(const TrainResult& result, const Recipe& recipe,
                      recipe.train.epochs * 2);
 }
 
-// Made for the images that are named in the recipe's place, and shown.
+// Generates and prints a recipe for images given instead of one.
 Recipe made_recipe(Env& env, const TrainArguments& arguments) {
   const auto& overrides = arguments.overrides;
-  // Not asked of CUDA, which a process among several must not be yet.
+  // Does not initialise CUDA, which is too early for a process among several.
   auto settings =
       settings_for_source(env, arguments.folder.recipe, !gpus_of_machine().empty(), overrides);
   settings.insert(settings.end(), overrides.begin(), overrides.end());
   const Recipe recipe = parse_recipe("", arguments.folder.recipe, settings);
   if (arguments.quiet || arguments.print_recipe || this_world().rank > 0) return recipe;
-  fmt::print(stderr, "a recipe for {}, which the run's folder holds with every key:\n{}",
+  fmt::print(stderr, "a recipe for {}; the run's folder holds it with all keys:\n{}",
              printable(arguments.folder.recipe), recipe_lines(recipe, settings));
   if (recipe.data.eval_source.empty())
     fmt::print(stderr,
-               "no images are held out, there are too few for each class; name "
-               "others by --set data.eval_source=SOURCE\n");
+               "no evaluation: too few images per class to hold any out; use --set "
+               "data.eval_source=SOURCE\n");
   return recipe;
 }
 
@@ -70,7 +70,7 @@ Recipe recipe_of(Env& env, const TrainArguments& arguments) {
   return load_recipe(env, recipe_path(env, arguments.folder), arguments.overrides);
 }
 
-// A run that is stopped while it is still being set up, as in copying data.
+// A run stopped during set-up, for example while copying data.
 std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOptions& options) {
   try {
     return std::make_unique<Trainer>(env, recipe, options);
@@ -90,12 +90,12 @@ int print_recipe(Env& env, const Recipe& recipe) {
   return 0;
 }
 
-// Rank 0 chooses, for all.
+// Rank 0 chooses for all.
 void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
   RunFolder chosen;
   if (!options.group || options.group->rank() == 0) {
     chosen = choose_run_folder(env, arguments.folder);
-    // A run that goes back has done so once it is set up: started again before, it is told again.
+    // A run that goes back has done so after set-up: a restart before that repeats it.
     if (!chosen.resume || *chosen.resume == chosen.out) note_run_folder(env, chosen.out);
   }
   if (options.group) {
@@ -107,7 +107,7 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
   options.resume = chosen.resume;
 }
 
-// Where the signal came to another process, that one's code is as good as any.
+// If the signal went to another process, any code will do.
 int interrupted_code() {
   return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
 }
@@ -170,18 +170,19 @@ void add_train(CLI::App& app, int& exit_code) {
                    "section.key=value: overrides the recipe; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--out", arguments->folder.out, "The run's folder (default runs/RECIPE-N)");
-  command->add_option("--resume", arguments->folder.resume,
-                      "A run folder or checkpoint to go on from, by default in the same folder; "
-                      "auto: goes on with the run in --out (default: the newest runs/RECIPE-N) if "
-                      "it has a checkpoint, else starts it");
+  command->add_option(
+      "--resume", arguments->folder.resume,
+      "A run folder or checkpoint to resume, by default in the same folder; auto: resumes the run "
+      "in --out (default: the newest runs/RECIPE-N) if it has a checkpoint, else starts it");
   command
       ->add_flag("--allow-changed-data", arguments->changed_data,
-                 "With --resume: goes on though the training data have another number of images "
-                 "than they had, or other names of as many classes")
+                 "With --resume: accepts training data with another number of images, or with "
+                 "renamed classes")
       ->needs(command->get_option("--resume"));
   command->add_flag("--quiet", arguments->quiet, "No progress, only the summary");
-  command->add_flag("--print-recipe", arguments->print_recipe,
-                    "Only prints the recipe, with all that depends on data and machine resolved");
+  command->add_flag(
+      "--print-recipe", arguments->print_recipe,
+      "Only prints the recipe, with everything that depends on data and machine resolved");
   command->footer("`saturate list options` prints every key of a recipe.");
   command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
 }

@@ -1,4 +1,4 @@
-// saturate tune: a faster recipe, with what each line of it gained.
+// saturate tune: a faster recipe, with the speedup of each change.
 #include "saturate/tune.h"
 
 #include <fmt/format.h>
@@ -36,17 +36,17 @@ std::string step_line(const TuneStep& step) {
   return step.rejected.empty() ? line : line + "  " + step.rejected;
 }
 
-// A line a fix, then the whole.
+// One line per fix, then the total.
 std::vector<std::string> table(const Tuning& tuning, double tolerance) {
   std::vector<std::string> lines;
   for (const TuneStep& step : tuning.steps) lines.push_back(step_line(step));
-  if (lines.empty()) lines.push_back("nothing was found that pays");
+  if (lines.empty()) lines.push_back("no change gave a speedup");
   lines.push_back(fmt::format("in all   {:.1f} to {:.1f} images/s, {}", tuning.rate_before,
                               tuning.rate_after, gain_text(tuning.gain)));
   if (tuning.loss_before && tuning.loss_after)
     lines.push_back(
         fmt::format("loss     {:.4f} to {:.4f} by the first {} samples (up to {:.0f} % more is "
-                    "let pass)",
+                    "allowed)",
                     *tuning.loss_before, *tuning.loss_after, tuning.samples, 100 * tolerance));
   return lines;
 }
@@ -86,25 +86,25 @@ int run_tune(const TuneArguments& arguments) {
 void add_tune(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<TuneArguments>();
   CLI::App* command = app.add_subcommand(
-      "tune", "Apply what diagnose finds, and keep what pays and leaves the loss as it is");
+      "tune", "Apply diagnose's fixes, and keep those that speed up without changing the loss");
   command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
   command->add_option("--out", arguments->out, "The tuned recipe, a new file")->required();
   command
       ->add_option("--set", arguments->overrides,
                    "section.key=value: overrides the recipe; may be repeated")
       ->allow_extra_args(false);
-  command->add_option("--minutes", arguments->minutes, "About how long it takes in all")
+  command->add_option("--minutes", arguments->minutes, "Approximate total time")
       ->check(CLI::Range(0.1, 1440.0))
       ->capture_default_str();
   command
       ->add_option("--tolerance", arguments->tolerance,
-                   "By what share the loss may be larger after the same samples")
+                   "Allowed relative increase of the loss after the same samples")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command->add_option("--rounds", arguments->rounds, "Turns of each change, at most")
+  command->add_option("--rounds", arguments->rounds, "Maximum number of rounds per change")
       ->check(CLI::Range(3, 1000))
       ->capture_default_str();
-  command->add_option("--scratch", arguments->scratch, "As of diagnose")->capture_default_str();
+  command->add_option("--scratch", arguments->scratch, "As in diagnose")->capture_default_str();
   command->callback([arguments, &exit_code] { exit_code = run_tune(*arguments); });
 }
 

@@ -41,7 +41,7 @@ std::string value_after(const std::string& path, std::string_view name) {
   return "";
 }
 
-// "0-3,8" as the kernel writes it; empty where it is something else.
+// Parses "0-3,8" as the kernel writes it; empty if malformed.
 std::vector<int> cpu_list(const std::string& text) {
   std::vector<int> cpus;
   std::istringstream ranges(text);
@@ -62,7 +62,7 @@ size_t shared_by(const std::vector<int>& cpus, const std::vector<int>& near) {
   }));
 }
 
-// Where the GPU of that name is.
+// The location of the GPU of that name.
 GpuPlace place_of(const std::string& name, const GpuChoice& choice) {
   if (name.starts_with("GPU-")) {
     for (const GpuPlace& gpu : choice.present)
@@ -76,7 +76,7 @@ GpuPlace place_of(const std::string& name, const GpuChoice& choice) {
   return known && choice.by_address ? choice.present[number] : GpuPlace{};
 }
 
-// Those that processes may see, as CUDA_VISIBLE_DEVICES names them: up to -1, as CUDA reads it.
+// The GPUs visible to processes, named as in CUDA_VISIBLE_DEVICES: up to -1, as CUDA reads it.
 std::vector<std::string> names_of(const GpuChoice& choice) {
   std::vector<std::string> names;
   std::istringstream list(choice.given ? choice.given : "");
@@ -87,7 +87,7 @@ std::vector<std::string> names_of(const GpuChoice& choice) {
   return names;
 }
 
-// The parts of all processes of this machine; empty where it is not for this process to say.
+// The parts of all processes of this machine; empty if this process must not bind.
 std::vector<std::vector<int>> bind_cpus(const World& world, bool launched) {
   if (world.local_size < 1) return {};
   cpu_set_t allowed;
@@ -113,7 +113,7 @@ std::vector<int> cpus_of_part(std::vector<Cpu> cpus, int part, int parts) {
   std::sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
     return std::tie(a.socket, a.core, a.id) < std::tie(b.socket, b.core, b.id);
   });
-  // Where a core's threads begin.
+  // Start of each core's threads in `cpus`.
   std::vector<size_t> cores;
   for (size_t i = 0; i < cpus.size(); ++i)
     if (i == 0 || cpus[i].core != cpus[i - 1].core || cpus[i].socket != cpus[i - 1].socket)
@@ -191,11 +191,11 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
   }
   const std::string count = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
   fail(ErrorKind::kUsage,
-       fmt::format("{} processes are too many for {} GPU{}: one each", count, gpus,
+       fmt::format("{} processes for {} GPU{}: each needs its own", count, gpus,
                    gpus == 1 ? "" : "s"),
        fmt::format("rank {}", world.rank),
-       "Start as many on a machine as it has GPUs, have them share GPUs by "
-       "distributed.backend=gloo, or leave GPUs out by train.device=cpu, or by "
+       "Start as many processes as GPUs on each machine, share GPUs with "
+       "distributed.backend=gloo, or use no GPU with train.device=cpu or "
        "CUDA_VISIBLE_DEVICES= in the environment");
 }
 

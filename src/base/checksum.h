@@ -7,7 +7,7 @@
 
 namespace saturate {
 
-// `before`: the checksum of the bytes that these follow.
+// `before`: the checksum of the preceding bytes.
 uint32_t checksum_of(std::span<const std::byte> bytes, uint32_t before = 0);
 
 }  // namespace saturate

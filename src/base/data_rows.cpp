@@ -7,16 +7,16 @@ namespace saturate {
 namespace {
 
 OptionRow shuffle_row() {
-  OptionRow row = choice(
-      SATURATE_OPTION_AS("data.shuffle", data.shuffle.mode),
-      std::vector<std::pair<std::string, ShuffleMode>>{{"full", ShuffleMode::kFull},
-                                                       {"block", ShuffleMode::kBlock},
-                                                       {"none", ShuffleMode::kNone}},
-      "The order of an epoch: full draws any; block draws an order of blocks of neighbours and "
-      "mixes eight of them at a time, for storage that is slow to seek; none keeps the source's. "
-      "true and false mean full and none.");
+  OptionRow row =
+      choice(SATURATE_OPTION_AS("data.shuffle", data.shuffle.mode),
+             std::vector<std::pair<std::string, ShuffleMode>>{{"full", ShuffleMode::kFull},
+                                                              {"block", ShuffleMode::kBlock},
+                                                              {"none", ShuffleMode::kNone}},
+             "The order of an epoch: full is a uniform random permutation; block shuffles blocks "
+             "of neighbours and mixes eight of them at a time, for storage with slow seeks; none "
+             "keeps the source's order. true and false mean full and none.");
   row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
-    // A recipe has them as they are, --set as text.
+    // Recipes have booleans, --set has text.
     const bool is_full = value == OptionValue(true) || value == OptionValue(std::string("true"));
     const bool is_none = value == OptionValue(false) || value == OptionValue(std::string("false"));
     if (is_full) return set(recipe, std::string("full"), where);
@@ -32,24 +32,24 @@ std::vector<OptionRow> storage_rows() {
           SATURATE_OPTION_AS("data.cache", data.cache.mode),
           std::vector<std::pair<std::string, CacheMode>>{
               {"none", CacheMode::kNone}, {"ram", CacheMode::kRam}, {"device", CacheMode::kDevice}},
-          "Where samples are kept once they have been read: ram keeps those that fit the budget "
-          "in memory until the run ends; device reads all of them before the first step and "
-          "keeps them as bytes, at augment.size, where the model trains, which draws batches "
-          "from there; with augment.crop = \"random_resized\" it needs data.cache_form = "
-          "\"decoded\", and keeps the training images whole."),
+          "Where samples are kept after they are read: ram keeps what fits the budget in memory; "
+          "device reads all of them before the first step and keeps them as bytes, at "
+          "augment.size, on the training device, which draws batches from there; with augment.crop "
+          "= \"random_resized\" it needs data.cache_form = \"decoded\" and keeps whole training "
+          "images."),
       choice(SATURATE_OPTION_AS("data.cache_form", data.cache.form),
              std::vector<std::pair<std::string, CacheForm>>{{"encoded", CacheForm::kEncoded},
                                                             {"decoded", CacheForm::kDecoded}},
-             "What is kept of an image: its file's bytes, or its pixels, which are many times as "
-             "large and need no decoding after the first epoch (with data.decode = \"exact\")."),
+             "What is cached of an image: the encoded file, or its pixels, which are many times "
+             "larger and need no decoding after the first epoch (with data.decode = \"exact\")."),
       number(SATURATE_OPTION_AS("data.cache_gb", data.cache.gb), {0, INFINITY}, "GB (1e9 bytes)",
-             "Budget of data.cache, for training and evaluation together; what goes beyond it is "
+             "Budget of data.cache, for training and evaluation together; samples beyond it are "
              "read every time. 0: half of the memory available at the start."),
       choice(SATURATE_OPTION_AS("data.stage", data.stage.mode),
              std::vector<std::pair<std::string, StageMode>>{{"none", StageMode::kNone},
                                                             {"tmpfs", StageMode::kTmpfs}},
              "tmpfs copies the sources' samples to data.stage_folder before the first is used; the "
-             "copy is gone when the run has ended, in whatever way."),
+             "copy is removed when the run ends, however it ends."),
       text(SATURATE_OPTION_AS("data.stage_folder", data.stage.folder),
            "Where data.stage copies to: a folder in memory, or on a fast disk."),
   };
@@ -61,27 +61,25 @@ std::vector<OptionRow> source_rows() {
            "Training images as SCHEME:REST, or the path of a folder, an archive or a shard; "
            "`saturate list` prints the schemes."),
       text(SATURATE_OPTION(data.eval_source),
-           "Held-out images, with the same class names; empty: no evaluation."),
+           "Evaluation images, with the same class names; empty: no evaluation."),
       integer(SATURATE_OPTION(data.threads), {0, 1024}, "threads",
               "Threads that read, decode and augment; 0: one per available core."),
       integer(SATURATE_OPTION(data.nice), {-1, 19}, "levels",
-              "How far these threads give way to others on the same cores, as of nice(1): added to "
-              "their nice level; -1: 10 where the model trains on the CPU, for the step's threads "
-              "wait for each other, else 0."),
+              "Lowers the priority of these threads, as nice(1): added to their nice level; -1: 10 "
+              "if the model trains on the CPU, as the step's threads wait for each other, else 0."),
       integer(SATURATE_OPTION(data.prefetch), {1, 1024}, "batches",
               "Batches being filled or waiting, at most."),
       choice(SATURATE_OPTION(data.decode),
              std::vector<std::pair<std::string, DecodeMode>>{{"exact", DecodeMode::kExact},
                                                              {"fast", DecodeMode::kFast}},
-             "How images are decoded: exact gives Pillow's pixels; fast decodes only what the crop "
-             "needs of a JPEG and resizes before it converts colours, typically 50 dB from "
+             "How images are decoded: exact gives Pillow's pixels; fast decodes only the part of a "
+             "JPEG that the crop needs and resizes before colour conversion, typically 50 dB from "
              "exact."),
-      choice(
-          SATURATE_OPTION(data.on_error),
-          std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
-                                                       {"skip", OnError::kSkip}},
-          "What a broken image does: fail stops at the first and names it; skip counts, names and "
-          "leaves out."),
+      choice(SATURATE_OPTION(data.on_error),
+             std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
+                                                          {"skip", OnError::kSkip}},
+             "What a broken image causes: fail stops at the first and names it; skip counts, names "
+             "and leaves out."),
       shuffle_row(),
       integer(SATURATE_OPTION_AS("data.shuffle_block", data.shuffle.block), {1, 1 << 30}, "samples",
               "Samples in one block of data.shuffle = \"block\"."),
@@ -94,18 +92,17 @@ std::vector<OptionRow> crop_rows() {
              std::vector<std::pair<std::string, AugmentDevice>>{{"auto", AugmentDevice::kAuto},
                                                                 {"cpu", AugmentDevice::kCpu},
                                                                 {"cuda", AugmentDevice::kCuda}},
-             "Where effects and normalisation happen: cuda copies cropped bytes, a quarter of the "
-             "floats, and finishes them in one kernel; auto: on the GPU that trains, where this "
+             "Where effects and normalisation run: cuda copies cropped bytes, a quarter of the "
+             "size of floats, and finishes them in one kernel; auto: on the training GPU if this "
              "build has the kernel."),
-      choice(
-          SATURATE_OPTION(augment.output),
-          std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
-                                                         {"bf16", PixelType::kBfloat16},
-                                                         {"fp16", PixelType::kFloat16}},
-          "What the model gets: bf16 and fp16 halve what is written and copied, for "
-          "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
-          "which round images to it anyway. Only a whitening stem, which reads fp32 images first, "
-          "then starts from slightly different filters."),
+      choice(SATURATE_OPTION(augment.output),
+             std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
+                                                            {"bf16", PixelType::kBfloat16},
+                                                            {"fp16", PixelType::kFloat16}},
+             "Type of the model's input: bf16 and fp16 halve what is written and copied, for "
+             "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
+             "which round images to it anyway. Only a whitening stem, which reads fp32 images "
+             "first, then starts from slightly different filters."),
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),
@@ -121,7 +118,7 @@ std::vector<OptionRow> crop_rows() {
       choice(SATURATE_OPTION(augment.pad_mode),
              std::vector<std::pair<std::string, PadMode>>{{"zero", PadMode::kZero},
                                                           {"reflect", PadMode::kReflect}},
-             "What the border holds."),
+             "What fills the border."),
       number(SATURATE_OPTION(augment.scale_min), {0, 1, true}, "share of area",
              "Smallest crop of random_resized."),
       number(SATURATE_OPTION(augment.scale_max), {0, 1, true}, "share of area",
@@ -131,15 +128,15 @@ std::vector<OptionRow> crop_rows() {
       number(SATURATE_OPTION(augment.ratio_max), {0, 100, true}, "width/height",
              "Widest crop of random_resized."),
       number(SATURATE_OPTION(augment.flip), {0, 1}, "probability", "Horizontal flip in training."),
-      flag(
-          SATURATE_OPTION(augment.flip_alternate),
-          "Draws an image's flip once, with probability augment.flip, and mirrors it from epoch to "
-          "epoch: two in a row show both sides, which learns faster than chance "
-          "(arXiv 2404.00498)."),
+      flag(SATURATE_OPTION(augment.flip_alternate),
+           "Draws an image's flip once, with probability augment.flip, and inverts it every epoch: "
+           "any two consecutive epochs show both sides, which learns faster than random flips "
+           "(arXiv 2404.00498)."),
       number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
              "Evaluation resizes the shorter side to this many times augment.size, then crops the "
              "centre; 1.143 is ImageNet's 256 for 224."),
-      numbers(SATURATE_OPTION(augment.mean), 3, "Mean of red, green, blue, of values 0 to 1."),
+      numbers(SATURATE_OPTION(augment.mean), 3,
+              "Mean of red, green, blue, for values from 0 to 1."),
       numbers(SATURATE_OPTION(augment.std), 3, "Standard deviation of the same."),
   };
 }
@@ -147,64 +144,65 @@ std::vector<OptionRow> crop_rows() {
 std::vector<OptionRow> geometry_rows() {
   return {
       number(SATURATE_OPTION(augment.rotate), {0, 180}, "degrees",
-             "Training images are turned by up to this, either way; with shear, translate and zoom "
-             "one resampling, the first effect. What comes from outside is black."),
+             "Rotates training images by up to this, either way; one resampling, the first effect, "
+             "together with shear, translate and zoom. The area outside the image is black."),
       number(SATURATE_OPTION(augment.shear), {0, 80}, "degrees",
-             "Sheared sideways by up to this, either way."),
+             "Shears horizontally by up to this, either way."),
       number(SATURATE_OPTION(augment.translate), {0, 1}, "share of size",
-             "Moved by up to this along each axis, in whole pixels."),
+             "Shifts by up to this along each axis, in whole pixels."),
       number(SATURATE_OPTION(augment.zoom), {0, 0.9}, "share",
-             "Scaled by a factor between 1 - zoom and 1 + zoom."),
+             "Scales by a factor between 1 - zoom and 1 + zoom."),
   };
 }
 
 std::vector<OptionRow> policy_rows() {
   return {
-      choice(
-          SATURATE_OPTION(augment.policy),
-          std::vector<std::pair<std::string, Policy>>{
-              {"none", Policy::kNone}, {"trivial", Policy::kTrivial}, {"rand", Policy::kRand}},
-          "trivial is TrivialAugment Wide: one of fourteen operations, of any magnitude; rand is "
-          "RandAugment: several, of one magnitude."),
-      integer(SATURATE_OPTION(augment.policy_ops), {1, 8}, "operations", "As many does rand do."),
+      choice(SATURATE_OPTION(augment.policy),
+             std::vector<std::pair<std::string, Policy>>{
+                 {"none", Policy::kNone}, {"trivial", Policy::kTrivial}, {"rand", Policy::kRand}},
+             "trivial is TrivialAugment Wide: one of fourteen operations, of random magnitude; "
+             "rand is RandAugment: several, of one magnitude."),
+      integer(SATURATE_OPTION(augment.policy_ops), {1, 8}, "operations",
+              "Number of RandAugment operations."),
       integer(SATURATE_OPTION(augment.policy_magnitude), {0, 30}, "of 30",
-              "How strong the operations of rand are."),
+              "Strength of the RandAugment operations."),
   };
 }
 
 std::vector<OptionRow> colour_rows() {
   return {
       number(SATURATE_OPTION(augment.brightness), {0, 10}, "",
-             "The factor lies between 1 - brightness (at least 0) and 1 + brightness. Effects come "
-             "in this table's order, each rounding to whole levels."),
+             "Brightness factor between 1 - brightness (at least 0) and 1 + brightness. Effects "
+             "are applied in this table's order, each rounding to whole levels."),
       number(SATURATE_OPTION(augment.contrast), {0, 10}, "", "The same for contrast."),
       number(SATURATE_OPTION(augment.saturation), {0, 10}, "", "The same for saturation."),
-      number(SATURATE_OPTION(augment.hue), {0, 0.5}, "turns", "Hue is turned by up to this."),
-      number(SATURATE_OPTION(augment.grey), {0, 1}, "probability", "The colours are taken away."),
+      number(SATURATE_OPTION(augment.hue), {0, 0.5}, "turns",
+             "Rotates the hue by up to this, either way."),
+      number(SATURATE_OPTION(augment.grey), {0, 1}, "probability", "Converts to greyscale."),
   };
 }
 
 std::vector<OptionRow> mix_rows() {
   return {
       number(SATURATE_OPTION(augment.mixup), {0, 1000}, "alpha",
-             "Training batches are blended with themselves, by a share drawn from Beta(alpha, "
-             "alpha); 0: off. With cutmix, a coin decides for each batch."),
+             "Blends training images with others of their batch, by a weight drawn from "
+             "Beta(alpha, alpha); 0: off. With cutmix, one of the two is drawn for each batch."),
       number(SATURATE_OPTION(augment.cutmix), {0, 1000}, "alpha",
-             "A box of each image is taken from another image of the batch, its area drawn alike; "
-             "0: off."),
+             "Replaces a box of each image by that of another image of the batch, its area drawn "
+             "in the same way; 0: off."),
   };
 }
 
 std::vector<OptionRow> blur_and_erase_rows() {
   return {
       number(SATURATE_OPTION(augment.blur), {0, 1}, "probability",
-             "Gaussian blur, cut at three standard deviations."),
+             "Gaussian blur, truncated at three standard deviations."),
       number(SATURATE_OPTION(augment.blur_sigma_min), {0, 10, true}, "pixels",
              "Smallest standard deviation of the blur."),
       number(SATURATE_OPTION(augment.blur_sigma_max), {0, 10, true}, "pixels",
              "Largest standard deviation of the blur."),
       number(SATURATE_OPTION(augment.erase), {0, 1}, "probability",
-             "A box is filled with augment.mean (Random Erasing, Cutout)."),
+             "Fills a box with augment.mean (Random Erasing, Cutout)."),
       number(SATURATE_OPTION(augment.erase_scale_min), {0, 1, true}, "share of area",
              "Smallest box of erase."),
       number(SATURATE_OPTION(augment.erase_scale_max), {0, 1, true}, "share of area",
@@ -234,7 +232,7 @@ void validate_data(const DataOptions& data, const std::string& where) {
 void validate_augment(const AugmentOptions& augment, const std::string& where) {
   const auto in_order = [&](double low, double high, const std::string& name) {
     if (low > high)
-      fail_option("augment." + name + "_min", "is above augment." + name + "_max", "Exchange them",
+      fail_option("augment." + name + "_min", "is above augment." + name + "_max", "Swap them",
                   where);
   };
   in_order(augment.scale_min, augment.scale_max, "scale");

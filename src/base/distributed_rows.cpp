@@ -8,48 +8,48 @@ std::vector<OptionRow> distributed_rows() {
       choice(SATURATE_OPTION(distributed.mode),
              std::vector<std::pair<std::string, ParallelMode>>{{"ddp", ParallelMode::kDdp},
                                                                {"dp", ParallelMode::kDp}},
-             "ddp: each process has one device. dp: one process shares each batch out over all of "
-             "its GPUs, two or more, to replicas of the model that it copies anew for each step, "
-             "as DataParallel does; slower than ddp, of which it is the baseline."),
+             "ddp: each process has one device. dp: one process splits each batch over all of its "
+             "GPUs, two or more, and copies the model to them in each step, like DataParallel; "
+             "slower than ddp, for which it is the baseline."),
       choice(SATURATE_OPTION(distributed.backend),
              std::vector<std::pair<std::string, CollectiveBackend>>{
                  {"auto", CollectiveBackend::kAuto},
                  {"gloo", CollectiveBackend::kGloo},
                  {"nccl", CollectiveBackend::kNccl}},
-             "What carries gradients between processes; auto: nccl between GPUs; between CPUs "
-             "memory that the processes share where all are on one machine, and gloo where they "
-             "are not. gloo: that alone, through sockets."),
+             "What transfers gradients between processes; auto: nccl between GPUs; between CPUs "
+             "shared memory if all processes are on one machine, else gloo. gloo: always gloo, "
+             "through sockets."),
       number(SATURATE_OPTION(distributed.bucket_mb), {0.001, 1 << 20}, "MiB",
-             "Gradients are summed over the processes in buckets of so much, each as soon as "
-             "backward has filled it; the first is at most 1 MiB."),
+             "Size of the gradient buckets, each all-reduced as soon as backward has filled it; "
+             "the first is at most 1 MiB."),
       number(SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
-             "Longest wait for another process, after which the run fails."),
+             "Longest wait for another process before the run fails."),
       choice(SATURATE_OPTION(distributed.compress),
              std::vector<std::pair<std::string, Compress>>{{"none", Compress::kNone},
                                                            {"bf16", Compress::kBf16},
                                                            {"fp16", Compress::kFp16},
                                                            {"powersgd", Compress::kPowerSgd}},
-             "bf16, fp16: rounds gradients on their way between processes, half the bytes. "
-             "powersgd: sends each matrix of gradients as two thin ones, and what they leave out "
-             "with the next step's. Results are no longer those of one process."),
-      integer(SATURATE_OPTION(distributed.powersgd_rank), {1, 1024}, "columns",
-              "Of compress = \"powersgd\"'s thin matrices: more are nearer to the gradients, and "
-              "more bytes."),
+             "bf16, fp16: rounds gradients for transfer, half the bytes. powersgd: sends each "
+             "gradient matrix as two low-rank factors, with error feedback to the next step. "
+             "Results differ from those of one process."),
+      integer(
+          SATURATE_OPTION(distributed.powersgd_rank), {1, 1024}, "columns",
+          "Rank of compress = \"powersgd\": a higher one is more accurate and sends more bytes."),
       choice(SATURATE_OPTION(distributed.uneven),
              std::vector<std::pair<std::string, Uneven>>{
                  {"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
-             "Where an epoch does not go evenly into the processes: join has some compute fewer "
-             "images, or none, in the last step, each image counted once; pad repeats the epoch's "
-             "first images and drop leaves out its last, as Python's DistributedSampler does."),
+             "If an epoch does not divide evenly among the processes: join gives some fewer "
+             "images, or none, in the last step and counts each image once; pad repeats the "
+             "epoch's first images and drop omits its last, like Python's DistributedSampler."),
       flag(SATURATE_OPTION(distributed.find_unused),
-           "Looks in each step for parameters that took no part in it, whose gradients would be "
-           "waited for; costs a walk through the graph."),
+           "Searches the graph in each step for parameters without a gradient, for which the "
+           "reducer would otherwise wait; costs a graph traversal."),
       flag(SATURATE_OPTION(distributed.sync_bn),
-           "BatchNorm takes its statistics over the images of all processes, at two exchanges a "
-           "layer; false: over each process's own."),
+           "BatchNorm computes its statistics over the images of all processes, with two "
+           "all-reduces per layer; false: over each process's own."),
       flag(SATURATE_OPTION(distributed.shard_optimizer),
-           "Each process keeps the optimizer's state of its part of the parameters, updates "
-           "them, and sends them to the others (ZeRO, stage 1): less memory, one exchange more."),
+           "Each process keeps the optimizer state of its share of the parameters, updates these, "
+           "and sends them to the others (ZeRO, stage 1): less memory, one more collective."),
   };
 }
 
@@ -59,12 +59,12 @@ bool is_o2(PrecisionMode mode) {
   return mode == PrecisionMode::kFp16O2 || mode == PrecisionMode::kBf16O2;
 }
 
-// What one process over several GPUs leaves to several processes.
+// Refuses options that distributed.mode=dp does not support.
 void validate_data_parallel(const Recipe& recipe, const std::string& where) {
   const TrainOptions& train = recipe.train;
   const std::string remedy = "Leave it out, or set distributed.mode=ddp";
   const auto refuse = [&](bool set, const char* key) {
-    if (set) fail_option(key, "does not go with distributed.mode = \"dp\"", remedy, where);
+    if (set) fail_option(key, "is not supported with distributed.mode = \"dp\"", remedy, where);
   };
   refuse(train.batch == kAutomatic, "train.batch=auto");
   refuse(train.checkpoint_segments != 0, "train.checkpoint_segments");
@@ -84,16 +84,16 @@ void validate_distributed(const Recipe& recipe, const std::string& where) {
       (recipe.precision.mode == PrecisionMode::kFp16 ||
        recipe.precision.mode == PrecisionMode::kFp16O2))
     fail_option("distributed.compress",
-                "is powersgd, which would keep an overflow of fp16 for all steps to come",
+                "is powersgd, whose error feedback would keep an fp16 overflow forever",
                 "Set precision.mode to bf16, or distributed.compress to bf16", where);
   if (recipe.distributed.find_unused && recipe.train.checkpoint_segments != 0)
-    fail_option("distributed.find_unused", "does not see into train.checkpoint_segments",
+    fail_option("distributed.find_unused", "cannot search in train.checkpoint_segments",
                 "Name the parameters in optimizer.freeze, or set one of the two", where);
   if (recipe.distributed.sync_bn && recipe.model.name == "torchscript")
     fail_option("distributed.sync_bn", "cannot change the program in model.file",
                 "Leave it out, or choose another model.name", where);
   if (recipe.distributed.shard_optimizer && is_o2(recipe.precision.mode))
-    fail_option("distributed.shard_optimizer", "does not divide the fp32 copies of -o2",
+    fail_option("distributed.shard_optimizer", "does not shard the fp32 master weights of -o2",
                 "Set precision.mode to bf16 or fp16, or leave it out", where);
 }
 
@@ -104,25 +104,24 @@ void validate_world(const Recipe& recipe, int processes) {
     fail_option("distributed.mode", "is dp, which is one process over several GPUs",
                 "Set it to ddp, or start one process", where);
   if (train.batch == kAutomatic)
-    fail_option("train.batch", "is auto, which one process finds out for itself",
-                "Give the images of a step, over all processes, as a number", where);
+    fail_option("train.batch", "is auto, which supports one process only",
+                "Give the global batch size as a number", where);
   if (train.batch < processes)
     fail_option("train.batch", "gives some processes no image",
                 "Give at least one to each: it counts the images of all processes", where);
   if (!train.compiled.empty() && train.batch % (processes * train.accumulate) != 0)
-    fail_option("train.compiled", "needs a batch in parts of one size",
+    fail_option("train.compiled", "needs micro-batches of equal size",
                 "Make train.batch a multiple of the processes times train.accumulate", where);
   if (!train.compiled.empty() && recipe.distributed.sync_bn)
     fail_option("train.compiled", "takes BatchNorm's statistics over one process's images",
                 "Leave it out, or set distributed.sync_bn=false", where);
   if (train.task == Task::kSegment)
-    fail_option("train.task", "= segment weighs pixels, and processes share out images",
-                "Train in one process", where);
+    fail_option("train.task", "= segment supports one process only", "Train in one process", where);
   if (recipe.pipeline.encoder)
-    fail_option("pipeline.encoder", "is for one process", "Leave it out", where);
+    fail_option("pipeline.encoder", "supports one process only", "Leave it out", where);
   if (recipe.precision.mode == PrecisionMode::kFp16O3)
-    fail_option("precision.mode", "= fp16-o3 is for one process", "Set it to fp16-o2 or bf16",
-                where);
+    fail_option("precision.mode", "= fp16-o3 supports one process only",
+                "Set it to fp16-o2 or bf16", where);
   if (train.accumulate > 1 && is_o2(recipe.precision.mode))
     fail_option("train.accumulate", "sums gradients of -o2 outside the model",
                 "Set precision.mode to bf16 or fp16, or train.accumulate=1", where);

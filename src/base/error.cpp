@@ -11,7 +11,7 @@ std::string message(const std::string& what, const std::string& where, const std
   std::string text = what;
   if (!where.empty()) text += " (" + where + ")";
   if (!remedy.empty()) text += ". " + remedy;
-  return printable(text);  // one line, whatever a file name holds
+  return printable(text);  // one line, even if a file name contains line breaks
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 namespace saturate {
 
-// Whether somebody holds Env::lock() of this file. Writes nothing, and needs no more than to read
-// it; a file that is not there, or cannot be read, counts as free. Whoever locks the file in this
-// moment waits for it, and is not refused.
+// Whether any process holds Env::lock() of this file. Writes nothing and needs only read access; a
+// file that is missing or unreadable counts as free. A process that locks the file at this moment
+// waits for the check and is not refused.
 bool is_locked(const std::string& path);
 
 }  // namespace saturate

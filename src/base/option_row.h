@@ -35,7 +35,7 @@ struct OptionRow {
   std::function<OptionValue(const Recipe&)> get;
 };
 
-// Every row, in the order of docs/recipe.md.
+// All rows, in the order of docs/recipe.md.
 const std::vector<OptionRow>& option_table();
 // The rows of each component.
 std::vector<OptionRow> run_rows();
@@ -47,7 +47,7 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);
-// Its parts about [data], [augment], [schedule] and [distributed].
+// The checks of [data], [augment], [schedule] and [distributed].
 void validate_data(const DataOptions& data, const std::string& where);
 void validate_augment(const AugmentOptions& augment, const std::string& where);
 void validate_schedule(const Recipe& recipe, const std::string& where);
@@ -61,7 +61,7 @@ void validate_distributed(const Recipe& recipe, const std::string& where);
     return recipe.member;                            \
   }
 
-// The same where the member has another name than the key.
+// For a member whose name differs from the key.
 #define SATURATE_OPTION_AS(key, member)          \
   key, [](const Recipe& recipe) -> const auto& { \
     return recipe.member;                        \
@@ -75,13 +75,13 @@ struct Range {
     return std::isinf(high) ? (low_excluded ? from : "at least " + from)
                             : fmt::format("{} to {}", from, high);
   }
-  // Nothing here is endless: 0 stands for no limit where a key has one.
+  // Values are finite: 0 stands for no limit where a key has one.
   bool contains(double value) const {
     return std::isfinite(value) && (low_excluded ? value > low : value >= low) && value <= high;
   }
 };
 
-// The most of what multiplies weights or gradients, which are floats.
+// Maximum for factors on weights or gradients, which are floats.
 constexpr double kMostFactor = 1e30;
 
 [[noreturn]] inline void fail_option(const std::string& key, const std::string& problem,
@@ -89,7 +89,7 @@ constexpr double kMostFactor = 1e30;
   fail(ErrorKind::kUsage, key + " " + problem, where, remedy);
 }
 
-// Accessors are written over const recipes; a row stores through the same member.
+// Accessors are written for const recipes; setters store through the same member.
 template <class Access>
 auto& mutable_member(Access access, Recipe& recipe) {
   using T = std::remove_cvref_t<decltype(access(recipe))>;
@@ -203,7 +203,7 @@ OptionRow choice(std::string key, Access access, std::vector<std::pair<std::stri
         mutable_member(access, recipe) = meaning;
         return;
       }
-    fail_option(key, "does not know \"" + *given + "\"", suggest(*given, names), where);
+    fail_option(key, "has no value \"" + *given + "\"", suggest(*given, names), where);
   };
   auto get = [=](const Recipe& recipe) {
     for (const auto& [name, meaning] : choices)
@@ -246,7 +246,7 @@ OptionRow number_list(std::string key, Access access, Range range, std::string u
       get};
 }
 
-// An empty list says nothing of its elements, and is read as one of numbers.
+// An empty list has no element type, and is parsed as a list of numbers.
 template <class Access>
 OptionRow text_list(std::string key, Access access, std::string doc) {
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {

@@ -4,7 +4,7 @@
 
 namespace saturate {
 
-// Of a path without a slash ".".
+// "." for a path without a slash.
 inline std::string parent_folder(const std::string& path) {
   const auto slash = path.find_last_of('/');
   if (slash == std::string::npos) return ".";

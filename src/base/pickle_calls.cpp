@@ -1,4 +1,4 @@
-// What a pickle calls: of the machine in pickle_machine.h the part that knows of tensors.
+// Calls of a pickle: the part of the machine in pickle_machine.h that handles tensors.
 #include <algorithm>
 
 #include "base/pickle_machine.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMostDimensions = 64;  // what torch's iterators support
 
-// A name out of the file, fit for one line of text.
+// A name from the file, shortened for one line of text.
 std::string shown_name(std::string name) {
   name.resize(std::min<size_t>(name.size(), 100));
   for (char& c : name)
@@ -24,7 +24,7 @@ void PickleMachine::push_global(const std::string& module, const std::string& na
   const std::string global = module + "." + name;
   const KnownGlobal known = known_global(global);
   if (known.kind == PickleGlobal::kUnknown)
-    fail_pickle("it asks for " + shown_name(global) + ", which is no part of a state_dict", path_);
+    fail_pickle("it asks for " + shown_name(global) + ", which no state_dict needs", path_);
   push({PickleKind::kGlobal, int64_t(known.kind), global, {}, known.type});
 }
 
@@ -40,7 +40,7 @@ const PickleValue& PickleMachine::item(const PickleValue& tuple, size_t i, Pickl
   return value(tuple.items[i]);
 }
 
-// ("storage", type, key, device, elements), and before torch 0.4 the part that it is of another
+// ("storage", type, key, device, elements), and before torch 0.4 a view of another storage
 void PickleMachine::push_storage() {
   const PickleValue& tuple = value(pop());
   using enum PickleKind;
@@ -90,7 +90,7 @@ void PickleMachine::call(PickleGlobal function, const PickleValue& arguments) {
   }
 }
 
-// Of Python 2 with all its pairs; a defaultdict's argument only makes what is missing.
+// Python 2 stores all its pairs here; a defaultdict's argument is only a factory.
 void PickleMachine::push_dict(const PickleValue& arguments) {
   std::vector<PickleIndex> items;
   if (!arguments.items.empty() && value(arguments.items[0]).kind == PickleKind::kList)
@@ -102,7 +102,7 @@ void PickleMachine::push_dict(const PickleValue& arguments) {
   push({.kind = PickleKind::kDict, .items = std::move(items)});
 }
 
-// (storage, offset, sizes, strides, requires_grad, hooks), of which old files have four
+// (storage, offset, sizes, strides, requires_grad, hooks); old files have the first four
 void PickleMachine::rebuild_tensor(const PickleValue& arguments) {
   using enum PickleKind;
   const PickleValue& storage = item(arguments, 0, kStorage);
@@ -129,7 +129,7 @@ std::vector<int64_t> PickleMachine::integers(PickleIndex tuple) const {
   return numbers;
 }
 
-// All sizes count as one against overflow where they are zero, because torch multiplies them out.
+// Zero sizes count as one in the overflow check, because torch multiplies them out.
 void PickleMachine::check(const PickledTensor& tensor) const {
   const auto& [name, type, sizes, strides, offset, storage, elements] = tensor;
   bool sound = sizes.size() == strides.size() && offset >= 0, empty = false;
@@ -142,7 +142,7 @@ void PickleMachine::check(const PickledTensor& tensor) const {
             !__builtin_mul_overflow(std::max<int64_t>(0, sizes[i] - 1), strides[i], &along) &&
             !__builtin_add_overflow(last, along, &last);
   }
-  // A view that repeats elements would take more memory than the file has.
+  // A view that repeats elements would take more memory than the file.
   if (!sound || (!empty && (last >= elements || count > elements)))
     fail("a tensor does not lie within its memory,");
 }

@@ -29,8 +29,8 @@ constexpr std::pair<std::string_view, KnownGlobal> kFunctions[] = {
     {"collections.defaultdict", {kDict}},
 };
 
-// What training scripts put beside the tensors. Nothing is called, so that this list is not what
-// keeps a file from running code; it keeps files that would from being taken for good ones.
+// Other values that training scripts save beside tensors. Nothing is ever called, so security does
+// not depend on this list; it only rejects files that would run code elsewhere.
 constexpr std::string_view kPassedOver[] = {
     "_codecs.encode",  // bytes, in protocols before 3
     "argparse.Namespace",
@@ -98,7 +98,7 @@ bool is_of(std::string_view name, std::string_view module, const auto& list) {
 KnownGlobal known_global(const std::string& name) {
   for (const auto& [known, global] : kFunctions)
     if (name == known) return global;
-  // Python 2's names of the same.
+  // Python 2's names for the same.
   if (name == "copy_reg._reconstructor" || is_of(name, "__builtin__.", kBuiltins) ||
       is_of(name, "builtins.", kBuiltins) || is_of(name, "torch.", kDtypes) ||
       is_in(name, kPassedOver) || (name.starts_with("numpy.dtypes.") && name.ends_with("DType")))

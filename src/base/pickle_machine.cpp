@@ -7,7 +7,7 @@
 namespace saturate {
 namespace {
 
-// More than any model has, and little enough memory for a file made to waste it.
+// Above any model's needs, but small enough to bound the memory that a malicious file can take.
 constexpr size_t kMaxValues = size_t{1} << 22;
 constexpr size_t kMaxBytes = size_t{1} << 24;
 
@@ -28,7 +28,7 @@ PickleIndex PickleMachine::run() {
     const auto code = uint8_t(number(1));
     if (code == '.') break;
     if (!run_constant(code) && !run_container(code) && !run_memo(code) && !run_call(code))
-      fail("instruction " + std::to_string(code) + " is none that a state_dict needs,");
+      fail("instruction " + std::to_string(code) + " is not used by a state_dict,");
   }
   return pop();
 }
@@ -71,7 +71,7 @@ bool PickleMachine::run_constant(uint8_t code) {
   }
 }
 
-// Text, that of Python 2 among it, and bytes, which nothing here needs.
+// Text, including Python 2's, and bytes, whose contents are not needed.
 bool PickleMachine::run_string(uint8_t code) {
   using enum PickleKind;
   switch (code) {
@@ -162,7 +162,7 @@ bool PickleMachine::run_memo(uint8_t code) {
   };
   const auto get = [this](uint64_t key) {
     const auto found = memo_.find(key);
-    if (found == memo_.end()) fail("it recalls what it has not stored");
+    if (found == memo_.end()) fail("it reads a memo entry that was never stored");
     stack_.push_back(found->second);
   };
   switch (code) {
@@ -185,7 +185,7 @@ bool PickleMachine::run_memo(uint8_t code) {
       if (const uint64_t version = number(1); version > 5)
         fail("its protocol " + std::to_string(version) + " is unknown");
       return true;
-    case 0x95:  // FRAME, whose length adds nothing
+    case 0x95:  // FRAME: its length is redundant
       take(8);
       return true;
     default:
@@ -214,18 +214,18 @@ bool PickleMachine::run_call(uint8_t code) {
       call();
       return true;
     case 0x92:  // NEWOBJ_EX
-      pop();    // the arguments by name
+      pop();    // the keyword arguments
       [[fallthrough]];
     case 0x81:  // NEWOBJ
       if (value(pop()).kind != PickleKind::kTuple || !is_passed_over(value(pop())))
-        fail("it makes what is no plain value");
+        fail("it constructs something other than a plain value");
       push({PickleKind::kOther});
       return true;
     case 'b':  // BUILD: an OrderedDict's attributes, such as the versions of modules
       pop();
       if (const PickleKind kind = value(top()).kind;
           kind != PickleKind::kDict && kind != PickleKind::kOther)
-        fail("it sets attributes of what has none");
+        fail("it sets attributes of a value that has none");
       return true;
     default:
       return false;
@@ -253,7 +253,7 @@ std::string PickleMachine::text(uint64_t length) {
 std::string PickleMachine::line() {
   const auto rest = bytes_.subspan(at_, std::min(kMaxPickleName, bytes_.size() - at_));
   const auto end = std::ranges::find(rest, std::byte{'\n'});
-  if (end == rest.end()) fail("a name has no end");
+  if (end == rest.end()) fail("a name is not terminated");
   std::string name = text(uint64_t(end - rest.begin()));
   take(1);
   return name;
@@ -295,18 +295,18 @@ void PickleMachine::extend(PickleKind kind, const std::vector<PickleIndex>& item
   PickleValue& target = values_[top()];
   if (target.kind == PickleKind::kOther) return;
   if (target.kind != kind || (kind == PickleKind::kDict && items.size() % 2 != 0))
-    fail("it adds to what holds no such items");
+    fail("it adds items to a value that cannot hold them");
   target.items.insert(target.items.end(), items.begin(), items.end());
 }
 
-// Protocol 1: an integer, or 00 and 01 for a bool. One of more than 64 bits stays text.
+// Protocol 1: an integer, or 00 and 01 for a bool. Integers above 64 bits stay text.
 void PickleMachine::push_digits(std::string digits) {
   if (digits == "00" || digits == "01") return push({PickleKind::kBool, digits == "01"});
   if (digits.ends_with('L')) digits.pop_back();
   int64_t value = 0;
   const char* const end = digits.data() + digits.size();
   const auto [at, error] = std::from_chars(digits.data(), end, value);
-  if (at != end || error == std::errc::invalid_argument) fail("an integer is none");
+  if (at != end || error == std::errc::invalid_argument) fail("an integer is malformed");
   if (error == std::errc()) return push({PickleKind::kInteger, value});
   push({PickleKind::kText, 0, digits});
 }
@@ -314,7 +314,7 @@ void PickleMachine::push_digits(std::string digits) {
 void PickleMachine::push_long(size_t bytes) {
   if (bytes > 8) return push({PickleKind::kText, 0, text(bytes)});
   uint64_t value = number(bytes);
-  const size_t unused = 64 - 8 * bytes;  // the sign is the highest bit there is
+  const size_t unused = 64 - 8 * bytes;  // the highest bit is the sign
   if (bytes > 0) value = uint64_t(int64_t(value << unused) >> unused);
   push({PickleKind::kInteger, int64_t(value)});
 }

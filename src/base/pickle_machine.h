@@ -1,4 +1,4 @@
-// The machine that a pickle is a program for: see tensor_pickle.h.
+// The stack machine that executes pickles: see tensor_pickle.h.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ enum class PickleKind : uint8_t {
   kNone,
   kBool,     // number
   kInteger,  // number
-  kFloat,    // whose value nothing here needs
+  kFloat,    // its value is not needed
   kText,     // text; also the bytes of an integer of more than 64 bits
   kTuple,    // items
   kList,     // items
@@ -27,13 +27,13 @@ enum class PickleKind : uint8_t {
   kGlobal,   // number, a PickleGlobal; text, "module.name"; type, where it is a storage's
   kStorage,  // text, its key; number of elements; type
   kTensor,   // number, its place in PickleMachine::tensors()
-  kOther,    // nothing of it is known, nor needed
+  kOther,    // anything else: its contents are not needed
 };
 
-// Of a class, a function or a storage's key.
+// Longest name of a class, a function or a storage's key.
 inline constexpr size_t kMaxPickleName = 1000;
 
-using PickleIndex = uint32_t;  // of a value, in the order that they were made
+using PickleIndex = uint32_t;  // index of a value, in order of creation
 
 struct PickleValue {
   PickleKind kind = PickleKind::kNone;
@@ -43,23 +43,23 @@ struct PickleValue {
   std::string_view type = {};
 };
 
-// Runs one pickle after the other. Fails as fail_pickle(). `bytes` and `path` must outlive it.
+// Runs one pickle after another. Fails as fail_pickle(). `bytes` and `path` must outlive it.
 class PickleMachine {
  public:
   PickleMachine(std::span<const std::byte> bytes, const std::string& path);
 
-  // Runs the pickle that begins at position(), and leaves that behind it.
+  // Runs the pickle at position(), and advances to its end.
   PickleIndex run();
   size_t position() const { return at_; }
   const PickleValue& value(PickleIndex index) const { return values_[index]; }
-  // Without names.
+  // All tensors, without names.
   const std::vector<PickledTensor>& tensors() const { return tensors_; }
-  // By key: all that the pickles name, of tensors or not.
+  // By key: all storages that the pickles name, used or not.
   const std::map<std::string, PickledStorage>& storages() const { return storages_; }
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
-  // False where `code` is none of the kind.
+  // Each returns false if `code` is not one of its instructions.
   bool run_constant(uint8_t code);
   bool run_string(uint8_t code);
   bool run_container(uint8_t code);
@@ -75,7 +75,7 @@ class PickleMachine {
   void push(PickleValue value) { stack_.push_back(add(std::move(value))); }
   PickleIndex pop();
   PickleIndex top() const;
-  // Takes the values above the last mark.
+  // Pops the values above the last mark.
   std::vector<PickleIndex> pop_to_mark();
   void push_tuple(size_t count);
   void extend(PickleKind kind, const std::vector<PickleIndex>& items);
@@ -98,7 +98,7 @@ class PickleMachine {
   size_t at_ = 0;
   std::vector<PickleValue> values_;
   std::vector<PickleIndex> stack_;
-  std::vector<size_t> marks_;  // sizes of the stack
+  std::vector<size_t> marks_;  // stack sizes
   std::unordered_map<uint64_t, PickleIndex> memo_;
   std::vector<PickledTensor> tensors_;
   std::map<std::string, PickledStorage> storages_;

@@ -105,8 +105,8 @@ class PosixWritableFile : public WritableFile {
       if (filled_ == kStaged) write_staged();
     }
   }
-  // Direct writes need aligned memory, sizes and offsets: full blocks go out directly, and what is
-  // left at the end through the cache.
+  // Direct writes need aligned memory, sizes and offsets: full blocks are written directly, and the
+  // remainder at the end through the cache.
   void bypass_cache() override {
     staged_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kStaged)));
   }
@@ -146,7 +146,7 @@ class PosixWritableFile : public WritableFile {
     }
   }
 
-  // Not every file system can: those say EINVAL here or at the first write.
+  // Not supported by every file system: those return EINVAL here or at the first write.
   void set_direct(bool direct) {
     if (direct == direct_) return;
     const int flags = ::fcntl(fd_.get(), F_GETFL);
@@ -157,7 +157,7 @@ class PosixWritableFile : public WritableFile {
 
   FileDescriptor fd_;
   std::string path_;
-  std::unique_ptr<std::byte[], Free> staged_;  // null: what is appended is written at once
+  std::unique_ptr<std::byte[], Free> staged_;  // null: data is written at once
   size_t filled_ = 0;                          // bytes of staged_ not yet written
   bool direct_ = false;                        // the descriptor has O_DIRECT
   bool refused_ = false;
@@ -230,16 +230,16 @@ class PosixEnv : public Env {
   }
 
  private:
-  // A pipe is refused then, instead of waited for; of regular files it changes nothing.
+  // With O_NONBLOCK opening a pipe does not block; it has no effect on regular files.
   static constexpr int kReading = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 
-  // Of an open file; fails where it could not be opened.
+  // Size of an open file; fails if it could not be opened.
   static uint64_t size_of(const FileDescriptor& fd, const std::string& path) {
     struct stat info;
     if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_system(ErrorKind::kData, "open", path);
     if (S_ISDIR(info.st_mode)) fail_system(ErrorKind::kData, "open", path, EISDIR);
     if (!S_ISREG(info.st_mode))
-      fail(ErrorKind::kData, "no regular file", path, "Copy its contents to one");
+      fail(ErrorKind::kData, "not a regular file", path, "Copy its contents to one");
     return uint64_t(info.st_size);
   }
   static std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int flag) {
@@ -259,7 +259,7 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
     if (!entry) break;
     const std::string name = entry->d_name;
     if (name == "." || name == "..") continue;
-    // Only links and file systems that do not say need a stat of their own.
+    // Only links and file systems that do not report types need a stat call.
     const bool is_dir = entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN
                             ? is_directory(path + "/" + name)
                             : entry->d_type == DT_DIR;
@@ -271,8 +271,8 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
   return entries;
 }
 
-// Whether the lock is had; else errno says why not. Those who only look share it among themselves,
-// for an instant: they are waited for.
+// Whether the lock was taken; else errno says why not. is_locked() takes shared locks for an
+// instant, which are waited for.
 bool take_lock(int fd) {
   constexpr int kMostTries = 10'000;
   for (int tries = 0; tries < kMostTries; ++tries) {
@@ -296,7 +296,7 @@ std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
          "in use by process " + (length > 0 ? std::string(holder) : std::string("unknown")), path,
          "Wait until it has ended, or end it");
   }
-  // For the message above alone: a failure to write it harms nothing.
+  // Only for the message above: a failure to write it is harmless.
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(fd.get(), 0) == 0) (void)!::pwrite(fd.get(), pid.data(), pid.size(), 0);
   return std::make_unique<PosixFileLock>(fd.release());

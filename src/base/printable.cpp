@@ -18,7 +18,7 @@ struct CodePoint {
   size_t length;  // bytes
 };
 
-// What is no UTF-8 is a code point of its one byte, as a terminal of eight bits takes it.
+// A byte that is not valid UTF-8 becomes one code point, as on an 8-bit terminal.
 CodePoint code_point(std::string_view text, size_t at) {
   constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};  // by length
   const Byte first = Byte(text[at]);
@@ -32,7 +32,7 @@ CodePoint code_point(std::string_view text, size_t at) {
   return value < kLeast[length] ? CodePoint{first, 1} : CodePoint{value, length};
 }
 
-// Controls of C0 and C1, marks that turn the reading direction, separators of lines.
+// C0 and C1 controls, bidirectional marks, line separators.
 bool is_harmful(uint32_t value) {
   const auto within = [value](uint32_t low, uint32_t high) {
     return value >= low && value <= high;

@@ -4,14 +4,13 @@
 
 namespace saturate {
 
-// Text from data as a terminal may have it: one line, without what a terminal obeys or what turns
-// the reading direction. Control characters (a raw byte 0x80 to 0x9f too, where it is no part of
-// UTF-8), marks of direction and line separators become \x1b, byte by byte. All else, UTF-8 or not,
-// is left as it is.
+// Text from untrusted data, safe for a terminal: one line, without control sequences or
+// bidirectional marks. Control characters (and raw bytes 0x80 to 0x9f outside UTF-8), direction
+// marks and line separators become \x1b, byte by byte. Everything else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
-// Text as one word of a shell's command line, to be copied: quoted where it has to be, as $'...'
-// where a quoted terminal control would be obeyed all the same.
+// Text as one word of a shell command line, for copying: quoted if necessary, as $'...' if a quoted
+// control character would still reach the terminal.
 std::string shell_word(const std::string& text);
 
 // "saturate: warning: TEXT" on stderr, made printable.

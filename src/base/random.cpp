@@ -20,8 +20,8 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
   return counter;
 }
 
-// [draw, index low, index high ^ use << 24, epoch]: no two named streams meet, as no index has the
-// bits that it shares with the use.
+// [draw, index low, index high ^ use << 24, epoch]: no two named streams overlap, as an index never
+// sets the bits that it shares with the use.
 RandomStream::RandomStream(uint64_t seed, uint32_t epoch, uint64_t index, RandomUse use)
     : key_{uint32_t(seed), uint32_t(seed >> 32)},
       counter_{0, uint32_t(index), uint32_t(index >> 32) ^ (uint32_t(use) << 24), epoch} {}

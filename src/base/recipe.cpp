@@ -1,4 +1,4 @@
-// From TOML and overrides to a Recipe and back, by way of the option table.
+// Converts TOML and overrides to a Recipe and back, using the option table.
 #include "saturate/recipe.h"
 
 #include <fmt/format.h>
@@ -42,8 +42,8 @@ OptionValue to_value(const toml::node& node, const std::string& key, const std::
       if (auto text = element.value<std::string>()) texts.push_back(*text);
     if (texts.size() == array->size()) return texts;
   }
-  fail(ErrorKind::kUsage, key + " has a value of a kind that no key takes", where,
-       "`saturate list options` prints what it takes");
+  fail(ErrorKind::kUsage, key + " has a value of an unsupported type", where,
+       "`saturate list options` prints its type");
 }
 
 std::string place(const std::string& where, const toml::node& node) {
@@ -73,7 +73,7 @@ toml::table parse_toml(const std::string& text, const std::string& where) {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
     fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()),
-         fmt::format("{}:{}", where, error.source().begin.line), "Mend the line");
+         fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
   }
 }
 
@@ -83,11 +83,11 @@ std::string format_text(const std::string& text) {
   return out.str();
 }
 
-// A run writes its recipe, and would read something else again.
+// A run saves its recipe, and would read back a different value.
 void require_utf8(const std::string& text, const std::string& where) {
   const toml::table table = parse_toml("text = " + format_text(text), where);
   if (table["text"].value<std::string>() != text)
-    fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename what it names, or link to it");
+    fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename the file, or link to it");
 }
 
 void apply_override(Recipe& recipe, const std::string& text) {
@@ -103,7 +103,7 @@ void apply_override(Recipe& recipe, const std::string& text) {
     row.set(recipe, value, where);
     return;
   }
-  const bool bare_auto = value == "auto";  // needs no quotes where a number may be "auto" either
+  const bool bare_auto = value == "auto";  // quotes optional, as the key may also take a number
   const toml::table table = parse_toml("value = " + (bare_auto ? "\"auto\"" : value), where);
   row.set(recipe, to_value(*table.get("value"), key, where), where);
 }
@@ -140,7 +140,7 @@ std::string section_of(const std::string& key) {
   return dot == std::string::npos ? "" : key.substr(0, dot);
 }
 
-// Rows with those outside any section first, as TOML wants it, and each section's rows together.
+// Rows outside any section first, as TOML requires, and each section's rows together.
 std::vector<const OptionRow*> rows_by_section() {
   std::vector<std::string> order = {""};
   for (const auto& row : option_table())

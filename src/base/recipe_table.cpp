@@ -1,4 +1,4 @@
-// The one option table, put together from each component's rows, and what must hold between keys.
+// The one option table, composed of each component's rows, and the checks between keys.
 #include "base/option_row.h"
 
 namespace saturate {
@@ -33,14 +33,14 @@ void validate_model(const ModelOptions& model, const std::string& where) {
 void validate_memory(const TrainOptions& train, const std::string& where) {
   const bool automatic = train.batch == kAutomatic;
   if (automatic && train.accumulate > 1)
-    fail_option("train.accumulate", "is what train.batch=auto finds out",
+    fail_option("train.accumulate", "is chosen by train.batch=auto",
                 "Set train.effective_batch instead, or train.batch to a number", where);
   if (!automatic && train.effective_batch > 0)
     fail_option("train.effective_batch", "has no effect without train.batch=auto",
-                "Put it in train.batch, which train.accumulate divides", where);
+                "Set train.batch instead, which train.accumulate divides", where);
   if (!automatic && train.accumulate > train.batch)
-    fail_option("train.accumulate", "is above train.batch", "Give each part an image at least",
-                where);
+    fail_option("train.accumulate", "is above train.batch",
+                "Give each micro-batch at least one image", where);
 }
 
 bool stores_narrow(PrecisionMode mode) {
@@ -56,19 +56,19 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
     fail_option("train.compiled", "is made for one batch size, and train.batch is auto",
                 "Give train.batch a number", where);
   if (recipe.train.checkpoint_segments != 0)
-    fail_option("train.compiled", "keeps what it computes, and train.checkpoint_segments does not",
+    fail_option("train.compiled", "keeps all activations, unlike train.checkpoint_segments",
                 "Set one of the two", where);
   if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
     fail_option("train.compiled", "knows one label for each image",
                 "Set augment.mixup and augment.cutmix to 0, or leave train.compiled out", where);
   if (recipe.optimizer.freeze_statistics)
     fail_option("train.compiled",
-                "moves all statistics, and optimizer.freeze_statistics keeps some",
+                "updates all statistics, and optimizer.freeze_statistics freezes some",
                 "Set one of the two", where);
   if (recipe.augment.output != PixelType::kFloat32)
-    fail_option("train.compiled", "takes images in fp32", "Set augment.output=fp32", where);
+    fail_option("train.compiled", "needs images in fp32", "Set augment.output=fp32", where);
   if (recipe.train.batch % recipe.train.accumulate != 0)
-    fail_option("train.compiled", "needs a batch in parts of one size",
+    fail_option("train.compiled", "needs micro-batches of equal size",
                 "Make train.batch a multiple of train.accumulate", where);
 }
 
@@ -102,28 +102,28 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
     fail_option("data.stage", "copies images alone, and train.task=segment needs masks",
                 "Set data.stage=none; data.cache=ram keeps masks too", where);
   if (recipe.train.eval_shift > 0)
-    fail_option("train.eval_shift", "averages the logits of images that are moved",
+    fail_option("train.eval_shift", "averages the logits of shifted images",
                 "Set it to 0 with train.task=segment", where);
   if (!recipe.train.compiled.empty())
     fail_option("train.compiled", "knows one label for each image",
                 "Leave it out with train.task=segment", where);
   if (recipe.train.monitor == Monitor::kEvalAccuracy5)
-    fail_option("train.monitor", "= eval_accuracy5 is of classification",
+    fail_option("train.monitor", "= eval_accuracy5 is for classification",
                 "Set it to eval_iou or eval_accuracy", where);
 }
 
 void validate_pipeline(const Recipe& recipe, const std::string& where) {
   const PipelineOptions& pipeline = recipe.pipeline;
   if (pipeline.check && pipeline.copy == Toggle::kOff && !pipeline.any())
-    fail_option("pipeline.check", "finds nothing to watch",
+    fail_option("pipeline.check", "has no stream to check",
                 "Set pipeline.copy, pipeline.augment or pipeline.encoder", where);
   if (!pipeline.encoder) return;
   if (recipe.optimizer.freeze.empty())
-    fail_option("pipeline.encoder", "runs an encoder that is frozen, and optimizer.freeze is empty",
+    fail_option("pipeline.encoder", "needs a frozen encoder, and optimizer.freeze is empty",
                 "Set optimizer.freeze=[\"encoder.*\"]", where);
   if (!recipe.optimizer.freeze_statistics)
     fail_option("pipeline.encoder",
-                "runs ahead of training, which would move BatchNorm's statistics",
+                "runs ahead of training, which would update BatchNorm's statistics",
                 "Set optimizer.freeze_statistics=true", where);
   if (recipe.train.checkpoint_segments != 0)
     fail_option("pipeline.encoder",
@@ -155,11 +155,12 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                   std::string("Set precision.mode to bf16 or fp16, or ") + key + "=0", where);
   if (recipe.train.early_stop > 0 && recipe.data.eval_source.empty() &&
       !is_training_metric(recipe.train.monitor))
-    fail_option("train.early_stop", "watches an evaluation, and there is no data.eval_source",
+    fail_option("train.early_stop", "needs an evaluation, and there is no data.eval_source",
                 "Give one, or set train.monitor=train_loss", where);
   if (recipe.train.early_stop > 0 && !is_training_metric(recipe.train.monitor) &&
       recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
-    fail_option("train.early_stop", "watches evaluations, and the only one is at the end",
+    fail_option("train.early_stop",
+                "needs evaluations during the run, and the only one is at the end",
                 "Set train.eval_every or train.eval_every_steps", where);
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
@@ -176,7 +177,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.train.task == Task::kSegment)
     validate_segmentation(recipe, where);
   else if (recipe.train.monitor == Monitor::kEvalIou)
-    fail_option("train.monitor", "= eval_iou is of segmentation", "Set train.task=segment", where);
+    fail_option("train.monitor", "= eval_iou is for segmentation", "Set train.task=segment", where);
   if (recipe.model.weights.empty())
     for (const auto& [key, given] :
          {std::pair("model.weights_match", !recipe.model.weights_match.empty()),

@@ -22,59 +22,53 @@ std::vector<OptionRow> train_rows() {
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",
-                      "Images in one step, of all processes together. auto tries, before the run, "
-                      "how many fit in memory at "
-                      "once, and takes so many, or train.effective_batch in parts of so many."),
+                      "Global batch size: images in one step over all processes. auto measures "
+                      "before the run how many fit in memory and uses that many, or "
+                      "train.effective_batch in micro-batches of that size."),
       integer(SATURATE_OPTION(train.effective_batch), {0, 1 << 20}, "images",
-              "With train.batch=auto: images in one step, however many parts it takes; 0: as many "
-              "as fit at once."),
+              "With train.batch=auto: images in one step, in as many micro-batches as needed; 0: "
+              "as many as fit at once."),
       integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "parts",
-              "Parts that a batch is computed in, one after the other, before the one optimizer "
-              "step: less memory for the same gradient. BatchNorm sees the parts."),
-      integer_or_auto(
-          SATURATE_OPTION(train.checkpoint_segments), {0, 1 << 20}, "segments",
-          "Gradient checkpointing: of so many segments of the model only the inputs are "
-          "kept for backward, which computes the rest again, but the last one's. auto: "
-          "the root of the model's number of stages; 0: everything is kept."),
+              "Micro-batches per batch, computed one after the other before the one optimizer "
+              "step: less memory for the same gradient. BatchNorm sees the micro-batches."),
+      integer_or_auto(SATURATE_OPTION(train.checkpoint_segments), {0, 1 << 20}, "segments",
+                      "Gradient checkpointing: splits the model into this many segments and keeps "
+                      "only their inputs; backward recomputes all but the last segment. auto: "
+                      "square root of the number of stages; 0: off."),
       number(SATURATE_OPTION(train.memory_gb), {0, 1 << 20}, "GiB",
-             "Memory for tensors on train.device, more than which is an error; 0: all there is."),
+             "Memory limit for tensors on train.device; exceeding it is an error. 0: no limit."),
       number(SATURATE_OPTION(train.clip_norm), {0, kMostFactor}, "",
-             "Largest norm of all gradients together; longer ones are scaled down. 0: any."),
+             "Clips gradients to this global norm. 0: no clipping."),
       integer(
           SATURATE_OPTION(train.eval_batch), {0, 1 << 20}, "images",
-          "Images in one evaluation batch; 0 takes train.batch, or what fits at once where that is "
-          "auto."),
+          "Images in one evaluation batch; 0: train.batch, or what fits at once if that is auto."),
       number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
-             "Share of the target spread evenly over all classes."),
+             "Share of the target probability spread evenly over all classes."),
       flag(
           SATURATE_OPTION(train.eval_flip),
           "Evaluation averages the logits of each image and of its mirror image: more accurate, at "
           "twice the cost."),
-      integer(SATURATE_OPTION(train.eval_shift), {0, 16}, "pixels",
-              "Evaluation averages each image's logits with those of two copies, moved so far up "
-              "and left, and down and right, which together weigh as much: three times the cost; "
-              "0: none."),
-      flag(SATURATE_OPTION(train.drop_last),
-           "Leaves out an epoch's last batch where it is not full."),
+      integer(
+          SATURATE_OPTION(train.eval_shift), {0, 16}, "pixels",
+          "Evaluation averages each image's logits with those of two shifted copies (up and left, "
+          "down and right), which together have equal weight: three times the cost; 0: off."),
+      flag(SATURATE_OPTION(train.drop_last), "Drops an epoch's last batch if it is not full."),
       integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",
-              "Evaluates after every so many epochs; 0: not by epochs. The end of a run always "
-              "evaluates."),
+              "Epochs between evaluations; 0: not by epochs. The end of a run always evaluates."),
       integer(SATURATE_OPTION(train.eval_every_steps), {0, 1 << 30}, "steps",
-              "Evaluates after every so many steps too; 0: not by steps."),
+              "Steps between additional evaluations; 0: not by steps."),
       number(SATURATE_OPTION(train.ema), {0, 1}, "decay",
-             "Keeps an exponential moving average of the weights, which evaluation and `saturate "
-             "eval` then use, such as 0.999; 0: none."),
+             "Decay of an exponential moving average of the weights, such as 0.999; evaluation and "
+             "`saturate eval` use the average. 0: off."),
       number(SATURATE_OPTION(train.lookahead), {0, 1}, "share",
-             "Lookahead: slow weights follow the trained ones, which go on from there; of the slow "
-             "ones this share stays each time (the paper's alpha is the rest). 0: none."),
+             "Lookahead: slow weights follow the trained ones, which then restart from them; this "
+             "share of the slow weights is kept each time (1 minus the paper's alpha). 0: off."),
       integer(SATURATE_OPTION(train.lookahead_every), {1, 1 << 20}, "steps",
-              "How often, with train.lookahead."),
-      number(
-          SATURATE_OPTION(train.lookahead_power), {0, 16}, "",
-          "train.lookahead grows from 0 with this power of the run's progress; 0: it is the same "
-          "throughout."),
+              "Steps between updates of the slow weights."),
+      number(SATURATE_OPTION(train.lookahead_power), {0, 16}, "",
+             "train.lookahead grows from 0 with this power of the run's progress; 0: constant."),
       number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
-             "Evaluates, saves and ends after so much wall time of this process; 0: no limit."),
+             "Evaluates, saves and ends after this wall time of the process; 0: no limit."),
       choice(
           SATURATE_OPTION(train.monitor),
           std::vector<std::pair<std::string, Monitor>>{{"eval_accuracy", Monitor::kEvalAccuracy},
@@ -83,103 +77,92 @@ std::vector<OptionRow> train_rows() {
                                                        {"train_accuracy", Monitor::kTrainAccuracy},
                                                        {"train_loss", Monitor::kTrainLoss},
                                                        {"eval_iou", Monitor::kEvalIou}},
-          "The metric that says which weights are best, and when to stop early: of each "
-          "evaluation, or of each epoch's training. eval_iou: the mean over classes of "
-          "intersection "
-          "over union, of train.task=segment."),
+          "The metric for the best weights and early stopping: of each evaluation, or of each "
+          "training epoch. eval_iou: mean intersection over union, with train.task=segment."),
       choice(
           SATURATE_OPTION(train.monitor_mode),
           std::vector<std::pair<std::string, MonitorMode>>{
               {"auto", MonitorMode::kAuto}, {"min", MonitorMode::kMin}, {"max", MonitorMode::kMax}},
-          "Whether less or more of it is better; auto: less of a loss, more of an accuracy or an "
-          "overlap."),
-      integer(
-          SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
-          "Ends the run after so many values of train.monitor in a row without a better one, or "
-          "one that is not finite; 0: never."),
+          "Whether lower or higher is better; auto: lower for a loss, higher for accuracy or IoU."),
+      integer(SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
+              "Ends the run after this many consecutive values of train.monitor without "
+              "improvement, or if it is not finite; 0: never."),
       number(SATURATE_OPTION(train.min_delta), {0, kInf}, "",
-             "By how much a value must beat the best one to count as better."),
+             "Minimum change that counts as an improvement."),
       flag(SATURATE_OPTION(train.restore_best),
            "A run with train.early_stop ends with its best weights, not its last."),
       choice(SATURATE_OPTION(train.device),
              std::vector<std::pair<std::string, std::string>>{
                  {"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
-             "Where the model runs; auto takes a GPU where one can be used."),
-      integer(
-          SATURATE_OPTION(train.threads), {0, 1024}, "threads",
-          "Threads inside one operator on the CPU; 0: one per available core. Results may differ "
-          "in the last bits between numbers of threads."),
+             "Where the model runs; auto uses a GPU if one is available."),
+      integer(SATURATE_OPTION(train.threads), {0, 1024}, "threads",
+              "Intra-op threads on the CPU; 0: one per available core. Results may differ in the "
+              "last bits between thread counts."),
       flag(SATURATE_OPTION(train.channels_last),
-           "Keeps images and weights in NHWC memory order, which convolutions run fastest in."),
+           "Keeps images and weights in NHWC memory order, the fastest for convolutions."),
       flag(SATURATE_OPTION(train.cudnn_benchmark),
-           "On a GPU cuDNN times its algorithms for each new shape, and keeps the fastest."),
-      flag(
-          SATURATE_OPTION(train.create_on_device),
-          "Makes the tensors that a step needs where they are used; false: on the host, and copies "
-          "them."),
-      flag(
-          SATURATE_OPTION(train.keep_memory),
-          "On the CPU, memory that a step gives back waits in the process for the next one; false: "
-          "large blocks go back to the system, which clears and maps them anew each time."),
+           "On a GPU, cuDNN times its algorithms for each new shape and keeps the fastest."),
+      flag(SATURATE_OPTION(train.create_on_device),
+           "Creates a step's temporary tensors on their device; false: on the host, then copies "
+           "them."),
+      flag(SATURATE_OPTION(train.keep_memory),
+           "On the CPU, reuses freed memory for later tensors; false: large blocks are returned to "
+           "the system, which clears and maps them again each time."),
       flag(SATURATE_OPTION(train.inference_mode),
-           "Evaluates in torch's inference mode, which keeps no record of tensors at all; false: "
-           "without gradients only."),
+           "Evaluates in torch's inference mode, which skips autograd bookkeeping; false: only "
+           "without gradients."),
       flag(SATURATE_OPTION(train.late_metrics),
-           "Reads loss and accuracy from the device only where a record is due; false: after each "
-           "step, which waits for the device, and finds a loss that is not finite at once."),
+           "Reads loss and accuracy from the device only when a record is due; false: after each "
+           "step, which waits for the device and detects a non-finite loss at once."),
       flag(SATURATE_OPTION(train.detect_anomaly),
-           "torch's anomaly detection: an error names the operator whose gradient is not a number. "
-           "Slow, small models up to a hundred times: LibTorch looks up a C++ stack for every "
-           "operator, which Python does not."),
+           "torch's anomaly detection: an error names the operator whose gradient is NaN. Up to a "
+           "hundred times slower for small models: LibTorch records a C++ stack trace for every "
+           "operator, unlike Python."),
       text(SATURATE_OPTION(train.compiled),
            "A step compiled ahead of time by tools/compile_step.py for this recipe, such as "
-           "step.pt2, which runs instead of the model's own forward and backward; empty: none."),
+           "step.pt2, which replaces the model's forward and backward; empty: none."),
       choice(SATURATE_OPTION(train.graph),
              std::vector<std::pair<std::string, GraphMode>>{{"off", GraphMode::kOff},
                                                             {"auto", GraphMode::kAuto}},
-             "auto: a GPU's step, from augmentation to optimizer, is recorded as one CUDA graph "
-             "after three steps and launched as a whole from then on; where that cannot be, the "
-             "run says why and goes on without. off: operator by operator."),
+             "auto: captures a GPU's step, from augmentation to optimizer, as one CUDA graph after "
+             "three steps and replays it from then on; if that is not possible, the run says why "
+             "and uses the eager step. off: eager steps."),
   };
 }
 
 std::vector<OptionRow> pipeline_rows() {
   return {
-      toggle(
-          SATURATE_OPTION(pipeline.copy),
-          "Batches are copied to the device on a stream of their own, while the step is on those "
-          "before. auto: where the device is a GPU."),
+      toggle(SATURATE_OPTION(pipeline.copy),
+             "Copies batches to the device on a separate stream, overlapping earlier steps. auto: "
+             "if the device is a GPU."),
       flag(SATURATE_OPTION(pipeline.augment),
-           "Effects and normalisation are done on a stream of their own, on the device that "
-           "trains, while "
-           "the step is on the batches before; on the CPU by a thread in place of the loader's."),
+           "Applies effects and normalisation on a separate stream of the training device, "
+           "overlapping earlier steps; on the CPU on a separate thread instead of the loader's."),
       flag(SATURATE_OPTION(pipeline.encoder),
-           "A frozen encoder computes the next batches' features on a stream of its own, while the "
-           "decoder "
-           "trains on those before. Needs a model with an encoder (unet, toy_seg), "
+           "Computes a frozen encoder's features for the next batches on a separate stream, "
+           "overlapping the decoder's training. Needs a model with an encoder (unet, toy_seg), "
            "optimizer.freeze=[\"encoder.*\"] and optimizer.freeze_statistics=true."),
       flag(SATURATE_OPTION(pipeline.check),
-           "Watches the streams' use of memory: a missing wait, a wrong record_stream or a copy "
-           "from "
-           "memory that is not pinned ends the run, with the line that made it."),
+           "Checks the streams' use of memory: a missing wait, a wrong record_stream or a copy "
+           "from unpinned memory ends the run and names the line that caused it."),
   };
 }
 
 std::vector<OptionRow> checkpoint_rows() {
   return {
       integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
-              "Saves after every so many epochs; 0: not by epochs. The end of a run, and Ctrl-C, "
-              "always save."),
+              "Epochs between checkpoints; 0: not by epochs. The end of a run, and Ctrl-C, always "
+              "save."),
       integer(SATURATE_OPTION(checkpoint.every_steps), {0, 1 << 30}, "steps",
-              "Saves after every so many steps too; 0: not by steps."),
+              "Steps between additional checkpoints; 0: not by steps."),
       number(SATURATE_OPTION(checkpoint.every_minutes), {0, kInf}, "minutes",
-             "Saves when so much time has passed since the last save; 0: not by time."),
+             "Saves when this time has passed since the last save; 0: not by time."),
       integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
-              "How many of the newest are kept."),
+              "How many of the newest checkpoints are kept."),
       flag(SATURATE_OPTION(checkpoint.keep_best),
-           "Saves whenever train.monitor is better than ever, and keeps that one too."),
+           "Saves whenever train.monitor improves, and keeps that checkpoint too."),
       flag(SATURATE_OPTION(checkpoint.background),
-           "Writes from a copy, on a thread of its own, while training goes on."),
+           "Writes a copy on a separate thread while training continues."),
   };
 }
 

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 // {name: {"shape": [...]}} is three deep; anything deeper is not a safetensors header.
 constexpr int kMaxDepth = 3;
-// What torch's iterators support.
+// The maximum of torch's iterators.
 constexpr size_t kMaxDimensions = 64;
 
 struct Place {
@@ -24,7 +24,7 @@ struct Place {
   }
 };
 
-// The parser alone would let a later duplicate win silently.
+// The parser alone would silently keep the last duplicate.
 json parse_strictly(const std::string& text, const std::string& path) {
   std::vector<std::set<std::string>> keys;  // seen so far, per open object
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
@@ -62,8 +62,8 @@ const json& member(const json& object, const char* key, const Place& place) {
   return *found;
 }
 
-// The shape, and in `bytes` the bytes that it takes. Zeros count as ones against overflow, because
-// torch multiplies such shapes out for its strides.
+// The shape, and its size in `bytes`. Zeros count as ones in the overflow check, because torch
+// multiplies such shapes out for its strides.
 std::vector<int64_t> parse_shape(const json& value, int64_t element_bytes, uint64_t& bytes,
                                  const Place& place) {
   if (!value.is_array() || value.size() > kMaxDimensions) place.fail("has no valid shape");
@@ -111,7 +111,7 @@ std::map<std::string, std::string> parse_metadata(const json& value, const std::
   return metadata;
 }
 
-// Sorted by offset, the tensors have to follow each other without a hole from 0 to `data_bytes`.
+// Sorted by offset, the tensors must be contiguous from 0 to `data_bytes`.
 void check_cover(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes,
                  const std::string& path) {
   std::ranges::stable_sort(entries, {},

@@ -10,9 +10,9 @@
 
 namespace saturate {
 
-// An element type that torch has too.
+// An element type that torch has as well.
 struct SafetensorsElement {
-  std::string_view name;  // as the format calls it
+  std::string_view name;  // the format's name
   int64_t bytes;
 };
 
@@ -45,7 +45,7 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(const std::string& text, uint64_t data_bytes,
                                            const std::string& path);
 
-// A name from an untrusted file in quotes, escaped and cut to fit one line of text.
+// A name from an untrusted file, quoted, escaped and shortened to fit one line of text.
 std::string quoted_name(const std::string& name);
 
 [[noreturn]] void fail_safetensors(const std::string& what, const std::string& path);

@@ -7,7 +7,8 @@ namespace {
 void require_milestones(const ScheduleOptions& schedule, double epochs, const std::string& where) {
   const auto& milestones = schedule.milestones;
   if (milestones.empty())
-    fail_option("schedule.milestones", "is missing", "Say when the rate falls, as [30, 60]", where);
+    fail_option("schedule.milestones", "is missing",
+                "Give the epochs at which the rate drops, as [30, 60]", where);
   for (size_t i = 1; i < milestones.size(); ++i)
     if (milestones[i] <= milestones[i - 1])
       fail_option("schedule.milestones", "must rise", "Put them in order, each once", where);
@@ -18,7 +19,7 @@ void require_milestones(const ScheduleOptions& schedule, double epochs, const st
         "Leave it out, or raise train.epochs", where);
 }
 
-// Without a momentum there is no state for one.
+// An optimizer without momentum has no momentum state.
 void require_cycle(const Recipe& recipe, const std::string& where) {
   const std::string& optimizer = recipe.optimizer.name;
   const bool by_momentum = optimizer == "sgd" || optimizer == "lars" || optimizer == "muon";
@@ -46,16 +47,17 @@ void validate_schedule(const Recipe& recipe, const std::string& where) {
         "Lower it, or raise train.epochs", where);
   if (name == "multistep") require_milestones(schedule, epochs, where);
   if (name == "onecycle" && schedule.warmup_epochs > 0)
-    fail_option("schedule.warmup_epochs", "goes before a schedule that starts with a rise",
+    fail_option("schedule.warmup_epochs",
+                "does not combine with a schedule that starts with a rise",
                 "Set it to 0: schedule.rise is onecycle's own warm-up", where);
   if (name == "onecycle" && schedule.rise == 1)
     fail_option("schedule.rise", "leaves nothing after the rise", "Make it less than 1", where);
   if (name == "onecycle" && schedule.cycle_momentum) require_cycle(recipe, where);
   if (name == "plateau" && recipe.data.eval_source.empty())
-    fail_option("schedule.name", "\"plateau\" has no evaluations to go by",
+    fail_option("schedule.name", "\"plateau\" needs evaluations",
                 "Give data.eval_source, or another schedule", where);
   if (name == "plateau" && recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
-    fail_option("train.eval_every", "is 0, which leaves schedule \"plateau\" nothing to go by",
+    fail_option("train.eval_every", "is 0, and schedule \"plateau\" needs evaluations",
                 "Make it 1 or more, or set train.eval_every_steps", where);
 }
 

@@ -28,7 +28,7 @@ std::byte* SharedArena::take(size_t bytes) {
 void SharedArena::give_back(std::byte* block) {
   const std::lock_guard lock(mutex_);
   const auto found = taken_.find(size_t(block - memory_));
-  madvise(block, found->second, MADV_REMOVE);  // no loss where the system does not
+  madvise(block, found->second, MADV_REMOVE);  // optional: not all systems support it
   taken_.erase(found);
 }
 

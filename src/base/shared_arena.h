@@ -1,4 +1,4 @@
-// One rank's part of the memory that ranks share, given out in blocks.
+// One rank's part of the shared memory, allocated in blocks.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@ namespace saturate {
 // Safe from any thread.
 class SharedArena {
  public:
-  // `memory` begins at a page and outlives this.
+  // `memory` is page-aligned and outlives this.
   SharedArena(std::byte* memory, size_t bytes) : memory_(memory), bytes_(bytes) {}
 
-  // A block of whole pages, lowest first; null where there is no room.
+  // A block of whole pages, lowest address first; null if there is no room.
   std::byte* take(size_t bytes);
-  // The system gets its memory back. REQUIRES: take() gave it.
+  // Returns its memory to the system. REQUIRES: `block` comes from take().
   void give_back(std::byte* block);
   bool holds(const void* address) const;
 
@@ -23,7 +23,7 @@ class SharedArena {
   std::byte* const memory_;
   const size_t bytes_;
   std::mutex mutex_;
-  std::map<size_t, size_t> taken_;  // size by place; guarded by mutex_
+  std::map<size_t, size_t> taken_;  // size by offset; guarded by mutex_
 };
 
 }  // namespace saturate

@@ -28,20 +28,19 @@ std::string network() {
   return link_of("/proc/self/ns/net");
 }
 
-// What the system calls an open memfd.
+// The system's name of an open memfd.
 std::string shown(const std::string& name) {
   return "/memfd:" + name + " (deleted)";
 }
 
-// 128 random bits, so that a process that happens to have the same number is not mistaken for
-// another.
+// 128 random bits, so that a process that reuses the PID is not mistaken for another.
 std::string make_name() {
   std::array<uint64_t, 2> random{};
   if (getrandom(random.data(), sizeof random, 0) != ssize_t(sizeof random)) return {};
   return fmt::format("saturate-{:016x}{:016x}", random[0], random[1]);
 }
 
-// A file beyond the limit would be answered by a signal.
+// Growing a file beyond the limit would raise a signal.
 bool may_have_files_of(size_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
@@ -76,7 +75,7 @@ std::shared_ptr<SharedMemory> SharedMemory::join(const std::string& place, int r
   std::string path, name, space;
   if (!(words >> path >> name >> space) || space != network() || link_of(path) != shown(name))
     return nullptr;
-  // A file of its own, of which the lock is this rank's.
+  // A separate open file description, which holds this rank's lock.
   const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (descriptor < 0) return nullptr;
   std::shared_ptr<SharedMemory> joined(new SharedMemory(descriptor, name));
@@ -114,7 +113,7 @@ bool SharedMemory::has(int rank) const {
 void SharedMemory::leave() {
   if (descriptor_ < 0) return;
   struct flock own = byte_of(rank_, F_UNLCK);
-  fcntl(descriptor_, F_OFD_SETLK, &own);  // what is mapped would keep it
+  fcntl(descriptor_, F_OFD_SETLK, &own);  // the mapping would keep it locked otherwise
   close(std::exchange(descriptor_, -1));
 }
 

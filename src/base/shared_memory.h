@@ -1,9 +1,9 @@
 // Memory that processes of one machine share.
 //
-// It has no name in any file system (memfd_create), so nothing is left of it however its processes
-// end. Another process comes to it through /proc/PID/fd, which the system allows to the same user
-// alone. Each process holds a lock on its own byte of it, which the system gives back when the
-// process ends: that tells the others who is still there.
+// It has no name in any file system (memfd_create), so nothing remains of it however its processes
+// end. Other processes open it through /proc/PID/fd, which the system allows only for the same
+// user. Each process locks its own byte, which the system unlocks when the process ends: so the
+// others know which are alive.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace saturate {
 // has() is safe from any thread, until leave().
 class SharedMemory {
  public:
-  // Zeros, which take memory as they are first written; held as `rank`. Null where the system has
-  // no such memory, or not so many addresses for it.
+  // Zero-filled, committed on first write; held as `rank`. Null if the system lacks memfd_create or
+  // enough address space.
   static std::shared_ptr<SharedMemory> create(size_t bytes, int rank);
-  // That of another process, by its place(). Null where this process cannot come to it: on another
-  // machine, in another network namespace (which is taken for one), as another user.
+  // The memory of another process, by its place(). Null if this process cannot open it: on another
+  // machine or in another network namespace (which is treated the same), or as another user.
   static std::shared_ptr<SharedMemory> join(const std::string& place, int rank);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -28,9 +28,9 @@ class SharedMemory {
   std::string place() const;
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  // Whether another rank has come and has not left. Always false of this process's own.
+  // Whether another rank has joined and not left. Always false for this process's own.
   bool has(int rank) const;
-  // The others see this rank as gone. What is mapped stays so while this lives.
+  // Marks this rank as gone for the others. The mapping stays while this lives.
   void leave();
 
  private:

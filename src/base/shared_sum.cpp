@@ -17,11 +17,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr size_t kPage = 4096, kLine = 128;  // a cache line, and the one fetched with it
-constexpr int kSpins = 200;                  // some microseconds, before a wait costs a switch
-constexpr milliseconds kLook{50};            // between looks at who is still there
+constexpr size_t kPage = 4096, kLine = 128;  // two cache lines, as adjacent ones are prefetched
+constexpr int kSpins = 200;                  // some microseconds of spinning before a system call
+constexpr milliseconds kLook{50};            // between liveness checks
 
-// What the first to give up says of whom, as 2 rank + 1 or + 2; 0: nobody has.
+// Why and for which rank the first waiter gave up, as 2 rank + 1 or + 2; 0: none has.
 enum : uint32_t { kEnded = 1, kLate = 2 };
 
 constexpr size_t rounded_up(size_t value, size_t to) {
@@ -45,18 +45,18 @@ void wake_all(const std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-// The memory: Header, Rank of each, then each rank's part: staging, and its arena.
+// Layout: Header, a Rank each, then each rank's part: staging, and its arena.
 struct alignas(kLine) SharedSum::Header {
   std::atomic<uint32_t> why;
 };
 
 struct alignas(kLine) SharedSum::Rank {
   std::atomic<uint32_t> phase;
-  // Of the meeting that it has come to; read by others between its two phases alone.
+  // The present round; read by others only between its two phases.
   uint32_t kind;
   uint64_t place;     // in its part
-  uint64_t proposed;  // bytes it has there
-  uint64_t left;      // bytes of the call from here on
+  uint64_t proposed;  // bytes available there
+  uint64_t left;      // remaining bytes of the call
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
@@ -104,8 +104,8 @@ void SharedSum::combine(void* values, size_t bytes, const Combination& how) {
   } while (bytes > 0);
 }
 
-// Of as many bytes as all propose; gives how many they are. One rank may have its values in place
-// while another copies them.
+// Reduces as many bytes as the smallest proposal; returns how many. One rank may have its values in
+// place while another copies them.
 size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combination& how) {
   Rank& mine = state(place_.rank);
   mine.kind = how.kind;
@@ -119,14 +119,14 @@ size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combi
   for (int rank = 0; rank < place_.ranks; ++rank) {
     const Rank& other = state(rank);
     if (other.left != left || other.kind != how.kind) {
-      failed_ = fmt::format("rank {} came to another sum, of {} bytes and not {}", rank, other.left,
-                            left);
+      failed_ = fmt::format("rank {} called a different all-reduce, of {} bytes, not {}", rank,
+                            other.left, left);
       throw RankMissing(failed_);
     }
     parts[size_t(rank)] = part_of(rank) + other.place;
     met = std::min(met, size_t(other.proposed));
   }
-  // Slices begin at whole cache lines, of which no two ranks write one.
+  // Slices begin at whole cache lines, so that no two ranks write the same line.
   const size_t slice = rounded_up((met + size_t(place_.ranks) - 1) / size_t(place_.ranks), kLine);
   const size_t begin = std::min(met, slice * size_t(place_.rank));
   const size_t end = std::min(met, begin + slice);
@@ -150,14 +150,14 @@ void SharedSum::wait_for_all() {
 
 void SharedSum::wait_for(int rank) {
   const std::atomic<uint32_t>& phase = state(rank).phase;
-  const auto reached = [&](uint32_t seen) { return int32_t(seen - phase_) >= 0; };  // it may wrap
+  const auto reached = [&](uint32_t seen) { return int32_t(seen - phase_) >= 0; };  // wraps around
   for (int i = 0; i < kSpins; ++i) {
     if (reached(phase.load(std::memory_order_acquire))) return;
     pause_shortly();
   }
   const auto end = steady_clock::now() + timeout_;
   while (true) {
-    // Looked at before the phase: a rank that has ended may have come here first.
+    // Check before reading the phase: a rank that has ended may have arrived first.
     const bool gone = !has_(rank);
     const uint32_t why = header().why.load(std::memory_order_acquire);
     const uint32_t seen = phase.load(std::memory_order_acquire);
@@ -183,10 +183,10 @@ void SharedSum::fail_with(uint32_t why) {
   if (ended)
     failed_ = fmt::format("rank {} has ended", rank);
   else if (rank == place_.rank)
-    failed_ = fmt::format("the others have waited for rank {}, this one, in vain", rank);
+    failed_ = fmt::format("the other ranks timed out waiting for rank {}, this one", rank);
   else
     failed_ =
-        fmt::format("rank {} did not come within {:g} s", rank, double(timeout_.count()) * 1e-3);
+        fmt::format("rank {} did not arrive within {:g} s", rank, double(timeout_.count()) * 1e-3);
   throw RankMissing(failed_);
 }
 

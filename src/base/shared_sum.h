@@ -1,9 +1,9 @@
-// Sums over ranks of one machine, in memory that they share: two meetings, no message.
+// All-reduce over ranks of one machine: two barriers on shared memory, no messages.
 //
-// Each rank has its values in its own part of the memory, or copies them there, and says so. Once
-// all have, each rank reads its own slice of everybody's, adds them up in the order of ranks, and
-// writes the result into everybody's. Once all have done that, the sums are there: the same bits on
-// all ranks and in all runs, for one reading and one writing of the memory by each core.
+// Each rank puts its values in its own part of the memory and enters the first barrier. Then each
+// rank adds up its own slice of all parts, in rank order, and writes the result into all parts.
+// After the second barrier the sums are complete: the same bits on all ranks and in all runs, with
+// each core reading and writing the memory once.
 #pragma once
 
 #include <algorithm>
@@ -19,24 +19,24 @@
 
 namespace saturate {
 
-// Another rank has ended, does not come, or came to something else; what() names it.
+// Another rank has ended, timed out, or made a different call; what() names it.
 class RankMissing : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// How values of one type become one.
+// How values of one type are combined.
 struct Combination {
   uint32_t kind;      // differs for each type and operation
   size_t value_size;  // bytes, a power of two up to 64
-  // `parts`: `count` values of each rank, in order; the result goes into all of them.
+  // `parts`: `count` values of each rank, in order; the result is written to all of them.
   void (*apply)(std::byte* const* parts, int ranks, size_t count);
 };
 
-// Of values T, joined as Wide by Join()(so far, next).
+// For values T, combined in type Wide by Join()(so far, next).
 template <class T, class Wide, class Join>
 void combine_parts(std::byte* const* parts, int ranks, size_t count) {
-  constexpr size_t kBlock = 1024;  // stays in the innermost cache
+  constexpr size_t kBlock = 1024;  // fits in the L1 cache
   Wide joined[kBlock];
   for (size_t at = 0; at < count; at += kBlock) {
     const size_t size = std::min(kBlock, count - at);
@@ -57,27 +57,27 @@ void combine_parts(std::byte* const* parts, int ranks, size_t count) {
 class SharedSum {
  public:
   static constexpr int kMostRanks = 64;
-  // Of memory for `ranks` parts with `arena` bytes each for blocks, and of the part for values that
-  // are not in such a block.
+  // Size of the memory for `ranks` parts, with `arena` bytes each for blocks and `staging` for
+  // values outside such a block.
   static size_t bytes_for(int ranks, size_t arena, size_t staging = kStaging);
 
   struct Place {
-    std::byte* memory;  // zeros at first; of bytes_for() the same arguments
+    std::byte* memory;  // zero-filled; bytes_for() of the same arguments
     int rank, ranks;
     size_t arena, staging = kStaging;
   };
-  // `has(rank)` says whether another rank is still there; it has come before this is made.
+  // `has(rank)` says whether another rank is alive; all must have joined before this is made.
   SharedSum(const Place& place, std::function<bool(int)> has, std::chrono::milliseconds timeout);
 
-  // Replaces the values of all ranks by their combination. All ranks make the same calls in the
-  // same order. Fails with RankMissing, and so does every call after that, when a rank is gone,
-  // does not come in time, or comes with another number of bytes or another `how`.
+  // All-reduces the values of all ranks. All ranks make the same calls in the same order. Fails
+  // with RankMissing, as does every later call, when a rank is gone, times out, or passes another
+  // number of bytes or another `how`.
   void combine(void* values, size_t bytes, const Combination& how);
-  // Values in its blocks need no copy.
+  // Values in its blocks are not copied.
   SharedArena& arena() { return arena_; }
-  // Ends a call under way and all to come; to be called before this rank leaves.
+  // Ends present and future calls; to be called before this rank leaves.
   void stop() { stopped_ = true; }
-  // To be called after it has left: others that wait for it look at once.
+  // To be called after it has left: wakes ranks that wait for it.
   void wake_others();
 
  private:
@@ -99,7 +99,7 @@ class SharedSum {
   const std::function<bool(int)> has_;
   const std::chrono::milliseconds timeout_;
   SharedArena arena_;
-  uint32_t phase_ = 0;  // two for each meeting
+  uint32_t phase_ = 0;  // two per all-reduce round
   std::string failed_;
   std::atomic<bool> stopped_{false};
 };

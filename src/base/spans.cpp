@@ -24,7 +24,7 @@ struct Track {
 };
 
 struct Recorder {
-  std::atomic<uint32_t> current{0};  // the number of the recording under way; 0: none
+  std::atomic<uint32_t> current{0};  // the current recording's number; 0: none
   std::mutex mutex;
   uint32_t last = 0;                           // guarded by mutex
   std::vector<std::shared_ptr<Track>> tracks;  // guarded by mutex
@@ -41,7 +41,7 @@ std::string thread_name() {
   return name;
 }
 
-// This thread's track of a recording; null where that has ended.
+// This thread's track of a recording; null if that has ended.
 Track* own_track(uint32_t recording) {
   thread_local std::shared_ptr<Track> own;
   if (own && own->recording == recording) return own.get();
@@ -111,7 +111,7 @@ Span::~Span() {
       track->spans.push_back({name_, begin_ns_, end_ns});
     else
       ++track->dropped;
-  } catch (const std::bad_alloc&) {  // a trace has a span less
+  } catch (const std::bad_alloc&) {  // the trace loses a span
   }
 }
 

@@ -62,7 +62,7 @@ void Stream::frees(Buffer buffer, const Place& place) {
 
 namespace {
 
-// Reached by one thread, waited for by others.
+// Set by one thread, waited for by others.
 class Flag : public Event {
  public:
   void reach(std::exception_ptr failure) {
@@ -119,7 +119,7 @@ class ThreadStream : public Stream {
 
  private:
   struct Task {
-    std::function<void()> work;  // empty: reach the flag
+    std::function<void()> work;  // empty: set the flag
     std::shared_ptr<Flag> flag;
   };
 
@@ -131,8 +131,7 @@ class ThreadStream : public Stream {
     changed_.notify_all();
   }
 
-  // It may end with work undone, but never with a flag unreached, which another stream may wait
-  // for.
+  // It may drop work at the end, but must set every flag, which another stream may wait for.
   void run(const std::function<void()>& begin) {
     pthread_setname_np(pthread_self(), name().substr(0, 15).c_str());
     std::exception_ptr failure;

@@ -30,7 +30,7 @@ StreamChecker::Id StreamChecker::add_stream(std::string name) {
   return Id(names_.size()) - 1;
 }
 
-// What a stream does next comes after all that the host, which enqueues it, knows to be done.
+// A stream's next work is ordered after everything the host, which enqueues it, knows is done.
 int64_t StreamChecker::tick(Id stream) {
   std::vector<int64_t>& own = clocks_[size_t(stream)];
   const std::vector<int64_t>& host = clocks_[kHost];
@@ -45,8 +45,8 @@ bool StreamChecker::knows(Id stream, Id other, const Use& use) const {
 StreamChecker::Known& StreamChecker::known(Buffer buffer, const Place& place) {
   const auto found = memory_.find(buffer.id);
   if (found == memory_.end())
-    fail_at(place, "memory is used that was never made, or is free again",
-            "Let it go after its last use");
+    fail_at(place, "memory is used before it is allocated or after it is freed",
+            "Free it after its last use");
   return found->second;
 }
 
@@ -111,8 +111,8 @@ void StreamChecker::keeps(Id stream, Buffer buffer, const Place& place) {
   if (stream == memory.maker)
     fail_at(place,
             "record_stream names stream \"" + names_[size_t(stream)] + "\", which made \"" +
-                memory.name + "\": that says nothing",
-            "Name the stream that uses it besides");
+                memory.name + "\": it has no effect",
+            "Name the other stream that uses it");
   memory.kept.push_back(stream);
 }
 
@@ -121,7 +121,7 @@ void StreamChecker::frees(Buffer buffer, const Place& place) {
   memory_.erase(buffer.id);
   const auto require_done = [&](Id user, const Use& use) {
     const bool named = std::ranges::find(memory.kept, user) != memory.kept.end();
-    // The allocator gives the memory to its maker again, at once.
+    // The allocator returns the memory to its own stream at once.
     if (user == memory.maker || named || knows(memory.maker, user, use) || knows(kHost, user, use))
       return;
     fail_at(use.place,

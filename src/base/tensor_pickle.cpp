@@ -12,21 +12,21 @@ namespace {
 
 using enum PickleKind;
 
-// The number that legacy files begin with, 0x1950a86a20f9469cfc6c, as the machine keeps it: its
-// bytes, or in protocol 1 its digits.
+// The magic number of legacy files, 0x1950a86a20f9469cfc6c: its little-endian bytes, or its digits
+// in protocol 1.
 constexpr std::string_view kMagicBytes("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
 constexpr std::string_view kMagicDigits("119547037146038801333356");
 
-// Where weights are looked for, in this order: the trained ones before their average.
+// Keys searched for weights, in this order: trained ones before their average.
 constexpr std::string_view kContainers[] = {"state_dict", "model",          "model_state_dict",
                                             "net",        "weights",        "model_ema",
                                             "ema",        "state_dict_ema", "module"};
-// What keeps a file made to waste memory from doing so.
+// Limits against files made to waste memory.
 constexpr int kMostNested = 4;
 constexpr size_t kMostTables = 10'000;
 constexpr size_t kLongestWay = 1'000;
 
-// A dictionary that holds tensors, and the keys on the way to it, each with a dot behind.
+// A dictionary that holds tensors, and the path of keys to it, each followed by a dot.
 struct Table {
   std::string way;
   PickleIndex dict;
@@ -37,7 +37,7 @@ class Tables {
  public:
   Tables(const PickleMachine& machine, PickleIndex root, const std::string& path)
       : machine_(machine), path_(path) {
-    if (machine.value(root).kind != kDict) fail_pickle("it is no dictionary of tensors", path);
+    if (machine.value(root).kind != kDict) fail_pickle("it is not a dictionary of tensors", path);
     collect("", root, 0);
     chosen_ = choose("", 0);
   }
@@ -59,7 +59,7 @@ class Tables {
   }
 
  private:
-  // A dictionary may be in another one twice, or in itself: each is gone into once.
+  // A dictionary may occur twice, or contain itself: each is visited once.
   void collect(const std::string& way, PickleIndex dict, int depth) {
     if (!seen_.insert(dict).second) return;
     const auto& items = machine_.value(dict).items;
@@ -77,7 +77,7 @@ class Tables {
     tables_.push_back({way, dict});
   }
 
-  // Before the dictionary itself, which may hold the best accuracy as a tensor beside them.
+  // Nested ones first: the outer dictionary may hold the best accuracy as a tensor beside them.
   std::optional<Table> choose(const std::string& way, int depth) const {
     for (const std::string_view container : kContainers) {
       const std::string inner = way + std::string(container) + ".";
@@ -99,8 +99,8 @@ class Tables {
       const PickleValue& key = machine_.value(items[i]);
       const PickleValue& value = machine_.value(items[i + 1]);
       if (value.kind != kTensor) continue;
-      if (key.kind != kText) fail_pickle("a tensor's name is no text", path_);
-      if (!names.insert(key.text).second) fail_pickle("two tensors have one name", path_);
+      if (key.kind != kText) fail_pickle("a tensor's name is not text", path_);
+      if (!names.insert(key.text).second) fail_pickle("two tensors have the same name", path_);
       tensors.push_back(machine_.tensors()[size_t(value.number)]);
       tensors.back().name = way + key.text;
     }
@@ -110,9 +110,8 @@ class Tables {
   [[noreturn]] void fail_nowhere() const {
     if (tables_.empty()) fail_pickle("it holds no tensors by name", path_);
     fail(ErrorKind::kRun,
-         "it holds tensors where no weights are looked for, the first under \"" +
-             tables_.front().way + "\"",
-         path_, "Set model.weights_prefix to the keys on the way to the weights, each with a dot");
+         "its tensors are under unknown keys, the first under \"" + tables_.front().way + "\"",
+         path_, "Set model.weights_prefix to the path of keys to the weights, each with a dot");
   }
 
   const PickleMachine& machine_;
@@ -122,7 +121,7 @@ class Tables {
   std::optional<Table> chosen_;
 };
 
-// The value under a key of a dictionary; null where it has none.
+// The value of a dictionary's key; null if missing.
 const PickleValue* find(const PickleMachine& machine, const PickleValue& dict,
                         std::string_view key) {
   for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
@@ -132,11 +131,11 @@ const PickleValue* find(const PickleMachine& machine, const PickleValue& dict,
   return nullptr;
 }
 
-// The magic number, the protocol, what machine it was.
+// The magic number, the protocol, and the machine's properties.
 void run_legacy_head(PickleMachine& machine, const std::string& path) {
   const PickleValue magic = machine.value(machine.run());
   if (magic.kind != kText || (magic.text != kMagicBytes && magic.text != kMagicDigits))
-    fail_pickle("it is a pickle, but not by torch.save", path);
+    fail_pickle("it is a pickle, but not one of torch.save", path);
   machine.run();
   const PickleValue& system = machine.value(machine.run());
   const PickleValue* little =
@@ -160,7 +159,7 @@ TensorPickle read_tensor_pickle(std::span<const std::byte> pickle, const std::st
 }
 
 // 0x80 and a protocol from 2 on, or in protocol 1 an integer's digits. A safetensors file may begin
-// with the same, as the length of its header, but has a brace after that.
+// with the same bytes, as its header length, but has a brace after them.
 bool is_legacy_pickle(std::span<const std::byte> begin) {
   constexpr size_t kBrace = 8;
   if (begin.size() <= kBrace || begin[kBrace] == std::byte{'{'}) return false;
@@ -169,7 +168,7 @@ bool is_legacy_pickle(std::span<const std::byte> begin) {
          begin[0] == std::byte{'L'};
 }
 
-// After the head the dictionary, then the keys of the storages.
+// After the header the dictionary, then the storages' keys.
 TensorPickle read_legacy_pickles(std::span<const std::byte> file, const std::string& path,
                                  const std::string& prefix) {
   PickleMachine machine(file, path);
@@ -182,7 +181,7 @@ TensorPickle read_legacy_pickles(std::span<const std::byte> file, const std::str
     const PickleValue& key = machine.value(index);
     const auto found = machine.storages().find(key.text);
     if (key.kind != kText || found == machine.storages().end())
-      fail_pickle("it has data of no tensor", path);
+      fail_pickle("it has data that belongs to no tensor", path);
     result.storages.emplace_back(key.text, found->second);
   }
   result.end = machine.position();

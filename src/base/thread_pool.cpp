@@ -29,8 +29,8 @@ int cgroup_cores() {
   return std::max(1, int(std::ceil(quota / period)));
 }
 
-// On Linux a thread has a nice level of its own, that of process 0 its caller's. A system that does
-// not allow it leaves the thread as it is.
+// On Linux each thread has its own nice level; process 0 means the calling thread. If the system
+// refuses, the level stays unchanged.
 void give_way(int nice) {
   if (nice > 0) setpriority(PRIO_PROCESS, 0, std::min(19, getpriority(PRIO_PROCESS, 0) + nice));
 }
@@ -87,7 +87,7 @@ struct ThreadPool::State {
       ++running;
       lock.unlock();
       task();
-      task = nullptr;  // its captures are released before anyone sees the pool idle
+      task = nullptr;  // releases its captures before anyone sees the pool idle
       lock.lock();
       if (--running == 0 && tasks.empty()) idle.notify_all();
     }
@@ -111,7 +111,7 @@ ThreadPool::ThreadPool(int threads, const std::string& name, int nice)
     try {
       state_->threads.emplace_back([state = state_.get(), nice] { state->run(nice); });
     } catch (...) {
-      state_->end();  // a thread that nobody joins would end the process
+      state_->end();  // destroying a joinable thread would terminate the process
       fail_threads(i + 1, threads, name);
     }
     pthread_setname_np(state_->threads.back().native_handle(), name.substr(0, 15).c_str());
@@ -165,7 +165,7 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
   try {
     for (size_t i = 1; i < workers; ++i) extra.emplace_back(work);
   } catch (const std::exception&) {
-    // The system has no more threads, or no memory for one: those there are do it all.
+    // No more threads available: the existing ones do all the work.
   }
   work();
   for (auto& thread : extra) thread.join();

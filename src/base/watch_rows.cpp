@@ -8,20 +8,20 @@
 namespace saturate {
 namespace {
 
-// A whole positive number, or 0 where it is none.
+// A positive integer, or 0 if it is none.
 int64_t step_number(std::string_view text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
 }
 
-// Refused where it is set, not where it is used.
+// Validated when set, not when used.
 OptionRow trace_row() {
-  OptionRow row = text(
-      SATURATE_OPTION(watch.trace),
-      "Steps to look into: steps:100-110 writes trace.json, which Perfetto and Chrome show "
-      "(operators, phases, loader threads), and trace.txt, a table of operators; nsight:100-110 "
-      "starts and stops the profiler that a GPU's run is started under. Empty: none.");
+  OptionRow row =
+      text(SATURATE_OPTION(watch.trace),
+           "Steps to trace: steps:100-110 writes trace.json for Perfetto and Chrome (operators, "
+           "phases, loader threads), and trace.txt, a table of operators; nsight:100-110 starts "
+           "and stops the Nsight profiler under which a GPU's run was started. Empty: none.");
   row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
     set(recipe, value, where);
     parse_trace(recipe.watch.trace, where);
@@ -39,7 +39,7 @@ TraceWindow parse_trace(const std::string& text, const std::string& where) {
   const auto colon = text.find(':');
   const std::string kind = text.substr(0, colon);
   if (colon == std::string::npos || (kind != "steps" && kind != "nsight"))
-    refuse("does not know \"" + text + "\"");
+    refuse("has no value \"" + text + "\"");
   const std::string_view range = std::string_view(text).substr(colon + 1);
   const auto dash = range.find('-');
   TraceWindow window;
@@ -60,30 +60,28 @@ std::vector<OptionRow> watch_rows() {
               "Steps between two \"step\" lines of metrics.jsonl."),
       flag(SATURATE_OPTION(watch.progress), "Shows progress while running."),
       flag(SATURATE_OPTION(watch.tensorboard),
-           "Writes loss, accuracy, speed, memory, shares of time and the recipe for TensorBoard, "
-           "in tb/ of the run's folder."),
+           "Writes loss, accuracy, speed, memory, time shares and the recipe for TensorBoard, in "
+           "tb/ of the run's folder."),
       flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
       integer(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "port",
-              "Answers Prometheus at http://ADDRESS:PORT/metrics, and probes at /healthz, while "
-              "the run goes on; 0: does not."),
+              "Serves Prometheus metrics at http://ADDRESS:PORT/metrics, and health probes at "
+              "/healthz, during the run; 0: off."),
       text(SATURATE_OPTION(watch.prometheus_address),
-           "Where it listens: an address of this machine, 0.0.0.0 for all of them. The default "
-           "answers this machine alone; whoever reaches another one reads the run's figures."),
+           "Address of this machine to listen on; 0.0.0.0 for all of them. The default serves this "
+           "machine only; on any other, everyone who can connect can read the run's metrics."),
       text(SATURATE_OPTION(watch.prometheus_hosts),
-           "Names besides localhost and that address under which it may be asked (the request's "
-           "Host), between commas; *: any. Others are refused, as pages of other sites in a "
-           "browser are."),
+           "Allowed values of the request's Host header besides localhost and that address, "
+           "separated by commas; *: any. Other requests are refused, such as those of other sites' "
+           "pages in a browser."),
       number(SATURATE_OPTION(watch.telemetry_hz), {0, 100}, "readings/s",
-             "How often cores, memory, disk, network, the loader's queue and the GPU are looked "
-             "at, on "
-             "a thread of its own; 0: never."),
+             "How often cores, memory, disk, network, the loader's queue and the GPU are sampled, "
+             "on a separate thread; 0: never."),
       integer(SATURATE_OPTION(watch.samples), {0, 256}, "images",
-              "Keeps so many images of the first training batch, as augmented, and so many of the "
-              "last evaluation's worst mistakes, in samples/ of the run's folder; 0: none."),
+              "Saves this many images of the first training batch, as augmented, and of the last "
+              "evaluation's worst mistakes, in samples/ of the run's folder; 0: none."),
       integer(
           SATURATE_OPTION(watch.histograms), {0, 1 << 30}, "steps",
-          "Writes histograms of every parameter and its gradient for TensorBoard after every so "
-          "many steps; 0: none."),
+          "Steps between histograms of every parameter and its gradient for TensorBoard; 0: none."),
       trace_row(),
   };
 }

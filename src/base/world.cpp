@@ -15,24 +15,24 @@ namespace {
 
 constexpr int kDefaultPort = 29500;  // torch's
 
-// The names by which one kind of starter tells a place.
+// The variables by which one launcher announces ranks.
 struct Dialect {
   const char *name, *rank, *size, *local_rank, *local_size;
-  bool own_master;  // says where rank 0 is, for every number of machines
+  bool own_master;  // it sets MASTER_ADDR, for any number of machines
 };
 
 constexpr std::array<Dialect, 4> kDialects = {
     {{"torchrun's variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", true},
      {"mpirun's variables", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
       "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", false},
-     // SLURM_PROCID alone is set in a batch script too, which is one process.
+     // SLURM_PROCID is also set in a batch script, which is one process.
      {"srun's variables", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
       "SLURM_STEP_TASKS_PER_NODE", false},
      {"mpiexec's variables", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false}}};
 
 [[noreturn]] void fail_variable(const std::string& what, const char* name) {
   fail(ErrorKind::kUsage, what, std::string("environment variable ") + name,
-       "Set all of a starter's variables or none; `saturate launch` sets them for you");
+       "Set all of a launcher's variables or none; `saturate launch` sets them for you");
 }
 
 std::optional<int> number(const Lookup& lookup, const char* name, int low, int high) {
@@ -58,7 +58,7 @@ std::string text_of(const Lookup& lookup, const char* name) {
   return text ? text : "";
 }
 
-// srun writes "4(x2),3", where only the machine's own number would help.
+// srun writes "4(x2),3", which does not say which entry is this machine's.
 std::optional<int> local_size(const Lookup& lookup, const Dialect& dialect) {
   if (text_of(lookup, dialect.local_size).find_first_not_of("0123456789") != std::string::npos)
     return std::nullopt;

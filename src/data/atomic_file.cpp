@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 
-// Removes NAME.tmp-PID where no process has that number any more.
+// Removes NAME.tmp-PID if no such process exists.
 void remove_leftovers(Env& env, const std::string& folder, const std::string& prefix) {
   for (const FileInfo& info : env.list(folder)) {
     if (info.is_directory || !info.name.starts_with(prefix)) continue;

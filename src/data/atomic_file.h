@@ -1,4 +1,4 @@
-// A large file that appears under its name only when it is whole.
+// A large file that appears under its name only when complete.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,17 @@
 
 namespace saturate {
 
-// A name beside `path` for what is to become `path`. Files that a killed process left under such a
-// name are removed first; the folder is created where it is missing. Fails with kUsage where `path`
-// exists.
+// A temporary name beside `path`. Removes files that a killed process left under such a name, and
+// creates the folder if missing. Fails with kUsage if `path` exists.
 std::string claim_temporary(Env& env, const std::string& path);
 
-// Removes `temporary`, after a failure that matters more than whether this works.
+// Removes `temporary` after a more important failure; ignores errors.
 void discard(Env& env, const std::string& temporary);
 
-// As write_atomically(), for more than fits in memory. Not for concurrent use.
+// As write_atomically(), for data that does not fit in memory. Not for concurrent use.
 class AtomicFile {
  public:
-  // Fails with kUsage where `path` exists.
+  // Fails with kUsage if `path` exists.
   AtomicFile(Env& env, std::string path);
   // Removes what was written, unless commit() has succeeded.
   ~AtomicFile();

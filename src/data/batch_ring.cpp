@@ -32,7 +32,7 @@ bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>&
     failures.clear();
     --busy_;
     slot.left -= claimed->count;
-    // One consumer waits, either for a whole batch or, when it stops, for all threads to be done.
+    // The only consumer waits for a whole batch or, when stopping, for all threads to finish.
     if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
     claimed.reset();
   }
@@ -61,9 +61,9 @@ size_t BatchRing::finished() const {
 void BatchRing::open_slots() {
   if (opened_ > taken_ && slots_.size() - (opened_ - taken_) < half()) return;
   const size_t batches = (end_ + batch_ - 1) / batch_;
-  // An epoch may begin behind this process's last batch, where others have one more.
+  // An epoch may begin after this process's last batch, if others have one more.
   const size_t opened = std::max(opened_, std::min(batches, taken_ + slots_.size()));
-  // Not under the lock: taking a buffer may allocate pinned memory. These slots are still ours.
+  // Not under the lock: taking a buffer may allocate pinned memory. No thread uses these slots yet.
   for (size_t batch = opened_; batch < opened; ++batch) {
     BatchSlot& slot = slots_[batch % slots_.size()];
     slot.pixels = take_buffer_();
@@ -74,7 +74,8 @@ void BatchRing::open_slots() {
     slot.effects.resize(effects_ ? last - first : 0);
     slot.places.resize(places_ ? last - first : 0);
     slot.failures.clear();
-    slot.failures.reserve(last - first);  // here, where a lack of memory has somebody to tell
+    slot.failures.reserve(last - first);  // reserve here, where running out of memory can be
+                                          // reported
     slot.left = last - first;
   }
   bool wakes;
@@ -82,7 +83,7 @@ void BatchRing::open_slots() {
     // All at once: a worker woken for the first of them could fall asleep before the last.
     std::lock_guard lock(mutex_);
     opened_ = opened;
-    wakes = unclaimed() > 0 && (busy_ == 0 || is_short());  // who is busy comes back by itself
+    wakes = unclaimed() > 0 && (busy_ == 0 || is_short());  // busy ones claim again by themselves
   }
   if (wakes) work_.notify_one();
 }
@@ -110,7 +111,7 @@ bool BatchRing::wait(std::chrono::nanoseconds limit) {
 
 BatchSlot* BatchRing::front() {
   if (!wait(wait_limit_)) fail_waiting("no batch came");
-  // The consumer's own: what it has not taken stays as it is.
+  // Only the consumer changes taken_.
   return taken_ == opened_ ? nullptr : &slots_[taken_ % slots_.size()];
 }
 

@@ -1,5 +1,5 @@
-// The loader's batches in flight: threads claim a few samples after another in the epoch's order,
-// the consumer takes finished batches in that order. Knows nothing of images.
+// The loader's batches in flight: threads claim a few samples at a time in the epoch's order, and
+// the consumer takes finished batches in that order. Independent of images.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,13 @@ namespace saturate {
 
 // A sample that could not be filled.
 struct SampleFailure {
-  size_t slot;  // its place in the batch
+  size_t slot;  // index in the batch
   std::string name;
   std::exception_ptr error;
 };
 
-// A batch being filled, or waiting. The thread that claimed sample i alone touches labels[i],
-// names[i], effects[i], places[i] and its pixels; the rest is the ring's.
+// A batch being filled, or waiting. Only the thread that claimed sample i accesses labels[i],
+// names[i], effects[i], places[i] and its pixels; the rest belongs to the ring.
 struct BatchSlot {
   std::shared_ptr<std::byte> pixels;
   std::vector<uint32_t> indices;        // [count]
@@ -47,10 +47,10 @@ struct Claim {
 
 // claim() is for the worker threads, everything else for the one consumer, except ready().
 //
-// Workers share the cores with whoever trains, so no more of them are awake than it takes. New
-// batches are opened when half of the slots are free, and one worker is woken for them. Only while
-// less than half of the slots are finished does a worker, or a new batch, wake another one. A
-// consumer that has to wait wakes all.
+// Workers share the cores with training, so as few of them as possible are awake. New batches are
+// opened when half of the slots are free, and one worker is woken for them. A worker, or a new
+// batch, wakes another one only while less than half of the slots are finished. A consumer that has
+// to wait wakes all.
 //
 // Invariant: batches [taken_, opened_) are in flight, batch b in slots_[b % slots_.size()], and
 // opened_ - taken_ <= slots_.size(). Samples before next_sample_ have been claimed.
@@ -58,37 +58,37 @@ class BatchRing {
  public:
   using BufferSource = std::function<std::shared_ptr<std::byte>()>;
 
-  // `most`: samples in a claim, at most. `effects`, `places`: a batch has one for each sample.
+  // `most`: maximum samples in a claim. `effects`, `places`: whether a batch has one per sample.
   BatchRing(size_t slots, size_t batch, size_t most, bool effects, bool places,
             std::chrono::nanoseconds wait_limit, BufferSource take);
 
-  // Worker: reports `claimed` (when not null) as finished, all but `failures` of it, which it
-  // empties, and claims the next samples, waiting for them as long as it takes. False when the ring
-  // has been shut down.
+  // Worker: reports `claimed` (if not null) as finished, except `failures` of it, which it empties,
+  // and claims the next samples, waiting for them without limit. False when the ring has been shut
+  // down.
   bool claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
-  // Nobody wants what is claimed any more: a worker may report it unfilled.
+  // The claimed samples are no longer wanted: a worker may report them unfilled.
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
   // Starts an epoch over samples order[first_batch * batch .. end). REQUIRES: stopped.
   void start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end);
-  // Waits for the oldest batch in flight; null when all have been taken. The slot is the caller's
-  // until release().
+  // Waits for the oldest batch in flight; null when all have been taken. The slot belongs to the
+  // caller until release().
   BatchSlot* front();
-  // Waits for at most `limit` until front() would not wait; false where it still would.
+  // Waits at most `limit` until front() would not wait; false on timeout.
   bool wait(std::chrono::nanoseconds limit);
-  // Gives the slot of front() back, to be filled with the next batch.
+  // Returns the slot of front(), to be filled with the next batch.
   void release();
   // Hands out no more samples and waits for those claimed. Drops all batches.
   void stop();
-  // Wakes the workers for good.
+  // Makes the workers' claim() return false.
   void shut_down();
 
   size_t ready() const;
 
  private:
   void open_slots();
-  // The following with mutex_ held. Samples that wait for a worker; batches that wait for the
-  // consumer; whether they may not be enough.
+  // With mutex_ held: samples that wait for a worker; batches that wait for the consumer; whether
+  // they may run out.
   size_t unclaimed() const;
   size_t finished() const;
   bool is_short() const { return finished() < half(); }

@@ -19,7 +19,7 @@ std::shared_ptr<std::byte> allocate_aligned(size_t bytes) {
 
 }  // namespace
 
-// Owned by the pool and by every buffer that is out.
+// Shared by the pool and all buffers in use.
 struct BufferPool::Shared {
   size_t bytes;
   BufferAllocator allocate;

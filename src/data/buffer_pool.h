@@ -1,4 +1,4 @@
-// Buffers of one size that go round: a buffer comes back when its last owner drops it.
+// Reusable buffers of one size: a buffer returns to the pool when its last owner drops it.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace saturate {
 
-// Safe for concurrent use. Buffers may outlive the pool; they are then freed as they come back.
+// Safe for concurrent use. Buffers may outlive the pool; they are then freed when dropped.
 class BufferPool {
  public:
   // `allocate` may be empty: plain memory, aligned to 64 bytes.
@@ -17,7 +17,7 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // Contents are undefined. Allocates only when no buffer is back.
+  // Contents are undefined. Allocates only if no buffer is free.
   std::shared_ptr<std::byte> take();
 
  private:

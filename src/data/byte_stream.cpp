@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kFetchAgain = "It is truncated or damaged: fetch it again";
 constexpr size_t kInputBytes = 1 << 18;
-// A byte of deflate data stands for at most 1032 bytes (zlib's technical notes).
+// A byte of deflate data expands to at most 1032 bytes (zlib's technical notes).
 constexpr uint64_t kMaxRatio = 1032;
 
 class PlainStream : public ByteStream {
@@ -62,7 +62,7 @@ class GzipStream : public ByteStream {
   }
 
  private:
-  // Bytes unpacked into `out`; 0 at the end of the last member.
+  // Decompresses into `out`; returns the number of bytes, 0 at the end of the last member.
   size_t inflate_some(std::span<std::byte> out) {
     zlib_.next_out = reinterpret_cast<Bytef*>(out.data());
     zlib_.avail_out = uInt(std::min<size_t>(out.size(), 1 << 30));
@@ -99,8 +99,8 @@ class GzipStream : public ByteStream {
   std::vector<std::byte> input_;
   z_stream zlib_{};
   uint64_t position_ = 0;  // in the compressed file
-  bool in_member_ = true;  // a member has begun and not ended
-  bool ahead_ = false;     // at_end() found, and took, a byte more
+  bool in_member_ = true;  // inside a member
+  bool ahead_ = false;     // at_end() has consumed one byte more
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A file read from its start to its end, unpacked on the way where it is compressed with gzip.
+// A file read sequentially, decompressed if it is gzip.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,11 @@ namespace saturate {
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
-  // Fills `out`, or fails with kData where the data ends before or is damaged.
+  // Fills `out`, or fails with kData if the data ends before or is damaged.
   virtual void read(std::span<std::byte> out) = 0;
-  // Whether all has been read and, of a gzip file, its checksum is right.
+  // Whether all has been read; for a gzip file its checksum must match.
   virtual bool at_end() = 0;
-  // The most bytes that can still come: a bound to hold against what a header claims, before any
-  // memory is taken for it.
+  // Upper bound of the remaining bytes, to check a header's claims before allocating memory.
   virtual uint64_t most_left() const = 0;
 };
 

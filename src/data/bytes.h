@@ -1,4 +1,4 @@
-// Little-endian fields of the project's own formats, read with bounds and written.
+// Bounds-checked reading, and writing, of little-endian fields in the project's formats.
 #pragma once
 
 #include <bit>
@@ -15,14 +15,14 @@
 
 namespace saturate {
 
-// Fields are copied as they lie in memory.
+// Fields are copied in memory order.
 static_assert(std::endian::native == std::endian::little);
 
 inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Takes fields one after another. Past the end they are 0 or empty, and ok() is false.
+// Reads fields in sequence. Past the end they are 0 or empty, and ok() is false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -70,7 +70,7 @@ inline void put_text(std::vector<std::byte>& out, std::string_view text) {
   put_bytes(out, std::as_bytes(std::span(text)));
 }
 
-// Class names: for each a length (uint32) and its bytes.
+// Class names: a length (uint32) and the bytes of each.
 inline void put_classes(std::vector<std::byte>& out, std::span<const std::string> classes) {
   for (const std::string& name : classes) {
     put_number(out, uint32_t(name.size()));

@@ -1,6 +1,6 @@
-// Samples kept in memory. What is kept stays until the end, so that readers need no lock and get
-// pointers, not copies; which samples those are when the budget is too small depends on the order
-// of reading, what a sample is does not.
+// Samples cached in memory. Cached samples stay until the end, so readers need no lock and get
+// pointers, not copies. If the budget is too small, the order of reading determines which samples
+// are cached, but never their contents.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 namespace saturate {
 namespace {
 
-std::atomic<uint64_t> held{0};  // bytes, by all caches
+std::atomic<uint64_t> held{0};  // bytes, over all caches
 
-// A number of bytes in the first line of a file that begins with `key`; 0: none.
+// A number of bytes from the line of a file that begins with `key`; 0: none.
 uint64_t number_in(const char* path, const std::string& key, uint64_t unit) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -38,8 +38,7 @@ uint64_t available_memory() {
   if (available == 0)
     available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   const uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "", 1);
-  // What is in use counts files that were read, too; those not read again lately the system drops
-  // first.
+  // Usage includes the page cache, of which the system drops inactive files first.
   const uint64_t used = number_in("/sys/fs/cgroup/memory.current", "", 1);
   const uint64_t files = number_in("/sys/fs/cgroup/memory.stat", "inactive_file ", 1);
   const uint64_t taken = used - std::min(used, files);
@@ -48,7 +47,7 @@ uint64_t available_memory() {
 
 namespace {
 
-// More than any machine has, as any budget may be; 2^64 and more is no uint64_t.
+// More than any machine has; 2^64 and more would overflow uint64_t.
 constexpr double kMostBytes = 1e18;
 
 uint64_t budget_of(double gb) {
@@ -127,7 +126,7 @@ class CachedDataset : public Dataset {
     out.mask.name = from.name;
   }
 
-  // Null for a broken sample: whoever reads it then is told, and knows its name.
+  // Null for a broken sample: reading it then reports the error with its name.
   const Kept* decode(size_t index) const {
     const ScratchPool<Scratch>::Lent scratch(scratch_);
     auto kept = std::make_unique<Kept>();
@@ -147,7 +146,7 @@ class CachedDataset : public Dataset {
     return keep(index, std::move(kept));
   }
 
-  // What is kept under that index from now on; null where the budget does not allow it.
+  // The cached sample of that index; null if the budget does not allow it.
   const Kept* keep(size_t index, std::unique_ptr<Kept> fresh) const {
     const uint64_t bytes = fresh->bytes();
     if (held.fetch_add(bytes) + bytes > limit_) {
@@ -166,7 +165,7 @@ class CachedDataset : public Dataset {
   const bool decodes_;
   const uint64_t limit_;  // of held
   mutable std::atomic<bool> full_{false};
-  mutable std::vector<std::atomic<Kept*>> slots_;  // by sample; what is not null stays
+  mutable std::vector<std::atomic<Kept*>> slots_;  // by sample; entries never change once set
   mutable ScratchPool<Scratch> scratch_;
 };
 

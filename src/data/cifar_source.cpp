@@ -1,6 +1,6 @@
 // cifar:FOLDER[,split=train|test][,labels=fine|coarse] or cifar:FILE.bin: the binary versions of
 // CIFAR-10 and CIFAR-100, https://www.cs.toronto.edu/~kriz/cifar.html. A record is one label byte
-// (CIFAR-100: coarse, then fine) and 32 x 32 pixels, red, green and blue planes one after another.
+// (CIFAR-100: coarse, then fine) and 32 x 32 pixels in planes red, green, blue.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -17,7 +17,7 @@ constexpr size_t kPlane = kSide * kSide;
 constexpr size_t kPixels = 3 * kPlane;
 
 struct Layout {
-  size_t label_bytes, label_at;  // how many, and which of them counts
+  size_t label_bytes, label_at;  // how many, and which of them is used
   size_t classes;
   const char* names;  // the file of the class names
   size_t record() const { return label_bytes + kPixels; }
@@ -32,7 +32,7 @@ struct CifarFile {
   size_t end = 0;  // samples of this file and those before it
 };
 
-// The lines of the file of class names; empty where there is none.
+// The lines of the file of class names; empty if there is none.
 std::vector<std::string> read_names(Env& env, const std::string& path, size_t count) {
   std::vector<std::string> names;
   if (!env.exists(path)) return names;
@@ -121,7 +121,7 @@ class CifarSource : public IndexedSource {
   }
 
  private:
-  // Its file, and which of that file's records it is.
+  // The file of a sample, and its record in that file.
   std::pair<const CifarFile&, size_t> place_of(size_t index) const {
     const auto file = std::upper_bound(files_.begin(), files_.end(), index,
                                        [](size_t i, const CifarFile& f) { return i < f.end; });
@@ -134,7 +134,7 @@ class CifarSource : public IndexedSource {
   std::vector<int64_t> labels_;  // by the file's own label
 };
 
-// data_batch_1.bin, data_batch_2.bin, ... without a gap: a file that is missing would go unnoticed.
+// data_batch_1.bin, data_batch_2.bin, ... without gaps, so that a missing file is noticed.
 std::vector<std::string> find_batches(Env& env, const std::string& folder) {
   size_t listed = 0;
   for (const FileInfo& info : env.list(folder))

@@ -1,5 +1,5 @@
-// folder:PATH, the layout of torchvision's ImageFolder: a folder per class, searched to any depth,
-// classes and samples in the order ImageFolder gives them. Hidden entries are passed over.
+// folder:PATH, the layout of torchvision's ImageFolder: one folder per class, searched recursively,
+// classes and samples in ImageFolder's order. Hidden entries are ignored.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -12,10 +12,10 @@
 namespace saturate {
 namespace {
 
-// Deeper nesting is a link that leads back to its own parent.
+// Deeper nesting is a symbolic link to a parent folder.
 constexpr int kMaxDepth = 32;
 
-// Names that the parts of a set go by.
+// Usual names of the parts of a dataset.
 constexpr std::array<std::string_view, 7> kParts = {"train",      "training", "val", "valid",
                                                     "validation", "test",     "eval"};
 
@@ -57,7 +57,7 @@ class FolderSource : public IndexedSource {
     return file->size();
   }
 
-  // Each file has to be opened for it, which costs as much as what reading ahead would save.
+  // kSoon would have to open each file, which costs as much as reading ahead would save.
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (advice == ReadAdvice::kSoon) return;
     for (size_t i = first; i < first + count; ++i) {
@@ -93,7 +93,7 @@ class FolderSource : public IndexedSource {
     const std::string& name = classes_[size_t(label)];
     const size_t first = entries_.size();
     search(name, label, 0);
-    // A class that is silently left out would shift the labels of all that follow it.
+    // Silently skipping a class would shift the labels of all that follow it.
     if (entries_.size() == first)
       fail(ErrorKind::kData, "class folder holds no .jpg, .jpeg or .png file", root_ + "/" + name,
            "Add images of the class, or remove its folder");
@@ -103,7 +103,7 @@ class FolderSource : public IndexedSource {
               });
   }
 
-  // Not PATH/train/CLASS/..., where what lies in PATH would pass for classes.
+  // Refuses PATH/train/CLASS/..., where the folders in PATH would be taken for classes.
   void require_classes() const {
     const auto is_part = [](const std::string& name) {
       return std::find(kParts.begin(), kParts.end(), name) != kParts.end();

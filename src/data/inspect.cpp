@@ -24,13 +24,13 @@ struct Inspector {
   ClassMap mask;
 };
 
-// What one sample adds to the report.
+// One sample's contribution to the report.
 struct Finding {
   ImageInfo info{};
   uint64_t bytes = 0;
-  int64_t label = -1;  // -1 where the sample could not be read
+  int64_t label = -1;  // -1 if the sample could not be read
   std::string name, error;
-  std::vector<uint32_t> pixels;  // of each number, [256] where the mask was decoded
+  std::vector<uint32_t> pixels;  // [256], pixel count of each class number, if the mask was decoded
 };
 
 void count_pixels(const Dataset& dataset, Inspector& inspector, Finding& out) {
@@ -40,10 +40,10 @@ void count_pixels(const Dataset& dataset, Inspector& inspector, Finding& out) {
   for (uint8_t number : inspector.mask.classes) ++out.pixels[number];
 }
 
-// As much of a file as nearly all headers are within.
+// Nearly all headers lie within this many bytes.
 constexpr size_t kHeaderBytes = 16 << 10;
 
-// Reads the sample up to its header, all of it where that does.
+// Reads the start of the sample up to its header, or all of it if necessary.
 void read_header(const IndexedSource& source, size_t index, Inspector& inspector, Finding& out) {
   Sample& sample = inspector.sample;
   out.bytes = source.read_start(index, kHeaderBytes, sample);
@@ -51,7 +51,7 @@ void read_header(const IndexedSource& source, size_t index, Inspector& inspector
     try {
       out.info = probe_sample(inspector.decoder, sample);
       return;
-    } catch (const Error&) {  // it may lie further on
+    } catch (const Error&) {  // the header may lie further on
       source.read(index, sample);
     }
   }
@@ -83,7 +83,7 @@ void inspect_one(const Dataset& dataset, const IndexedSource* indexed, size_t in
   out.label = inspector.sample.label;
 }
 
-// How many samples have a side of so many pixels.
+// Number of samples by side length in pixels.
 using Histogram = std::map<int, size_t>;
 
 Spread spread_of(const Histogram& counts) {

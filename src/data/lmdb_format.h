@@ -1,5 +1,5 @@
-// How a dataset lies in an LMDB (http://www.lmdb.tech/doc/), docs/lmdb_format.md: one record per
-// sample under its number, and one about all of them.
+// The layout of a dataset in an LMDB (http://www.lmdb.tech/doc/), docs/lmdb_format.md: one record
+// per sample under its number, and one for the whole dataset.
 #pragma once
 
 #include <lmdb.h>
@@ -28,7 +28,7 @@ std::vector<std::byte> encode_meta(const LmdbMeta& meta);
 // Fails with kData naming `path`.
 LmdbMeta parse_meta(std::span<const std::byte> bytes, const std::string& path);
 
-// The sample's number, padded with zeros, so that keys sort as numbers do.
+// The sample's number, zero-padded, so that keys sort numerically.
 std::string lmdb_key(uint64_t number);
 
 // The fields before a sample's bytes.
@@ -41,10 +41,10 @@ struct LmdbRecord {
   std::span<const std::byte> bytes;
 };
 std::vector<std::byte> encode_record(const Sample& sample);
-// What points into `bytes` lives as long as they do. Fails with kData naming `where`.
+// Fields that point into `bytes` live as long as it. Fails with kData naming `where`.
 LmdbRecord parse_record(std::span<const std::byte> bytes, const std::string& where);
 
-// LMDB's handles. A transaction that goes is aborted.
+// Owners of LMDB's handles. Destroying a transaction aborts it.
 struct LmdbClose {
   void operator()(MDB_env* env) const { mdb_env_close(env); }
   void operator()(MDB_txn* txn) const { mdb_txn_abort(txn); }

@@ -1,8 +1,7 @@
-// lmdb:PATH: an LMDB written by `saturate data pack`, docs/lmdb_format.md. One read transaction of
-// LMDB's lasts as long as the source, so that no writer uses the pages of its commit again: it
-// shows the last commit before it was opened, whatever is written meanwhile, and neither waits for
-// a writer nor makes one wait. The pages themselves are read by LmdbTree and through Env, from any
-// thread: nothing of them is looked at in LMDB's map.
+// lmdb:PATH: an LMDB written by `saturate data pack`, docs/lmdb_format.md. An LMDB read transaction
+// stays open as long as the source, so that no writer reuses the pages of its commit: the source
+// shows the last commit before it was opened, and neither blocks writers nor is blocked. The pages
+// themselves are read by LmdbTree through Env, from any thread: LMDB's map is not used.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -39,7 +38,7 @@ SharedEnv open_env(const std::string& path, unsigned flags) {
   SharedEnv env(created, LmdbClose());
   const unsigned always = MDB_RDONLY | MDB_NOTLS | flags;
   int result = mdb_env_open(created, path.c_str(), always, 0644);
-  if (result == EACCES) {  // no lock file, and none can be made: then nobody can be writing either
+  if (result == EACCES) {  // no lock file, and none can be created: then there is no writer either
     mdb_env_create(&created);
     env.reset(created, LmdbClose());
     result = mdb_env_open(created, path.c_str(), always | MDB_NOLOCK, 0644);
@@ -48,7 +47,7 @@ SharedEnv open_env(const std::string& path, unsigned flags) {
   return env;
 }
 
-// A process must not open the same LMDB twice at a time: closing one would drop the locks of both.
+// A process must not open the same LMDB twice: closing one would release the locks of both.
 SharedEnv share_env(const std::string& path, const std::string& data_file, unsigned flags) {
   static std::mutex mutex;
   static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<MDB_env>> opened;  // guarded by mutex
@@ -66,7 +65,7 @@ class LmdbSource : public IndexedSource {
   LmdbSource(Env& env, std::string path)
       : path_(std::move(path)), data_file_(env.is_directory(path_) ? path_ + "/data.mdb" : path_) {
     const auto open_tree = [&] { tree_.emplace(env.open_readable(data_file_), data_file_); };
-    open_tree();  // before LMDB maps the file, for it trusts what it maps
+    open_tree();  // before LMDB maps the file, as it trusts its contents
     env_ = share_env(path_, data_file_, data_file_ == path_ ? MDB_NOSUBDIR : 0);
     MDB_txn* begun = nullptr;
     check(mdb_txn_begin(env_.get(), nullptr, MDB_RDONLY, &begun), path_);
@@ -109,8 +108,8 @@ class LmdbSource : public IndexedSource {
     tree_->file().read_at(value.offset, out);
   }
 
-  // The transaction's commit. It may have made the file longer than it was, and a writer may have
-  // gone two commits beyond it; not again and again, as quickly as this.
+  // Selects the transaction's commit. The commit may have grown the file, and a writer may be two
+  // commits ahead by now; but not repeatedly, in so short a time.
   template <class Open>
   void select_commit(const Open& open_tree) {
     for (int tries = 0; tries < 100; ++tries) {
@@ -159,7 +158,7 @@ class LmdbSource : public IndexedSource {
   const std::string path_, data_file_;
   std::optional<LmdbTree> tree_;
   SharedEnv env_;
-  LmdbTxnPtr txn_;  // keeps the pages that records_ point to
+  LmdbTxnPtr txn_;  // protects the pages that records_ point to
   std::vector<LmdbValue> records_;
   std::vector<std::string> classes_;
   std::vector<int64_t> labels_;  // by the file's own label

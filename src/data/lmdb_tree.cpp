@@ -14,14 +14,14 @@ constexpr uint32_t kLmdbFileMagic = 0xBEEFC0DE;
 constexpr uint32_t kLmdbFileVersion = 1;
 constexpr size_t kMetaBytes = 152;
 constexpr size_t kPageHeaderBytes = 16, kNodeHeaderBytes = 8;
-constexpr uint16_t kBranchPage = 1, kLeafPage = 2, kPageKinds = 0x2f;  // of a page's flags
-constexpr uint16_t kElsewhere = 1;  // of a record's flags: its value has pages of its own
+constexpr uint16_t kBranchPage = 1, kLeafPage = 2, kPageKinds = 0x2f;  // page flags
+constexpr uint16_t kElsewhere = 1;  // record flag: the value has its own pages
 constexpr int kMostLevels = 32;     // as LMDB's cursors
 constexpr uint64_t kNoPage = UINT64_MAX;
 constexpr const char* kFetchLmdbAgain =
     "It is truncated or damaged: fetch it again, or create it again with saturate data pack";
 
-// A number at `offset`, which lies inside.
+// A number at `offset`, which must be in range.
 template <class T>
 T lmdb_number_at(std::span<const std::byte> bytes, size_t offset) {
   return ByteReader(bytes.subspan(offset)).number<T>();
@@ -44,7 +44,7 @@ LmdbTree::LmdbTree(std::unique_ptr<ReadableFile> file, std::string path)
   use(second.transaction > meta.transaction ? second : meta);
 }
 
-// One of the two pages at the start, which commits write in turns.
+// One of the two meta pages at the start, which commits write alternately.
 LmdbTree::Meta LmdbTree::read_meta(uint64_t offset) const {
   std::vector<std::byte> bytes(kMetaBytes);
   file_->read_at(offset, bytes);
@@ -101,7 +101,7 @@ LmdbTree::Page LmdbTree::read_page(uint64_t number, bool is_leaf) const {
   return page;
 }
 
-// From its header up to the page's end; at least a header and a key are there.
+// From the node's header to the page's end; at least a header and a key are in range.
 std::span<const std::byte> LmdbTree::node(const Page& page, size_t i) const {
   const std::span bytes(page.bytes);
   const size_t at = lmdb_number_at<uint16_t>(bytes, kPageHeaderBytes + 2 * i);
@@ -137,7 +137,7 @@ void LmdbTree::visit_record(const Page& leaf, size_t i, const Visit& visit) cons
   visit(as_text(whole.subspan(kNodeHeaderBytes, key_bytes)), value);
 }
 
-// `pages_left`: a damaged branch may lead to one page a thousand times.
+// `pages_left`: a damaged branch may refer to one page a thousand times.
 void LmdbTree::walk_below(uint64_t number, int levels, uint64_t& pages_left,
                           const Visit& visit) const {
   if (pages_left-- == 0) fail_page(number);

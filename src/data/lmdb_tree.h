@@ -1,7 +1,7 @@
-// The B+ tree of an LMDB file as it lies on disk, of the unnamed database: structs MDB_meta,
-// MDB_page and MDB_node of OpenLDAP's libraries/liblmdb/mdb.c, 0.9.x, on a 64-bit little-endian
-// machine. LMDB itself trusts its pages, and where they are damaged an assertion of its ends the
-// process: here each page is read through Env and checked, so that damage is an error.
+// The B+ tree of an LMDB file's unnamed database, as stored on disk: structs MDB_meta, MDB_page and
+// MDB_node of OpenLDAP's libraries/liblmdb/mdb.c, 0.9.x, on a 64-bit little-endian machine. LMDB
+// trusts its pages, and damage trips an assertion that aborts the process: here each page is read
+// through Env and checked, so that damage is an error.
 #pragma once
 
 #include <cstddef>
@@ -18,27 +18,27 @@
 
 namespace saturate {
 
-// Where a record's value lies in the file, bytes.
+// The location of a record's value in the file, bytes.
 struct LmdbValue {
   uint64_t offset = 0, size = 0;
 };
 
-// Shows one commit. Safe for concurrent use but for select().
+// A view of one commit. Safe for concurrent use, except select().
 class LmdbTree {
  public:
-  // Shows the newest commit. Fails with kData naming `path` where the file is no LMDB, or shorter
-  // than that commit says.
+  // Selects the newest commit. Fails with kData naming `path` if the file is not an LMDB, or is
+  // shorter than that commit requires.
   LmdbTree(std::unique_ptr<ReadableFile> file, std::string path);
 
   const ReadableFile& file() const { return *file_; }
-  // Shows the commit of that number. False where the file holds it no longer: each is written over
-  // by the second one after it.
+  // Selects the commit of that number. False if it is no longer in the file: each is overwritten by
+  // the second commit after it.
   bool select(uint64_t transaction);
 
   using Visit = std::function<void(std::string_view key, const LmdbValue& value)>;
-  // Calls visit() for every record, in the order of keys. Fails with kData on a damaged page.
+  // Calls visit() for every record, in key order. Fails with kData on a damaged page.
   void walk(const Visit& visit) const;
-  // Calls visit() for the record of the greatest key. False where there is none. Errors as above.
+  // Calls visit() for the record of the greatest key. False if there is none. Errors as above.
   bool visit_last(const Visit& visit) const;
 
  private:
@@ -47,7 +47,7 @@ class LmdbTree {
     uint16_t depth;  // levels of the tree
     uint64_t root, last_page, transaction;
   };
-  // A branch's nodes lead to pages a level further down, a leaf's hold the records.
+  // A branch's nodes refer to pages one level below, a leaf's hold the records.
   struct Page {
     uint64_t number = 0;
     std::vector<std::byte> bytes;

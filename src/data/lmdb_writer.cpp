@@ -11,10 +11,10 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kBatchBytes = 16 << 20;  // of one transaction
+constexpr size_t kBatchBytes = 16 << 20;  // per transaction
 
-// Writes FOLDER/data.mdb under a temporary name. LMDB does its own input and output: what becomes
-// of it, and when, goes through Env.
+// Writes FOLDER/data.mdb under a temporary name. LMDB does its own I/O; the file is synced and
+// renamed through Env.
 class LmdbWriter : public SampleWriter {
  public:
   LmdbWriter(Env& env, const std::string& folder, const std::vector<std::string>& classes)
@@ -22,7 +22,7 @@ class LmdbWriter : public SampleWriter {
         classes_(classes),
         path_(folder + "/data.mdb"),
         temporary_(claim_temporary(env, path_)) {
-    discard(env_, temporary_);  // of an earlier process of this number
+    discard(env_, temporary_);  // of an earlier process with this PID
     MDB_env* lmdb = nullptr;
     check(mdb_env_create(&lmdb), "create");
     lmdb_.reset(lmdb);
@@ -56,7 +56,7 @@ class LmdbWriter : public SampleWriter {
   }
 
  private:
-  // All pending records, and with the last of them the one about all.
+  // Writes all pending records, and with the last batch the dataset's record.
   void write_batch(bool last) {
     grow_map();
     MDB_txn* begun = nullptr;
@@ -74,14 +74,14 @@ class LmdbWriter : public SampleWriter {
     pending_bytes_ = 0;
   }
 
-  // Keys come in order: MDB_APPEND fills pages one after another.
+  // Keys come in order: MDB_APPEND fills pages sequentially.
   void put(MDB_txn* txn, MDB_dbi table, std::string key, std::vector<std::byte>& bytes) {
     MDB_val name{key.size(), key.data()}, value{bytes.size(), bytes.data()};
     check(mdb_put(txn, table, &name, &value, MDB_APPEND), "write");
   }
 
-  // The map must hold all that is written, and may grow between transactions. A record takes at
-  // most two pages more than its bytes, in the tree and in its own last page.
+  // The map must hold all data written, and may grow between transactions. A record takes at most
+  // two pages more than its bytes, in the tree and in its own last page.
   void grow_map() {
     size_t pages = 1024;
     for (const auto& record : pending_) pages += record.size() / kPage + 4;

@@ -30,13 +30,13 @@ size_t mask_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
   return options.masks ? size_t(augment.size) * size_t(augment.size) : 0;
 }
 
-// Samples that this process takes of a full batch.
+// This process's samples of a full batch.
 size_t share_of_batch(const LoaderOptions& options) {
   const size_t world = size_t(options.shard.world), rank = size_t(options.shard.rank);
   return (options.batch + world - 1 - rank) / world;
 }
 
-// Few enough that the threads share each batch evenly, as many as hide what claiming costs.
+// Few enough to divide each batch evenly among threads, enough to amortise the cost of claiming.
 size_t samples_a_claim(const LoaderOptions& options) {
   return std::clamp<size_t>(share_of_batch(options) / (4 * size_t(options.threads)), 1, 16);
 }
@@ -46,23 +46,23 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.batch >= size_t(options.shard.world), "some processes have no sample",
           "train.batch", "Give each at least one");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
-  require(options.nice >= 0, "loader threads cannot go before others", "data.nice",
+  require(options.nice >= 0, "loader threads cannot have a raised priority", "data.nice",
           "Set it to 0 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
   require(!options.planar || options.type != PixelType::kUint8, "bytes are never planar",
           "LoaderOptions::planar", "Ask for kFloat32");
   require(options.finish || options.type == PixelType::kUint8, "floats cannot be left unfinished",
           "LoaderOptions::finish", "Ask for kUint8");
-  require(!options.places || !options.finish, "places come with effects alone",
+  require(!options.places || !options.finish, "places need unfinished batches",
           "LoaderOptions::places", "Leave the batches unfinished");
   require(!options.masks || dataset.has_masks(), "the source has no masks", "data.source",
           "Give masks:PATH, or synth:masks=true,...");
-  require(!options.masks || !options.places, "masks come with pixels alone", "LoaderOptions::masks",
-          "Leave places out");
+  require(!options.masks || !options.places, "masks cannot be combined with places",
+          "LoaderOptions::masks", "Leave places out");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy_ops", "Set it to 8 or less");
-  make_normalize(augment);  // fails here, and not on a thread, where nobody could be told
+  make_normalize(augment);  // fails here, and not on a thread, which could not report it
   require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
           "Set it to 1 or more");
   require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
@@ -99,15 +99,15 @@ struct Loader::State {
   BufferPool buffers;
   ReadAhead ahead;
   BatchRing ring;
-  size_t taken = 0;            // batches of the epoch that the consumer has had, left-out ones too
+  size_t taken = 0;            // batches of the epoch already consumed or skipped
   bool ended = true;           // stop() was called since the epoch began
-  std::exception_ptr failure;  // what ended the epoch; the consumer's
-  uint32_t epoch = 0;          // the consumer's
+  std::exception_ptr failure;  // the error that ended the epoch; consumer only
+  uint32_t epoch = 0;          // consumer only
 
   mutable std::mutex mutex;
   std::unordered_set<uint32_t> skipped_indices;  // guarded by mutex
   std::vector<SkippedSample> skipped;            // guarded by mutex
-  std::exception_ptr lost;                       // a failure that no batch holds; guarded by mutex
+  std::exception_ptr lost;                       // a failure outside any batch; guarded by mutex
 
   ThreadPool threads;  // last: its threads use all of the above
 
@@ -127,7 +127,7 @@ struct Loader::State {
     try {
       for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
     } catch (...) {
-      ring.shut_down();  // else the threads that have begun would be waited for
+      ring.shut_down();  // otherwise the destructor would wait for threads that have begun
       throw;
     }
   }
@@ -143,7 +143,7 @@ struct Loader::State {
     }
   }
 
-  // Makes the reader for the first sample, which fails with it where memory is short.
+  // Creates the reader for the first sample, which fails with it if memory is short.
   void fill(std::optional<SampleReader>& made, const Claim& claim, size_t place,
             std::vector<SampleFailure>& failures) {
     const Span span("sample");
@@ -163,8 +163,8 @@ struct Loader::State {
     }
   }
 
-  // Called where filling a sample has thrown. Nothing may leave a thread, whose end would be the
-  // process's: not for want of memory either.
+  // Called when filling a sample has thrown. No exception may leave a thread, as this would end the
+  // process: not even when out of memory.
   void note_failure(const std::optional<SampleReader>& reader, const BatchSlot& slot, size_t place,
                     std::vector<SampleFailure>& failures) {
     const std::exception_ptr error = std::current_exception();
@@ -183,12 +183,12 @@ struct Loader::State {
                                                                : label;
   }
 
-  // They lie behind the images of a full batch.
+  // They are stored behind the images of a full batch.
   uint8_t* masks_of(const BatchSlot& slot) const {
     return reinterpret_cast<uint8_t*>(slot.pixels.get() + image_size * share_of_batch(options));
   }
 
-  // Fails with the first failure, in order, that may not be skipped; then closes the gaps.
+  // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
   void settle(BatchSlot& slot) {
     {
       std::lock_guard lock(mutex);
@@ -233,7 +233,7 @@ struct Loader::State {
       if (skipped_indices.insert(slot.indices[failed.slot]).second && skipped.size() < kSkippedKept)
         skipped.push_back({failed.name, reason_of(failed.error)});
   }
-  static constexpr int64_t kHole = INT64_MIN;  // no dataset's label
+  static constexpr int64_t kHole = INT64_MIN;  // never a dataset's label
 
   size_t epoch_size() const { return epoch_samples(dataset.size(), options.shard); }
   size_t batches() const {
@@ -242,7 +242,7 @@ struct Loader::State {
   }
   bool alone() const { return options.shard.world == 1; }
 
-  // The next batch's form, and how many samples it has over all processes.
+  // The properties of the next batch, and its number of samples over all processes.
   void describe(Batch& out) const {
     out.type = options.type;
     out.planar = options.planar;
@@ -275,7 +275,7 @@ struct Loader::State {
       ahead.advance(++taken * options.batch);
       if (!empty || !alone()) return true;
     }
-    // The last batch, of fewer samples than there are processes, may have none for this one.
+    // The last batch may have fewer samples than processes, and none for this one.
     if (alone() || ended || taken >= batches()) return false;
     describe(out);
     if (!options.places) out.pixels = buffers.take();
@@ -313,7 +313,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
     state_->ring.start(epoch, std::move(order), state_->taken, end);
   } catch (...) {
     state_->failure =
-        std::current_exception();  // else a part of the epoch would pass for all of it
+        std::current_exception();  // otherwise a part of the epoch would be taken for all of it
     throw;
   }
 }

@@ -1,6 +1,6 @@
-// masks:PATH, a folder of images/ and masks/: for images/NAME.jpg the class numbers of its pixels
-// are masks/NAME.png. What the numbers mean says classes.txt, a name a line, or ",classes=N" how
-// many there are. Samples are in the order of their images' names; hidden files are passed over.
+// masks:PATH, a folder with images/ and masks/: the class numbers of images/NAME.jpg's pixels are
+// in masks/NAME.png. classes.txt names the classes, one per line, or ",classes=N" gives their
+// number. Samples are in the order of their images' names; hidden files are ignored.
 #include <algorithm>
 #include <charconv>
 #include <set>
@@ -66,7 +66,7 @@ class MaskSource : public Dataset {
     } else if (env_.exists(path)) {
       read_classes(path);
     } else {
-      fail(ErrorKind::kData, "it does not say what classes there are", root_, kClassesRemedy);
+      fail(ErrorKind::kData, "the classes are not specified", root_, kClassesRemedy);
     }
   }
 
@@ -81,8 +81,7 @@ class MaskSource : public Dataset {
       from = end + 1;
       if (line.empty()) continue;
       if (!seen.insert(line).second)
-        fail(ErrorKind::kData, "class \"" + line + "\" stands there twice", path,
-             "Name each class once");
+        fail(ErrorKind::kData, "class \"" + line + "\" occurs twice", path, "Name each class once");
       classes_.push_back(std::move(line));
     }
     if (classes_.size() < 2 || classes_.size() > kMostClasses)

@@ -1,4 +1,4 @@
-// Work done on several threads and taken in order, a bounded amount of it ahead.
+// Work on several threads whose results are taken in order, a bounded number of them ahead.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 namespace saturate {
 
-// Which items are under way. Invariant: items [taken_, next_) are, and next_ - taken_ <= slots.
+// Items in flight. Invariant: these are [taken_, next_), and next_ - taken_ <= slots.
 class OrderedWindow {
  public:
   OrderedWindow(size_t count, size_t slots) : count_(count), done_(slots) {}
@@ -43,14 +43,14 @@ class OrderedWindow {
 };
 
 // Calls produce(i, slot) for i in [0, count) on `threads` threads, and consume(i, slot) on this one
-// in the order of i. Slots are reused. The first failure in order is thrown, once all threads have
+// in the order of i. Slots are reused. Throws the first failure in order, once all threads have
 // stopped.
 template <class Slot, class Produce, class Consume>
 void for_each_ordered(size_t count, int threads, const Produce& produce, const Consume& consume) {
   std::vector<Slot> slots(size_t(threads) * 4);
   OrderedWindow window(count, slots.size());
   ThreadPool pool(threads, "ordered");
-  const struct Stopper {  // before the pool waits for its threads
+  const struct Stopper {  // destroyed before the pool, which waits for its threads
     OrderedWindow& window;
     ~Stopper() { window.stop(); }
   } stopper{window};

@@ -1,5 +1,5 @@
-// Packing: read, perhaps shrink, re-encode, decode or cut into segments on many threads, written in
-// order by one.
+// Packing: many threads read, shrink, re-encode, decode or segment samples; one writes them in
+// order.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -41,12 +41,12 @@ struct Scratch {
 struct Packed {
   Sample sample;
   bool copied = false, segmented = false;
-  std::string broken;  // why, where it is left out
+  std::string broken;  // why it was left out, if it was
 };
 
-// The part of a name that tells the sample within its data set: from the class folder on, or else
-// what follows the last slash or colon. Where the data lay is not stored, and packing what was
-// packed changes no name.
+// The part of a name that identifies the sample within its dataset: from the class folder on, or
+// else after the last slash or colon. The dataset's location is not stored, and repacking keeps
+// names.
 std::string stored_name(const std::string& name, const std::string& class_name) {
   const std::string folder = class_name + "/";
   for (size_t at = name.rfind(folder); at != std::string::npos && !class_name.empty();
@@ -55,7 +55,7 @@ std::string stored_name(const std::string& name, const std::string& class_name) 
   return name.substr(name.find_last_of("/:") + 1);
 }
 
-// Every 1 / fraction-th sample.
+// True for an evenly spread `fraction` of the samples.
 bool is_chosen(double fraction, size_t index) {
   return std::floor(double(index + 1) * fraction) > std::floor(double(index) * fraction);
 }
@@ -78,7 +78,7 @@ void set_raw(const Image& image, Sample& sample) {
   sample.channels = 3;
 }
 
-// Gives the sample the size and encoding that the options ask for. Returns whether it is as it was.
+// Converts the sample to the requested size and encoding. Returns whether it is unchanged.
 bool convert(const PackOptions& options, bool want_raw, Scratch& scratch, Sample& sample) {
   const bool was_raw = sample.encoding == SampleEncoding::kRaw;
   bool too_large = false;
@@ -109,7 +109,7 @@ bool equal(const Image& a, int x, int y, const Image& b, const Box& part) {
   return true;
 }
 
-// `cut` shows what `file` shows, whole and in its middle.
+// Checks that `cut` decodes to the same pixels as `file`, whole and in its middle.
 void verify(Scratch& scratch, std::span<const std::byte> file, const Sample& cut) {
   scratch.decoder.decode(file, cut.name, scratch.image);
   const int w = cut.width, h = cut.height;
@@ -122,7 +122,7 @@ void verify(Scratch& scratch, std::span<const std::byte> file, const Sample& cut
   }
 }
 
-// Returns whether it was.
+// Returns whether the sample was cut.
 bool cut_into_segments(const PackOptions& options, Scratch& scratch, Sample& sample) {
   if (sample.encoding != SampleEncoding::kEncoded || options.segment == 0) return false;
   if (!scratch.segmenter.cut(sample.bytes, options.segment, scratch.segments, sample.width,
@@ -134,7 +134,7 @@ bool cut_into_segments(const PackOptions& options, Scratch& scratch, Sample& sam
   return true;
 }
 
-// What a format can hold besides files.
+// Optional capabilities of a format.
 struct Abilities {
   bool raw, segments;
 };
@@ -151,7 +151,7 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
   require(options.threads > 0, "no thread", "--threads", "Give 1 or more");
   const auto colon = options.out.find(':');
   if (colon == std::string::npos || colon + 1 == options.out.size())
-    fail(ErrorKind::kUsage, "\"" + options.out + "\" names no format or no file", "--out",
+    fail(ErrorKind::kUsage, "\"" + options.out + "\" does not name a format and a file", "--out",
          "Write shard:FILE, lmdb:FOLDER or tar:FILE");
   const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
                                   options.out.substr(0, colon), "--out");
@@ -209,7 +209,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
   for_each_ordered<Packed>(dataset.size(), options.threads, produce, consume);
   if (report.samples == 0)
     fail(ErrorKind::kData, "no sample could be packed", options.out,
-         "saturate data verify SOURCE says what is wrong with them");
+         "Run saturate data verify SOURCE to see why");
   writer->finish();
   return report;
 }

@@ -16,7 +16,7 @@ constexpr size_t kMaxPaths = 100'000;
 struct Range {
   size_t begin, end;  // of the braces, in the path
   uint64_t first, last;
-  size_t width;  // digits, at least
+  size_t width;  // minimum number of digits
 };
 
 std::optional<uint64_t> parse_number(std::string_view text) {
@@ -38,7 +38,7 @@ std::optional<Range> find_range(std::string_view path) {
     const auto first = parse_number(inner.substr(0, dots));
     const auto last = parse_number(inner.substr(dots + 2));
     if (!first || !last) continue;
-    // A number written without leading zeros asks for no padding.
+    // A number written without leading zeros requests no padding.
     const auto width_of = [](std::string_view digits) {
       return digits.size() > 1 && digits.front() == '0' ? digits.size() : size_t{1};
     };

@@ -1,4 +1,4 @@
-// The paths a source's URI names.
+// The paths in a source's URI.
 #pragma once
 
 #include <string>
@@ -9,13 +9,12 @@
 
 namespace saturate {
 
-// PATH[,PATH...], where {000..003} in a path stands for each number of the range, both ends
-// included, padded with zeros to the width of the wider one that begins with a zero (as bash and
-// webdataset have it). A path that exists as it is written is taken so. Fails with kUsage naming
-// `scheme`.
+// PATH[,PATH...], where {000..003} expands to each number of the inclusive range, zero-padded to
+// the width of the wider bound that begins with a zero (like bash and webdataset). An existing path
+// is used literally. Fails with kUsage naming `scheme`.
 std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::string_view scheme);
 
-// Cuts "KEY=VALUE" out of a comma-separated list, where it is not the first item: the value, or "".
+// Removes "KEY=VALUE" from a comma-separated list (not its first item): returns the value, or "".
 std::string take_option(std::string& rest, std::string_view key);
 
 }  // namespace saturate

@@ -24,7 +24,7 @@ bool is_cifar_name(const std::string& name) {
          (name.starts_with("data_batch_") && name.ends_with(".bin"));
 }
 
-// What is none of the others holds a folder for each class, or is told that it does not.
+// Any other folder is opened as class folders, which reports missing ones.
 std::string scheme_of_folder(Env& env, const std::string& path) {
   bool images = false, masks = false;
   for (const FileInfo& info : env.list(path)) {
@@ -39,9 +39,9 @@ std::string scheme_of_folder(Env& env, const std::string& path) {
   return images && masks ? "masks" : "folder";
 }
 
-// By what it begins with, else by its name.
+// By its magic number, else by its name.
 std::string scheme_of_file(Env& env, const std::string& path) {
-  constexpr size_t kTarMagic = 257;  // where a header block has "ustar"
+  constexpr size_t kTarMagic = 257;  // offset of "ustar" in a header block
   std::array<std::byte, kTarMagic + 5> begin{};
   const auto file = env.open_readable(path);
   const size_t size = size_t(std::min<uint64_t>(file->size(), begin.size()));

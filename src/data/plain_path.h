@@ -1,4 +1,4 @@
-// Sources that are named by a path alone.
+// Sources given as a path without a scheme.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace saturate {
 
-// The scheme for `rest` (a path, or several with commas between them, and options behind), by what
-// lies at the first path; "" where nothing lies there, or nothing that a source reads.
+// The scheme for `rest` (comma-separated paths, then options), detected from the first path; "" if
+// it does not exist or is not of a known format.
 std::string scheme_of_path(Env& env, const std::string& rest);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// Serialises and thins out a progress callback's calls.
+// Serialises and throttles a progress callback's calls.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class ProgressMeter {
   }
 
  private:
-  static constexpr size_t kMostApart = 64;  // a second or so of slow work
+  static constexpr size_t kMostApart = 64;  // about a second of slow work
   const ProgressCallback& callback_;
   const size_t total_, every_;
   std::mutex mutex_;

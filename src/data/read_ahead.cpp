@@ -29,7 +29,7 @@ void ReadAhead::advance(size_t place) {
       try {
         data_.advise(ReadAdvice::kSoon, first, count);
       } catch (const Error&) {
-        // Reading will fail likewise, and say so.
+        // Reading will fail in the same way, and report it.
       }
     });
   }

@@ -1,5 +1,5 @@
-// Tells a source early which blocks of samples an epoch of ShuffleMode::kBlock comes to next, so
-// that slow storage reads each in one go, and before it is waited for.
+// Hints to a source which blocks of samples an epoch of ShuffleMode::kBlock reads next, so that
+// slow storage can read each in one go and in advance.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@
 
 namespace saturate {
 
-// The order of blocks behind epoch_order() of kBlock.
+// The block order that epoch_order() uses for kBlock.
 std::vector<uint32_t> epoch_blocks(size_t size, uint64_t seed, uint32_t epoch, size_t block);
 
-// For the loader's consumer alone. Hints are given on a thread of their own: some systems answer
-// them only when the reading has begun.
+// For the loader's consumer only. Hints are given on a separate thread: on some systems they block
+// until reading has begun.
 class ReadAhead {
  public:
   // Does nothing in other modes. `data` must outlive this.
   ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed);
 
-  // An epoch begins at the sample of that place in its order.
+  // An epoch begins at index `place` of its order.
   void start(uint32_t epoch, size_t place);
-  // The samples before `place` have been handed out: hints at those of this window and the next.
+  // The samples before `place` have been delivered: hints for those of this window and the next.
   void advance(size_t place);
 
  private:
@@ -32,7 +32,7 @@ class ReadAhead {
   const ShuffleOptions shuffle_;
   const uint64_t seed_;
   std::vector<uint32_t> blocks_;  // of the epoch
-  size_t next_ = 0;               // of blocks_, to be hinted at
+  size_t next_ = 0;               // next of blocks_ to hint
   std::unique_ptr<ThreadPool> thread_;
 };
 

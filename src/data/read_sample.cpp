@@ -16,9 +16,9 @@ std::string sample_place(size_t index, const std::string& name) {
 }
 
 [[noreturn]] void fail_read(std::string text, size_t index, const std::string& name) {
-  text = text.substr(0, text.find('\n'));  // torch's exceptions go on with a stack
+  text = text.substr(0, text.find('\n'));  // torch's exceptions continue with a stack trace
   fail(ErrorKind::kData, text.empty() ? "the dataset cannot read it" : text,
-       sample_place(index, name), "Mend it, or leave such samples out by data.on_error=skip");
+       sample_place(index, name), "Fix it, or skip such samples with data.on_error=skip");
 }
 
 template <class Read>
@@ -32,7 +32,7 @@ auto naming_sample(size_t index, const std::string& name, const Read& read) {
   } catch (const std::exception& error) {
     fail_read(error.what(), index, name);
   } catch (...) {
-    fail_read("the dataset threw what is no std::exception", index, name);
+    fail_read("the dataset threw something other than a std::exception", index, name);
   }
 }
 
@@ -51,7 +51,7 @@ void read_sample(const Dataset& dataset, size_t index, Sample& out) {
   out.name.clear();
   naming_sample(index, out.name, [&] { dataset.read(index, out); });
   if (out.name.empty()) out.name = sample_place(index, "");
-  const int64_t label = std::exchange(out.label, -1);  // nobody is to use one that is wrong
+  const int64_t label = std::exchange(out.label, -1);  // an invalid label must not be used
   require_label(dataset, index, out.name, label);
   out.label = label;
 }

@@ -1,12 +1,12 @@
-// What an option of the data path must be.
+// Checks of the data path's options.
 #pragma once
 
 #include "saturate/error.h"
 
 namespace saturate {
 
-// Fails as a usage error unless `ok`. `where`: the option, as a recipe or the command line names
-// it.
+// Fails with a usage error unless `ok`. `where`: the option's name in a recipe or on the command
+// line.
 inline void require(bool ok, const char* what, const char* where, const char* remedy) {
   if (!ok) fail(ErrorKind::kUsage, what, where, remedy);
 }

@@ -1,4 +1,4 @@
-// From a sample to its pixels: the one place that tells encoded samples from raw ones.
+// From a sample to its pixels: the only place that distinguishes encoded from raw samples.
 #include <algorithm>
 
 #include "image/segmented_jpeg.h"
@@ -68,7 +68,7 @@ void copy_raw_mask(const StoredMask& mask, int width, int height, const std::str
          "the mask is of " + std::to_string(mask.width) + " x " + std::to_string(mask.height) +
              " pixels, and its image " + image + " of " + std::to_string(width) + " x " +
              std::to_string(height),
-         mask.name, "Make the mask anew from this image");
+         mask.name, "Create the mask again from this image");
   out.width = width;
   out.height = height;
   const auto* from = reinterpret_cast<const uint8_t*>(mask.bytes.data());
@@ -90,8 +90,8 @@ void decode_mask(const Sample& sample, int width, int height, size_t classes, Cl
          "the mask has class " + std::to_string(number) + " at x " +
              std::to_string(i % size_t(width)) + ", y " + std::to_string(i / size_t(width)) +
              ", and there are classes 0 to " + std::to_string(classes - 1) +
-             ", and 255 for pixels that do not count",
-         mask.name, "Mend the mask, or name more classes");
+             ", and 255 for ignored pixels",
+         mask.name, "Correct the mask, or name more classes");
   }
 }
 

@@ -49,7 +49,7 @@ int64_t SampleReader::locate(uint32_t epoch, uint32_t index, HeldPlace& place,
   read_sample(dataset_, index, sample_);
   const bool whole = options_.train && augment_.crop == CropKind::kRandomResized;
   if (whole)
-    require(sample_.width > 0 && sample_.height > 0, "a dataset of places gives no size",
+    require(sample_.width > 0 && sample_.height > 0, "a dataset with places gives no image size",
             "LoaderOptions::places", "Have its read() set the image's width and height");
   const SampleTransform drawn = whole ? transform(epoch, index, sample_.width, sample_.height)
                                       : transform(epoch, index, augment_.size, augment_.size);
@@ -110,7 +110,7 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
     read_sample(dataset_, index, sample_);
   }
   const Span span("decode and cut");
-  // A shifted image is resized first and cut then, which only the exact path does.
+  // A shifted image is resized before it is cut, which only the exact path does.
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding != SampleEncoding::kRaw;
   if (!fast || !read_fast(epoch, index, format, out)) read_exact(epoch, index, format, out);

@@ -1,4 +1,4 @@
-// One loader thread's way from a sample's index to its pixels in a batch.
+// Converts a sample index to pixels in a batch, on one loader thread.
 #pragma once
 
 #include <cstdint>
@@ -19,31 +19,31 @@ class SampleReader {
  public:
   SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
 
-  // Writes the pixels of sample `index`, as the loader's options say, to `out` and returns
-  // the label; effects are put into `unfinished` where that is not null, else carried out. Random
-  // parameters depend on (seed, epoch, index) alone.
+  // Writes the pixels of sample `index`, as the loader's options specify, to `out` and returns the
+  // label; effects are stored in `unfinished` if not null, else applied. Random parameters depend
+  // on (seed, epoch, index) only.
   int64_t read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished = nullptr);
 
-  // The mask of the sample read last, taken through the same geometry, effects left to others
-  // included: [size, size]. REQUIRES: options.masks.
+  // The mask of the last sample read, transformed by the same geometry, including effects left
+  // unfinished: [size, size]. REQUIRES: options.masks.
   void read_mask(uint8_t* out);
 
-  // Says where the pixels of sample `index` are and what is left to do to them, and returns the
-  // label. Reads the sample, for whose images the dataset need give no bytes.
+  // Returns the label of sample `index`, where its pixels are held, and which effects remain. Reads
+  // the sample; the dataset need not provide bytes.
   int64_t locate(uint32_t epoch, uint32_t index, HeldPlace& place, EffectList& effects);
 
-  // The name of the sample read last; empty when the dataset failed before it named it.
+  // The name of the last sample read; empty if the dataset failed before setting it.
   const std::string& name() const { return *name_; }
 
  private:
-  // What happens to the pixels of a sample of that size; remembered for its mask.
+  // The transform of a sample of that size; remembered for its mask.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height);
-  // What read() gives, [size, size, 3] in any case.
+  // The result of read(), always as [size, size, 3].
   int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
                          EffectList* unfinished = nullptr);
-  // Read, cut, resized, shifted and flipped into `out`. Gives the label.
+  // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  // Both make `out` of sample_. False where only the exact path can.
+  // Both write sample_ to `out`. False if only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   void read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   void write(const Image& image, const SampleTransform& transform, const PixelFormat& format,
@@ -60,16 +60,15 @@ class SampleReader {
   Sample sample_;
   const std::string* name_ = &sample_.name;  // or the dataset's own
   Image image_;
-  // Of the sample read last: its size, what was drawn for it, and its mask where that is kept
-  // decoded.
+  // The last sample's size, its random transform, and its mask if that is kept decoded.
   int width_ = 0, height_ = 0;
   SampleTransform drawn_;
   EffectList drawn_effects_;
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;
-  std::vector<uint8_t> scratch_;        // [size, size, 3], for all but kUint8
-  std::vector<std::byte> interleaved_;  // the same as it is handed out, for planar
+  std::vector<uint8_t> scratch_;        // [size, size, 3], except for kUint8
+  std::vector<std::byte> interleaved_;  // interleaved output, if the batch is planar
 };
 
 }  // namespace saturate

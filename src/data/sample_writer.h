@@ -1,4 +1,4 @@
-// Where pack_dataset() puts samples, one implementation per format.
+// The output of pack_dataset(), one implementation per format.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,17 @@
 
 namespace saturate {
 
-// Not for concurrent use. One that is destroyed before finish() leaves nothing behind.
+// Not for concurrent use. Destroying it before finish() leaves nothing behind.
 class SampleWriter {
  public:
   virtual ~SampleWriter() = default;
-  // The next sample; its label is a position in the classes.
+  // Appends the next sample; its label is an index into the classes.
   virtual void append(const Sample& sample) = 0;
-  // Makes the result appear under its name.
+  // Renames the result to its final name.
   virtual void finish() = 0;
 };
 
-// Each fails with kUsage where `path` is taken. `classes` must outlive the writer.
+// Each fails with kUsage if `path` exists. `classes` must outlive the writer.
 std::unique_ptr<SampleWriter> write_shard(Env& env, const std::string& path,
                                           const std::vector<std::string>& classes);
 std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path,
@@ -28,18 +28,18 @@ std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path,
 std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path,
                                          const std::vector<std::string>& classes);
 
-// Class names become folders, and may come from an archive: they must not lead elsewhere. Fails
-// with kData.
+// Class names become folder names, and may come from an untrusted archive: they must not lead
+// elsewhere. Fails with kData.
 void check_folder_names(const std::vector<std::string>& classes);
 
 // CLASS/NNNNNNNN.jpg or .png. REQUIRES: the sample is encoded.
 std::string member_name(const std::vector<std::string>& classes, size_t number,
                         const Sample& sample);
 
-// Turns a JPEG in segments into a plain one, without loss.
+// Converts a segmented JPEG to a plain one, without loss.
 void join_segments(Sample& sample);
 
-// The same, and raw pixels into a PNG.
+// The same, and converts raw pixels to PNG.
 void make_file(Sample& sample);
 
 }  // namespace saturate

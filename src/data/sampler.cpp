@@ -27,7 +27,7 @@ std::vector<uint32_t> block_order(size_t size, size_t block, RandomStream& rando
   const std::vector<uint32_t> blocks = draw_blocks(size, block, random);
   std::vector<uint32_t> order;
   order.reserve(size);
-  size_t window = 0;  // where it begins
+  size_t window = 0;  // begin of the window
   for (size_t i = 0; i < blocks.size(); ++i) {
     const size_t first = blocks[i] * block, last = std::min(first + block, size);
     for (size_t sample = first; sample < last; ++sample) order.push_back(uint32_t(sample));

@@ -1,4 +1,4 @@
-// Scratch memory lent to whichever thread needs some next.
+// Scratch memory shared by threads.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace saturate {
 
-// Holds as many objects as were ever in use at once. Safe for concurrent use.
+// Holds as many objects as were ever used at once. Safe for concurrent use.
 template <class T>
 class ScratchPool {
  public:
-  // A T as its last user left it, or a new one; given back when `Lent` goes.
+  // A T as its last user left it, or a new one; returned when `Lent` is destroyed.
   class Lent {
    public:
     explicit Lent(ScratchPool& pool) : pool_(pool), object_(pool.take()) {}

@@ -13,7 +13,7 @@ namespace {
        "It is truncated or damaged: fetch it again, or create it again with saturate data pack");
 }
 
-// The last four bytes of a header or trailer are the CRC-32 of all before them.
+// The last four bytes of a header or trailer are the CRC-32 of all preceding ones.
 bool has_checksum(std::span<const std::byte> block) {
   ByteReader crc(block.last(4));
   return crc.number<uint32_t>() == checksum_of(block.first(block.size() - 4));
@@ -159,7 +159,7 @@ ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
   index.records.resize(trailer.samples);
   std::memcpy(index.records.data(), records.data(), records.size());
   index.classes = take_classes(reader, trailer.classes);
-  if (!reader.ok()) fail_shard("has class names that go over the end of its index", path);
+  if (!reader.ok()) fail_shard("has class names beyond the end of its index", path);
   index.names = reader.text(reader.left());
   check_records(index, version == 1 ? PayloadKind::kRaw : PayloadKind::kSegmented,
                 trailer.index_offset, path);

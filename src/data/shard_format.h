@@ -13,16 +13,17 @@ namespace saturate {
 
 constexpr std::string_view kShardMagic = "SATSHARD";
 constexpr std::string_view kShardTrailerMagic = "SATINDEX";
-constexpr uint32_t kShardVersion = 2;       // which is written; 1, without kind 3, is read too
-constexpr uint64_t kShardPage = 4096;       // the header's page; the index starts on one too
+constexpr uint32_t kShardVersion = 2;       // written; version 1, without kind 3, can be read too
+constexpr uint64_t kShardPage = 4096;       // size of the header page; the index is page-aligned
+                                            // too
 constexpr uint64_t kShardAlignment = 64;    // of a sample's bytes
 constexpr uint64_t kShardHeaderBytes = 64;  // the rest of its page is zero
 constexpr uint64_t kShardTrailerBytes = 64;
 
-// What a sample's bytes are.
+// The encoding of a sample's bytes.
 enum class PayloadKind : uint16_t { kEncoded = 1, kRaw = 2, kSegmented = 3 };
 
-// A sample's entry in the index, as it lies in the file.
+// A sample's entry in the index, in file layout.
 struct ShardRecord {
   uint64_t offset;         // of its bytes, from the start of the file
   uint32_t size;           // bytes
@@ -31,14 +32,14 @@ struct ShardRecord {
   uint16_t kind;           // PayloadKind
   uint16_t channels;       // kRaw: 1 or 3; else 0
   uint32_t width, height;  // pixels; kEncoded: 0
-  uint64_t name_end;       // in the names; its name starts where the one before it ends
+  uint64_t name_end;       // in the names; the name starts where the previous one ends
 };
 static_assert(sizeof(ShardRecord) == 40);
 
 struct ShardIndex {
   std::vector<ShardRecord> records;
   std::vector<std::string> classes;
-  std::string names;  // of all samples, end to end
+  std::string names;  // of all samples, concatenated
 
   std::string_view name(size_t record) const {
     const uint64_t begin = record == 0 ? 0 : records[record - 1].name_end;
@@ -46,16 +47,16 @@ struct ShardIndex {
   }
 };
 
-// Reads and checks header, index and trailer; every record then lies within the file and behind the
-// one before it. Fails with kData.
+// Reads and checks header, index and trailer; every record then lies within the file and after the
+// previous one. Fails with kData.
 ShardIndex read_shard_index(const ReadableFile& file, const std::string& path);
 
-// The kind, size and label of a stored sample, checked by `classes` and its bytes' count: what is
-// wrong with them, or "". `last`: the last kind that the container knows. Shared with lmdb:.
+// Checks the kind, size and label of a stored sample against `classes` and its byte count: returns
+// the problem, or "". `last`: the last kind that the container supports. Shared with lmdb:.
 std::string check_payload(PayloadKind last, uint16_t kind, uint16_t channels, uint32_t width,
                           uint32_t height, uint64_t size, uint32_t label, size_t classes);
 
-// Sets what a stored sample's kind says about its bytes. REQUIRES: check_payload() passed.
+// Sets the fields implied by a stored sample's kind. REQUIRES: check_payload() passed.
 void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
                   uint32_t height);
 PayloadKind kind_of(const Sample& sample);

@@ -1,5 +1,5 @@
-// shard:PATH[,PATH...]: the project's own format, docs/shard_format.md. A folder stands for all
-// files in it that end in .shard, by name; several shards share their class names.
+// shard:PATH[,PATH...]: the project's own format, docs/shard_format.md. A folder means all .shard
+// files in it, by name; several shards must have the same class names.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -47,7 +47,7 @@ class ShardSource : public IndexedSource {
 
   void read(size_t index, Sample& out) const override { read_start(index, SIZE_MAX, out); }
 
-  // The checksum is that of the whole.
+  // No checksum check: it covers the whole sample.
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
     const auto shard = holder_of(index);
     const size_t local = index - shard->first();
@@ -95,7 +95,7 @@ class ShardSource : public IndexedSource {
   std::vector<std::string> classes_;
 };
 
-// Folders become the shards in them.
+// Replaces folders by the shards in them.
 std::vector<std::string> find_shards(Env& env, const std::string& rest) {
   std::vector<std::string> files;
   for (const std::string& path : expand_paths(env, rest, "shard")) {

@@ -35,7 +35,7 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      open_synth},
 };
 
-// The table, and what programs add to it.
+// The table, and sources added by programs.
 std::vector<RegistryEntry<DatasetFactory>>& all_sources() {
   static std::vector<RegistryEntry<DatasetFactory>> all(std::begin(kSources), std::end(kSources));
   return all;
@@ -85,7 +85,7 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri) {
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)
     fail(ErrorKind::kUsage,
-         env.exists(uri) ? "the file is of no kind that a source reads"
+         env.exists(uri) ? "the file is of no known kind"
                          : "there is no such file or folder, and no scheme is named",
          uri,
          "Check the path, or write folder:PATH, tar:PATH, ...: `saturate list sources` prints "

@@ -1,4 +1,4 @@
-// The sources behind open_dataset(), one per scheme, and what they share.
+// The sources behind open_dataset(), one per scheme, and shared helpers.
 #pragma once
 
 #include <memory>
@@ -21,26 +21,25 @@ std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest);
 
-// The scheme of a source: that of SCHEME:REST, or by what lies at a path without one; "" where
-// there is neither.
+// The scheme of a source: from SCHEME:REST, or detected from a path without one; "" if neither.
 std::string scheme_of_source(Env& env, const std::string& uri);
 
-// A source that tells something of a sample without reading all of it. Safe for concurrent use.
+// A source that knows parts of a sample without reading all of it. Safe for concurrent use.
 class IndexedSource : public Dataset {
  public:
-  // What read() gives as label; -1 where only it can tell what is wrong.
+  // The label that read() gives; -1 if only read() can report the problem.
   virtual int64_t label(size_t index) const = 0;
-  // As read(), but the first `most` bytes of an encoded sample may do. Returns how many it has.
+  // As read(), but may stop after `most` bytes of an encoded sample. Returns its full size.
   virtual uint64_t read_start(size_t index, size_t /*most*/, Sample& out) const {
     read(index, out);
     return out.bytes.size();
   }
 };
 
-// Names of `count` classes that the data only numbers, padded with zeros to be in sorted order.
+// Names for `count` classes that the data only numbers, zero-padded so that they sort numerically.
 std::vector<std::string> number_classes(size_t count);
 
-// Cuts ",split=train" or ",split=test" out of a source's URI: "train", "test", or "".
+// Removes ",split=train" or ",split=test" from a source's URI: returns "train", "test", or "".
 std::string take_split(std::string& rest, const std::string& scheme);
 
 // Whether a file of this name counts as a sample: .jpg, .jpeg or .png in any case, and not hidden

@@ -1,5 +1,5 @@
-// split:train,1/N,SOURCE and split:held,1/N,SOURCE: another source, without every N-th sample, and
-// these alone. In a source that goes class by class, as a folder does, each class gives its share.
+// split:train,1/N,SOURCE and split:held,1/N,SOURCE: another source without every N-th sample, and
+// only these. In a source ordered by class, like a folder, every class is represented.
 #include <charconv>
 
 #include "data/sources.h"
@@ -24,13 +24,13 @@ class SplitSource : public Dataset {
 
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (count == 0) return;
-    if (!held_)  // the few between them do no harm
+    if (!held_)  // the few between them are harmless
       return source_->advise(advice, place(first), place(first + count - 1) + 1 - place(first));
     for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
   }
 
  private:
-  // Held out is the sample in the middle of each `every_`.
+  // The held-out sample is the middle one of each `every_`.
   size_t held_size() const { return (source_->size() + every_ - 1 - every_ / 2) / every_; }
 
   size_t place(size_t index) const {
@@ -46,7 +46,7 @@ class SplitSource : public Dataset {
 };
 
 [[noreturn]] void fail_form(const std::string& rest) {
-  fail(ErrorKind::kUsage, "split:" + rest + " does not say which part of what", "data.source",
+  fail(ErrorKind::kUsage, "split:" + rest + " does not name a part and a source", "data.source",
        "Write split:train,1/5,SOURCE or split:held,1/5,SOURCE");
 }
 

@@ -1,8 +1,8 @@
 // A source's samples copied into one shard on faster storage before the first is used.
 //
-// The shard loses its name as soon as it is open: the system frees it when the dataset is closed or
-// the process ends in whatever way. What a process killed while copying leaves behind carries its
-// number, and is removed by the next one.
+// The shard is unlinked as soon as it is open: the system frees it when the dataset is closed or
+// the process ends for any reason. Files of a process killed while copying carry its PID, and are
+// removed by the next one.
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ namespace saturate {
 namespace {
 
 const std::string kPrefix = "saturate-stage-";  // then the process, a counter, and what follows
-// Of a sample's record, its name and what aligns it, in the shard: more than they take.
+// Upper bound for a sample's record, name and alignment padding in the shard.
 constexpr uint64_t kOverhead = 512;
 
 class StagedDataset : public Dataset {
@@ -46,8 +46,8 @@ class StagedDataset : public Dataset {
 
  private:
   const std::unique_ptr<Dataset> source_, copy_;
-  const size_t prefix_;           // bytes before the source's name of a sample
-  const std::vector<char> lost_;  // which could not be read: the source says why
+  const size_t prefix_;           // bytes in a sample's name before the source's own
+  const std::vector<char> lost_;  // unreadable samples: reading them from the source reports why
 };
 
 void remove_leftovers(Env& env, const std::string& folder) {
@@ -68,7 +68,7 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
     try {
       needed += source.bytes(i) + kOverhead;
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kData) throw;  // else it is told when it is read
+      if (error.kind() != ErrorKind::kData) throw;  // otherwise reported when it is read
     }
   });
   const uint64_t free = env.free_bytes(folder);

@@ -21,7 +21,7 @@ Color draw_color(RandomStream& random) {
   return color;
 }
 
-// A colour whose luma differs from `from` by at least `contrast`, to either side.
+// A colour whose luma differs from that of `from` by at least `contrast`.
 Color draw_contrasting(RandomStream& random, const Color& from, double contrast) {
   for (int i = 0; i < 64; ++i) {
     const Color color = draw_color(random);
@@ -143,7 +143,7 @@ void render_shape(int shape, int size, double difficulty, RandomStream& random, 
   canvas.gradient(background, change, random.uniform(0, 2 * std::numbers::pi));
   draw_distractors(canvas, size, int(std::lround(8 * difficulty)), random);
 
-  // The share of the image that the shape spans, and how far its centre may stray.
+  // The relative size of the shape, and how far its centre may be displaced.
   const double radius = size * random.uniform(0.40 - 0.14 * difficulty, 0.46 - 0.06 * difficulty);
   const double room = size * 0.5 - radius * 0.9;
   const double x0 = size * 0.5 + random.uniform(-room, room);

@@ -1,5 +1,5 @@
-// synth:KEY=VALUE,...: images rendered on the fly and encoded as JPEG, so that the whole path of a
-// real data set is run. Sample i depends on (seed, split, i) and the image options alone.
+// synth:KEY=VALUE,...: images rendered on the fly and encoded as JPEG, to exercise the whole path
+// of a real dataset. Sample i depends only on (seed, split, i) and the image options.
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -49,7 +49,7 @@ class SynthSource : public IndexedSource {
  private:
   int shape_of(size_t index) const { return int(int64_t(index) % options_.classes); }
 
-  // Where the mask goes, null where there is none.
+  // The mask's buffer, or null if there is none.
   uint8_t* mask_of(Sample& out) const {
     if (!options_.masks) return nullptr;
     out.mask.is_raw = true;

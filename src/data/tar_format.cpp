@@ -18,7 +18,7 @@ constexpr size_t kPrefixAt = 345, kPrefixLength = 155;
 
 [[noreturn]] void fail_header(const std::string& what, const std::string& path, uint64_t offset) {
   fail(ErrorKind::kData, what, path + " at byte " + std::to_string(offset),
-       "It is no tar archive, or damaged: fetch or create it again");
+       "It is not a tar archive, or it is damaged: fetch or create it again");
 }
 
 std::string_view field(std::string_view block, size_t at, size_t length) {
@@ -85,7 +85,7 @@ TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const st
   if (!is_tar_header(block)) fail_header("bad tar header: wrong checksum", path, offset);
   const auto size = parse_field(text.substr(kSizeAt, kSizeLength));
   if (!size || *size > uint64_t{1} << 62)
-    fail_header("bad tar header: size is no number", path, offset);
+    fail_header("bad tar header: size is not a number", path, offset);
 
   TarHeader header;
   header.type = text[kTypeAt] == '\0' ? '0' : text[kTypeAt];
@@ -115,7 +115,7 @@ PaxFields parse_pax(std::string_view records, const std::string& path, uint64_t 
     if (key == "path") fields.path = std::string(value);
     if (key == "size") {
       fields.size = parse_decimal(value);
-      if (!fields.size) fail_header("bad pax header: size is no number", path, offset);
+      if (!fields.size) fail_header("bad pax header: size is not a number", path, offset);
     }
     if (key.starts_with("GNU.sparse.")) fields.sparse = true;
     records.remove_prefix(*length);

@@ -23,7 +23,7 @@ inline uint64_t tar_padded(uint64_t bytes) {
   return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock;
 }
 
-// One header block as it stands.
+// One raw header block.
 struct TarHeader {
   char type = '0';
   uint64_t size = 0;  // bytes of the payload that follows
@@ -33,11 +33,11 @@ struct TarHeader {
 // Whether the block has the checksum of a header.
 bool is_tar_header(std::span<const std::byte, kTarBlock> block);
 
-// Fails with kData naming `path` and `offset` where the block is not a valid header.
+// Fails with kData naming `path` and `offset` if the block is not a valid header.
 TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
                            uint64_t offset);
 
-// What a pax header changes about the member after it.
+// Fields that a pax header overrides in the next member.
 struct PaxFields {
   std::optional<std::string> path;
   std::optional<uint64_t> size;
@@ -50,14 +50,14 @@ struct TarMember {
   std::string name;
   uint64_t offset = 0;  // of the payload in the archive, bytes
   uint64_t size = 0;    // bytes
-  char type = '0';  // '0' regular, '1' and '2' links, 'S' sparse; folders and others are left out
-  int archive = 0;  // of those joined in the file
+  char type = '0';  // '0' regular, '1' and '2' links, 'S' sparse; folders and others are skipped
+  int archive = 0;  // index of the concatenated archive in the file
 };
 
-// Gives every file and link, in archive order. The archive must end with its end marker (a block of
-// zeros): one without it, whatever the block it was cut at, is an error. Behind the marker another
-// archive may follow, as cat joins them, and is read too (tar -i does so); zeros may follow, and
-// anything else is an error.
+// Lists all files and links, in archive order. The archive must have its end marker (a block of
+// zeros): a missing one is an error, wherever the file was cut. After the marker another archive
+// may follow, as with cat, and is read too (like tar -i); zeros may follow, and anything else is an
+// error.
 class TarScanner {
  public:
   TarScanner(Env& env, const std::string& path);
@@ -67,7 +67,7 @@ class TarScanner {
 
   // The next file or link; false at the end of the file.
   bool next(TarMember& out);
-  // The payload of a member of up to 1 MiB; empty where it is larger.
+  // The payload of a member of up to 1 MiB; empty if larger.
   std::optional<std::string> text(const TarMember& member);
 
  private:
@@ -83,13 +83,13 @@ class TarScanner {
   std::unique_ptr<ReadableFile> file_;
   uint64_t position_ = 0;          // of the next header
   uint64_t last_size_ = 0;         // payload of the last member
-  int archives_ = 0;               // end markers passed
+  int archives_ = 0;               // end markers seen
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;
 };
 
-// The ustar header of a regular file. Fails with kUsage where the name does not fit: up to 100
-// bytes after the last '/' that leaves at most 155 bytes before it.
+// The ustar header of a regular file. Fails with kUsage if the name does not fit: at most 100 bytes
+// after a '/' with at most 155 bytes before it.
 std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size);
 
 }  // namespace saturate

@@ -26,7 +26,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-// The "label" of a JSON object, a text or a whole number; empty where it has none.
+// The "label" of a JSON object, a text or an integer; empty if it has none.
 std::optional<std::string> label_of_json(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto label = json.is_object() ? json.find("label") : json.end();
@@ -36,13 +36,13 @@ std::optional<std::string> label_of_json(const std::string& text) {
   return std::nullopt;
 }
 
-// A negative number: -1 and the like stand for "none", and a class of that name would be trained.
+// A negative number: values like -1 mean "none", and must not become a class.
 bool is_no_class_number(std::string_view text) {
   return text.size() > 1 && text.front() == '-' &&
          text.find_first_not_of("0123456789.", 1) == std::string_view::npos;
 }
 
-// Below 2^32, else the largest.
+// Values above 2^32 - 1 are clamped.
 std::optional<uint32_t> parse_label(std::string_view text) {
   if (text.empty() ||
       !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
@@ -83,9 +83,9 @@ std::optional<std::string> PairGroup::label(const std::string& where) const {
     label = trimmed(*cls);
   else if (json)
     label = label_of_json(*json);
-  if (!label) return std::nullopt;  // or JSON about something else
+  if (!label) return std::nullopt;  // or JSON with other contents
   if (is_no_class_number(*label))
-    fail(ErrorKind::kData, "label " + *label + " is a number, and no class has it", where,
+    fail(ErrorKind::kData, "label " + *label + " is not a class number", where,
          "Number the classes from 0 on, or leave out samples without a class");
   if (label->empty() || label->size() > kMaxNameBytes)
     fail(ErrorKind::kData,

@@ -1,5 +1,5 @@
-// Walks an archive's headers. Archives of small files are read straight through in large pieces;
-// past large payloads the scan seeks, so that it reads little of the archive.
+// Scans an archive's headers. Archives of small files are read sequentially in large pieces; large
+// payloads are skipped by seeking, so that little of the archive is read.
 #include <algorithm>
 
 #include "data/tar_format.h"
@@ -91,8 +91,8 @@ std::optional<std::string> TarScanner::text(const TarMember& member) {
   return text_at(member.offset, member.size);
 }
 
-// Past an end marker: to the next header, where another archive was joined to this one, or to the
-// file's end. What is neither is not left out in silence.
+// Skips an end marker: to the next header, if another archive was appended, or to the end of the
+// file. Any other data is an error.
 bool TarScanner::skip_end_marker() {
   const uint64_t marker_at = position_;
   last_size_ = 0;
@@ -111,7 +111,7 @@ bool TarScanner::skip_end_marker() {
 void TarScanner::fail_behind(uint64_t marker_at) const {
   fail(ErrorKind::kData,
        "the tar archive ends at byte " + std::to_string(marker_at) +
-           ", and what follows from byte " + std::to_string(position_) + " on is no archive: " +
+           ", and what follows from byte " + std::to_string(position_) + " on is not an archive: " +
            std::to_string(file_->size() - position_) + " bytes would be left unread",
        path_,
        "It is damaged: fetch or create it again; if nothing is missing, cut it off with truncate "
@@ -127,7 +127,7 @@ bool TarScanner::next(TarMember& out) {
     const auto block = block_at(header_at);
     if (is_zero(block)) {
       if (name || pax.path || pax.size || pax.sparse)
-        fail(ErrorKind::kData, "tar archive ends behind the name of a member that is missing",
+        fail(ErrorKind::kData, "tar archive ends after the name of a member that is missing",
              path_ + " at byte " + std::to_string(header_at), kDamaged);
       if (!skip_end_marker()) return false;
       continue;
@@ -136,7 +136,7 @@ bool TarScanner::next(TarMember& out) {
     const uint64_t payload_at = header_at + kTarBlock;
     const bool about_next =
         header.type == 'L' || header.type == 'K' || header.type == 'x' || header.type == 'g';
-    // A link's size is that of its target; nothing of it is stored.
+    // A link's size is its target's; it has no payload.
     if (header.type == '1' || header.type == '2') header.size = 0;
     if (!about_next && pax.size) header.size = *pax.size;
     check_payload(payload_at, header.size);

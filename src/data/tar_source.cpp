@@ -1,8 +1,8 @@
 // tar:PATH[,PATH...]: images inside archives, read at their offsets, in archive order.
 //
-// Two layouts are told apart by what the archives hold. Where an image shares its key with a .cls
-// file, or a .json file with a "label", they hold WebDataset pairs (KEY.jpg, KEY.cls) and every
-// image needs a label; else the class is the folder an image lies in, whatever leads to it.
+// The layout is detected from the contents. If an image shares its key with a .cls file, or a .json
+// file with a "label", the archives hold WebDataset pairs (KEY.jpg, KEY.cls) and every image needs
+// a label; else the class is the image's folder, whatever its parents.
 #include <algorithm>
 #include <utility>
 
@@ -21,11 +21,11 @@ struct TarEntry {
   uint64_t name_start;  // in names_
   uint32_t name_length;
   uint32_t archive;
-  uint32_t label;  // while scanning: of the folders
-  uint32_t pair;   // while scanning: of the pairs
+  uint32_t label;  // while scanning: from folders
+  uint32_t pair;   // while scanning: from pairs
 };
 
-// The last component before the file's own name that says something, or "".
+// The last meaningful component before the file name, or "".
 std::string_view parent_name(std::string_view path) {
   auto slash = path.rfind('/');
   while (slash != std::string_view::npos) {
@@ -113,8 +113,7 @@ class TarSource : public IndexedSource {
     files_.push_back(scanner.release());
   }
 
-  // Of the images of a key only those named KEY.jpg, KEY.jpeg and KEY.png are the pair's:
-  // KEY.seg.png is something else that goes with it.
+  // Only KEY.jpg, KEY.jpeg and KEY.png belong to a pair: KEY.seg.png is additional data.
   void finish_group(const PairGroup& group, uint32_t archive, LabelTable& pairs) {
     if (!group.cls && !group.json) return;
     const std::string where = paths_[archive] + ":" + group.key;
@@ -122,14 +121,15 @@ class TarSource : public IndexedSource {
     for (size_t i = group.first_entry; i < entries_.size(); ++i) {
       if (!is_plain_image(entries_[i])) continue;
       if (image != nullptr)
-        fail(ErrorKind::kData, "two images of one key", where, "Give each image a key of its own");
+        fail(ErrorKind::kData, "two images with the same key", where,
+             "Give each image a key of its own");
       image = &entries_[i];
     }
     if (image == nullptr) return;
     if (const auto label = group.label(where)) image->pair = pairs.add(*label);
   }
 
-  // Leaves out the images that are no pair's own.
+  // Drops images that do not belong to a pair.
   void keep_pairs() {
     std::erase_if(entries_, [&](const TarEntry& entry) { return !is_plain_image(entry); });
   }
@@ -145,9 +145,9 @@ class TarSource : public IndexedSource {
   [[noreturn]] void fail_unlabelled(const TarEntry& entry, bool paired) const {
     const std::string where = paths_[entry.archive] + ":" + std::string(name_of(entry));
     if (paired)
-      fail(ErrorKind::kData, "image has no label of its key beside it, as others have", where,
+      fail(ErrorKind::kData, "image has no label with its key, and others have", where,
            "Put KEY.cls, or KEY.json with a \"label\", next to each KEY.jpg");
-    fail(ErrorKind::kData, "image lies in no class folder of the archive", where,
+    fail(ErrorKind::kData, "image is not in a class folder of the archive", where,
          "Put the images of each class in a folder named after the class, or KEY.cls next to each "
          "KEY.jpg");
   }
@@ -162,7 +162,7 @@ class TarSource : public IndexedSource {
 
   std::vector<std::string> paths_;
   std::vector<std::unique_ptr<ReadableFile>> files_;  // one per path
-  std::string names_;                                 // of all entries, end to end
+  std::string names_;                                 // of all entries, concatenated
   std::vector<std::string> classes_;
   std::vector<TarEntry> entries_;
 };

@@ -30,15 +30,15 @@ void keep_on_current_stream(const at::Device& device, const std::vector<at::Tens
     if (tensor.defined()) tensor.record_stream(current);
 }
 
-// The allocator must not give `buffer` away before the stream is done with it: it was made on
-// another one. `tensors` gives what the buffer is of, and is called once that is made.
+// Keeps the allocator from reusing `buffer`, made on another stream, before this one is done with
+// it. `tensors` returns the buffer's tensors, and is called once they exist.
 void keep(Stream& on, Stream::Buffer buffer, const at::Device& device,
           std::function<std::vector<at::Tensor>()> tensors, const Place& place = Place::current()) {
   on.keeps(buffer, place);
   on.submit([device, tensors = std::move(tensors)] { keep_on_current_stream(device, tensors()); });
 }
 
-// The CPU's twin has no other memory.
+// The CPU's streams have no other memory.
 bool is_pinned(const at::Device& device, const Batch& batch) {
   return device.is_cpu() || !batch.pixels ||
          at::from_blob(batch.pixels.get(), {1}, at::TensorOptions(at::kByte)).is_pinned();
@@ -66,7 +66,7 @@ BatchPipeline::~BatchPipeline() {
 }
 
 Stream* BatchPipeline::add_stream(const char* name) {
-  // at::init_num_threads: as many threads within an operator as the step has.
+  // at::init_num_threads: gives operators as many threads as the step has.
   streams_.push_back(stages_.device().is_cpu()
                          ? make_thread_stream(name, checker_.get(),
                                               [] {
@@ -77,8 +77,8 @@ Stream* BatchPipeline::add_stream(const char* name) {
   return streams_.back().get();
 }
 
-// What was done on the caller's stream until now comes before what the others do: it moved weights
-// and images to the device.
+// Orders earlier work of the caller's stream before that of the others: it moved weights and images
+// to the device.
 void BatchPipeline::wait_for_step() {
   step_->writes(weights_);
   const auto set_up = step_->record();
@@ -175,7 +175,7 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
   drop_copied();
 }
 
-// Gives host memory back to the loader, as far as its copies are done.
+// Returns host memory to the loader as soon as its copies are done.
 void BatchPipeline::drop_copied() {
   while (!copied_.empty() && copy_->is_done(copied_.front()->copy_done)) {
     copy_->frees(copied_.front()->host);
@@ -184,7 +184,7 @@ void BatchPipeline::drop_copied() {
   }
 }
 
-// The step has let go of the batch.
+// The step is done with the batch.
 void BatchPipeline::release(Flight& flight) {
   step_->frees(flight.finished);
   if (encode_) step_->frees(flight.features);
@@ -194,13 +194,13 @@ void BatchPipeline::settle() {
   for (const auto& flight : flights_) step_->host_waits(flight->ready);
 }
 
-// Waits for the streams, not for the batches: one that was delivered may still be copied from the
-// loader's memory, and one whose launching failed has no event.
+// Waits for the streams, not for the batches: a delivered batch may still be copied from the
+// loader's memory, and one that failed to launch has no event.
 void BatchPipeline::reset() {
   for (const auto& stream : streams_) {
     try {
       step_->host_waits(stream->record());
-    } catch (...) {  // of a batch that nobody wants any more
+    } catch (...) {  // of a discarded batch
     }
   }
   flights_.clear();

@@ -1,15 +1,14 @@
-// Copy, augmentation and a frozen encoder on streams of their own, for later batches while the step
-// is on one:
+// Copy, augmentation and a frozen encoder on separate streams, for later batches while the step is
+// on one:
 //
 //   copy stream     copy 2     copy 3     copy 4
 //   augment stream             finish 2   finish 3
 //   encoder stream                        encode 2
 //   the step        train 0    train 0    train 1 ...   (waits for encode 1)
 //
-// A stage without a stream runs on that of the next stage that has one, or with the step where
-// there is none. The first batch of an epoch waits for all that the step's stream has done, such as
-// moving the weights to the device. The text is one for both kinds of streams: a CUDA device's, and
-// on the CPU threads.
+// A stage without a stream runs on the next stage's stream, or else with the step. The first batch
+// of an epoch waits for all work on the step's stream, such as moving the weights to the device.
+// The same code serves CUDA streams and, on the CPU, threads.
 #pragma once
 
 #include <deque>
@@ -30,16 +29,17 @@ class BatchPipeline {
   ~BatchPipeline();
 
   bool is_empty() const { return flights_.empty(); }
-  // One batch for each stream, and one for the step.
+  // One batch per stream, and one for the step.
   bool is_full() const { return flights_.size() > streams_.size(); }
 
-  // Enqueues the batch's stages, and does not wait. REQUIRES: !is_full().
+  // Enqueues the batch's stages without waiting. REQUIRES: !is_full().
   void launch(Batch batch);
-  // The oldest batch, once the step may use it; what is left to do to it is done, or with `leave`
-  // left to BatchStages::complete(). Throws what its stages threw. Charged to `ledger`: kWait, and
-  // kAugment where augmentation has no stream of its own. REQUIRES: !is_empty().
+  // The oldest batch, once the step may use it; its remaining stages are run or, with `leave`, left
+  // to BatchStages::complete(). Rethrows its stages' errors. Charged to
+  // `ledger`: kWait, and kAugment where augmentation has no stream of its own. REQUIRES:
+  // !is_empty().
   void deliver(DeviceBatch& out, bool leave, Ledger& ledger);
-  // Waits for all stages under way.
+  // Waits for all stages in flight.
   void settle();
   // The same, and drops all batches.
   void reset();
@@ -61,12 +61,13 @@ class BatchPipeline {
   const BatchStages& stages_;
   const PipelineSetup setup_;
   StreamClock* const clock_;
-  std::unique_ptr<StreamChecker> checker_;  // null where it is off
+  std::unique_ptr<StreamChecker> checker_;  // null if disabled
   std::unique_ptr<Stream> step_;            // the caller's own
   std::vector<std::unique_ptr<Stream>> streams_;
-  Stream *copy_ = nullptr, *finish_ = nullptr, *encode_ = nullptr;  // finish_: null with the step
+  Stream *copy_ = nullptr, *finish_ = nullptr, *encode_ = nullptr;  // finish_: null if it runs with
+                                                                    // the step
   std::deque<std::shared_ptr<Flight>> flights_;
-  std::deque<std::shared_ptr<Flight>> copied_;  // whose host memory may still be read
+  std::deque<std::shared_ptr<Flight>> copied_;  // their host memory may still be read
   std::shared_ptr<Flight> used_;                // by the step
   Stream::Buffer weights_;                      // written on the step's stream before it begins
   bool begun_ = false;                          // since reset()

@@ -55,12 +55,11 @@ BatchStages::BatchStages(const at::Device& device, bool channels_last,
 
 at::Tensor BatchStages::moved(const Batch& batch, bool async) const {
   const int64_t side = batch.size, area = side * side;
-  // Where the loader fills NHWC, these strides let torch see it as channels_last NCHW.
+  // For the loader's NHWC memory, these strides make it a channels_last NCHW tensor.
   const std::array<int64_t, 4> strides =
       batch.planar ? std::array{3 * area, area, side, int64_t{1}}
                    : std::array{3 * area, int64_t{1}, side * 3, int64_t{3}};
-  // Without `async` a blocking copy: the pinned buffer goes back to the loader's threads right
-  // after.
+  // Without `async` a blocking copy: the pinned buffer returns to the loader's threads right after.
   return at::from_blob(
              batch.pixels.get(), {int64_t(batch.count()), 3, side, side}, strides,
              [owner = batch.pixels](void*) mutable { owner.reset(); },
@@ -68,19 +67,19 @@ at::Tensor BatchStages::moved(const Batch& batch, bool async) const {
       .to(device_, /*non_blocking=*/async);
 }
 
-// Copied on the CPU too, which is for tests: lists and places end with the batch.
+// Copied on the CPU too, for tests: lists and places are freed with the batch.
 at::Tensor BatchStages::to_device(const void* bytes, int64_t size, bool async) const {
   if (!async)
     return at::from_blob(const_cast<void*>(bytes), {size}, at::TensorOptions(at::kByte))
         .to(device_, /*non_blocking=*/false, /*copy=*/true);
-  // By way of pinned memory, which torch keeps until a copy called async is done.
+  // Through pinned memory, which torch keeps until an asynchronous copy is done.
   const auto options = at::TensorOptions(at::kByte).pinned_memory(device_.is_cuda());
   const at::Tensor host = at::empty({size}, options);
   std::memcpy(host.mutable_data_ptr(), bytes, size_t(size));
   return host.to(device_, /*non_blocking=*/true);
 }
 
-// [N] int64, or masks as they are, [N, S, S] uint8.
+// [N] int64, or masks unchanged, [N, S, S] uint8.
 at::Tensor BatchStages::labels(const Batch& batch, bool async) const {
   const auto count = int64_t(batch.count());
   if (batch.masks)

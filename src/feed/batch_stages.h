@@ -1,5 +1,4 @@
-// What a batch goes through on its way from the loader to the step: the same in order, and in a
-// pipeline.
+// The stages of a batch between the loader and the step: the same in order and in a pipeline.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +7,10 @@
 
 namespace saturate {
 
-// A batch under way.
+// A batch in flight.
 struct BatchWork {
-  Batch batch;                         // what the loader gave; until the copy is done
-  at::Tensor pixels, effects, places;  // on the device, as far as the loader gives them
+  Batch batch;                         // the loader's batch; until the copy is done
+  at::Tensor pixels, effects, places;  // on the device, if the loader provides them
   DeviceBatch out;
   bool is_unfinished() const { return batch.type == PixelType::kUint8; }
 };
@@ -24,13 +23,13 @@ class BatchStages {
 
   const at::Device& device() const { return device_; }
 
-  // Moves what the loader gave to the device. `async`: a GPU's copies may still be under way then,
-  // on its current stream; `work.batch` is to be kept until they are done.
+  // Moves the loader's batch to the device. `async`: a GPU's copies may still be in flight
+  // afterwards, on its current stream; `work.batch` must be kept until they are done.
   void copy(BatchWork& work, bool async) const;
-  // Makes work.out of it, but for the features: effects, normalisation, layout, labels, mixing.
+  // Builds work.out, except features: effects, normalisation, layout, labels, mixing.
   void finish(BatchWork& work) const;
-  // The same in two, but for mixing: leave() only says what the batch is made of, complete() makes
-  // it, and is given nothing of the loader's.
+  // The same in two steps, except mixing: leave() only stores the inputs, complete() builds the
+  // batch without the loader's memory.
   void leave(BatchWork& work) const;
   void complete(DeviceBatch& batch) const;
 
@@ -45,7 +44,7 @@ class BatchStages {
   const bool channels_last_;
   const Normalize normalize_;
   const PadMode pad_mode_;
-  const PixelType output_;  // of what is finished here
+  const PixelType output_;  // type of the finished images
   const bool blurs_;
   const HeldImages held_;
 };

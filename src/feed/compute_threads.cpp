@@ -14,7 +14,7 @@ void require_compute_threads(int threads) {
 }  // namespace
 
 void set_compute_threads(int threads) {
-  require_compute_threads(2 * (threads - 1));  // LibTorch's pool's and OpenMP's
+  require_compute_threads(2 * (threads - 1));  // LibTorch's pool and OpenMP
   at::set_num_threads(threads);
   start_compute_threads();
 }

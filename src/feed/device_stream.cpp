@@ -25,7 +25,7 @@ class DeviceEvent : public Event {
   c10::Event event_;
 };
 
-// Makes a stream the current one of its device.
+// Makes a stream the device's current one for a scope.
 class CurrentStream {
  public:
   explicit CurrentStream(const c10::Stream& stream)
@@ -41,7 +41,7 @@ class CurrentStream {
 
 class DeviceStream : public Stream {
  public:
-  // Without a stream it is the current one, whichever that is.
+  // Without a stream: the current one at each use.
   DeviceStream(const std::string& name, StreamChecker* checker, const c10::Device& device,
                std::optional<c10::Stream> stream)
       : Stream(name, checker), device_(device), stream_(stream) {}

@@ -1,5 +1,5 @@
-// A device's streams as saturate::Stream, by c10's interface to them: the same for every kind of
-// device, so that it compiles without CUDA.
+// A device's streams as saturate::Stream, through c10's interface: the same for all device types,
+// so it compiles without CUDA.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,11 +11,11 @@
 
 namespace saturate {
 
-// One of the device's pool, whose streams wait for no other. REQUIRES: the device has streams, as
-// CUDA's.
+// A stream of the device's pool, independent of all others. REQUIRES: the device has streams, like
+// CUDA.
 std::unique_ptr<Stream> make_device_stream(const std::string& name, const c10::Device& device,
                                            StreamChecker* checker);
-// The stream that is the calling thread's current one whenever it is used; of the CPU the host's.
+// The calling thread's current stream at each use; on the CPU the host's stream.
 std::unique_ptr<Stream> make_current_stream(const std::string& name, const c10::Device& device,
                                             StreamChecker* checker);
 

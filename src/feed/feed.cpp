@@ -34,10 +34,10 @@ struct Feeder::State {
   Ledger& ledger;
   StreamClock* clock;
   std::optional<DeviceBatch> held;
-  std::unique_ptr<BatchPipeline> pipeline;  // null: one batch after the other
-  bool more = true;                         // the loader may have more of the epoch
-  bool leaves = false;                      // the last stage to finish()
-  std::exception_ptr failure;               // the loader's, told once the batches before it are out
+  std::unique_ptr<BatchPipeline> pipeline;  // null: no pipeline
+  bool more = true;                         // the loader may have more batches of the epoch
+  bool leaves = false;                      // leave the last stage to finish()
+  std::exception_ptr failure;               // the loader's, thrown after the batches before it
 
   bool take(Batch& batch) {
     Ledger::Scope wait(ledger, Phase::kWait);
@@ -45,7 +45,7 @@ struct Feeder::State {
   }
 
   bool next_in_order(DeviceBatch& out) {
-    out = {};  // lets the loader have the last batch's memory while we wait for the next
+    out = {};  // return the last batch's memory to the loader before waiting for the next
     BatchWork work;
     if (!take(work.batch)) return false;
     const StreamClock::Work busy(clock, kStepStream);
@@ -59,7 +59,7 @@ struct Feeder::State {
     return true;
   }
 
-  // As many as are ready already, but one at least.
+  // Launches as many batches as are ready, but at least one.
   void fill_pipeline() {
     while (more && !pipeline->is_full() && (pipeline->is_empty() || loader.ready() > 0)) {
       Batch batch;

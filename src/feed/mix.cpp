@@ -1,4 +1,4 @@
-// Mixing a batch with itself, shifted.
+// Mixes a batch with a rotated copy of itself.
 #include <ATen/ops/cat.h>
 
 #include "saturate/feed.h"

@@ -46,7 +46,7 @@ at::Tensor allocate(int64_t count, int64_t side, const at::Device& device,
   }
 }
 
-// The tensor that make() puts on the device; `done` says of which images that makes `bytes`.
+// The tensor that make() puts on the device; `done`: how many images `bytes` covers, for messages.
 template <class Make>
 at::Tensor within_memory(int64_t bytes, const std::string& done, const std::string& where,
                          const Make& make) {
@@ -65,7 +65,7 @@ at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, const at
       .to(device, /*non_blocking=*/false, /*copy=*/true);
 }
 
-// One behind the other.
+// Concatenates the samples' pixels.
 at::Tensor joined(const std::vector<DecodedSample>& samples, const at::Device& device) {
   size_t count = 0;
   for (const DecodedSample& sample : samples) count += sample.image.pixels.size();
@@ -90,7 +90,7 @@ DecodedSample decode_whole(const Dataset& source, size_t index) {
   return made;
 }
 
-// Samples [first, end), without pixels where on_error leaves one out.
+// Samples [first, end), without pixels if on_error skips one.
 std::vector<DecodedSample> decode_range(const Dataset& source, size_t first, size_t end,
                                         const LoaderOptions& options) {
   std::vector<DecodedSample> made(end - first);
@@ -104,7 +104,7 @@ std::vector<DecodedSample> decode_range(const Dataset& source, size_t first, siz
   return made;
 }
 
-// How every sample is read once: in order, as in evaluation, as bytes.
+// Options for reading every sample once: in order, as in evaluation, as bytes.
 LoaderOptions filling_options(LoaderOptions options) {
   options.batch = kBatch;
   options.shuffle.mode = ShuffleMode::kNone;
@@ -132,8 +132,8 @@ ResidentDataset::ResidentDataset(const Dataset& source, const std::string& where
 void ResidentDataset::fill(Loader& loader, const ProgressCallback& progress) {
   loader.start_epoch(0);
   for (Batch batch; loader.next(batch);) {
-    // Rows that follow one another in the batch and in the dataset are copied at once: all of them,
-    // but where samples are left out.
+    // Runs of rows that are consecutive in both batch and dataset are copied at once: the whole
+    // batch, unless samples were skipped.
     const at::Tensor rows = at::from_blob(
         batch.pixels.get(), {int64_t(batch.count()), batch.size, batch.size, 3}, at::kByte);
     for (size_t first = 0, end = 0; first < batch.count(); first = end) {
@@ -171,7 +171,7 @@ void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOpti
       DecodedSample& sample = decoded[i - first];
       const Image& image = sample.image;
       sides_[i] = {image.width, image.height};
-      if (image.pixels.empty()) continue;  // left out
+      if (image.pixels.empty()) continue;  // skipped
       photos[i] = {pixels, image.width, image.height};
       pixels += image.pixels.size();
       if (std::max(image.width, image.height) > kLongestHeld)
@@ -200,7 +200,7 @@ void ResidentDataset::read(size_t index, Sample& out) const {
     Image image;
     decode_sample(decoder, out, image);
     fail(ErrorKind::kData, "it could not be read when the images were put on the device",
-         out.name.empty() ? "sample " + std::to_string(index) : out.name, "Run it again");
+         out.name.empty() ? "sample " + std::to_string(index) : out.name, "Run again");
   }
   out.bytes.clear();
   out.encoding = SampleEncoding::kRaw;

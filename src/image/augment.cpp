@@ -12,7 +12,7 @@
 namespace saturate {
 namespace {
 
-// Python's round(): halves go to the even neighbour, as in the default rounding mode.
+// Python's round(): rounds halves to even, as in the default rounding mode.
 int round_half_even(double value) {
   return static_cast<int>(std::nearbyint(value));
 }
@@ -104,7 +104,7 @@ SampleTransform eval_transform(const AugmentOptions& options, int width, int hei
 }
 
 void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out) {
-  // Columns [inside, outside) of the box lie in the image.
+  // Columns [inside, outside) of the box overlap the image.
   const int inside = std::clamp(-box.x, 0, box.width);
   const int outside = std::clamp(in.width - box.x, inside, box.width);
   const size_t row_bytes = size_t(box.width) * 3;
@@ -141,7 +141,7 @@ void apply_transform(const AugmentOptions& options, const SampleTransform& trans
   if (transform.flip) flip_rows(out, size, size);
 }
 
-// Beyond fp16's largest number nothing can be trained on.
+// fp16's largest number: training cannot use larger values.
 constexpr double kMostNormalized = 65504;
 
 Normalize make_normalize(const AugmentOptions& options) {
@@ -158,8 +158,7 @@ Normalize make_normalize(const AugmentOptions& options) {
     const double black = -options.mean[c] / options.std[c], white = black + 1 / options.std[c];
     if (!(std::max(std::abs(black), std::abs(white)) <= kMostNormalized))
       fail(ErrorKind::kUsage,
-           fmt::format("pixels, less mean and over std, would lie between {:.3g} and {:.3g}", black,
-                       white),
+           fmt::format("normalised pixels would lie between {:.3g} and {:.3g}", black, white),
            1 / options.std[c] > kMostNormalized ? "augment.std" : "augment.mean",
            "Give mean and standard deviation of values from 0 to 1, not to 255");
     normalize.scale[c] = static_cast<float>(1 / (255 * options.std[c]));
@@ -168,7 +167,7 @@ Normalize make_normalize(const AugmentOptions& options) {
   return normalize;
 }
 
-// A level has 256 values: each channel's are rounded once.
+// There are only 256 levels per channel: each is rounded once, into a table.
 void normalize_float16(const Normalize& normalize, std::span<const uint8_t> in, uint16_t* out) {
   uint16_t value[3][256];
   for (int c = 0; c < 3; ++c)

@@ -1,6 +1,6 @@
-// The CUDA launcher of finish_batch_cpu's passes: an image is one block's, or that of several where
-// the batch is small, so that the passes of an image wait for each other alone, and images of few
-// effects do not wait for those of many.
+// The CUDA launcher of finish_batch_cpu's passes: each image has its own block, or several if the
+// batch is small, so that passes wait only for their own image, and images with few effects do not
+// wait for those with many.
 #include <cuda_runtime.h>
 
 #include <string>
@@ -31,14 +31,14 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void finish_batch_cuda(const FinishBatch& batch, void* stream) {
-  if (batch.count == 0) return;  // an empty grid is an error to CUDA
+  if (batch.count == 0) return;  // CUDA refuses an empty grid
   const int parts = finish_parts(batch.count, batch.size);
   finish_images<<<static_cast<unsigned>(batch.count * parts), kThreads, 0,
                   static_cast<cudaStream_t>(stream)>>>(batch, parts);
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess)
     fail(ErrorKind::kRun, std::string("cannot launch a kernel: ") + cudaGetErrorString(status),
-         "finish_batch_cuda", "Check that the GPU is free and of a supported kind (saturate env)");
+         "finish_batch_cuda", "Check that the GPU is free and supported (saturate env)");
 }
 
 }  // namespace saturate

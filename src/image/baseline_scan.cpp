@@ -8,10 +8,10 @@
 namespace saturate {
 namespace {
 
-constexpr uint32_t kEndOfBlock = 64;  // as many zeros end any block
-constexpr size_t kPadding = 16;       // zeros that refill() may read behind the data
+constexpr uint32_t kEndOfBlock = 64;  // this many zeros end any block
+constexpr size_t kPadding = 16;       // zeros that refill() may read past the data
 
-// jpeg_natural_order, then a place for values behind the end of a block.
+// jpeg_natural_order, then a dummy index for values past the end of a block.
 constexpr int kNowhere = DCTSIZE2;
 constexpr std::array<uint8_t, 2 * DCTSIZE2 + 16> kOrder = [] {
   std::array<uint8_t, 2 * DCTSIZE2 + 16> order{};
@@ -37,12 +37,12 @@ uint64_t load_big_endian(const uint8_t* at) {
 
 }  // namespace
 
-// All but the code's length.
+// A table entry without the code's length.
 uint32_t BaselineScan::Table::meaning(int symbol, bool dc) {
   if (dc) return uint32_t(symbol & 15) << 5;
   if (symbol == 0) return kEndOfBlock << 9;
   const uint32_t size = symbol & 15, run = uint32_t(symbol) >> 4;
-  if (size == 0 && run != 15) return kEndOfBlock << 9;  // as libjpeg takes it
+  if (size == 0 && run != 15) return kEndOfBlock << 9;  // as libjpeg interprets it
   return size << 5 | run << 9;
 }
 
@@ -81,8 +81,8 @@ uint32_t BaselineScan::Table::find_long(uint32_t look) const {
   return 0;
 }
 
-// Copies data without its stuffed zeros, up to the marker that ends it; returns where that is, or
-// the end of the data.
+// Copies data without stuffed zeros, up to the marker that ends it; returns the marker's position,
+// or the end of the data.
 const uint8_t* BaselineScan::unstuff(std::span<const uint8_t> data) {
   if (data_.size() < data.size() + kPadding) data_.resize(data.size() + kPadding);
   uint8_t* to = data_.data();
@@ -136,7 +136,7 @@ bool BaselineScan::enter_segment(int row, int column) {
   return unstuff(data) == data.data() + data.size();
 }
 
-// After this, 56 bits are there.
+// Afterwards at least 56 bits are available.
 [[gnu::always_inline]] inline void BaselineScan::Bits::refill() {
   next |= load_big_endian(at) >> count;
   const int bytes = (63 - count) >> 3;
@@ -144,8 +144,8 @@ bool BaselineScan::enter_segment(int row, int column) {
   count += bytes * 8;
 }
 
-// A code and the value after it. False where there is no such code. REQUIRES: a refill, and at most
-// one symbol since.
+// Reads a code and the value after it. False if there is no such code. REQUIRES: at most one symbol
+// read since a refill.
 [[gnu::always_inline]] inline bool BaselineScan::read_symbol(Bits& bits, const Table& table,
                                                              Symbol& symbol) {
   uint32_t entry = table.entry[bits.next >> (64 - kLook)];
@@ -156,7 +156,7 @@ bool BaselineScan::enter_segment(int row, int column) {
     entry += entry >> 5 & 15;
   }
   const uint32_t taken = entry & 31, size = entry >> 5 & 15;
-  // The value's first bit is 0 where it is negative: then it is 2^size - 1 too large.
+  // A value with first bit 0 is negative: then it is 2^size - 1 too large.
   const uint64_t from_value = bits.next << (taken - size);
   const int64_t positive = static_cast<int64_t>(from_value) >> 63;
   symbol.value = static_cast<int>(from_value >> 1 >> (63 - size)) +
@@ -167,7 +167,7 @@ bool BaselineScan::enter_segment(int row, int column) {
   return true;
 }
 
-// Calls take(place in kOrder, value) for each coefficient but the first, which goes to last_dc.
+// Calls take(index in kOrder, value) for each coefficient but the first, which goes to last_dc.
 template <class Take>
 [[gnu::always_inline]] inline bool BaselineScan::read_block(Bits& bits, const Table& dc,
                                                             const Table& ac, uint32_t& last_dc,
@@ -189,7 +189,7 @@ template <class Take>
   return true;
 }
 
-// MCUs [begin, end) of a row.
+// Reads MCUs [begin, end) of a row.
 [[gnu::always_inline]] inline bool BaselineScan::read_columns(JDIMENSION begin, JDIMENSION end,
                                                               uint8_t* const* const rows[3],
                                                               bool skip) {
@@ -224,7 +224,7 @@ template <class Take>
     }
   }
   bits_ = bits;
-  // No bits may have come from behind the end.
+  // No bits may come from past the end.
   return bits.at - bits.count / 8 <= bits.end;
 }
 

@@ -43,7 +43,7 @@ void blend_pixels_plain(const BlendFilter& filter, const uint8_t* row, const int
 
 namespace {
 
-constexpr int kBlock = 16;  // values of a row blended at a time
+constexpr int kBlock = 16;  // values blended at a time
 
 // Two neighbouring weights as one 32-bit lane, for the multiply-and-add-pairs instruction.
 int32_t weight_pair(const int16_t* weight) {
@@ -56,7 +56,7 @@ int32_t weight_pair(const int16_t* weight) {
                                               size_t stride, uint8_t* out) {
   __m256i low = _mm256_set1_epi32(1 << (filter.precision - 1)), high = low;
   for (int k = 0; k < filter.taps; k += 2, in += 2 * stride) {
-    // An odd last row is paired with itself, at weight 0.
+    // An odd last row is paired with itself, with weight 0.
     const uint8_t* below = k + 1 < filter.taps ? in + stride : in;
     const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
     const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(below));
@@ -80,7 +80,7 @@ int32_t weight_pair(const int16_t* weight) {
                                              size_t stride, uint8_t* out, int n) {
   if (n < kBlock) return blend_rows_plain(filter, in, stride, out, n);
   for (int x = 0; x + kBlock <= n; x += kBlock) blend_block_avx2(filter, in + x, stride, out + x);
-  // What is left is done by a whole block that overlaps the one before.
+  // The remainder is a whole block that overlaps the previous one.
   if (n % kBlock != 0) blend_block_avx2(filter, in + n - kBlock, stride, out + n - kBlock);
 }
 

@@ -1,7 +1,7 @@
-// The two inner loops of a resize, in fixed point.
+// The two inner loops of resizing, in fixed point.
 //
-// A weight of 1 is 1 << precision; the weights of one output are taps values followed by zeros up
-// to the even number `pitch`, so that they can be taken in pairs.
+// A weight of 1 is 1 << precision; the weights of one output are taps values, zero-padded to the
+// even number `pitch`, so that they can be processed in pairs.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct BlendFilter {
   int taps, pitch, precision;
 };
 
-// Bytes that blend_pixels may read beyond the last pixel it weighs.
+// Bytes that blend_pixels may read past its last pixel.
 constexpr size_t kBlendSlack = 8;
 
 // out[x] = sum over taps k of weight[k] * in[k * stride + x], for x in [0, n).
@@ -25,7 +25,7 @@ void blend_rows(const BlendFilter& filter, const uint8_t* in, size_t stride, uin
 void blend_pixels(const BlendFilter& filter, const uint8_t* row, const int* first, uint8_t* out,
                   int n);
 
-// The same without SIMD: what the others are tested against, and what runs where there is no AVX2.
+// The same without SIMD: the reference in tests, and the fallback without AVX2.
 void blend_rows_plain(const BlendFilter& filter, const uint8_t* in, size_t stride, uint8_t* out,
                       int n);
 void blend_pixels_plain(const BlendFilter& filter, const uint8_t* row, const int* first,

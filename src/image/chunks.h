@@ -1,5 +1,5 @@
-// A stretch of memory in chunks that a GPU loads or stores in one access, and the values before and
-// behind them one by one.
+// Splits a range of memory into aligned chunks that a GPU loads or stores in one access, and single
+// values before and after them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace saturate {
 
-// The bytes that one access moves. REQUIRES: lies at a multiple of kBytes.
+// The bytes of one access. REQUIRES: aligned to kBytes.
 template <int kBytes>
 struct [[gnu::may_alias]] alignas(kBytes) Piece {
   uint32_t word[kBytes / 4];  // the lowest byte first
@@ -37,8 +37,8 @@ SATURATE_HOST_DEVICE inline int bytes_before(const void* pointer) {
   return static_cast<int>(-reinterpret_cast<uintptr_t>(pointer) % kWidestAccess);
 }
 
-// Deals values [0, count) out to a team: chunk(i) for values [i, i + kValues), the first chunk at
-// value `head`, and one(i) for each value before the first chunk and behind the last.
+// Divides values [0, count) among a team: chunk(i) for values [i, i + kValues), the first chunk
+// starting at `head`, and one(i) for each value before the first and after the last chunk.
 template <int kValues, class Team, class One, class Chunk>
 SATURATE_HOST_DEVICE void in_chunks(const Team& team, int count, int head, const One& one,
                                     const Chunk& chunk) {

@@ -1,8 +1,8 @@
-// What the JPEG and PNG decoders have in common.
+// Shared by the JPEG and PNG decoders.
 //
-// libjpeg and libpng report errors through callbacks that must not return. Both decoders leave
-// those with longjmp to a guarded() call, never with a C++ exception through C frames; so no object
-// with a destructor may live between guarded() and the library call.
+// libjpeg and libpng report errors through callbacks that must not return. Both decoders leave them
+// by longjmp to a guarded() call, never by a C++ exception through C frames; so no object with a
+// destructor may live between guarded() and the library call.
 #pragma once
 
 #include <string>
@@ -15,15 +15,14 @@ namespace saturate {
 struct CodecHeader {
   int width, height;  // as stored
   int components;     // as ImageInfo
-  int orientation;    // EXIF, 1 to 8, as far as known before the pixels
+  int orientation;    // EXIF, 1 to 8, if known before the pixels
 };
 
 [[noreturn]] inline void fail_image(
     std::string what, const std::string& where,
     std::source_location thrown_at = std::source_location::current()) {
   fail(ErrorKind::kData, std::move(what), where,
-       "Replace or remove the file, or set data.on_error=skip to leave such samples out",
-       thrown_at);
+       "Replace or remove the file, or set data.on_error=skip to skip such samples", thrown_at);
 }
 
 }  // namespace saturate

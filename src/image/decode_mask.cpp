@@ -30,7 +30,7 @@ void decode_mask_png(std::span<const std::byte> bytes, const std::string& name, 
     fail(ErrorKind::kData,
          "the mask is of " + size_text(header.width, header.height) + " pixels, and its image " +
              image + " of " + size_text(width, height),
-         name, "Make the mask anew from this image");
+         name, "Create the mask again from this image");
   decoder.read_numbers(name, out);
 }
 

@@ -26,7 +26,7 @@ void check_pixels(const CodecHeader& header, int64_t max_pixels, const std::stri
              where);
 }
 
-// Closes a codec when the call is over, so that no codec keeps memory or a pointer into `bytes`.
+// Closes a codec after the call, so that it keeps neither memory nor a pointer into `bytes`.
 template <class Codec>
 struct Session {
   Codec& codec;
@@ -39,9 +39,9 @@ struct Decoder::State {
   int64_t max_pixels;
   JpegDecoder jpeg;
   PngDecoder png;
-  Image as_stored;  // of an image that is not upright
+  Image as_stored;  // used for an image that is not upright
   SegmentedJpeg segmented;
-  std::vector<std::byte> part;  // of it, a JPEG
+  std::vector<std::byte> part;  // an assembled part of a segmented JPEG
 
   explicit State(int64_t pixels) : max_pixels(pixels) {}
 
@@ -86,7 +86,7 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
   state.jpeg.open(state.part, where, held.width);
   state.jpeg.read(where, out);
   if (out.width != held.width || out.height != held.height)
-    fail_image("JPEG in segments has parts of another size than they claim", where);
+    fail_image("JPEG in segments has parts of an unexpected size", where);
   return held;
 }
 

@@ -1,5 +1,5 @@
-// Drawing the effects of a sample, as torchvision's RandomAffine, ColorJitter, RandomGrayscale,
-// GaussianBlur and RandomErasing draw theirs.
+// Draws the effects of a sample in the same way as torchvision's RandomAffine, ColorJitter,
+// RandomGrayscale, GaussianBlur and RandomErasing.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -1,5 +1,5 @@
-// The inner loops of effects on the CPU, each in a plain version and one for AVX2, AVX-512 and
-// whatever else Highway finds; all give the bits of the functions in effect_pixel.h.
+// The inner loops of effects on the CPU, in a plain version and one for each instruction set that
+// Highway supports, such as AVX2 and AVX-512; all are bit-identical to effect_pixel.h.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ struct EffectKernels {
   const char* name;
   // kSaturation, kHue or kGrey of n pixels, in place.
   void (*recolour)(const Effect& effect, uint8_t* pixels, size_t n);
-  // Row y of what kAffine makes of `in` [size, size, 3].
+  // Row y of kAffine's output for `in` [size, size, 3].
   void (*affine_row)(const float* matrix, const uint8_t* in, int size, int y, uint8_t* out);
-  // n values, the first at `in`, of an image of `size` pixels a side, none of them on its border.
+  // n values, the first at `in`, none of them on the border of an image of `size` pixels a side.
   void (*sharpen)(const uint8_t* in, int size, float factor, size_t n, uint8_t* out);
   // out[i] = the sum over k < taps of weight[k] * in[i + 3 * k].
   void (*blur_across)(const float* weight, int taps, const uint8_t* in, size_t n, float* out);
@@ -25,10 +25,10 @@ struct EffectKernels {
                     uint8_t* out);
 };
 
-// The best that this CPU can run.
+// The fastest version that this CPU supports.
 const EffectKernels& effect_kernels();
 const EffectKernels& plain_effect_kernels();
-// Every version that this CPU can run, for tests; the plain one first.
+// All versions that this CPU supports, for tests; the plain one first.
 std::vector<EffectKernels> all_effect_kernels();
 
 }  // namespace saturate

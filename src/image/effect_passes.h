@@ -1,9 +1,9 @@
-// A list of effects over one image, by a team of threads: one CPU thread, or a CUDA block. Both run
-// this code. Each effect is a chain of passes with a wait between them; an effect that is not in
-// the list costs nothing.
+// Applies a list of effects to one image with a team of threads: one CPU thread, or a CUDA block,
+// running the same code. Each effect is a sequence of passes with barriers between them; effects
+// that are not in the list cost nothing.
 //
-// Team: first() and step() deal out the work, wait() is a barrier that makes all writes visible,
-// increment(counter) is atomic among the team.
+// Team: first() and step() divide the work, wait() is a barrier that makes all writes visible,
+// increment(counter) is atomic within the team.
 #pragma once
 
 #include "image/chunks.h"
@@ -12,14 +12,14 @@
 
 namespace saturate {
 
-// What a team knows of its image while it works. Shared by the team.
+// The team's shared state for its image.
 struct EffectState {
   uint32_t histogram[3][256];  // pixels of each level, by channel
   uint8_t table[3][256];       // the new level of each, by channel
   float blur[2 * kMaxBlurRadius + 1];
 };
 
-// One thread's whole work.
+// A team of one thread.
 struct LoneTeam {
   static constexpr int first() { return 0; }
   static constexpr int step() { return 1; }
@@ -27,7 +27,7 @@ struct LoneTeam {
   static void increment(uint32_t& counter) { ++counter; }
 };
 
-// Effects that map a channel's level to a level, whatever the pixel's place.
+// Effects that map a channel's level to a level, independent of the pixel's position.
 SATURATE_HOST_DEVICE constexpr bool is_table(EffectKind kind) {
   return kind == EffectKind::kBrightness || kind == EffectKind::kContrast ||
          kind == EffectKind::kPosterize || kind == EffectKind::kSolarize ||
@@ -65,7 +65,7 @@ SATURATE_HOST_DEVICE void count_levels(Team& team, const uint8_t* in, int pixels
   team.wait();
 }
 
-// Whole numbers, so that the order in which threads counted has no influence.
+// An integer sum, so that the order in which threads counted does not matter.
 SATURATE_HOST_DEVICE inline float mean_grey(const EffectState& state, int pixels) {
   double mean[3];
   for (int c = 0; c < 3; ++c) {
@@ -105,8 +105,8 @@ SATURATE_HOST_DEVICE inline uint8_t solarized(int level, float threshold) {
   return static_cast<uint8_t>(static_cast<float>(level) >= threshold ? 255 - level : level);
 }
 
-// The new level of `level` under an effect of tables but kAutocontrast and kEqualize. `mean`: the
-// image's grey under kContrast, 0 under the others: brightness is a distance from black.
+// The new level of `level` under a table effect other than kAutocontrast and kEqualize. `mean`: the
+// image's mean grey under kContrast, else 0: brightness is the distance from black.
 SATURATE_HOST_DEVICE inline uint8_t mapped_level(const Effect& effect, float mean, int level) {
   const float value = effect.value[0];
   if (effect.kind == EffectKind::kSolarize) return solarized(level, value);
@@ -197,7 +197,7 @@ SATURATE_HOST_DEVICE inline void change_pixel(const Effect& effect, int x, int y
   }
 }
 
-// The column and row of a thread's next pixel, without a division for each.
+// The column and row of a thread's next pixel, without a division per pixel.
 struct Cursor {
   int size, x, y;
   SATURATE_HOST_DEVICE Cursor(int side, int first) : size(side), x(first % side), y(first / side) {}
@@ -218,7 +218,7 @@ SATURATE_HOST_DEVICE void run_affine(Team& team, const Effect& effect, int size,
   }
 }
 
-// Rows first, into `rows` [size, size, 3], then columns.
+// Blurs rows first, into `rows` [size, size, 3], then columns.
 template <class Team>
 SATURATE_HOST_DEVICE void run_blur(Team& team, const Effect& effect, int size, const uint8_t* in,
                                    EffectState& state, float* rows, uint8_t* out) {
@@ -253,8 +253,8 @@ SATURATE_HOST_DEVICE void run_sharpness(Team& team, const Effect& effect, int si
 
 // ---- The list ----------------------------------------------------------------------------------
 
-// `image` and `spare` [size, size, 3], `rows` as many floats where the list holds kBlur. Returns
-// which of the two has the result, visible to the whole team.
+// `image` and `spare` [size, size, 3], `rows` as many floats if the list has kBlur. Returns which
+// of the two holds the result, visible to the whole team.
 template <class Team>
 SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, int size,
                                           EffectState& state, uint8_t* image, uint8_t* spare,

@@ -1,6 +1,6 @@
-// Effects one value or one pixel at a time, on levels 0..255 in float: what both executors run, and
-// what tests compare with torchvision's functions on float images. Compiled by nvcc too, without
-// fused multiply-add, so that both give the same bits.
+// Effects on one value or pixel, on levels 0..255 in float: used by both CPU and GPU, and compared
+// in tests with torchvision's functions on float images. Compiled by nvcc too, without fused
+// multiply-add, so that both give the same bits.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ struct Rgb {
   float r, g, b;
 };
 
-// fminf() and fmaxf() are calls on a CPU, because of what they do with NaN.
+// fminf() and fmaxf() are function calls on a CPU, because of their NaN handling.
 SATURATE_HOST_DEVICE inline float least(float a, float b) {
   return a < b ? a : b;
 }
@@ -27,7 +27,7 @@ SATURATE_HOST_DEVICE inline float clamp_level(float value) {
   return least(greatest(value, 0.0f), 255.0f);
 }
 
-// Halves go up, where torch.round() takes the even neighbour.
+// Rounds halves up, unlike torch.round(), which rounds to even.
 SATURATE_HOST_DEVICE inline uint8_t to_level(float value) {
   return static_cast<uint8_t>(clamp_level(value) + 0.5f);
 }
@@ -45,9 +45,9 @@ SATURATE_HOST_DEVICE inline Rgb with_saturation(Rgb in, float factor) {
   return {blended(in.r, grey, factor), blended(in.g, grey, factor), blended(in.b, grey, factor)};
 }
 
-// Turns the hue by `turns`, keeping largest and smallest channel. Of a hue h in sixths, channel n
-// is largest - range * clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6, n = 5, 3, 1 for r, g, b: the
-// closed form of HSV to RGB.
+// Rotates the hue by `turns`, keeping the largest and smallest channel. For a hue h in sixths,
+// channel n is largest - range * clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6, n = 5, 3, 1 for r,
+// g, b: the closed form of HSV to RGB.
 SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
   const float high = greatest(in.r, greatest(in.g, in.b)), low = least(in.r, least(in.g, in.b));
   const float range = high - low;
@@ -66,7 +66,7 @@ SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
   return {channel(5.0f), channel(3.0f), channel(1.0f)};
 }
 
-// Where `matrix` of an EffectKind::kAffine takes output pixel (x, y).
+// The source position of output pixel (x, y) under `matrix` of an EffectKind::kAffine.
 struct SourcePoint {
   float x, y;  // pixels from the first pixel's centre
 };
@@ -77,14 +77,13 @@ SATURATE_HOST_DEVICE inline SourcePoint affine_place(const float* matrix, int si
           matrix[3] * dx + matrix[4] * dy + matrix[5] + middle};
 }
 
-// floor(), which is a call where the CPU is not known to have an instruction for it.
+// floor(), which is a function call without a dedicated CPU instruction.
 SATURATE_HOST_DEVICE inline int floor_to_int(float value) {
   const int towards_zero = static_cast<int>(value);
   return towards_zero - (value < static_cast<float>(towards_zero) ? 1 : 0);
 }
 
-// The pixel at a place of an image of which pixel_at(x, y) points to a pixel's levels; null is
-// black.
+// Bilinear sample at a position; pixel_at(x, y) points to a pixel's levels, null is black.
 template <class PixelAt>
 SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, SourcePoint at) {
   const int x = floor_to_int(at.x), y = floor_to_int(at.y);
@@ -102,7 +101,7 @@ SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, SourceP
   return {channel(0), channel(1), channel(2)};
 }
 
-// The pixel at a place of the image `in` [size, size, 3]; outside is black.
+// Bilinear sample at a position of `in` [size, size, 3]; outside is black.
 SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, SourcePoint at) {
   const auto pixel_at = [&](int x, int y) {
     const bool inside = x >= 0 && x < size && y >= 0 && y < size;
@@ -117,21 +116,21 @@ SATURATE_HOST_DEVICE inline void store_levels(Rgb value, uint8_t* out) {
   out[2] = to_level(value.b);
 }
 
-// The place of index `i` mirrored at the centres of the edge pixels. REQUIRES: |distance| < size.
+// Index `i` reflected at the centres of the edge pixels. REQUIRES: |distance| < size.
 SATURATE_HOST_DEVICE inline int mirrored(int i, int size) {
   return i < 0 ? -i : i < size ? i : 2 * (size - 1) - i;
 }
 
 constexpr int kMaxBlurRadius = 30;
 
-// A Gaussian cut at three standard deviations, within what mirroring allows.
+// Radius of a Gaussian truncated at three standard deviations, limited by the reflection.
 SATURATE_HOST_DEVICE inline int blur_radius(float sigma, int size) {
   const int wanted = static_cast<int>(ceilf(3.0f * sigma));
   const int most = size - 1 < kMaxBlurRadius ? size - 1 : kMaxBlurRadius;
   return wanted < most ? wanted : most;
 }
 
-// weight [2 * radius + 1], their sum 1.
+// weight [2 * radius + 1], normalised to sum 1.
 SATURATE_HOST_DEVICE inline void make_blur_weights(float sigma, int radius, float* weight) {
   float sum = 0.0f;
   for (int k = -radius; k <= radius; ++k) {
@@ -154,7 +153,7 @@ SATURATE_HOST_DEVICE inline float blurred_across(const float* weight, int radius
 // `in` points to a channel of a pixel inside the border of an image of `size` pixels a side.
 SATURATE_HOST_DEVICE inline float sharpened(const uint8_t* in, int size, float factor) {
   const ptrdiff_t row = static_cast<ptrdiff_t>(size) * 3;
-  int sum = 4 * in[0];  // the middle weighs 5 of 13
+  int sum = 4 * in[0];  // the centre weighs 5 of 13
   for (int dy = -1; dy <= 1; ++dy)
     for (int dx = -1; dx <= 1; ++dx) sum += in[dy * row + dx * 3];
   const float value = static_cast<float>(in[0]);

@@ -6,7 +6,7 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kChunk = 64;  // sums side by side, which the compiler computes several at a time
+constexpr size_t kChunk = 64;  // sums computed together, which the compiler vectorises
 
 // out(i, the weighted sum over k < taps of line(k)[i]), i < n.
 template <class Line, class Store>

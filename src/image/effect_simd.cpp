@@ -1,6 +1,6 @@
-// The kernels of effects in Highway, as fast_simd.cpp has those of decoding: compiled once for each
-// instruction set, chosen at run time, with -ffp-contract=off. Each line of arithmetic is one of
-// effect_pixel.h, in the same order, on as many pixels as a vector has floats.
+// Highway kernels of the effects, like fast_simd.cpp for decoding: compiled once for each
+// instruction set, chosen at run time, with -ffp-contract=off. Each line of arithmetic matches one
+// of effect_pixel.h, in the same order, on as many pixels as a vector has floats.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "image/effect_simd.cpp"
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
@@ -27,7 +27,7 @@ EffectKernels kernels_of_effects() {
 namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::ScalableTag<float>;
 using Integers = hn::Rebind<int32_t, Floats>;
-using Bytes = hn::Rebind<uint8_t, Floats>;  // as many as there are floats
+using Bytes = hn::Rebind<uint8_t, Floats>;  // one per float
 using F = hn::Vec<Floats>;
 using I = hn::Vec<Integers>;
 using B = hn::Vec<Bytes>;
@@ -106,12 +106,12 @@ void recolour_pixels(const Effect& effect, uint8_t* pixels, size_t n) {
   std::memcpy(pixels, rest, n * 3);
 }
 
-// Of the pixels at byte offsets `at` of `in`, four bytes each, the last of which is not used.
+// Gathers the pixels at byte offsets `at` of `in`, four bytes each, the last of which is not used.
 HWY_INLINE I gather(const uint8_t* in, I at) {
   return hn::GatherOffset(Integers(), reinterpret_cast<const int32_t*>(in), at);
 }
 
-// The bilinear mixture of one byte of each of four neighbours.
+// Bilinear blend of one byte of each of four neighbours.
 template <int kShift>
 HWY_INLINE B mixed(I p00, I p01, I p10, I p11, F right, F below) {
   const auto level = [](I pixel) {
@@ -130,7 +130,7 @@ HWY_INLINE I floored(F value) {
   return hn::Add(towards_zero, hn::BitCast(Integers(), hn::VecFromMask(Floats(), above)));
 }
 
-// False where a neighbour lies outside, or is the last pixel, beyond which there is no fourth byte.
+// False if a neighbour is outside, or is the last pixel, after which there is no fourth byte.
 HWY_INLINE bool affine_vector(const float* matrix, const uint8_t* in, int size, int x, int y,
                               uint8_t* out) {
   const float middle = static_cast<float>(size - 1) * 0.5f;

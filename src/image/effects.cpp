@@ -9,10 +9,10 @@
 namespace saturate {
 namespace {
 
-// One CPU thread, with the vectorised kernels where there are some.
+// One CPU thread, using the vectorised kernels where available.
 struct CpuTeam : LoneTeam {};
 
-// A CPU gains nothing from chunks.
+// Chunks do not speed up a CPU.
 void add_levels(const CpuTeam&, const uint8_t* in, int values, uint32_t histogram[3][256]) {
   for (int i = 0; i < values; i += 3)
     for (int c = 0; c < 3; ++c) ++histogram[c][in[i + c]];
@@ -34,7 +34,7 @@ void run_affine(CpuTeam&, const Effect& effect, int size, const uint8_t* in, uin
 
 void run_sharpness(CpuTeam&, const Effect& effect, int size, const uint8_t* in, uint8_t* out) {
   const size_t pitch = size_t(size) * 3;
-  std::memcpy(out, in, pitch);  // the border stays
+  std::memcpy(out, in, pitch);  // keeps the border
   for (int y = 1; y < size - 1; ++y) {
     in += pitch, out += pitch;
     std::memcpy(out, in, 3);
@@ -44,7 +44,7 @@ void run_sharpness(CpuTeam&, const Effect& effect, int size, const uint8_t* in, 
   if (size > 1) std::memcpy(out + pitch, in + pitch, pitch);
 }
 
-// Only the pixels near the left and right border, which see the image mirrored, go one by one.
+// Only pixels near the left and right border, where the image is reflected, go one by one.
 void run_blur(CpuTeam&, const Effect& effect, int size, const uint8_t* in, EffectState& state,
               float* rows, uint8_t* out) {
   const int radius = blur_radius(effect.value[0], size), taps = 2 * radius + 1, pitch = size * 3;

@@ -9,7 +9,7 @@
 namespace saturate {
 namespace {
 
-// A libjpeg compressor writing to memory. libjpeg's errors come back by longjmp; see codec.h.
+// A libjpeg compressor to memory. libjpeg's errors return by longjmp; see codec.h.
 class JpegEncoder {
  public:
   JpegEncoder() {
@@ -27,7 +27,8 @@ class JpegEncoder {
 
   bool encode(const Image& image, int quality, bool full_chroma) {
     if (setjmp(errors_.jump) != 0) {
-      buffer_ = nullptr;  // libjpeg may have freed it while growing: rather lose it
+      buffer_ = nullptr;  // libjpeg may have freed it while growing: leak it rather than free it
+                          // twice
       return false;
     }
     jpeg_create_compress(&info_);

@@ -5,7 +5,7 @@
 
 namespace saturate {
 
-// libpng's simplified interface reports errors by its return value: nothing is thrown through C.
+// libpng's simplified interface returns errors, so nothing is thrown through C.
 std::vector<std::byte> encode_png(const uint8_t* pixels, int width, int height, int channels) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;

@@ -6,7 +6,7 @@
 namespace saturate {
 namespace {
 
-// Bounds-checked integers of either byte order; a read outside gives nothing.
+// Bounds-checked integers of either byte order; reads outside return nothing.
 class TiffReader {
  public:
   explicit TiffReader(std::span<const std::byte> bytes) : bytes_(bytes) {
@@ -75,7 +75,7 @@ std::optional<int> xmp_orientation(std::string_view packet) {
 
 void apply_orientation(const Image& in, int orientation, Image& out) {
   const ptrdiff_t w = in.width, h = in.height;
-  // The source pixel of the upper left corner, and its moves per step right and down.
+  // The source pixel of the upper left corner, and its steps right and down.
   ptrdiff_t start = 0, right = 1, down = w;
   switch (orientation) {
     case 2:

@@ -5,9 +5,9 @@
 
 namespace saturate {
 
-// Turns filter_, over pixels, into one over the plane's samples. libjpeg doubles a plane so that an
-// even pixel 2c is 3/4 of sample c and 1/4 of the one before, an odd one 3/4 and 1/4 of the one
-// after; at the ends of the plane the missing sample is c itself.
+// Converts filter_, over pixels, to a filter over the plane's samples. libjpeg upsamples a plane so
+// that an even pixel 2c is 3/4 of sample c and 1/4 of the previous one, an odd one 3/4 and 1/4 of
+// the next one; at the ends of the plane the missing sample is c itself.
 void FastAxisMaker::double_taps(const FastAxisSpec& spec) {
   const int last = spec.samples - 1, out = spec.out;
   folded_.taps = std::min(spec.samples, filter_.taps / 2 + 2);

@@ -1,5 +1,5 @@
-// One axis of the fast path's resize: from the samples of a component's plane, at that component's
-// own resolution, to the pixels of the output.
+// One axis of the fast path's resize: from the samples of a component's plane, at its own
+// resolution, to output pixels.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace saturate {
 
-// A weight of 1, clipped to the 16 bits that hold it.
+// A weight of 1, limited to 16 bits.
 constexpr int kFastWeightOne = 65535;
-// More taps than this would lose precision (image/fast_kernels.h).
+// More taps would lose precision (image/fast_kernels.h).
 constexpr int kFastMaxTaps = 64;
 
-// What is resized.
+// Specification of one resize.
 struct FastAxisSpec {
   int begin, length;  // the crop, in pixels of the image
   int out;            // pixels of the output
-  int num, den;       // samples of the plane for each pixel of the image: num / den, at most 1
+  int num, den;       // samples of the plane per pixel of the image: num / den, at most 1
   int samples;        // of the whole plane
-  bool doubled;       // num / den is 1 / 2, and the exact path doubles the plane before it crops
+  bool doubled;       // num / den is 1 / 2, and the exact path upsamples the plane before it crops
   bool mirrored;      // the last output pixel comes first
 };
 
@@ -32,10 +32,10 @@ struct FastAxis {
   int low = 0, high = 0;         // samples in use: [low, high)
 };
 
-// Makes axes; keeps scratch memory.
+// Builds axes; keeps scratch memory.
 class FastAxisMaker {
  public:
-  // False where the fast path cannot take it: too many taps.
+  // False if the fast path does not support it: too many taps.
   bool make(const FastAxisSpec& spec, FastAxis& axis);
 
  private:

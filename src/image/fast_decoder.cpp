@@ -9,11 +9,11 @@ namespace saturate {
 namespace {
 
 // After a reduction the crop is still at least this many times as large as the output. libjpeg's
-// reduction is sharper than the triangle filter: the rest of the resize has to hide that. At 1 the
-// worst photograph is 27 dB from exact, at 2 it is 37 dB.
+// reduction is sharper than the triangle filter, which the rest of the resize must hide. With 1 the
+// worst photograph is 27 dB from exact, with 2 it is 37 dB.
 constexpr int kKeptAfterReduction = 2;
 
-// Eighths of the full size to decode at.
+// Scale in eighths at which to decode.
 int choose_scale(const Box& crop, int size) {
   int scale = 8;
   while (scale > 1 &&
@@ -66,7 +66,7 @@ bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransfo
   return true;
 }
 
-// Every row must wait for `bands_for_`; the ring holds what is decoded by then and still needed.
+// Each output row waits for `bands_for_`; the ring holds decoded rows that are still needed.
 void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
   bands_for_.assign(size_t(size), 0);
   int bands = 0;
@@ -103,7 +103,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
   grow(blended_, widest + kFastSlack);
   for (auto& channel : channel_) {
     grow(channel, size_t(size) + kFastSlack);
-    // Stays so where the image is grey.
+    // Never overwritten for a grey image.
     if (planes.count == 1) std::fill(channel.begin(), channel.end(), uint8_t{128});
   }
   grow(rgb_, (size_t(size) + kFastSlack) * 3);

@@ -1,9 +1,9 @@
-// data.decode = "fast": JPEG bytes to the pixels of a sample in one stream of rows.
+// data.decode = "fast": JPEG bytes to the pixels of a sample, row by row.
 //
-// Only the columns and rows below the crop are transformed, at a reduced size where the crop is
-// much larger than the output; each component is resized at its own resolution; colour conversion,
-// flip and normalisation happen once, at the output's size. The last rows decoded and one output
-// row are all that is in memory.
+// Only the columns and rows below the crop are transformed, at a reduced size if the crop is much
+// larger than the output; each component is resized at its own resolution; colour conversion, flip
+// and normalisation run once, at the output's size. Only the last decoded rows and one output row
+// are in memory.
 #pragma once
 
 #include <cstddef>
@@ -28,27 +28,27 @@ class FastDecoder {
   explicit FastDecoder(int64_t max_pixels = Decoder::kDefaultMaxPixels,
                        const FastKernels& kernels = fast_kernels());
 
-  // Reads the header; `bytes` must live until read(). Nothing where Decoder has to decode it: no
-  // JPEG, or of a rarer kind. Errors as of Decoder::decode().
+  // Reads the header; `bytes` must live until read(). Empty if Decoder has to decode it: not a
+  // JPEG, or an unusual kind. Errors as of Decoder::decode().
   std::optional<ImageInfo> open(std::span<const std::byte> bytes, const std::string& where);
-  // The same for one in segments, which must live as long; read() then decodes no others than it
-  // needs, from where they lie.
+  // The same for a segmented JPEG, which must live as long; read() then decodes only the segments
+  // it needs, in place.
   std::optional<ImageInfo> open(const SegmentedJpeg& segments, const std::string& where);
 
-  // Decodes the open image: cuts `transform.crop`, resizes it to size x size, flips. Writes
-  // [size, size, 3] to `out`, as `format` says. False, and `out` unspecified, where Decoder has to
-  // decode it. REQUIRES: open() gave something; no shift.
+  // Decodes the open image: crops to `transform.crop`, resizes it to size x size, flips. Writes
+  // [size, size, 3] to `out` in `format`. False, and `out` unspecified, if Decoder has to decode
+  // it. REQUIRES: open() returned a value; no shift.
   bool read(const std::string& where, const SampleTransform& transform, int size,
             const PixelFormat& format, std::byte* out);
 
  private:
-  // The last rows of one plane: row r lies at slot r % slots.
+  // The last rows of one plane: row r is in slot r % slots.
   struct Ring {
     std::vector<uint8_t> samples;
     size_t pitch = 0, slots = 0;  // slots: a power of two
     uint8_t* row(int r) { return samples.data() + (size_t(r) & (slots - 1)) * pitch; }
   };
-  // How one plane becomes one channel of the output.
+  // Conversion of one plane to one channel of the output.
   struct Resize {
     FastAxis across, down;
     FastGather gather;
@@ -69,12 +69,12 @@ class FastDecoder {
   const FastKernels kernels_;
   const int64_t max_pixels_;
   JpegDecoder jpeg_;
-  const SegmentedJpeg* segments_ = nullptr;  // the open image, if it is in segments
+  const SegmentedJpeg* segments_ = nullptr;  // the open image, if segmented
   FastAxisMaker axis_maker_;
   Resize resize_[2];  // luma, chroma
   bool chroma_differs_ = false;
   Ring ring_[3];
-  std::vector<int> bands_for_;  // [size], bands decoded before an output row can be made
+  std::vector<int> bands_for_;  // [size], bands to decode before each output row
   std::vector<const uint8_t*> taps_;
   std::vector<uint8_t> blended_, channel_[3], rgb_;
 };

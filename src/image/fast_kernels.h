@@ -1,9 +1,9 @@
-// The inner loops of the fast path, each in a plain version and one for AVX2, AVX-512 and whatever
-// else Highway finds; all give the same bits.
+// The inner loops of the fast path, in a plain version and one for each instruction set that
+// Highway supports, such as AVX2 and AVX-512; all are bit-identical.
 //
-// Weights are 16-bit fractions, a weight of 1 being 65535. A sample p weighs floor(p * 256 * w /
-// 65536): the sum, in 1/256 levels, starts at half a level plus half of what the taps lose by
-// flooring, so that one colour stays that colour. Sums stay below 2^16 up to kFastMaxTaps taps.
+// Weights are 16-bit fractions, 65535 being 1. A sample p contributes floor(p * 256 * w / 65536):
+// the sum, in 1/256 levels, starts at half a level plus half of the expected flooring loss, so that
+// a uniform colour is preserved. Sums stay below 2^16 up to kFastMaxTaps taps.
 #pragma once
 
 #include <cstddef>
@@ -15,17 +15,17 @@
 
 namespace saturate {
 
-// Every row that the kernels touch is readable and writable this many bytes beyond its end.
+// All rows passed to kernels must be readable and writable this many bytes past their end.
 constexpr size_t kFastSlack = 64;
 
 inline int fast_bias(int taps) {
   return 128 + taps / 2;
 }
 
-// A FastAxis arranged for SIMD. Outputs come in groups of eight, groups in packs of four. The eight
-// samples at tap k of a group lie in `windows` windows of 16 bytes: window w begins at byte base +
-// k of the row and holds the outputs whose entry in `lane` is below 16, as that entry. A lane is a
-// 16-bit value whose high byte is the sample, so the entries at even places are 0x80, for zero.
+// A FastAxis arranged for SIMD. Outputs form groups of eight, groups form packs of four. A group's
+// eight samples at tap k are in `windows` windows of 16 bytes: window w begins at byte base + k of
+// the row and holds the outputs whose entry in `lane` is below 16, at that offset. A lane is a
+// 16-bit value whose high byte is the sample, so the even entries are 0x80, for zero.
 struct FastGather {
   int packs = 0, taps = 0, windows = 0;
   std::vector<int32_t> base;     // [packs][windows][4]
@@ -34,7 +34,7 @@ struct FastGather {
 };
 constexpr int kFastPack = 32;  // outputs
 
-// `origin`: the sample that a row begins with. REQUIRES: origin <= axis.low.
+// `origin`: the first sample of the row. REQUIRES: origin <= axis.low.
 void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather);
 
 struct FastKernels {
@@ -44,19 +44,19 @@ struct FastKernels {
                      uint8_t* out);
   // out[i] = sum over taps, i in [0, gather.packs * kFastPack).
   void (*gather_row)(const FastGather& gather, const uint8_t* row, uint8_t* out);
-  // n pixels, as libjpeg converts them, interleaved.
+  // n interleaved pixels, converted as libjpeg does.
   void (*ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* out);
-  // n values of interleaved pixels, the first a red one: normalize_value().
+  // n values of interleaved pixels, starting with red: normalize_value().
   void (*normalize)(const Normalize& normalize, const uint8_t* in, size_t n, float* out);
   // The same, rounded by to_bfloat16().
   void (*normalize_bfloat16)(const Normalize& normalize, const uint8_t* in, size_t n,
                              uint16_t* out);
 };
 
-// The best that this CPU can run.
+// The fastest version that this CPU supports.
 const FastKernels& fast_kernels();
 const FastKernels& plain_fast_kernels();
-// Every version that this CPU can run, for tests; the plain one first.
+// All versions that this CPU supports, for tests; the plain one first.
 std::vector<FastKernels> all_fast_kernels();
 
 }  // namespace saturate

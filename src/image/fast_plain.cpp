@@ -21,7 +21,7 @@ const uint8_t* first_sample(const FastGather& gather, const uint8_t* row, int pa
     const uint8_t lane = gather.lane[at * 16 + size_t(output) * 2 + 1];
     if (lane < 16) return row + gather.base[at] + lane;
   }
-  return row;  // an output beyond the last, whose weights are 0
+  return row;  // an output past the last, with weights 0
 }
 
 void gather_row(const FastGather& gather, const uint8_t* row, uint8_t* out) {
@@ -62,7 +62,7 @@ void normalize_to_bfloat16(const Normalize& normalize, const uint8_t* in, size_t
 
 void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
   const int out = static_cast<int>(axis.first.size());
-  // Eight outputs share a window, or four, or ..., as near as their samples lie.
+  // Eight outputs share a window, or four, or fewer, depending on how close their samples are.
   const auto fits = [&](int together) {
     for (int i = 0; i < out; i += together) {
       const auto from = axis.first.begin() + i,

@@ -1,10 +1,10 @@
 // The kernels in Highway, compiled once for each instruction set (foreach_target.h includes this
-// file again and again) and chosen at run time. Compiled with -ffp-contract=off: a fused multiply
-// and add would round otherwise than the plain version.
+// file repeatedly) and chosen at run time. Compiled with -ffp-contract=off: a fused multiply-add
+// would round differently from the plain version.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "image/fast_simd.cpp"
-// SSSE3 and SSE4 would serve CPUs from before 2013: they get the plain version. What AVX3_DL adds
-// to AVX-512 is of no use here.
+// SSSE3 and SSE4 are for CPUs from before 2013: they use the plain version. AVX3_DL's additions to
+// AVX-512 are not needed.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
@@ -27,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Bytes = hn::ScalableTag<uint8_t>;
 using Words = hn::ScalableTag<uint16_t>;
 
-// Samples at even and odd places are kept apart, each in the high byte of a word.
+// Even and odd samples are processed separately, each in the high byte of a word.
 void blend_rows(const uint8_t* const* rows, const uint16_t* weight, int taps, int n, uint8_t* out) {
   const Bytes bytes;
   const Words words;
@@ -58,7 +58,7 @@ HWY_INLINE hn::Vec<D> load_windows(D d, const uint8_t* row, const int32_t* base)
   }
 }
 
-// The groups of a pack from `group` on, as many as a vector has blocks.
+// The groups of a pack from `group` on, one per block of a vector.
 template <int kWindows>
 HWY_INLINE void gather_groups(const FastGather& gather, const uint8_t* row, size_t pack,
                               size_t group, uint8_t* out) {
@@ -144,7 +144,7 @@ void store_rounded(D floats, V value, uint16_t* out) {
   const auto whole = hn::BitCast(bits, value);
   const auto even = hn::And(hn::ShiftRight<16>(whole), hn::Set(bits, 1));
   const auto rounded = hn::Add(hn::Add(whole, hn::Set(bits, 0x7fff)), even);
-  // Below 2^16 and so in the range of what the signed narrowing keeps.
+  // Below 2^16, and so preserved by the signed narrowing.
   const hn::RebindToSigned<D> integers;
   hn::StoreU(hn::DemoteTo(halves, hn::BitCast(integers, hn::ShiftRight<16>(rounded))), halves, out);
 }
@@ -165,7 +165,7 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
   const hn::Rebind<int32_t, decltype(floats)> integers;
   const hn::Rebind<uint8_t, decltype(floats)> bytes;
   constexpr size_t kLanes = hn::MaxLanes(floats);
-  // Three vectors make a whole number of pixels.
+  // Three vectors hold a whole number of pixels.
   float scale[3 * kLanes], shift[3 * kLanes];
   for (size_t i = 0; i < 3 * kLanes; ++i) {
     scale[i] = normalize.scale[i % 3];

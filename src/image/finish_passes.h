@@ -1,8 +1,8 @@
-// A batch's last steps, from levels wherever they lie to normalised values, by teams of threads.
+// A batch's last steps, from levels to normalised values, by teams of threads.
 //
-// An image whose effects each need one pixel is a function of its source, pixel by pixel: several
-// teams may share it out, in strips of pixels that each makes whole, without waiting for another.
-// Any other image is one team's, pass by pass.
+// If each of an image's effects needs one pixel only, the image is computed pixel by pixel from its
+// source: several teams may share it, in independent strips of pixels. Any other image is processed
+// by one team, pass by pass.
 #pragma once
 
 #include "image/effect_passes.h"
@@ -17,8 +17,8 @@ struct FinishState {
   alignas(kWidestAccess) uint8_t strip[kStripPixels * 3 + kWidestAccess];
 };
 
-// Teams that share each image: as many as make a batch several hundred teams, which is what a GPU
-// of some 130 multiprocessors can work on at once, and no more than an image has strips.
+// Teams per image: enough for several hundred teams in a batch, to occupy a GPU of some 130
+// multiprocessors, but at most one per strip.
 constexpr int64_t kTeamsWanted = 512;
 SATURATE_HOST_DEVICE constexpr int finish_parts(int64_t count, int size) {
   const int64_t strips = (int64_t{size} * size + kStripPixels - 1) / kStripPixels;
@@ -45,8 +45,8 @@ SATURATE_HOST_DEVICE inline int rounded_weighing(int sum, int precision) {
   return level < 255 ? level : 255;
 }
 
-// Pixel (x, y) of a crop of a held photograph, as Resizer::resize() gives it: columns first, each
-// rounded to levels, then those of a row.
+// Pixel (x, y) of a crop of a held photograph, equal to Resizer::resize(): columns first, each
+// rounded to levels, then rows.
 SATURATE_HOST_DEVICE inline void resized_pixel(const FinishBatch& batch, const HeldPlace& place,
                                                int x, int y, uint8_t* out) {
   if (place.flip != 0) x = batch.size - 1 - x;
@@ -85,8 +85,8 @@ SATURATE_HOST_DEVICE inline void source_pixel(const FinishBatch& batch, int64_t 
 
 // ---- Images pixel by pixel ---------------------------------------------------------------------
 
-// Whether each pixel of the result follows from the image's source alone: every effect needs one
-// pixel, but for a first kAffine, which takes four where pixels lie in memory.
+// Whether each pixel of the result depends only on the image's source: every effect needs one
+// pixel, except a first kAffine, which reads four pixels in memory.
 SATURATE_HOST_DEVICE inline bool is_pixel_by_pixel(const FinishBatch& batch,
                                                    const EffectList& list) {
   for (int n = 0; n < list.count; ++n) {
@@ -117,8 +117,8 @@ SATURATE_HOST_DEVICE inline void effects_pixel(const FinishBatch& batch, int64_t
   for (int c = 0; c < 3; ++c) out[c] = pixel[c];
 }
 
-// Where a strip that begins with value `first` of a batch lies in a team's memory: as far from a
-// multiple of kWidestAccess as the values it becomes, if the batch begins with one.
+// Where a strip that begins with value `first` of a batch is stored in a team's memory: with the
+// same alignment to kWidestAccess as its output, if the batch is aligned.
 SATURATE_HOST_DEVICE inline uint8_t* strip_of(FinishState& state, int64_t first) {
   return state.strip + first % kWidestAccess;
 }
@@ -147,7 +147,7 @@ SATURATE_HOST_DEVICE void copy_levels(const Team& team, const uint8_t* in, int c
       [&](int i) { store_piece(load_piece<kWidestAccess>(in + i), out + i); });
 }
 
-// The whole image `index` from where it is held into batch.images.
+// Copies the whole image `index` from the held images into batch.images.
 template <class Team>
 SATURATE_HOST_DEVICE void take_image(Team& team, const FinishBatch& batch, int64_t index,
                                      FinishState& state) {
@@ -165,7 +165,7 @@ SATURATE_HOST_DEVICE void take_image(Team& team, const FinishBatch& batch, int64
 
 // ---- Normalisation -----------------------------------------------------------------------------
 
-// The bits of a value of the type, of which there are as many as it has bytes.
+// The bits of a value of the type, in the low bytes.
 template <PixelType kType>
 SATURATE_HOST_DEVICE inline uint32_t finished_bits(uint8_t level, float scale, float shift) {
   const float value = normalize_value(level, scale, shift);
@@ -174,7 +174,7 @@ SATURATE_HOST_DEVICE inline uint32_t finished_bits(uint8_t level, float scale, f
   return bits_of_float(value);
 }
 
-// `in`: `count` levels of interleaved pixels, the first a red one. `out`: as many values.
+// `in`: `count` levels of interleaved pixels, starting with red. `out`: as many values.
 template <PixelType kType, class Team>
 SATURATE_HOST_DEVICE void normalize_as(const Team& team, const Normalize& by, const uint8_t* in,
                                        int count, uint8_t* out) {
@@ -204,7 +204,7 @@ SATURATE_HOST_DEVICE void normalize_as(const Team& team, const Normalize& by, co
       });
 }
 
-// To values [first, first + count) of the batch. REQUIRES: first is a multiple of three.
+// Normalises to values [first, first + count) of the batch. REQUIRES: first is a multiple of three.
 template <class Team>
 SATURATE_HOST_DEVICE void normalize_levels(const Team& team, const FinishBatch& batch,
                                            const uint8_t* in, int64_t first, int count) {
@@ -246,7 +246,7 @@ SATURATE_HOST_DEVICE void finish_strips(Team& team, const FinishBatch& batch, in
 }
 
 // A team's part, of `parts`, of image `index`, from uint8 to normalised values. Teams of one image
-// need not run at once: they read what none writes, and write to places of their own.
+// are independent: none writes what another reads or writes.
 template <class Team>
 SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishBatch& batch, int64_t index,
                                        int part, int parts, FinishState& state) {

@@ -12,12 +12,12 @@ namespace saturate {
 namespace {
 
 constexpr int kMarkerApp1 = JPEG_APP0 + 1;
-// A progressive image of thousands of tiny scans costs hours; encoders write about ten.
+// A progressive image of thousands of tiny scans takes hours; encoders write about ten.
 constexpr int kMaxScans = 500;
 constexpr std::string_view kExifPrefix{"Exif\0\0", 6};
 constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
 
-// Warnings that leave every pixel as the encoder meant it.
+// Warnings that do not affect pixels.
 bool is_harmless(int message) {
   switch (message) {
     case JWRN_ADOBE_XFORM:
@@ -31,9 +31,8 @@ bool is_harmless(int message) {
   }
 }
 
-// Adobe stores inks inverted, and Pillow takes every CMYK JPEG for Adobe's; `row` is thus 255 -
-// ink. Pillow's cmyk2rgb on the inks (libImaging/Convert.c): k' - ink * k' / 255, rounded, k' = 255
-// - K.
+// Adobe stores inverted inks, and Pillow assumes this for every CMYK JPEG; `row` is thus 255 - ink.
+// Pillow's cmyk2rgb on the inks (libImaging/Convert.c): k' - ink * k' / 255, rounded, k' = 255 - K.
 void inverted_cmyk_to_rgb(const uint8_t* row, int width, uint8_t* out) {
   for (int x = 0; x < width; ++x, row += 4, out += 3) {
     const int k = row[3];
@@ -95,7 +94,7 @@ void JpegDecoder::report(const std::string& where) {
     fail_image("JPEG has more than " + std::to_string(kMaxScans) + " scans", where);
   char text[JMSG_LENGTH_MAX];
   errors_.base.format_message(reinterpret_cast<j_common_ptr>(&info_), text);
-  fail_image("JPEG data is corrupt or of an unsupported kind: " + std::string(text), where);
+  fail_image("JPEG data is corrupt or unsupported: " + std::string(text), where);
 }
 
 CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where,
@@ -108,7 +107,7 @@ CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::strin
   });
   if (!ok) report(where);
   width_ = static_cast<int>(info_.image_width);
-  if (shown > width_) fail_image("JPEG is narrower than what it belongs to says", where);
+  if (shown > width_) fail_image("JPEG is narrower than its record says", where);
   if (shown > 0) width_ = shown;
   orientation_ = find_orientation();
   return {width_, static_cast<int>(info_.image_height), info_.num_components, orientation_};
@@ -144,7 +143,7 @@ int JpegDecoder::read(const std::string& where, Image& out) {
   if (cmyk) cmyk_row_.resize(size_t(width_) * 4);
   const bool ok = guarded([&] {
     jpeg_start_decompress(&info_);
-    // So that doubled chroma ends at the image's own border too, as without the padding.
+    // So that upsampled chroma ends at the image's own border too, as without padding.
     JDIMENSION first = 0, columns = static_cast<JDIMENSION>(width_);
     if (columns < info_.image_width) jpeg_crop_scanline(&info_, &first, &columns);
     cmyk ? read_cmyk(out) : read_rgb(out);

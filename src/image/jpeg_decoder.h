@@ -17,67 +17,65 @@ namespace saturate {
 
 class SegmentedJpeg;
 
-// The planes of an image as libjpeg stores them, Y alone or Y, Cb, Cr, each at its own resolution
-// and perhaps reduced, cut to the columns and rows that a crop needs.
+// The planes of an image as stored by libjpeg, Y alone or Y, Cb, Cr, each at its own resolution and
+// possibly reduced, limited to the columns and rows that a crop needs.
 struct JpegPlanes {
   struct Plane {
-    int num = 1, den = 1;       // samples for each pixel of the image: num / den across
-    int vnum = 1, vden = 1;     // and down
+    int num = 1, den = 1;       // horizontal samples per pixel of the image: num / den
+    int vnum = 1, vden = 1;     // vertical
     int width = 0, height = 0;  // samples of the whole plane
     int first_column = 0,
         columns = 0;    // decoded: the samples [first_column, first_column + columns)
     int band_rows = 0;  // rows in one band
-    // A pixel across (down) is half a sample, and read() would double the plane.
+    // A pixel is half a sample horizontally (vertically), and read() would upsample the plane.
     bool doubled = false, vdoubled = false;
   };
   int count = 0;  // 1 or 3
   Plane plane[3];
-  int band_pixels = 0;               // pixels of the image that a band is high
+  int band_pixels = 0;               // height of a band in image pixels
   int first_band = 0, end_band = 0;  // bands that the crop needs
 };
 
-// Decodes one image after another with a libjpeg decompressor that begins anew with each: one that
-// is reused keeps quantisation and Huffman tables, and a file without its own would get those of
-// the image before. open() then read(), or open(), begin_planes() and read_band() for each band, or
-// open() and transcode(), or open() alone; `bytes` must live until then. Not movable: libjpeg keeps
-// pointers into it.
+// Decodes one image after another, each with a new libjpeg decompressor: a reused one keeps
+// quantisation and Huffman tables, which a file without its own would then use. Call open() then
+// read(), or open(), begin_planes() and read_band() for each band, or open() and transcode(), or
+// open() alone; `bytes` must live until then. Not movable: libjpeg keeps pointers into it.
 class JpegDecoder {
  public:
-  enum class Markers { kNeeded, kAll };  // which to keep: all for transcode()
+  enum class Markers { kNeeded, kAll };  // which markers to keep: all for transcode()
   explicit JpegDecoder(Markers markers = Markers::kNeeded);
   ~JpegDecoder();
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 
-  // `shown`: the image's own columns, where those behind them are padding; 0: there is none.
+  // `shown`: the image's own columns if the others are padding; 0: there is none.
   CodecHeader open(std::span<const std::byte> bytes, const std::string& where, int shown = 0);
   // Pixels as stored, before orientation. Returns the orientation.
   int read(const std::string& where, Image& out);
 
-  // Whether the open image is of the plain kinds whose planes can be read: 8-bit, Huffman-coded,
-  // grey or YCbCr with 4:4:4, 4:2:2 or 4:2:0 sampling, upright.
+  // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey or
+  // YCbCr with 4:4:4, 4:2:2 or 4:2:0 sampling, upright.
   bool has_planes() const;
-  // Prepares to read the planes below `crop`, each side of them `scale` / 8 of its full size.
-  // `scale`: 1, 2, 4 or 8. `segments`: where the open file is one of segments.
+  // Prepares to read the planes below `crop`, at `scale` / 8 of their full size. `scale`: 1, 2, 4
+  // or 8. `segments`: if the open file is segmented.
   JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale,
                           const SegmentedJpeg* segments = nullptr);
-  // Reads the next band: band_rows rows of each plane to rows[plane][i], which hold `columns`
-  // samples. Bands before first_band are passed over by the first call. False where only read() can
-  // tell what is wrong with the data.
+  // Reads the next band: band_rows rows of each plane to rows[plane][i], each holding `columns`
+  // samples. The first call skips the bands before first_band. False if only read() can report what
+  // is wrong with the data.
   bool read_band(const std::string& where, uint8_t* const* const rows[3]);
-  // After the last band needed: fails where the data stops before the end of the image, as read()
-  // would. What lies between is not decoded, so other damage there is not seen.
+  // After the last band needed: fails if the data ends before the end of the image, as read()
+  // would. The data in between is not decoded, so other damage there is not detected.
   void check_end(const std::string& where) const;
 
   // Width and height of an MCU, pixels.
   std::pair<int, int> mcu_size() const;
-  // Writes the open image's coefficients as a baseline JPEG with a frame of that width, what goes
-  // beyond the image's being filled cheaply, a restart marker behind every `restart` MCUs (0: none)
-  // and Huffman tables of its own. REQUIRES: has_planes(), Markers::kAll. Fails with kData where
-  // the image is broken.
+  // Writes the open image's coefficients as a baseline JPEG with a frame of that width, padded with
+  // blocks of few bits, a restart marker after every `restart` MCUs (0: none) and optimised Huffman
+  // tables. REQUIRES: has_planes(), Markers::kAll. Fails with kData if the image is broken.
   void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
 
-  // Frees what an image took, also after a failure.
+  // Frees an image's memory, also after a failure.
   void close();
 
  private:
@@ -90,7 +88,7 @@ class JpegDecoder {
   static void on_progress(j_common_ptr info);
 
   void create();
-  // Runs `body`, which may call libjpeg; false when libjpeg failed.
+  // Runs `body`, which may call libjpeg; false if libjpeg failed.
   template <class Body>
   bool guarded(const Body& body);
   [[noreturn]] void report(const std::string& where);

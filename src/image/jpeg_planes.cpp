@@ -1,7 +1,6 @@
 // Planes without upsampling or colour conversion: libjpeg's raw output, limited to the columns and
-// rows of a crop. jpeg_crop_scanline() and jpeg_skip_scanlines() refuse raw output, but all that
-// they set for the coefficient decoder are the columns in `master` (jpegint.h) and whether a row is
-// transformed: here, component_needed.
+// rows of a crop. jpeg_crop_scanline() and jpeg_skip_scanlines() refuse raw output, but they only
+// set the columns in `master` (jpegint.h) and whether a row is transformed: here, component_needed.
 #include <algorithm>
 #include <string_view>
 
@@ -13,7 +12,7 @@ namespace saturate {
 bool JpegDecoder::has_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
   if (orientation_ > 1 && orientation_ <= 8) return false;
-  // libjpeg doubles the chroma of narrower images without a filter.
+  // libjpeg upsamples the chroma of narrower images without a filter.
   if (std::min(info_.image_width, info_.image_height) < 2 * DCTSIZE) return false;
   const auto sampled = [&](int component, int across, int down) {
     const jpeg_component_info& info = info_.comp_info[component];
@@ -25,9 +24,9 @@ bool JpegDecoder::has_planes() const {
          sampled(2, 1, 1);
 }
 
-// Sets what libjpeg's jpeg_crop_scanline() would.
+// Does what libjpeg's jpeg_crop_scanline() would.
 void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
-  // The doubling of chroma reaches a pixel to either side.
+  // Chroma upsampling reaches one pixel to either side.
   const int margin = planes.count == 3 ? 2 : 0;
   const int across = info_.max_h_samp_factor * DCTSIZE;
   const int first = std::max(crop.x - margin, 0) / across;
@@ -103,7 +102,7 @@ bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows
 }
 
 void JpegDecoder::check_end(const std::string& where) const {
-  if (in_scan_) return;  // which would not have begun without an end
+  if (in_scan_) return;  // it requires an end marker to begin
   if (info_.inputctl->eoi_reached || info_.unread_marker == JPEG_EOI) return;
   const std::string_view rest(reinterpret_cast<const char*>(info_.src->next_input_byte),
                               info_.src->bytes_in_buffer);

@@ -1,5 +1,4 @@
-// A JPEG's coefficients written anew, as jpegtran does it: baseline, one scan, Huffman tables made
-// for the image.
+// Rewrites a JPEG's coefficients, like jpegtran: baseline, one scan, optimised Huffman tables.
 #include <jerror.h>
 
 #include <algorithm>
@@ -37,7 +36,7 @@ struct Destination {
     try {
       out.resize(std::max(2 * used, std::max(kLeast, out.capacity())));
     } catch (const std::bad_alloc&) {
-      enough = false;  // must not pass through libjpeg's frames
+      enough = false;  // no exception may pass through libjpeg's frames
     }
     if (!enough) ERREXIT1(info, JERR_OUT_OF_MEMORY, 0);
     base.next_output_byte = reinterpret_cast<JOCTET*>(out.data()) + used;
@@ -59,7 +58,7 @@ bool begins(const jpeg_marker_struct& marker, std::string_view text) {
       .starts_with(text);
 }
 
-// All but those that libjpeg writes by itself.
+// All except those that libjpeg writes by itself.
 void write_markers(const jpeg_decompress_struct& from, jpeg_compress_struct& to) {
   for (auto* marker = from.marker_list; marker != nullptr; marker = marker->next) {
     if (to.write_JFIF_header && marker->marker == JPEG_APP0 && begins(*marker, {"JFIF\0", 5}))
@@ -70,8 +69,8 @@ void write_markers(const jpeg_decompress_struct& from, jpeg_compress_struct& to)
   }
 }
 
-// Blocks of one component, `columns` wide: those of `from`, and behind them blocks that cost the
-// fewest bits, which repeat the DC coefficient coded before them.
+// Blocks of one component, `columns` wide: those of `from`, then padding blocks of the fewest bits,
+// which repeat the DC coefficient coded before them.
 void copy_blocks(jpeg_decompress_struct& info, const jpeg_component_info& component,
                  jvirt_barray_ptr from, jvirt_barray_ptr to, JDIMENSION columns) {
   const auto common = reinterpret_cast<j_common_ptr>(&info);
@@ -82,7 +81,7 @@ void copy_blocks(jpeg_decompress_struct& info, const jpeg_component_info& compon
     JBLOCKARRAY in = (*info.mem->access_virt_barray)(common, from, top, down, FALSE);
     JBLOCKARRAY out = (*info.mem->access_virt_barray)(common, to, top, down, TRUE);
     for (JDIMENSION y = 0; y < down; ++y) std::memcpy(out[y], in[y], real * sizeof(JBLOCK));
-    JDIMENSION x = real / across * across;  // the first MCU that is not whole
+    JDIMENSION x = real / across * across;  // the first MCU that is not complete
     JCOEF last = x == 0 ? JCOEF{0} : out[down - 1][x - 1][0];
     for (; x < columns; x += across) {
       for (JDIMENSION y = 0; y < down; ++y) {

@@ -15,7 +15,7 @@ bool inside(Point at, int width, int height) {
   return at.x >= 0 && at.x < width && at.y >= 0 && at.y < height;
 }
 
-// Where output pixel `at` comes from in the cut and resized image, and whether it comes from there.
+// Maps output pixel `at` back to the cropped and resized image; false if it is outside.
 bool before_effects(const EffectList& list, int size, Point& at) {
   for (int n = list.count - 1; n >= 0; --n) {
     if (list.effect[n].kind != EffectKind::kAffine) continue;

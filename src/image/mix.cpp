@@ -25,7 +25,7 @@ double draw_beta(RandomStream& random, double alpha) {
   return 1 / (1 + std::exp(b - a));
 }
 
-// A box of share 1 - lambda around a uniform centre, cut at the image's edges, as v2.CutMix.
+// A box of area share 1 - lambda, uniform centre, clipped at the image's edges, as v2.CutMix.
 Box draw_box(RandomStream& random, int size, double lambda) {
   const int x = static_cast<int>(random.below(uint64_t(size)));
   const int y = static_cast<int>(random.below(uint64_t(size)));

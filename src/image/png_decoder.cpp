@@ -38,7 +38,7 @@ void PngDecoder::close() {
 
 void PngDecoder::report(const std::string& where) {
   if (truncated_) fail_image("PNG data is truncated", where);
-  fail_image("PNG data is corrupt or of an unsupported kind: " + std::string(message_), where);
+  fail_image("PNG data is corrupt or unsupported: " + std::string(message_), where);
 }
 
 CodecHeader PngDecoder::open(std::span<const std::byte> bytes, const std::string& where) {
@@ -51,7 +51,7 @@ CodecHeader PngDecoder::open(std::span<const std::byte> bytes, const std::string
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
     if (info_ == nullptr) return;
     png_set_read_fn(png_, this, on_read);
-    // The decoder's own limit on pixels applies instead.
+    // The decoder's own pixel limit applies instead.
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
     png_read_info(png_, info_);
   });
@@ -70,7 +70,7 @@ int PngDecoder::find_orientation() {
   return exif_orientation(std::as_bytes(std::span(data, size))).value_or(1);
 }
 
-// Alpha, also that of tRNS, is dropped and not blended, as Pillow's convert("RGB") does.
+// Alpha, including tRNS, is dropped without blending, as Pillow's convert("RGB") does.
 void PngDecoder::set_rgb_output() {
   png_set_strip_16(png_);
   png_set_palette_to_rgb(png_);
@@ -97,7 +97,7 @@ int PngDecoder::read(const std::string& where, Image& out) {
   return find_orientation();
 }
 
-// Neither palettes nor grey levels of few bits are expanded: they are class numbers.
+// Palettes and low-bit grey levels are not expanded: they are class numbers.
 void PngDecoder::set_number_output() {
   png_set_packing(png_);
   png_set_interlace_handling(png_);
@@ -110,7 +110,7 @@ void PngDecoder::read_numbers(const std::string& where, ClassMap& out) {
   const int type = png_get_color_type(png_, info_);
   if ((type != PNG_COLOR_TYPE_GRAY && type != PNG_COLOR_TYPE_PALETTE) ||
       png_get_bit_depth(png_, info_) > 8)
-    fail(ErrorKind::kData, "the mask is not of one number of up to 8 bits a pixel", where,
+    fail(ErrorKind::kData, "the mask does not have one number of up to 8 bits per pixel", where,
          "Write it as a grey PNG, or one with a palette, whose values are class numbers");
   out.width = static_cast<int>(png_get_image_width(png_, info_));
   out.height = static_cast<int>(png_get_image_height(png_, info_));

@@ -13,8 +13,8 @@
 
 namespace saturate {
 
-// open() then read(), or open() alone; `bytes` must live until then. libpng has no way to reuse a
-// reader, so each image makes one.
+// open() then read(), or open() alone; `bytes` must live until then. libpng cannot reuse a reader,
+// so each image creates one.
 class PngDecoder {
  public:
   PngDecoder() = default;
@@ -23,10 +23,10 @@ class PngDecoder {
   PngDecoder& operator=(const PngDecoder&) = delete;
 
   CodecHeader open(std::span<const std::byte> bytes, const std::string& where);
-  // Pixels as stored, before orientation. Returns the orientation, known only now where the eXIf
-  // chunk follows the pixels.
+  // Pixels as stored, before orientation. Returns the orientation, known only now if the eXIf chunk
+  // follows the pixels.
   int read(const std::string& where, Image& out);
-  // Of a PNG of one number a pixel, those numbers as they are stored; 1 to 8 bits.
+  // The stored numbers of a PNG with one number per pixel; 1 to 8 bits.
   void read_numbers(const std::string& where, ClassMap& out);
   void close();
 

@@ -63,7 +63,7 @@ void add_policy_op(PolicyOp op, double magnitude, int size, EffectList& list) {
     case PolicyOp::kIdentity:
       return;
     case PolicyOp::kShearX:
-    case PolicyOp::kShearY:  // the first pixel's corner stays where it is
+    case PolicyOp::kShearY:  // the first pixel's corner is fixed
       (op == PolicyOp::kShearX ? spec.shear_x : spec.shear_y) = degrees_of_slope(magnitude);
       spec.center_x = spec.center_y = -0.5 * size;
       return add_affine();
@@ -71,7 +71,7 @@ void add_policy_op(PolicyOp op, double magnitude, int size, EffectList& list) {
     case PolicyOp::kTranslateY:
       (op == PolicyOp::kTranslateX ? spec.translate_x : spec.translate_y) = std::trunc(magnitude);
       return add_affine();
-    case PolicyOp::kRotate:  // F.rotate turns the other way than F.affine
+    case PolicyOp::kRotate:  // F.rotate has the opposite direction of F.affine
       spec.angle = -magnitude;
       return add_affine();
     case PolicyOp::kBrightness:

@@ -1,9 +1,9 @@
-// Separable resize, one output row at a time: the rows below it are blended into one row of the
-// input's width, and that row's pixels into the output's. Vertical first, unlike Pillow, because
-// then the larger part of the work runs along rows and the intermediate row stays in cache. The two
+// Separable resize, one output row at a time: the input rows below it are blended into one row of
+// the input's width, then that row's pixels into the output's. Vertical first, unlike Pillow,
+// because then most of the work runs along rows and the intermediate row stays in cache. The two
 // orders differ by at most one level, as each rounds to 8 bits in between.
 //
-// The fixed-point form of the filter is ATen's (UpSampleKernel.cpp,
+// The fixed-point form of the filter follows ATen (UpSampleKernel.cpp,
 // compute_index_ranges_int16_weights).
 #include <algorithm>
 
@@ -51,7 +51,7 @@ void prepare(AxisFilter& filter, int in, int out, TriangleFilter& scratch) {
 
 struct Resizer::State {
   AxisFilter horizontal, vertical;
-  TriangleFilter filter;  // being prepared
+  TriangleFilter filter;  // being built
   std::vector<uint8_t> row;
   Image scratch;
 };

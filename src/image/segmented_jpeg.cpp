@@ -13,7 +13,7 @@ constexpr size_t kMarker = 2;     // bytes of a marker
 constexpr int kFrame0 = 0xc0, kFrame1 = 0xc1, kHuffmanTables = 0xc4, kQuantTables = 0xdb;
 constexpr int kRestartInterval = 0xdd, kScan = 0xda, kRestart0 = 0xd0;
 constexpr int kApp0 = 0xe0, kApp14 = 0xee;
-// Cutting holds all coefficients twice, up to 12 bytes for each pixel.
+// Segmenting holds all coefficients twice, up to 12 bytes per pixel.
 constexpr int64_t kMaxCutPixels = int64_t{1} << 25;
 
 int at(std::span<const std::byte> bytes, size_t i) {
@@ -40,7 +40,7 @@ int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
-// `body`: a frame header behind its length.
+// `body`: a frame header after its length.
 bool read_components(std::span<const std::byte> body, JpegFrame& frame) {
   if (body.size() < 6 || at(body, 0) != 8) return false;
   frame.height = big16(body, 1);
@@ -59,8 +59,8 @@ bool read_components(std::span<const std::byte> body, JpegFrame& frame) {
          (frame.components == 3 && frame.across == 2 && (frame.down == 1 || frame.down == 2));
 }
 
-// Calls visit(marker, its place, the place behind it) for each marker with a length, from the first
-// up to the scan's; false where one reaches outside or is none.
+// Calls visit(marker, its offset, the offset after it) for each marker with a length, from the
+// first up to the scan's; false if one is invalid or reaches outside.
 template <class Visit>
 bool walk_markers(std::span<const std::byte> file, const Visit& visit) {
   if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
@@ -78,7 +78,7 @@ bool walk_markers(std::span<const std::byte> file, const Visit& visit) {
   }
 }
 
-// Of what comes before the scan, what decoding needs: no EXIF, no profile, no comment.
+// Whether decoding needs a marker before the scan: not EXIF, profiles or comments.
 bool is_needed(int marker) {
   return marker < kApp0 ? true : marker == kApp0 || marker == kApp14;
 }
@@ -121,7 +121,7 @@ void SegmentedJpeg::open(std::span<const std::byte> bytes, int width, int height
                          const std::string& where) {
   width_ = width;
   height_ = height;
-  if (bytes.size() < kTableHead) fail_table("no table of them", where);
+  if (bytes.size() < kTableHead) fail_table("no segment table", where);
   across_ = little<uint16_t>(bytes, 0);
   rows_ = little<uint16_t>(bytes, 2);
   const auto scan_at = size_t{little<uint32_t>(bytes, 4)};
@@ -136,11 +136,11 @@ void SegmentedJpeg::open(std::span<const std::byte> bytes, int width, int height
                     across_ == divide_up(mcus, frame_.restart) &&
                     frame_.width == across_ * frame_.restart * frame_.mcu_width();
   if (!fits || scan_at != frame_.scan_at)
-    fail_table("a table of another size than the image", where);
+    fail_table("a table whose size does not match the image", where);
   check_segments(bytes.subspan(kTableHead, lengths), where);
 }
 
-// The table is right where each segment ends at its own marker, and the last at the file's end.
+// The table is correct if each segment ends at its own marker, and the last at the end of the file.
 void SegmentedJpeg::check_segments(std::span<const std::byte> lengths, const std::string& where) {
   const size_t count = lengths.size() / 2;
   segment_at_.resize(count + 1);
@@ -154,7 +154,7 @@ void SegmentedJpeg::check_segments(std::span<const std::byte> lengths, const std
     place += kMarker;
   }
   segment_at_[count] = uint32_t(place);
-  if (place != file_.size()) fail_table("bytes behind the last one", where);
+  if (place != file_.size()) fail_table("bytes after the last segment", where);
 }
 
 std::span<const uint8_t> SegmentedJpeg::segment(int row, int column) const {
@@ -163,7 +163,7 @@ std::span<const uint8_t> SegmentedJpeg::segment(int row, int column) const {
   return {data + segment_at_[i], segment_at_[i + 1] - kMarker - segment_at_[i]};
 }
 
-// With a frame of that size.
+// Writes the header with a frame of that size.
 void SegmentedJpeg::put_header(std::vector<std::byte>& out, int width, int height) const {
   out.assign(file_.begin(), file_.begin() + kMarker);
   walk_markers(file_, [&](int marker, size_t place, size_t end) {
@@ -177,7 +177,7 @@ void SegmentedJpeg::put_header(std::vector<std::byte>& out, int width, int heigh
 }
 
 Box SegmentedJpeg::assemble(const Box& part, std::vector<std::byte>& out) const {
-  // Doubling chroma reaches one of its samples, two pixels, to either side.
+  // Chroma upsampling reaches one of its samples, two pixels, to either side.
   const int beside = frame_.across == 2 ? 2 : 0, above = frame_.down == 2 ? 2 : 0;
   const int wide = frame_.restart * frame_.mcu_width(), high = frame_.mcu_height();
   const int left = std::max(part.x - beside, 0) / wide;
@@ -189,7 +189,7 @@ Box SegmentedJpeg::assemble(const Box& part, std::vector<std::byte>& out) const 
   put_header(out, (right - left) * wide, held.height);
   int restarts = 0;
   for (int row = top; row < bottom; ++row) {
-    // The segments of a row are copied as one, with the markers behind them.
+    // The segments of a row are copied together, including the markers after them.
     const size_t first = size_t(row) * size_t(across_) + size_t(left);
     const size_t end = first + size_t(right - left);
     const size_t to = out.size();
@@ -204,7 +204,7 @@ Box SegmentedJpeg::assemble(const Box& part, std::vector<std::byte>& out) const 
 
 namespace {
 
-// The table and the file behind it. False where a segment is missing or longer than 16 bits tell.
+// The table, then the file. False if a segment is missing or its length exceeds 16 bits.
 bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
                std::vector<std::byte>& out) {
   JpegFrame frame;
@@ -253,7 +253,7 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
     height = header.height;
     return put_table(file_, size_t(across), size_t(divide_up(header.height, mcu_height)), out);
   } catch (const Error&) {
-    return false;  // whoever reads the image will be told
+    return false;  // reading the image will report it
   }
 }
 

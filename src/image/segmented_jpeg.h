@@ -1,9 +1,9 @@
-// A baseline JPEG whose single scan is cut into segments that can be decoded on their own, with a
-// table of where each lies: the bytes of a kind 3 sample, docs/shard_format.md.
+// A baseline JPEG whose single scan is split into independently decodable segments, with a table of
+// their positions: the bytes of a kind 3 sample, docs/shard_format.md.
 //
 // A segment is `mcus` MCUs of one row of MCUs, between restart markers. The frame is padded to a
-// multiple of them: behind the image's own columns lie blocks that mean nothing. Chroma that is
-// doubled must therefore end where the image ends, not where the frame does.
+// multiple of them: the blocks to the right of the image are meaningless. Chroma upsampling must
+// therefore stop at the image's edge, not at the frame's.
 #pragma once
 
 #include <cstddef>
@@ -17,43 +17,43 @@
 
 namespace saturate {
 
-// What the markers before the scan say.
+// The contents of the markers before the scan.
 struct JpegFrame {
   int width = 0, height = 0;  // of the frame, pixels
   int components = 0;         // 1 or 3
-  int across = 1, down = 1;   // sampling factors of the first component; 1 of the others
+  int across = 1, down = 1;   // sampling factors of the first component; 1 for the others
   int restart = 0;            // MCUs between restart markers
-  size_t size_at = 0;         // of the height, then the width: two big-endian bytes each
-  size_t scan_at = 0;         // of the first byte of entropy-coded data
+  size_t size_at = 0;         // offset of the height, then the width: two big-endian bytes each
+  size_t scan_at = 0;         // offset of the first byte of entropy-coded data
   int mcu_width() const { return across * 8; }
   int mcu_height() const { return down * 8; }
 };
 
-// False where the markers are not those of a baseline JPEG of the kinds of has_planes().
+// False if the markers are not those of a baseline JPEG supported by has_planes().
 bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame);
 
 // Keeps its table's memory between images. Not for concurrent use.
 class SegmentedJpeg {
  public:
-  // Reads and checks the table and the frame; `bytes` must live as long as this is used. Fails with
-  // kData where they contradict each other, or reach outside `bytes`.
+  // Reads and checks the table and the frame; `bytes` must outlive the use of this. Fails with
+  // kData if they contradict each other, or reach outside `bytes`.
   void open(std::span<const std::byte> bytes, int width, int height, const std::string& where);
 
-  // Of the image, which the frame is wider than or as wide as.
+  // The image's size; the frame may be wider.
   int width() const { return width_; }
   int height() const { return height_; }
   int components() const { return frame_.components; }
   int segments_across() const { return across_; }
   int segment_mcus() const { return frame_.restart; }
-  // The whole JPEG, padded columns and all.
+  // The whole JPEG, including padded columns.
   std::span<const std::byte> file() const { return file_; }
 
-  // Entropy-coded data, without the marker behind it. REQUIRES: row and column are in range.
+  // Entropy-coded data, without the marker after it. REQUIRES: row and column are in range.
   std::span<const uint8_t> segment(int row, int column) const;
 
-  // Writes a JPEG of the fewest segments that show `part` as the whole image does, whatever lies
-  // around it, and returns what part of the image they hold. The JPEG's frame is wider than that
-  // where it reaches the right border. REQUIRES: `part` is inside the image and not empty.
+  // Writes a JPEG of the fewest segments that decode `part` exactly as in the whole image, and
+  // returns the part of the image that they cover. The JPEG's frame is wider than that if it
+  // reaches the right border. REQUIRES: `part` is inside the image and not empty.
   Box assemble(const Box& part, std::vector<std::byte>& out) const;
 
  private:
@@ -65,19 +65,19 @@ class SegmentedJpeg {
   JpegFrame frame_;
   int width_ = 0, height_ = 0;
   int across_ = 0, rows_ = 0;         // segments
-  std::vector<uint32_t> segment_at_;  // [rows][across], and where one more would be
+  std::vector<uint32_t> segment_at_;  // [rows][across], plus the end
 };
 
-// Cuts JPEGs and puts them together again, without touching a coefficient that shows. Not for
+// Splits JPEGs into segments and joins them again, without changing a visible coefficient. Not for
 // concurrent use.
 class JpegSegmenter {
  public:
-  // Writes `file`, cut into segments of `mcus` MCUs, as SegmentedJpeg reads it, and the image's
-  // size. False where it has to stay as it is: no JPEG, broken, of a kind that fast decoding leaves
-  // to exact, or no wider than a segment.
+  // Writes `file`, split into segments of `mcus` MCUs, in SegmentedJpeg's format, and the image's
+  // size. False if it must stay unchanged: not a JPEG, broken, not supported by fast decoding, or
+  // no wider than a segment.
   bool cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out, int& width,
            int& height);
-  // Writes a JPEG file without segments or padding. Fails with kData on bytes that are broken.
+  // Writes a JPEG file without segments or padding. Fails with kData on invalid bytes.
   void join(std::span<const std::byte> bytes, int width, int height, const std::string& where,
             std::vector<std::byte>& out);
 

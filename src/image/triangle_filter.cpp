@@ -1,4 +1,4 @@
-// After ATen (UpSampleKernel.cpp, compute_index_ranges_int16_weights), which took it from Pillow
+// Follows ATen (UpSampleKernel.cpp, compute_index_ranges_int16_weights), which took it from Pillow
 // (libImaging/Resample.c).
 #include "image/triangle_filter.h"
 
@@ -9,7 +9,7 @@
 namespace saturate {
 namespace {
 
-// The weights of the samples [begin, end) below a centre; they add up to 1.
+// The weights of the samples [begin, end) around a centre; they add up to 1.
 void triangle(double centre, double support, int begin, int end, double* weights) {
   double total = 0;
   for (int j = begin; j < end; ++j)
@@ -23,7 +23,7 @@ void make_triangle_filter(double begin, double length, int low, int high, int ou
                           TriangleFilter& filter) {
   const double scale = length / out;
   const double support = std::max(scale, 1.0);
-  // Where samples are copied, the second tap would weigh nothing.
+  // When samples are copied, the second tap has weight 0.
   const bool copies = scale == 1 && begin == std::floor(begin);
   filter.taps = copies ? 1 : std::min(high - low, static_cast<int>(std::ceil(2 * support)));
   filter.first.resize(size_t(out));
@@ -31,7 +31,7 @@ void make_triangle_filter(double begin, double length, int low, int high, int ou
   for (int i = 0; i < out; ++i) {
     const double centre = begin + scale * (i + 0.5);
     const int from = std::max(static_cast<int>(centre - support + 0.5), low);
-    // Every output reads `taps` samples, the last ones with zeros before their weights.
+    // Every output reads `taps` samples, the last ones with zero weights before their own.
     const int first = std::min(from, high - filter.taps);
     const int to = std::min({static_cast<int>(centre + support + 0.5), high, first + filter.taps});
     filter.first[size_t(i)] = first;

@@ -1,5 +1,5 @@
-// The filter of every resize: a triangle, widened by the reduction factor, as Pillow's BILINEAR and
-// torchvision's antialias=True.
+// The filter of all resizing: a triangle, widened by the reduction factor, like Pillow's BILINEAR
+// and torchvision's antialias=True.
 #pragma once
 
 #include <vector>
@@ -7,16 +7,16 @@
 namespace saturate {
 
 // One axis: output i is the sum over k < taps of weight[i * taps + k] times sample first[i] + k.
-// Reused, it stops allocating.
+// Reuse avoids allocations.
 struct TriangleFilter {
   int taps = 0;
   std::vector<int> first;      // [out]
-  std::vector<double> weight;  // [out][taps], those of one output add up to 1
+  std::vector<double> weight;  // [out][taps], those of each output add up to 1
 };
 
-// The filter that resizes the stretch [begin, begin + length) of an axis, in samples and parts of
-// them, to `out` samples, reading none outside [low, high). Sample j covers [j, j + 1).
-// REQUIRES: low <= begin < begin + length <= high, up to a part of a sample.
+// The filter that resizes the interval [begin, begin + length) of an axis, in fractional samples,
+// to `out` samples, reading only [low, high). Sample j covers [j, j + 1). REQUIRES: low <= begin <
+// begin + length <= high, up to a fraction of a sample.
 void make_triangle_filter(double begin, double length, int low, int high, int out,
                           TriangleFilter& filter);
 

@@ -1,6 +1,6 @@
-// The network that held the record for 94 % on CIFAR-10: K. Jordan, "94% on CIFAR-10 in 3.29
-// seconds on a single GPU" (arXiv 2404.00498), its "airbench94". A frozen 2x2 convolution whitens
-// the images, convolutions start as the identity, and of BatchNorm only the biases are trained.
+// The network of the former CIFAR-10 record for 94 %: K. Jordan, "94% on CIFAR-10 in 3.29 seconds
+// on a single GPU" (arXiv 2404.00498), its "airbench94". A frozen 2x2 convolution whitens the
+// images, convolutions start as the identity, and BatchNorm trains only its biases.
 #include <ATen/ops/amax.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/gelu.h>
@@ -48,7 +48,7 @@ class Airbench : public Chain {  // [N, 3, H, W] to [N, classes]
   }
 
  private:
-  // Two convolutions, of which the first pools; gives `out`.
+  // Two convolutions, of which the first pools; returns `out`.
   int64_t add_group(const std::string& name, int64_t in, int64_t out) {
     for (const auto& [suffix, from, pool] :
          {std::tuple("a", in, Pool::kMax2), std::tuple("b", out, Pool::kNone)}) {

@@ -1,4 +1,4 @@
-// relu(BatchNorm(convolution)): the unit that the small networks are made of, and variants of it.
+// relu(BatchNorm(convolution)): the unit of the small networks, and its variants.
 #pragma once
 
 #include <ATen/ops/gelu.h>
@@ -16,13 +16,13 @@ enum class Pool { kNone, kMax2 };
 
 struct ConvNormOptions {
   Pool pool = Pool::kNone;
-  bool gelu = false;                  // in the rectifier's place
+  bool gelu = false;                  // instead of ReLU
   bool scale = true;                  // false: BatchNorm's weights stay 1
   double momentum = 0.1, eps = 1e-5;  // BatchNorm's
 };
 
-// 3x3, stride 1, "same" padding: [N, in, H, W] to [N, out, H, W], or [N, out, H/2, W/2] where
-// pooled.
+// 3x3, stride 1, "same" padding: [N, in, H, W] to [N, out, H, W], or [N, out, H/2, W/2] with
+// pooling.
 class ConvNormImpl : public torch::nn::Module {
  public:
   ConvNormImpl(int64_t in, int64_t out, const ConvNormOptions& options)
@@ -38,13 +38,13 @@ class ConvNormImpl : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = conv_(x);
-    // Before the rest, which then has a quarter of the work.
+    // Pooling first leaves a quarter of the work.
     if (options_.pool == Pool::kMax2) y = at::max_pool2d(y, 2);
     y = norm_(y);
     return options_.gelu ? at::gelu(y) : y.relu_();
   }
 
-  // Makes the first channels of the output those of the input, as far as both have them.
+  // Copies as many input channels to the first output channels as possible.
   void start_as_identity() {
     const auto& weight = conv_->weight;  // [out, in, 3, 3]
     torch::nn::init::dirac_(weight.narrow(0, 0, std::min(weight.size(0), weight.size(1))));

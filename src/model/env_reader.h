@@ -1,4 +1,4 @@
-// A file behind Env, as torch's readers of archives want it.
+// An Env file in the form of torch's archive reader interface.
 #pragma once
 
 #include <caffe2/serialize/read_adapter_interface.h>
@@ -16,7 +16,7 @@ class EnvReader : public caffe2::serialize::ReadAdapterInterface {
  public:
   explicit EnvReader(std::unique_ptr<ReadableFile> file) : file_(std::move(file)) {}
   size_t size() const override { return file_->size(); }
-  // Ends at the file's end.
+  // Stops at the end of the file.
   size_t read(uint64_t at, void* out, size_t count, const char*) const override {
     if (at >= file_->size()) return 0;
     const size_t n = std::min<size_t>(count, file_->size() - at);

@@ -1,5 +1,5 @@
-// The model factories behind the table in models.cpp. They may assume what make_model() checked:
-// positive width, classes and size.
+// The model factories of the table in models.cpp. They may assume make_model()'s checks: positive
+// width, classes and size.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +28,10 @@ std::unique_ptr<Model> make_unet(const ModelOptions& options, const ImageShape& 
 std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ImageShape& shape);
 std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape);
 
-// Fails with kUsage where `shape.size` is under `least`.
+// Fails with kUsage if `shape.size` is below `least`.
 void require_size(const ModelOptions& options, const ImageShape& shape, int least);
 
-// Fails with kUsage where `shape.size` is no multiple of `step`.
+// Fails with kUsage unless `shape.size` is a multiple of `step`.
 void require_multiple(const ModelOptions& options, const ImageShape& shape, int step);
 
 // A number of channels multiplied by model.width, at least 1.

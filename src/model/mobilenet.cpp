@@ -1,5 +1,5 @@
-// MobileNetV2 (https://arxiv.org/abs/1801.04381) as torchvision defines it: the same names, and the
-// same order of construction, so that the same seed gives the same weights.
+// MobileNetV2 (https://arxiv.org/abs/1801.04381) as in torchvision: the same names and construction
+// order, so that the same seed gives the same weights.
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/hardtanh.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// The nearest multiple of 8, but not under 9/10 of it.
+// The nearest multiple of 8, but at least 9/10 of the width.
 int64_t channels_of(int64_t channels, double width) {
   const double wanted = double(channels) * width;
   const int64_t rounded = std::max<int64_t>(8, int64_t(wanted + 4) / 8 * 8);
@@ -49,7 +49,7 @@ class ConvNorm6Impl : public nn::Module {
 };
 TORCH_MODULE(ConvNorm6);
 
-// More channels by a 1x1 convolution, a 3x3 convolution of each channel by itself, and back to few.
+// Expands channels by a 1x1 convolution, applies a depthwise 3x3 convolution, and projects back.
 class InvertedResidualImpl : public nn::Module {
  public:
   InvertedResidualImpl(int64_t in, int64_t out, int64_t stride, int64_t expansion)
@@ -96,7 +96,7 @@ class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
     register_module("features", features_);
     nn::Sequential classifier;
     fc_ = nn::Linear(last, classes);
-    classifier->push_back("1", fc_);  // "0" drops out, and has no weights
+    classifier->push_back("1", fc_);  // "0" is dropout, without weights
     register_module("classifier", classifier);
     add_stage([this](const at::Tensor& x) {
       const at::Tensor means = at::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
@@ -114,7 +114,7 @@ class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
 
   // BatchNorm starts at weight 1 and bias 0 already.
   void initialise() {
-    // Not itself: there is no shared_ptr to it yet.
+    // Excluding itself: it has no shared_ptr yet.
     for (const auto& module : modules(/*include_self=*/false)) {
       if (auto* convolution = module->as<nn::Conv2d>())
         nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);

@@ -17,11 +17,11 @@ constexpr std::array<RegistryEntry<ModelFactory>, 16> kModels{{
     {"resnet9", "a residual network of nine layers for 32x32 images, fast on a CPU", make_resnet9},
     {"airbench", "K. Jordan's network for 94 % on CIFAR-10 in seconds", make_airbench},
     {"resnet18", "torchvision's ResNet-18, ImageNet stem", make_resnet18},
-    {"resnet18_cifar", "ResNet-18 for small images: a first convolution of 3 pixels, no pool",
+    {"resnet18_cifar", "ResNet-18 for small images: a 3x3 first convolution, no pool",
      make_resnet18_cifar},
     {"resnet34", "torchvision's ResNet-34, ImageNet stem", make_resnet34},
     {"resnet50", "torchvision's ResNet-50, ImageNet stem", make_resnet50},
-    {"se_resnet18", "ResNet-18 whose blocks squeeze and excite, by a sixteenth", make_se_resnet18},
+    {"se_resnet18", "ResNet-18 with squeeze-and-excitation blocks, reduction 16", make_se_resnet18},
     {"mobilenet_v2", "torchvision's MobileNetV2: depthwise-separable convolutions",
      make_mobilenet_v2},
     {"vit_tiny", "vision transformer on 16x16 patches: 12 layers, 3 heads, 192 channels",
@@ -34,7 +34,7 @@ constexpr std::array<RegistryEntry<ModelFactory>, 16> kModels{{
     {"torchscript", "a module of your own, from Python: model.file", make_torchscript},
 }};
 
-// The table, and what programs add to it.
+// The table, and models added by programs.
 std::vector<RegistryEntry<ModelFactory>>& all_models() {
   static std::vector<RegistryEntry<ModelFactory>> all(kModels.begin(), kModels.end());
   return all;

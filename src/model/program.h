@@ -1,4 +1,4 @@
-// The TorchScript program that a model is.
+// The TorchScript program of a model.
 #pragma once
 
 #include "saturate/model.h"
@@ -9,7 +9,7 @@ struct Module;
 
 namespace saturate {
 
-// With the weights that it has by now, as long as the model lives; null for any other model.
+// With its present weights, valid as long as the model; null for any other model.
 const torch::jit::Module* program_of(Model& model);
 
 }  // namespace saturate

@@ -20,15 +20,15 @@ using caffe2::serialize::PyTorchStreamReader;
 
 at::ScalarType type_named(std::string_view name) {
   const auto row = std::ranges::find(kSafetensorsTypes, name, &SafetensorsType::name);
-  return row->type;  // the pickle's reader knows no others
+  return row->type;  // the pickle reader accepts only known types
 }
 
-// Fills memory of `bytes` with the storage of that key, or fails.
+// Reads the storage of that key into `bytes`, or fails.
 using ReadStorage = std::function<void(const std::string& key, std::span<std::byte> bytes)>;
-// The bytes that the file has for the storage of that key; UINT64_MAX where it has none.
+// The size in the file of the storage of that key; UINT64_MAX if missing.
 using StorageBytes = std::function<uint64_t(const std::string& key)>;
 
-// Each storage is read once, and only where a tensor needs it.
+// Reads each storage once, and only if a tensor needs it.
 class Storages {
  public:
   Storages(StorageBytes bytes_of, ReadStorage read, const std::string& path)
@@ -70,7 +70,7 @@ std::vector<NamedTensor> views_of(const TensorPickle& pickle, Storages& storages
   return tensors;
 }
 
-// A record of the archive, which is stored as it is: no file is longer inside than outside.
+// A record of the archive, which is stored uncompressed: it cannot be larger than the file.
 std::vector<std::byte> read_record(PyTorchStreamReader& archive, const std::string& name,
                                    uint64_t file_bytes, const std::string& path) {
   const size_t size = archive.getRecordSize(name);
@@ -113,12 +113,12 @@ std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path,
                                          const std::string& prefix) {
   try {
     return read_archive(std::make_shared<EnvReader>(env.open_readable(path)), path, prefix);
-  } catch (const c10::Error&) {  // whose text is of torch's zip library
-    fail_pickle("it is no archive of torch's, or one that is cut off or damaged", path);
+  } catch (const c10::Error&) {  // its text comes from torch's zip library
+    fail_pickle("it is not a torch archive, or it is truncated or damaged", path);
   }
 }
 
-// After the pickles, each storage is its number of elements, 8 bytes, and its data.
+// After the pickles, each storage has its number of elements, 8 bytes, and its data.
 std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path,
                                         const std::string& prefix) {
   const std::vector<std::byte> file = read_file(env, path);

@@ -1,4 +1,4 @@
-// Tensors of the files that torch.save() writes.
+// Tensors of files written by torch.save().
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace saturate {
 
-// An archive, as torch 1.6 and later write it. Tensors may share memory. Fails with kRun,
-// or as Env does. `prefix`: as read_tensor_pickle() takes it.
+// An archive, as written by torch 1.6 and later. Tensors may share memory. Fails with kRun, or as
+// Env does. `prefix`: as in read_tensor_pickle().
 std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path,
                                          const std::string& prefix);
 
-// The older form: see tensor_pickle.h.
+// The legacy format: see tensor_pickle.h.
 std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path,
                                         const std::string& prefix);
 

@@ -1,6 +1,6 @@
-// ResNets (https://arxiv.org/abs/1512.03385) as torchvision defines them: the same names, and the
-// same order of construction, so that the same seed gives the same weights. And one whose blocks
-// squeeze and excite (https://arxiv.org/abs/1709.01507).
+// ResNets (https://arxiv.org/abs/1512.03385) as in torchvision: the same names and construction
+// order, so that the same seed gives the same weights. Also one with squeeze-and-excitation blocks
+// (https://arxiv.org/abs/1709.01507).
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
@@ -35,7 +35,7 @@ int64_t expansion(BlockKind kind) {
   return kind == BlockKind::kBottleneck ? 4 : 1;
 }
 
-// Weighs each channel by what a small network makes of all channels' means: [N, C, H, W] to itself.
+// Scales each channel by a small network's function of all channel means: [N, C, H, W] to itself.
 class SqueezeExciteImpl : public nn::Module {
  public:
   explicit SqueezeExciteImpl(int64_t channels)
@@ -58,8 +58,8 @@ class SqueezeExciteImpl : public nn::Module {
 };
 TORCH_MODULE(SqueezeExcite);
 
-// relu(convolutions(x) + shortcut(x)); the shortcut is a 1x1 convolution where the shape changes.
-// A bottleneck strides in its 3x3 convolution ("ResNet V1.5"), the others in their first.
+// relu(convolutions(x) + shortcut(x)); the shortcut is a 1x1 convolution if the shape changes. A
+// bottleneck has its stride in the 3x3 convolution ("ResNet V1.5"), other blocks in their first.
 class BlockImpl : public nn::Module {
  public:
   BlockImpl(BlockKind kind, int64_t in, int64_t planes, int64_t stride) {
@@ -104,8 +104,8 @@ class BlockImpl : public nn::Module {
 };
 TORCH_MODULE(Block);
 
-// What comes before the blocks: a convolution of 7 pixels and a pool, both with stride 2, or one of
-// 3 pixels that keeps the size, as images of 32 pixels want it.
+// The layers before the blocks: a 7x7 convolution and a pool, both with stride 2, or a 3x3
+// convolution that keeps the size, for images of 32 pixels.
 enum class Stem { kImageNet, kCifar };
 
 class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
@@ -143,7 +143,7 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
  private:
   // BatchNorm starts at weight 1 and bias 0 already.
   void initialise() {
-    // Not itself: there is no shared_ptr to it yet.
+    // Excluding itself: it has no shared_ptr yet.
     for (const auto& module : modules(/*include_self=*/false)) {
       if (auto* convolution = module->as<nn::Conv2d>())
         nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);

@@ -35,8 +35,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// Widest elements first, otherwise in the order given: without holes between tensors, this is what
-// aligns each of them.
+// Widest elements first, otherwise in the given order: this aligns every tensor without gaps.
 std::vector<NamedTensor> in_file_order(const std::vector<NamedTensor>& tensors) {
   std::vector<NamedTensor> ordered;
   for (const auto& named : tensors)
@@ -56,7 +55,7 @@ std::string make_header(const std::vector<NamedTensor>& ordered,
   for (const auto& named : ordered) {
     if (named.name == "__metadata__" || header.contains(named.name))
       fail(ErrorKind::kRun, "two tensors are called \"" + named.name + "\"", path,
-           "Give every tensor a name of its own");
+           "Give every tensor a unique name");
     const uint64_t end = offset + named.tensor.nbytes();
     header[named.name] = {{"dtype", type_name(named, path)},
                           {"shape", named.tensor.sizes().vec()},
@@ -94,7 +93,7 @@ at::Tensor read_tensor(const ReadableFile& file, const SafetensorsEntry& entry, 
   return tensor;
 }
 
-// Env calls a failed read bad data; here it is part of a run that cannot go on.
+// Env reports a failed read as bad data; here it is a failure of the run.
 template <class Body>
 auto of_a_run(const Body& body) {
   try {

@@ -1,4 +1,4 @@
-// The element types that safetensors and torch have in common, by safetensors' names.
+// The element types common to safetensors and torch, by safetensors' names.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -29,7 +29,7 @@ inline constexpr std::array<SafetensorsType, 10> kSafetensorsTypes{{
     {"BOOL", at::kBool},
 }};
 
-// Any other value in a bool is undefined behaviour later on.
+// Any other value in a bool would be undefined behaviour.
 inline bool are_bools(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte value) { return value <= std::byte{1}; });
 }

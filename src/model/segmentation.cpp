@@ -1,4 +1,4 @@
-// Networks that give each pixel a class: an encoder, then a decoder.
+// Segmentation networks: an encoder, then a decoder.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
@@ -17,7 +17,7 @@ namespace {
 using torch::nn::Conv2d, torch::nn::Conv2dOptions;
 using torch::nn::ConvTranspose2d, torch::nn::ConvTranspose2dOptions;
 
-// A module that only holds others, as Python's ModuleList.
+// A container module, like Python's ModuleList.
 class ListImpl : public torch::nn::Module {};
 TORCH_MODULE(List);
 
@@ -51,8 +51,8 @@ class UpImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Up);
 
-// O. Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation"
-// (arXiv 1505.04597), with padding, so that the logits have the images' size, and BatchNorm.
+// O. Ronneberger et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation" (arXiv
+// 1505.04597), with BatchNorm, and padding so that the logits have the images' size.
 class UNet : public torch::nn::Module {
  public:
   static constexpr bool kPerPixel = true;
@@ -95,8 +95,8 @@ class UNet : public torch::nn::Module {
   Conv2d head_{nullptr};
 };
 
-// The names are those of two torch.nn.Sequential: each convolution after the first halves the image
-// and doubles the channels, three times; then the same upwards, and one that gives classes.
+// Names as in two torch.nn.Sequential: each convolution after the first halves the image and
+// doubles the channels, three times; the decoder does the reverse, and a last one gives classes.
 class ToySeg : public torch::nn::Module {
  public:
   static constexpr bool kPerPixel = true;
@@ -104,7 +104,7 @@ class ToySeg : public torch::nn::Module {
 
   ToySeg(int64_t channels, int64_t classes) {
     List encoder = register_module("encoder", List()), decoder = register_module("decoder", List());
-    int place = 0;  // every second one is a rectifier's
+    int place = 0;  // odd indices are ReLUs
     const auto down = [&](const Conv2d& conv) {
       down_.push_back(encoder->register_module(std::to_string(place), conv));
       place += 2;

@@ -45,8 +45,8 @@ class SimpleCnn : public Chain {  // [N, 3, H, W] to [N, classes]
   torch::nn::Linear fc_;
 };
 
-// [N, 3, H, W] to [N, classes]; the names are those of a torch.nn.Sequential. Each convolution
-// after the first halves the image and doubles the channels, until one pixel is left.
+// [N, 3, H, W] to [N, classes]; names as in a torch.nn.Sequential. Each convolution after the first
+// halves the image and doubles the channels, until one pixel is left.
 class ToyCnn : public Chain {
  public:
   ToyCnn(int64_t channels, int64_t size, int64_t classes) {
@@ -62,7 +62,7 @@ class ToyCnn : public Chain {
  private:
   void add(torch::nn::Conv2d conv, bool rectified) {
     register_module(std::to_string(next_), conv);
-    next_ += 2;  // the number between is a rectifier's, the last one flattens
+    next_ += 2;  // skips the ReLU's index, and finally that of flatten
     add_stage([conv, rectified](const at::Tensor& x) mutable {
       const at::Tensor y = conv(x);
       return rectified ? at::relu(y) : y;
@@ -85,7 +85,7 @@ std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageS
 }
 
 std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape) {
-  constexpr int kMost = 511;  // one more doubling makes half a gigabyte of weights
+  constexpr int kMost = 511;  // one more doubling would need half a gigabyte of weights
   require_size(options, shape, 2);
   if (shape.size > kMost)
     fail(ErrorKind::kUsage,

@@ -1,4 +1,4 @@
-// Networks that are a chain of stages (see gradient_checkpoint.h).
+// Networks that are a sequence of stages (see gradient_checkpoint.h).
 #pragma once
 
 #include <torch/nn/module.h>
@@ -11,7 +11,7 @@
 
 namespace saturate {
 
-// forward() runs the stages, in the order that they were added.
+// forward() runs the stages in the order in which they were added.
 class Chain : public torch::nn::Module {
  public:
   at::Tensor forward(const at::Tensor& images) {
@@ -22,7 +22,7 @@ class Chain : public torch::nn::Module {
   const std::vector<Stage>& stages() const { return stages_; }
 
  protected:
-  // `modules` (holders) are those in it that have buffers.
+  // `modules` (holders): its modules with buffers.
   template <class... Modules>
   void add_stage(std::function<at::Tensor(const at::Tensor&)> forward, const Modules&... modules) {
     Stage stage{std::move(forward)};

@@ -1,5 +1,5 @@
-// A model that a user wrote in Python, made a file by torch.jit.script() or torch.jit.trace(), and
-// trained here without Python.
+// A user's Python model, saved by torch.jit.script() or torch.jit.trace(), and trained here without
+// Python.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -23,7 +23,7 @@ namespace {
        "torch.jit.script(module).save(FILE)");
 }
 
-// The last line of the interpreter's message says what is wrong; those above say where.
+// The last line of the interpreter's message is the reason; the others are the location.
 std::string reason_of(const std::exception& error) {
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = c10_error ? c10_error->what_without_backtrace() : error.what();
@@ -36,7 +36,7 @@ class ScriptedModel : public Model {
   explicit ScriptedModel(torch::jit::Module module) : module_(std::move(module)) {}
 
   at::Tensor forward(const at::Tensor& images) override {
-    // Optimised, the first calls would be computed otherwise than later ones, in the last bits.
+    // With optimisation, the first calls would differ from later ones in the last bits.
     const torch::jit::GraphOptimizerEnabledGuard as_written(false);
     return module_.forward({images}).toTensor();
   }
@@ -75,7 +75,7 @@ std::string shape_of(const at::Tensor& tensor) {
   return "[" + text + "]";
 }
 
-// Two black images, in evaluation and in training, leave it as it was.
+// Tests the model on two black images, in evaluation and in training, and leaves it unchanged.
 void require_logits(ScriptedModel& model, const ImageShape& shape, const std::string& path) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> before;
@@ -107,7 +107,7 @@ torch::jit::Module load(const std::string& path) {
   } catch (const std::exception& error) {
     const std::string reason = reason_of(error);
     if (reason.find("PytorchStreamReader") != std::string::npos)  // of torch's zip library
-      fail_script("it is no TorchScript program, or one that is cut off or damaged", path);
+      fail_script("it is not a TorchScript program, or it is truncated or damaged", path);
     fail_script("it does not load: " + reason, path);
   }
 }

@@ -14,7 +14,7 @@ namespace {
 
 using torch::jit::Module;
 
-// Modules by their path ("layer1.0"), each of a class of its own, made as they are needed.
+// Modules by their path ("layer1.0"), each of its own class, created on demand.
 class Tree {
  public:
   Tree() : root("__torch__.saturate.Model", std::make_shared<torch::jit::CompilationUnit>()) {}
@@ -42,12 +42,12 @@ class Tree {
   std::map<std::string, Module> modules_;
 };
 
-// Evaluation's forward, traced, over the model's tensors.
+// The evaluation forward, traced, over the model's tensors.
 Module traced(Model& model, int size) {
   Tree tree;
   for (const auto& named : model.parameters()) tree.add(named, /*is_buffer=*/false);
   for (const auto& named : model.buffers()) tree.add(named, /*is_buffer=*/true);
-  // Two images: of one, an operator might take the number for a constant.
+  // Two images: with one, the tracer might record the batch size as a constant.
   const auto [state, logits] = torch::jit::tracer::trace(
       {at::zeros({2, 3, size, size})},
       [&](torch::jit::Stack inputs) {
@@ -66,7 +66,7 @@ Module traced(Model& model, int size) {
 void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
   const at::NoGradGuard no_grad;
   model.set_training(false);
-  // Traced, a program would keep its branches and sizes as these images have them.
+  // Tracing a program would fix its branches and sizes for these images.
   const Module* own = program_of(model);
   std::ostringstream out;
   (own ? *own : traced(model, size)).save(out);

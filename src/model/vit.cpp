@@ -1,7 +1,7 @@
-// Vision transformers (https://arxiv.org/abs/2010.11929) as torchvision defines them: the same
-// names, and the same order of construction, so that the same seed gives the same weights.
+// Vision transformers (https://arxiv.org/abs/2010.11929) as in torchvision: the same names and
+// construction order, so that the same seed gives the same weights.
 //
-// Shapes: N images, L tokens (one of the class, then the patches row by row), D channels, H heads.
+// Shapes: N images, L tokens (class token, then the patches row by row), D channels, H heads.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -32,8 +32,8 @@ constexpr int64_t kPatch = 16;         // pixels a side
 constexpr int64_t kHeadChannels = 64;  // D / H
 constexpr int kLayers = 12;
 
-// A normal distribution cut off at -2 and 2, by the inverse of its distribution function: as
-// torch.nn.init.trunc_normal_ draws it.
+// A normal distribution truncated at -2 and 2, by inverting its distribution function, like
+// torch.nn.init.trunc_normal_.
 void fill_truncated_normal(at::Tensor& tensor, double deviation) {
   const at::NoGradGuard no_grad;
   const double bound = std::erf(2 / deviation / std::sqrt(2.0));
@@ -138,7 +138,7 @@ class VisionTransformer : public Chain {  // [N, 3, size, size] to [N, classes]
  private:
   at::Tensor embed(const at::Tensor& images) {
     const at::Tensor patches = conv_proj_(images).flatten(2).transpose(1, 2);
-    // Without a number in it that a trace would keep.
+    // Contains no number that a trace would record as a constant.
     const at::Tensor token = class_token_.expand_as(patches.narrow(1, 0, 1));
     return at::cat({token, patches}, 1) + positions_;
   }

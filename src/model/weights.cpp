@@ -19,9 +19,9 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kShown = 6;  // names of each kind, in an error
+constexpr size_t kShown = 6;  // names of each kind in an error
 
-// As they were in torchvision before its transformers' layers were renamed.
+// Names in torchvision before its transformers' layers were renamed.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kRenamed{
     {{".mlp.linear_1.", ".mlp.0."}, {".mlp.linear_2.", ".mlp.3."}}};
 
@@ -34,10 +34,10 @@ std::string renamed(std::string name) {
 
 using ByName = std::map<std::string, at::Tensor>;
 
-// What torch.compile and wrappers of single modules put into names, anywhere.
+// Inserted into names by torch.compile and wrappers of single modules, anywhere.
 constexpr std::array<std::string_view, 3> kInserted{"_orig_mod.", "_fsdp_wrapped_module.",
                                                     "_checkpoint_wrapped_module."};
-// What wrappers of whole models put before them, the fewest first.
+// Prefixes added by wrappers of whole models, shortest first.
 constexpr std::array<std::string_view, 7> kWrapped{
     "", "module.", "model.", "module.model.", "model.module.", "module.module.", "model.model."};
 
@@ -68,7 +68,7 @@ size_t count_found(const std::vector<NamedTensor>& tensors,
       targets, [&](const NamedTensor& target) { return names.contains(target.name); }));
 }
 
-// Those behind the wrappers' prefix that most of the model's names are found with.
+// The tensors after the wrapper prefix that matches most of the model's names.
 std::vector<NamedTensor> unwrapped(const std::vector<NamedTensor>& tensors,
                                    const std::vector<NamedTensor>& targets) {
   std::vector<NamedTensor> best = tensors;
@@ -84,7 +84,7 @@ std::vector<NamedTensor> unwrapped(const std::vector<NamedTensor>& tensors,
   return best;
 }
 
-// Those that model.weights_prefix asks for, with its dot or without, also behind wrappers.
+// The tensors selected by model.weights_prefix, with or without its dot, also after wrappers.
 std::vector<NamedTensor> chosen(const std::vector<NamedTensor>& tensors,
                                 const std::string& prefix) {
   if (prefix.empty()) return tensors;
@@ -109,7 +109,7 @@ ByName by_name(std::vector<NamedTensor> tensors, const std::vector<NamedTensor>&
   return named;
 }
 
-// What stands before most of the model's names in the file, where no wrapper is known to put it.
+// The unknown prefix of most of the model's names in the file.
 std::string likely_prefix(const ByName& tensors, const std::vector<NamedTensor>& targets) {
   std::map<std::string, size_t> counts;
   for (const auto& [name, tensor] : tensors)
@@ -121,8 +121,8 @@ std::string likely_prefix(const ByName& tensors, const std::vector<NamedTensor>&
   return most == counts.end() || 2 * most->second < targets.size() ? "" : most->first;
 }
 
-// In place of the weights of a checkpoint the averages that it holds beside them (train.ema), which
-// are what `eval` and `export` take. False where there are none.
+// Replaces a checkpoint's weights by their averages (train.ema), which `eval` and `export` use too.
+// False if there are none.
 bool take_averages(const std::vector<NamedTensor>& tensors, ByName& named) {
   constexpr std::string_view kPrefix = "average.";
   bool found = false;
@@ -136,12 +136,12 @@ bool take_averages(const std::vector<NamedTensor>& tensors, ByName& named) {
   return found;
 }
 
-// The module that a parameter belongs to, as its name has it.
+// The module part of a parameter's name.
 std::string module_of(const std::string& name) {
   return name.substr(0, name.rfind('.') + 1);
 }
 
-// Of the same shape but for the number of outputs.
+// Whether the shapes are equal except for the number of outputs.
 bool differs_in_outputs(const at::Tensor& a, const at::Tensor& b) {
   return a.dim() > 0 && a.dim() == b.dim() && a.sizes().slice(1) == b.sizes().slice(1);
 }
@@ -170,7 +170,7 @@ Fit fit(ByName tensors, const std::vector<NamedTensor>& targets, const std::stri
         result.missing.push_back(name);
     } else if (const at::Tensor& from = node.mapped();
                from.is_floating_point() != to.is_floating_point()) {
-      // Integers are of quantised weights, say, whose scales this cannot know.
+      // Integers may be quantised weights, whose scales are unknown here.
       result.retyped.push_back(fmt::format(
           "{} {} instead of {}", name, toString(from.scalar_type()), toString(to.scalar_type())));
     } else if (from.sizes() == to.sizes()) {
@@ -187,7 +187,7 @@ Fit fit(ByName tensors, const std::vector<NamedTensor>& targets, const std::stri
   return result;
 }
 
-// A weight of a new last layer would not fit a bias that was trained.
+// A weight of a new last layer would not match a pretrained bias.
 void complete_head(Fit& fit, const std::string& head, const std::vector<NamedTensor>& targets) {
   if (fit.fresh.empty()) return;
   fit.fresh.clear();
@@ -208,7 +208,7 @@ void add_problem(std::string& text, const char* kind, std::vector<std::string> n
 
 void require_fit(const Fit& fit, const std::string& path, const std::string& prefix) {
   std::string problems;
-  add_problem(problems, "of another kind of number:", fit.retyped);
+  add_problem(problems, "of another type:", fit.retyped);
   add_problem(problems, "of another shape:", fit.reshaped);
   add_problem(problems, "missing:", fit.missing);
   add_problem(problems, "not in the model:", fit.unknown);
@@ -216,7 +216,7 @@ void require_fit(const Fit& fit, const std::string& path, const std::string& pre
   fail(ErrorKind::kUsage, "the weights do not fit the model: " + problems, path,
        !prefix.empty() ? "Set model.weights_prefix=" + prefix
        : !fit.retyped.empty()
-           ? "Save them in the model's own types, quantised ones as the numbers they stand for"
+           ? "Save them in the model's own types, dequantised if necessary"
            : "Set model.name and model.width (for a transformer augment.size) as the weights had "
              "them");
 }
@@ -227,7 +227,7 @@ bool matches_any(const std::string& name, const std::vector<std::string>& patter
   });
 }
 
-// Leaves those that `only` names, in the model and in the file.
+// Keeps only the names that match `only`, in the model and in the file.
 void take_only(const std::vector<std::string>& only, std::vector<NamedTensor>& targets,
                ByName& tensors) {
   if (only.empty()) return;
@@ -242,7 +242,7 @@ void take_only(const std::vector<std::string>& only, std::vector<NamedTensor>& t
   std::erase_if(tensors, [&](const auto& tensor) { return !matches_any(tensor.first, only); });
 }
 
-// By what the file begins with.
+// Detects the format from the first bytes.
 std::vector<NamedTensor> read_any_kind(Env& env, const std::string& path,
                                        const std::string& prefix) {
   std::array<std::byte, 16> begin{};
@@ -265,7 +265,7 @@ std::vector<NamedTensor> read_weights(Env& env, const std::string& path,
   try {
     return read_any_kind(env, path, prefix);
   } catch (const Error& error) {
-    // Env calls a failed read bad data; weights are none of the run's data.
+    // Env reports a failed read as bad data; weights are not part of the run's data.
     fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
   }
 }

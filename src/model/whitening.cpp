@@ -10,7 +10,7 @@ namespace saturate {
 
 at::Tensor whitening_filters(const at::Tensor& images, int64_t kernel, int64_t components) {
   const at::NoGradGuard no_grad;
-  constexpr double kFloor = 5e-4;  // keeps faint components from being blown up to noise
+  constexpr double kFloor = 5e-4;  // keeps weak components from being amplified to noise
   const int64_t channels = images.size(1), values = channels * kernel * kernel;
   const at::Tensor patches = images.unfold(2, kernel, kernel)
                                  .unfold(3, kernel, kernel)  // [N, C, h, w, kernel, kernel]
@@ -18,7 +18,7 @@ at::Tensor whitening_filters(const at::Tensor& images, int64_t kernel, int64_t c
                                  .reshape({-1, values})
                                  .to(at::kDouble);
   const at::Tensor covariance = at::matmul(patches.t(), patches) / double(patches.size(0));
-  // Ascending; on the CPU, so that a run on a GPU begins as on the CPU, and needs no cuSOLVER.
+  // Ascending; on the CPU, so that runs on a GPU start like runs on the CPU, without cuSOLVER.
   const auto [eigenvalues, eigenvectors] = at::linalg_eigh(covariance.cpu());
   const at::Tensor scaled = (eigenvectors / (eigenvalues + kFloor).sqrt()).t().flip(0);
   const at::Tensor leading = scaled.narrow(0, 0, components);

@@ -23,8 +23,8 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// A thread for each replica but the first, kept from step to step: what is kept for each thread,
-// such as the algorithms that cuDNN's benchmark chose, is found again. Serves one caller at a time.
+// One thread for each replica but the first, reused across steps to keep thread-local state such as
+// the algorithms that cuDNN's benchmark chose. Serves one caller at a time.
 class ReplicaThreads {
  public:
   explicit ReplicaThreads(size_t replicas) {
@@ -32,8 +32,8 @@ class ReplicaThreads {
       threads_.push_back(make_thread_stream(fmt::format("replica {}", i)));
   }
 
-  // Calls body(i) for each i on its thread, but body(0) on the caller's, which in backward is the
-  // first device's own, for whose work another thread would wait in vain.
+  // Calls body(i) for each i on its thread, but body(0) on the caller's: in backward that is the
+  // first device's autograd thread, for which another thread would wait forever.
   void on_all(size_t count, const std::function<void(size_t)>& body) {
     std::vector<std::exception_ptr> failures(count);
     const auto guarded = [&](size_t i) {
@@ -54,7 +54,7 @@ class ReplicaThreads {
   std::vector<std::unique_ptr<Stream>> threads_;
 };
 
-// The caller's autocast, on a replica's thread, which has its own before and after.
+// Applies the caller's autocast state to a replica's thread for a scope, then restores its own.
 class AutocastLike {
  public:
   AutocastLike(at::DeviceType type, bool enabled, at::ScalarType reduced)
@@ -85,13 +85,13 @@ variable_list trained(Model& model) {
   return found;
 }
 
-// The place of all replicas' work in the graph: parameters of the first model in, logits out.
+// One autograd node for all replicas' work: parameters of the first model in, logits out.
 class ReplicasNode : public torch::autograd::Node {
  public:
   struct Part {
     at::Device device;
     at::Tensor logits;         // [chunk, classes], with its graph
-    variable_list parameters;  // that are trained
+    variable_list parameters;  // those that are trained
   };
 
   ReplicasNode(torch::autograd::edge_list edges, std::vector<Part> parts,
@@ -179,7 +179,7 @@ class DataParallel : public Model {
  private:
   Model& first() { return *replicas_[0].model; }
 
-  // Makes every replica's tensors the first one's, and trained where they are.
+  // Copies the first model's tensors and requires_grad flags to every replica.
   void replicate() {
     const at::NoGradGuard no_grad;
     const auto parameters = first().parameters(), buffers = first().buffers();
@@ -206,17 +206,17 @@ class DataParallel : public Model {
     });
   }
 
-  std::vector<Replica> replicas_;            // the first one's tensors are this model's
-  std::shared_ptr<ReplicaThreads> threads_;  // a graph that outlives this model has them too
+  std::vector<Replica> replicas_;            // the first replica's tensors are this model's
+  std::shared_ptr<ReplicaThreads> threads_;  // shared with graphs that outlive this model
 };
 
 }  // namespace
 
 std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas) {
-  // The step would not find it behind the replicas, and train on cross entropy without a word.
+  // Behind the replicas the step would not see the loss and would silently use cross entropy.
   if (dynamic_cast<const OwnLoss*>(first.model.get()))
-    fail(ErrorKind::kUsage, "a model with a loss of its own has no replicas", "distributed.mode",
-         "Set distributed.mode=ddp");
+    fail(ErrorKind::kUsage, "distributed.mode=dp does not support a model with its own loss",
+         "distributed.mode", "Set distributed.mode=ddp");
   return std::make_unique<DataParallel>(std::move(first), std::move(replicas));
 }
 

@@ -19,23 +19,23 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kNamed = 5;  // unused parameters in an error, at most
+constexpr size_t kNamed = 5;  // most unused parameters named in an error
 
-// What a backward's hooks tell its caller.
+// State that backward's hooks report to the caller.
 struct SendProgress {
   bool all_sent = false;
   std::thread::id caller;
   const std::function<void()>* waiting = nullptr;
 };
 
-// To be called once the last bucket is on its way.
+// To be called when the last bucket's all-reduce has been started.
 void note_sent(SendProgress& progress) {
   progress.all_sent = true;
   if (progress.waiting && *progress.waiting && std::this_thread::get_id() == progress.caller)
     (*progress.waiting)();
 }
 
-// Sums a bucket over the processes, rounded to `type` on the way; without, in fp32 or its own type,
+// All-reduces a bucket, rounded to `type` for transfer; by default in fp32 or the bucket's type,
 // whichever is wider.
 class SumHook : public c10d::CommHookInterface {
  public:
@@ -45,14 +45,15 @@ class SumHook : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor& buffer = bucket.getBuffer();
     const auto type = type_.value_or(c10::promoteTypes(buffer.scalar_type(), at::kFloat));
-    std::vector<at::Tensor> tensors = {buffer.to(type)};              // itself in its own type
+    std::vector<at::Tensor> tensors = {buffer.to(type)};              // the buffer itself if `type`
+                                                                      // is its own
     if (tensors[0].is_same(buffer)) share_memory_of(group_, buffer);  // stays there for all steps
     auto future = group_.handle().allreduce(tensors)->getFuture();
     if (bucket.isLast()) sent_();
     return future;
   }
 
-  // The reducer copies it back, and widens it there, where it is not the bucket itself.
+  // The reducer copies the result back into the bucket, and widens it, unless it is the bucket.
   at::Tensor parseHookResult(const c10::IValue& result) override {
     return c10d::detail::parseCppCommHookResult(result);
   }
@@ -84,7 +85,7 @@ std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const Distribut
   return sum(std::nullopt);
 }
 
-// By the order of parameters, reversed: backward fills the last ones first.
+// In reverse parameter order: backward fills the last parameters' gradients first.
 std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& parameters,
                                                size_t bytes) {
   const size_t first = std::min(bytes, size_t(c10d::kDefaultFirstBucketBytes));
@@ -103,11 +104,11 @@ struct GradientReducer::State {
   SendProgress progress;
   std::unique_ptr<c10d::Reducer> reducer;
 
-  // Sums what `backward` fills. Parameters that take no part are looked for below `searched`, if
-  // any.
+  // All-reduces what `backward` fills. Unused parameters are searched for in the graph below
+  // `searched`, if given.
   void reduce(const std::vector<at::Tensor>& searched, const std::function<void()>& waiting,
               const std::function<void()>& backward);
-  // Of those that this backward did not come to.
+  // Names of the parameters that this backward did not reach.
   std::string without_gradient() const {
     std::string names;
     size_t count = 0;
@@ -192,10 +193,10 @@ void GradientReducer::sum(const std::vector<at::Tensor>& parameters,
     torch::autograd::backward(parameters, gradients);
     return;
   }
-  std::vector<at::Tensor> searched;  // something that each parameter is below
+  std::vector<at::Tensor> searched;  // one tensor above each parameter in the graph
   if (state_->find_unused)
     for (const auto& parameter : parameters) searched.push_back(parameter.view_as(parameter));
-  // Backward from the parameters themselves goes to what fills their gradients, and no further.
+  // Backward from the parameters themselves runs their gradient accumulators and nothing else.
   state_->reduce(searched, {}, [&] { torch::autograd::backward(parameters, gradients); });
 }
 

@@ -39,15 +39,15 @@ using std::chrono::milliseconds;
 
 constexpr const char* kFailedKey = "failed";
 constexpr std::chrono::seconds kStoreAnswers{3};
-constexpr std::chrono::seconds kStoreSpare{10};  // beyond a limit that the store keeps by itself
-constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // at once, as Python's DDP
+constexpr std::chrono::seconds kStoreSpare{10};  // added to timeouts that the store itself enforces
+constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // per broadcast, as Python's DDP
 
 milliseconds to_milliseconds(double seconds) {
   return milliseconds(int64_t(seconds * 1e3));
 }
 
-// Threads made in its life are spared SIGPIPE: the store's and Gloo's write to sockets of processes
-// that may be gone, and would end this one without a word.
+// Threads created in its lifetime block SIGPIPE: the store's and Gloo's write to sockets of
+// processes that may have ended, which would silently kill this process.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -69,15 +69,15 @@ class WithoutSigpipe {
   sigset_t pipe_, before_;
 };
 
-// Without what torch adds over further lines, and its full stop.
+// Drops the further lines that torch adds, and the full stop.
 std::string first_line(std::string text) {
   text = text.substr(0, text.find('\n'));
   while (!text.empty() && (text.back() == '.' || text.back() == ' ')) text.pop_back();
   return text;
 }
 
-// The result of a call that may never come back, as where no answer comes from behind a broken
-// network; nothing after `limit`: it is then left to a thread that ends with the process.
+// The result of a call that may hang, for example when the network drops packets; empty after
+// `limit`: the call is then left to a thread that lives until the process ends.
 template <class Result>
 std::optional<Result> result_within(milliseconds limit, const std::function<Result()>& call) {
   const auto promise = std::make_shared<std::promise<Result>>();
@@ -93,7 +93,7 @@ std::optional<Result> result_within(milliseconds limit, const std::function<Resu
   return result.get();
 }
 
-// A launcher may have opened the socket, so that nobody else takes the port.
+// The launcher may have opened the socket, to reserve the port.
 int listening_socket(const World& world) {
   if (const char* inherited = std::getenv("SATURATE_LISTEN_FD")) {
     const int descriptor = std::atoi(inherited);
@@ -114,7 +114,7 @@ c10::intrusive_ptr<c10d::Store> meet(const World& world, milliseconds timeout) {
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("saturate/{}", world.attempt), store);
 }
 
-// Waits for everybody, and tells who did not come.
+// Waits for all ranks and reports those that did not connect.
 void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) {
   const auto key = [](int rank) { return fmt::format("here/{}", rank); };
   store.set(key(world.rank), std::vector<uint8_t>{1});
@@ -124,30 +124,30 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
     store.wait(keys, timeout);
     return;
   } catch (const std::exception&) {
-    // Named below.
+    // The missing ranks are named below.
   }
   report_lost_peer();
   std::string missing;
   for (int rank = 0; rank < world.size; ++rank)
     if (!store.check({key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   fail(ErrorKind::kRun,
-       fmt::format("rank {} of {} did not come within {:g} s", missing, world.size,
+       fmt::format("rank {} of {} did not connect within {:g} s", missing, world.size,
                    double(timeout.count()) * 1e-3),
        fmt::format("{}:{}", world.master, world.port),
        "See why it did not start, or raise distributed.timeout_s");
 }
 
-// What a call to the store gives. The store keeps to `timeout` where nobody listens or comes; where
-// somebody listens, and never answers, it would wait for good.
+// The result of a call to the store. The store enforces `timeout` where nobody listens or connects;
+// where a listener never responds it would wait forever.
 template <class Result>
 Result answered(const World& world, milliseconds timeout, const std::function<Result()>& call) {
   if (auto result = result_within(timeout + kStoreSpare, call)) return *std::move(result);
   report_lost_peer();
   fail(ErrorKind::kRun,
-       fmt::format("who listens there has not answered within {:g} s",
+       fmt::format("the rendezvous server did not respond within {:g} s",
                    double(timeout.count()) * 1e-3),
        fmt::format("{}:{}", world.master, world.port),
-       "See whether that is rank 0, and whether the port is its own");
+       "Check that rank 0 runs there and that no other program uses the port");
 }
 
 c10::intrusive_ptr<c10d::Store> meet_all(const World& world, milliseconds timeout) {
@@ -160,7 +160,7 @@ c10::intrusive_ptr<c10d::Store> meet_all(const World& world, milliseconds timeou
   });
 }
 
-// Connects to all others, any of which may fail meanwhile.
+// Connects to all other ranks, any of which may fail meanwhile.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                             const World& world, milliseconds timeout) {
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
@@ -174,18 +174,18 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   }
 }
 
-// What the store answers, if it does soon.
+// Queries the store; gives up soon.
 std::string ask(const c10::intrusive_ptr<c10d::Store>& store,
                 const std::function<std::string(c10d::Store&)>& question) {
   if (!store) return {};
   try {
     return result_within<std::string>(kStoreAnswers, [=] { return question(*store); }).value_or("");
   } catch (const std::exception&) {
-    return {};  // rank 0, which keeps the store, is gone
+    return {};  // rank 0, which runs the store, has ended
   }
 }
 
-// The first failure that anybody has reported; empty where nobody has.
+// The first failure reported by any rank; empty if none.
 std::string first_failure(c10d::Store& store) {
   if (!store.check({kFailedKey})) return {};
   const auto bytes = store.get(kFailedKey);
@@ -212,7 +212,7 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
     : world_(world), device_(device), state_(std::make_unique<State>()) {
   const milliseconds timeout = to_milliseconds(options.timeout_s);
   const WithoutSigpipe without_sigpipe;
-  guard("meeting the other processes", [&] {
+  guard("connecting to the other processes", [&] {
     state_->store = meet_all(world, timeout);
     auto& group = state_->group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::make_intrusive<c10d::PrefixStore>("group", state_->store), world.rank, world.size);
@@ -224,7 +224,7 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
     group->setDefaultBackend(Type::GLOO);
     if (!device.is_cuda()) return;
     if (wants_nccl(options, device)) {
-      group->setBoundDeviceId(device);  // setBackend() gives the backend the group's
+      group->setBoundDeviceId(device);  // setBackend() sets the backend's device to the group's
       group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
                         make_nccl(state_->store, world, timeout, device));
     } else {
@@ -233,7 +233,7 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
   });
 }
 
-// NCCL is to be told to end: politely, which waits for the others, or not.
+// NCCL has to be shut down explicitly: gracefully, which waits for the other ranks, or by aborting.
 Group::~Group() {
   if (!device_.is_cuda() || !state_->group) return;
   try {
@@ -242,7 +242,7 @@ Group::~Group() {
     else
       state_->group->shutdown();
   } catch (const std::exception&) {
-    // Another process is gone, which is known by now.
+    // Another process has ended; its failure is already reported.
   }
 }
 
@@ -266,7 +266,7 @@ void Group::report_failure(const std::string& message) noexcept {
       return std::string();
     });
   } catch (const std::exception&) {
-    // No memory for a message: the others find out by themselves.
+    // Out of memory: the other ranks detect the failure through a timeout.
   }
 }
 
@@ -280,7 +280,7 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   } catch (const c10::DistError& error) {
     reason = first_line(error.what_without_backtrace());
   } catch (const c10::Error&) {
-    throw;  // memory, or a tensor's shape: nothing to do with the others
+    throw;  // out of memory or a bad shape: not caused by other ranks
   } catch (const std::exception& error) {
     reason = first_line(error.what());
   }
@@ -289,14 +289,14 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   const std::string first = ask(state_->store, first_failure);
   if (!first.empty())
     fail(ErrorKind::kRun, fmt::format("another process failed; {}", first), name(),
-         "See to that one");
+         "See that process's error");
   fail(ErrorKind::kRun,
-       fmt::format("another process is gone, or did not come in time, while {}: {}", doing, reason),
-       name(), "Look for the rank that ended first; go on with --resume=auto");
+       fmt::format("another process ended or did not respond in time while {}: {}", doing, reason),
+       name(), "Find the rank that failed first; resume with --resume=auto");
 }
 
 void Group::broadcast(const std::vector<at::Tensor>& tensors) {
-  const c10::NoGradGuard no_grad;  // parameters are written to
+  const c10::NoGradGuard no_grad;  // parameters are written in place
   guard("sending rank 0's weights", [&] {
     const WaitingForOthers waiting;
     c10d::broadcast_coalesced(state_->group, tensors, size_t(kBroadcastBytes), 0);
@@ -328,14 +328,14 @@ void Group::max(const at::Tensor& tensor) {
 
 std::function<void()> Group::start_max(const at::Tensor& tensor) {
   c10::intrusive_ptr<c10d::Work> work;
-  guard("coming to an agreement", [&] {
+  guard("agreeing on a value", [&] {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     work = state_->group->allreduce(tensors, options);
   });
   return [this, work, tensor] {
-    guard("coming to an agreement", [&] {
+    guard("agreeing on a value", [&] {
       const WaitingForOthers waiting;
       work->wait();
     });
@@ -345,7 +345,7 @@ std::function<void()> Group::start_max(const at::Tensor& tensor) {
 at::Tensor Group::gather(const at::Tensor& row) {
   at::Tensor rows = at::zeros({world(), row.numel()}, row.options());
   rows.select(0, rank()).copy_(row.flatten());
-  sum(rows);  // each row has one rank's values, and zeros
+  sum(rows);  // each row holds one rank's values, and zeros elsewhere
   return rows;
 }
 

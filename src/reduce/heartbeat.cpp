@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kInterval{1};
 
 std::atomic<int> waiting_now{0};
 
-// Never waits: a launcher that does not read misses a line.
+// Never blocks: a line is dropped if the launcher does not read.
 void tell(const std::string& line) {
   const char* const given = std::getenv(kReportVariable);
   if (!given) return;
@@ -46,7 +46,7 @@ class Beat : public Heartbeat {
   void beat() const {
     try {
       tell(kPlaceLine + place_() + (waits_for_others() ? kWaitingMark : ""));
-    } catch (const std::bad_alloc&) {  // one is left out
+    } catch (const std::bad_alloc&) {  // skip one heartbeat
     }
   }
 
@@ -60,7 +60,7 @@ class Beat : public Heartbeat {
   std::mutex mutex_;
   std::condition_variable end_;
   bool ending_ = false;  // guarded by mutex_
-  std::thread thread_;   // last: it uses all of the above
+  std::thread thread_;   // last member: it uses all of the above
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// What a process of a run tells the launcher that started it, over a socket that it inherits:
-// where it is, once a second, from a thread of its own, so that a launcher can tell a process
-// that waits from one that is gone; and the run's folder, for a restart.
+// Reports from a process of a run to the launcher that started it, over an inherited socket: its
+// position once a second, from a separate thread, so that a launcher can tell a waiting process
+// from a dead one; and the run's folder, for a restart.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace saturate {
 
-// The variable that names the socket.
+// The environment variable that holds the socket.
 inline constexpr const char* kReportVariable = "SATURATE_REPORT_FD";
 inline constexpr const char* kFolderLine = "folder ";
 inline constexpr const char* kPlaceLine = "at ";
@@ -19,10 +19,10 @@ class Heartbeat {
   virtual ~Heartbeat() = default;
 };
 
-// Null where there is no launcher. `place` is called on the other thread while the heartbeat lives.
+// Null without a launcher. `place` is called on the other thread while the heartbeat lives.
 std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> place);
 
-// Tells the launcher, if there is one.
+// Reports to the launcher, if there is one.
 void report_folder(const std::string& folder);
 
 }  // namespace saturate

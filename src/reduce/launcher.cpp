@@ -24,7 +24,7 @@ namespace {
 using Clock = RankProcess::Clock;
 
 constexpr int kPollMs = 100;
-constexpr double kStopStalls = 5;  // times the stall that is reported: saving is no step
+constexpr double kStopStalls = 5;  // times stall_s: saving a checkpoint makes no steps
 
 double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -50,7 +50,7 @@ std::string how_it_ended(const RankProcess& rank) {
   return fmt::format("was ended by signal {} ({})", number, sigabbrev_np(number));
 }
 
-// One attempt: all processes of this machine, from their start to their end.
+// One attempt: all processes of this machine, from start to end.
 class Attempt {
  public:
   Attempt(const LaunchOptions& options, const Start& start, const std::string& folder, Nodes& nodes,
@@ -69,15 +69,15 @@ class Attempt {
     return ending();
   }
 
-  // Of the one that failed here: its last lines, or where they are.
+  // The last lines of the process that failed here, or where to find them.
   void show_last_lines() const {
     if (failed_->last_lines().empty()) return;
     say(fmt::format("the last lines of rank {}:", failed_->rank()));
     for (const auto& line : failed_->last_lines()) std::fputs(("  " + line + "\n").c_str(), stderr);
   }
   const char* where_its_lines_are() const {
-    if (failed_->on_terminal()) return "See what it said above";
-    return failed_->last_lines().empty() ? "It said nothing" : "See its last lines";
+    if (failed_->on_terminal()) return "See its output above";
+    return failed_->last_lines().empty() ? "It printed nothing" : "See its last lines";
   }
 
   int exit_code() const {
@@ -103,7 +103,7 @@ class Attempt {
                       {"TORCHELASTIC_RESTART_COUNT", std::to_string(start.number)},
                       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
                       {"SATURATE_LAUNCHED", "1"}};
-    // c10d warns of each attempt to connect to a rank 0 that is not there yet.
+    // c10d warns of each failed attempt to connect before rank 0 listens.
     if (!std::getenv("TORCH_CPP_LOG_LEVEL"))
       made.variables.emplace_back("TORCH_CPP_LOG_LEVEL", "ERROR");
     if (!std::getenv("OMP_NUM_THREADS"))
@@ -144,9 +144,9 @@ class Attempt {
     return true;
   }
 
-  // The first that failed by itself is to blame, however long it took to end: others may have
-  // missed it, and ended, before. Of several that ended at once, the one that a signal ended did
-  // not follow another.
+  // The first process that failed by itself is the cause, however long it took to end: others may
+  // have ended before it because of it. Of several that end at once, one ended by a signal is not a
+  // consequence of another.
   void note_end(const RankProcess& rank) {
     const int code = rank.exit_code();
     if (code == 0 || (is_interruption(code) && !rank.killed()) || ended_by_us_) return;
@@ -161,7 +161,7 @@ class Attempt {
       failed_ = &rank;
   }
 
-  // Gives them some time to do so by themselves.
+  // Lets them end by themselves for a grace period.
   void end_all() {
     if (!ending_since_) {
       ending_since_ = Clock::now();
@@ -187,7 +187,7 @@ class Attempt {
     return made;
   }
 
-  // Those that were told to stop and neither do so nor move.
+  // Kills processes that were told to stop but neither stop nor make progress.
   void end_stalled() {
     const double most = kStopStalls * options_.stall_s;
     if (seconds_since(signalled_at_) < most) return;
@@ -199,12 +199,12 @@ class Attempt {
     }
   }
 
-  // Says it again each time that the wait has doubled.
+  // Repeats the report each time the waiting time has doubled.
   void report_stalls() {
     for (size_t i = 0; i < ranks_.size(); ++i) {
       RankProcess& rank = *ranks_[i];
       const double silent = seconds_since(rank.heard()), still = seconds_since(rank.moved());
-      // It waits for the others, of which one is at fault.
+      // It waits for other ranks, one of which is at fault.
       const bool waits = silent < options_.stall_s / 2 && (rank.place().ends_with(" reduce") ||
                                                            rank.place().ends_with(kWaitingMark));
       if (rank.ended() || still < options_.stall_s || waits) {
@@ -216,7 +216,7 @@ class Attempt {
       const std::string where = rank.place().empty() ? "still starting" : rank.place();
       say(fmt::format("rank {} (process {}) has not moved for {:.0f} s: {}{}", rank.rank(),
                       rank.pid(), still, where,
-                      silent < options_.stall_s / 2 ? "" : ", and nothing is heard of it"));
+                      silent < options_.stall_s / 2 ? "" : ", and it does not respond"));
     }
   }
 
@@ -232,7 +232,7 @@ class Attempt {
   Clock::time_point signalled_at_;
 };
 
-// What to do about a failure: `own` where it was here.
+// The remedy for a failure; `own` if it happened on this machine.
 std::string remedy_for(const Ending& ending, const Attempt* own, const std::string& folder) {
   const std::string look = own ? own->where_its_lines_are()
                                : fmt::format("See what node {}'s launcher says", ending.node);
@@ -253,14 +253,14 @@ int launch(const LaunchOptions& options, const std::function<int()>& stop_signal
     auto start = nodes->start();
     if (!start) return exit_code_after(stop_signal());
     Attempt attempt(options, *start, folder, *nodes, stop_signal);
-    start.reset();  // rank 0 alone listens
+    start.reset();  // close it: only rank 0 listens
     const Ending own = attempt.run();
     const auto [failure, restart] = nodes->judge(own);
     if (!failure.failed) {
       const int code = attempt.exit_code();
       return code != 0 && stop_signal() != 0 ? exit_code_after(stop_signal()) : code;
     }
-    // It was passed on to one that did not heed it yet, as while it starts.
+    // The signal went to a process that did not handle it yet, for example while it started.
     if (failure.signal != 0 && failure.signal == stop_signal())
       return exit_code_after(stop_signal());
     if (!attempt.folder().empty()) folder = attempt.folder();
@@ -268,7 +268,7 @@ int launch(const LaunchOptions& options, const std::function<int()>& stop_signal
     if (here) here->show_last_lines();
     if (restart.empty())
       fail(failure.kind, failure.what, failure.where, remedy_for(failure, here, folder));
-    say(fmt::format("{}; starting all again ({})", failure.what, restart));
+    say(fmt::format("{}; restarting all processes ({})", failure.what, restart));
   }
 }
 

@@ -26,7 +26,8 @@ Addresses resolve(const std::string& host, int port, int type) {
   hints.ai_socktype = type;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
-    fail(ErrorKind::kUsage, fmt::format("\"{}\" is no known host: {}", host, gai_strerror(error)),
+    fail(ErrorKind::kUsage,
+         fmt::format("cannot resolve host \"{}\": {}", host, gai_strerror(error)),
          "MASTER_ADDR, or --master", "Give the name or address of rank 0's machine");
   return {found, &freeaddrinfo};
 }
@@ -47,7 +48,7 @@ int listen_at(const std::string& host, int port) {
     close(descriptor);
   }
   const char* const remedy = error == EADDRINUSE
-                                 ? "Choose another port, or end the run that has it"
+                                 ? "Choose another port, or end the run that uses it"
                                  : "Start rank 0 on that machine, or give this one's address";
   fail(ErrorKind::kUsage,
        fmt::format("cannot listen at {}:{}: {}", host, port, std::strerror(error)),
@@ -89,7 +90,7 @@ std::string address_towards(const std::string& host, int port) {
     sockaddr_storage own{};
     socklen_t size = sizeof own;
     char text[NI_MAXHOST];
-    // Sends nothing: a datagram socket's connect only chooses the way.
+    // Sends nothing: connecting a datagram socket only selects the route.
     const bool found = connect(descriptor, at->ai_addr, at->ai_addrlen) == 0 &&
                        getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
                        getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text, sizeof text,
@@ -97,7 +98,7 @@ std::string address_towards(const std::string& host, int port) {
     close(descriptor);
     if (found) return text;
   }
-  fail(ErrorKind::kRun, "no network of this machine leads to " + host, "MASTER_ADDR, or --master",
+  fail(ErrorKind::kRun, "this machine has no route to " + host, "MASTER_ADDR, or --master",
        "Check the address, and the network between the machines");
 }
 

@@ -1,8 +1,8 @@
 // With x [N, C, H, W], n values a channel over all processes, y = (x - mean) / sqrt(var + eps):
 //   forward   out = y * weight + bias
 //   backward  dx = weight / sqrt(var + eps) * (dout - sum(dout) / n - y * sum(dout * y) / n)
-// where mean, var and the sums of dout run over all processes, and the gradients of weight and
-// bias over each process's own, since the reducer sums those.
+// where mean, var and the sums of dout are over all processes, and the gradients of weight and bias
+// over each process's own values, since the reducer sums those.
 #include "reduce/local_norm.h"
 
 #include <ATen/TensorOperators.h>
@@ -36,7 +36,7 @@ at::Tensor over_channels(const at::Tensor& x) {
   return x.sum({0, 2, 3}, /*keepdim=*/false, at::kDouble);
 }
 
-// A row holds means, sums of squares about them, and the count, put together as in Chan, Golub and
+// A row holds means, sums of squares about them, and the count, merged as in Chan, Golub and
 // LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
 // `kept` is y.
 class CpuNorm : public LocalNorm {
@@ -136,7 +136,7 @@ class GpuNorm : public LocalNorm {
     };
     if (values_per_channel(x) > 1 && running.mean.scalar_type() == at::kFloat)
       return with(gather(running.mean, running.var));
-    // Nobody may have two values, and then the operator's variance is not a number.
+    // With fewer than two values in total the operator's variance is NaN.
     const auto copy = [](const at::Tensor& statistic) {
       return statistic.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
     };
@@ -154,7 +154,7 @@ class GpuNorm : public LocalNorm {
     kept = x;
     if (x.numel() == 0) return at::empty_like(x);
     return at::batch_norm_elemt(x, weight.to(at::kFloat), bias.to(at::kFloat), joint.mean,
-                                joint.inverse, /*eps=*/0);  // which inverse has in it
+                                joint.inverse, /*eps=*/0);  // inverse includes eps
   }
 
   at::Tensor prepared_gradient(const at::Tensor& gradient, const at::Tensor& kept) const override {
@@ -181,9 +181,9 @@ class GpuNorm : public LocalNorm {
   }
 
  private:
-  // The count of a process without an image: gather_stats_with_counts divides by the sum of the
-  // counts so far, and torch.nn.SyncBatchNorm leaves such rows out, for which the host waits.
-  // Beside a count it is nothing, and as an integer it is 0.
+  // The count for a process without images: gather_stats_with_counts divides by the running sum of
+  // counts, and torch.nn.SyncBatchNorm filters such rows out, which blocks the host. It is
+  // negligible beside a real count, and 0 as an integer.
   static constexpr double kNoValue = 1e-30;
 };
 

@@ -1,4 +1,4 @@
-// NCCL, where this build has it.
+// NCCL, if this build has it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,8 @@
 
 namespace saturate {
 
-// The interface that NCCL is to keep to, as it would otherwise listen on the machine's network even
-// among processes of this machine alone; null where it is to choose, or somebody else has.
+// The network interface to restrict NCCL to, since by default it listens on the machine's network
+// even if all processes are on this machine; null if NCCL is to choose or the user has chosen.
 const char* nccl_interface(const World& world, const Lookup& lookup);
 
 bool has_nccl();

@@ -1,6 +1,6 @@
-// What is said, a line of JSON each:
+// The protocol, one JSON object per line:
 //   to node 0    hello {node, nodes, processes}, failing {attempt}, ended {attempt, ending}
-//   by node 0    refused {why}, start {attempt, port, restart}, end {attempt}, over {ending}
+//   from node 0  refused {why}, start {attempt, port, restart}, end {attempt}, over {ending}
 #include "reduce/nodes.h"
 
 #include <fcntl.h>
@@ -25,10 +25,10 @@ using Clock = RankProcess::Clock;
 using Json = nlohmann::json;
 
 constexpr int kLookMs = 100;
-// For which a machine may be out of reach: while all goes well, and once an attempt has failed.
+// How long a machine may be unreachable: normally, and once an attempt has failed.
 constexpr int kPatienceS = 60, kHurryS = 10;
 constexpr double kConnectS = 2;
-constexpr double kSpareS = 5;  // beyond the grace that another machine gives its processes
+constexpr double kSpareS = 5;  // in addition to the grace that another machine gives its processes
 
 double since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
@@ -63,7 +63,7 @@ Ending lost_launcher(int node, const char* how) {
   return ending;
 }
 
-// Whether `one` tells more of the cause than `other`.
+// Whether `one` is closer to the cause than `other`.
 bool more_to_blame(const Ending& one, const Ending& other) {
   return one.failed && (!other.failed || (other.followed && !one.followed));
 }
@@ -74,8 +74,8 @@ class NodesOfARun : public Nodes {
       : options_(options), stop_signal_(std::move(stop_signal)) {}
 
  protected:
-  // Hears the others until `done`. Where the attempt has failed, or is told to stop, it is not
-  // waited for longer than `limit_s` from then on: false.
+  // Handles messages until `done`. Once the attempt has failed or is told to stop, waits at most
+  // `limit_s` longer, then returns false.
   bool wait_until(const std::function<bool()>& done, double limit_s) {
     for (auto patient = Clock::now(); !done();) {
       if (!failed() && stop_signal_() == 0) patient = Clock::now();
@@ -105,7 +105,7 @@ class FirstNode : public NodesOfARun {
     fcntl(listening_.get(), F_SETFL, O_NONBLOCK);
   }
 
-  // Of several machines, the master's port is the launchers', and the store has any other.
+  // With several machines the launchers use the master's port, and the store any free one.
   std::optional<Start> start() override {
     failed_ = false;
     first_failed_ = 0;
@@ -172,8 +172,8 @@ class FirstNode : public NodesOfARun {
   struct Link {
     explicit Link(int socket) : wire(socket) {}
     Wire wire;
-    int node = -1;       // until it has said which
-    bool begun = false;  // the attempt, or an earlier one
+    int node = -1;       // until it has announced its number
+    bool begun = false;  // it has started this attempt or an earlier one
   };
 
   void accept_all() {
@@ -181,7 +181,7 @@ class FirstNode : public NodesOfARun {
       links_.emplace_back(socket);
   }
 
-  // An attempt that is ending already is nothing to join: the next one is.
+  // An attempt that is ending cannot be joined: wait for the next one.
   void begin(Link& link) {
     if (link.node < 0 || failed_) return;
     link.begun = true;
@@ -217,7 +217,7 @@ class FirstNode : public NodesOfARun {
     if (node < 1 || node >= options_.nodes)
       why = fmt::format("--node-rank {} is not one of 1 to {}", node, options_.nodes - 1);
     for (const Link& other : links_)
-      if (other.node == node) why = fmt::format("there is a node {} already", node);
+      if (other.node == node) why = fmt::format("node {} is already connected", node);
     if (!why.empty()) return link.wire.say({{"say", "refused"}, {"why", why}});
     link.node = node;
     begin(link);
@@ -244,10 +244,10 @@ class FirstNode : public NodesOfARun {
   std::list<Link> links_;
   int number_ = 0, port_ = 0;
   bool failed_ = false, gone_ = false;
-  int first_failed_ = 0;           // node; of no meaning where none has
+  int first_failed_ = 0;           // node; meaningless if none has failed
   std::map<int, Ending> endings_;  // of this attempt, by node
-  std::string restart_;            // which this attempt is
-  Ending last_;                    // the attempt before
+  std::string restart_;            // label of this attempt
+  Ending last_;                    // of the previous attempt
 };
 
 class OtherNode : public NodesOfARun {
@@ -336,7 +336,7 @@ class OtherNode : public NodesOfARun {
   [[noreturn]] void fail_to_meet() const {
     fail(ErrorKind::kRun,
          fmt::format("node 0's launcher did not answer within {:g} s", options_.meet_s), address(),
-         "See whether it runs there, with --nnodes and the same --master");
+         "Check that it runs there with --nnodes and the same --master");
   }
 
   [[noreturn]] void fail_before_start() const {
@@ -347,11 +347,11 @@ class OtherNode : public NodesOfARun {
 
   Wire wire_;
   bool met_ = false;
-  int number_ = 0, failed_ = -1;  // attempts: this one, and the last that is known to have failed
+  int number_ = 0, failed_ = -1;  // attempts: this one, and the last known to have failed
   std::optional<Start> next_;
   std::optional<Ending> over_;
   Ending last_;          // of the attempt before `next_`
-  std::string restart_;  // which `next_` is
+  std::string restart_;  // label of `next_`
 };
 
 }  // namespace

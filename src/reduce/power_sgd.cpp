@@ -14,14 +14,14 @@
 namespace saturate {
 namespace {
 
-constexpr int64_t kLeastGain = 2;  // times fewer values, as torch's powerSGD_hook
+constexpr int64_t kLeastGain = 2;  // minimum compression ratio, as torch's powerSGD_hook
 
-// Of a matrix without a column that is not zero too.
+// Also defined for a zero matrix.
 at::Tensor orthonormal(const at::Tensor& matrix) {
   return std::get<0>(at::linalg_qr(matrix, "reduced"));
 }
 
-// Cuts the next tensor of a shape out of a flat one.
+// Splits a flat tensor into consecutive tensors of given shapes.
 class Cutter {
  public:
   explicit Cutter(at::Tensor flat) : flat_(std::move(flat)) {}
@@ -55,7 +55,7 @@ PowerSgdHook::Matrix* PowerSgdHook::matrix_of(const at::Tensor& parameter,
   matrix.gradient = gradient.view({rows, columns});
   if (!matrix.error.defined()) {
     const auto options = gradient.options().dtype(at::kFloat);
-    // The same on all processes.
+    // The same seed on all processes.
     const auto random = at::make_generator<at::CPUGeneratorImpl>(places_.at(key));
     matrix.error = at::zeros({rows, columns}, options);
     matrix.q = at::randn({columns, rank}, random, at::kFloat).to(gradient.device());
@@ -92,7 +92,7 @@ c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& 
     parts.push_back(gradient.flatten().to(at::kFloat));
   send(pending, parts);
   if (bucket.isLast()) sent_();
-  // The reducer waits for the buckets in this order, by parseHookResult().
+  // The reducer waits for the buckets in this order, in parseHookResult().
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   future->markCompleted(int64_t(bucket.getIndex()));
   return future;

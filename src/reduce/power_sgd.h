@@ -1,4 +1,4 @@
-// Gradients sent as products of two thin matrices: PowerSGD, algorithm 2 of Vogels et al. 2019
+// Gradients sent as products of two low-rank matrices: PowerSGD, algorithm 2 of Vogels et al. 2019
 // (https://arxiv.org/abs/1905.13727), with error feedback and warm start.
 //
 // The gradient M [n, m] of one parameter, rank r, over W processes, whose gradients are summed:
@@ -19,14 +19,14 @@
 
 namespace saturate {
 
-// Sends the first sums as backward fills the buckets, and the second ones, which need the first
-// ones' results, when it has ended: so all processes make the same calls in the same order, which
-// Gloo needs. Parameters of one dimension, and those that two thin matrices would not at least
-// halve, are summed as they are. Belongs to the thread that runs backward.
+// Starts the first all-reduces as backward fills the buckets, and the second ones, which need the
+// first ones' results, after backward: all processes make the same calls in the same order, which
+// Gloo requires. 1-dimensional parameters, and those that a low-rank product would not at least
+// halve, are all-reduced as they are. Belongs to the thread that runs backward.
 class PowerSgdHook : public c10d::CommHookInterface {
  public:
   // `parameters`: all that the buckets hold, in the same order on all processes. `sent` is called
-  // when the last bucket's first sums are on their way.
+  // when the last bucket's first all-reduces have been started.
   PowerSgdHook(c10d::ProcessGroup& group, int rank, const std::vector<at::Tensor>& parameters,
                std::function<void()> sent);
 
@@ -35,15 +35,15 @@ class PowerSgdHook : public c10d::CommHookInterface {
 
  private:
   struct Matrix {
-    at::Tensor error;     // [n, m] float; during a step M_own
+    at::Tensor error;     // [n, m] float; M_own during a step
     at::Tensor p, q;      // [n, r], [m, r] float
     at::Tensor gradient;  // [n, m], in its bucket
   };
-  struct Pending {  // a bucket on its way
+  struct Pending {  // a bucket in flight
     at::Tensor buffer;
     std::vector<Matrix*> matrices;
-    std::vector<at::Tensor> whole;  // gradients that are no matrices, in the bucket
-    at::Tensor sum;                 // what is being summed, all in one
+    std::vector<at::Tensor> whole;  // gradients that are not compressed, in the bucket
+    at::Tensor sum;                 // flat buffer being all-reduced
     c10::intrusive_ptr<c10d::Work> work;
   };
 
@@ -55,7 +55,7 @@ class PowerSgdHook : public c10d::CommHookInterface {
   c10d::ProcessGroup& group_;
   const int64_t rank_;
   const std::function<void()> sent_;
-  std::unordered_map<const void*, uint64_t> places_;  // of parameters
+  std::unordered_map<const void*, uint64_t> places_;  // index of each parameter
   std::unordered_map<const void*, Matrix> matrices_;
   std::deque<Pending> pending_;
 };

@@ -23,7 +23,7 @@ namespace saturate {
 namespace {
 
 constexpr size_t kLastLines = 10;
-constexpr int kCannotStart = 127;  // as a shell's
+constexpr int kCannotStart = 127;  // the shell's code
 
 [[noreturn]] void fail_system(const char* what) {
   fail(ErrorKind::kRun, fmt::format("{}: {}", what, std::strerror(errno)), "saturate launch",
@@ -42,7 +42,7 @@ Ends make_socket() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-// The launcher's handlers would swallow, for good, a signal that comes before execv().
+// The launcher's handlers would lose a signal that arrives before execv().
 void take_signals(const sigset_t& mask) {
   for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
     struct sigaction action {};
@@ -52,12 +52,12 @@ void take_signals(const sigset_t& mask) {
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
 
-// In the new process, which has one thread, and signals blocked: never returns.
+// Runs in the forked child, which has one thread and signals blocked; never returns.
 [[noreturn]] void become(const RankCommand& command, pid_t launcher, int out, int err, int reports,
                          const sigset_t& mask) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(kCannotStart);  // it ended before that took effect
+  if (getppid() != launcher) _exit(kCannotStart);  // the launcher ended before prctl took effect
   const auto keep = [](int descriptor, const char* variable) {
     fcntl(descriptor, F_SETFD, 0);
     setenv(variable, std::to_string(descriptor).c_str(), 1);

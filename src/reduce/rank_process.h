@@ -1,4 +1,4 @@
-// One process that a launcher starts, and what comes from it.
+// One process that a launcher starts, and its output.
 #pragma once
 
 #include <sys/types.h>
@@ -12,7 +12,7 @@
 
 namespace saturate {
 
-// A file descriptor that is closed with its owner.
+// A file descriptor that its owner closes.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -34,18 +34,18 @@ struct RankCommand {
   std::string program;
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> variables;
-  int listening = -1;  // a socket that it inherits as SATURATE_LISTEN_FD, if any
+  int listening = -1;  // a socket to inherit as SATURATE_LISTEN_FD, if any
 };
 
-// Killed by the system when the launcher ends, however that ends; in a process group of its own, so
-// that a terminal's Ctrl-C comes to the launcher alone.
+// Killed by the system when the launcher ends for whatever reason; in its own process group, so
+// that a terminal's Ctrl-C reaches the launcher only.
 class RankProcess {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `rank` 0 has the launcher's standard output, and its standard error where that is a terminal.
+  // `rank` 0 inherits the launcher's standard output, and its standard error if that is a terminal.
   RankProcess(int rank, const RankCommand& command);
-  // Kills it, if it still runs.
+  // Kills it if it still runs.
   ~RankProcess();
   RankProcess(RankProcess&&) = delete;
 
@@ -53,28 +53,28 @@ class RankProcess {
   pid_t pid() const { return pid_; }
   // Descriptors to poll for reading.
   std::vector<int> descriptors() const;
-  // Takes what has come: prints its lines with the rank in front, notes its place.
+  // Reads pending output: prints its lines prefixed with the rank, records its position.
   void read_all();
-  // Whether it has ended, without waiting. What it wrote last has then been read.
+  // Whether it has ended, without waiting. If so, its last output has been read.
   bool ended();
-  // 128 + N where signal N ended it. REQUIRES: ended().
+  // 128 + N if signal N ended it. REQUIRES: ended().
   int exit_code() const;
   bool killed() const;
   void signal(int number) const;
 
-  // Of what it printed; none of what it shows on a terminal itself.
+  // The end of its output; without what it writes to a terminal directly.
   const std::deque<std::string>& last_lines() const { return last_lines_; }
   bool on_terminal() const { return on_terminal_; }
-  const std::string& place() const { return place_; }    // "step 3, in forward"; "" so far
-  const std::string& folder() const { return folder_; }  // the run's, as rank 0 says
-  bool lost_peer() const { return lost_peer_; }          // it says that another was gone
-  Clock::time_point heard() const { return heard_; }     // last
-  Clock::time_point moved() const { return moved_; }     // when its place last changed
+  const std::string& place() const { return place_; }    // "step 3, in forward"; "" until known
+  const std::string& folder() const { return folder_; }  // the run's, as reported by rank 0
+  bool lost_peer() const { return lost_peer_; }          // it reported that another process ended
+  Clock::time_point heard() const { return heard_; }     // time of the last report
+  Clock::time_point moved() const { return moved_; }     // time of the last change of place
 
  private:
   struct Stream {
     Descriptor descriptor;
-    std::string rest;  // a line that has not ended
+    std::string rest;  // an incomplete line
   };
   void read(Stream& stream, void (RankProcess::*take)(const std::string&));
   void take_output(const std::string& line);

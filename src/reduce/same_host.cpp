@@ -23,7 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kPlaceKey = "shared_memory";
-// Of addresses for each rank's blocks; memory is taken as it is written.
+// Address space for each rank's blocks; memory is committed when written.
 constexpr size_t kArena = size_t{8} << 30;
 
 template <class Value>
@@ -42,7 +42,7 @@ Combination sum_or_max(at::ScalarType type, c10d::ReduceOp::RedOpType operation)
                                           : combination<T, Wide, Larger<Wide>>(type, operation);
 }
 
-// None: left to Gloo.
+// Empty: handled by Gloo.
 std::optional<Combination> combination_of(const at::Tensor& tensor, c10d::ReduceOp::RedOpType how) {
   if (how != c10d::ReduceOp::SUM && how != c10d::ReduceOp::MAX) return std::nullopt;
   if (!tensor.is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous())
@@ -96,7 +96,7 @@ class SumWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// What tensors whose memory it holds need of it; they may outlive the group.
+// State needed by tensors in its memory, which may outlive the group.
 struct SharedSums {
   SharedSums(std::shared_ptr<SharedMemory> of, const World& world, milliseconds timeout)
       : memory(std::move(of)),
@@ -182,7 +182,7 @@ class SameHost : public c10d::Backend {
     std::byte* const place = arena.take(bytes);
     if (!place) return;
     std::memcpy(place, storage.data(), bytes);
-    // The memory that it had is freed here.
+    // Frees the storage's previous memory.
     storage.set_data_ptr({place, new Block{shared_, place}, free_block, at::kCPU});
   }
 
@@ -192,10 +192,10 @@ class SameHost : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   const std::shared_ptr<SharedSums> shared_;
   bool use_ = true;
-  ThreadPool thread_;  // one: sums come in the order of calls
+  ThreadPool thread_;  // one: all-reduces must keep the order of calls
 };
 
-// Rank 0's memory, or null. Every rank comes to this.
+// Rank 0's shared memory, or null. Collective.
 std::shared_ptr<SharedMemory> meet_in_memory(c10d::Store& store, const World& world, bool wanted) {
   std::shared_ptr<SharedMemory> memory;
   const bool one_machine = world.local_size == 0 || world.local_size == world.size;
@@ -222,7 +222,8 @@ c10::intrusive_ptr<c10d::Backend> with_shared_memory(const c10::intrusive_ptr<c1
                                                      const World& world, milliseconds timeout,
                                                      bool wanted) {
   auto memory = meet_in_memory(*store, world, wanted);
-  // Nobody goes on, and may end, before all are connected; and all have the memory, or none.
+  // No rank may go on, and end, before all are connected; all get the memory or none.
+  // none.
   std::vector<at::Tensor> without = {at::full({1}, memory ? 0.0 : 1.0)};
   gloo->allreduce(without, c10d::AllreduceOptions())->wait();
   if (without[0].item<float>() != 0) return gloo;

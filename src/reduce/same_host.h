@@ -1,4 +1,4 @@
-// Sums through shared memory, which a Group uses for CPU tensors where all of its ranks are on one
+// All-reduces through shared memory, used by a Group for CPU tensors if all of its ranks are on one
 // machine; see base/shared_sum.h.
 #pragma once
 
@@ -8,14 +8,14 @@
 
 namespace saturate {
 
-// Moves the memory of a CPU tensor to where the other ranks can add to it, so that sums of it need
-// no copy; the tensors that share its storage go with it. Does nothing where there is no shared
-// memory, no room left in it, or the tensor is only a part of its storage. REQUIRES: nobody holds a
-// pointer into it.
+// Moves a CPU tensor's memory to where the other ranks can add to it, so that all-reducing it needs
+// no copy; tensors that share its storage move with it. Does nothing if there is no shared memory,
+// no room left in it, or the tensor is only part of its storage. REQUIRES: nobody holds a pointer
+// into it.
 void share_memory_of(Group& group, const at::Tensor& tensor);
 
-// Turns it off and on, for measurements: the same on all ranks, while nothing is under way. Whether
-// there is any.
+// Turns shared memory on and off, for measurements: the same on all ranks, while no operation is in
+// flight. Returns whether there is any.
 bool use_shared_memory(Group& group, bool use);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// What Group asks of same_host.h's other side.
+// The backend that same_host.h's shared memory provides to Group.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace saturate {
 
-// What carries CPU tensors: shared memory for sums where all ranks are on one machine and `wanted`
-// by all, and `gloo` for everything else. Returns once all ranks have come to it.
+// The backend for CPU tensors: shared memory for all-reduces if all ranks are on one machine and
+// `wanted` by all, `gloo` for everything else. Collective.
 c10::intrusive_ptr<c10d::Backend> with_shared_memory(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const c10::intrusive_ptr<c10d::Backend>& gloo,
                                                      const World& world,

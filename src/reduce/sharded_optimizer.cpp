@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{32} << 20;
 
-// One line a tensor: name, type, dimensions, sizes.
+// One line per tensor: name, type, dimensions, sizes.
 std::string describe(const std::vector<NamedTensor>& tensors) {
   std::string text;
   for (const auto& [name, tensor] : tensors) {
@@ -32,7 +32,7 @@ std::string describe(const std::vector<NamedTensor>& tensors) {
   return text;
 }
 
-// Tensors of which nothing but names, types and sizes is there: they take no memory.
+// Tensors with names, types and sizes but no memory.
 std::vector<NamedTensor> placeholders(const std::string& description) {
   std::vector<NamedTensor> tensors;
   std::istringstream lines(description);
@@ -66,8 +66,8 @@ class ShardedOptimizer : public Optimizer {
 
   void take_gradients() override { optimizer_->take_gradients(); }
 
-  // All parameters travel: which of them have a gradient may differ between the ranks, as with
-  // find_unused where the owner keeps a zero and the others have none.
+  // All parameters are sent: which of them have a gradient may differ between ranks, as with
+  // find_unused, where the owner has a zero gradient and the others have none.
   void step(double lr, const at::Tensor& found_inf) override {
     optimizer_->step(lr, found_inf);
     const at::NoGradGuard no_grad;
@@ -93,7 +93,7 @@ class ShardedOptimizer : public Optimizer {
 
   void set_momentum(double momentum) override { optimizer_->set_momentum(momentum); }
 
-  // On the CPU, where there is room for what no device may hold as a whole.
+  // On the CPU, as the whole state may not fit on any device.
   std::vector<NamedTensor> state() override {
     const auto own = optimizer_->state();
     const auto descriptions = group_.texts(describe(own));
@@ -132,7 +132,7 @@ class ShardedOptimizer : public Optimizer {
     return like.options().device(all_.front().parameter.tensor.device());
   }
 
-  // One rank's parameters as a whole: laid end to end, in pieces of so many bytes.
+  // One rank's parameters, flattened and sent in pieces of a fixed size in bytes.
   void send_part(const std::vector<at::Tensor>& tensors, int from) {
     if (tensors.empty()) return;
     group_.guard("sending updated parameters", [&] {
@@ -143,7 +143,7 @@ class ShardedOptimizer : public Optimizer {
     });
   }
 
-  // By the order of parameters, as one process has it.
+  // In parameter order, as in a single process.
   std::vector<NamedTensor> in_order(std::vector<NamedTensor> tensors) const {
     std::map<std::string, size_t> places;
     for (size_t i = 0; i < all_.size(); ++i) places[all_[i].parameter.name] = i;
@@ -158,7 +158,7 @@ class ShardedOptimizer : public Optimizer {
 
   Group& group_;
   std::vector<Parameter> all_;
-  std::unique_ptr<Optimizer> optimizer_;  // of this rank's
+  std::unique_ptr<Optimizer> optimizer_;  // of this rank's parameters
 };
 
 }  // namespace

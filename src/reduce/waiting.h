@@ -1,9 +1,9 @@
-// What a launcher hears of a process that others hold up, so that it does not blame that one.
+// Marks that tell a launcher that a process is waiting for others, so that it is not blamed.
 #pragma once
 
 namespace saturate {
 
-// While one lives, this process waits for others, whatever the phase it is in.
+// While one lives, this process waits for others, whatever its current phase.
 class WaitingForOthers {
  public:
   WaitingForOthers();
@@ -13,10 +13,10 @@ class WaitingForOthers {
 };
 bool waits_for_others();
 
-// That this process ends since another is gone.
+// Reports that this process ends because another has ended.
 void report_lost_peer();
 
-// At the end of a place, and as a line.
+// Suffix of a reported position, and a separate report line.
 inline constexpr const char* kWaitingMark = ", waiting for other ranks";
 inline constexpr const char* kLostLine = "lost a peer";
 

@@ -27,10 +27,10 @@ void Wire::close_when_gone(int after_s) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, after_s - kProbes * interval_s));
   set(IPPROTO_TCP, TCP_KEEPINTVL, interval_s);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * after_s);  // of what was sent and not acknowledged
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * after_s);  // unacknowledged data
 }
 
-// Lines are few and short: where one does not go at once, nobody reads.
+// Lines are few and short: if one cannot be sent at once, nobody reads.
 void Wire::say(const Json& message) {
   if (!open()) return;
   const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

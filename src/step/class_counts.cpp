@@ -12,7 +12,7 @@
 namespace saturate {
 namespace {
 
-constexpr int64_t kCounters = 1 << 18;  // of 8 bytes
+constexpr int64_t kCounters = 1 << 18;  // 8 bytes each
 
 // A power of two.
 int64_t counters_per_class(int64_t classes) {
@@ -48,7 +48,7 @@ at::Tensor count_classes_spread(const at::Tensor& labels, const at::Tensor& foun
   const at::Tensor turn =
       at::arange(height * width, labels.options()).bitwise_and_(counters - 1).view({height, width});
   const at::Tensor one = at::ones({1}, labels.options());
-  // Neighbours of one class add to neighbouring counters; a class more for what is left out.
+  // Neighbouring pixels use neighbouring counters; one extra class is for ignored pixels.
   const auto count = [&](const at::Tensor& values, const at::Tensor& which) {
     const at::Tensor place = (at::where(which, values, classes) * counters + turn).flatten();
     return at::zeros({(classes + 1) * counters}, labels.options())

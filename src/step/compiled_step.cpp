@@ -27,9 +27,9 @@ using Runner = torch::inductor::AOTIModelContainerRunner;
 
 constexpr size_t kFirstGradient = 3;  // after the scaled loss, the loss and the logits
 
-// Puts a library where dlopen finds it, in memory alone: nothing stays behind, however the process
-// ends. The file is never closed, since dlopen knows libraries by their paths and may keep this one
-// after use: another must not get its path.
+// Makes a library available to dlopen in memory only: nothing remains, however the process ends.
+// The file is never closed, since dlopen identifies libraries by path and may keep this one after
+// use: another must not get its path.
 std::string path_in_memory(const std::vector<std::byte>& bytes, const std::string& what) {
   const int fd = memfd_create("saturate-step", MFD_CLOEXEC);
   size_t done = 0;
@@ -59,7 +59,7 @@ std::unique_ptr<Runner> load(const StepPackage& package, const at::Device& devic
     const auto& makers = torch::inductor::getAOTIModelRunnerRegistry();
     const auto maker = makers.find(name);
     if (maker == makers.end()) throw std::runtime_error("this build cannot run one on " + name);
-    // One caller at a time; the kernels of a GPU's library are within it.
+    // One caller at a time; a GPU library contains its kernels.
     return maker->second(library, /*num_models=*/1, device.str(), /*bin_dir=*/"",
                          /*run_single_threaded=*/true);
   } catch (const std::exception& error) {
@@ -67,7 +67,7 @@ std::unique_ptr<Runner> load(const StepPackage& package, const at::Device& devic
   }
 }
 
-// The library works on the model's own tensors from here on.
+// Binds the library to the model's own tensors.
 void bind_tensors(Runner& runner, Model& model, const std::string& path) {
   std::unordered_map<std::string, at::Tensor> own, bound;
   for (const auto& tensors : {model.parameters(), model.buffers()})
@@ -86,7 +86,7 @@ void bind_tensors(Runner& runner, Model& model, const std::string& path) {
 
 struct CompiledStep::State {
   State(Env& env, const Recipe& recipe_in, Model& model_in, int processes);
-  // The loss as the model itself computes it, which it leaves as it was.
+  // The loss as the model itself computes it; leaves the model unchanged.
   double eager_loss(const at::Tensor& images, const at::Tensor& labels);
   void require_loss(double expected, double found) const;
 
@@ -95,8 +95,8 @@ struct CompiledStep::State {
   std::string path;
   int part;
   std::vector<at::Tensor> trained;
-  std::vector<size_t> outputs;    // of the library's, the gradients of `trained`
-  size_t count = kFirstGradient;  // of the library's outputs
+  std::vector<size_t> outputs;    // indices of the gradients of `trained`
+  size_t count = kFirstGradient;  // number of the library's outputs
   std::unique_ptr<Runner> runner;
   bool checked = false;
 };
@@ -137,11 +137,11 @@ double CompiledStep::State::eager_loss(const at::Tensor& images, const at::Tenso
   return loss.item<double>();
 }
 
-// Only a model that is computed otherwise is meant: rounding differs far less.
+// Detects only a different computation: rounding differs far less.
 void CompiledStep::State::require_loss(double expected, double found) const {
   const double tolerance = reduced_type(recipe.precision.mode) ? 5e-2 : 1e-3;
   if (!std::isfinite(expected) || std::abs(found - expected) <= tolerance * (1 + expected)) return;
-  fail_package(fmt::format("it computes something else than the model, on the first images a loss "
+  fail_package(fmt::format("it does not compute what the model does: on the first images a loss "
                            "of {:.6g} instead of {:.6g}",
                            found, expected),
                path);
@@ -160,7 +160,7 @@ CompiledStep::Output CompiledStep::run(const at::Tensor& images, const at::Tenso
   const c10::NoGradGuard no_grad;
   const at::MemoryFormat order = state_->recipe.train.channels_last ? at::MemoryFormat::ChannelsLast
                                                                     : at::MemoryFormat::Contiguous;
-  const at::Tensor ordered = images.contiguous(order);  // copies nothing that the loader gives
+  const at::Tensor ordered = images.contiguous(order);  // no copy for the loader's batches
   const bool first = !std::exchange(state_->checked, true);
   const double expected = first ? state_->eager_loss(ordered, labels) : 0;
   std::vector<at::Tensor> outputs;
@@ -191,8 +191,8 @@ void CompiledStep::add_gradients(Output output) {
       sum.add_(gradient);
       continue;
     }
-    // Two gradients that are equal by construction, as of two biases that are added, come as one
-    // piece of memory, which clipping and unscaling in place would change twice.
+    // Gradients that are equal by construction, as of two biases that are added, come as one block
+    // of memory, which in-place clipping and unscaling would change twice.
     const void* memory = gradient.storage().data();
     const bool shared = std::find(taken.begin(), taken.end(), memory) != taken.end();
     sum = shared ? gradient.clone() : std::move(gradient);

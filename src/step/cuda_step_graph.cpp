@@ -1,5 +1,5 @@
-// CUDA graphs by way of torch's, which gives what is recorded memory of its own and new random
-// numbers each time: it adds to the default generator's offset as many as the recording drew.
+// CUDA graphs through torch's, which gives a captured graph its own memory and new random numbers
+// for each replay: it advances the default generator's offset by the number that capture drew.
 #include "saturate/error.h"
 #include "saturate/step_graph.h"
 
@@ -28,15 +28,15 @@ void wait_for(const c10::cuda::CUDAStream& waits, const c10::cuda::CUDAStream& f
   done.block(waits.unwrap());
 }
 
-// torch leaves undone where a capture fails: the device's and the host's allocators go on recording
-// into its pool, by a function that holds the graph's address; the generators count as recorded,
-// and refuse the next ordinary random number; the pool is never let go.
+// Cleans up what torch does not when a capture fails: the device and host allocators keep
+// allocating from its pool through a function that holds the graph's address; the generators stay
+// in capture mode and refuse the next random number; the pool is never released.
 class Capture : public at::cuda::CUDAGraph {
  public:
   void begin(at::cuda::MempoolId_t pool, c10::DeviceIndex device) {
     pool_ = pool;
     device_ = device;
-    // Of this thread alone: others, such as the loader's and the checkpoint's, may go on.
+    // For this thread only: others, such as the loader's and the checkpoint writer's, continue.
     capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   }
 
@@ -46,7 +46,7 @@ class Capture : public at::cuda::CUDAGraph {
     quietly([&] { endAllocateToPool(device_, pool_); });
     quietly([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
     for (auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
-    capture_ended_ = true;  // reset() lets go of the pools then
+    capture_ended_ = true;  // makes reset() release the pools
     static_cast<void>(cudaGetLastError());
   }
 
@@ -56,7 +56,7 @@ class Capture : public at::cuda::CUDAGraph {
   }
 
  private:
-  // The first error is the one to tell of; what torch got done itself, it refuses to do again.
+  // Report the first error; steps that torch has completed already throw here.
   template <class Action>
   static void quietly(const Action& action) {
     try {
@@ -70,8 +70,8 @@ class Capture : public at::cuda::CUDAGraph {
   bool ended_ = false;
 };
 
-// Warms up on the stream that it records on: what autograd and cuDNN keep for each stream is then
-// there, and no work of the recording is bound to the default stream, which cannot be recorded.
+// Warms up on the stream used for capture: autograd's and cuDNN's per-stream state then exists, and
+// no captured work depends on the default stream, which cannot be captured.
 class CudaStepGraph : public StepGraph {
  public:
   explicit CudaStepGraph(const c10::Device& device)
@@ -82,8 +82,8 @@ class CudaStepGraph : public StepGraph {
   void warm_up(const std::function<void()>& body) override { beside(body); }
 
   void capture(const std::function<void()>& body) override {
-    c10::cuda::device_synchronize();  // work under way would be recorded as something to wait for
-    // The recording has memory of its own: what the warm-up left would be held beside it.
+    c10::cuda::device_synchronize();  // pending work would be captured as a dependency
+    // The graph has its own memory pool: free the warm-up's memory first.
     c10::cuda::CUDACachingAllocator::emptyCache();
     beside([&] {
       try {
@@ -100,7 +100,7 @@ class CudaStepGraph : public StepGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  // Does `body` on the own stream, in order with what comes before and after it on the current one.
+  // Runs `body` on this object's stream, ordered with earlier and later work on the current one.
   template <class Body>
   void beside(const Body& body) {
     const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device_.index());

@@ -1,4 +1,4 @@
-// Every optimizer of the registry, and the part that two of them share.
+// All optimizers of the registry, and code that two of them share.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ std::unique_ptr<Optimizer> make_lars(const OptimizerOptions&, std::vector<Parame
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, std::vector<ParameterGroup>);
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions&, std::vector<ParameterGroup>);
 
-// Stores parameters of two dimensions or more as `type`, and keeps fp32 masters of them.
+// Stores parameters of two or more dimensions as `type`, with fp32 master weights.
 std::unique_ptr<Optimizer> make_master_optimizer(const OptimizerOptions&,
                                                  std::vector<ParameterGroup>, at::ScalarType type);
 
@@ -30,12 +30,12 @@ inline std::vector<std::string> momentum_slots(const OptimizerOptions& options) 
   return options.momentum == 0 ? std::vector<std::string>() : std::vector<std::string>{"momentum"};
 }
 
-// One step of Adam (kL2) or AdamW (kDecoupled), fused or not as `options` have it.
+// One step of Adam (kL2) or AdamW (kDecoupled), fused or not as in `options`.
 void update_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                  const Operands& operands, double lr, const at::Tensor& found_inf);
 
-// One step, operator after operator; the reference of the fused kernels. SGD has a momentum where
-// there is a slot for it.
+// One step with separate operators; the reference for the fused kernels. SGD uses momentum if there
+// is a slot for it.
 void plain_sgd(const OptimizerOptions& options, double weight_decay, const Operands& operands,
                double lr);
 void plain_adam(const OptimizerOptions& options, Decay decay, double weight_decay,

@@ -1,4 +1,4 @@
-// SGD, Adam and AdamW with torch.optim's fused=True semantics, or of plain operators.
+// SGD, Adam and AdamW with torch.optim's fused=True semantics, or with plain operators.
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
@@ -17,7 +17,7 @@ std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-// The counts of steps live beside the parameters: the kernel reads them there.
+// The step counts are on the parameters' device: the kernel reads them there.
 void count_step(const Slot& steps) {
   if (!steps.front().is_cpu()) return at::_foreach_add_(steps, 1);
   for (const at::Tensor& step : steps) *step.mutable_data_ptr<float>() += 1;
@@ -31,8 +31,8 @@ class Sgd : public GroupedOptimizer {
   }
 
  private:
-  // torch has the first step set momenta to the gradients, which adding to zero does too; but
-  // where found_inf leaves that step out, torch's momenta stay uninitialised memory.
+  // torch's first step sets the momenta to the gradients, which equals adding to zero; but if
+  // found_inf skips that step, torch's momenta stay uninitialised.
   void update(const Group& group, const Operands& operands, double lr,
               const at::Tensor& found_inf) override {
     if (!options_.fused) {
@@ -53,7 +53,7 @@ class Sgd : public GroupedOptimizer {
   bool reads_rate() const override { return options_.fused; }
 };
 
-// `lr`: a number, or a scalar beside the parameters.
+// `lr`: a number, or a scalar on the parameters' device.
 template <class Rate>
 void fused_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                 const Operands& operands, const Rate& lr, const at::Tensor& found_inf) {

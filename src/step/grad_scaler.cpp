@@ -25,15 +25,15 @@ GradScaler::GradScaler(const GradScalerOptions& options, const at::Device& devic
       scale_(at::full({}, options.initial_scale, at::device(device).dtype(at::kFloat))),
       growth_tracker_(at::zeros({}, at::device(device).dtype(at::kInt))) {}
 
-// The second summand is 0, or not a number where the loss is not finite: then no gradient is, on
-// any process that they are summed over, whatever a loss of one's own makes of it.
+// The second summand is 0, or NaN if the loss is not finite: then no gradient is finite, on any
+// process of an all-reduce, even with a custom loss.
 at::Tensor GradScaler::scale(const at::Tensor& loss) const {
   const at::Tensor value = loss.detach();
   return loss * (scale_ + (value - value));
 }
 
 at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients) {
-  if (found_inf_.defined()) fail_order("gradients are divided by the loss scale a second time");
+  if (found_inf_.defined()) fail_order("gradients are divided by the loss scale twice");
   const c10::NoGradGuard no_grad;
   found_inf_ = zeros_there({}, scale_.options());
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);

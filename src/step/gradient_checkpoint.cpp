@@ -25,7 +25,7 @@ using torch::autograd::variable_list;
 
 thread_local bool is_recomputing = false;
 
-// Autocast as it is set on this thread, for the CPU and one other kind of device.
+// This thread's autocast state for the CPU and one other device type.
 class AutocastState {
  public:
   explicit AutocastState(at::DeviceType other) : cache_(at::autocast::is_autocast_cache_enabled()) {
@@ -51,7 +51,7 @@ class AutocastState {
   bool cache_;
 };
 
-// Without the cache of cast weights: those cast without gradients must not be found there later.
+// Disables the cache of cast weights: weights cast without gradients must not be reused later.
 class UncachedAutocast {
  public:
   UncachedAutocast() : before_(at::autocast::is_autocast_cache_enabled()) {
@@ -65,7 +65,7 @@ class UncachedAutocast {
   bool before_;
 };
 
-// For its life this thread's state is that of a function's first run; then all is as it was.
+// Restores this thread's state of a function's first run for a scope.
 class SecondRun {
  public:
   SecondRun(RandomState& random, const AutocastState& autocast, NormHook* norm, const Stage& stage,
@@ -82,11 +82,11 @@ class SecondRun {
     autocast.apply();
   }
   ~SecondRun() {
-    // Casts in the cache belong to the graph that backward is about to free.
+    // Cached casts belong to the graph that backward is about to free.
     at::autocast::clear_cache();
     autocast_before_.apply();
-    // BatchNorm's backward keeps its running statistics, unused: below autograd the copy does not
-    // count as a change of them.
+    // BatchNorm's backward saves its running statistics without using them: below autograd the copy
+    // does not count as an in-place change.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (size_t i = 0; i < statistics_.size(); ++i) statistics_[i].copy_(values_[i]);
     is_recomputing = recomputing_before_;
@@ -104,7 +104,7 @@ class SecondRun {
   bool recomputing_before_;
 };
 
-// A function's place in the graph of its first run: one input, one output.
+// The autograd node of a checkpointed function: one input, one output.
 class CheckpointNode : public Node {
  public:
   CheckpointNode(Stage stage, const at::Tensor& input)
@@ -131,7 +131,8 @@ class CheckpointNode : public Node {
       fail(ErrorKind::kRun, "a checkpointed function changes its input in place",
            "gradient checkpointing",
            "Let it work on a copy, or choose other segments (train.checkpoint_segments)");
-    return output.detach();  // not as a view made without gradients, which nothing may change
+    return output.detach();  // not a view created without gradients, which must not be changed in
+                             // place
   }
 
   void release_variables() override { input_.reset_data(); }
@@ -147,7 +148,7 @@ class CheckpointNode : public Node {
     {
       const at::AutoGradMode with_gradients(true);
       const at::Tensor output = second_run(input);
-      // It may not where everything in it is frozen.
+      // False if everything in it is frozen.
       if (output.requires_grad()) torch::autograd::backward({output}, {std::move(gradients[0])});
     }
     return {std::move(input.mutable_grad())};
@@ -164,10 +165,10 @@ class CheckpointNode : public Node {
   at::Device device_;
   RandomState random_;  // before the first run
   AutocastState autocast_;
-  NormHook* norm_;  // of the first run's thread: a GPU's backward has one of its own
+  NormHook* norm_;  // of the first run's thread: backward on a GPU runs on another
 };
 
-// Stages from `begin` to before `end` as one.
+// Merges the stages in [begin, end).
 Stage joined(const std::vector<Stage>& stages, size_t begin, size_t end) {
   std::vector<std::function<at::Tensor(const at::Tensor&)>> functions;
   Stage segment;

@@ -13,7 +13,7 @@ namespace saturate {
 at::Tensor clip_gradients(const std::vector<at::Tensor>& gradients, double max_norm) {
   const c10::NoGradGuard no_grad;
   const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)));
-  // Multiplies by 1 where nothing is to be clipped: to know that would be to wait for the device.
+  // Multiplies by 1 if nothing is clipped: a branch would have to wait for the device.
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1);
   at::_foreach_mul_(gradients, factor);
   return norm;

@@ -13,8 +13,8 @@
 namespace saturate {
 
 struct GraphedStep::Recording {
-  DeviceBatch inputs;      // memory of its own
-  RunningMetrics counted;  // of the last run
+  DeviceBatch inputs;      // the graph's own
+  RunningMetrics counted;  // of the last replay
   std::unique_ptr<StepGraph> graph;
   int warm_ups = 0;
   bool is_recorded = false;
@@ -22,7 +22,7 @@ struct GraphedStep::Recording {
 
 namespace {
 
-// What of a batch is read by a step; undefined where it has none.
+// The tensors of a batch that a step reads; undefined if absent.
 std::vector<at::Tensor*> inputs_of(DeviceBatch& batch) {
   std::vector<at::Tensor*> inputs = {&batch.images, &batch.labels};
   for (at::Tensor& features : batch.features) inputs.push_back(&features);
@@ -49,7 +49,7 @@ bool is_alike(DeviceBatch& a, DeviceBatch& b) {
                     [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
 }
 
-// torch's errors go on with a stack and advice of many lines.
+// torch's errors continue with a stack trace and advice.
 std::string first_line(const std::exception& error) {
   const auto* torchs = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torchs ? torchs->what_without_backtrace() : error.what();
@@ -66,17 +66,17 @@ bool takes_rate_from_device(const OptimizerOptions& options) {
 std::string why_no_graph(const Recipe& recipe, int processes) {
   const TrainOptions& train = recipe.train;
   const auto& augment = recipe.augment;
-  if (processes > 1) return "several processes sum their gradients while backward goes on";
+  if (processes > 1) return "several processes all-reduce gradients during backward";
   if (recipe.distributed.mode == ParallelMode::kDp)
-    return "distributed.mode=dp has the host share out each batch";
-  if (!train.compiled.empty()) return "train.compiled is a whole of its own already";
-  if (train.detect_anomaly) return "train.detect_anomaly=true looks at each gradient on the host";
+    return "distributed.mode=dp splits each batch on the host";
+  if (!train.compiled.empty()) return "train.compiled replaces the step already";
+  if (train.detect_anomaly) return "train.detect_anomaly=true checks each gradient on the host";
   if (train.checkpoint_segments != 0)
-    return "train.checkpoint_segments puts random numbers back on the host";
+    return "train.checkpoint_segments restores the random state on the host";
   if (!train.create_on_device) return "train.create_on_device=false copies from the host";
-  if (recipe.watch.histograms > 0) return "watch.histograms reads gradients within the step";
+  if (recipe.watch.histograms > 0) return "watch.histograms reads gradients during the step";
   if (augment.mixup > 0 || augment.cutmix > 0)
-    return "augment.mixup and augment.cutmix mix each batch by numbers of the host";
+    return "augment.mixup and augment.cutmix take their parameters from the host";
   if (!takes_rate_from_device(recipe.optimizer))
     return "the optimizer takes its learning rate from the host: sgd, adam and adamw with "
            "optimizer.fused=true can read it on the device";
@@ -91,13 +91,13 @@ GraphedStep::GraphedStep(TrainStep& step, Optimizer& optimizer, const at::Device
       optimizer_(optimizer),
       ledger_(ledger),
       setup_(std::move(setup)),
-      // CUDA's fused kernels read floats; in double the CPU's step is that with a number.
+      // CUDA's fused kernels read float; double matches the CPU's step with a host number.
       rate_(at::zeros({}, at::device(device).dtype(device.is_cpu() ? at::kDouble : at::kFloat))) {
   if (!optimizer_.read_rate_from(rate_))
     fail(ErrorKind::kRun, "the optimizer takes its learning rate from the host", "train.graph",
          "Set train.graph=off");
-  // Makes it: what the first step made would lie where its activations were, and would hold their
-  // memory beside the recording's own.
+  // Creates the optimizer state now: the first step would allocate it between its activations, and
+  // so keep their memory allocated beside the graph's.
   optimizer_.state();
 }
 
@@ -116,12 +116,12 @@ void GraphedStep::run(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   metrics.add(recording->counted);
 }
 
-// A launch of its own, so only where the schedule changes it.
+// One kernel launch, so only if the schedule has changed it.
 void GraphedStep::set_rate(double lr) {
   if (std::exchange(set_rate_, lr) != lr) rate_.fill_(lr);
 }
 
-// Null where the batch is to take the ordinary step.
+// Null if the batch has to take the eager step.
 GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
   if (!given_up_.empty() || batch.count() != setup_.batch || batch.mixed_labels.defined())
     return nullptr;
@@ -149,8 +149,8 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
     for (size_t i = 0; i < to.size(); ++i)
       if (to[i]->defined()) to[i]->copy_(*given[i], /*non_blocking=*/true);
   }
-  // Reads nothing that changes from step to step but the inputs and the rate's scalar: a number of
-  // the host in its place would spoil the weights at once.
+  // Reads nothing that changes between steps except the inputs and the learning-rate scalar: a host
+  // number would be frozen at its captured value.
   const auto body = [this, &recording] {
     DeviceBatch inputs = recording.inputs;
     {
@@ -170,7 +170,7 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
   }
 }
 
-// False where it cannot be.
+// False if capture fails.
 bool GraphedStep::record(Recording& recording, const std::function<void()>& body) {
   try {
     const Ledger::HostOnly unmarked(ledger_);

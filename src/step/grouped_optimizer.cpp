@@ -14,8 +14,8 @@
 namespace saturate {
 namespace {
 
-// The fused kernels walk the memory of parameter, gradient and state side by side, so all must have
-// the parameter's layout. Autograd sees to that for the gradients it makes; this is for others.
+// The fused kernels walk the memory of parameter, gradient and state in parallel, so all need the
+// parameter's layout. Autograd's own gradients have it; others may not.
 at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& gradient) {
   bool same = gradient.sizes() == parameter.sizes();
   for (int64_t d = 0; same && d < parameter.dim(); ++d)
@@ -86,7 +86,7 @@ void GroupedOptimizer::zero_grad() {
       drop_gradient(named.tensor, options_.set_to_none);
 }
 
-// Creates what is missing, so that saved state is always complete.
+// Creates missing state, so that saved state is always complete.
 template <class Visitor>
 void GroupedOptimizer::visit_state(const Visitor& visit) {
   for (Group& group : groups_) {
@@ -110,14 +110,14 @@ std::vector<NamedTensor> GroupedOptimizer::state() {
   return named;
 }
 
-// Checks everything before it changes anything.
+// Validates everything before changing anything.
 void GroupedOptimizer::load_state(const std::vector<NamedTensor>& loaded) {
   const at::NoGradGuard no_grad;
   std::map<std::string, at::Tensor> sources;
   for (const auto& [name, tensor] : loaded) {
-    if (!sources.emplace(name, tensor).second) fail_state("a tensor is there twice", name);
+    if (!sources.emplace(name, tensor).second) fail_state("a tensor occurs twice", name);
   }
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // destination, source
   visit_state([&](const std::string& name, at::Tensor& tensor) {
     const auto found = sources.extract(name);
     if (!found) fail_state("a tensor is missing", name);

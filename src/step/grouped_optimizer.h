@@ -1,4 +1,4 @@
-// What all optimizers share: groups of parameters, and named state in slots.
+// Base of all optimizers: parameter groups, and named state in slots.
 #pragma once
 
 #include <functional>
@@ -9,17 +9,17 @@
 
 namespace saturate {
 
-// One kind of state of a group, a tensor per parameter: undefined until it is created.
+// One kind of state of a group, one tensor per parameter: undefined until created.
 using Slot = std::vector<at::Tensor>;
 
-// The tensors of a group that one step concerns, side by side.
+// The tensors of a group that take part in one step, in matching order.
 struct Operands {
   std::vector<at::Tensor> parameters, gradients;
   std::vector<Slot> state;  // one per slot
 };
 
 // State is created when a parameter first has a gradient. REQUIRES: parameters keep their device
-// and layout once the optimizer has stepped.
+// and layout after the first step.
 class GroupedOptimizer : public Optimizer {
  public:
   explicit GroupedOptimizer(const OptimizerOptions& options) : options_(options) {}
@@ -42,13 +42,13 @@ class GroupedOptimizer : public Optimizer {
   // start at zero.
   void add_group(ParameterGroup group, std::vector<std::string> slot_names);
 
-  // One step of one group, without autograd. `lr` has the group's factor in it.
+  // One step of one group, without autograd. `lr` includes the group's factor.
   virtual void update(const Group& group, const Operands& operands, double lr,
                       const at::Tensor& found_inf) = 0;
 
-  // Whether update() looks at rate_for().
+  // Whether update() uses rate_for().
   virtual bool reads_rate() const { return false; }
-  // A group's learning rate on the device; undefined where it is the argument of update().
+  // A group's learning rate on the device; undefined if it is update()'s argument.
   at::Tensor rate_for(const Group& group) const;
 
   OptimizerOptions options_;
@@ -64,9 +64,8 @@ class GroupedOptimizer : public Optimizer {
 // Sets a parameter's gradient to none, or to zero in place.
 void drop_gradient(const at::Tensor& parameter, bool set_to_none);
 
-// Makes an `update` of `operands` that knows nothing of found_inf, then takes it back where
-// found_inf is 1, without asking the device. Costs a copy of parameters and state where found_inf
-// is given.
+// Runs an `update` of `operands` that ignores found_inf, then reverts it where found_inf is 1,
+// without waiting for the device. Copies parameters and state if found_inf is given.
 void unless_found_inf(const Operands& operands, const at::Tensor& found_inf,
                       const std::function<void()>& update);
 

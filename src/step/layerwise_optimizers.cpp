@@ -1,7 +1,7 @@
 // LARS (https://arxiv.org/abs/1708.03888) and LAMB (https://arxiv.org/abs/1904.00962) as timm's
-// Lars and Lamb(max_grad_norm=None): what Lamb clips by itself, at a norm of 1 unless it is told
-// otherwise, is train.clip_norm here, as for any optimizer. Both scale each tensor's update by the
-// norm of its weights, for batches so large that one learning rate does not suit all layers.
+// Lars and Lamb(max_grad_norm=None): Lamb's built-in clipping, at a norm of 1 by default, is
+// train.clip_norm here, as for any optimizer. Both scale each tensor's update by its weight norm,
+// for batches so large that one learning rate does not suit all layers.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_addcmul.h>
@@ -27,7 +27,7 @@ at::Tensor norms(const std::vector<at::Tensor>& tensors) {
   return at::stack(at::_foreach_norm(tensors, 2));
 }
 
-// `ratio` where both norms are above 0, 1 elsewhere; a factor for each tensor.
+// `ratio` where both norms are above 0, else 1; one factor per tensor.
 std::vector<at::Tensor> trust(const at::Tensor& ratio, const at::Tensor& weight_norms,
                               const at::Tensor& update_norms) {
   const at::Tensor usable = weight_norms.gt(0).logical_and(update_norms.gt(0));
@@ -47,7 +47,7 @@ class Lars : public GroupedOptimizer {
     unless_found_inf(operands, found_inf, [&] { move(operands, group.about.weight_decay, lr); });
   }
 
-  // What does not decay (biases, norms) is not scaled either.
+  // Parameters without weight decay (biases, norms) are not scaled either.
   std::vector<at::Tensor> scaled_gradients(const Operands& operands, double weight_decay) const {
     if (weight_decay == 0) return operands.gradients;
     const at::Tensor w = norms(operands.parameters), g = norms(operands.gradients);
@@ -82,7 +82,7 @@ class Lamb : public GroupedOptimizer {
     unless_found_inf(operands, found_inf, [&] { move(operands, group.about.weight_decay, lr); });
   }
 
-  // 1 - beta^steps, a scalar per tensor; in double, for beta is close to 1.
+  // 1 - beta^steps, one scalar per tensor; in double, as beta is close to 1.
   static std::vector<at::Tensor> bias_corrections(double beta, const Slot& steps) {
     return (1 - at::pow(beta, at::stack(steps).to(at::kDouble))).unbind();
   }

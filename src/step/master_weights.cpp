@@ -1,4 +1,4 @@
-// Weights stored in half the bytes, with fp32 copies that the optimizer works on.
+// Weights stored in half precision, with fp32 master weights for the optimizer.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/equal.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kSuffix = ".master";
 
-// Of parameters of two dimensions or more: biases and norms stay as they are, since BatchNorm
+// Applies to parameters of two or more dimensions: biases and norms stay in fp32, since BatchNorm
 // computes in fp32 and autocast casts the few others.
 class MasterOptimizer : public Optimizer {
  public:
@@ -36,7 +36,7 @@ class MasterOptimizer : public Optimizer {
     optimizer_ = make_optimizer(options, std::move(groups));
   }
 
-  // Sums in fp32 what several backwards give.
+  // Accumulates the gradients of several backward passes in fp32.
   void take_gradients() override {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < stored_.size(); ++i) {
@@ -80,7 +80,7 @@ class MasterOptimizer : public Optimizer {
   void load_state(const std::vector<NamedTensor>& state) override;
 
  private:
-  // Weights may have been loaded since the last step: then the masters begin as those.
+  // Weights may have been loaded since the last step: then the masters are reset to them.
   void follow_model() {
     if (following_) return;
     const at::NoGradGuard no_grad;
@@ -90,19 +90,19 @@ class MasterOptimizer : public Optimizer {
     following_ = true;
   }
 
-  std::unique_ptr<Optimizer> optimizer_;  // of the masters, and of the rest
-  std::vector<std::string> names_;        // of the masters in the state
+  std::unique_ptr<Optimizer> optimizer_;  // of the masters, and of the other parameters
+  std::vector<std::string> names_;        // of the masters in the saved state
   std::vector<at::Tensor> stored_, masters_;
   bool following_ = false;
   const bool set_to_none_;
 };
 
-// The state of a run without masters has none: then they begin as the model's weights.
+// A checkpoint without masters has none to load: then they start as the model's weights.
 void MasterOptimizer::load_state(const std::vector<NamedTensor>& state) {
   std::map<std::string, at::Tensor> own;
   for (size_t i = 0; i < names_.size(); ++i) own[names_[i]] = masters_[i];
   std::vector<NamedTensor> rest;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // to, from
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // destination, source
   for (const auto& named : state) {
     const auto found = own.find(named.name);
     if (found == own.end()) {

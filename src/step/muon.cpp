@@ -1,6 +1,6 @@
-// Muon (https://kellerjordan.github.io/posts/muon) as torch.optim.Muon computes it, for everything
-// of two dimensions or more; AdamW for the rest. The steps are scaled to AdamW's size (torch's
-// "match_rms_adamw"), so that one learning rate serves both.
+// Muon (https://kellerjordan.github.io/posts/muon) as torch.optim.Muon computes it, for all
+// parameters of two or more dimensions; AdamW for the rest. Steps are scaled to AdamW's size
+// (torch's "match_rms_adamw"), so that one learning rate suits both.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -16,18 +16,18 @@
 namespace saturate {
 namespace {
 
-constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // of the quintic iteration
+constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;  // coefficients of the quintic iteration
 constexpr int kIterations = 5;
 constexpr double kEps = 1e-7;
-constexpr double kAdamWsSize = 0.2;  // the root mean square of AdamW's usual step
+constexpr double kAdamWsSize = 0.2;  // typical RMS of AdamW's step
 
-// Brings all singular values of `matrix` near 1. A GPU computes in bf16, as torch does everywhere;
-// few CPUs have that.
+// Brings all singular values of `matrix` near 1. Computes in bf16 on a GPU, as torch does
+// everywhere; few CPUs support it.
 at::Tensor orthogonalised(const at::Tensor& matrix) {
   const bool tall = matrix.size(0) > matrix.size(1);
   at::Tensor x = matrix.is_cuda() ? matrix.to(at::kBFloat16) : matrix;
   if (tall) x = x.t();
-  x = x / x.norm().clamp_min(kEps);  // or a singular value above 1 would make it diverge
+  x = x / x.norm().clamp_min(kEps);  // a singular value above 1 would diverge
   for (int i = 0; i < kIterations; ++i) {
     const at::Tensor gram = at::matmul(x, x.t());
     x = at::addmm(x, at::addmm(gram, gram, gram, kB, kC), x, kA, 1);
@@ -70,7 +70,7 @@ class Muon : public GroupedOptimizer {
         options_.nesterov ? at::_foreach_lerp(gradients, momenta, options_.momentum) : momenta;
     at::_foreach_mul_(parameters, 1 - lr * weight_decay);
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor matrix = directions[i].flatten(1);  // a filter is a row
+      const at::Tensor matrix = directions[i].flatten(1);  // one row per filter
       const double longer = double(std::max(matrix.size(0), matrix.size(1)));
       parameters[i].add_(orthogonalised(matrix).reshape(parameters[i].sizes()),
                          -lr * kAdamWsSize * std::sqrt(longer));

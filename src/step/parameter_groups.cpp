@@ -1,4 +1,4 @@
-// Which parameter is treated how: decay, learning-rate factors, freezing.
+// Per-parameter settings: weight decay, learning-rate factors, freezing.
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -59,14 +59,16 @@ bool is_number(const std::string& text) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// A parameter's name up to the first part that ends in a digit and the numbers right after it
-// ("layer1.0.conv1.weight" gives "layer1.0"), or without its last part where there is none.
+// A parameter's name up to the first component that ends in a digit and the numbers right after it
+// ("layer1.0.conv1.weight" gives "layer1.0"), or without its last component if there is none.
 std::string layer_name(const std::string& parameter) {
   std::string name;
   bool numbered = false;
   for (size_t from = 0;;) {
     const size_t dot = parameter.find('.', from);
-    if (dot == std::string::npos) return name.empty() ? parameter : name;  // never the last part
+    if (dot == std::string::npos)
+      return name.empty() ? parameter : name;  // never the last
+                                               // component
     const std::string part = parameter.substr(from, dot - from);
     if (numbered && !is_number(part)) return name;
     if (!part.empty() && is_number(part.substr(part.size() - 1))) numbered = true;
@@ -75,7 +77,7 @@ std::string layer_name(const std::string& parameter) {
   }
 }
 
-// The index of each parameter's layer, from 0 at the input. Layers of which no parameter has two
+// The index of each parameter's layer, from 0 at the input. Layers without a parameter of two
 // dimensions (norms) belong to the one before.
 std::vector<int> layer_indices(const std::vector<NamedTensor>& parameters) {
   std::set<std::string> weighty;
@@ -93,7 +95,7 @@ std::vector<int> layer_indices(const std::vector<NamedTensor>& parameters) {
   return indices;
 }
 
-// optimizer.layer_decay times optimizer.lr_factors, for each parameter.
+// optimizer.layer_decay times optimizer.lr_factors, per parameter.
 std::vector<double> rate_factors(const OptimizerOptions& options,
                                  const std::vector<NamedTensor>& parameters) {
   const auto by_pattern = parse_factors(options.lr_factors);

@@ -23,7 +23,7 @@ void plain_sgd(const OptimizerOptions& options, double weight_decay, const Opera
 
 void plain_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                 const Operands& operands, double lr) {
-  // 1 - beta^step in double, for beta is close to 1; on the device, where the count of steps is.
+  // 1 - beta^step in double, as beta is close to 1; on the device, where the step count is.
   const auto correction = [](double beta, const at::Tensor& step) {
     return 1 - at::pow(beta, step.to(at::kDouble));
   };

@@ -1,4 +1,4 @@
-// "plateau", the one schedule with a memory.
+// "plateau", the only schedule with state.
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ void Schedule::load_state(const std::vector<NamedTensor>& tensors) {
     plateau_.load_state({value, value + 4});
     return;
   }
-  fail(ErrorKind::kRun, "the saved state has none of the schedule \"plateau\"", kStateName,
+  fail(ErrorKind::kRun, "the saved state has no state of the schedule \"plateau\"", kStateName,
        "Resume with the schedule that the run had");
 }
 

@@ -1,4 +1,4 @@
-// What a precision mode sets: autocast for a scope, TF32 for the process.
+// Effects of a precision mode: autocast for a scope, TF32 for the process.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -11,11 +11,11 @@ namespace saturate {
 
 class Model;
 
-// Whether products of float tensors on a GPU may round their factors to TF32. Backward, which
-// follows the scope of the forward, needs it too: hence no scope. Does nothing on the CPU.
+// Whether float matrix products on a GPU may round their inputs to TF32. Not a scope, because
+// backward, which runs after the forward's scope, needs it too. No effect on the CPU.
 void allow_tf32(bool allowed);
 
-// The type that a mode computes in where fp32 is not needed, if it is another.
+// The reduced-precision type of a mode, if it has one.
 inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {
   if (mode == PrecisionMode::kBf16 || mode == PrecisionMode::kBf16O2) return at::kBFloat16;
   if (mode == PrecisionMode::kFp16 || mode == PrecisionMode::kFp16O2 ||
@@ -24,21 +24,21 @@ inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {
   return std::nullopt;
 }
 
-// Whether products of float tensors may be TF32 on a GPU: fp32 is exact.
+// Whether float matrix products may use TF32 on a GPU: fp32 mode is exact.
 inline bool uses_tf32(PrecisionMode mode, bool wanted) {
   return wanted && mode != PrecisionMode::kFp32;
 }
 
-// Whether weights are stored in that type, with fp32 masters.
+// Whether weights are stored in that type, with fp32 master weights.
 inline bool has_masters(PrecisionMode mode) {
   return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2;
 }
 
-// Where the mode keeps no number of the model in fp32 (fp16-o3): its weights and statistics become
-// fp16, in place. Before an optimizer sees them.
+// If the mode keeps no fp32 values (fp16-o3): converts the model's weights and statistics to fp16,
+// in place. To be called before an optimizer is created.
 void store_all_in_half(Model& model, PrecisionMode mode);
 
-// Restores what was set before. Clears the cache of cast weights at the end of the outermost scope,
+// Restores the previous state. Clears the cache of cast weights at the end of the outermost scope,
 // as the weights are about to change.
 class AutocastScope {
  public:

@@ -1,4 +1,4 @@
-// torch's random state, kept and brought back.
+// Saves and restores torch's random state.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -10,7 +10,7 @@
 
 namespace saturate {
 
-// The default generator of the CPU, and that of `device` where it is another.
+// The default generator of the CPU, and of `device` if that is another.
 class RandomState {
  public:
   explicit RandomState(const at::Device& device);
@@ -20,7 +20,7 @@ class RandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// Brings the state back at the end of a scope.
+// Restores the state at the end of a scope.
 class RandomStateScope {
  public:
   explicit RandomStateScope(const at::Device& device) : before_(device) {}

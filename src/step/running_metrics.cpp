@@ -17,11 +17,11 @@ namespace saturate {
 namespace {
 
 struct Hits {
-  int64_t first = 0, five = 0;  // labels among the largest logit, and the five largest
+  int64_t first = 0, five = 0;  // samples whose label is the largest logit, or among the five
+                                // largest
 };
 
-// A logit that is not a number comes before all others, as for topk(), and so no label with such a
-// logit hits.
+// A NaN logit ranks above all others, as in topk(), so a label with such a logit is never a hit.
 template <class Value>
 Hits count_hits(const Value* logits, const int64_t* labels, int64_t count, int64_t classes) {
   Hits hits;
@@ -38,7 +38,7 @@ Hits count_hits(const Value* logits, const int64_t* labels, int64_t count, int64
   return hits;
 }
 
-// Reading memory costs some microseconds less than the dozen operators that a GPU needs.
+// Reading the memory directly saves some microseconds over the dozen operators used on a GPU.
 Hits count_hits(const at::Tensor& logits, const at::Tensor& labels) {
   const auto count = [&](const at::Tensor& values, auto* data) {
     return count_hits(data, labels.contiguous().const_data_ptr<int64_t>(), values.size(0),
@@ -52,7 +52,7 @@ Hits count_hits(const at::Tensor& logits, const at::Tensor& labels) {
   return count(values, values.const_data_ptr<float>());
 }
 
-// [3] double beside the tensors.
+// [3] double on the tensors' device.
 at::Tensor sums_there(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels) {
   const auto ranked = std::get<1>(at::topk(logits, std::min<int64_t>(5, logits.size(1)), 1));
   const auto hits = ranked.eq(labels.unsqueeze(1));  // [N, up to 5]
@@ -76,7 +76,7 @@ std::optional<double> Metrics::mean_iou() const {
 
 namespace {
 
-// What a mean is over: pixels where there are any, else samples.
+// The weight of a mean: pixels if there are any, else samples.
 double weight_of(const Metrics& metrics) {
   int64_t labelled = 0;
   for (const ClassPixels& of : metrics.pixels) labelled += of.labelled;
@@ -94,7 +94,7 @@ void Metrics::merge(const Metrics& other) {
   const double own = weight_of(*this), others = weight_of(other);
   const double share = own + others > 0 ? others / (own + others) : 0;
   const auto mean = [&](double a, double b) {
-    if (own == 0 || others == 0) return others > 0 ? b : a;  // the rest may be no number
+    if (own == 0 || others == 0) return others > 0 ? b : a;  // the other mean may be NaN
     return a + (b - a) * share;
   };
   loss = mean(loss, other.loss);
@@ -115,7 +115,7 @@ void RunningMetrics::add(const at::Tensor& loss, const at::Tensor& logits, const
   const c10::NoGradGuard no_grad;
   const int64_t n = labels.size(0);
   samples_ += n;
-  at::Tensor counts;  // [] bool; undefined: surely
+  at::Tensor counts;  // [] bool; undefined: true
   if (may_overflow) {
     counts = at::isfinite(loss);
     const at::Tensor more = counts.logical_not().to(at::kDouble) * n;
@@ -166,7 +166,7 @@ void RunningMetrics::add_pixels(const at::Tensor& loss, const at::Tensor& logits
 }
 
 void RunningMetrics::read_pixels(Metrics& metrics) const {
-  const at::Tensor host = pixels_.cpu();  // the one wait for the device
+  const at::Tensor host = pixels_.cpu();  // the only wait for the device
   const int64_t classes = host.size(1);
   const int64_t* const count = host.const_data_ptr<int64_t>();
   int64_t hits = 0, labelled = 0;
@@ -194,7 +194,7 @@ Metrics RunningMetrics::read() {
   } else if (samples_ > 0) {
     std::array<double, 3> sums = here_;
     if (there_.defined()) {
-      const at::Tensor host = there_.cpu();  // the one wait for the device
+      const at::Tensor host = there_.cpu();  // the only wait for the device
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += host.const_data_ptr<double>()[i];
     }
     metrics.loss = sums[0] / double(counted);

@@ -16,12 +16,12 @@ int64_t to_steps(double epochs, const CurvePoint& at) {
   return std::llround(epochs * double(at.epoch));
 }
 
-// From `a` to `b` as `share` goes from 0 to 1, along half a cosine.
+// From `a` to `b` as `share` goes from 0 to 1, along a half cosine.
 double half_cosine(double a, double b, double share) {
   return b + (a - b) * (1 + std::cos(std::numbers::pi * share)) / 2;
 }
 
-// Where plateau_ does the work, too.
+// Also the curve of "plateau", whose factor comes from plateau_.
 double constant(const ScheduleOptions& /*options*/, const CurvePoint& /*at*/) {
   return 1;
 }
@@ -56,8 +56,8 @@ double cosine_restarts(const ScheduleOptions& options, const CurvePoint& at) {
   return half_cosine(1, options.final_lr, double(step) / double(period));
 }
 
-// Super-convergence (https://arxiv.org/abs/1708.07120) as torch's OneCycleLR has it: from `begin`
-// to `top` over schedule.rise of the steps, then to `end`, which the last step has.
+// Super-convergence (https://arxiv.org/abs/1708.07120) as torch's OneCycleLR: from `begin` to `top`
+// over schedule.rise of the steps, then to `end`, reached at the last step.
 double cycle(const ScheduleOptions& options, const CurvePoint& at, double begin, double top,
              double end) {
   const double last = double(at.total) - 1, turn = options.rise * double(at.total) - 1;
@@ -66,9 +66,9 @@ double cycle(const ScheduleOptions& options, const CurvePoint& at, double begin,
   return half_cosine(top, end, (step - turn) / (last - turn));
 }
 
-// Where schedule.per is "epoch", a cycle is one over epochs, as of a OneCycleLR whose step() is
-// called after each epoch: it has its top and its end where an epoch begins. Of the other curves
-// the point at the epoch's first step is the same in both units.
+// With schedule.per = "epoch", the cycle is over epochs, like a OneCycleLR whose step() is called
+// after each epoch: peak and end are at epoch boundaries. For the other curves the value at an
+// epoch's first step is the same in both units.
 CurvePoint in_epochs(const CurvePoint& at) {
   return {at.step / at.epoch, (at.total + at.epoch - 1) / at.epoch, 1};
 }
@@ -98,11 +98,11 @@ constexpr std::array<RegistryEntry<ScheduleCurve>, 10> kSchedules{{
     {"plateau", "times schedule.gamma when evaluations stop improving", constant},
 }};
 
-// A length that an option gives in epochs has to be a step at least.
+// A length given in epochs must be at least one step.
 void require_whole_step(const ScheduleOptions& options, const CurvePoint& whole) {
   const auto refuse = [](const std::string& key, const std::string& remedy,
                          const std::string& least = "a step") {
-    fail(ErrorKind::kUsage, "schedule." + key + " comes to less than " + least, "schedule." + key,
+    fail(ErrorKind::kUsage, "schedule." + key + " is less than " + least, "schedule." + key,
          remedy);
   };
   const std::string longer = "Make it longer, or train.batch smaller";

@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormat = 2;  // 1 had wrong gradients of attention on the CPU
+constexpr int kFormat = 2;  // format 1 had wrong gradients of attention on the CPU
 constexpr const char* kAbout = "extra/saturate.json";
 constexpr const char* kLibrary = "data/aotinductor/model/step.so";
 
@@ -66,7 +66,7 @@ json json_of(const OptionValue& value) {
   return std::visit(to_json, value);
 }
 
-// "KEY A, not B" for each setting that the package was made with and that is another here.
+// "KEY A, not B" for each setting in which the package and this recipe differ.
 void compare_settings(const json& settings, const Recipe& recipe, std::vector<std::string>& found) {
   for (const OptionRow& row : option_table()) {
     if (!settings.contains(row.key)) continue;
@@ -76,7 +76,7 @@ void compare_settings(const json& settings, const Recipe& recipe, std::vector<st
   }
 }
 
-// Sizes and strides, these only where they tell something: along a size of one they are arbitrary.
+// Sizes and strides; strides only of dimensions above one, as the others are arbitrary.
 std::string layout(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
   std::vector<int64_t> telling = strides;
   for (size_t d = 0; d < sizes.size(); ++d)
@@ -84,7 +84,7 @@ std::string layout(const std::vector<int64_t>& sizes, const std::vector<int64_t>
   return fmt::format("[{}] with strides [{}]", fmt::join(sizes, ", "), fmt::join(telling, ", "));
 }
 
-// Adds the first tensor that differs, in name, shape, memory order or type.
+// Adds the first tensor that differs in name, shape, memory order or type.
 void compare_tensors(const json& listed, const std::vector<NamedTensor>& own, const char* kind,
                      std::vector<std::string>& found) {
   std::map<std::string, std::string> expected;
@@ -138,19 +138,19 @@ void compare_processor(const json& features, std::vector<std::string>& found) {
   }
 }
 
-// Packages for the CPU name none; on a GPU their train.device is what differs.
+// CPU packages name none; on a GPU they differ in train.device already.
 void compare_gpu(const json& about, const std::string& own, std::vector<std::string>& found) {
   if (own.empty() || about["settings"].value("train.device", "") == "cpu") return;
   const std::string there = about.value("architecture", "an unnamed architecture");
   if (there != own) found.push_back(fmt::format("a GPU of {}, not {}", there, own));
 }
 
-// What the code that reads `about` relies on, so that a package written by hand cannot crash it.
+// Checks the fields that later code reads, so that a handwritten package cannot crash it.
 void require_complete(const json& about) {
   const json& settings = about.at("settings");
   if (!settings.is_object() || settings.empty()) throw std::runtime_error("it has no settings");
   about.at("torch").get_ref<const std::string&>();
-  if (about.at("part").get<int>() < 1) throw std::runtime_error("its part is empty");
+  if (about.at("part").get<int>() < 1) throw std::runtime_error("its micro-batch is empty");
   about.at("checksum").get<uint32_t>();
   about.at("processor").get<std::vector<std::string>>();
   about.value("architecture", "");
@@ -160,7 +160,7 @@ void require_complete(const json& about) {
     for (const json& tensor : about.at(kind)) {
       const auto shape = tensor.at("shape").get<std::vector<int64_t>>();
       if (tensor.at("strides").get<std::vector<int64_t>>().size() != shape.size())
-        throw std::runtime_error("a tensor has not as many strides as sizes");
+        throw std::runtime_error("a tensor has different numbers of strides and sizes");
       tensor.at("name").get_ref<const std::string&>();
       tensor.at("type").get_ref<const std::string&>();
     }
@@ -177,7 +177,8 @@ StepPackage read_archive(std::vector<std::byte> bytes, const std::string& path) 
                       {}};
   const int format = package.about.at("format").get<int>();
   if (format != kFormat)
-    throw std::runtime_error(fmt::format("its format is {}, and {} is read here", format, kFormat));
+    throw std::runtime_error(
+        fmt::format("its format is {}, and this version reads {}", format, kFormat));
   require_complete(package.about);
   package.library = read_record(archive, kLibrary);
   if (checksum_of(package.library) != package.about["checksum"].get<uint32_t>())
@@ -201,8 +202,8 @@ StepPackage read_step_package(Env& env, const std::string& path) {
   }
   try {
     return read_archive(std::move(bytes), path);
-  } catch (const c10::Error&) {  // whose text is of torch's zip library
-    fail_package("it is no PT2 archive, or one that is cut off or damaged", path);
+  } catch (const c10::Error&) {  // its text comes from torch's zip library
+    fail_package("it is not a PT2 archive, or it is truncated or damaged", path);
   } catch (const std::exception& error) {
     fail_package(first_line(error.what()), path);
   }
@@ -210,7 +211,7 @@ StepPackage read_step_package(Env& env, const std::string& path) {
 
 std::string gpu_architecture(const at::Device& device) {
   if (!device.is_cuda()) return {};
-  // Of the CUDA runtime that LibTorch brings, which a build without CUDA's headers can use too.
+  // From the CUDA runtime bundled with LibTorch, which a build without CUDA headers can use too.
   using GetAttribute = int (*)(int* value, int attribute, int device);
   constexpr int kMajor = 75, kMinor = 76;  // cudaDevAttrComputeCapability*
   const auto get = reinterpret_cast<GetAttribute>(dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute"));
@@ -234,7 +235,7 @@ void require_fit(const StepPackage& package, const Recipe& recipe, Model& model,
     found.push_back(fmt::format("{} images at a time, not {}{}", about["part"].get<int>(), part,
                                 processes > 1 ? fmt::format(" (--processes {})", processes) : ""));
   compare_settings(about["settings"], recipe, found);
-  if (found.empty()) {  // else these would only follow from it
+  if (found.empty()) {  // otherwise differences that follow from these
     compare_tensors(about["parameters"], model.parameters(), "parameter", found);
     compare_tensors(about["buffers"], model.buffers(), "buffer", found);
     compare_gradients(about["gradients"], model.parameters(), found);

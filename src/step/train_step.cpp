@@ -42,20 +42,20 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
 
 namespace {
 
-// In float: autocast would do the same before the loss on a GPU, but not on the CPU.
+// To float: autocast does this before the loss on a GPU, but not on the CPU.
 at::Tensor unreduced(const at::Tensor& logits) {
   return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
 }
 
-// Images of the process that has most. Under SyncBatchNorm, whose sums all processes have to join,
-// each computes as many parts as that one, some of which may be empty.
+// Images of the process with the most. Under SyncBatchNorm, whose all-reduces all processes must
+// join, each process computes as many micro-batches as that one, some possibly empty.
 int64_t most_images(const DeviceBatch& batch) {
   const NormHook* const hook = norm_hook();
   if (!hook) return batch.count();
   return std::max<int64_t>(batch.count(), (batch.whole + hook->world() - 1) / hook->world());
 }
 
-// Views of a batch's parts, as few and as equal as `part` images at most make them.
+// Views of a batch's micro-batches: the fewest of at most `part` images, of nearly equal size.
 std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
   const int64_t most = most_images(batch);
   if (part <= 0 || most <= part) return {batch};
@@ -77,14 +77,14 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
   return parts;
 }
 
-// The mean over the pixels that count; 0 where none does, which torch makes NaN.
+// The mean over the labelled pixels; 0 if there are none, where torch returns NaN.
 at::Tensor pixel_loss(const at::Tensor& logits, const at::Tensor& labels, double smoothing) {
   const at::Tensor sum = at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Sum,
                                                 kIgnoredLabel, smoothing);
   return sum / labels.ge(0).sum().clamp_min(1);
 }
 
-// Cross entropy, unless the model has a loss of its own.
+// Cross entropy, unless the model defines its own loss.
 at::Tensor mean_loss(Model& model, const at::Tensor& logits, const at::Tensor& labels,
                      double smoothing = 0) {
   if (auto* own = dynamic_cast<OwnLoss*>(&model)) return own->loss(logits, labels);
@@ -93,7 +93,7 @@ at::Tensor mean_loss(Model& model, const at::Tensor& logits, const at::Tensor& l
                                 /*ignore_index=*/-100, smoothing);
 }
 
-// Of mixed labels, the same as the cross entropy with soft targets, which is linear in them.
+// With mixed labels, equal to cross entropy with soft targets, which is linear in them.
 at::Tensor training_loss(Model& model, const at::Tensor& logits, const DeviceBatch& part,
                          double smoothing) {
   const auto loss = [&](const at::Tensor& labels) {
@@ -107,9 +107,8 @@ bool is_segmentation(const DeviceBatch& batch) {
   return batch.labels.dim() == 3;
 }
 
-// Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views go
-// along the diagonal, the border filled by reflection, as in
-// github.com/KellerJordan/cifar10-airbench.
+// Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views move
+// along the diagonal, with reflection padding, as in github.com/KellerJordan/cifar10-airbench.
 at::Tensor averaged_logits(Model& model, const at::Tensor& images,
                            const EvaluationOptions& options) {
   const auto mirrored = [&](const at::Tensor& view) {
@@ -131,8 +130,8 @@ at::Tensor averaged_logits(Model& model, const at::Tensor& images,
 std::vector<Stage> stages_for(Model& model, int segments) {
   auto stages = model.stages();
   if (stages.empty())
-    fail(ErrorKind::kUsage, "the model does not say what its stages are",
-         "train.checkpoint_segments", "Set it to 0, or choose another model.name");
+    fail(ErrorKind::kUsage, "the model does not define stages", "train.checkpoint_segments",
+         "Set it to 0, or choose another model.name");
   if (segments > std::ssize(stages))
     fail(ErrorKind::kUsage,
          "the model has only " + std::to_string(stages.size()) + " stages, not " +
@@ -147,7 +146,7 @@ TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& opti
     : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
   const PrecisionOptions& precision = options.precision;
   if (options.label_smoothing > 0 && dynamic_cast<OwnLoss*>(&model))
-    fail(ErrorKind::kUsage, "the model's own loss knows of no smoothed labels",
+    fail(ErrorKind::kUsage, "the model's own loss does not support label smoothing",
          "train.label_smoothing", "Set it to 0");
   set_switches();
   if (options.checkpoint_segments > 0) stages_ = stages_for(model, options.checkpoint_segments);
@@ -172,7 +171,7 @@ void TrainStep::set_switches() const {
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
   if (dynamic_cast<OwnLoss*>(&model_))
-    fail(ErrorKind::kUsage, "the model has a loss of its own, and packages are of cross entropy",
+    fail(ErrorKind::kUsage, "the model has its own loss, and packages use cross entropy",
          "train.compiled", "Leave it out");
   compiled_ = std::move(compiled);
 }
@@ -191,7 +190,7 @@ void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics
   update(lr);
 }
 
-// Laid end to end, [values]; undefined where there are none.
+// Concatenated, [values]; undefined if there are none.
 at::Tensor TrainStep::flat_statistics() const {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> rows;
@@ -199,8 +198,8 @@ at::Tensor TrainStep::flat_statistics() const {
   return rows.empty() ? at::Tensor() : at::cat(rows);
 }
 
-// A forward that overflows in fp16 would leave BatchNorm with a mean that is no number, for good:
-// the scaler leaves out only what the optimizer does.
+// A forward that overflows in fp16 would leave a NaN in BatchNorm's running mean for good: the
+// scaler only makes the optimizer skip the step.
 void TrainStep::keep_finite_statistics(const at::Tensor& before) {
   if (!before.defined()) return;
   const c10::NoGradGuard no_grad;
@@ -218,7 +217,7 @@ TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool
   if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share, last);
   if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
   const Output output = forward(part, last);
-  // Of segmentation in parts the share of the labelled pixels, which only the device knows.
+  // In segmentation the loss weight is the share of labelled pixels, known only on the device.
   const at::Tensor own =
       pixels_.defined() ? part.labels.ge(0).sum() / pixels_.clamp_min(1) : at::Tensor();
   if (own.defined())
@@ -259,7 +258,7 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   return output;
 }
 
-// Of no image: a zero that all parameters had a part in, those of a loss too, which is not asked.
+// Empty batch: zero loss connected to every parameter, those of a custom loss too.
 at::Tensor TrainStep::empty_loss(const at::Tensor& logits) const {
   return reducer_ ? logits.sum() + reducer_->zero_loss() : logits.sum();
 }
@@ -275,7 +274,7 @@ void TrainStep::backward(const at::Tensor& loss, double share, bool last) {
   Ledger::Scope scope(ledger_, Phase::kBackward);
   const at::Tensor shared = share == 1 ? loss : loss * share;
   const at::Tensor scaled = scaler_ ? scaler_->scale(shared) : shared;
-  std::optional<Ledger::Scope> exposed;  // once there is nothing left to compute
+  std::optional<Ledger::Scope> exposed;  // starts when backward has nothing left to compute
   if (reducer_)
     reducer_->backward(scaled, last, [&] { exposed.emplace(ledger_, Phase::kReduce); });
   else
@@ -327,7 +326,7 @@ std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOp
   DeviceBatch batch;
   bool given_up = false;
   while (!given_up && feeder.next(batch)) {
-    if (batch.count() == 0) continue;  // this process has none of the last few images
+    if (batch.count() == 0) continue;  // an empty batch of this process at the end of the epoch
     AutocastScope autocast(options.precision, batch.images.device().type());
     const at::Tensor logits = averaged_logits(model, batch.images, options);
     metrics.add(mean_loss(model, logits, batch.labels), logits, batch.labels);

@@ -30,7 +30,7 @@ ClassResults named_classes(size_t outputs, const std::vector<std::string>& names
   return results;
 }
 
-// A value for worst_classes(): the lower, the worse.
+// The sort key of worst_classes(): lower is worse.
 double class_score(const ClassResults& results, size_t at) {
   const ClassResult& of = results.classes[at];
   return (results.of_pixels ? of.iou() : of.accuracy()).value_or(1);

@@ -1,4 +1,4 @@
-// What an evaluation found class by class, as text for a terminal.
+// An evaluation's results by class, as text for a terminal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,18 +9,18 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kAllClasses = 20;     // classes that are all shown
-constexpr size_t kWorstClasses = 10;   // of more
-constexpr size_t kTerminalWidth = 80;  // of a terminal
+constexpr size_t kAllClasses = 20;     // up to this many classes, all are shown
+constexpr size_t kWorstClasses = 10;   // shown of more classes
+constexpr size_t kTerminalWidth = 80;  // columns
 
 std::string percent_of_class(std::optional<double> share) {
   return share ? fmt::format("{:.2f}%", *share * 100) : "n/a";
 }
 
-// A long name without its middle: many differ at their ends.
+// Shortens a long name in the middle: many differ only at their ends.
 std::string short_name(const ClassResult& of, size_t most) {
   const std::string name = printable(of.name);
-  std::vector<size_t> begins;  // of characters
+  std::vector<size_t> begins;  // byte offsets of characters
   for (size_t at = 0; at < name.size(); ++at)
     if ((static_cast<unsigned char>(name[at]) & 0xc0) != 0x80) begins.push_back(at);
   if (begins.size() <= most) return name;
@@ -32,7 +32,7 @@ std::string class_column(const ClassResult& of) {
   return fmt::format("  {:<24}", short_name(of, 24));
 }
 
-// "dog 41, deer 12": as many as fit the line.
+// "dog 41, deer 12": as many as fit on the line.
 std::string answers_text(const ClassResults& results, size_t label) {
   constexpr size_t kRoom = kTerminalWidth - 46;
   std::string text;
@@ -65,8 +65,8 @@ std::string class_lines(const ClassResults& results, size_t shown) {
   return text;
 }
 
-// A row for each class, a column for each answer, by the numbers of the rows. Empty where
-// the lines would be too long.
+// One row per class and one column per answer, numbered alike. Empty if the lines would be too
+// long.
 std::string matrix_text(const ClassResults& results) {
   const size_t count = results.classes.size();
   std::vector<int64_t> cells(count * count);

@@ -17,7 +17,7 @@ std::string head() {
   return row + "\n";
 }
 
-// An empty field is unknown.
+// An empty field means unknown.
 template <class T>
 std::string field(const std::optional<T>& value) {
   return value ? fmt::format(",{}", *value) : ",";

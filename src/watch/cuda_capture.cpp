@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of cuda_capture.cu.
+// Replaces cuda_capture.cu in a build without CUDA.
 #include "watch/cuda_capture.h"
 
 #ifndef SATURATE_HAS_CUDA

@@ -22,7 +22,7 @@ void start_cuda_profiler() {
 }
 
 void stop_cuda_profiler() {
-  cudaDeviceSynchronize();  // the window's own work is to be in it
+  cudaDeviceSynchronize();  // include the window's pending work
   cudaProfilerStop();
 }
 

@@ -1,19 +1,18 @@
-// Marks and windows for profilers around a run on a GPU, such as Nsight Systems. A build without
-// CUDA has none.
+// Ranges and capture windows for profilers of a GPU, such as Nsight Systems. A build without CUDA
+// has none.
 #pragma once
 
 namespace saturate {
 
 bool has_cuda_capture();
 
-// REQUIRES, of all below: has_cuda_capture().
+// All functions below REQUIRE has_cuda_capture().
 
-// NVTX ranges of the calling thread, which nest. Nearly free where nobody listens. `name` is
-// copied.
+// Nested NVTX ranges of the calling thread. Nearly free without a profiler. `name` is copied.
 void begin_cuda_range(const char* name);
 void end_cuda_range();
 
-// What `nsys profile --capture-range=cudaProfilerApi` records.
+// The window that `nsys profile --capture-range=cudaProfilerApi` records.
 void start_cuda_profiler();
 void stop_cuda_profiler();
 

@@ -10,7 +10,7 @@ namespace saturate {
 
 void limit_cuda_memory([[maybe_unused]] c10::DeviceIndex device, [[maybe_unused]] double share) {
 #ifdef SATURATE_HAS_CUDA
-  // By way of the virtual function, which a build without the whole of LibTorch links too.
+  // The virtual function also links in a build without the full LibTorch.
   auto* allocator = c10::getDeviceAllocator(c10::kCUDA);
   static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(
       share, device);

@@ -1,5 +1,5 @@
-// Marks in the order of a device's streams, by c10's interface to its events: the same for every
-// kind of device, so that it compiles without CUDA.
+// Marks in a device's streams through c10's event interface: the same for all device types, so it
+// compiles without CUDA.
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -24,7 +24,7 @@ class DeviceMark : public TimeMark {
 
  private:
   const c10::Device device_;
-  c10::Event event_;  // one that keeps time
+  c10::Event event_;  // with timing enabled
 };
 
 }  // namespace

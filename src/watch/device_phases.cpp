@@ -24,8 +24,8 @@ void DevicePhases::enter(Phase phase) noexcept {
   }
 }
 
-// Asks for a quarter of the ring at once, and for none before half of it is in use: a question
-// costs the host about as much as a mark.
+// Queries a quarter of the ring at once, and only when half of it is in use: a query costs the host
+// about as much as a mark.
 void DevicePhases::place(Phase phase) {
   const size_t quarter = std::max<size_t>(1, ring_.size() / 4);
   if (2 * placed_ >= ring_.size() && placed_ > quarter && slot(quarter).mark->reached())

@@ -50,7 +50,7 @@ constexpr int kString = 7;  // DataType.DT_STRING
 template <class Tag>
 using Builder = protozero::pbf_builder<Tag>;
 
-// `add` adds what the event is about. Nested messages are complete once their builders are gone.
+// `add` adds the event's payload. Nested messages are complete once their builders are destroyed.
 template <class Add>
 std::string make_event(double wall_s, int64_t step, const Add& add) {
   std::string out;

@@ -20,12 +20,12 @@ namespace saturate {
 
 // An Event without its frame. `wall_s`: seconds since 1970.
 std::string file_version_event(double wall_s);
-// Of a process that goes on after an earlier one: readers forget what that one wrote of `step` and
-// of later ones.
+// For a process that continues an earlier one: readers discard that one's events of `step` and
+// later.
 std::string restart_event(double wall_s, int64_t step);
 std::string scalars_event(double wall_s, int64_t step,
                           const std::vector<std::pair<std::string, float>>& scalars);
-// `markdown` as the text dashboard shows it.
+// `markdown` is shown in the text dashboard.
 std::string text_event(double wall_s, int64_t step, const std::string& tag,
                        const std::string& markdown);
 
@@ -35,7 +35,7 @@ std::string histograms_event(double wall_s, int64_t step,
 
 std::string framed(const std::string& event);
 
-// Appends events to a new file, each handed to the system as soon as it is written.
+// Appends events to a new file, each written to the system at once.
 class EventFile {
  public:
   EventFile(Env& env, const std::string& path) : file_(env.open_writable(path)) {}

@@ -34,14 +34,14 @@ int64_t batched_product(c10::IntArrayRef a, c10::IntArrayRef b) {
   return a.size() == 3 && b.size() == 3 ? 2 * product(a) * b[2] : 0;
 }
 
-// Every element of the output [N, O, ...] (of the input, where transposed) meets every element of
-// one filter, weight [O, I / groups, ...].
+// Every element of the output [N, O, ...] (of the input, if transposed) is multiplied by every
+// element of one filter, weight [O, I / groups, ...].
 int64_t convolution(c10::IntArrayRef elements, c10::IntArrayRef weight) {
   if (elements.size() < 3 || weight.size() != elements.size()) return 0;
   return 2 * elements[0] * product(elements.slice(2)) * product(weight);
 }
 
-// What a dimension of a convolution comes to.
+// Output size of one dimension of a convolution.
 int64_t output_side(int64_t side, int64_t filter, int64_t stride, int64_t padding,
                     int64_t dilation) {
   return (side + 2 * padding - dilation * (filter - 1) - 1) / stride + 1;
@@ -65,7 +65,7 @@ int64_t count_convolution(Inputs in) {
 }
 
 // grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
-// groups, output_mask: as much for each of the two gradients as forward took
+// groups, output_mask: each of the two gradients costs as much as forward
 int64_t count_convolution_backward(Inputs in) {
   const auto mask = in[10].toBoolList();
   const int64_t forward = convolution(shape(in[7].toBool() ? in[1] : in[0]), shape(in[2]));
@@ -83,7 +83,7 @@ int64_t attention(Inputs in, size_t first, int by_key, int by_value) {
 
 using Count = int64_t (*)(Inputs);
 struct Rule {
-  size_t inputs;  // that it needs
+  size_t inputs;  // minimum number
   Count count;
 };
 
@@ -108,8 +108,8 @@ const std::unordered_map<std::string_view, Rule>& rules() {
   return kRules;
 }
 
-// A callback has no room for an object: the process's one counter. The callback itself is the
-// thread's that made it, and of the threads that autograd runs for that.
+// A callback cannot hold an object, so the counter is global. The callback itself applies to the
+// thread that made it and the autograd threads it uses.
 std::atomic<FlopCounter*> counting = nullptr;
 
 std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
@@ -123,7 +123,7 @@ std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
 
 }  // namespace
 
-// One at a time in a process: another one meanwhile counts nothing.
+// One at a time in a process: a second one counts nothing.
 FlopCounter::FlopCounter() : handle_(0) {
   FlopCounter* none = nullptr;
   if (!counting.compare_exchange_strong(none, this)) return;

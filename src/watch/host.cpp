@@ -32,7 +32,7 @@ std::string gpus() {
   return fmt::format("{}", gpu_count());
 }
 
-// What makes threads of a parallel region sleep between two, as libgomp reads it.
+// The settings that make threads sleep between parallel regions, as libgomp reads them.
 std::string openmp_waiting() {
   std::string text;
   for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
@@ -45,7 +45,7 @@ const char* build_kind() {
 #ifdef NDEBUG
   return "release";
 #else
-  return "debug: figures measured with it mean nothing";
+  return "debug: measurements are not meaningful";
 #endif
 }
 

@@ -1,5 +1,4 @@
-// Values of a JSON object that anybody may have written: empty where the key is missing, or holds
-// something else.
+// Values of an untrusted JSON object: empty if the key is missing or has another type.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ inline std::optional<double> number_at(const nlohmann::json& object, const char*
   return found->get<double>();
 }
 
-// Up to 2^53 either way: sums and differences of a few do not overflow.
+// Up to 2^53 in magnitude, so that sums and differences of a few do not overflow.
 inline std::optional<int64_t> integer_at(const nlohmann::json& object, const char* key) {
   constexpr double kMost = 9007199254740992.0;
   const auto value = number_at(object, key);
@@ -30,7 +29,7 @@ inline std::optional<int64_t> integer_at(const nlohmann::json& object, const cha
   return int64_t(*value);
 }
 
-// What only a newer version knows counts as kOther.
+// Phases of a newer version count as kOther.
 inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object,
                                            const char* key = "phases") {
   const auto found = object.find(key);

@@ -1,4 +1,4 @@
-// Memory that was freed and waits for the next allocation of its size.
+// Freed memory that is kept for later allocations of the same size.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace saturate {
 // Safe to use from any thread.
 class KeptBlocks {
  public:
-  // Smaller ones malloc keeps by itself.
+  // malloc keeps smaller ones by itself.
   static constexpr size_t kLeastBytes = 64 << 10;
 
   struct Block {
@@ -19,15 +19,14 @@ class KeptBlocks {
     size_t bytes;
   };
 
-  // The newest block of at least `bytes`, and of at most a page more, so that what a step is
-  // counted to use does not depend on what was freed before it; null where there is none.
+  // The newest block of at least `bytes` and at most a page more, so that the counted memory of a
+  // step does not depend on earlier frees; null if there is none.
   void* take(size_t bytes);
 
-  // Keeps a block; gives back, for the caller to free, the oldest ones that are beyond `most` bytes
-  // of all that is kept.
+  // Keeps a block; returns, for the caller to free, the oldest ones beyond a total of `most` bytes.
   std::vector<Block> keep(Block block, size_t most);
 
-  // The oldest ones beyond `most` bytes of all that is kept, for the caller to free.
+  // The oldest ones beyond a total of `most` bytes, for the caller to free.
   std::vector<Block> shrink(size_t most);
 
   // Everything, for the caller to free.
@@ -37,7 +36,7 @@ class KeptBlocks {
   std::vector<Block> oldest_beyond(size_t most);  // with mutex_ held
 
   std::mutex mutex_;
-  std::vector<Block> blocks_;  // the oldest first; some hundreds at most, and few sizes
+  std::vector<Block> blocks_;  // oldest first; at most some hundreds, of few sizes
   size_t bytes_ = 0;
 };
 

@@ -19,24 +19,24 @@
 namespace saturate {
 namespace {
 
-// Bytes of the machine, or of its container (cgroup v2) where that has less.
+// Bytes of the machine, or of its container (cgroup v2) if that has less.
 int64_t host_memory() {
   const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   std::ifstream file("/sys/fs/cgroup/memory.max");
-  int64_t limit = 0;  // or the file has "max"
+  int64_t limit = 0;  // stays 0 if the file has "max"
   return file >> limit && limit > 0 ? std::min(machine, limit) : machine;
 }
 
-// What is kept is not freed, and AddressSanitizer is blind to its use.
+// Kept blocks are not freed, so AddressSanitizer cannot detect their use after free.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kFindsUseAfterFree = true;
 #else
 constexpr bool kFindsUseAfterFree = false;
 #endif
 
-// Counts what passes through to torch's allocator, and keeps large blocks where that is asked for.
-// A pointer is that one's own, so that memory from before this was in place can be freed through
-// it, and the other way round.
+// Counts allocations of torch's allocator, and keeps large blocks on request. Pointers are that
+// allocator's own, so memory allocated before this was installed can be freed through it, and vice
+// versa.
 class CountingAllocator : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator& allocator) : allocator_(allocator) {}
@@ -69,7 +69,7 @@ class CountingAllocator : public c10::Allocator {
   }
   void release_kept() { free_all(kept_.take_all()); }
 
-  // Put in place on the first call, and there until the process ends.
+  // Installed on the first call, until the process ends.
   static CountingAllocator& get() {
     static CountingAllocator& allocator = *[] {
       auto* counting = new CountingAllocator(*c10::GetCPUAllocator());
@@ -91,18 +91,18 @@ class CountingAllocator : public c10::Allocator {
     } catch (const c10::Error&) {
       live_ -= int64_t(bytes);
       TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes,
-                       " bytes are asked for, and the system does not give them");
+                       " bytes requested, and the system has no more");
     }
   }
   void free_all(const std::vector<KeptBlocks::Block>& blocks) {
     for (const auto& block : blocks) allocator_.raw_deallocate(block.data);
   }
-  // Before there is any memory, so that no two threads can both have the last of the budget.
+  // Called before allocating, so that no two threads can both take the last of the budget.
   void reserve(int64_t bytes) {
     const int64_t live = live_ += bytes, budget = budget_;
     if (budget == 0 || live <= budget) return;
     live_ -= bytes;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes, " bytes are asked for, ",
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes, " bytes requested, ",
                      live - bytes, " are in use, and the budget is ", budget);
   }
   void raise_peak(int64_t live) {
@@ -125,15 +125,15 @@ class CountingAllocator : public c10::Allocator {
     return size_t(std::max(int64_t{0}, int64_t(kMostKept * double(most)) - live));
   }
 
-  // What is alive and what is kept come to so much of what was alive at most: a step's tensors of
-  // one size are not all alive at the time of its peak.
+  // Limit for live plus kept memory, relative to the peak of live memory: a step's tensors of one
+  // size are not all alive at its peak.
   static constexpr double kMostKept = 1.5;
 
   c10::Allocator& allocator_;
   KeptBlocks kept_;
   std::atomic<bool> keeps_ = false;
   std::atomic<int64_t> live_ = 0, peak_ = 0, budget_ = 0;
-  std::atomic<int64_t> most_live_ = 0;  // of all time
+  std::atomic<int64_t> most_live_ = 0;  // peak of the process
 };
 
 class CpuMemory : public TensorMemory {
@@ -154,7 +154,7 @@ class CpuMemory : public TensorMemory {
 
 class CudaMemory : public TensorMemory {
  public:
-  // torch's allocator has no devices, and throws when asked for one, before CUDA is initialised.
+  // Before CUDA is initialised torch's allocator has no devices, and throws when asked for one.
   explicit CudaMemory(c10::DeviceIndex device) : device_(device) {
     at::globalContext().lazyInitDevice(c10::kCUDA);
   }

@@ -59,12 +59,12 @@ std::optional<Telemetry> telemetry_of(const nlohmann::json& json) {
   return telemetry;
 }
 
-// The complete lines of a file that belong to steps up to `last_step`.
+// The complete lines of a file for steps up to `last_step`.
 std::string lines_until(const std::string& text, int64_t last_step) {
   std::istringstream in(text);
   std::string kept, line;
   while (std::getline(in, line)) {
-    if (in.eof()) break;  // no newline: cut short by a crash
+    if (in.eof()) break;  // no newline: truncated by a crash
     const auto record = from_json_line(line);
     if (record && record->step <= last_step && record->kind != "end") kept += line + "\n";
   }

@@ -26,7 +26,7 @@ struct MemoryInfo {
 constexpr int kClockSm = 1;         // NVML_CLOCK_SM
 constexpr int kTemperatureGpu = 0;  // NVML_TEMPERATURE_GPU
 
-// nvmlClocksEventReason*: what holds clocks down, but for an idle GPU and clocks that were set.
+// nvmlClocksEventReason*: throttle reasons, without an idle GPU and user-set clocks.
 struct Reason {
   unsigned long long bit;
   const char* text;
@@ -38,7 +38,7 @@ constexpr std::array<Reason, 6> kReasons = {{{0x4, "power cap"},
                                              {0x80, "power brake"},
                                              {0x10, "another GPU of its group"}}};
 
-// The entry of a list "0,2" or "GPU-uuid,...".
+// Entry `index` of a list "0,2" or "GPU-uuid,...".
 std::string entry_of(const std::string& list, int index) {
   size_t begin = 0;
   for (int i = 0; i < index && begin != std::string::npos; ++i) {

@@ -1,5 +1,5 @@
-// A GPU's state by way of NVML, the library that comes with NVIDIA's driver, loaded at run time:
-// the same program runs where there is none.
+// A GPU's state from NVML, the library of NVIDIA's driver, loaded at run time: the same program
+// runs without it.
 //
 // Declarations follow the "NVML API Reference Guide" (docs.nvidia.com/deploy/nvml-api).
 #pragma once
@@ -14,19 +14,18 @@ namespace saturate {
 // Not for concurrent use.
 class Nvml {
  public:
-  // Null where there is no such library, or no such GPU. `gpu` is CUDA's number of it, which
-  // `visible` (the value of CUDA_VISIBLE_DEVICES) maps to NVML's.
+  // Null if the library or the GPU is missing. `gpu` is CUDA's index, which `visible` (the value of
+  // CUDA_VISIBLE_DEVICES) maps to NVML's.
   static std::unique_ptr<Nvml> open(int gpu, const std::string& visible,
                                     const std::string& library = "libnvidia-ml.so.1");
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // "NVIDIA H100 80GB HBM3"; empty where unknown.
+  // "NVIDIA H100 80GB HBM3"; empty if unknown.
   std::string name() const;
   // Sets the members that begin with gpu_, and throttle_reasons; gpu_sm_active from the second call
-  // on. What this GPU does not tell stays
-  // empty.
+  // on. Values that this GPU does not report stay empty.
   void read(Telemetry& reading);
 
  private:

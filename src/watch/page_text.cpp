@@ -49,7 +49,7 @@ std::string escape_html(const std::string& text) {
 
 std::string script_json(const ordered_json& json) {
   std::string safe;
-  // In ASCII, so that U+2028 and its like are written as \u2028.
+  // In ASCII, so that U+2028 and similar are written as \u2028.
   for (const char c : json.dump(-1, ' ', true, ordered_json::error_handler_t::replace)) {
     if (c == '<' || c == '>' || c == '&')
       safe += fmt::format("\\u{:04x}", int(c));

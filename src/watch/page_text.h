@@ -1,4 +1,4 @@
-// Text on its way into a report: made harmless, and readable.
+// Text for a report: escaped and formatted.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace saturate {
 
-// For text and quoted attributes of HTML. What is not UTF-8, and control characters, become U+FFFD.
+// For text and quoted attributes of HTML. Invalid UTF-8 and control characters become U+FFFD.
 std::string escape_html(const std::string& text);
 
-// JSON in pure ASCII that may stand inside a <script> element: no `<`, no U+2028.
+// JSON in pure ASCII that is safe inside a <script> element: no `<`, no U+2028.
 std::string script_json(const nlohmann::ordered_json& json);
 
-// The template with each {{name}} replaced. Text put in is not looked at again. REQUIRES: every
+// The template with each {{name}} replaced. Inserted text is not expanded again. REQUIRES: every
 // name of the template is given.
 std::string fill_page(std::string_view page,
                       const std::vector<std::pair<std::string_view, std::string_view>>& parts);
 
-// Figures with their unit as HTML, "n/a" where unknown.
+// Figures with their unit as HTML, "n/a" if unknown.
 std::string percent_text(std::optional<double> share, int decimals = 2);
 std::string count_text(int64_t count);  // "5,850"
 std::string decimal_text(std::optional<double> value, int decimals);

@@ -7,13 +7,12 @@ namespace saturate {
 namespace {
 
 struct Peak {
-  std::string_view part;    // of the name; the first row that fits counts
+  std::string_view part;    // of the name; the first match counts
   double half, tf32, fp32;  // TFLOP/s without sparsity
 };
 
 // NVIDIA's data sheets: "H200 Tensor Core GPU", "H100 Tensor Core GPU", "A100 Tensor Core GPU",
-// "L40S", "L4 Tensor Core GPU" and "A10 Tensor Core GPU". Figures that a sheet gives with sparsity
-// are halved.
+// "L40S", "L4 Tensor Core GPU" and "A10 Tensor Core GPU". Figures given with sparsity are halved.
 constexpr std::array<Peak, 9> kPeaks = {{{"H200 NVL", 835.5, 417.5, 60},
                                          {"H200", 989.5, 494.5, 67},
                                          {"H100 PCIe", 756.5, 378, 51},

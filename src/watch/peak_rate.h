@@ -1,4 +1,4 @@
-// What a device can compute at most.
+// A device's peak compute rate.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,8 @@
 
 namespace saturate {
 
-// Floating-point operations a second of a GPU in dense matrix products at a precision, by the
-// maker's data sheet; empty for a GPU that is not in the table. `name` is NVML's. REQUIRES: `mode`
-// is resolved.
+// A GPU's peak FLOP/s in dense matrix products at a precision, by NVIDIA's data sheet; empty for a
+// GPU that is not in the table. `name` is NVML's. REQUIRES: `mode` is resolved.
 std::optional<double> peak_flop_per_s(const std::string& name, PrecisionMode mode);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// Names and sums of the ledger's phases, apart from the ledger: what reads a run's records needs no
+// Names and sums of the ledger's phases, separate from the ledger: reading a run's records needs no
 // torch.
 #include <algorithm>
 #include <numeric>

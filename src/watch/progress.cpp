@@ -28,14 +28,14 @@ std::string bar(double share) {
   return fmt::format("[{:<{}}]", std::string(size_t(filled), '='), kBarCells);
 }
 
-// A stream that takes nothing, as a full disk's, is no reason to end what it tells of.
+// A stream that cannot be written, as on a full disk, must not end the run.
 template <class... Values>
 void show_text(std::FILE* stream, fmt::format_string<Values...> format, Values&&... values) {
   const std::string text = fmt::format(format, std::forward<Values>(values)...);
   std::fwrite(text.data(), 1, text.size(), stream);
 }
 
-// What is left out first where the terminal is narrow comes last.
+// In a narrow terminal parts are dropped from the end of this list first.
 enum class LinePart { kPercent, kLeft, kLastDetail, kTitle, kDetail, kCount, kFirstDetail, kBar };
 
 struct TextPart {
@@ -43,7 +43,7 @@ struct TextPart {
   LinePart kind;
 };
 
-// Without as many parts as it takes; of equal ones the first goes first.
+// Drops as many parts as needed; of equal ones the first goes first.
 std::string fitted(std::vector<TextPart> parts, size_t width) {
   for (;; parts.erase(std::ranges::max_element(parts, {}, &TextPart::kind))) {
     std::string text;
@@ -53,7 +53,7 @@ std::string fitted(std::vector<TextPart> parts, size_t width) {
   }
 }
 
-// Two spaces stand between fields.
+// Fields are separated by two spaces.
 std::vector<std::string> fields_of(const std::string& details) {
   std::vector<std::string> fields;
   for (size_t at = 0; at < details.size();) {
@@ -87,7 +87,7 @@ Progress::Progress(Env& env, std::string title, std::string unit, int64_t total,
   if (style_ == Style::kAuto) style_ = isatty(fileno(stream)) ? Style::kBar : Style::kLines;
 }
 
-// Again, for the terminal may have become narrower since.
+// Erase again, as the terminal may have become narrower since.
 Progress::~Progress() {
   if (!drawn_) return;
   erase();
@@ -137,19 +137,19 @@ void Progress::update(int64_t done, const std::string& details) {
   std::fflush(stream_);
 }
 
-// The cursor stays at the line's begin: where the terminal becomes narrower, the line wraps below
-// it. Wrapping is off meanwhile, as the width may be out of date.
+// The cursor stays at the beginning of the line: if the terminal becomes narrower, the line wraps
+// below it. Wrapping is turned off meanwhile, as the width may be out of date.
 void Progress::draw(const char* end) {
   show_text(stream_, "\r\x1b[K\x1b[?7l{}\x1b[?7h{}", line(size_t(terminal_width(stream_) - 1)),
             end);
   drawn_ = true;
 }
 
-// With the rows that a narrower terminal may have made of it. They are not erased as the rest of
-// the screen, which tmux keeps in its history where the line is the first.
+// Includes the rows into which a narrower terminal may have wrapped the line. Does not erase the
+// rest of the screen, which tmux would keep in its history if the line is the first.
 void Progress::erase() {
   if (drawn_) {
-    constexpr size_t kSlack = 16;  // the time left was another
+    constexpr size_t kSlack = 16;  // the time left may have had another length
     const size_t longest = line(std::string::npos).size() + kSlack;
     const size_t width = size_t(terminal_width(stream_));
     std::string below;

@@ -1,4 +1,4 @@
-// A run's present figures over HTTP, in Prometheus's text format.
+// A run's current metrics over HTTP, in Prometheus's text format.
 #include <fmt/format.h>
 #include <httplib.h>
 
@@ -18,7 +18,7 @@
 namespace saturate {
 namespace {
 
-// At a time, and as long may one be silent (s): a client that says nothing holds up no other.
+// Limits for concurrent connections and their silence (s): an idle client blocks no other.
 constexpr size_t kConnections = 16;
 constexpr time_t kSilence = 2;
 
@@ -28,14 +28,14 @@ std::string lower(std::string text) {
   return text;
 }
 
-// "node7:9090" and "[::1]:9090" without the port, and without brackets.
+// Host names without port and brackets, as of "node7:9090" and "[::1]:9090".
 std::string name_in(const std::string& host) {
   if (host.starts_with('[')) return lower(host.substr(1, host.find(']') - 1));
   return lower(host.substr(0, host.rfind(':')));
 }
 
-// A page of another site can make a browser ask an address that only the browser reaches, but not
-// under a name that is not the page's own.
+// DNS rebinding: another site's page can make a browser request an address that only the browser
+// can reach, but only under the page's own host name.
 class HostNames {
  public:
   explicit HostNames(const WatchOptions& watch)
@@ -66,7 +66,7 @@ class PrometheusSink : public MetricsSink {
     server_.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
       answer(request, response);
     });
-    // Probes ask by address, and learn nothing but that the run is there.
+    // Health probes use the address, and learn only that the run is alive.
     server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
       response.set_content("ok\n", "text/plain");
     });
@@ -76,7 +76,7 @@ class PrometheusSink : public MetricsSink {
       ended_ = true;
     });
     while (!server_.is_running() && !ended_)
-      std::this_thread::yield();  // before that, stop() is lost
+      std::this_thread::yield();  // stop() before the server runs is lost
   }
   ~PrometheusSink() override {
     server_.stop();
@@ -89,7 +89,7 @@ class PrometheusSink : public MetricsSink {
     set("epoch", "", record.epoch);
     set("samples", "", double(record.samples));
     set("time_seconds", "", record.time_s);
-    // By which an alert tells a run that makes no more steps.
+    // Lets an alert detect a run that makes no more steps.
     set("last_record_timestamp_seconds", "", double(unix_time_ns(env_)) * 1e-9);
     const std::string kind = fmt::format("{{kind=\"{}\"}}", record.kind);
     for (const auto& [name, value] : values_of(record)) set(name, kind, value);
@@ -102,12 +102,11 @@ class PrometheusSink : public MetricsSink {
   void set_limits() {
     server_.new_task_queue = [] { return new httplib::ThreadPool(kConnections); };
     server_.set_keep_alive_max_count(1);
-    server_.set_keep_alive_timeout(kSilence);  // before the first byte, too
+    server_.set_keep_alive_timeout(kSilence);  // also the timeout for the first byte
     server_.set_read_timeout(kSilence);
     server_.set_write_timeout(kSilence);
     server_.set_payload_max_length(1024);
-    // As a run's endpoint must be told from another's: without SO_REUSEPORT, which httplib would
-    // set.
+    // Without SO_REUSEPORT, which httplib would set: two runs must not share a port.
     server_.set_socket_options([](int socket) {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -135,7 +134,7 @@ class PrometheusSink : public MetricsSink {
     }
     response.status = 403;
     response.set_content(
-        "this run does not answer under the name it was asked by: add that to "
+        "this run does not serve this Host name: add it to "
         "watch.prometheus_hosts\n",
         "text/plain");
   }
@@ -164,7 +163,7 @@ class PrometheusSink : public MetricsSink {
   const HostNames names_;
   std::mutex mutex_;
   std::map<std::string, std::map<std::string, double>> gauges_;  // by name, then labels
-  std::map<std::string, double> seconds_;  // by labels: of the steps so far, by phase
+  std::map<std::string, double> seconds_;  // by labels: the steps' seconds so far, by phase
   httplib::Server server_;
   std::atomic<bool> ended_ = false;
   std::thread thread_;

@@ -10,7 +10,7 @@
 namespace saturate {
 namespace {
 
-// The MIT licence wants this kept with every copy of what it covers, so also with each report.
+// The MIT licence must accompany every copy of the software, so also each report.
 constexpr const char* kFooter = R"(<details><summary>Licence of the charts</summary>
 <p>This page carries Chart.js 3 (copyright 2014-2022 Chart.js Contributors) and within it
 @kurkle/color (copyright 2018-2021 Jukka Kurkela), both under the MIT licence:</p>
@@ -35,7 +35,7 @@ std::string footer() {
          " report. The page needs no network.</p>\n" + kFooter + "</footer>\n";
 }
 
-// By the last parts of their paths, or by the whole paths where two share one.
+// Names runs by the last part of their paths, or the full path if two are equal.
 std::vector<ShownRun> named_apart(std::span<const RunReading> readings) {
   std::vector<ShownRun> runs;
   for (const auto& reading : readings) {

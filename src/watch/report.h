@@ -1,4 +1,4 @@
-// A report: one HTML page that shows a run, or compares several, and needs nothing but itself.
+// A report: one self-contained HTML page that shows a run or compares several.
 #pragma once
 
 #include <span>

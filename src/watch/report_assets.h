@@ -1,11 +1,11 @@
-// The parts of a report that are the same in every one, embedded by cmake/Embed.cmake.
+// The static parts of every report, embedded by cmake/Embed.cmake.
 #pragma once
 
 #include <string_view>
 
 namespace saturate {
 
-std::string_view page_html();  // with {{name}} where text goes in
+std::string_view page_html();  // with {{name}} placeholders
 std::string_view page_css();
 std::string_view page_js();
 std::string_view timeline_js();

@@ -1,4 +1,4 @@
-// A report's charts: their places on the page, and their data. page.js draws them.
+// A report's charts: their elements and their data. page.js draws them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMostPoints = 800;     // of one line
-constexpr int kTimelineBins = 120;      // of one run's time
-constexpr double kLeastShare = 0.0005;  // a phase below it in every run is not drawn
+constexpr size_t kMostPoints = 800;     // per line
+constexpr int kTimelineBins = 120;      // per run
+constexpr double kLeastShare = 0.0005;  // a phase with a smaller share in every run is not drawn
 
 constexpr std::array<const char*, kPhaseCount> kPhaseMeanings = {
     "starved of input",
@@ -56,7 +56,7 @@ std::string number_head(const char* title) {
   return fmt::format("<th scope=\"col\" class=\"number\">{}</th>", title);
 }
 
-// One run: share with a bar, time, time of a step, the same on a GPU, meaning.
+// One run: share with a bar, time, time per step, the same on a GPU, meaning.
 std::string phase_table(const ShownRun& run) {
   const PhaseTimes& phases = *run.figures.phases;
   const auto& device = run.figures.device_phases;
@@ -115,7 +115,7 @@ ordered_json or_null(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? ordered_json(rounded(*value)) : ordered_json(nullptr);
 }
 
-// Those that some record knows: a page need not carry the rest.
+// Fields that some record has: a page need not carry the rest.
 std::vector<TelemetryField> known_fields(const std::vector<MetricsRecord>& records) {
   std::vector<TelemetryField> known;
   for (const auto& field : telemetry_fields())
@@ -216,7 +216,7 @@ ordered_json run_data(const ShownRun& run, const std::vector<ShownRun>& runs) {
           {"totals", totals}};
 }
 
-// Whether a line of some run has a point.
+// Whether any run has a value for the line.
 template <class Value>
 bool any(const std::vector<ShownRun>& runs, const Value& value) {
   for (const auto& run : runs)

@@ -1,4 +1,4 @@
-// A report's section of what the last evaluation found class by class.
+// A report's section on the last evaluation by class.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kMatrixClasses = 24;  // classes, at most, whose whole confusion matrix is shown
-constexpr size_t kShownClasses = 24;   // rows of the other tables, at most
+constexpr size_t kMatrixClasses = 24;  // most classes with a full confusion matrix
+constexpr size_t kShownClasses = 24;   // most rows of the other tables
 
 std::string number_cell(const std::string& text) {
   return "<td class=\"number\">" + text + "</td>";
@@ -60,7 +60,7 @@ std::string class_table(const ClassResults& results) {
   return scrolled_classes("Classes, the worst first", head, body);
 }
 
-// Tinted by the share of the row's images; the few wrong ones more than in proportion.
+// Tinted by the share of the row's images; wrong ones are emphasised.
 std::string matrix_cell(int64_t count, int64_t images, bool right) {
   if (count == 0) return "<td class=\"number soft\">0</td>";
   const double share = double(count) / double(std::max<int64_t>(images, 1));

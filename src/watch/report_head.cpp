@@ -1,4 +1,4 @@
-// The head of a report: what was run, how it ended, and the figures that matter.
+// The head of a report: what was run, how it ended, and the key figures.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ std::optional<double> planned_epochs(const RunReading& run) {
 std::string epochs_text(const ShownRun& run) {
   const auto planned = planned_epochs(*run.reading);
   const std::string done = fmt::format("{:.4g}", run.figures.epochs);
-  // A fraction of an epoch is rounded up to whole steps.
+  // Runs of a fraction of an epoch are rounded up to whole steps.
   if (!planned || run.figures.epochs >= *planned - 1e-9) return done + " epochs";
   return fmt::format("{} of {:g} epochs", done, *planned);
 }
@@ -83,7 +83,7 @@ std::optional<double> waiting(const ShownRun& run) {
   return share(run, {Phase::kWait});
 }
 
-// Units, which follow a narrow space, are set smaller.
+// Units, which follow a narrow space, are set in smaller type.
 std::string with_small_units(const std::string& value) {
   const std::string gap = "\u202f";
   std::string html;
@@ -112,7 +112,7 @@ std::string accuracy_detail(const RunFigures& figures) {
   return detail;
 }
 
-// What is not known has no card.
+// Unknown values have no card.
 std::string telemetry_cards(const Telemetry& found) {
   std::string html;
   if (found.cores) html += card("Cores in use", decimal_text(found.cores, 2), "mean of the run");
@@ -122,8 +122,8 @@ std::string telemetry_cards(const Telemetry& found) {
   if (found.gpu_busy)
     html += card("GPU busy", percent_text(found.gpu_busy, 0),
                  found.throttle_reasons.empty()
-                     ? "clocks were not held down"
-                     : "held down by " + escape_html(found.throttle_reasons));
+                     ? "clocks were not throttled"
+                     : "throttled by " + escape_html(found.throttle_reasons));
   if (found.joules_per_sample)
     html += card("Energy", decimal_text(found.joules_per_sample, 3) + "\u202fJ",
                  "of the GPU, an image");

@@ -1,4 +1,4 @@
-// A report's sections beside the curves: the machine, a few steps, images, ladders and sweeps.
+// A report's other sections: the machine, a few steps, images, ladders and sweeps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,14 +15,14 @@ struct MachineChart {
   const char *field, *title, *detail;
 };
 
-// In the order of the page. Shown where a run knows of it, and it was not 0 all along.
+// In the order of the page. Shown if a run has the value and it is not always 0.
 constexpr std::array<MachineChart, 14> kCharts = {
     {{"gpu_busy", "GPU busy", "%, of the time a kernel ran"},
      {"gpu_sm_active", "SMs active", "%, of the GPU's multiprocessors, in the mean"},
      {"gpu_power_w", "Power", "W, of the GPU"},
      {"gpu_clock_mhz", "Clock", "MHz, of the GPU's SMs"},
-     {"gpu_memory_bytes", "Memory of the GPU", "GiB in use, by everybody"},
-     {"gpu_throttled", "Clocks held down", "%, of the readings"},
+     {"gpu_memory_bytes", "Memory of the GPU", "GiB in use, by all processes"},
+     {"gpu_throttled", "Throttled", "%, of the readings"},
      {"tflop_per_s", "Computed", "TFLOP/s in convolutions and matrix products"},
      {"cores", "Cores in use", "CPU seconds a second, of the process"},
      {"queue_batches", "Loader queue", "batches ready; 0: the step waits for input"},
@@ -54,7 +54,7 @@ std::string scrolled_table(const char* label, const std::string& head, const std
          head + "</tr></thead><tbody>\n" + body + "</tbody></table></div>\n";
 }
 
-// A GPU's streams: how long each had work, and how long it lay idle between two pieces of it.
+// A GPU's streams: how long each was busy, and how long idle between its work.
 std::string stream_table(const ShownRun& run) {
   std::string body;
   for (const auto& time : run.figures.streams) {

@@ -1,4 +1,4 @@
-// The sections of a report, as HTML. Each is empty where the runs hold nothing for it.
+// The sections of a report, as HTML. Each is empty if the runs have no data for it.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace saturate {
 // A run as the page shows it.
 struct ShownRun {
   const RunReading* reading;
-  std::string name;  // unlike any other's on the page; not escaped
+  std::string name;  // unique on the page; not escaped
   RunFigures figures;
 };
 
@@ -30,12 +30,12 @@ std::string ladders_section(const std::vector<LadderReading>& ladders);
 std::string recipe_section(const std::vector<ShownRun>& runs);
 std::string host_section(const std::vector<ShownRun>& runs);
 
-// A chart's place. `title` and `detail` are HTML.
+// A chart's element. `title` and `detail` are HTML.
 std::string chart_figure(const std::string& chart, const std::string& title,
                          const std::string& detail, const std::string& classes = "",
                          const std::string& plot_classes = "");
 
-// For the charts; page.js and timeline.js read it.
+// The charts' data, read by page.js and timeline.js.
 std::string chart_data(const std::vector<ShownRun>& runs,
                        const std::vector<LadderReading>& ladders);
 

@@ -21,7 +21,7 @@ const std::string* find(const NamedTexts& values, const std::string& key) {
   return nullptr;
 }
 
-// Every key of any column: those of `order` first and in its order.
+// The keys of all columns: those of `order` first and in its order.
 std::vector<std::string> keys_of(const std::vector<Column>& columns,
                                  std::vector<std::string> order) {
   std::vector<std::string> keys;
@@ -43,7 +43,7 @@ bool differs(const std::vector<Column>& columns, const std::string& key) {
   });
 }
 
-// `title`: of the column, which a narrow page shows beside the value.
+// `title`: the column's, which a narrow page shows beside the value.
 std::string cell(const std::string& title, const std::string* value) {
   const bool known = value && !value->empty();
   return fmt::format("<td class=\"{}\" data-of=\"{}\">{}</td>", known ? "data" : "soft",
@@ -53,7 +53,7 @@ std::string cell(const std::string& title, const std::string* value) {
                              : "not there");
 }
 
-// `mark`: tints the rows that differ, and says so in words.
+// `mark`: tints rows that differ, and labels them.
 std::string table(const char* label, const std::vector<Column>& columns,
                   const std::vector<std::string>& keys, bool mark) {
   std::string head = "<th scope=\"col\">Key</th>", body;

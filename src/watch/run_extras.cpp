@@ -45,7 +45,7 @@ std::string base64(std::span<const std::byte> bytes) {
   return text;
 }
 
-// "training-007.png"; no path leads out of the folder.
+// "training-007.png"; rejects names that could leave the folder.
 bool is_kept_name(const std::string& name) {
   return !name.empty() && name.size() < 64 && name.front() != '.' &&
          std::all_of(name.begin(), name.end(), [](char c) {
@@ -53,7 +53,7 @@ bool is_kept_name(const std::string& name) {
          });
 }
 
-// Empty where the bytes are no image that a run writes.
+// Empty if the bytes are not an image format that a run writes.
 std::string image_uri(std::span<const std::byte> bytes) {
   const std::string head = text_of(bytes.subspan(0, std::min<size_t>(8, bytes.size())));
   if (head == "\x89PNG\r\n\x1a\n") return "data:image/png;base64," + base64(bytes);
@@ -150,7 +150,7 @@ RawTrace raw_trace(const json& root) {
   return raw;
 }
 
-// Leaves out what lies outside the steps shown, and the shortest of what is then too many.
+// Drops spans outside the steps shown, and the shortest if there are still too many.
 size_t choose_spans(RawTrace& raw, double end_us, size_t most) {
   std::erase_if(raw.spans, [&](const RawSpan& span) {
     return span.end_us <= raw.begin_us || span.begin_us >= end_us;
@@ -257,8 +257,8 @@ LadderReading read_ladder_json(Env& env, const std::string& path) {
     for (const auto& rung : array_at(root, "rungs"))
       if (rung.is_object()) ladder.rungs.push_back(rung_of(rung));
   if (ladder.rungs.empty())
-    fail(ErrorKind::kData, "the file is no ladder's or sweep's JSON", path,
-         "Name a run's folder, or what `saturate ladder --json` wrote");
+    fail(ErrorKind::kData, "the file is not JSON of a ladder or sweep", path,
+         "Give a run's folder, or the output of `saturate ladder --json`");
   ladder.path = path;
   ladder.title = text_at(root, "title");
   return ladder;

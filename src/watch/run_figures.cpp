@@ -18,7 +18,7 @@ TimeSpan span_of(double begin_s, double end_s, Phase phase) {
   return span;
 }
 
-// Fills the hole between two "step" records.
+// Fills the gap between two "step" records.
 void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s, const RunReading& run) {
   if (end_s <= begin_s) return;
   double evaluated_s = begin_s;
@@ -29,7 +29,7 @@ void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s, const RunR
   if (end_s > evaluated_s) spans.push_back(span_of(evaluated_s, end_s, Phase::kOther));
 }
 
-// An "end" record tells of its own process alone, which in a resumed run is not all of it.
+// An "end" record covers only its own process, which is not all of a resumed run.
 bool ended_in_one(const RunReading& run) {
   return run.end_phases && run.last &&
          std::abs(run.end_phases->total() - run.last->time_s) <= 0.01 * run.last->time_s;
@@ -43,7 +43,7 @@ std::optional<PhaseTimes> whole_phases(const RunReading& run) {
   return std::nullopt;
 }
 
-// Else without what lies between the steps.
+// Otherwise without the time between steps.
 std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
   if (ended_in_one(run)) return run.end_device_phases;
   PhaseTimes sum;
@@ -96,7 +96,7 @@ class Mean {
   double sum_ = 0, weight_ = 0;
 };
 
-// Weighs every record alike. Empty where none has any.
+// Weights all records equally. Empty if none has telemetry.
 std::optional<Telemetry> mean_telemetry(const MetricsRecord* begin, const MetricsRecord* end) {
   TelemetryMean mean;
   bool any = false;
@@ -107,7 +107,7 @@ std::optional<Telemetry> mean_telemetry(const MetricsRecord* begin, const Metric
   return any ? std::optional(mean.mean()) : std::nullopt;
 }
 
-// REQUIRES: begin < end. `step_before`: the step of the record before them.
+// REQUIRES: begin < end. `step_before`: the step of the previous record.
 MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64_t step_before) {
   MetricsRecord all = end[-1];
   Mean loss, accuracy, accuracy5, mean_iou, lr, images_per_s;

@@ -1,4 +1,4 @@
-// What a report says of a run, computed from its records.
+// The figures of a report, computed from a run's records.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace saturate {
 
 struct RunFigures {
-  // Of the last evaluation, or of training where there was none.
+  // The last evaluation's, or training's if there was none.
   std::optional<double> accuracy, accuracy5, mean_iou, loss;
   bool held_out = false;
   std::optional<double> best_accuracy;  // of all evaluations
@@ -19,8 +19,8 @@ struct RunFigures {
   std::optional<double> images_per_s;  // in training: without evaluation and checkpoints
   std::optional<int64_t> memory_peak_bytes;
   std::optional<PhaseTimes> phases;         // seconds over the whole run
-  std::optional<PhaseTimes> device_phases;  // likewise on a GPU; of a resumed run in its steps
-  std::optional<Telemetry> telemetry;  // means: of the "end" record, or over those of the steps
+  std::optional<PhaseTimes> device_phases;  // likewise on a GPU; of a resumed run only its steps
+  std::optional<Telemetry> telemetry;  // means: of the "end" record, or over the "step" records
   std::vector<StreamTime> streams;     // of a GPU, over the "step" records
 };
 
@@ -32,16 +32,16 @@ struct TimeSpan {
   PhaseTimes phases;
 };
 
-// All of a run's time, in order and without holes. Time that no "step" record covers is evaluation
-// as far as an "eval" record ends it, and kOther beyond.
+// All of a run's time, in order and without gaps. Time without a "step" record is evaluation up to
+// the "eval" record that ends it, and kOther beyond.
 std::vector<TimeSpan> time_spans(const RunReading& run);
 
-// The same in `count` spans of equal length; what a span of time_spans() holds is taken to be
-// spread evenly over it. Empty where no time passed.
+// The same in `count` spans of equal length, assuming that each span of time_spans() is uniform.
+// Empty if no time passed.
 std::vector<TimeSpan> even_spans(const std::vector<TimeSpan>& spans, int count);
 
-// At most `count` records in place of many: each is the mean over neighbouring ones, weighted by
-// their steps, and stands where the last of them stood. Memory is the most of them.
+// Reduces many records to at most `count`: each is the mean over neighbouring ones, weighted by
+// their steps, at the position of the last of them. Memory is their maximum.
 std::vector<MetricsRecord> thinned(const std::vector<MetricsRecord>& records, size_t count);
 
 }  // namespace saturate

@@ -84,7 +84,7 @@ void flatten(const toml::table& table, const std::string& prefix, NamedTexts& ou
   }
 }
 
-// Reads one more file of the folder; without it, a report has less to show.
+// Reads an optional file of the folder; without it, a report shows less.
 template <class Read>
 void read_beside(RunReading& run, Env& env, const char* name, const Read& read) {
   const std::string path = run.folder + "/" + name;
@@ -120,7 +120,7 @@ NamedTexts flatten_recipe(const std::string& text, const std::string& where) {
     return keys;
   } catch (const toml::parse_error& error) {
     fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()), where,
-         "Mend the line");
+         "Correct the line");
   }
 }
 
@@ -132,7 +132,7 @@ RunReading read_run(Env& env, const std::string& folder) {
   if (!env.exists(metrics))
     fail(ErrorKind::kData,
          env.is_directory(folder) ? "the folder holds no metrics.jsonl" : "no such run folder",
-         folder, "Name the folder of a run, which `saturate train` prints");
+         folder, "Give the folder of a run, which `saturate train` prints");
   read_metrics(run, read_text(env, metrics));
   if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text, const std::string& path) {

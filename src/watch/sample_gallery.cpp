@@ -125,7 +125,7 @@ void SampleGallery::see(const DeviceBatch& batch, const at::Tensor& logits) {
   const at::Tensor losses =
       at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::None).to(at::kDouble);
   const at::Tensor predicted = logits.argmax(1);
-  // Right ones sort last, below every loss.
+  // Correct ones sort last, below every loss.
   const at::Tensor wrong = at::where(predicted.eq(batch.labels), -1.0, losses);
   const auto [worst, places] = wrong.topk(std::min(state.count, batch.count()));
   const at::Tensor host = worst.to(at::kCPU), at_host = places.to(at::kCPU);

@@ -1,4 +1,4 @@
-// Makers of the sinks, one file each.
+// Factories of the sinks, one file each.
 #pragma once
 
 #include <memory>
@@ -8,18 +8,18 @@
 
 namespace saturate {
 
-// metrics.csv: a row a record. Rows of earlier processes are made anew from metrics.jsonl.
+// metrics.csv: one row per record. Rows of earlier processes are regenerated from metrics.jsonl.
 std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder);
 
-// tb/events.out.tfevents.*: one file a process, with the recipe and the machine as text.
+// tb/events.out.tfevents.*: one file per process, with the recipe and the machine as text.
 std::unique_ptr<MetricsSink> make_tensorboard_sink(Env& env, const Recipe& recipe,
                                                    const std::string& folder, int64_t begin_step);
 
-// http://ADDRESS:PORT/metrics and /healthz while it lives. Fails with kUsage where the port is
-// taken, or the address is none of this machine's.
+// http://ADDRESS:PORT/metrics and /healthz while it lives. Fails with kUsage if the port is taken
+// or the address is not this machine's.
 std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& watch);
 
-// A record's numbers as a program that watches many runs wants them: "loss" of "train" and so on.
+// A record's numbers under the names that metric tools expect: "loss" of "train" and so on.
 struct NamedValue {
   std::string name;  // "loss", "images_per_s"
   double value;

@@ -27,7 +27,7 @@ std::vector<std::unique_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& rec
                                                      const std::string& folder,
                                                      int64_t begin_step) {
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  // What may be refused comes before what leaves files.
+  // Sinks that can fail come before those that create files.
   if (recipe.watch.prometheus_port > 0) sinks.push_back(make_prometheus_sink(env, recipe.watch));
   if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder));
   if (recipe.watch.tensorboard)

@@ -34,7 +34,7 @@ bool find(void* library, Function& function, const char* name) {
 struct SmActivity::MetricsGet {
   unsigned version = kVersion, count = 1;
   Sample before, now;
-  // Drivers differ in how many there are room for, and touch `count` of them.
+  // Drivers differ in the array length they expect, and access `count` entries.
   std::array<Metric, 512> metrics{};
 };
 

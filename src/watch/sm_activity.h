@@ -1,5 +1,5 @@
-// How busy a GPU's multiprocessors (SMs) are, by NVML's GPU Performance Monitoring: Hopper and
-// later. gpu_busy says that some kernel ran; this, how much of the GPU it filled.
+// Utilisation of a GPU's multiprocessors (SMs), from NVML's GPU Performance Monitoring: Hopper and
+// later. gpu_busy says that some kernel ran; this, how much of the GPU it used.
 //
 // Declarations follow the "NVML API Reference Guide", GPM functions.
 #pragma once
@@ -11,13 +11,13 @@ namespace saturate {
 // Not for concurrent use. The library and the device must outlive this.
 class SmActivity {
  public:
-  // `library`: of dlopen; `device`: an nvmlDevice_t. read() gives nothing where either is too old.
+  // `library`: from dlopen; `device`: an nvmlDevice_t. read() returns nothing if either is too old.
   SmActivity(void* library, void* device);
   ~SmActivity();
   SmActivity(const SmActivity&) = delete;
   SmActivity& operator=(const SmActivity&) = delete;
 
-  // Share of the SMs that had work since the last call, in the mean; empty at the first.
+  // Mean share of the SMs that had work since the last call; empty at the first.
   std::optional<double> read();
 
  private:

@@ -23,12 +23,12 @@ std::vector<StreamTime> time_between(const std::vector<StreamTime>& earlier,
 struct StreamClock::State {
   struct Piece {
     std::unique_ptr<TimeMark> begin, end;
-    bool follows;  // what lies between it and the piece before is idle
+    bool follows;  // the time between it and the previous piece is idle
   };
   struct Track {
     StreamTime time;
-    std::deque<Piece> unread;            // as the stream was given them
-    std::unique_ptr<TimeMark> read_end;  // of the last one read
+    std::deque<Piece> unread;            // in stream order
+    std::unique_ptr<TimeMark> read_end;  // of the last piece read
     bool goes_on = false;                // the next piece follows
   };
 
@@ -61,7 +61,7 @@ struct StreamClock::State {
   std::atomic<bool> enabled{true};
   std::mutex mutex;
   std::map<std::string, Track> tracks;           // guarded by mutex, as the next
-  std::vector<std::unique_ptr<TimeMark>> spare;  // read already
+  std::vector<std::unique_ptr<TimeMark>> spare;  // for reuse
 };
 
 StreamClock::StreamClock(std::function<std::unique_ptr<TimeMark>()> make_mark)
@@ -74,14 +74,14 @@ StreamClock::Work::Work(StreamClock* clock, const std::string& stream)
   State& state = *clock_->state_;
   {
     std::lock_guard lock(state.mutex);
-    // Here, so that marks are used again even where nobody asks for times.
+    // Read here too, so that marks are reused even if nobody asks for times.
     state.read(state.tracks[stream_]);
     begin_ = state.take_mark();
   }
   begin_->place();
 }
 
-// What fails on a device is told by the work itself; here it costs a measurement.
+// The work itself reports device errors; here they cost a measurement.
 StreamClock::Work::~Work() {
   if (!clock_) return;
   State& state = *clock_->state_;

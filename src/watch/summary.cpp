@@ -41,13 +41,13 @@ bool is_step_phase(Phase phase) {
   return phase != Phase::kCheckpoint && phase != Phase::kEvaluation && phase != Phase::kOther;
 }
 
-// Milliseconds, of the phases of the step; else "".
+// Milliseconds, for the phases of the step; else "".
 std::string per_step(const TrainResult& result, Phase phase, double seconds) {
   if (!is_step_phase(phase) || result.steps_here == 0) return "";
   return fmt::format("{:.2f}", 1e3 * seconds / double(result.steps_here));
 }
 
-// The host's time, and beside it the GPU's where there is one.
+// The host's time, and the GPU's if there is one.
 std::string phase_table(const TrainResult& result) {
   const auto& device = result.device_phases;
   std::string text =
@@ -91,7 +91,7 @@ std::string telemetry_lines(const Telemetry& found) {
       or_unknown(found.gpu_clock_mhz, 1, 0, " MHz"),
       or_unknown(found.joules_per_sample, 1, 3, " J"));
   if (!found.throttle_reasons.empty())
-    text += fmt::format(", held down by {} in {} of the readings", found.throttle_reasons,
+    text += fmt::format(", throttled by {} in {} of the readings", found.throttle_reasons,
                         or_unknown(found.gpu_throttled, 100, 0, " %"));
   return text + "\n";
 }

@@ -17,7 +17,7 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
-// Of this process, all threads.
+// All threads of this process.
 double process_cpu_s() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -43,10 +43,10 @@ std::optional<NetworkBytes> parse_net_dev(const std::string& text) {
   std::optional<NetworkBytes> sum;
   for (std::string line; std::getline(lines, line);) {
     const auto colon = line.find(':');
-    if (colon == std::string::npos) continue;  // the two lines of the head
+    if (colon == std::string::npos) continue;  // the two header lines
     std::string name;
     std::istringstream(line.substr(0, colon)) >> name;
-    // received bytes, then seven other counts of what was received, then sent bytes
+    // received bytes, seven other receive counters, sent bytes
     std::istringstream fields(line.substr(colon + 1));
     int64_t received = 0, sent = 0, other = 0;
     fields >> received;

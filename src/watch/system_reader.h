@@ -1,4 +1,4 @@
-// What the system says of this process and its network.
+// System statistics of this process and its network.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,24 @@ namespace saturate {
 struct StorageBytes {
   int64_t read = 0, written = 0;
 };
-// Of /proc/PID/io (proc(5)): read_bytes and write_bytes, what storage was asked for, not what the
-// page cache gave. Empty where either is missing.
+// Parses /proc/PID/io (proc(5)): read_bytes and write_bytes, which count storage accesses, not the
+// page cache. Empty if either is missing.
 std::optional<StorageBytes> parse_proc_io(const std::string& text);
 
 struct NetworkBytes {
   int64_t received = 0, sent = 0;
 };
-// Of /proc/net/dev (proc(5)): all interfaces but "lo". Empty where there is no line of an
-// interface.
+// Parses /proc/net/dev (proc(5)): all interfaces but "lo". Empty if no interface is listed.
 std::optional<NetworkBytes> parse_net_dev(const std::string& text);
 
 // Second field of /proc/PID/statm times the page size.
 std::optional<int64_t> parse_statm(const std::string& text, int64_t page_bytes);
 
-// Belongs to one thread. `env` gives the time alone: files of /proc have no size, which Env needs.
+// Belongs to one thread. `env` is used for time only: /proc files have no size, which Env needs.
 class SystemReader {
  public:
   explicit SystemReader(Env& env, std::string proc = "/proc");
-  // Rates are means since the last call, or since construction. What cannot be read is empty.
+  // Rates are means since the last call, or since construction. Unreadable values are empty.
   Telemetry read();
 
  private:

@@ -52,7 +52,7 @@ struct TelemetryLog::State {
       std::optional<Telemetry> reading;
       try {
         reading = read();
-      } catch (const std::bad_alloc&) {  // one is left out
+      } catch (const std::bad_alloc&) {  // skip one reading
       }
       lock.lock();
       if (!reading) continue;
@@ -80,10 +80,10 @@ struct TelemetryLog::State {
   }
 
   const Sources sources;
-  const std::unique_ptr<Nvml> gpu;  // the thread's, but for its name
-  SystemReader system;              // the thread's
+  const std::unique_ptr<Nvml> gpu;  // used by the thread, except for its name
+  SystemReader system;              // used by the thread
   std::optional<double> peak, flop_per_sample;
-  int64_t samples = 0;  // all that take() was told of
+  int64_t samples = 0;  // total reported through take()
   double training_s = 0;
 
   mutable std::mutex mutex;

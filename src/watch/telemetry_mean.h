@@ -1,4 +1,4 @@
-// The mean of readings, field by field.
+// Field-by-field mean of readings.
 #pragma once
 
 #include <array>

@@ -16,8 +16,8 @@ namespace {
 
 constexpr const char* kPrefix = "events.out.tfevents.";
 
-// Later files sort after earlier ones, which is the order readers take them in, even where the
-// clock was set back between two processes.
+// Later files sort after earlier ones, the order in which readers take them, even if the clock was
+// set back between two processes.
 std::string new_path(Env& env, const std::string& folder) {
   int64_t seconds = unix_time_ns(env) / 1'000'000'000;
   for (const auto& file : env.list(folder))
@@ -29,7 +29,7 @@ std::string new_path(Env& env, const std::string& folder) {
   return fmt::format("{}/{}{:010}.{}.{}", folder, kPrefix, seconds, host, getpid());
 }
 
-// As Markdown shows it unchanged.
+// A code block, which Markdown shows unchanged.
 std::string code_block(const std::string& text) {
   std::istringstream lines(text);
   std::string block;
@@ -37,7 +37,7 @@ std::string code_block(const std::string& text) {
   return block;
 }
 
-// "train" and "eval", which the dashboard then draws as two lines of one chart; "" has no values.
+// "train" and "eval", drawn as two lines of one chart; "" has no values.
 std::string line_of(const MetricsRecord& record) {
   if (record.kind == "step") return "/train";
   if (record.kind == "epoch") return "/epoch";

@@ -18,7 +18,7 @@ std::string quoted(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// Nanoseconds as the format's microseconds, exactly.
+// Nanoseconds as the format's microseconds, without rounding.
 std::string microseconds(int64_t ns) {
   const char* sign = ns < 0 ? "-" : "";
   const int64_t size = ns < 0 ? -ns : ns;
@@ -44,15 +44,14 @@ std::string metadata(const char* what, size_t track, const std::string& argument
                      track, arguments);
 }
 
-// Tracks that the spans of one have to be spread over so that they nest in each.
+// Splits spans into lanes within which they nest.
 std::vector<std::vector<TraceSpan>> lanes_of(std::vector<TraceSpan> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
     return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
   });
   struct Lane {
     std::vector<TraceSpan> spans;
-    std::vector<int64_t>
-        open_ns;  // ends of the spans that hold the present moment, inner ones last
+    std::vector<int64_t> open_ns;  // ends of the spans open at the present moment, inner ones last
   };
   std::vector<Lane> lanes;
   for (auto& span : spans) {
@@ -78,7 +77,7 @@ std::string percent(int64_t part, int64_t all) {
   return all > 0 ? fmt::format("{:.1f} %", 100 * double(part) / double(all)) : "n/a";
 }
 
-// Names of C++ kernels fill lines.
+// Names of C++ kernels can be very long.
 std::string shortened(const std::string& name) {
   constexpr size_t kWidest = 48;
   return name.size() <= kWidest ? name : name.substr(0, kWidest - 3) + "...";
@@ -99,18 +98,18 @@ std::string phases_text(const Trace& trace) {
   return text + fmt::format("{:<48}{:>12}\n", "wall", milliseconds(trace.wall_ns));
 }
 
-// What spans fill of a window, and the gaps between them.
+// Busy time of a window, and its gaps.
 struct Occupation {
   int64_t busy_ns = 0, longest_gap_ns = 0;
   int gaps = 0;
 };
 
-// Of spans in the window [0, wall), whichever of them overlap.
+// The spans in the window [0, wall) may overlap.
 Occupation occupation_of(std::vector<TraceSpan> spans, int64_t wall_ns) {
   std::sort(spans.begin(), spans.end(),
             [](const TraceSpan& a, const TraceSpan& b) { return a.begin_ns < b.begin_ns; });
   Occupation found;
-  int64_t end_ns = 0;  // of what was seen
+  int64_t end_ns = 0;  // end of the spans so far
   const auto gap = [&](int64_t until_ns) {
     if (until_ns <= end_ns) return;
     ++found.gaps;
@@ -128,7 +127,7 @@ Occupation occupation_of(std::vector<TraceSpan> spans, int64_t wall_ns) {
   return found;
 }
 
-// The tracks of one stream, which nest_spans() may have made several of, and all streams together.
+// The tracks of each stream, which nest_spans() may have split, and all streams together.
 std::string streams_text(const Trace& trace) {
   std::map<std::string, std::vector<TraceSpan>> streams;
   std::vector<TraceSpan> all;
@@ -197,7 +196,7 @@ std::vector<OperatorRow> operator_table(const std::vector<TraceTrack>& tracks) {
   for (const auto& track : tracks) {
     const bool on_device = track.kind == TrackKind::kDevice;
     if (!on_device && track.kind != TrackKind::kOperators) continue;
-    std::vector<std::pair<int64_t, OperatorRow*>> open;  // ends, inner ones last
+    std::vector<std::pair<int64_t, OperatorRow*>> open;  // open ends, inner ones last
     for (const auto& span : track.spans) {
       while (!open.empty() && open.back().first <= span.begin_ns) open.pop_back();
       const int64_t ns = span.end_ns - span.begin_ns;

@@ -40,7 +40,7 @@ int64_t bytes_of(const std::string& metadata) {
                                  : std::strtoll(metadata.c_str() + at + kKey.size(), nullptr, 10);
 }
 
-// Adds tracks of what Kineto saw: one for each thread that called operators, one for each stream.
+// Adds Kineto's tracks: one for each thread that called operators, one for each stream.
 void add_operators(const kineto::ProfilerResult& result, int64_t origin_unix_ns, Trace& trace) {
   const uint64_t own_thread = at::RecordFunction::currentThreadId();
   std::map<uint64_t, TraceTrack> threads;
@@ -108,10 +108,10 @@ struct Tracer::State : PhaseObserver {
   const TraceWindow window;
   const at::Device device;
   const std::string folder;
-  const bool marks;  // phases, for NVTX
+  const bool marks;  // phase ranges, for NVTX
   bool is_open = false, is_over = false;
-  int64_t begin_ns = 0, step_ns = 0;  // of the window, of the step under way
-  int64_t unix_offset_ns = 0;         // from the ledger's clock to the time of day
+  int64_t begin_ns = 0, step_ns = 0;  // start of the window, and of the present step
+  int64_t unix_offset_ns = 0;         // from the ledger's clock to Unix time
   int64_t begun_after = 0;            // steps
   TraceTrack phases;
 };
@@ -129,7 +129,7 @@ Tracer::State::State(Env& env_in, Ledger& ledger_in, const TraceWindow& window_i
          device.is_cuda() ? "this build cannot start a GPU's profiler" : "the run is not on a GPU",
          "watch.trace", "Set watch.trace=steps:FIRST-LAST, which needs none");
   is_over = window.kind == TraceKind::kNone;
-  // Kineto would tell stderr of every device that is not there. It reads this when it is first
+  // Kineto would print messages about every missing device to stderr. It reads this when first
   // used.
   if (!is_over) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   if (marks) begin_cuda_range(phase_name(Phase::kOther).data());
@@ -174,10 +174,10 @@ std::optional<Tracer::Note> Tracer::State::begin(int64_t done) {
   }
   if (!start_spans()) {
     is_over = true;
-    return Note{"watch.trace: nothing was traced, as another run of this process is", true};
+    return Note{"watch.trace: nothing was traced, as another run of this process is traced", true};
   }
   start_kineto(device);
-  ledger.times();  // what was charged until now is not of the window
+  ledger.times();  // excludes earlier time from the window
   const int64_t before_ns = env.now_ns(), unix_ns = unix_time_ns(env);
   begin_ns = step_ns = env.now_ns();
   unix_offset_ns = unix_ns - before_ns - (begin_ns - before_ns) / 2;
@@ -188,7 +188,7 @@ std::optional<Tracer::Note> Tracer::State::begin(int64_t done) {
 }
 
 Trace Tracer::State::collect(int64_t done) {
-  ledger.times();  // charges the phase under way up to now
+  ledger.times();  // charges the present phase up to now
   Trace trace;
   trace.first_step = begun_after + 1;
   trace.last_step = done;
@@ -246,7 +246,7 @@ std::optional<Tracer::Note> Tracer::State::between_steps(int64_t done) {
 std::optional<Tracer::Note> Tracer::State::finish(int64_t done) {
   if (is_over) return std::nullopt;
   if (is_open && done > begun_after) return end(done);
-  is_over = true;  // what was begun for a step that did not come is closed with this
+  is_over = true;  // closes the window if its last step never came
   return Note{fmt::format("watch.trace: nothing was traced, no step of this process lay in {} (the "
                           "last one was {})",
                           window_text(window), done),
