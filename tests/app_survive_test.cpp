@@ -73,8 +73,8 @@ class ClosedTerminal : public SurvivingRun, public ::testing::WithParamInterface
 TEST_P(ClosedTerminal, SavesToo) {
   int terminal = -1;
   const std::string out = dir / "run";
-  std::vector<std::string> arguments = {"saturate", "train", recipe,  "--out",
-                                        out,        "--set", "train.epochs=1e5"};
+  std::vector<std::string> arguments = {"saturate", "train",           recipe, "--out", out,
+                                        "--set",    "train.epochs=1e5"};
   if (GetParam())
     arguments.insert(arguments.begin() + 1, {"launch", "--nproc-per-node", "2", "--"});
   std::vector<char*> argv;

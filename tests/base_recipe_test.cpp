@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kMinimal = "[data]\nsource = \"synth:\"\n";
 
-std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+std::string recipe_error(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     parse_recipe(text, "r.toml", overrides);
   } catch (const Error& error) {
@@ -51,35 +51,35 @@ TEST(Recipe, ShuffleTakesTheFlagThatItOnceWas) {
   EXPECT_EQ(mode("", {"data.shuffle=false"}), ShuffleMode::kNone);
   EXPECT_EQ(mode("shuffle = false\n", {"data.shuffle=true"}), ShuffleMode::kFull);
   EXPECT_EQ(mode("", {"data.shuffle=block"}), ShuffleMode::kBlock);
-  EXPECT_NE(error_of(kMinimal, {"data.shuffle=blocks"}).find("block"), std::string::npos);
-  EXPECT_NE(error_of(std::string(kMinimal) + "shuffle = 3\n").find("data.shuffle"),
+  EXPECT_NE(recipe_error(kMinimal, {"data.shuffle=blocks"}).find("block"), std::string::npos);
+  EXPECT_NE(recipe_error(std::string(kMinimal) + "shuffle = 3\n").find("data.shuffle"),
             std::string::npos);
 }
 
 TEST(Recipe, DecodedCacheAndFastDecodingExcludeEachOther) {
   const std::vector<std::string> both = {"data.cache=ram", "data.cache_form=decoded",
                                          "data.decode=fast"};
-  const std::string error = error_of(kMinimal, both);
+  const std::string error = recipe_error(kMinimal, both);
   EXPECT_NE(error.find("data.cache_form"), std::string::npos) << error;
   EXPECT_NE(error.find("data.decode=exact"), std::string::npos) << error;
   for (size_t left_out = 0; left_out < both.size(); ++left_out) {
     auto two = both;
     two.erase(two.begin() + ptrdiff_t(left_out));
-    EXPECT_EQ(error_of(kMinimal, two), "no error");
+    EXPECT_EQ(recipe_error(kMinimal, two), "no error");
   }
 }
 
 TEST(Recipe, ImagesOnTheDeviceAreNoPhotographsToCutFrom) {
   const std::string error =
-      error_of(kMinimal, {"data.cache=device", "augment.crop=random_resized"});
+      recipe_error(kMinimal, {"data.cache=device", "augment.crop=random_resized"});
   EXPECT_NE(error.find("data.cache"), std::string::npos) << error;
   EXPECT_NE(error.find("data.cache=ram"), std::string::npos) << error;
-  EXPECT_EQ(error_of(kMinimal, {"data.cache=device", "augment.crop=pad"}), "no error");
+  EXPECT_EQ(recipe_error(kMinimal, {"data.cache=device", "augment.crop=pad"}), "no error");
   std::vector<std::string> whole = {"data.cache=device", "augment.crop=random_resized",
                                     "data.cache_form=decoded"};
-  EXPECT_EQ(error_of(kMinimal, whole), "no error");
+  EXPECT_EQ(recipe_error(kMinimal, whole), "no error");
   whole.push_back("data.decode=fast");
-  const std::string fast = error_of(kMinimal, whole);
+  const std::string fast = recipe_error(kMinimal, whole);
   EXPECT_NE(fast.find("data.decode=exact"), std::string::npos) << fast;
 }
 
@@ -115,7 +115,7 @@ TEST(Recipe, OverridesWinAndNeedNoQuotes) {
 }
 
 TEST(Recipe, TextThatIsNotUtf8IsRefusedAndWhatIsIsKept) {
-  EXPECT_NE(error_of(kMinimal, {"data.source=tar:/a\xff.tar"}).find("is not UTF-8"),
+  EXPECT_NE(recipe_error(kMinimal, {"data.source=tar:/a\xff.tar"}).find("is not UTF-8"),
             std::string::npos);
   const std::string odd = "tar:/\xc3\xa9 \"x\" \\ \x01\t'.tar";
   const Recipe recipe = parse_recipe(kMinimal, "r.toml", std::vector{"data.source=" + odd});
@@ -134,35 +134,39 @@ TEST(Recipe, SomeIntegersMayBeAuto) {
     EXPECT_EQ(again.train.batch, kAutomatic);
     EXPECT_EQ(again.train.checkpoint_segments, kAutomatic);
   }
-  EXPECT_NE(error_of(kMinimal, {"train.batch=-1"}).find("out of range: -1"), std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"watch.every=auto"}).find("must be an integer"), std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"train.batch=-1"}).find("out of range: -1"), std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"watch.every=auto"}).find("must be an integer"),
+            std::string::npos);
 }
 
 TEST(Recipe, AnUnknownKeyNamesTheNearestOne) {
-  EXPECT_EQ(error_of("[train]\nbatchs = 3\n"),
+  EXPECT_EQ(recipe_error("[train]\nbatchs = 3\n"),
             "unknown key train.batchs (r.toml:2). Did you mean train.batch?");
-  EXPECT_EQ(error_of(kMinimal, {"optimiser.lr=1"}),
+  EXPECT_EQ(recipe_error(kMinimal, {"optimiser.lr=1"}),
             "unknown key optimiser.lr (--set optimiser.lr=1). Did you mean optimizer.lr?");
-  EXPECT_NE(error_of("[trian]\nbatch = 3\n").find("unknown section [trian]"), std::string::npos);
+  EXPECT_NE(recipe_error("[trian]\nbatch = 3\n").find("unknown section [trian]"),
+            std::string::npos);
 }
 
 TEST(Recipe, AValueOutOfRangeNamesKeyAndRange) {
-  EXPECT_EQ(error_of("[train]\nbatch = 0\n"),
+  EXPECT_EQ(recipe_error("[train]\nbatch = 0\n"),
             "train.batch is out of range: 0 (r.toml:2). Give 1 to 1048576");
-  EXPECT_EQ(error_of(kMinimal, {"train.epochs=-1"}),
+  EXPECT_EQ(recipe_error(kMinimal, {"train.epochs=-1"}),
             "train.epochs is out of range: -1 (--set train.epochs=-1). Give above 0");
   for (const char* endless : {"train.epochs=nan", "train.epochs=inf", "data.cache_gb=inf"})
-    EXPECT_NE(error_of(kMinimal, {endless}).find("out of range"), std::string::npos) << endless;
-  EXPECT_NE(error_of(kMinimal, {"augment.mean=[nan, 0, 0]"}).find("list of 3"), std::string::npos);
+    EXPECT_NE(recipe_error(kMinimal, {endless}).find("out of range"), std::string::npos) << endless;
+  EXPECT_NE(recipe_error(kMinimal, {"augment.mean=[nan, 0, 0]"}).find("list of 3"),
+            std::string::npos);
 }
 
 TEST(Recipe, AValueOfAnotherTypeIsRefused) {
-  EXPECT_NE(error_of("[train]\nbatch = \"many\"\n").find("must be an integer"), std::string::npos);
-  EXPECT_NE(error_of("[train]\nbatch = 2.5\n").find("must be an integer"), std::string::npos);
-  EXPECT_NE(error_of("[augment]\nmean = [1, 2]\n").find("list of 3"), std::string::npos);
-  EXPECT_NE(error_of("[data]\non_error = \"skipp\"\n").find("Did you mean \"skip\"?"),
+  EXPECT_NE(recipe_error("[train]\nbatch = \"many\"\n").find("must be an integer"),
             std::string::npos);
-  EXPECT_NE(error_of("[train]\nbatch = 1979-05-27\n").find("train.batch"), std::string::npos);
+  EXPECT_NE(recipe_error("[train]\nbatch = 2.5\n").find("must be an integer"), std::string::npos);
+  EXPECT_NE(recipe_error("[augment]\nmean = [1, 2]\n").find("list of 3"), std::string::npos);
+  EXPECT_NE(recipe_error("[data]\non_error = \"skipp\"\n").find("Did you mean \"skip\"?"),
+            std::string::npos);
+  EXPECT_NE(recipe_error("[train]\nbatch = 1979-05-27\n").find("train.batch"), std::string::npos);
 }
 
 TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
@@ -174,32 +178,34 @@ TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
   EXPECT_NO_THROW(
       parse_recipe(kMinimal, "r.toml",
                    std::vector<std::string>{"optimizer.freeze=[]", "schedule.milestones=[]"}));
-  EXPECT_NE(error_of(kMinimal, {"schedule.milestones=[0, 1]"}).find("out of range: 0"),
+  EXPECT_NE(recipe_error(kMinimal, {"schedule.milestones=[0, 1]"}).find("out of range: 0"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"schedule.milestones=3"}).find("list of numbers"),
+  EXPECT_NE(recipe_error(kMinimal, {"schedule.milestones=3"}).find("list of numbers"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"optimizer.freeze=[1]"}).find("list of text"), std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"optimizer.freeze=[1, \"a\"]"}).find("optimizer.freeze"),
+  EXPECT_NE(recipe_error(kMinimal, {"optimizer.freeze=[1]"}).find("list of text"),
+            std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"optimizer.freeze=[1, \"a\"]"}).find("optimizer.freeze"),
             std::string::npos);
 }
 
 TEST(Recipe, WhatAveragesWeightsNeedsThemWholeAndAShareBelowOne) {
   for (const std::string key : {"train.ema", "train.lookahead"}) {
-    EXPECT_NE(error_of(kMinimal, {key + "=1"}).find(key + " must be below 1"), std::string::npos);
+    EXPECT_NE(recipe_error(kMinimal, {key + "=1"}).find(key + " must be below 1"),
+              std::string::npos);
     for (const char* mode :
          {"precision.mode=bf16-o2", "precision.mode=fp16-o2", "precision.mode=fp16-o3"})
-      EXPECT_NE(error_of(kMinimal, {key + "=0.5", mode}).find(key + " cannot average weights"),
+      EXPECT_NE(recipe_error(kMinimal, {key + "=0.5", mode}).find(key + " cannot average weights"),
                 std::string::npos)
           << mode;
-    EXPECT_EQ(error_of(kMinimal, {key + "=0.5", "precision.mode=bf16"}), "no error");
+    EXPECT_EQ(recipe_error(kMinimal, {key + "=0.5", "precision.mode=bf16"}), "no error");
   }
 }
 
 TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
   const auto refused = [](std::vector<std::string> overrides, const std::string& part) {
     overrides.push_back("train.epochs=10");
-    EXPECT_NE(error_of(kMinimal, overrides).find(part), std::string::npos)
-        << overrides[0] << ": " << error_of(kMinimal, overrides);
+    EXPECT_NE(recipe_error(kMinimal, overrides).find(part), std::string::npos)
+        << overrides[0] << ": " << recipe_error(kMinimal, overrides);
   };
   for (const std::string name : {"step", "exponential", "cosine_restarts"})
     refused({"schedule.name=" + name}, "schedule.every_epochs is missing");
@@ -218,21 +224,21 @@ TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
   refused({"schedule.name=plateau"}, "no evaluations");
   refused({"schedule.name=plateau", "data.eval_source=synth:", "train.eval_every=0"},
           "train.eval_every is 0");
-  EXPECT_EQ(error_of(kMinimal, {"schedule.name=plateau", "data.eval_source=synth:",
-                                "train.eval_every=0", "train.eval_every_steps=5"}),
+  EXPECT_EQ(recipe_error(kMinimal, {"schedule.name=plateau", "data.eval_source=synth:",
+                                    "train.eval_every=0", "train.eval_every_steps=5"}),
             "no error");
-  EXPECT_EQ(error_of(kMinimal, {"schedule.name=cosine_restarts", "schedule.every_epochs=10"}),
+  EXPECT_EQ(recipe_error(kMinimal, {"schedule.name=cosine_restarts", "schedule.every_epochs=10"}),
             "no error");
 }
 
 TEST(Recipe, StoppingEarlyNeedsEvaluationsBeforeTheEnd) {
   const std::vector<std::string> none = {"train.early_stop=3",
                                          "data.eval_source=synth:", "train.eval_every=0"};
-  EXPECT_NE(error_of(kMinimal, none).find("the only one is at the end"), std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, none).find("the only one is at the end"), std::string::npos);
   for (const char* more : {"train.eval_every_steps=5", "train.monitor=train_loss"}) {
     auto some = none;
     some.push_back(more);
-    EXPECT_EQ(error_of(kMinimal, some), "no error") << more;
+    EXPECT_EQ(recipe_error(kMinimal, some), "no error") << more;
   }
 }
 
@@ -240,51 +246,53 @@ TEST(Recipe, StoppingEarlyNeedsEvaluationsBeforeTheEnd) {
 TEST(Recipe, FactorsThatNoFloatHoldsAreRefusedByName) {
   for (const std::string key :
        {"train.clip_norm", "optimizer.lr", "optimizer.weight_decay", "optimizer.trust"}) {
-    EXPECT_NE(error_of(kMinimal, {key + "=1e39"}).find(key + " is out of range: 1e+39"),
+    EXPECT_NE(recipe_error(kMinimal, {key + "=1e39"}).find(key + " is out of range: 1e+39"),
               std::string::npos)
-        << error_of(kMinimal, {key + "=1e39"});
-    EXPECT_EQ(error_of(kMinimal, {key + "=1e30"}), "no error");
+        << recipe_error(kMinimal, {key + "=1e39"});
+    EXPECT_EQ(recipe_error(kMinimal, {key + "=1e30"}), "no error");
   }
-  EXPECT_NE(error_of(kMinimal, {"optimizer.eps=1e-300"}).find("optimizer.eps is out of range"),
+  EXPECT_NE(recipe_error(kMinimal, {"optimizer.eps=1e-300"}).find("optimizer.eps is out of range"),
             std::string::npos);
 }
 
 TEST(Recipe, BrokenTomlNamesTheLine) {
-  EXPECT_NE(error_of("seed = 1\n[data\n").find("(r.toml:2)"), std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.batch=["}).find("--set train.batch=["), std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.batch"}).find("no value"), std::string::npos);
+  EXPECT_NE(recipe_error("seed = 1\n[data\n").find("(r.toml:2)"), std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"train.batch=["}).find("--set train.batch=["),
+            std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"train.batch"}).find("no value"), std::string::npos);
 }
 
 TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
-  EXPECT_NE(error_of("").find("data.source is missing"), std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"augment.scale_min=0.9", "augment.scale_max=0.5"})
+  EXPECT_NE(recipe_error("").find("data.source is missing"), std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"augment.scale_min=0.9", "augment.scale_max=0.5"})
                 .find("above augment.scale_max"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"augment.blur_sigma_min=3"}).find("above augment.blur_sigma_max"),
-            std::string::npos);
   EXPECT_NE(
-      error_of(kMinimal, {"augment.erase_scale_min=0.4"}).find("above augment.erase_scale_max"),
+      recipe_error(kMinimal, {"augment.blur_sigma_min=3"}).find("above augment.blur_sigma_max"),
       std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
+  EXPECT_NE(
+      recipe_error(kMinimal, {"augment.erase_scale_min=0.4"}).find("above augment.erase_scale_max"),
+      std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.accumulate=129"}).find("above train.batch"),
+  EXPECT_NE(recipe_error(kMinimal, {"train.accumulate=129"}).find("above train.batch"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("finds out"),
+  EXPECT_NE(recipe_error(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("finds out"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.effective_batch=64"}).find("without train.batch=auto"),
+  EXPECT_NE(recipe_error(kMinimal, {"train.effective_batch=64"}).find("without train.batch=auto"),
             std::string::npos);
-  EXPECT_EQ(error_of(kMinimal, {"train.effective_batch=64", "train.batch=auto"}), "no error");
-  EXPECT_NE(error_of(kMinimal, {"precision.mode=tf32", "precision.tf32=false"}).find("tf32"),
+  EXPECT_EQ(recipe_error(kMinimal, {"train.effective_batch=64", "train.batch=auto"}), "no error");
+  EXPECT_NE(recipe_error(kMinimal, {"precision.mode=tf32", "precision.tf32=false"}).find("tf32"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "precision.mode=fp16-o2"})
+  EXPECT_NE(recipe_error(kMinimal, {"train.compiled=a.pt2", "precision.mode=fp16-o2"})
                 .find("train.compiled needs weights in fp32"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"train.compiled=a.pt2", "train.accumulate=3"})
+  EXPECT_NE(recipe_error(kMinimal, {"train.compiled=a.pt2", "train.accumulate=3"})
                 .find("needs micro-batches of equal size"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
+  EXPECT_NE(recipe_error(kMinimal, {"schedule.warmup_epochs=10"}).find("after the warm-up"),
             std::string::npos);
-  EXPECT_NE(error_of(kMinimal, {"distributed.find_unused=true", "train.checkpoint_segments=2"})
+  EXPECT_NE(recipe_error(kMinimal, {"distributed.find_unused=true", "train.checkpoint_segments=2"})
                 .find("cannot search in"),
             std::string::npos);
 }

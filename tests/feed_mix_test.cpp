@@ -44,17 +44,17 @@ class FixedLogits : public Model {
   int64_t seen = 0;
 };
 
-struct Case {
+struct MixCase {
   Mix mix;
   double loss;
   at::Tensor images;
 };
 
-std::vector<Case> golden_cases() {
+std::vector<MixCase> golden_cases() {
   const auto bytes = read_file(Env::posix(), testing::golden("mix.bin"));
-  std::vector<Case> cases;
+  std::vector<MixCase> cases;
   for (auto& line : testing::golden_lines("mix.txt")) {
-    Case one;
+    MixCase one;
     std::string kind;
     line >> kind >> one.mix.lambda >> one.mix.offset >> one.mix.box.x >> one.mix.box.y >>
         one.mix.box.width >> one.mix.box.height >> one.loss;
@@ -71,7 +71,7 @@ TEST(MixBatch, EqualsTorchvision) {
   const auto cases = golden_cases();
   ASSERT_EQ(cases.size(), 4u);
   for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast})
-    for (const Case& one : cases) {
+    for (const MixCase& one : cases) {
       DeviceBatch batch = five_samples(format);
       mix_batch(one.mix, batch);
       EXPECT_TRUE(at::allclose(batch.images, one.images, 0, 1e-6));
@@ -82,7 +82,7 @@ TEST(MixBatch, EqualsTorchvision) {
 // In one part and in two: the loss is that of soft targets.
 TEST(MixBatch, TrainsOnTheLossOfSoftLabels) {
   for (const int part : {0, 3})
-    for (const Case& one : golden_cases()) {
+    for (const MixCase& one : golden_cases()) {
       DeviceBatch batch = five_samples(at::MemoryFormat::Contiguous);
       mix_batch(one.mix, batch);
       FixedLogits model;

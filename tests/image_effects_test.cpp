@@ -56,7 +56,7 @@ std::optional<std::vector<float>> in_float(const Effect& effect, const Picture& 
   for (int i = 0; i < kPixels; ++i) {
     const uint8_t* pixel = in.data() + i * 3;
     const Rgb rgb{float(pixel[0]), float(pixel[1]), float(pixel[2])};
-    const Place from = affine_place(effect.value, kSize, i % kSize, i / kSize);
+    const SourcePoint from = affine_place(effect.value, kSize, i % kSize, i / kSize);
     const float grey = grey_of(rgb.r, rgb.g, rgb.b);
     Rgb now{};
     switch (effect.kind) {

@@ -13,7 +13,7 @@ namespace {
 using testing::golden_lines;
 using testing::kEffectSize;
 
-constexpr int kDraws = 100000;
+constexpr int kPolicyDraws = 100000;
 
 PolicyOp op_of(const std::string& name) {
   static const std::array<std::string, kPolicyOps> names = {
@@ -92,14 +92,14 @@ TEST(DrawPolicy, TrivialDrawsEveryOperationMagnitudeAndSignEquallyOften) {
         expected[signature(list)] += 1.0 / (kPolicyOps * kPolicyMagnitudes * 2);
       }
   std::map<std::vector<double>, double> seen;
-  for (uint64_t i = 0; i < kDraws; ++i) {
+  for (uint64_t i = 0; i < kPolicyDraws; ++i) {
     EffectList list;
     draw_policy(with_policy(Policy::kTrivial), {4, 0, i}, list);
     ++seen[signature(list)];
   }
   double chi_square = 0;
   for (const auto& [outcome, share] : expected) {
-    const double mean = share * kDraws;
+    const double mean = share * kPolicyDraws;
     chi_square += std::pow(seen[outcome] - mean, 2) / mean;
   }
   ASSERT_EQ(seen.size(), expected.size()) << "something else was drawn";
@@ -113,7 +113,7 @@ TEST(DrawPolicy, RandDrawsSoManyOperationsOfOneMagnitude) {
   options.policy_magnitude = 20;
   std::map<EffectKind, int> seen;
   int all = 0;
-  for (uint64_t i = 0; i < kDraws; ++i) {
+  for (uint64_t i = 0; i < kPolicyDraws; ++i) {
     EffectList list;
     draw_policy(options, {4, 0, i}, list);
     ASSERT_LE(list.count, 3);
@@ -124,14 +124,14 @@ TEST(DrawPolicy, RandDrawsSoManyOperationsOfOneMagnitude) {
       EXPECT_NEAR(std::abs(list.effect[n].value[0] - 1.0f), 0.6, 1e-6);
     }
   }
-  EXPECT_NEAR(all / double(kDraws), 3 * 13 / 14.0, 0.01);
+  EXPECT_NEAR(all / double(kPolicyDraws), 3 * 13 / 14.0, 0.01);
   const std::map<EffectKind, int> ops = {
       {EffectKind::kAffine, 5},   {EffectKind::kBrightness, 1},   {EffectKind::kSaturation, 1},
       {EffectKind::kContrast, 1}, {EffectKind::kSharpness, 1},    {EffectKind::kPosterize, 1},
       {EffectKind::kSolarize, 1}, {EffectKind::kAutocontrast, 1}, {EffectKind::kEqualize, 1}};
   double chi_square = 0;
   for (const auto& [kind, count] : ops) {
-    const double mean = 3.0 * kDraws * count / kPolicyOps;
+    const double mean = 3.0 * kPolicyDraws * count / kPolicyOps;
     chi_square += std::pow(seen[kind] - mean, 2) / mean;
   }
   EXPECT_LT(chi_square, 26.1);  // 8 degrees of freedom, p = 0.001

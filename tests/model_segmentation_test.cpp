@@ -28,14 +28,14 @@ using testing::error_of;
 using testing::fill_all;
 using testing::symmetric;
 
-constexpr int kClasses = 3, kSize = 16;
+constexpr int kMaskClasses = 3, kSize = 16;
 
 std::unique_ptr<Model> make(const std::string& name, int size = kSize) {
   ModelOptions options;
   options.name = name;
   options.width = 0.125;
   at::manual_seed(0);
-  return make_model(options, {kClasses, size});
+  return make_model(options, {kMaskClasses, size});
 }
 
 // labels() of the oracle.
@@ -78,7 +78,7 @@ TEST_P(SegmentationTwin, LogitsOfEachPixelAreThose) {
   for (const bool channels_last : {false, true}) {
     model_->to(at::kCPU, channels_last);
     const at::Tensor logits = model_->forward(images);
-    ASSERT_EQ(logits.sizes(), (at::IntArrayRef{2, kClasses, kSize, kSize}));
+    ASSERT_EQ(logits.sizes(), (at::IntArrayRef{2, kMaskClasses, kSize, kSize}));
     const at::Tensor flat = logits.contiguous().flatten();
     ASSERT_EQ(size_t(flat.size(0)), expected.size());
     double scale = 0, worst = 0;
@@ -95,7 +95,7 @@ TEST_P(SegmentationTwin, GradientsAreThose) {
   fill_all(*model_);
   model_->set_training(true);
   const at::Tensor logits = model_->forward(symmetric("input", {2, 3, kSize, kSize}, 2));
-  const at::Tensor loss = at::cross_entropy_loss(logits, labels(2, kClasses, kSize));
+  const at::Tensor loss = at::cross_entropy_loss(logits, labels(2, kMaskClasses, kSize));
   loss.backward();
   EXPECT_NEAR(loss.item<double>(), golden_["loss"].get<double>(), 1e-4);
   for (const auto& [name, tensor] : model_->parameters()) {

@@ -25,7 +25,7 @@ using testing::symmetric;
 
 constexpr int kClasses = 100;
 
-std::unique_ptr<Model> make(const std::string& name, int size) {
+std::unique_ptr<Model> make_twin(const std::string& name, int size) {
   ModelOptions options;
   options.name = name;
   options.dropout = 0;
@@ -39,7 +39,7 @@ class Twin : public ::testing::TestWithParam<std::string> {
     std::ifstream file(testing::source_path("tests/goldens/model/" + GetParam() + ".json"));
     golden_ = json::parse(file);
     size_ = GetParam() == "toy_cnn" ? 16 : GetParam() == "vit_b_16" ? 224 : 64;
-    model_ = make(GetParam(), size_);
+    model_ = make_twin(GetParam(), size_);
   }
 
   json golden_;
@@ -79,7 +79,7 @@ TEST_P(Twin, LogitsAreThose) {
   for (const auto& [text, golden] : golden_["logits"].items()) {
     const auto rows = golden.get<std::vector<std::vector<float>>>();
     const int size = std::stoi(text);
-    if (size != size_) model_ = make(GetParam(), size);
+    if (size != size_) model_ = make_twin(GetParam(), size);
     fill_all(*model_);
     model_->set_training(false);
     const at::Tensor images = symmetric("input", {int64_t(rows.size()), 3, size, size}, 2);

@@ -15,13 +15,13 @@ namespace {
 
 using testing::symmetric;
 
-std::vector<NamedTensor> make_parameters() {
+std::vector<NamedTensor> master_parameters() {
   return {{"conv", symmetric("conv", {4, 3, 3, 3}, 1).requires_grad_()},
           {"bias", symmetric("bias", {5}, 1).requires_grad_()}};
 }
 
-std::unique_ptr<Optimizer> optimizer_for(const std::vector<NamedTensor>& parameters,
-                                         PrecisionMode mode) {
+std::unique_ptr<Optimizer> master_optimizer(const std::vector<NamedTensor>& parameters,
+                                            PrecisionMode mode) {
   OptimizerOptions options;
   options.name = "adamw";
   return make_optimizer(options, make_parameter_groups(options, parameters), mode);
@@ -47,9 +47,9 @@ at::Tensor named(const std::vector<NamedTensor>& tensors, const std::string& nam
 }
 
 TEST(MasterWeights, MoveAsFp32WeightsDo) {
-  const auto wide = make_parameters(), narrow = make_parameters();
-  const auto exact = optimizer_for(wide, PrecisionMode::kFp32);
-  const auto masters = optimizer_for(narrow, PrecisionMode::kFp16O2);
+  const auto wide = master_parameters(), narrow = master_parameters();
+  const auto exact = master_optimizer(wide, PrecisionMode::kFp32);
+  const auto masters = master_optimizer(narrow, PrecisionMode::kFp16O2);
   EXPECT_EQ(narrow[0].tensor.scalar_type(), at::kHalf);
   EXPECT_EQ(narrow[1].tensor.scalar_type(), at::kFloat) << "one dimension";
   EXPECT_TRUE(narrow[0].tensor.requires_grad());
@@ -61,8 +61,8 @@ TEST(MasterWeights, MoveAsFp32WeightsDo) {
 }
 
 TEST(MasterWeights, SumGradientsInFp32) {
-  const auto parameters = make_parameters();
-  const auto optimizer = optimizer_for(parameters, PrecisionMode::kFp16O2);
+  const auto parameters = master_parameters();
+  const auto optimizer = master_optimizer(parameters, PrecisionMode::kFp16O2);
   for (double gradient : {2048.0, 1.0}) {  // whose sum a half does not hold
     parameters[0].tensor.mutable_grad() = at::full({4, 3, 3, 3}, gradient, at::kHalf);
     optimizer->take_gradients();
@@ -75,12 +75,13 @@ TEST(MasterWeights, SumGradientsInFp32) {
 }
 
 TEST(MasterWeights, AResumedRunContinuesBitEqually) {
-  const auto straight = make_parameters(), stopped = make_parameters(), resumed = make_parameters();
-  const auto whole = optimizer_for(straight, PrecisionMode::kBf16O2);
+  const auto straight = master_parameters(), stopped = master_parameters(),
+             resumed = master_parameters();
+  const auto whole = master_optimizer(straight, PrecisionMode::kBf16O2);
   run_steps(*whole, straight, 0, 20);
-  const auto before = optimizer_for(stopped, PrecisionMode::kBf16O2);
+  const auto before = master_optimizer(stopped, PrecisionMode::kBf16O2);
   run_steps(*before, stopped, 0, 7);
-  const auto after = optimizer_for(resumed, PrecisionMode::kBf16O2);
+  const auto after = master_optimizer(resumed, PrecisionMode::kBf16O2);
   {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < resumed.size(); ++i) resumed[i].tensor.copy_(stopped[i].tensor);
@@ -93,8 +94,8 @@ TEST(MasterWeights, AResumedRunContinuesBitEqually) {
 }
 
 TEST(MasterWeights, WeightsLoadedIntoTheModelAreWhereTheyBegin) {
-  const auto parameters = make_parameters();
-  const auto optimizer = optimizer_for(parameters, PrecisionMode::kFp16O2);
+  const auto parameters = master_parameters();
+  const auto optimizer = master_optimizer(parameters, PrecisionMode::kFp16O2);
   {
     const at::NoGradGuard no_grad;
     parameters[0].tensor.fill_(3);
@@ -104,8 +105,8 @@ TEST(MasterWeights, WeightsLoadedIntoTheModelAreWhereTheyBegin) {
 }
 
 TEST(MasterWeights, StateOfAnotherShapeIsRefused) {
-  const auto parameters = make_parameters();
-  const auto optimizer = optimizer_for(parameters, PrecisionMode::kFp16O2);
+  const auto parameters = master_parameters();
+  const auto optimizer = master_optimizer(parameters, PrecisionMode::kFp16O2);
   auto state = optimizer->state();
   state.back().tensor = at::zeros({2});
   try {

@@ -18,7 +18,7 @@ using testing::quiet_options;
 using testing::read_text;
 using testing::TempDir;
 
-Recipe watched_recipe() {
+Recipe every_step_recipe() {
   return testing::small_recipe("[watch]\nevery = 1\n");
 }
 
@@ -34,7 +34,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 
 TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
   const TempDir dir;
-  Recipe recipe = watched_recipe();
+  Recipe recipe = every_step_recipe();
   recipe.watch.csv = true;
   Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
   const auto rows = split(read_text(dir / "metrics.csv"), '\n');
@@ -57,7 +57,7 @@ TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
 
 TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
   const TempDir dir;
-  Recipe recipe = watched_recipe();
+  Recipe recipe = every_step_recipe();
   recipe.watch.csv = true;
   TrainerOptions options = quiet_options(dir.path());
   options.save = true;
@@ -123,7 +123,7 @@ class PrometheusEndpoint : public ::testing::Test {
   }
   const int port = free_port();
   TempDir dir;
-  Recipe recipe = watched_recipe();
+  Recipe recipe = every_step_recipe();
 };
 
 TEST_F(PrometheusEndpoint, GivesTheLastFiguresAsText) {
@@ -251,7 +251,7 @@ TEST(FailingSink, WarnsOnceAndTheRunGoesOn) {
   for (const char* name : {"tfevents", "metrics.csv"}) {
     const TempDir dir;
     FaultEnv env(Env::posix());
-    Recipe recipe = watched_recipe();
+    Recipe recipe = every_step_recipe();
     recipe.watch.csv = true;
     Trainer trainer(env, recipe, quiet_options(dir.path()));
     Fault fault;
