@@ -37,7 +37,7 @@
              format: value => `${digits(value, 3)} GiB`},
     lr: {key: 'lr', zero: true, training: true, format: significant},
   };
-  // What the machine did, by the names of metrics.jsonl.
+  // Machine charts, by the names of metrics.jsonl.
   const mega = value => value / 1e6;
   const machine = (key, unit, change = value => value) => {
     lines[key] = {key, scale: change, zero: true, training: true,
