@@ -101,6 +101,38 @@ TEST_P(ClosedTerminal, SavesToo) {
 
 INSTANTIATE_TEST_SUITE_P(OfARun, ClosedTerminal, ::testing::Values(false, true));
 
+// As under `| tee`, which the same Ctrl-C ends.
+TEST_F(SurvivingRun, AnInterruptSavesThoughNobodyReadsTheOutput) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string out = dir / "run";
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    execl(kCommand.c_str(), kCommand.c_str(), "train", recipe.c_str(), "--out", out.c_str(),
+          "--set", "train.epochs=1e5", "checkpoint.every=0", nullptr);
+    _exit(98);
+  }
+  close(ends[1]);
+  wait_for_steps(out, 5);
+  close(ends[0]);
+  kill(child, SIGINT);
+  EXPECT_EQ(exit_code_of(child), 130);
+  const int64_t last = read_metrics(out).back()["step"];
+  EXPECT_TRUE(
+      std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
+}
+
+TEST_F(SurvivingRun, ResultsThatCannotBeWrittenAreAFailure) {
+  const std::string command = kCommand + " env >/dev/full 2>" + (dir / "err");
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 4);
+  EXPECT_NE(read_text(dir / "err").find("cannot write the results"), std::string::npos);
+}
+
 TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
   const auto evaluating = [](int images) {
     return fmt::format("data.eval_source=synth:size=64,count={},split=test", images);

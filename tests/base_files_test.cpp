@@ -190,6 +190,35 @@ TEST(PosixEnv, BypassingTheCacheChangesNoByte) {
 
 // A failure before the rename leaves the old file, one after it the new file, never a mixture; the
 // temporary file is gone either way.
+TEST(WriteAtomically, WritesThroughWhatIsNoFile) {
+  const TempDir dir;
+  write_file(dir / "target", "old");
+  std::filesystem::create_symlink("target", dir.path() + "/link");
+  write_atomically(Env::posix(), dir / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(read_text(dir / "target"), "new");
+
+  const std::string pipe = dir / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::string found(8, ' ');
+  std::thread reader([&] {
+    const int from = open(pipe.c_str(), O_RDONLY | O_CLOEXEC);
+    found.resize(size_t(std::max<ssize_t>(0, read(from, found.data(), found.size()))));
+    close(from);
+  });
+  write_atomically(Env::posix(), pipe, "piped");
+  reader.join();
+  EXPECT_EQ(found, "piped");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
+TEST(Utf8, BytesThatAreNoneAreToldApart) {
+  EXPECT_EQ(as_utf8("gr\xc3\xbcn"), "gr\xc3\xbcn");
+  EXPECT_EQ(as_utf8("gr\xfcn"), "gr\\xfcn");
+  EXPECT_EQ(as_utf8("gr\xf6n"), "gr\\xf6n");
+  EXPECT_EQ(as_utf8("a\n\xff"), "a\n\\xff");
+}
+
 TEST(WriteAtomically, FailureOfAnyOperationKeepsAWholeFile) {
   const TempDir dir;
   const std::string path = dir / "state";

@@ -213,6 +213,10 @@ TEST_F(Pack, BrokenSamplesStopItOrAreLeftOut) {
   ASSERT_EQ(report.skipped.size(), 1u);
   EXPECT_NE(report.skipped[0].name.find("00003.jpg"), std::string::npos);
   EXPECT_EQ(open_dataset(env(), "shard:" + (dir / "x.shard"))->size(), 40u);
+  options.quality = 0;  // files as they are
+  const PackReport copied = pack(env(), *broken, "tar:" + (dir / "x.tar"), options);
+  EXPECT_EQ(copied.copied, 40u);
+  EXPECT_EQ(copied.skipped.size(), 1u);
 }
 
 // A few bytes that claim 60,000 x 60,000 pixels are reported, and no memory is taken for them.

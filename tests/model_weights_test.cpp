@@ -359,5 +359,20 @@ TEST(RefusedWeights, BigEndianNumbersAreRefused) {
             std::string::npos);
 }
 
+TEST(Weights, OfADamagedCheckpointAreRefused) {
+  const TempDir dir;
+  const std::vector<NamedTensor> tensors = {{"w", at::arange(4, at::kFloat)}};
+  const auto write = [&](const std::string& crc) {
+    write_safetensors(Env::posix(), dir / "a.safetensors", tensors, {{"crc32", crc}});
+  };
+  write(tensors_crc32(tensors));
+  EXPECT_TRUE(
+      read_weights(Env::posix(), dir / "a.safetensors").at(0).tensor.equal(tensors[0].tensor));
+  write("00000000");
+  const Error error = error_of([&] { read_weights(Env::posix(), dir / "a.safetensors"); });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_NE(error.reason().find("checksum"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace saturate

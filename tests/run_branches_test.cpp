@@ -213,7 +213,10 @@ TEST_F(BranchedRun, ADamagedRecordIsNamed) {
   run.save(written_by(0, 10));
   for (const char* const text :
        {"", "{}", "{\"branches\":[{\"from\":1,\"step\":3}]}",
-        "{\"branches\":[{\"from\":-1,\"step\":3}]}", "{\"branches\":[3]}"}) {
+        "{\"branches\":[{\"from\":-1,\"step\":3}]}", "{\"branches\":[3]}", "{\"branches\":null}",
+        "{\"branches\":[{\"from\":0,\"step\":1e99}]}",
+        "{\"branches\":[{\"from\":0,\"step\":20.7}]}",
+        "{\"branches\":[{\"from\":0,\"step\":-5}]}"}) {
     testing::write_file(dir / "branches.json", text);
     const Error error = error_of([&] { steps(); });
     EXPECT_EQ(error.exit_code(), 4) << text;

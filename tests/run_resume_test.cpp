@@ -207,6 +207,15 @@ TEST(EvaluationClasses, GoByTheirNames) {
             std::string::npos);
 }
 
+// Bytes that are not UTF-8, as a checkpoint of today and an older one have them.
+TEST(EvaluationClasses, NamesThatAreNotUtf8AreToldApart) {
+  const MemoryDataset data({"x", "y"}, {"gr\xf6n", "gr\xfcn"});
+  EXPECT_TRUE(labels_in_model({"gr\\xf6n", "gr\\xfcn"}, data, "folder:val").empty());
+  EXPECT_EQ(
+      labels_in_model({"a", "gr\xef\xbf\xbdn"}, MemoryDataset({"x"}, {"gr\xf6n"}), "folder:val"),
+      (std::vector<int64_t>{1}));
+}
+
 // Of its own classes the second and third alone, from each way into memory.
 TEST(EvaluationClasses, LabelsAreTheModels) {
   const TempDir dir;

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -164,6 +166,15 @@ void limit_spinning(int argc, char** argv) {
   execv("/proc/self/exe", argv);
 }
 
+// Results that cannot be written are a failure, but for those whose reader has gone.
+int with_results_written(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (errno == EPIPE || errno == EBADF || code != 0) return code;
+  return report(static_cast<int>(saturate::ErrorKind::kRun),
+                fmt::format("cannot write the results ({}). Make room where stdout goes to",
+                            std::strerror(errno)));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -172,7 +183,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
-    return run(argc, argv);
+    return with_results_written(run(argc, argv));
   } catch (const saturate::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::Error& error) {
@@ -180,6 +191,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return report_no_memory(run_failed);
   } catch (const std::system_error& error) {
+    // The reader of the output has gone.
+    if (error.code() == std::errc::broken_pipe)
+      return 128 + (saturate::stop_signal() != 0 ? saturate::stop_signal() : SIGPIPE);
     if (error.code() != std::errc::resource_unavailable_try_again)
       return report(run_failed, first_line(error.what()));
     return report(run_failed, kNoThreads);

@@ -46,6 +46,8 @@ void catch_signals(std::string_view text) {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);  // SLURM sends it before it ends a job
   sigaction(SIGUSR1, &action, nullptr);  // as requested by `sbatch --signal=USR1@60`
+  // Who reads the output, such as tee, may end by the same Ctrl-C: the run is to be saved first.
+  signal(SIGPIPE, SIG_IGN);
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it

@@ -1,6 +1,8 @@
 // Whole-file reading and atomic writing, over any Env.
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "base/paths.h"
 #include "saturate/env.h"
 
@@ -17,8 +19,38 @@ std::vector<std::byte> read_file(Env& env, const std::string& path) {
   return bytes;
 }
 
-void write_atomically(Env& env, const std::string& path,
+namespace {
+
+namespace fs = std::filesystem;
+
+// A device, a pipe or a socket, which is written to as it is: no file may take its place.
+bool is_special(const std::string& path) {
+  std::error_code none;
+  const fs::file_status status = fs::status(path, none);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+}
+
+// The file that a symbolic link leads to, which stays a link.
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
+  const fs::path target = fs::canonical(path, error);
+  return error ? path : target.string();
+}
+
+void write_in_place(Env& env, const std::string& path,
+                    std::span<const std::span<const std::byte>> pieces) {
+  const auto file = env.open_writable(path);
+  for (const auto& piece : pieces) file->append(piece);
+  file->close();
+}
+
+}  // namespace
+
+void write_atomically(Env& env, const std::string& asked,
                       std::span<const std::span<const std::byte>> pieces) {
+  if (is_special(asked)) return write_in_place(env, asked, pieces);
+  const std::string path = resolved(asked);
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
   try {
     const auto file = env.open_writable(temporary);

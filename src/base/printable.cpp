@@ -68,6 +68,19 @@ std::string printable(const std::string& text) {
   return escaped(text, [](std::string& safe, std::string_view bytes) { safe += bytes; });
 }
 
+std::string as_utf8(const std::string& text) {
+  std::string valid;
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint point = code_point(text, at);
+    if (point.length == 1 && point.value >= 0x80)
+      valid += fmt::format("\\x{:02x}", point.value);
+    else
+      valid += text.substr(at, point.length);
+    at += point.length;
+  }
+  return valid;
+}
+
 std::string shell_word(const std::string& text) {
   if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
   if (printable(text) == text) {

@@ -9,6 +9,10 @@ namespace saturate {
 // marks and line separators become \x1b, byte by byte. Everything else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
+// Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x1b. Names that
+// differ stay different, other than with U+FFFD.
+std::string as_utf8(const std::string& text);
+
 // Text as one word of a shell command line, for copying: quoted if necessary, as $'...' if a quoted
 // control character would still reach the terminal.
 std::string shell_word(const std::string& text);

@@ -179,6 +179,9 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       read_sample(dataset, i, out.sample);
       const ScratchPool<Scratch>::Lent scratch(pool);
       out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
+      // What is stored as it is was not decoded yet.
+      if (out.copied && options.on_error == OnError::kSkip)
+        decode_sample(scratch->decoder, out.sample, scratch->image);
       out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);
       const SampleEncoding encoding = out.sample.encoding;
       if (!stores.segments) join_segments(out.sample);

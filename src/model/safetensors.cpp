@@ -1,6 +1,7 @@
 #include "saturate/safetensors.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/checksum.h"
 #include "base/safetensors_header.h"
 #include "model/safetensors_types.h"
 #include "saturate/error.h"
@@ -131,6 +133,17 @@ SafetensorsFile read_safetensors(Env& env, const std::string& path) {
       result.tensors.push_back({entry.name, read_tensor(*file, entry, data_start, path)});
     return result;
   });
+}
+
+std::string tensors_crc32(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string_view, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : tensors) by_name[name] = &tensor;
+  uint32_t crc = 0;
+  for (const auto& [name, tensor] : by_name) {
+    crc = checksum_of(std::as_bytes(std::span(name)), crc);
+    crc = checksum_of(bytes_of(*tensor), crc);
+  }
+  return fmt::format("{:08x}", crc);
 }
 
 std::map<std::string, std::string> read_safetensors_metadata(Env& env, const std::string& path) {

@@ -253,7 +253,12 @@ std::vector<NamedTensor> read_any_kind(Env& env, const std::string& path,
   if (begin[0] == std::byte{'P'} && begin[1] == std::byte{'K'})
     return read_pt_archive(env, path, prefix);
   if (is_legacy_pickle(begin)) return read_legacy_pt(env, path, prefix);
-  return read_safetensors(env, path).tensors;
+  SafetensorsFile file = read_safetensors(env, path);
+  const auto crc = file.metadata.find("crc32");
+  if (crc != file.metadata.end() && crc->second != tensors_crc32(file.tensors))
+    fail(ErrorKind::kRun, "the checkpoint's checksum does not match its data", path,
+         "Use an older checkpoint of the run");
+  return std::move(file.tensors);
 }
 
 }  // namespace

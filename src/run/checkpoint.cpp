@@ -8,7 +8,6 @@
 #include <span>
 #include <sstream>
 
-#include "base/checksum.h"
 #include "run/checkpoint_state.h"
 #include "saturate/safetensors.h"
 
@@ -19,20 +18,6 @@ constexpr const char* kFormat = "saturate-checkpoint";
 
 at::Tensor stored_form(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous();
-}
-
-// Over names and bytes of all tensors in the order of their names: a file may store them in
-// another.
-uint32_t checksum(const std::vector<NamedTensor>& tensors) {
-  std::map<std::string_view, const at::Tensor*> by_name;
-  for (const auto& [name, tensor] : tensors) by_name[name] = &tensor;
-  uint32_t crc = 0;
-  for (const auto& [name, tensor] : by_name) {
-    crc = checksum_of(std::as_bytes(std::span(name)), crc);
-    crc = checksum_of({static_cast<const std::byte*>(tensor->const_data_ptr()), tensor->nbytes()},
-                      crc);
-  }
-  return crc;
 }
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -60,7 +45,7 @@ void write_checkpoint(Env& env, const std::string& path, const Checkpoint& check
   write_safetensors(env, path, tensors,
                     {{"format", kFormat},
                      {"state", checkpoint_state_json(checkpoint)},
-                     {"crc32", fmt::format("{:08x}", checksum(tensors))}});
+                     {"crc32", tensors_crc32(tensors)}});
 }
 
 Checkpoint read_checkpoint_state(Env& env, const std::string& path) {
@@ -70,7 +55,7 @@ Checkpoint read_checkpoint_state(Env& env, const std::string& path) {
 Checkpoint read_checkpoint(Env& env, const std::string& path) {
   SafetensorsFile file = read_safetensors(env, path);
   Checkpoint checkpoint = state_of(file.metadata, path);
-  if (file.metadata["crc32"] != fmt::format("{:08x}", checksum(file.tensors)))
+  if (file.metadata["crc32"] != tensors_crc32(file.tensors))
     fail_damaged("the checkpoint's checksum does not match its data", path);
   for (auto& [name, tensor] : file.tensors)
     for (const auto& group : kTensorGroups)

@@ -23,10 +23,14 @@ Branches Branches::read(Env& env, const std::string& folder) {
   const auto bytes = read_file(env, path);
   try {
     const json record = json::parse(bytes.begin(), bytes.end());
+    if (!record.at("branches").is_array()) throw std::invalid_argument("branches");
     for (const json& fork : record.at("branches")) {
-      const int branch = fork.at("from");
-      if (branch < 0 || branch > found.current()) throw std::out_of_range("branch");
-      found.leave(branch, fork.at("step"));
+      const json &from = fork.at("from"), &step = fork.at("step");
+      if (!from.is_number_integer() || !step.is_number_integer())
+        throw std::invalid_argument("fork");
+      const int64_t branch = from, last = step;
+      if (branch < 0 || branch > found.current() || last < -1) throw std::out_of_range("fork");
+      found.leave(int(branch), last);
     }
   } catch (const std::exception&) {
     fail(ErrorKind::kRun, "the record of the run's branches is damaged", path,

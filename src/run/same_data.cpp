@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "saturate/error.h"
 
 namespace saturate {
@@ -13,18 +14,20 @@ namespace {
 constexpr const char* kNewRun =
     "begin a new run with model.weights=CHECKPOINT, which starts from its weights";
 
-// As a checkpoint has the name of a class: its bytes need not be UTF-8, and JSON's are.
-std::string name_as_stored(const std::string& name) {
+// As older checkpoints have the name of a class whose bytes are not UTF-8.
+std::string name_as_once_stored(const std::string& name) {
   return nlohmann::json::parse(
       nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 bool same_class(const std::string& a, const std::string& b) {
-  return a == b || name_as_stored(a) == name_as_stored(b);
+  return a == b || as_utf8(a) == as_utf8(b) || name_as_once_stored(a) == b ||
+         a == name_as_once_stored(b);
 }
 
 int64_t number_in_model(const std::vector<std::string>& classes, const std::string& name) {
   auto found = std::ranges::find(classes, name);
+  if (found == classes.end()) found = std::ranges::find(classes, as_utf8(name));
   if (found == classes.end())
     found = std::ranges::find_if(classes, [&](const auto& each) { return same_class(each, name); });
   return found == classes.end() ? -1 : found - classes.begin();
