@@ -221,7 +221,7 @@ TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
   refused({"schedule.name=onecycle", "optimizer.momentum=0", "optimizer.nesterov=false"},
           "needs a momentum to cycle");
   refused({"schedule.name=onecycle", "schedule.momentum_low=0.96"}, "above schedule.momentum_high");
-  refused({"schedule.name=plateau"}, "no evaluations");
+  refused({"schedule.name=plateau"}, "needs evaluations");
   refused({"schedule.name=plateau", "data.eval_source=synth:", "train.eval_every=0"},
           "train.eval_every is 0");
   EXPECT_EQ(recipe_error(kMinimal, {"schedule.name=plateau", "data.eval_source=synth:",
@@ -277,7 +277,7 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
             std::string::npos);
   EXPECT_NE(recipe_error(kMinimal, {"train.accumulate=129"}).find("above train.batch"),
             std::string::npos);
-  EXPECT_NE(recipe_error(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("finds out"),
+  EXPECT_NE(recipe_error(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("chosen by"),
             std::string::npos);
   EXPECT_NE(recipe_error(kMinimal, {"train.effective_batch=64"}).find("without train.batch=auto"),
             std::string::npos);

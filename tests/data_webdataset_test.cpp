@@ -143,7 +143,8 @@ TEST_F(WebDataset, ANegativeNumberIsNoClass) {
 
 TEST_F(WebDataset, BadPairsAreErrors) {
   expect_error({{"a.jpg", "1"}, {"a.cls", "1"}, {"b.jpg", "2"}}, "no label", "t.tar:b.jpg");
-  expect_error({{"a.jpg", "1"}, {"b.jpg", "2"}, {"a.cls", "1"}, {"b.cls", "1"}}, "no class folder",
+  expect_error({{"a.jpg", "1"}, {"b.jpg", "2"}, {"a.cls", "1"}, {"b.cls", "1"}},
+               "not in a class folder",
                "t.tar:a.jpg");  // a key's files must follow one another
   expect_error({{"a.jpg", "1"}, {"a.cls", " \n"}}, "empty", "t.tar:a");
   expect_error({{"a.jpg", "1"}, {"a.cls", std::string(2000, 'x')}}, "2000 bytes", "t.tar:a");

@@ -228,8 +228,8 @@ TEST_F(ForgedSegments, TablesThatLieAreRefused) {
   expect_refused(2, uint16_t{0}, "reaches outside");
   expect_refused(0, uint32_t{0xffffffff}, "reaches outside");
   expect_refused(0, uint16_t{6}, "header");  // the file then begins too late
-  expect_refused(4, uint32_t{0xffffffff}, "another size");
-  expect_refused(4, uint32_t{3}, "another size");
+  expect_refused(4, uint32_t{0xffffffff}, "size does not match");
+  expect_refused(4, uint32_t{3}, "size does not match");
   for (const size_t segment : {0, 7, 29}) {
     uint16_t length;
     std::memcpy(&length, good.bytes.data() + 8 + 2 * segment, sizeof length);
@@ -238,7 +238,7 @@ TEST_F(ForgedSegments, TablesThatLieAreRefused) {
   }
   // Two that exchange a byte: the first still ends where a marker might be.
   for (const auto& [width, height] : {std::pair{160, 43}, {160, 50}, {161, 42}, {128, 42}, {0, 42}})
-    expect_refused({good.bytes, width, height}, "another size");
+    expect_refused({good.bytes, width, height}, "size does not match");
 }
 
 TEST_F(ForgedSegments, CutOrLongerFilesAreRefused) {
@@ -249,7 +249,7 @@ TEST_F(ForgedSegments, CutOrLongerFilesAreRefused) {
   }
   Cut longer = good;
   longer.bytes.resize(good.bytes.size() + 1);
-  expect_refused(longer, "bytes behind");
+  expect_refused(longer, "bytes after");
 }
 
 // Whatever the bytes, an error or pixels: sanitizers see the rest.
