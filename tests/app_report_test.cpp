@@ -84,7 +84,7 @@ TEST_F(CommandReport, WhatIsNoRunIsRefused) {
   expect_error(run_saturate("report " + (dir / "none")), 3, {"no such run folder", dir / "none"});
   expect_error(run_saturate("report " + dir.path()), 3, {"holds no metrics.jsonl"});
   expect_error(run_saturate("report " + (dir / "run") + " " + (dir / "run") + "/"), 2,
-               {"named twice"});
+               {"given twice"});
   expect_error(run_saturate("report " + (dir / "run") + " --out " + dir.path()), 2,
                {"--out is a folder"});
 }
