@@ -211,11 +211,11 @@ TEST(FindMicroBatch, TheLoadersBatchesTakeHalfOfTheHostsMemoryAtMost) {
 TEST(FindMicroBatch, AnEffectiveBatchIsAsLargeAsTheRecipeSays) {
   TensorMemory& memory = tensor_memory(at::kCPU);
   const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
-  constexpr int64_t kImage = 16 * 16 * 3 * sizeof(float);
-  const int64_t effective = memory.capacity() / kImage;
-  const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=0.01",
-                                     "train.effective_batch=" + std::to_string(effective)});
-  EXPECT_GT(find_micro_batch(Env::posix(), recipe, at::kCPU, effective), 100);
+  // Batches of 3 GB.
+  const Recipe recipe =
+      recipe_with({"train.batch=auto", "model.name=mlp", "model.width=0.01", "data.prefetch=1024",
+                   "train.effective_batch=1048576"});
+  EXPECT_GT(find_micro_batch(Env::posix(), recipe, at::kCPU, 1048576), 100);
 }
 
 TEST(FindMicroBatch, CheckpointingFitsMore) {
