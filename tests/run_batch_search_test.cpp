@@ -212,9 +212,8 @@ TEST(FindMicroBatch, AnEffectiveBatchIsAsLargeAsTheRecipeSays) {
   TensorMemory& memory = tensor_memory(at::kCPU);
   const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
   // Batches of 3 GB.
-  const Recipe recipe =
-      recipe_with({"train.batch=auto", "model.name=mlp", "model.width=0.01", "data.prefetch=1024",
-                   "train.effective_batch=1048576"});
+  const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=0.01",
+                                     "data.prefetch=1024", "train.effective_batch=1048576"});
   EXPECT_GT(find_micro_batch(Env::posix(), recipe, at::kCPU, 1048576), 100);
 }
 
