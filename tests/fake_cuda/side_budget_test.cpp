@@ -26,8 +26,9 @@ int64_t most(const HostRun& run, Count count) {
   return found;
 }
 
-// The host waits once, for the metrics, however many batches there are.
-TEST_F(SideBudget, AnEvaluationWaitsOnceAtItsEnd) {
+// At its begin and its end: for the stages under way, and for its results (the metrics, and the
+// answers by class), which are copied to pageable memory.
+TEST_F(SideBudget, AnEvaluationWaitsAsOftenHoweverManyBatchesItHas) {
   for (const int images : {20, 200}) {
     SCOPED_TRACE(std::to_string(images) + " images");
     const std::string held_out =
@@ -35,11 +36,11 @@ TEST_F(SideBudget, AnEvaluationWaitsOnceAtItsEnd) {
     const HostRun run = run_on_host(
         host_recipe({"pipeline.copy=true", held_out, "train.eval_every_steps=6"}), dir / "run");
     ASSERT_EQ(run.result.steps, kHostSteps);
-    for (const size_t step : {10u, 16u}) {  // of 12 and 18, as the first is not counted
-      std::printf("%-24s %s\n", "Evaluation", to_text(run.steps[step]).c_str());
-      EXPECT_LE(of(run.steps[step], Count::kWaits), 1) << run.sites;
-      EXPECT_EQ(of(run.steps[step], Count::kPageableCopies), 0) << run.sites;
-    }
+    const Counts& evaluated = run.steps[11];
+    std::printf("%-24s %s\n", "Evaluation", to_text(evaluated).c_str());
+    EXPECT_GE(of(evaluated, Count::kTwins), images / 10) << "it is the step with an evaluation";
+    EXPECT_LE(of(evaluated, Count::kWaits), 7) << run.sites;
+    EXPECT_LE(of(evaluated, Count::kPageableCopies), 2) << run.sites;
   }
 }
 
@@ -95,19 +96,19 @@ TEST_F(SideBudget, SyncBatchNormsOwnWorkWaitsForNothing) {
   EXPECT_EQ(of(cost, Count::kPageableCopies), 0);
 }
 
-// A phase is a mark in the stream. A recorded step is one phase and has none inside.
-TEST_F(SideBudget, TimeByPhaseIsAFewMarks) {
+// Marks of the phases, and of the streams' work. A recorded step has none inside.
+TEST_F(SideBudget, TimesOnTheDeviceAreADozenMarksAStep) {
   const std::vector<std::string> held = {"data.cache=device", "pipeline.copy=false"};
   const HostRun plain = run_on_host(host_recipe(held), dir / "plain");
   std::printf("%-24s %s\n", "Marks", to_text(plain.steps[kSettled]).c_str());
   EXPECT_GE(of(plain.steps[kSettled], Count::kEvents), 3) << "forward, backward, optimizer";
-  EXPECT_LE(most(plain, Count::kEvents), 6);
+  EXPECT_LE(of(plain.steps[kSettled], Count::kEvents), 12);
   std::vector<std::string> graphed = held;
   graphed.push_back("train.graph=auto");
   const HostRun replayed = run_on_host(host_recipe(graphed), dir / "graph");
   std::printf("%-24s %s\n", "Marks, graph", to_text(replayed.steps[kSettled]).c_str());
   EXPECT_EQ(most(replayed, Count::kCapturedEvents), 0);
-  EXPECT_LE(of(replayed.steps[kSettled], Count::kEvents), 3);
+  EXPECT_LE(of(replayed.steps[kSettled], Count::kEvents), 10);
 }
 
 }  // namespace
