@@ -106,7 +106,7 @@ class Trainer {
   // As run: every "auto" resolved.
   const Recipe& recipe() const;
 
-  // What run() has done so far: steps, samples, times and peaks of memory, the last evaluation.
+  // The run so far: steps, samples, times and peaks of memory, the last evaluation.
   TrainResult so_far();
 
   // The library's own, for what measures a run (src/advise/measured_trainer.h).

@@ -36,7 +36,7 @@ constexpr std::array<CauseText, kCauseCount> kCauses = {{
     {"compute-bound", "The model's own arithmetic is the limit"},
 }};
 
-// Of causes whose removal gains about as much, the one to name: first what is wrong with the
+// Among causes whose removal gains about as much, the one to name: first what is wrong with the
 // machine's use and costs nothing to put right, then what is a trade.
 constexpr std::array<Cause, kCauseCount> kOrder = {
     Cause::kStorage,      Cause::kInputThreads,   Cause::kCheckpointIo, Cause::kEvaluation,
@@ -47,7 +47,7 @@ constexpr std::array<Cause, kCauseCount> kOrder = {
 
 // Gains that differ by less, in logarithms, name no cause by themselves.
 constexpr double kAlike = 0.9;
-// What keeps decoded images in memory also spares reading them: as much of its gain makes storage
+// A cache of decoded images also avoids reading them: as much of its gain makes storage
 // the larger part.
 constexpr double kHalf = 0.5;
 // Idle cores are the cause from this gain on, whatever less work for each image would gain.
@@ -55,7 +55,7 @@ constexpr double kIdleCores = 1.25;
 // Cores that decide between threads and work: with all in use more threads are no remedy.
 constexpr double kBusyCores = 0.9;
 
-// What evaluation may take of the training before it is called rare enough.
+// The share of training that evaluation may take and still be called rare.
 constexpr double kEvaluationShare = 0.05;
 constexpr double kSaveShare = 0.01;  // and saving
 
@@ -63,7 +63,7 @@ int rank_of(Cause cause) {
   return int(std::find(kOrder.begin(), kOrder.end(), cause) - kOrder.begin());
 }
 
-// What a step without copying would gain at most: the ledger's share of it, and, where that was
+// The most that a step without copying would gain: the ledger's share of it, and, where that was
 // measured, no more than the batch that is held, which is on the device.
 void infer_copy(const Measurements& found, std::vector<WhatIf>& what_ifs) {
   const double total = found.phases.total();
@@ -84,7 +84,7 @@ Gain exactly(double ratio) {
   return {ratio, ratio, ratio};
 }
 
-// What the training gains where `now` happens `times` times instead.
+// The gain of training if `now` happened `times` times instead.
 Gain gain_of_fewer(const Interlude& now, double times, double whole_s) {
   return exactly(whole_s / (whole_s - now.seconds * (now.times - times)));
 }
@@ -134,7 +134,7 @@ void infer_evaluation(const Measurements& found, std::vector<WhatIf>& what_ifs) 
                "early_stop, plateau and the choice of the best weights see fewer evaluations"));
 }
 
-// Of saves that came in no turn: those that did were measured.
+// For saves that came in no turn: the others were measured.
 void infer_saves(const Measurements& found, std::vector<WhatIf>& what_ifs) {
   const Interlude& now = found.saves;
   const double whole = found.whole_s();
@@ -153,7 +153,7 @@ void infer_saves(const Measurements& found, std::vector<WhatIf>& what_ifs) {
                                 gain_of_fewer(now, 0, whole), "at most, if no step feels it"));
 }
 
-// What a gain of the steps is to the training, of which they are a share.
+// The gain of training from a gain of its steps, which are a share of it.
 Gain of_training(const Gain& steps, double share) {
   const auto scaled = [share](double ratio) { return 1 / (1 - share + share / ratio); };
   return {scaled(steps.ratio), scaled(steps.low), scaled(steps.high)};
@@ -235,7 +235,7 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
                             fix_for_cause(diagnosis).gain->ratio);
 }
 
-// What takes time to save memory differs from setting to setting.
+// The cost of saving memory differs from setting to setting.
 std::string_view what_of(const WhatIf& fix) {
   static constexpr std::pair<std::string_view, std::string_view> kOfMemory[] = {
       {"train.checkpoint_", "Work is done over again to save memory"},

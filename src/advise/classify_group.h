@@ -1,4 +1,4 @@
-// What the times of several processes' steps say of each other.
+// Compares the step times of several processes.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace saturate {
 // none waits.
 double group_efficiency(const std::vector<PhaseTimes>& ranks);
 
-// What steps without sums over the processes gain, measured; and what they would if the process
+// The measured gain of steps without all-reduce; and what it would be if the process
 // whose own work outlasts all the others' had no more than the next, inferred round by round.
 // REQUIRES: two ranks at least.
 std::vector<WhatIf> group_what_ifs(const Measurements& found);

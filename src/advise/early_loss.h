@@ -1,4 +1,4 @@
-// What a training comes to after its first samples.
+// The loss of a training after its first samples.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ Need split(std::string_view text) {
   return need;
 }
 
-// Of what is no feature; empty where it is met.
+// For a requirement that is no feature; empty if it is met.
 std::string unmet(const std::string& text, const MachineFacts& machine) {
   const Need need = split(text);
   const int here = machine.*need.fact;

@@ -1,4 +1,4 @@
-// What a rung can ask of the machine.
+// Requirements of a rung on the machine.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace saturate {
 
-// What stands before what this version cannot do, in words.
+// The prefix of a requirement that this version cannot meet, in words.
 inline constexpr std::string_view kFeature = "feature: ";
 
 // "cuda", "cuda>=2" or "feature: WORDS"; fails with kUsage on anything else.

@@ -28,7 +28,7 @@ std::string seed_text(const Rung& rung, const RungResult& found) {
              : rung.seed_figure;
 }
 
-// Of wall time over all rounds.
+// Shares of wall time over all rounds.
 PhaseTimes phase_shares(const RungResult& rung) {
   PhaseTimes shares;
   double wall_s = 0;

@@ -1,4 +1,4 @@
-// What the libraries below LibTorch say of their own time: oneDNN (convolutions, bf16 products) and
+// Times that the libraries below LibTorch report: oneDNN (convolutions, bf16 products) and
 // MKL (fp32 products).
 #pragma once
 
@@ -20,7 +20,7 @@ class LibraryOutput {
   LibraryOutput(const LibraryOutput&) = delete;
   LibraryOutput& operator=(const LibraryOutput&) = delete;
 
-  // What has been printed so far.
+  // Everything printed so far.
   std::string text(Env& env) const;
 
  private:

@@ -62,7 +62,7 @@ Measuring::Measuring(Env& env, const Recipe& recipe, const DiagnoseOptions& opti
   source_ = stage_dataset(env, open_dataset(env, recipe.data.source), recipe.data.source,
                           recipe.data.stage, threads);
   facts_ = source_facts(*source_, spread_samples(source_->size(), kExamined));
-  // What is asked for is checked before any time is spent.
+  // Settings asked for are checked before any time is spent.
   for (const std::string& setting : options.tries) with_settings(recipe, {setting});
   show("building the run");
   // Its evaluation is timed by itself, and in no other run.
@@ -148,7 +148,7 @@ bool Measuring::measure_base() {
   return measure_interludes();
 }
 
-// What a run does between its steps comes too rarely for turns: it is timed by itself.
+// Work between steps comes too rarely for turns: it is timed by itself.
 bool Measuring::measure_interludes() {
   const double size = double(source_->size()), batch = found_.batch;
   const double epoch_steps =
@@ -187,7 +187,7 @@ void Measuring::summarise(const std::vector<StepTiming>& whole, const std::vecto
   for (size_t i = 0; i < whole.size(); ++i) {
     rates.push_back(whole[i].images_per_s());
     helds.push_back(held[i].images_per_s());
-    // What saving takes is no part of what compute could do.
+    // The time of saving is no part of what compute could do.
     computes.push_back(double(held[i].samples) /
                        (held[i].wall_s - held[i].phases[Phase::kCheckpoint]));
     inputs.push_back(input[i].images_per_s());
@@ -302,7 +302,7 @@ bool Measuring::look_at(std::vector<WhatIf> what_ifs) {
   return true;
 }
 
-// What a first look found to pay, or could not tell, has what time is left, the best the most of
+// What-ifs that a first look found to pay, or could not tell, get the time left, the best most of
 // it. The first look's rounds do not count any more: of many what-ifs, the one that was lucky then
 // would seem the best.
 bool Measuring::measure_promising() {

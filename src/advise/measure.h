@@ -40,7 +40,7 @@ class Measuring {
     int rounds;
     double turn_s;
   };
-  // Of a share of the time, for rounds of so many turns.
+  // The plan for a share of the time, for rounds of so many turns.
   Plan plan_of(double share_s, int turns) const;
   // These are false, or empty, where should_stop gave up.
   bool measure_base();

@@ -1,4 +1,4 @@
-// What is done to a run only to measure it. Several trainers can take turns on a thread: all but
+// Changes to a run that only measure it. Several trainers can take turns on a thread: all but
 // one rest.
 #pragma once
 

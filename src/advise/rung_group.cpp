@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// What one of the processes has its hands on.
+// One process's part of a ladder.
 class LadderRank {
  public:
   LadderRank(Env& env, const ProcessMeasurerOptions& options, Group& group)
@@ -68,7 +68,7 @@ class LadderRank {
   ProcessMeasurer own_;
 };
 
-// Of several that failed, one that did not fail because another did.
+// Among several failures, one that did not follow from another.
 void throw_cause(const std::vector<json>& answers) {
   const json* cause = nullptr;
   const auto follows = [](const json& error) {

@@ -20,7 +20,8 @@ std::unique_ptr<RungMeasurer> make_group_measurer(Env& env, const Ladder& ladder
                                                   const ProcessMeasurerOptions& options,
                                                   Group& group);
 
-// What each other does: its part, until the first ends it or is gone, which is a failure.
+// The work of every other process: its part, until the first ends it or is gone, which is a
+// failure.
 void help_measuring(Env& env, const ProcessMeasurerOptions& options, Group& group);
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// What a measuring process and its parent say to each other, one JSON object a line:
+// Messages between a measuring process and its parent, one JSON object a line:
 //
 //   parent: {"measure": seconds}     process: {"ready": true}, once; then, for each measurement,
 //                                             {"steps", "samples", "wall_s", "cpu_s", "phases",

@@ -18,7 +18,7 @@ constexpr int kSettle = 2;         // steps after a change that are not measured
 constexpr double kLongStep = 0.2;  // seconds
 constexpr int kLeastRounds = 3;    // of runs that take turns, to tell their difference from noise
 
-// Of a run that is only measured.
+// Options of a run that is only measured.
 inline TrainerOptions measured_options(std::string folder, std::function<bool()> should_stop) {
   TrainerOptions options;
   options.out = std::move(folder);
@@ -34,7 +34,7 @@ class Stretch {
   explicit Stretch(Env& env) : env_(env) {}
   // On a GPU these wait until it has done all that it was given.
   void begin(Trainer& trainer);
-  // What the trainer counts from begin() to now.
+  // The trainer's counts from begin() to now.
   StepTiming timing(Trainer& trainer) const;
   double elapsed_s() const { return double(env_.now_ns() - begin_ns_) * 1e-9; }
 

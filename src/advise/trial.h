@@ -14,7 +14,7 @@
 
 namespace saturate {
 
-// What a run does in its turn.
+// A run's work in its turn.
 enum class Turn {
   kWhole,  // trains
   kHeld,   // trains on one batch over and over, while its loader rests

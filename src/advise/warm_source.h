@@ -9,7 +9,7 @@
 
 namespace saturate {
 
-// What is known of a source from a few of its samples.
+// Facts about a source, from a few of its samples.
 struct SourceFacts {
   size_t samples = 0;       // in all
   bool has_jpeg = false;    // among those looked at

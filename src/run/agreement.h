@@ -1,4 +1,4 @@
-// What the processes of a run decide together, between two steps.
+// Decisions that the processes of a run make together, between two steps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace saturate {
 
-// What one process asks for after a step; combined, what any of them asks for.
+// A process asks for these after a step; combined, any process does.
 struct Votes {
   bool stop = false;        // a signal came
   bool time_is_up = false;  // train.max_minutes

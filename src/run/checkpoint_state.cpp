@@ -38,7 +38,7 @@ json to_json(const Metrics& metrics) {
                 {"accuracy", metrics.accuracy},
                 {"accuracy5", metrics.accuracy5 ? json(*metrics.accuracy5) : json()}};
   if (metrics.overflowed > 0) found["overflowed"] = metrics.overflowed;
-  // Of each class: hits, labelled, predicted.
+  // For each class: hits, labelled, predicted.
   for (const ClassPixels& of : metrics.pixels)
     found["pixels"].push_back({of.hits, of.labelled, of.predicted});
   return found;

@@ -1,4 +1,4 @@
-// What is trained, and how: the model, its optimizer and schedule, and the step over a batch.
+// The learner: model, optimizer and schedule, and the step over a batch.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ class Learner {
   const TrainStep& step() const { return *step_; }
   const GraphedStep* graphed() const { return graphed_.get(); }  // null where there is none
   double lr() const { return lr_; }
-  // What a checkpoint's tensors take. Collective.
+  // Bytes of a checkpoint's tensors. Collective.
   int64_t checkpoint_bytes();
 
   // Before the first step of a new run: shows the model as many of the first training images as it
@@ -45,7 +45,7 @@ class Learner {
   // Records steps as one graph from here on where train.graph asks for it and they can be; else
   // gives why not, as half a sentence.
   std::string plan_graph();
-  // What became of train.graph, a line; empty where it is off.
+  // The outcome of train.graph in one line; empty if it is off.
   std::string graph_line() const;
   // Which weights are not those of model.weights' file; empty where that is not set.
   std::string weights_line() const;

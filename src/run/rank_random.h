@@ -13,7 +13,7 @@ class Group;
 // Another for each rank, and after each resume: masks of dropout are not to be alike.
 uint64_t seed_of_rank(uint64_t seed, int rank, int64_t step);
 
-// Of the CPU's generator and of the device's, by its name: "cpu", and "cpu.1" of rank 1. Collective
+// States of the CPU's and the device's generator by name: "cpu", and "cpu.1" of rank 1. Collective
 // where `group` is not null.
 std::vector<NamedTensor> random_states(Group* group, const at::Device& device);
 // Takes this rank's of what random_states() gave; a rank that the saved run did not have begins

@@ -1,4 +1,4 @@
-// What a run says of itself: records, progress, telemetry, a trace, samples, histograms.
+// A run's output: records, progress, telemetry, a trace, samples, histograms.
 #pragma once
 
 #include <memory>
@@ -45,7 +45,7 @@ class Recorder {
   // By class. `cells`: see Answers; not read where the run segments.
   void write_classes(const Metrics& found, const at::Tensor& cells, int64_t outputs, int64_t step);
 
-  // What there is to tell of the run so far.
+  // Fills in the recorded figures so far.
   void fill(TrainResult& result);
   void close() { log_.reset(); }
 

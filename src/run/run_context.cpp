@@ -21,7 +21,7 @@ at::Device device_for(const Recipe& recipe) {
   return device;
 }
 
-// Of what is above 0 at least a byte: 0 is no limit.
+// At least one byte for anything above 0: 0 means no limit.
 int64_t to_bytes(double gib) {
   return gib > 0 ? std::max<int64_t>(1, std::llround(gib * double(int64_t{1} << 30))) : 0;
 }

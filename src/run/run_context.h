@@ -1,4 +1,4 @@
-// What the parts of a run share: where it runs, what was asked for, and who takes part.
+// Shared by the parts of a run: where it runs, its recipe, and the other processes.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct RunContext {
   Shard shard() const;
   // Whether any process says so. Collective, as the next.
   bool any(bool own);
-  // What rank 0 says.
+  // Rank 0's answer.
   bool first_says(bool own);
 
   Env& env;

@@ -11,7 +11,7 @@
 namespace saturate {
 namespace {
 
-// What train.monitor watches.
+// The metric that train.monitor names.
 double monitored_value(Monitor monitor, const Metrics& metrics) {
   switch (monitor) {
     case Monitor::kEvalLoss:
@@ -54,7 +54,7 @@ bool RunEvaluation::is_due(const RunPosition& position) const {
          is_multiple(position.step, train.eval_every_steps);
 }
 
-// Of this run's part of the images, summed over all processes; empty where any gave up.
+// Evaluates this process's images, and sums over all processes; empty if any gave up.
 std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, const char* title) {
   size_t done = 0;
   answers_.clear();
@@ -167,7 +167,7 @@ std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoin
   };
   if (!same_metric || !(trains || same_images)) {
     stopping_.load({});
-    // What is resumed from was evaluated, so that a worse one is not taken for the best.
+    // The checkpoint's own evaluation counts, so that a worse one is not taken for the best.
     const int64_t step = checkpoint.position.step;
     if (!trains && same_images && is_done_at(step))
       stopping_.observe(monitored_value(recipe.train.monitor, last_->metrics), step);

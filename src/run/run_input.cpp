@@ -73,7 +73,7 @@ RunInput::RunInput(RunContext& run)
               resident_ ? resident_->held() : HeldImages(), run.streams.get()),
       epoch_steps_(steps_of_epoch(loader_)) {}
 
-// What several processes cannot do is refused before the batch is looked for.
+// Refuses what several processes cannot do before the batch is searched.
 std::unique_ptr<ResidentDataset> RunInput::resolve() {
   Recipe recipe = resolve_recipe(with_saved_batch(run_.env, run_.recipe, run_.options.resume),
                                  *data_, run_.device);

@@ -163,7 +163,7 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   line.device_phases = device_since(device_epoch_mark_, *line.phases);
   collect_peaks();
   line.tensor_peak_bytes = epoch_peaks_;
-  // Of an epoch that was resumed, the metrics count what an earlier process trained on too.
+  // A resumed epoch's metrics include images that an earlier process trained on.
   line.images_per_s = double(position.samples - epoch_samples_) / training_s(*line.phases);
   write(line);
   note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  {}  {:.0f} images/s  {}", line.epoch, epochs_,

@@ -1,4 +1,4 @@
-// What a run says of itself: metrics.jsonl, and progress on stderr.
+// A run's records in metrics.jsonl, and its progress on stderr.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ class RunLog {
   // `seconds`: what it took, of both weights where there is an average.
   void evaluation(const RunPosition& position, const Evaluation& found, double seconds);
   void end(const RunPosition& position, const std::optional<Evaluation>& last);
-  // Of the whole run so far, by this process.
+  // Peaks of the whole run so far, in this process.
   const PhaseBytes& tensor_peaks();
 
   // For the sinks that show them.

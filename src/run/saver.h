@@ -30,14 +30,14 @@ class Saver {
   void note_best();
   // Whether this process would have to be asked; see Votes::save.
   bool is_waiting() const { return save_due_; }
-  // Of several processes rank 0 decides, which knows the clock and the disk; the others ask only
+  // With several processes rank 0 decides, which knows the clock and the disk; the others ask only
   // where the position, or a vote of rank 0, says that it may want to. Collective.
   bool agree(const RunPosition& position, bool voted);
   // A save that finds another one still being written is put off, to be tried again after the next
   // step, unless these very weights are wanted.
   // `step`: that the run has come to.
   void save(int64_t step, bool wait);
-  // What became of the save under way, if it has ended; the next waits for its end.
+  // Reports the save under way, if it has ended; the next waits for its end.
   void poll();
   void settle();
   // The end's checkpoint, whose failure is the run's. Collective.

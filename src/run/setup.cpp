@@ -25,7 +25,7 @@
 namespace saturate {
 namespace {
 
-// Of loader threads that share the step's cores. A thread of the step that must wait for a core
+// For loader threads that share the step's cores. A thread of the step that must wait for a core
 // holds up all the others, at the end of every operation; a loader's thread holds up nobody.
 constexpr int kLoaderNice = 10;
 

@@ -1,4 +1,4 @@
-// What a run is made of, resolved from its recipe.
+// Resolves a recipe into what a run is made of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ namespace saturate {
 // "cpu", "cuda" or "auto" to a device; fails with kUsage where there is no such GPU.
 // "auto" that passes over a GPU of the machine warns of it, once in a process.
 at::Device resolve_device(const std::string& name);
-// What is said then; empty where there is nothing to say. `has_cuda`: LibTorch has its GPU part.
+// That warning's text; empty if there is none. `has_cuda`: LibTorch has its GPU part.
 // The machine is looked at below `root`.
 std::string idle_gpu_warning(bool has_cuda, const std::string& root = "");
 
@@ -34,7 +34,7 @@ void resolve_machine(Recipe& recipe, const at::Device& device);
 // resolve_batch(), the segments to make_training_parts(). Fails with kUsage or kData.
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
 
-// What train.batch=auto comes to: tries steps (see batch_search.h), then sets train.batch and
+// Resolves train.batch=auto: tries steps (see batch_search.h), then sets train.batch and
 // train.accumulate; train.eval_batch too where it is 0. Fails as find_micro_batch()
 // does.
 Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device);

@@ -22,7 +22,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Of `images` that torch's chunk() deals out.
+// The chunks that torch's chunk() makes of `images`.
 int64_t smallest_chunk(int64_t images, int64_t chunks) {
   const int64_t size = ceil_div(images, chunks);
   return images - (ceil_div(images, size) - 1) * size;

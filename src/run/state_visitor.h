@@ -26,7 +26,7 @@ class StateVisitor {
   bool resumes() const { return purpose_ == Purpose::kResume; }
   bool restores_best() const { return purpose_ == Purpose::kRestoreBest; }
 
-  // What is not the weights' own, and so stays as it is where the best ones are restored.
+  // State that does not belong to the weights: unchanged when the best ones are restored.
   template <class T>
   void value(T Checkpoint::*member, T& own) {
     if (saves()) checkpoint.*member = own;

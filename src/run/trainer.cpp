@@ -22,7 +22,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What a resumed run still owes may end it before its first step.
+// A resumed run first does what is still due, which may end it before its first step.
 void Trainer::State::begin() {
   has_begun = true;
   learner.begin();
@@ -121,7 +121,7 @@ void Trainer::State::end_epoch(bool is_whole) {
   if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
 }
 
-// What is due after a step or an epoch. Whether it is depends on the position alone, so that a
+// Everything due after a step or an epoch. Due dates depend on the position alone, so that a
 // resumed run catches up on what an interrupted one still owed.
 void Trainer::State::between_steps() {
   if (evaluation.is_due(position)) evaluate();

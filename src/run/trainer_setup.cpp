@@ -1,4 +1,4 @@
-// What a run needs before its first step: its parts, where it left off, and its folder.
+// A run's set-up before its first step: its parts, where it left off, and its folder.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -38,7 +38,7 @@ std::string with_full_keys(const std::string& toml) {
   return text;
 }
 
-// What ranks may have of their own in a recipe: what depends on their machine, and what they show.
+// A recipe without what may differ between ranks: what depends on the machine, and outputs.
 // Sums of metrics go out every watch.every steps.
 std::string common_recipe(Recipe recipe) {
   recipe.data.threads = recipe.train.threads = 1;

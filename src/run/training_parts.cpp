@@ -36,7 +36,7 @@ void require_fitting(Model& model, const Recipe& recipe) {
          "sync_bn out");
 }
 
-// What runs ahead of training must not depend on it.
+// An encoder that runs ahead of training must not depend on it.
 void require_frozen_encoder(Model& model) {
   for (const auto& [name, tensor] : model.parameters())
     if (name.starts_with("encoder.") && tensor.requires_grad())

@@ -1,4 +1,4 @@
-// What a step needs, as a recipe has it.
+// The parts of a step, made from a recipe.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill = {},
                                   Group* group = nullptr);
 
-// What a checkpoint's tensors take, of the first step as of any later one. Of a sharded optimizer
+// Bytes of a checkpoint's tensors, the same at every step. With a sharded optimizer
 // to be called by all processes.
 int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool lookahead);
 
