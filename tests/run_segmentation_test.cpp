@@ -1,6 +1,7 @@
 // Whole runs of segmentation: in order, and in a pipeline with a frozen encoder.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <memory>
@@ -140,6 +141,28 @@ TEST(PipelinedRun, EqualsTheSerialOneWithAllThatLooksAtWeights) {
   set.insert(set.end(), {"pipeline.augment=true", "pipeline.encoder=true", "pipeline.check=true"});
   Trainer(Env::posix(), recipe_with(set), options).run();
   EXPECT_EQ(steps_of(dir / "pipelined"), steps_of(dir / "serial"));
+}
+
+// The encoder still computes with the model when the trainer is destroyed.
+TEST(PipelinedRun, OneThatIsLeftEndsItsStagesFirst) {
+  const TempDir dir;
+  auto set = frozen_with({"pipeline.copy=true", "pipeline.encoder=true", "data.eval_source="});
+  std::atomic<int> encoded = 0;
+  TrainerOptions options = quiet(dir / "run");
+  options.before_stage = [&](const char* stage) {
+    if (std::string(stage) != "encode") return;
+    ++encoded;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  };
+  int steps = 0;
+  {
+    Trainer trainer(Env::posix(), recipe_with(set), options);
+    while (encoded <= steps && trainer.step()) {
+      ++steps;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_GT(encoded, steps) << "no batch was ever begun before its step";
+  }
 }
 
 TEST(PipelinedRun, AResumedOneGoesOnAsTheUninterrupted) {

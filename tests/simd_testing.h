@@ -5,6 +5,7 @@
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #endif
+#include <gtest/gtest.h>
 #include <hwy/targets.h>
 
 #include <string>
@@ -32,18 +33,23 @@ inline std::vector<std::string> simd_targets() {
   return names;
 }
 
-// Of kernels for every version, the plain one first: those for an instruction set.
+// Without the first, which is the plain version.
 template <class Kernels>
 std::vector<Kernels> without_plain(std::vector<Kernels> all) {
   all.erase(all.begin());
   return all;
 }
 
+// Expects `all` to have a version for each of simd_targets(), and `used` to be the best of them.
 template <class Kernels>
-std::vector<std::string> names_of(const std::vector<Kernels>& all) {
+void expect_every_target(const std::vector<Kernels>& all, const Kernels& used) {
   std::vector<std::string> names;
-  for (const Kernels& kernels : all) names.emplace_back(kernels.name);
-  return names;
+  for (const Kernels& kernels : without_plain(all)) names.emplace_back(kernels.name);
+  EXPECT_EQ(names, simd_targets());
+  if (has_simd()) {
+    ASSERT_FALSE(names.empty());
+  }
+  EXPECT_STREQ(used.name, names.empty() ? all.front().name : names.front().c_str());
 }
 
 }  // namespace saturate::testing

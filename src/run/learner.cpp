@@ -56,6 +56,10 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   if (recipe.pipeline.any()) input.feeder().use_pipeline(pipeline_setup());
 }
 
+Learner::~Learner() {
+  input_.feeder().stop();
+}
+
 // Autocast, like the absence of gradients, is each thread's own.
 PipelineSetup Learner::pipeline_setup() {
   PipelineSetup setup{run_.recipe.pipeline};

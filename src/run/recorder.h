@@ -19,7 +19,6 @@ class Recorder {
 
   // Opens everything. Nothing below but visit() before it; nothing at all after close().
   void start(const RunPosition& position, int64_t total_steps);
-  bool is_open() const { return log_ != nullptr; }
   RunLog& log() { return *log_; }
 
   // Makes a step by `body`: of this process's first one the images are kept, and the operations

@@ -25,26 +25,26 @@ class Saver {
   // Before anything is written: gives the checkpoints that the run leaves.
   std::vector<std::string> begin_branch();
 
-  // There is something that the last checkpoint lacks; it may be the best weights so far.
+  // The run has changed since its last checkpoint; note_best(): to the best weights so far.
   void note_change() { unsaved_ = true; }
   void note_best();
-  // Whether this process would have to be asked; see Votes::save.
+  // Whether a save is due and has not begun; see Votes::save.
   bool is_waiting() const { return save_due_; }
-  // With several processes rank 0 decides, which knows the clock and the disk; the others ask only
-  // where the position, or a vote of rank 0, says that it may want to. Collective.
+  // Whether to save now. Rank 0 decides, since it has the clock and the disk. The ranks communicate
+  // only if the position, or `voted` (Votes::save of the last step), says that a save may be due.
   bool agree(const RunPosition& position, bool voted);
-  // A save that finds another one still being written is put off, to be tried again after the next
-  // step, unless these very weights are wanted.
-  // `step`: that the run has come to.
+  // Saves the run, which is at `step`. If an earlier save is still being written, this one is put
+  // off until after a later step, unless these are the best weights or `wait` is set. Collective.
   void save(int64_t step, bool wait);
-  // Reports the save under way, if it has ended; the next waits for its end.
+  // Reports the save under way if it has ended.
   void poll();
+  // Waits for the save under way, and reports it.
   void settle();
   // The end's checkpoint, whose failure is the run's. Collective.
   void save_last(int64_t step);
 
-  // The best weights' checkpoint, of that step; empty, with a warning, where rank 0 cannot read it.
-  // Collective.
+  // The checkpoint of the best weights, at that step; empty, with a warning, if rank 0 cannot read
+  // it. Collective.
   std::optional<Checkpoint> read_best(int64_t best_step);
   std::string path_of(int64_t step) const { return store_.path_of(step); }
   // The last one written; empty: none.

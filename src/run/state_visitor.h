@@ -1,4 +1,4 @@
-// The one door between a checkpoint and what the parts of a run keep in it.
+// Carries the state of a run's parts into a checkpoint, and back.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace saturate {
 
-// Each part shows it all that it keeps, in one function for every purpose.
+// Each part has one visit() for all purposes, which passes every piece of its state.
 class StateVisitor {
  public:
   enum class Purpose {
-    kSave,         // the checkpoint takes the part's state
-    kResume,       // the part takes the checkpoint's
-    kRestoreBest,  // so, of the weights alone and of what belongs to them
+    kSave,         // from the part to the checkpoint
+    kResume,       // from the checkpoint to the part
+    kRestoreBest,  // likewise, but only the weights and what belongs to them
   };
 
-  // `path`: where the checkpoint lies, for errors; not read where it is saved to.
+  // `path`: the checkpoint's file, named in errors; not needed for kSave.
   StateVisitor(Purpose purpose, Checkpoint& checkpoint, std::string path = "")
       : checkpoint(checkpoint), path(std::move(path)), purpose_(purpose) {}
 
@@ -32,7 +32,7 @@ class StateVisitor {
     if (saves()) checkpoint.*member = own;
     if (resumes()) own = checkpoint.*member;
   }
-  // Tensors of a checkpoint: `get()` gives them, `set(tensors)` takes them.
+  // Tensors that belong to the weights: `get()` returns them, `set(tensors)` loads them.
   template <class Get, class Set>
   void tensors(std::vector<NamedTensor> Checkpoint::*member, const Get& get, const Set& set) {
     if (saves())
@@ -40,7 +40,7 @@ class StateVisitor {
     else
       set(checkpoint.*member);
   }
-  // The same of what is not the weights' own.
+  // Tensors that do not.
   template <class Get, class Set>
   void progress_tensors(std::vector<NamedTensor> Checkpoint::*member, const Get& get,
                         const Set& set) {
