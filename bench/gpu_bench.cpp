@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "saturate/effects.h"
-#include "saturate/host.h"
+#include "saturate/data/effects.h"
+#include "trace/host.h"
 
 namespace {
 

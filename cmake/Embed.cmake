@@ -1,5 +1,5 @@
 # Files that the command carries inside: `report_assets` is a generated source that defines, for each
-# of them, the function that src/watch/report_assets.h declares.
+# of them, the function that src/report/report_assets.h declares.
 
 find_file(SATURATE_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js
           DOC "Chart.js 3, as one minified file (Debian: libjs-chart.js)" NO_DEFAULT_PATH)
@@ -7,7 +7,7 @@ if(NOT SATURATE_CHART_JS)
   message(FATAL_ERROR "Chart.js not found: run tools/setup.sh, or set SATURATE_CHART_JS")
 endif()
 
-set(report_dir ${PROJECT_SOURCE_DIR}/src/watch/report)
+set(report_dir ${PROJECT_SOURCE_DIR}/src/report/page)
 set(embedded page_html=${report_dir}/page.html page_css=${report_dir}/page.css
              page_js=${report_dir}/page.js timeline_js=${report_dir}/timeline.js chart_js=${SATURATE_CHART_JS})
 list(TRANSFORM embedded REPLACE "^[a-z_]+=" "" OUTPUT_VARIABLE embedded_files)

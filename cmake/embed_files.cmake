@@ -1,6 +1,6 @@
 # cmake -D "FILES=name=path;..." -D OUT=file.cpp -P embed_files.cmake: a source in which the function
 # `name` returns the bytes of the file at `path`.
-set(text "#include \"watch/report_assets.h\"\n\nnamespace saturate {\n")
+set(text "#include \"report/report_assets.h\"\n\nnamespace saturate {\n")
 foreach(entry IN LISTS FILES)
   string(REGEX MATCH "^([a-z_]+)=(.*)$" matched "${entry}")
   set(name ${CMAKE_MATCH_1})

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/feed.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/launcher.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/feed.h"
 #include "saturate/optimizer.h"
 #include "saturate/schedule.h"

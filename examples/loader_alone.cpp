@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "saturate/error.h"
-#include "saturate/loader.h"
+#include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 
 int run(const std::string& source) {
   const auto dataset = saturate::open_dataset(saturate::Env::posix(), source);

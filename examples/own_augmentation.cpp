@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "saturate/error.h"
-#include "saturate/loader.h"
+#include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 
 void vignette_cpu(const VignetteBatch& batch) {
   for (int64_t i = 0; i < batch.values(); ++i) batch.out[i] = vignette_value(batch, i);

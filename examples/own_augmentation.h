@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "saturate/pixel.h"
+#include "saturate/data/pixel.h"
 
 // Darkens an image with the distance from a point of it, as a lens does.
 struct Vignette {

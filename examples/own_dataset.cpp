@@ -2,8 +2,8 @@
 // the bytes of JPEG or PNG files, from wherever they are.
 #include <cstdio>
 
-#include "saturate/error.h"
-#include "saturate/loader.h"
+#include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 
 class Discs : public saturate::Dataset {
  public:

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/feed.h"
 
 namespace nn = torch::nn;

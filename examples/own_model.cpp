@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/module_model.h"
 #include "saturate/trainer.h"
 

@@ -9,7 +9,6 @@
 
 #include "saturate/grad_scaler.h"
 #include "saturate/gradient_checkpoint.h"
-#include "saturate/gradients.h"
 #include "saturate/optimizer.h"
 
 namespace nn = torch::nn;

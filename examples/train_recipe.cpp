@@ -2,7 +2,7 @@
 //   train_recipe RECIPE.toml FOLDER
 #include <cstdio>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/trainer.h"
 
 int run(const std::string& path, const std::string& folder) {

@@ -10,12 +10,11 @@
 #include <optional>
 #include <utility>
 
-#include "saturate/error.h"
-#include "saturate/input.h"
-#include "saturate/loader.h"
-#include "saturate/recipe.h"
-#include "saturate/thread_pool.h"
-#include "saturate/version.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/recipe.h"
 
 namespace nb = nanobind;
 
@@ -221,7 +220,7 @@ void register_error(nb::module_& module) {
 }  // namespace
 
 NB_MODULE(_core, module) {
-  module.attr("__version__") = kVersion;
+  module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
   nb::class_<PyLoader>(module, "Loader")
       .def(nb::init<const std::string&, const std::vector<std::string>&, bool, const std::string&,

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "saturate/diagnose.h"
+#include "advise/diagnose.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
 #include "saturate/trainer.h"
 #include "tests/diagnosing.h"
 #include "tests/reduce_testing.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "saturate/error.h"
-#include "saturate/gain.h"
+#include "advise/gain.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

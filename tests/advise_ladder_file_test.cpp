@@ -1,7 +1,7 @@
 // Ladder files, needs and grids: what they say, and what is refused.
 #include <gtest/gtest.h>
 
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 

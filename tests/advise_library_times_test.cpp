@@ -1,7 +1,7 @@
 // Reading what oneDNN and MKL print of their own time.
 #include <gtest/gtest.h>
 
-#include "saturate/step_bench.h"
+#include "advise/step_bench.h"
 
 namespace saturate {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "advise/source_recipe.h"
-#include "saturate/recipe.h"
+#include "saturate/data/recipe.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 

@@ -4,10 +4,10 @@
 #include <sstream>
 
 #include "advise/early_loss.h"
-#include "saturate/fault_env.h"
-#include "saturate/metrics.h"
+#include "advise/tune.h"
+#include "base/fault_env.h"
+#include "record/metrics.h"
 #include "saturate/trainer.h"
-#include "saturate/tune.h"
 #include "tests/data_testing.h"
 #include "tests/time_testing.h"
 

@@ -3,8 +3,8 @@
 
 #include <set>
 
+#include "advise/diagnose.h"
 #include "advise/what_ifs.h"
-#include "saturate/diagnose.h"
 
 namespace saturate {
 namespace {

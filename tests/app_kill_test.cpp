@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "saturate/random.h"
+#include "saturate/data/random.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {

@@ -1,5 +1,5 @@
 // saturate ladder and sweep, whole.
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
 #include "tests/app_testing.h"
 #include "tests/paths.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "reduce/listen.h"
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 #include "saturate/safetensors.h"
 #include "tests/app_testing.h"
 

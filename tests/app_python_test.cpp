@@ -5,7 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/compiled_testing.h"
 

@@ -1,7 +1,7 @@
 // Segmentation as its user runs it: recipes/segment.toml, shortened, and folders of masks.
 #include <gtest/gtest.h>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {

@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/fault_env.h"
 #include "base/file_lock.h"
 #include "base/printable.h"
-#include "saturate/env.h"
-#include "saturate/fault_env.h"
-#include "saturate/registry.h"
+#include "saturate/data/env.h"
+#include "saturate/data/registry.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

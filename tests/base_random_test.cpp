@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "saturate/random.h"
+#include "saturate/data/random.h"
 
 namespace saturate {
 namespace {

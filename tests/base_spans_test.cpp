@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "saturate/spans.h"
+#include "base/spans.h"
 
 namespace saturate {
 namespace {

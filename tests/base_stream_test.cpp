@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "saturate/stream.h"
+#include "saturate/data/stream.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "saturate/error.h"
-#include "saturate/queue.h"
-#include "saturate/thread_pool.h"
+#include "base/queue.h"
+#include "base/thread_pool.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

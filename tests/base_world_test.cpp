@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "saturate/error.h"
-#include "saturate/world.h"
+#include "saturate/data/error.h"
+#include "saturate/data/world.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "saturate/data/recipe.h"
 #include "saturate/feed.h"
 #include "saturate/model.h"
-#include "saturate/recipe.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 

@@ -4,10 +4,10 @@
 #include <atomic>
 #include <numeric>
 
-#include "saturate/fault_env.h"
-#include "saturate/input.h"
-#include "saturate/loader.h"
-#include "saturate/thread_pool.h"
+#include "base/fault_env.h"
+#include "base/thread_pool.h"
+#include "saturate/data/input.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "data/sample_reader.h"
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
 #include "tests/count_allocations.h"
 #include "tests/data_testing.h"
 #include "tests/jpeg_encoding.h"

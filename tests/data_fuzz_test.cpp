@@ -6,8 +6,8 @@
 #include <filesystem>
 
 #include "data/bytes.h"
+#include "data/export.h"
 #include "data/lmdb_format.h"
-#include "saturate/export.h"
 #include "tests/format_testing.h"
 #include "tests/fuzz/fuzz_image.h"
 #include "tests/fuzz/fuzz_parsers.h"

@@ -3,9 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "data/export.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
-#include "saturate/export.h"
 #include "tests/format_testing.h"
 
 namespace saturate {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <new>
 
-#include "saturate/fault_env.h"
-#include "saturate/loader.h"
+#include "base/fault_env.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <set>
 
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -9,8 +9,8 @@
 #include <set>
 #include <thread>
 
-#include "saturate/fault_env.h"
-#include "saturate/loader.h"
+#include "base/fault_env.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

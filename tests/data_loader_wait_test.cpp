@@ -3,8 +3,8 @@
 
 #include <future>
 
-#include "saturate/error.h"
-#include "saturate/loader.h"
+#include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "saturate/export.h"
-#include "saturate/input.h"
-#include "saturate/inspect.h"
-#include "saturate/loader.h"
+#include "data/export.h"
+#include "data/inspect.h"
+#include "saturate/data/input.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 

@@ -7,8 +7,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "saturate/export.h"
-#include "saturate/loader.h"
+#include "data/export.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

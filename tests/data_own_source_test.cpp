@@ -1,7 +1,7 @@
 // Sources that a program adds.
 #include <gtest/gtest.h>
 
-#include "saturate/own_source.h"
+#include "saturate/data/dataset.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "saturate/export.h"
-#include "saturate/fault_env.h"
-#include "saturate/inspect.h"
-#include "saturate/loader.h"
+#include "base/fault_env.h"
+#include "data/export.h"
+#include "data/inspect.h"
+#include "saturate/data/loader.h"
 #include "tests/format_testing.h"
 
 namespace saturate {

@@ -1,7 +1,7 @@
 // idx: and cifar:, against what torchvision reads (tests/oracles/format_goldens.py).
 #include <gtest/gtest.h>
 
-#include "saturate/export.h"
+#include "data/export.h"
 #include "tests/format_testing.h"
 
 namespace saturate {

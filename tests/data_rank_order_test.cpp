@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 

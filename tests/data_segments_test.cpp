@@ -1,10 +1,10 @@
 // Packing JPEGs in segments, and loading them.
 #include <gtest/gtest.h>
 
+#include "data/export.h"
+#include "data/inspect.h"
 #include "data/sample_reader.h"
-#include "saturate/export.h"
-#include "saturate/inspect.h"
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
 #include "tests/count_allocations.h"
 #include "tests/data_testing.h"
 #include "tests/image_testing.h"

@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 
 #include "data/bytes.h"
+#include "data/export.h"
+#include "data/inspect.h"
 #include "data/path_list.h"
 #include "data/shard_format.h"
-#include "saturate/export.h"
-#include "saturate/inspect.h"
 #include "tests/format_testing.h"
 
 namespace saturate {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "base/fault_env.h"
+#include "data/export.h"
+#include "data/inspect.h"
 #include "data/progress_meter.h"
-#include "saturate/export.h"
-#include "saturate/fault_env.h"
-#include "saturate/inspect.h"
 #include "tests/data_testing.h"
 #include "tests/jpeg_encoding.h"
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "data/export.h"
 #include "data/sources.h"
-#include "saturate/export.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

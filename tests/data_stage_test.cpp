@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include "saturate/export.h"
-#include "saturate/fault_env.h"
-#include "saturate/input.h"
+#include "base/fault_env.h"
+#include "data/export.h"
+#include "saturate/data/input.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

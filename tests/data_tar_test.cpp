@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/fault_env.h"
+#include "data/export.h"
 #include "data/tar_format.h"
-#include "saturate/export.h"
-#include "saturate/fault_env.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 

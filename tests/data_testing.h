@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "saturate/dataset.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
-#include "saturate/image.h"
-#include "saturate/random.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
+#include "saturate/data/random.h"
 
 namespace saturate::testing {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "saturate/diagnose.h"
-#include "saturate/fault_env.h"
+#include "advise/diagnose.h"
+#include "base/fault_env.h"
 #include "tests/data_testing.h"
 
 namespace saturate::testing {

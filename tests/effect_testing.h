@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 #include "tests/image_testing.h"
 
 namespace saturate::testing {

@@ -2,8 +2,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "feed/resident.h"
 #include "saturate/feed.h"
-#include "saturate/resident.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 #include "tests/gpu_testing.h"
 
 namespace saturate {

@@ -5,10 +5,10 @@
 
 #include <chrono>
 
-#include "saturate/device_phases.h"
-#include "saturate/stream_clock.h"
 #include "tests/app_testing.h"
 #include "tests/gpu_testing.h"
+#include "trace/device_phases.h"
+#include "trace/stream_clock.h"
 
 namespace saturate::testing {
 namespace {

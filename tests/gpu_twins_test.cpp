@@ -7,8 +7,8 @@
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
+#include "run/checkpoint.h"
 #include "run/staged_copy.h"
-#include "saturate/checkpoint.h"
 #include "step/class_counts.h"
 #include "tests/app_testing.h"
 #include "tests/class_counts_testing.h"

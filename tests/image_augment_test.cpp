@@ -3,8 +3,8 @@
 #include <cmath>
 #include <map>
 
-#include "saturate/augment.h"
-#include "saturate/error.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/error.h"
 #include "tests/data_testing.h"
 #include "tests/image_testing.h"
 

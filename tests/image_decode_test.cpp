@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "image/exif.h"
-#include "saturate/error.h"
-#include "saturate/image.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 #include "tests/image_testing.h"
 #include "tests/paths.h"
 

@@ -6,7 +6,7 @@
 
 #include "image/effect_kernels.h"
 #include "image/effect_pixel.h"
-#include "saturate/random.h"
+#include "saturate/data/random.h"
 #include "tests/simd_testing.h"
 
 namespace saturate {

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "image/effect_passes.h"
-#include "saturate/augment.h"
-#include "saturate/effects.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/effects.h"
 #include "tests/effect_testing.h"
 
 namespace saturate {

@@ -10,7 +10,7 @@
 #include <new>
 
 #include "image/fast_decoder.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "tests/image_testing.h"
 #include "tests/jpeg_encoding.h"
 

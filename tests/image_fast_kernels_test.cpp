@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "image/fast_kernels.h"
-#include "saturate/augment.h"
-#include "saturate/random.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/random.h"
 #include "tests/simd_testing.h"
 
 namespace saturate {

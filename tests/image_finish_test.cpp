@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "image/finish_passes.h"
-#include "saturate/augment.h"
+#include "saturate/data/augment.h"
 
 namespace saturate {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "image/fast_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "tests/image_testing.h"
 #include "tests/jpeg_encoding.h"
 

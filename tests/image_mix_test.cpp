@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "saturate/mix.h"
+#include "saturate/data/effects.h"
 #include "tests/image_testing.h"
 
 namespace saturate {

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "image/blend.h"
-#include "saturate/augment.h"
+#include "saturate/data/augment.h"
 #include "tests/image_testing.h"
 
 namespace saturate {

@@ -7,8 +7,8 @@
 
 #include "image/fast_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/error.h"
-#include "saturate/random.h"
+#include "saturate/data/error.h"
+#include "saturate/data/random.h"
 #include "tests/format_testing.h"
 #include "tests/image_testing.h"
 #include "tests/jpeg_encoding.h"

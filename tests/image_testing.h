@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "saturate/env.h"
-#include "saturate/image.h"
+#include "saturate/data/env.h"
+#include "saturate/data/image.h"
 #include "tests/paths.h"
 
 namespace saturate::testing {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "image/libjpeg.h"
-#include "saturate/image.h"
+#include "saturate/data/image.h"
 
 namespace saturate::testing {
 

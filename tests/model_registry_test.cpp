@@ -8,7 +8,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 #include "tests/paths.h"
 

@@ -14,8 +14,8 @@
 
 #include <algorithm>
 
-#include "saturate/error.h"
-#include "saturate/export_model.h"
+#include "model/export_model.h"
+#include "saturate/data/error.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"

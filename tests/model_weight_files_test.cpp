@@ -10,7 +10,7 @@
 
 #include <fstream>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"

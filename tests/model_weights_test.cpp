@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <map>
 
-#include "saturate/error.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"

@@ -5,9 +5,9 @@
 #include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "saturate/compiled_step.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/train_step.h"
+#include "step/compiled_step.h"
 #include "tests/compiled_testing.h"
 #include "tests/formula.h"
 #include "tests/reduce_testing.h"

@@ -9,8 +9,8 @@
 #include <set>
 #include <thread>
 
-#include "saturate/data_parallel.h"
-#include "saturate/own_model.h"
+#include "reduce/data_parallel.h"
+#include "saturate/model.h"
 #include "saturate/train_step.h"
 #include "step/precision.h"
 #include "tests/data_testing.h"

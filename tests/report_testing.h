@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "report/run_reading.h"
 #include "tests/data_testing.h"
-#include "watch/run_reading.h"
 
 namespace saturate::testing {
 

@@ -6,8 +6,8 @@
 
 #include <set>
 
-#include "saturate/batch_search.h"
-#include "saturate/checkpoint.h"
+#include "run/batch_search.h"
+#include "run/checkpoint.h"
 #include "saturate/memory.h"
 #include "saturate/trainer.h"
 #include "tests/data_testing.h"

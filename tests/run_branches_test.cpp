@@ -2,8 +2,8 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
-#include "saturate/checkpoint.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "run/checkpoint.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -10,8 +10,8 @@
 #include <cmath>
 #include <map>
 
-#include "saturate/batch_search.h"
-#include "saturate/checkpoint.h"
+#include "run/batch_search.h"
+#include "run/checkpoint.h"
 #include "saturate/module_model.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"

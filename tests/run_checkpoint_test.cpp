@@ -7,8 +7,8 @@
 #include <cmath>
 #include <map>
 
-#include "saturate/checkpoint.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "run/checkpoint.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

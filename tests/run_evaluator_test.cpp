@@ -4,10 +4,10 @@
 
 #include <set>
 
+#include "base/spans.h"
 #include "run/setup.h"
+#include "saturate/data/input.h"
 #include "saturate/evaluator.h"
-#include "saturate/input.h"
-#include "saturate/spans.h"
 #include "tests/formula.h"
 #include "tests/trainer_testing.h"
 

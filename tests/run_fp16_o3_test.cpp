@@ -2,8 +2,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "run/checkpoint.h"
 #include "run/setup.h"
-#include "saturate/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/trainer_testing.h"
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <ostream>
 
-#include "saturate/checkpoint.h"
-#include "saturate/graphed_step.h"
+#include "run/checkpoint.h"
 #include "saturate/trainer.h"
+#include "step/graphed_step.h"
 #include "tests/app_testing.h"
 
 namespace saturate {

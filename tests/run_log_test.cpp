@@ -5,10 +5,10 @@
 
 #include <sstream>
 
-#include "saturate/device_phases.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
+#include "trace/device_phases.h"
 
 namespace saturate {
 namespace {

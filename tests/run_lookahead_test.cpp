@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "saturate/error.h"
-#include "saturate/lookahead.h"
+#include "run/lookahead.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

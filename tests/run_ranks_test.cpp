@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "run/checkpoint.h"
 #include "run/rank_buffers.h"
-#include "saturate/checkpoint.h"
 #include "saturate/module_model.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "run/checkpoint.h"
 #include "run/same_data.h"
-#include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
 #include "saturate/schedule.h"
 #include "tests/app_testing.h"

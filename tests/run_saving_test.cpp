@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <map>
 
-#include "saturate/checkpoint.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/trainer_testing.h"
 

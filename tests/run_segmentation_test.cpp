@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
-#include "saturate/checkpoint.h"
-#include "saturate/metrics.h"
-#include "saturate/random.h"
+#include "record/metrics.h"
+#include "run/checkpoint.h"
+#include "saturate/data/random.h"
 #include "saturate/trainer.h"
 #include "tests/app_testing.h"
 

@@ -9,8 +9,8 @@
 #include <future>
 #include <map>
 
+#include "run/checkpoint.h"
 #include "run/staged_copy.h"
-#include "saturate/checkpoint.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "advise/measured_trainer.h"
-#include "saturate/checkpoint.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/trainer_testing.h"
 

@@ -7,8 +7,8 @@
 
 #include <map>
 
+#include "run/weight_average.h"
 #include "saturate/safetensors.h"
-#include "saturate/weight_average.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/paths.h"

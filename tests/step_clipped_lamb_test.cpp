@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "saturate/gradients.h"
 #include "saturate/optimizer.h"
 #include "tests/formula.h"
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "saturate/compiled_step.h"
 #include "saturate/train_step.h"
+#include "step/compiled_step.h"
 #include "tests/compiled_testing.h"
 
 namespace saturate {

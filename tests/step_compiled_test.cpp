@@ -13,10 +13,10 @@
 #include <iterator>
 #include <sstream>
 
-#include "saturate/compiled_step.h"
-#include "saturate/error.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "saturate/data/error.h"
 #include "saturate/train_step.h"
+#include "step/compiled_step.h"
 #include "tests/compiled_testing.h"
 
 namespace saturate {

@@ -9,10 +9,10 @@
 
 #include <memory>
 
-#include "saturate/device_phases.h"
-#include "saturate/error.h"
-#include "saturate/graphed_step.h"
+#include "saturate/data/error.h"
+#include "step/graphed_step.h"
 #include "tests/data_testing.h"
+#include "trace/device_phases.h"
 
 namespace saturate {
 namespace {

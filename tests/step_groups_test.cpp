@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/optimizer.h"
 
 namespace saturate {

@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/optimizer.h"
 #include "tests/formula.h"
 

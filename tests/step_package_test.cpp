@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "saturate/compiled_step.h"
-#include "saturate/error.h"
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
+#include "saturate/data/error.h"
+#include "step/compiled_step.h"
 #include "tests/compiled_testing.h"
 
 namespace saturate {

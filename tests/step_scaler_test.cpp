@@ -16,7 +16,6 @@
 #include <nlohmann/json.hpp>
 
 #include "saturate/grad_scaler.h"
-#include "saturate/gradients.h"
 #include "saturate/optimizer.h"
 #include "tests/formula.h"
 #include "tests/paths.h"

@@ -9,8 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "saturate/data/recipe.h"
 #include "saturate/optimizer.h"
-#include "saturate/recipe.h"
 #include "saturate/safetensors.h"
 #include "saturate/schedule.h"
 #include "tests/formula.h"

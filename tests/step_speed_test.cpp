@@ -15,7 +15,7 @@
 #include <memory>
 #include <thread>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "saturate/recipe.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 

@@ -9,13 +9,23 @@
 #include <string>
 #include <vector>
 
-#include "saturate/held_images.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
-#include "saturate/loader.h"
-#include "saturate/recipe.h"
-#include "saturate/stream_clock.h"
 
 namespace saturate {
+
+class StreamClock;
+
+// A dataset's images on the training device, to which a loader's places refer: either images at the
+// batch's size, or whole images. A copy shares the memory.
+struct HeldImages {
+  at::Tensor images;  // [N, S, S, 3] uint8, S a batch's side
+  // Whole images: the bytes of [N] HeldPhoto, and of ResizeFilters to S up to their longest side.
+  at::Tensor photos, filters, filter_values;
+  std::vector<at::Tensor> pixels;  // memory that `photos` point to
+  bool any() const { return images.defined() || photos.defined(); }
+};
 
 // Inputs of images and labels that are still to be computed, on the device.
 struct UnfinishedBatch {

@@ -12,8 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/distributed_options.h"
-#include "saturate/world.h"
+#include "saturate/data/world.h"
 
 namespace c10d {
 class ProcessGroup;

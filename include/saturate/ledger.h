@@ -9,10 +9,11 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 
@@ -51,6 +52,13 @@ struct PhaseBytes {
   int64_t largest() const;
   // Sets each to the larger of both.
   void merge(const PhaseBytes& other);
+};
+
+// Time of one of a GPU's streams.
+struct StreamTime {
+  std::string stream;
+  double busy_s = 0;  // from begin to end of each piece of work
+  double idle_s = 0;  // from the end of one piece to the begin of the next
 };
 
 // Notified of every change of phase, on the ledger's thread.

@@ -1,57 +1,35 @@
-// metrics.jsonl: one JSON object per line, a contract for scripts.
+// What a model reaches: means over samples.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
-
-#include "saturate/env.h"
-#include "saturate/ledger.h"
-#include "saturate/stream_clock.h"
-#include "saturate/telemetry.h"
 
 namespace saturate {
 
-// Unknown values are null in the file.
-struct MetricsRecord {
-  std::string kind;  // "step", "epoch", "eval" or "end"
-  int64_t step = 0;  // steps completed
-  double epoch = 0;  // epochs completed, including the fraction of the present one
-  int64_t samples = 0;
-  double time_s = 0;  // since the run began, including earlier parts of a resumed run
-  // Means over the record's period: the steps since the last such record, or the evaluation.
-  std::optional<double> loss, accuracy, accuracy5, lr, images_per_s;
-  std::optional<double> mean_iou;  // for segmentation, else omitted
-  // "eval" with train.ema: of the weights themselves, while loss and accuracy are the average's.
-  std::optional<double> plain_loss, plain_accuracy;
-  std::optional<PhaseTimes> phases;          // seconds over the same period
-  std::optional<int64_t> memory_peak_bytes;  // of the process, on the host, so far
-  // Peak bytes of tensors on the device over the same period; phases without any are omitted.
-  std::optional<PhaseBytes> tensor_peak_bytes;
-  std::optional<Telemetry> telemetry;  // "step": over the same period; "end": of this process
-  // Likewise for a GPU, as far as its streams had got at the time of the record; else empty.
-  std::optional<PhaseTimes> device_phases;  // on the stream of the step: see DevicePhases
-  std::vector<StreamTime> streams;
+// Pixel counts of one class in segmentation, without ignored pixels.
+struct ClassPixels {
+  int64_t hits = 0;       // correctly predicted
+  int64_t labelled = 0;   // labelled as this class
+  int64_t predicted = 0;  // predicted as this class
 };
 
-std::string to_json_line(const MetricsRecord& record);
+// Means over samples; for segmentation over their labelled pixels.
+struct Metrics {
+  int64_t samples = 0;
+  double loss = 0;
+  double accuracy = 0;              // top-1
+  std::optional<double> accuracy5;  // top-5, if there are more than five classes
+  std::vector<ClassPixels> pixels;  // [classes], segmentation only
+  // Samples whose loss overflowed in fp16, in skipped steps: excluded from all means, which are NaN
+  // if there are no others.
+  int64_t overflowed = 0;
 
-// Empty if the line is not a record. Keys missing in an older version keep their defaults; a phase
-// unknown to this version counts as kOther.
-std::optional<MetricsRecord> from_json_line(const std::string& line);
-
-// Appends records to a file, each written to the system at once. Not for concurrent use.
-class MetricsWriter {
- public:
-  // Continues an existing file, dropping lines of steps after `keep_until_step` and a truncated
-  // line: a resumed run repeats those steps.
-  MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step);
-  void write(const MetricsRecord& record);
-
- private:
-  std::unique_ptr<WritableFile> file_;
+  // Intersection over union, averaged over the classes that are labelled or predicted anywhere
+  // (Jaccard index, macro average); empty without such a class.
+  std::optional<double> mean_iou() const;
+  // Merges the means of both, weighted by samples.
+  void merge(const Metrics& other);
 };
 
 }  // namespace saturate

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "saturate/model.h"
-#include "saturate/own_model.h"
 
 namespace saturate {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 #include "saturate/model.h"
 
 namespace saturate {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "saturate/data/registry.h"
+#include "saturate/data/step_options.h"
 #include "saturate/model.h"
-#include "saturate/registry.h"
-#include "saturate/step_options.h"
 
 namespace saturate {
 

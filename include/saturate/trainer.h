@@ -24,16 +24,19 @@
 #include <string>
 #include <vector>
 
+#include "saturate/data/data_options.h"
 #include "saturate/early_stopping.h"
 #include "saturate/ledger.h"
-#include "saturate/loader.h"
+#include "saturate/metrics.h"
 #include "saturate/progress.h"
 #include "saturate/telemetry.h"
-#include "saturate/train_step.h"
 
 namespace saturate {
 
+class Dataset;
+class Env;
 class Group;
+struct Recipe;
 class StepGraph;
 
 struct TrainerOptions {

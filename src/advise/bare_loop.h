@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "saturate/data/recipe.h"
 #include "saturate/feed.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
-#include "saturate/recipe.h"
 
 namespace saturate {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/diagnose.h"
+#include "advise/diagnose.h"
 
 namespace saturate {
 

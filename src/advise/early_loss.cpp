@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "advise/stretch.h"
-#include "saturate/env.h"
-#include "saturate/metrics.h"
+#include "record/metrics.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "saturate/recipe.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "advise/diagnose.h"
 #include "advise/measured_recipe.h"
 #include "advise/stretch.h"
-#include "saturate/diagnose.h"
-#include "saturate/env.h"
+#include "base/thread_pool.h"
+#include "saturate/data/env.h"
 #include "saturate/group.h"
-#include "saturate/thread_pool.h"
 #include "saturate/trainer.h"
 
 namespace saturate {

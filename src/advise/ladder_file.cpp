@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "advise/ladder.h"
 #include "advise/ladder_needs.h"
 #include "advise/seed_figure.h"
-#include "saturate/ladder.h"
-#include "saturate/registry.h"
+#include "saturate/data/registry.h"
 
 namespace saturate {
 namespace {

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <utility>
 
-#include "saturate/registry.h"
+#include "saturate/data/registry.h"
 
 namespace saturate {
 namespace {

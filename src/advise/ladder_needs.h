@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
 
 namespace saturate {
 

@@ -1,11 +1,11 @@
 // From rungs to what they run on: a recipe each, and the sources that are packed for them.
 #include <fmt/format.h>
 
-#include "saturate/export.h"
-#include "saturate/host.h"
-#include "saturate/ladder.h"
-#include "saturate/thread_pool.h"
-#include "saturate/world.h"
+#include "advise/ladder.h"
+#include "base/thread_pool.h"
+#include "data/export.h"
+#include "saturate/data/world.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

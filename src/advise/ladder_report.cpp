@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "saturate/host.h"
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

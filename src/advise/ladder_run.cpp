@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "advise/ladder.h"
 #include "advise/ladder_needs.h"
 #include "advise/seed_figure.h"
-#include "saturate/ladder.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-#include "saturate/ledger_bench.h"
+#include "advise/ledger_bench.h"
 
 #include "advise/measured_recipe.h"
 #include "advise/stretch.h"

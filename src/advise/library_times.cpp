@@ -9,8 +9,8 @@
 #include <sstream>
 #include <utility>
 
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

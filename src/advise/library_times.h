@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "saturate/step_bench.h"
+#include "advise/step_bench.h"
 
 namespace saturate {
 

@@ -11,13 +11,13 @@
 
 #include "advise/measured_recipe.h"
 #include "advise/what_ifs.h"
+#include "base/thread_pool.h"
 #include "run/setup.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
 #include "saturate/feed.h"
-#include "saturate/input.h"
 #include "saturate/memory.h"
-#include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
 
 namespace saturate {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "advise/diagnose.h"
 #include "advise/trial.h"
 #include "advise/warm_source.h"
-#include "saturate/diagnose.h"
 
 namespace saturate {
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "advise/ladder.h"
 #include "saturate/group.h"
-#include "saturate/ladder.h"
 
 namespace saturate {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "saturate/ladder.h"
-#include "saturate/world.h"
+#include "advise/ladder.h"
+#include "saturate/data/world.h"
 
 namespace saturate {
 

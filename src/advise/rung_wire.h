@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
 
 namespace saturate {
 

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "data/sources.h"
-#include "saturate/dataset.h"
-#include "saturate/error.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-#include "saturate/step_bench.h"
+#include "advise/step_bench.h"
 
 #include "advise/bare_loop.h"
 #include "advise/library_times.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "advise/measured_trainer.h"
-#include "saturate/env.h"
-#include "saturate/step_bench.h"
+#include "advise/step_bench.h"
+#include "saturate/data/env.h"
 #include "saturate/trainer.h"
 
 namespace saturate {

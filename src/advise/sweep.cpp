@@ -1,7 +1,7 @@
 // A grid of settings as a ladder.
 #include <fmt/format.h>
 
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
 
 namespace saturate {
 namespace {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "advise/step_bench.h"
 #include "advise/stretch.h"
-#include "saturate/recipe.h"
-#include "saturate/step_bench.h"
+#include "saturate/data/recipe.h"
 #include "saturate/trainer.h"
 
 namespace saturate {

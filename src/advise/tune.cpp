@@ -1,4 +1,4 @@
-#include "saturate/tune.h"
+#include "advise/tune.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 
 #include "advise/early_loss.h"
 #include "advise/measure.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

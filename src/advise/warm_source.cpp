@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "base/thread_pool.h"
 #include "data/read_sample.h"
-#include "saturate/error.h"
-#include "saturate/input.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
 
 namespace saturate {
 namespace {

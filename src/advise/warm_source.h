@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "saturate/data_options.h"
-#include "saturate/dataset.h"
+#include "saturate/data/data_options.h"
+#include "saturate/data/dataset.h"
 
 namespace saturate {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "saturate/graphed_step.h"
+#include "step/graphed_step.h"
 
 namespace saturate {
 namespace {

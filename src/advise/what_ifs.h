@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "advise/diagnose.h"
 #include "advise/warm_source.h"
-#include "saturate/diagnose.h"
 
 namespace saturate {
 

@@ -7,10 +7,10 @@
 #include "app/bench_input.h"
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "saturate/error.h"
-#include "saturate/input.h"
-#include "saturate/loader.h"
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "base/binding.h"
+#include "reduce/binding.h"
 #include "reduce/same_host.h"
 #include "run/setup.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/launcher.h"
 

@@ -8,11 +8,11 @@
 #include "app/bench_input.h"
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "saturate/augment.h"
-#include "saturate/dataset.h"
-#include "saturate/effects.h"
-#include "saturate/error.h"
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/effects.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/recipe.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 

@@ -1,12 +1,12 @@
 // saturate bench ledger: the cost of accounting time by phase.
 #include <fmt/format.h>
 
+#include "advise/gain.h"
+#include "advise/ledger_bench.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
-#include "saturate/env.h"
-#include "saturate/gain.h"
-#include "saturate/ledger_bench.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 #include "saturate/gradient_checkpoint.h"
 #include "saturate/memory.h"
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "saturate/env.h"
-#include "saturate/error.h"
-#include "saturate/host.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/gain.h"
+#include "advise/gain.h"
 
 namespace saturate {
 

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
+#include "advise/step_bench.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
-#include "saturate/error.h"
-#include "saturate/step_bench.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

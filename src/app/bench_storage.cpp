@@ -6,10 +6,10 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "base/thread_pool.h"
 #include "data/read_ahead.h"
-#include "saturate/dataset.h"
-#include "saturate/loader.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "saturate/dataset.h"
-#include "saturate/export.h"
-#include "saturate/inspect.h"
+#include "base/thread_pool.h"
+#include "data/export.h"
+#include "data/inspect.h"
+#include "saturate/data/dataset.h"
 #include "saturate/progress.h"
-#include "saturate/thread_pool.h"
 
 namespace saturate {
 namespace {

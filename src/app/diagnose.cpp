@@ -1,5 +1,5 @@
 // saturate diagnose: why a run is slow, and what to do about it.
-#include "saturate/diagnose.h"
+#include "advise/diagnose.h"
 
 #include <fmt/format.h>
 
@@ -12,9 +12,9 @@
 #include "app/join_group.h"
 #include "app/recipe_lines.h"
 #include "app/scratch_folder.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
-#include "saturate/host.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "app/command.h"
-#include "saturate/host.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -8,12 +8,12 @@
 #include "app/command.h"
 #include "base/printable.h"
 #include "feed/compute_threads.h"
+#include "record/class_json.h"
+#include "run/checkpoint.h"
 #include "run/setup.h"
-#include "saturate/answers.h"
-#include "saturate/checkpoint.h"
 #include "saturate/evaluator.h"
 #include "saturate/progress.h"
-#include "watch/class_json.h"
+#include "step/answers.h"
 
 namespace saturate {
 namespace {

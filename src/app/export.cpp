@@ -6,11 +6,11 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "saturate/checkpoint.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
-#include "saturate/export_model.h"
-#include "saturate/recipe.h"
+#include "model/export_model.h"
+#include "run/checkpoint.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
+#include "saturate/data/recipe.h"
 #include "saturate/safetensors.h"
 
 namespace saturate {

@@ -1,6 +1,6 @@
 #include "app/join_group.h"
 
-#include "base/binding.h"
+#include "reduce/binding.h"
 #include "run/setup.h"
 #include "saturate/group.h"
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "saturate/recipe.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 

@@ -1,5 +1,5 @@
 // saturate ladder and saturate sweep: settings of a recipe, measured together.
-#include "saturate/ladder.h"
+#include "advise/ladder.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include "app/join_group.h"
 #include "app/scratch_folder.h"
 #include "reduce/heartbeat.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/progress.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "app/command.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/launcher.h"
 
 namespace saturate {

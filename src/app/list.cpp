@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include "app/command.h"
-#include "saturate/dataset.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/recipe.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
-#include "saturate/recipe.h"
 #include "saturate/schedule.h"
 
 namespace saturate {

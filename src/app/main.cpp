@@ -17,9 +17,9 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "saturate/error.h"
-#include "saturate/registry.h"
-#include "saturate/version.h"
+#include "base/version.h"
+#include "saturate/data/error.h"
+#include "saturate/data/registry.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // saturate report: one HTML file that shows a run, or compares several.
-#include "watch/report.h"
+#include "report/report.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

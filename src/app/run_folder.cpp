@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "reduce/heartbeat.h"
-#include "saturate/checkpoint.h"
-#include "saturate/error.h"
+#include "run/checkpoint.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

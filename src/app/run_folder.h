@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

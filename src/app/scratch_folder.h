@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 

@@ -1,5 +1,5 @@
 // saturate tune: a faster recipe, with the speedup of each change.
-#include "saturate/tune.h"
+#include "advise/tune.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,9 +10,9 @@
 #include "app/command.h"
 #include "app/scratch_folder.h"
 #include "base/printable.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
-#include "saturate/host.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 #include <utility>
 

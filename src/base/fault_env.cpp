@@ -1,4 +1,4 @@
-#include "saturate/fault_env.h"
+#include "base/fault_env.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "saturate/error.h"
-#include "saturate/random.h"
+#include "saturate/data/error.h"
+#include "saturate/data/random.h"
 
 namespace saturate {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "base/paths.h"
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 void Env::read_into(const std::string& path, std::vector<std::byte>& out) {

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/file_lock.h"
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

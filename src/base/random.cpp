@@ -1,4 +1,4 @@
-#include "saturate/random.h"
+#include "saturate/data/random.h"
 
 #include <cmath>
 #include <numbers>

@@ -1,4 +1,4 @@
-#include "saturate/registry.h"
+#include "saturate/data/registry.h"
 
 #include <algorithm>
 #include <numeric>

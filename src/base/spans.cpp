@@ -1,4 +1,4 @@
-#include "saturate/spans.h"
+#include "base/spans.h"
 
 #include <pthread.h>
 
@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-#include "saturate/stream.h"
+#include "saturate/data/stream.h"
 
 #include <pthread.h>
 

@@ -1,9 +1,8 @@
-#include "saturate/stream_checker.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
+#include "saturate/data/stream.h"
 
 namespace saturate {
 namespace {

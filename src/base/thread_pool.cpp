@@ -1,4 +1,4 @@
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

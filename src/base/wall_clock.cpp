@@ -1,4 +1,4 @@
-#include "saturate/wall_clock.h"
+#include "base/wall_clock.h"
 
 #include <time.h>
 

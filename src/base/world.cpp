@@ -1,4 +1,4 @@
-#include "saturate/world.h"
+#include "saturate/data/world.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

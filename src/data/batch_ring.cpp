@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 

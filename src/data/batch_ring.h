@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 

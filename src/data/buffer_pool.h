@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 

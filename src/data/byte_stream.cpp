@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
-#include "saturate/error.h"
-#include "saturate/input.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
 
 namespace saturate {
 namespace {

@@ -1,13 +1,13 @@
-#include "saturate/export.h"
+#include "data/export.h"
 
 #include <algorithm>
 #include <span>
 
+#include "base/thread_pool.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/sample_writer.h"
-#include "saturate/error.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "data/sources.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

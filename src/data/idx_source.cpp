@@ -9,7 +9,7 @@
 #include "data/byte_stream.h"
 #include "data/path_list.h"
 #include "data/sources.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -1,17 +1,17 @@
-#include "saturate/inspect.h"
+#include "data/inspect.h"
 
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
 #include "data/sources.h"
-#include "saturate/error.h"
-#include "saturate/image.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 namespace {

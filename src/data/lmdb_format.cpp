@@ -2,7 +2,7 @@
 
 #include "data/bytes.h"
 #include "data/shard_format.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

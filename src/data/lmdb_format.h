@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "saturate/dataset.h"
+#include "saturate/data/dataset.h"
 
 namespace saturate {
 

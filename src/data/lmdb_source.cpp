@@ -16,7 +16,7 @@
 #include "data/lmdb_tree.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "data/bytes.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

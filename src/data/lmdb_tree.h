@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

@@ -6,7 +6,7 @@
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
 #include "data/sample_writer.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

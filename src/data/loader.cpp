@@ -1,4 +1,4 @@
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,14 +7,14 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/spans.h"
+#include "base/thread_pool.h"
 #include "data/batch_ring.h"
 #include "data/buffer_pool.h"
 #include "data/read_ahead.h"
 #include "data/require.h"
 #include "data/sample_reader.h"
-#include "saturate/error.h"
-#include "saturate/spans.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "data/path_list.h"
 #include "data/sources.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
 
 namespace saturate {
 

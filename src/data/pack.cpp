@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "data/export.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
@@ -12,10 +13,9 @@
 #include "data/sample_writer.h"
 #include "data/scratch_pool.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/augment.h"
-#include "saturate/error.h"
-#include "saturate/export.h"
-#include "saturate/registry.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/error.h"
+#include "saturate/data/registry.h"
 
 namespace saturate {
 namespace {

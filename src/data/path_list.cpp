@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

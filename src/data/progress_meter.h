@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "saturate/inspect.h"
+#include "data/inspect.h"
 
 namespace saturate {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 

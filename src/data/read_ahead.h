@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "saturate/dataset.h"
-#include "saturate/loader.h"
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 

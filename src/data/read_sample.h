@@ -1,7 +1,7 @@
 // The only path from a dataset, which may be user code, to a validated sample.
 #pragma once
 
-#include "saturate/dataset.h"
+#include "saturate/data/dataset.h"
 
 namespace saturate {
 

@@ -1,7 +1,7 @@
 // Checks of the data path's options.
 #pragma once
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 

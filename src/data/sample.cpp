@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "image/segmented_jpeg.h"
-#include "saturate/dataset.h"
-#include "saturate/error.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "base/spans.h"
 #include "data/read_sample.h"
 #include "data/require.h"
-#include "saturate/random.h"
-#include "saturate/spans.h"
+#include "saturate/data/random.h"
 
 namespace saturate {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "image/fast_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/augment.h"
-#include "saturate/dataset.h"
-#include "saturate/effects.h"
-#include "saturate/image.h"
-#include "saturate/loader.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/effects.h"
+#include "saturate/data/image.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 

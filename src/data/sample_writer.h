@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "saturate/dataset.h"
-#include "saturate/env.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "data/read_ahead.h"
-#include "saturate/loader.h"
-#include "saturate/random.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/random.h"
 
 namespace saturate {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "data/bytes.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "saturate/dataset.h"
-#include "saturate/env.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

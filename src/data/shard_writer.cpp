@@ -5,7 +5,7 @@
 #include "data/bytes.h"
 #include "data/sample_writer.h"
 #include "data/shard_format.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "data/path_list.h"
 #include "data/plain_path.h"
-#include "saturate/error.h"
-#include "saturate/own_source.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

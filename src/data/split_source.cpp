@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "data/sources.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

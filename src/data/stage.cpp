@@ -16,8 +16,8 @@
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/sample_writer.h"
-#include "saturate/error.h"
-#include "saturate/input.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
 
 namespace saturate {
 namespace {

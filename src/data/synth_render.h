@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "saturate/image.h"
-#include "saturate/random.h"
+#include "saturate/data/image.h"
+#include "saturate/data/random.h"
 
 namespace saturate {
 

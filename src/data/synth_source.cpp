@@ -6,7 +6,7 @@
 
 #include "data/sources.h"
 #include "data/synth_render.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

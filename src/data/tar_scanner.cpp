@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "data/tar_format.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

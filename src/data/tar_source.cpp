@@ -10,7 +10,7 @@
 #include "data/sources.h"
 #include "data/tar_format.h"
 #include "data/tar_labels.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include "data/sample_writer.h"
 #include "data/tar_format.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/spans.h"
 #include "feed/compute_threads.h"
 #include "feed/device_stream.h"
-#include "saturate/spans.h"
 
 namespace saturate {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "feed/batch_stages.h"
+#include "saturate/data/stream.h"
 #include "saturate/ledger.h"
-#include "saturate/stream.h"
 
 namespace saturate {
 

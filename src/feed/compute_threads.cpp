@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "saturate/thread_pool.h"
+#include "base/thread_pool.h"
 
 namespace saturate {
 namespace {

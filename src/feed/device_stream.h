@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "saturate/stream.h"
+#include "saturate/data/stream.h"
 
 namespace saturate {
 

@@ -1,4 +1,4 @@
-#include "saturate/resident.h"
+#include "feed/resident.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "data/read_sample.h"
-#include "saturate/error.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-#include "saturate/augment.h"
+#include "saturate/data/augment.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "image/fast_kernels.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "image/finish_passes.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

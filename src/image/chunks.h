@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "saturate/pixel.h"
+#include "saturate/data/pixel.h"
 
 namespace saturate {
 

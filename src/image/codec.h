@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "saturate/error.h"
-#include "saturate/image.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 

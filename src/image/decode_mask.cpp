@@ -1,6 +1,6 @@
 #include "image/png_decoder.h"
-#include "saturate/error.h"
-#include "saturate/mask.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 namespace {

@@ -6,7 +6,7 @@
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/image.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 namespace {

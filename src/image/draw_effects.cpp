@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "image/policies.h"
-#include "saturate/augment.h"
-#include "saturate/effects.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 namespace {

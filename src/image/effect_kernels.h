@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 

@@ -8,7 +8,7 @@
 
 #include "image/chunks.h"
 #include "image/effect_pixel.h"
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "saturate/pixel.h"
+#include "saturate/data/pixel.h"
 
 namespace saturate {
 

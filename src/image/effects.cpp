@@ -1,4 +1,4 @@
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 
 #include <algorithm>
 #include <cstring>

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "image/libjpeg.h"
-#include "saturate/error.h"
-#include "saturate/image.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 namespace {

@@ -1,7 +1,7 @@
 #include <png.h>
 
-#include "saturate/error.h"
-#include "saturate/image.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "saturate/image.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 

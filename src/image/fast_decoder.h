@@ -17,8 +17,8 @@
 #include "image/fast_kernels.h"
 #include "image/jpeg_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "saturate/augment.h"
-#include "saturate/image.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "image/fast_axis.h"
-#include "saturate/pixel.h"
+#include "saturate/data/pixel.h"
 
 namespace saturate {
 

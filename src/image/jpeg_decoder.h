@@ -11,7 +11,7 @@
 #include "image/baseline_scan.h"
 #include "image/codec.h"
 #include "image/libjpeg.h"
-#include "saturate/augment.h"
+#include "saturate/data/augment.h"
 
 namespace saturate {
 

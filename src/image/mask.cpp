@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "image/effect_pixel.h"
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 namespace {

@@ -1,7 +1,7 @@
-#include "saturate/mix.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "saturate/data/effects.h"
 
 namespace saturate {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "image/codec.h"
-#include "saturate/mask.h"
+#include "saturate/data/image.h"
 
 namespace saturate {
 

@@ -4,7 +4,7 @@
 // magnitude, from narrower ranges.
 #pragma once
 
-#include "saturate/effects.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 

@@ -9,8 +9,8 @@
 
 #include "image/blend.h"
 #include "image/triangle_filter.h"
-#include "saturate/augment.h"
-#include "saturate/effects.h"
+#include "saturate/data/augment.h"
+#include "saturate/data/effects.h"
 
 namespace saturate {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "image/jpeg_decoder.h"
-#include "saturate/augment.h"
+#include "saturate/data/augment.h"
 
 namespace saturate {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 

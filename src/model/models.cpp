@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "model/factories.h"
-#include "saturate/error.h"
-#include "saturate/own_model.h"
+#include "saturate/data/error.h"
+#include "saturate/model.h"
 
 namespace saturate {
 namespace {

@@ -1,6 +1,8 @@
-#include "saturate/norm_hook.h"
+#include "model/norm_hook.h"
 
 #include <utility>
+
+#include "saturate/batch_norm.h"
 
 namespace saturate {
 namespace {
@@ -15,6 +17,16 @@ NormHook* set_norm_hook(NormHook* hook) {
 
 NormHook* norm_hook() {
   return current;
+}
+
+at::Tensor BatchNorm2dImpl::forward(const at::Tensor& input) {
+  NormHook* const hook = norm_hook();
+  if (!hook || !is_training()) return torch::nn::BatchNorm2dImpl::forward(input);
+  TORCH_CHECK(takes_hook(),
+              "a BatchNorm2d over processes needs affine, track_running_stats and a momentum");
+  num_batches_tracked += 1;
+  return hook->normalise(input, weight, bias, running_mean, running_var, options.momentum().value(),
+                         options.eps());
 }
 
 }  // namespace saturate

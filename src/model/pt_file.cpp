@@ -9,9 +9,9 @@
 #include <functional>
 #include <map>
 
-#include "base/tensor_pickle.h"
 #include "model/env_reader.h"
 #include "model/safetensors_types.h"
+#include "model/tensor_pickle.h"
 
 namespace saturate {
 namespace {

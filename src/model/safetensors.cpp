@@ -11,9 +11,9 @@
 #include <span>
 
 #include "base/checksum.h"
-#include "base/safetensors_header.h"
+#include "model/safetensors_header.h"
 #include "model/safetensors_types.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/module_model.h"
 
 namespace saturate {

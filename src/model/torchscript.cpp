@@ -12,7 +12,7 @@
 #include "model/env_reader.h"
 #include "model/factories.h"
 #include "model/program.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -6,8 +6,8 @@
 #include <map>
 #include <sstream>
 
+#include "model/export_model.h"
 #include "model/program.h"
-#include "saturate/export_model.h"
 
 namespace saturate {
 namespace {

@@ -20,7 +20,7 @@
 
 #include "model/factories.h"
 #include "model/stages.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/module_model.h"
 
 namespace saturate {

@@ -11,9 +11,9 @@
 #include <set>
 #include <utility>
 
-#include "base/tensor_pickle.h"
 #include "model/pt_file.h"
-#include "saturate/error.h"
+#include "model/tensor_pickle.h"
+#include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 
 namespace saturate {

@@ -1,4 +1,4 @@
-#include "saturate/data_parallel.h"
+#include "reduce/data_parallel.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "saturate/error.h"
-#include "saturate/own_model.h"
-#include "saturate/stream.h"
+#include "saturate/data/error.h"
+#include "saturate/data/stream.h"
+#include "saturate/model.h"
 
 namespace saturate {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "reduce/power_sgd.h"
 #include "reduce/same_host.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -30,7 +30,7 @@
 #include "reduce/nccl.h"
 #include "reduce/same_host_backend.h"
 #include "reduce/waiting.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "base/thread_pool.h"
 #include "reduce/nodes.h"
 #include "reduce/rank_process.h"
 #include "reduce/waiting.h"
-#include "saturate/error.h"
-#include "saturate/thread_pool.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <memory>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 #ifdef SATURATE_HAS_NCCL
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "reduce/rank_process.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/launcher.h"
 
 namespace saturate {

@@ -17,7 +17,7 @@
 
 #include "reduce/heartbeat.h"
 #include "reduce/waiting.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

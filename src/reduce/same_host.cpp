@@ -12,10 +12,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
-#include "base/shared_memory.h"
-#include "base/shared_sum.h"
+#include "base/thread_pool.h"
 #include "reduce/same_host_backend.h"
-#include "saturate/thread_pool.h"
+#include "reduce/shared_memory.h"
+#include "reduce/shared_sum.h"
 
 namespace saturate {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "saturate/world.h"
+#include "saturate/data/world.h"
 
 namespace saturate {
 

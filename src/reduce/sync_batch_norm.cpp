@@ -1,10 +1,12 @@
 #include "saturate/sync_batch_norm.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <cstdint>
+#include <memory>
 
+#include "model/norm_hook.h"
 #include "reduce/local_norm.h"
 
 namespace saturate {
@@ -13,15 +15,21 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// The group that backward sums over.
+struct HeldGroup : torch::CustomClassHolder {
+  explicit HeldGroup(Group& held) : group(held) {}
+  Group& group;
+};
+
 class Normalise : public torch::autograd::Function<Normalise> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& bias, const at::Tensor& mean,
-                            const at::Tensor& inverse, const at::Tensor& counts, int64_t group) {
+                            const at::Tensor& inverse, const at::Tensor& counts, Group* group) {
     at::Tensor kept;
     at::Tensor out = local_norm(x.device()).forward(x, weight, bias, {mean, inverse, counts}, kept);
     context->save_for_backward({kept, weight, mean, inverse, counts});
-    context->saved_data["group"] = group;
+    context->saved_data["group"] = at::IValue::make_capsule(c10::make_intrusive<HeldGroup>(*group));
     return out;
   }
 
@@ -30,7 +38,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
     const at::Tensor &kept = saved[0], &weight = saved[1];
     const LocalNorm::Joint joint{saved[2], saved[3], saved[4]};
     const LocalNorm& norm = local_norm(kept.device());
-    auto& group = *reinterpret_cast<Group*>(context->saved_data["group"].toInt());
+    Group& group = static_cast<HeldGroup&>(*context->saved_data["group"].toCapsule()).group;
     const at::Tensor gradient = norm.prepared_gradient(gradients[0], kept);
     const LocalNorm::Sums sums = norm.sums(gradient, kept, weight, joint);
     group.sum(sums.row);
@@ -41,9 +49,30 @@ class Normalise : public torch::autograd::Function<Normalise> {
 
 }  // namespace
 
-at::Tensor SyncBatchNorm::normalise(const at::Tensor& input, const at::Tensor& weight,
-                                    const at::Tensor& bias, const at::Tensor& running_mean,
-                                    const at::Tensor& running_var, double momentum, double eps) {
+class SyncBatchNorm::Hook : public NormHook {
+ public:
+  explicit Hook(Group& group) : group_(group), before_(set_norm_hook(this)) {}
+  ~Hook() override { set_norm_hook(before_); }
+  Hook(const Hook&) = delete;
+  Hook& operator=(const Hook&) = delete;
+
+  at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                       const at::Tensor& running_mean, const at::Tensor& running_var,
+                       double momentum, double eps) override;
+  int world() const override { return group_.world(); }
+
+ private:
+  Group& group_;
+  NormHook* const before_;
+};
+
+SyncBatchNorm::SyncBatchNorm(Group& group) : hook_(std::make_unique<Hook>(group)) {}
+SyncBatchNorm::~SyncBatchNorm() = default;
+
+at::Tensor SyncBatchNorm::Hook::normalise(const at::Tensor& input, const at::Tensor& weight,
+                                          const at::Tensor& bias, const at::Tensor& running_mean,
+                                          const at::Tensor& running_var, double momentum,
+                                          double eps) {
   const LocalNorm& norm = local_norm(input.device());
   const at::Tensor x = norm.prepared(input);
   LocalNorm::Joint joint;
@@ -53,8 +82,8 @@ at::Tensor SyncBatchNorm::normalise(const at::Tensor& input, const at::Tensor& w
     const at::Tensor rows = group_.gather(norm.statistics(own, eps));
     joint = norm.join(own, rows, {running_mean, running_var, momentum}, eps);
   }
-  const at::Tensor y = Normalise::apply(x, weight, bias, joint.mean, joint.inverse, joint.counts,
-                                        int64_t(intptr_t(&group_)));
+  const at::Tensor y =
+      Normalise::apply(x, weight, bias, joint.mean, joint.inverse, joint.counts, &group_);
   return y.to(input.scalar_type());
 }
 

@@ -1,4 +1,4 @@
-#include "saturate/batch_search.h"
+#include "run/batch_search.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/rand.h>
@@ -11,11 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "model/random_state.h"
 #include "run/setup.h"
 #include "run/training_parts.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/memory.h"
-#include "step/random_state.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>

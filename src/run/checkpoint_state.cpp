@@ -5,8 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "saturate/error.h"
-#include "saturate/version.h"
+#include "base/version.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

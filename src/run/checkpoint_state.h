@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 
 namespace saturate {
 

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/spans.h"
 #include "run/checkpoint_branches.h"
 #include "run/checkpoint_state.h"
 #include "run/staged_copy.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/safetensors.h"
-#include "saturate/spans.h"
 
 namespace saturate {
 namespace {

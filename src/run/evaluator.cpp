@@ -5,7 +5,7 @@
 
 #include "run/same_data.h"
 #include "run/setup.h"
-#include "saturate/input.h"
+#include "saturate/data/input.h"
 
 namespace saturate {
 

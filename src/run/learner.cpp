@@ -13,10 +13,10 @@
 #include "run/rank_random.h"
 #include "run/setup.h"
 #include "run/training_parts.h"
-#include "saturate/compiled_step.h"
-#include "saturate/error.h"
-#include "saturate/gradients.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
+#include "saturate/optimizer.h"
+#include "step/compiled_step.h"
 #include "step/precision.h"
 
 namespace saturate {

@@ -6,16 +6,16 @@
 #include <optional>
 #include <string>
 
+#include "run/lookahead.h"
 #include "run/rank_buffers.h"
 #include "run/run_input.h"
 #include "run/state_visitor.h"
+#include "run/weight_average.h"
 #include "saturate/gradient_reducer.h"
-#include "saturate/graphed_step.h"
-#include "saturate/lookahead.h"
 #include "saturate/schedule.h"
 #include "saturate/sync_batch_norm.h"
-#include "saturate/weight_average.h"
 #include "saturate/weights.h"
+#include "step/graphed_step.h"
 
 namespace saturate {
 

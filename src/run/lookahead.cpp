@@ -1,4 +1,4 @@
-#include "saturate/lookahead.h"
+#include "run/lookahead.h"
 
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_lerp.h>
@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 
 namespace saturate {
 

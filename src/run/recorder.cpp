@@ -6,12 +6,12 @@
 #include <cmath>
 #include <utility>
 
-#include "saturate/class_results.h"
-#include "saturate/error.h"
-#include "saturate/flop_counter.h"
-#include "saturate/gradients.h"
+#include "record/class_results.h"
+#include "record/histograms.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
-#include "saturate/histograms.h"
+#include "saturate/optimizer.h"
+#include "trace/flop_counter.h"
 
 namespace saturate {
 namespace {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "record/sample_gallery.h"
 #include "run/learner.h"
 #include "run/run_log.h"
-#include "saturate/sample_gallery.h"
-#include "saturate/tracer.h"
+#include "trace/tracer.h"
 
 namespace saturate {
 

@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
+#include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
 #include "saturate/memory.h"
-#include "saturate/recipe.h"
-#include "saturate/stream_clock.h"
 #include "saturate/trainer.h"
+#include "trace/stream_clock.h"
 
 namespace saturate {
 

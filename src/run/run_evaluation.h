@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "run/recorder.h"
-#include "saturate/answers.h"
 #include "saturate/early_stopping.h"
 #include "saturate/evaluator.h"
+#include "step/answers.h"
 
 namespace saturate {
 

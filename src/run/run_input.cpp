@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "run/checkpoint.h"
 #include "run/setup.h"
-#include "saturate/checkpoint.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
+#include "saturate/data/input.h"
 #include "saturate/group.h"
-#include "saturate/input.h"
 
 namespace saturate {
 namespace {

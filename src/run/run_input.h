@@ -4,10 +4,10 @@
 
 #include <memory>
 
+#include "feed/resident.h"
+#include "run/checkpoint.h"
 #include "run/run_context.h"
-#include "saturate/checkpoint.h"
 #include "saturate/feed.h"
-#include "saturate/resident.h"
 
 namespace saturate {
 

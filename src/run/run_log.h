@@ -8,15 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "saturate/checkpoint.h"
+#include "record/metrics.h"
+#include "record/sinks.h"
+#include "record/telemetry_log.h"
+#include "run/checkpoint.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
-#include "saturate/loader.h"
-#include "saturate/metrics.h"
 #include "saturate/progress.h"
-#include "saturate/recipe.h"
-#include "saturate/sinks.h"
-#include "saturate/stream_clock.h"
-#include "saturate/telemetry_log.h"
+#include "trace/stream_clock.h"
 
 namespace saturate {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

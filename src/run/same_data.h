@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "saturate/checkpoint.h"
-#include "saturate/dataset.h"
+#include "run/checkpoint.h"
+#include "saturate/data/dataset.h"
 
 namespace saturate {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "run/staged_copy.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/progress.h"
 
 namespace saturate {

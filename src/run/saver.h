@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "run/checkpoint.h"
 #include "run/run_evaluation.h"
-#include "saturate/checkpoint.h"
 
 namespace saturate {
 

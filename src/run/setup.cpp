@@ -8,19 +8,19 @@
 #include <filesystem>
 #include <mutex>
 
-#include "base/binding.h"
 #include "base/printable.h"
+#include "base/thread_pool.h"
 #include "data/read_sample.h"
 #include "feed/compute_threads.h"
+#include "reduce/binding.h"
+#include "run/batch_search.h"
 #include "run/single_image.h"
-#include "saturate/batch_search.h"
+#include "saturate/data/image.h"
+#include "saturate/data/world.h"
 #include "saturate/feed.h"
-#include "saturate/host.h"
-#include "saturate/image.h"
-#include "saturate/thread_pool.h"
 #include "saturate/train_step.h"
-#include "saturate/world.h"
 #include "step/precision.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

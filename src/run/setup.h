@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "saturate/dataset.h"
-#include "saturate/env.h"
-#include "saturate/loader.h"
-#include "saturate/recipe.h"
-#include "saturate/resident.h"
+#include "feed/resident.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/env.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 

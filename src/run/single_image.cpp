@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "model/random_state.h"
 #include "run/setup.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "step/precision.h"
-#include "step/random_state.h"
 
 namespace saturate {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/recipe.h"
 #include "saturate/model.h"
-#include "saturate/recipe.h"
 
 namespace saturate {
 

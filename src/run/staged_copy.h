@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "saturate/loader.h"
+#include "saturate/data/loader.h"
+#include "saturate/data/stream.h"
 #include "saturate/model.h"
-#include "saturate/stream.h"
 
 namespace saturate {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 
 namespace saturate {
 

@@ -9,7 +9,7 @@
 #include "base/printable.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 

@@ -5,15 +5,15 @@
 #include <cmath>
 #include <sstream>
 
-#include "base/option_row.h"
 #include "base/printable.h"
+#include "recipe/option_row.h"
 #include "run/same_data.h"
 #include "run/setup.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
-#include "saturate/host.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -8,8 +8,8 @@
 #include "reduce/heartbeat.h"
 #include "run/agreement.h"
 #include "run/saver.h"
-#include "saturate/device_phases.h"
 #include "saturate/trainer.h"
+#include "trace/device_phases.h"
 
 namespace saturate {
 

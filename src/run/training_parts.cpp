@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "reduce/data_parallel.h"
 #include "run/setup.h"
-#include "saturate/data_parallel.h"
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/sharded_optimizer.h"
 #include "step/precision.h"
 

@@ -4,13 +4,13 @@
 #include <functional>
 #include <memory>
 
+#include "run/lookahead.h"
+#include "run/weight_average.h"
+#include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
-#include "saturate/lookahead.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
-#include "saturate/recipe.h"
 #include "saturate/train_step.h"
-#include "saturate/weight_average.h"
 
 namespace saturate {
 

@@ -1,9 +1,9 @@
-#include "saturate/weight_average.h"
+#include "run/weight_average.h"
 
 #include <ATen/ops/_foreach_lerp.h>
 #include <c10/core/GradMode.h>
 
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 
 namespace saturate {
 

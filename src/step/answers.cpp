@@ -1,4 +1,4 @@
-#include "saturate/answers.h"
+#include "step/answers.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

@@ -1,4 +1,4 @@
-#include "saturate/compiled_step.h"
+#include "step/compiled_step.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "step/precision.h"
 #include "step/step_package.h"
 

@@ -1,7 +1,7 @@
 // CUDA graphs through torch's, which gives a captured graph its own memory and new random numbers
 // for each replay: it advances the default generator's offset by the number that capture drew.
-#include "saturate/error.h"
-#include "saturate/step_graph.h"
+#include "saturate/data/error.h"
+#include "step/step_graph.h"
 
 #ifdef SATURATE_HAS_CUDA_GRAPHS
 #include <ATen/core/CachingHostAllocator.h>

@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "step/creation.h"
 
 namespace saturate {

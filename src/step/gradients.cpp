@@ -1,5 +1,3 @@
-#include "saturate/gradients.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
@@ -7,6 +5,8 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
+
+#include "saturate/optimizer.h"
 
 namespace saturate {
 

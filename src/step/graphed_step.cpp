@@ -1,4 +1,4 @@
-#include "saturate/graphed_step.h"
+#include "step/graphed_step.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -8,7 +8,7 @@
 #include <limits>
 #include <utility>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 

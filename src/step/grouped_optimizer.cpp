@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "step/creation.h"
 
 namespace saturate {

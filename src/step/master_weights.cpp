@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "step/factories.h"
 
 namespace saturate {

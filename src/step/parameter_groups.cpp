@@ -8,8 +8,8 @@
 #include <cmath>
 #include <set>
 
-#include "base/option_row.h"
-#include "saturate/error.h"
+#include "recipe/option_row.h"
+#include "saturate/data/error.h"
 #include "saturate/optimizer.h"
 
 namespace saturate {

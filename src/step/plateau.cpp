@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "saturate/error.h"
+#include "saturate/data/error.h"
 #include "saturate/schedule.h"
 
 namespace saturate {

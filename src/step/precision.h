@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "saturate/step_options.h"
+#include "saturate/data/step_options.h"
 
 namespace saturate {
 

@@ -1,4 +1,4 @@
-#include "saturate/step_graph.h"
+#include "step/step_graph.h"
 
 namespace saturate {
 namespace {

@@ -16,8 +16,8 @@
 #include <sstream>
 
 #include "base/checksum.h"
-#include "base/option_row.h"
-#include "saturate/error.h"
+#include "recipe/option_row.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "saturate/env.h"
+#include "saturate/data/env.h"
+#include "saturate/data/recipe.h"
 #include "saturate/model.h"
-#include "saturate/recipe.h"
 
 namespace saturate {
 

@@ -16,13 +16,13 @@
 #include <algorithm>
 #include <string_view>
 
-#include "saturate/compiled_step.h"
-#include "saturate/error.h"
+#include "model/norm_hook.h"
+#include "saturate/data/error.h"
 #include "saturate/gradient_reducer.h"
-#include "saturate/gradients.h"
 #include "saturate/memory.h"
-#include "saturate/norm_hook.h"
-#include "saturate/own_model.h"
+#include "saturate/model.h"
+#include "saturate/optimizer.h"
+#include "step/compiled_step.h"
 #include "step/creation.h"
 #include "step/precision.h"
 

@@ -6,7 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Exception.h>
 
-#include "saturate/step_graph.h"
+#include "step/step_graph.h"
 #include "tests/fake_cuda/host_testing.h"
 
 namespace saturate::testing {

@@ -3,8 +3,8 @@
 // torch's kernels would compute is not looked at.
 #include <fmt/format.h>
 
-#include "saturate/graphed_step.h"
 #include "saturate/optimizer.h"
+#include "step/graphed_step.h"
 #include "tests/fake_cuda/host_testing.h"
 #include "tests/fake_cuda/stream_watch.h"
 

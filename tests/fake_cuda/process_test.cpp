@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "reduce/nccl.h"
-#include "saturate/checkpoint.h"
+#include "run/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/fake_cuda/host_testing.h"
 #include "tests/reduce_testing.h"

@@ -11,8 +11,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
-#include "saturate/effects.h"
-#include "saturate/step_graph.h"
+#include "saturate/data/effects.h"
+#include "step/step_graph.h"
 #include "tests/fake_cuda/host_testing.h"
 
 namespace saturate::testing {

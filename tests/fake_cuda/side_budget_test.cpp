@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "reduce/local_norm.h"
+#include "run/checkpoint.h"
 #include "run/staged_copy.h"
-#include "saturate/checkpoint.h"
 #include "tests/fake_cuda/host_testing.h"
 
 namespace saturate::testing {

@@ -13,8 +13,8 @@
 #include <regex>
 #include <set>
 
-#include "saturate/error.h"
-#include "saturate/stream_checker.h"
+#include "saturate/data/error.h"
+#include "saturate/data/stream.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 namespace saturate::testing {

@@ -4,7 +4,7 @@
 #include <torch/library.h>
 
 #include "saturate/feed.h"
-#include "saturate/own_model.h"
+#include "saturate/model.h"
 #include "tests/fake_cuda/host_testing.h"
 #include "tests/fake_cuda/stream_watch.h"
 

@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "image/fast_decoder.h"
-#include "saturate/error.h"
-#include "saturate/mask.h"
+#include "saturate/data/error.h"
+#include "saturate/data/image.h"
 
 namespace saturate::testing {
 namespace {

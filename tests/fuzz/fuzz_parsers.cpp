@@ -5,11 +5,11 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/safetensors_header.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
-#include "saturate/error.h"
-#include "saturate/recipe.h"
+#include "model/safetensors_header.h"
+#include "saturate/data/error.h"
+#include "saturate/data/recipe.h"
 #include "tests/fuzz/memory_env.h"
 
 namespace saturate::testing {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "base/tensor_pickle.h"
-#include "saturate/error.h"
+#include "model/tensor_pickle.h"
+#include "saturate/data/error.h"
 
 namespace saturate::testing {
 namespace {

@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "saturate/ladder.h"
-#include "saturate/metrics.h"
+#include "advise/ladder.h"
+#include "record/metrics.h"
 
 namespace saturate::testing {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "saturate/dataset.h"
+#include "saturate/data/dataset.h"
 #include "tests/fuzz/memory_env.h"
 
 namespace saturate::testing {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "saturate/env.h"
-#include "saturate/error.h"
+#include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate::testing {
 

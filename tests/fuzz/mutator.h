@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "saturate/random.h"
+#include "saturate/data/random.h"
 
 namespace saturate::testing {
 

@@ -1,0 +1,89 @@
+// Sources of samples. A Dataset maps an index to an image, encoded or as pixels, and a label;
+// everything else (order, decoding, augmentation, batches) is built on top of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "saturate/data/env.h"
+#include "saturate/data/image.h"
+#include "saturate/data/registry.h"
+
+namespace saturate {
+
+enum class SampleEncoding {
+  kEncoded,  // JPEG or PNG
+  kRaw,      // uint8 [height, width, channels]
+  // A JPEG that can be decoded in parts: kind 3 of docs/shard_format.md.
+  kSegmented,
+};
+
+// One image. Reusing a Sample avoids allocations; every Dataset sets all fields of its encoding.
+struct Sample {
+  std::vector<std::byte> bytes;
+  SampleEncoding encoding = SampleEncoding::kEncoded;
+  int width = 0, height = 0;  // pixels; not for kEncoded
+  int channels = 0;           // kRaw only: 1 grey, 3 RGB
+  int64_t label = 0;          // index into Dataset::classes(); 0 for sources with masks
+  std::string name;           // for messages: a path, or archive.tar:member
+  StoredMask mask;            // for sources with masks
+};
+
+// A sample as decoded by decode_sample().
+struct DecodedSample {
+  Image image;
+  int64_t label = 0;
+  std::string name;
+  ClassMap mask;  // for sources with masks, from decode_mask()
+};
+
+// Immutable once opened; every method is safe to call from any thread.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual size_t size() const = 0;
+  // Reads sample `index`. Fails with kData naming the sample. REQUIRES: index < size().
+  virtual void read(size_t index, Sample& out) const = 0;
+  // Class names, sorted bytewise except for sources with masks; a label is an index into them.
+  virtual const std::vector<std::string>& classes() const = 0;
+  // Whether every sample has a mask, which gives the class of each pixel.
+  virtual bool has_masks() const { return false; }
+  // The decoded sample in memory, valid as long as the dataset; else null, and read() must be used.
+  // Errors as of read() and decode_sample().
+  virtual const DecodedSample* decoded(size_t /*index*/) const { return nullptr; }
+  // Bytes that read() returns; the default reads the sample.
+  virtual uint64_t bytes(size_t index) const;
+  // As ReadableFile::advise() for samples [first, first + count).
+  virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
+};
+
+// The sample's pixels, as Decoder::decode returns them; grey becomes three equal channels. Fails
+// with kData naming the sample, also if the number of raw bytes does not match its size.
+void decode_sample(Decoder& decoder, const Sample& sample, Image& out);
+// The sample's mask, whose size must be `width` x `height`, that of the decoded image. Fails with
+// kData, naming both files, if its size differs, and naming the mask if it is not a PNG of class
+// numbers, or has a number that is neither below `classes` nor kIgnoredClass.
+void decode_mask(const Sample& sample, int width, int height, size_t classes, ClassMap& out);
+// Properties known without decoding, as Decoder::probe.
+ImageInfo probe_sample(Decoder& decoder, const Sample& sample);
+
+// Opens "SCHEME:REST" with the table of dataset_sources(), or a path by detecting its contents.
+// Fails with kUsage on an unknown scheme or a missing path, with kData on a source that is missing,
+// empty or damaged; `env` must outlive the result.
+std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri);
+
+using DatasetFactory = std::unique_ptr<Dataset> (*)(Env& env, const std::string& rest);
+std::span<const RegistryEntry<DatasetFactory>> dataset_sources();
+
+// Adds a row to dataset_sources(): from now on open_dataset(), data.source and data.eval_source
+// accept "SCHEME:REST", and `open` gets the rest. Both texts must outlive every use, like literals.
+// Fails with kUsage if a source of that scheme exists. To be called before any other use of
+// dataset_sources(), from one thread.
+void add_source(std::string_view scheme, std::string_view doc, DatasetFactory open);
+
+}  // namespace saturate

@@ -1,0 +1,187 @@
+// Effects on a training sample's pixels, after crop, resize and flip, and before normalisation.
+//
+// A sample's effects are a short list, applied in order to uint8 RGB pixels; each rounds to whole
+// levels. The list depends only on options, seed, epoch and sample, and is all that is needed to
+// apply it, so CPU threads and a CUDA kernel run the same passes over the same lists
+// (src/image/effect_passes.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "saturate/data/augment.h"
+#include "saturate/data/data_options.h"
+#include "saturate/data/pixel.h"
+#include "saturate/data/random.h"
+
+namespace saturate {
+
+// The formulas of torchvision.transforms.v2.functional. Values are Effect::value.
+enum class EffectKind : int32_t {
+  kAffine,        // [6] row-major 2 x 3: from an output pixel's centre to a place in the input, in
+                  // pixels from the image's centre. Bilinear; outside the image is black.
+  kBrightness,    // [1] factor
+  kContrast,      // [1] factor on the distance from the mean grey
+  kSaturation,    // [1] factor on the distance from the pixel's grey
+  kHue,           // [1] turns of the colour wheel, -0.5 to 0.5
+  kGrey,          // [0]
+  kBlur,          // [1] standard deviation of the Gaussian, pixels; truncated at three of them
+  kErase,         // [7] x, y, width, height of the box, then the fill levels
+  kSharpness,     // [1] factor on the distance from a 3 x 3 smoothing; keeps the border
+  kPosterize,     // [1] bits kept
+  kSolarize,      // [1] inverts levels from this one on
+  kAutocontrast,  // [0] each channel stretched to 0..255
+  kEqualize,      // [0] each channel's histogram equalised, as Pillow does it
+};
+
+struct Effect {
+  EffectKind kind;
+  float value[7];
+};
+
+constexpr int kMaxEffects = 16;
+
+struct EffectList {
+  int32_t count = 0;
+  Effect effect[kMaxEffects];
+
+  // REQUIRES: count < kMaxEffects.
+  Effect& add(EffectKind kind, float value = 0) {
+    effect[count] = {kind, {value}};
+    return effect[count++];
+  }
+};
+
+// Identifies all randomness of one sample.
+struct SampleKey {
+  uint64_t seed;
+  uint32_t epoch;
+  uint64_t index;
+  RandomStream stream(RandomUse use) const { return {seed, epoch, index, use}; }
+};
+
+// The kAffine matrix of torchvision's F.affine(angle, translate, scale, shear, center) for an image
+// of size x size: degrees, pixels, a factor, degrees. `center` in pixels from the image's centre.
+struct AffineSpec {
+  double angle = 0, translate_x = 0, translate_y = 0, scale = 1, shear_x = 0, shear_y = 0;
+  double center_x = 0, center_y = 0;
+};
+void set_affine(const AffineSpec& spec, Effect& effect);
+
+// Drawn like torchvision's RandomAffine.
+AffineSpec draw_affine(const AugmentOptions& options, const SampleKey& key);
+
+// The effects of one training sample, in this order: affine, the policy's, brightness, contrast,
+// saturation, hue, grey, blur, erase. Each operation has its own random stream, so enabling one
+// does not change the others' draws. REQUIRES: options.size > 0.
+EffectList draw_effects(const AugmentOptions& options, const SampleKey& key);
+
+// Scratch memory of apply_effects; grows to the largest image and is kept. One per thread.
+struct EffectScratch {
+  std::vector<uint8_t> pixels;  // [size, size, 3]
+  std::vector<float> rows;      // for kBlur
+};
+
+// `pixels` [size, size, 3], modified in place.
+void apply_effects(const EffectList& list, int size, EffectScratch& scratch, uint8_t* pixels);
+
+// A segmentation mask with one class number per pixel.
+struct Mask {
+  int width, height;
+  const uint8_t* classes;  // [height, width]
+};
+// Transforms a mask like its image, by apply_transform() and the kAffine effects of `list`, each
+// with nearest-pixel sampling. `outside` is the class outside the image. `out` [size, size].
+void transform_mask(const AugmentOptions& options, const SampleTransform& transform,
+                    const EffectList& list, const Mask& mask, uint8_t outside, uint8_t* out);
+
+// The pixels of a sample in a held dataset: its image, already at the batch's size, seen through a
+// shifted window, then mirrored. If whole images are held: `crop` of its image, resized to the
+// batch's size, then mirrored.
+struct HeldPlace {
+  uint32_t index = 0;                // position in the dataset
+  int16_t shift_x = 0, shift_y = 0;  // as SampleTransform's
+  int32_t flip = 0;                  // 1: left to right
+  Box crop = {};                     // for whole images only
+};
+
+// A whole held image, [height, width, 3].
+struct HeldPhoto {
+  const uint8_t* pixels;
+  int32_t width, height;
+};
+
+// Resizer's filter from one input length to S outputs, the batch's size, within a table of filters:
+// from filters[begin] on the first inputs of the S outputs, each read as uint16_t, then weights
+// [S][pitch], of which `taps` are used. A weight of 1 is 1 << precision. See resize_filters().
+struct HeldFilter {
+  int64_t begin;
+  int32_t taps, pitch, precision;
+};
+
+// Writes the filters from every length 1 to `longest` to `out`: by_length [longest + 1], the first
+// unused. REQUIRES: longest <= kLongestHeld.
+constexpr int kLongestHeld = 16384;  // pixels a side
+struct ResizeFilters {
+  std::vector<HeldFilter> by_length;
+  std::vector<int16_t> values;
+};
+ResizeFilters resize_filters(int longest, int out);
+
+// A batch to convert from uint8 to normalised values, all on one device, without overlapping memory
+// except for `rows`. Fastest if pointers are multiples of 16 bytes.
+struct FinishBatch {
+  uint8_t* images;            // [count, size, size, 3], undefined afterwards; held images: also
+                              // before
+  const EffectList* effects;  // [count]
+  uint8_t* spare;             // like images; undefined afterwards
+  int64_t count;
+  int size;
+  Normalize normalize;
+  void* out;  // [count, size, size, 3] of `type` (NHWC, torch's channels_last)
+  // If not null, images are first copied from here, [any, size, size, 3], according to `places`.
+  const uint8_t* held = nullptr;
+  const HeldPlace* places = nullptr;  // [count]
+  PadMode pad_mode = PadMode::kZero;
+  PixelType type = PixelType::kFloat32;  // not kUint8; 16-bit types are the floats rounded once
+  // [count, size, size, 3], undefined afterwards, if a list has kBlur. Null: uses `out`, which must
+  // then be kFloat32.
+  float* rows = nullptr;
+  // If not null, images are first cropped and resized from here, according to `places`, with the
+  // filters of resize_filters(their longest side, size).
+  const HeldPhoto* photos = nullptr;  // [any]
+  const HeldFilter* filters = nullptr;
+  const int16_t* filter_values = nullptr;
+};
+
+// Copies each image if there are places, applies its effects, normalises and rounds it, on the
+// calling thread: the reference for the kernel below, and equal to apply_transform(),
+// apply_effects() and convert_pixels().
+void finish_batch_cpu(const FinishBatch& batch);
+
+// The same on the current GPU, in one kernel; equal except for the last bits of a blur's weights.
+// If the batch is small, an image whose effects each need one pixel, or an affine first, is shared
+// by several thread blocks; any other has one. Enqueues on `stream` (a cudaStream_t) and returns;
+// the caller keeps the buffers alive and unchanged until the stream has passed. Fails with kRun if
+// the launch fails. Defined in saturate_kernels, which a build without nvcc lacks.
+void finish_batch_cuda(const FinishBatch& batch, void* stream);
+
+// MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019): a training batch mixed with itself.
+//
+// Sample i is mixed with sample (i - offset) mod count, as in torchvision's v2.MixUp and v2.CutMix
+// with an offset of 1. The parameters are drawn here; feed.h applies them on the device.
+enum class MixKind { kNone, kMixUp, kCutMix };
+
+struct Mix {
+  MixKind kind = MixKind::kNone;
+  double lambda = 1;  // weight of a sample's own label; kMixUp: of its pixels too
+  size_t offset = 0;  // 1 to count - 1
+  Box box;            // kCutMix: the pixels taken from the other sample
+};
+
+// One Beta(alpha, alpha) draw per batch; if both are on, one is chosen at random. `batch`
+// identifies the batch by its first sample. kNone if both are off, or count is below 2.
+Mix draw_mix(const AugmentOptions& options, const SampleKey& batch, size_t count);
+
+}  // namespace saturate

@@ -1,0 +1,112 @@
+// Env is the only access to files and clocks, so that a test can fail, shorten or delay any access.
+//
+// Every method is safe to call from any thread. Failures throw saturate::Error (kind kData when
+// reading, kRun when writing) naming the path and the system's reason; no method returns a partial
+// result silently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace saturate {
+
+// Expected use of a part of a file: read soon, or not again.
+enum class ReadAdvice { kSoon, kNotAgain };
+
+// A file opened for positioned reads. Safe for concurrent use: reads share no cursor.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  // Bytes in the file when it was opened.
+  virtual uint64_t size() const = 0;
+  // Fills `out` from `offset` completely, or throws: reading past the end is an error.
+  virtual void read_at(uint64_t offset, std::span<std::byte> out) const = 0;
+  // A hint, which may do nothing: the system reads ahead, or drops cached pages that nothing else
+  // uses.
+  virtual void advise(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/) const {}
+};
+
+// A file being written from its start. Not for concurrent use. Destroying it without close() keeps
+// what was written; for all-or-nothing use write_atomically().
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  virtual void append(std::span<const std::byte> bytes) = 0;
+  // A hint before the first append, which may do nothing: later data bypasses the page cache, so
+  // that a large file that is not read soon costs no copy and evicts nothing else.
+  virtual void bypass_cache() {}
+  // Returns once the data has reached the device (fsync).
+  virtual void sync() = 0;
+  virtual void close() = 0;
+};
+
+// Held until destroyed, or until the process ends for any reason.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+struct FileInfo {
+  std::string name;  // without the folder
+  bool is_directory;
+};
+
+class Env {
+ public:
+  virtual ~Env() = default;
+
+  virtual std::unique_ptr<ReadableFile> open_readable(const std::string& path) = 0;
+  // Reads the whole file into `out`, whose memory is reused. The default uses open_readable().
+  virtual void read_into(const std::string& path, std::vector<std::byte>& out);
+  // Creates or truncates.
+  virtual std::unique_ptr<WritableFile> open_writable(const std::string& path) = 0;
+  // Creates, or continues at the end of an existing file.
+  virtual std::unique_ptr<WritableFile> open_appendable(const std::string& path) = 0;
+
+  virtual bool exists(const std::string& path) = 0;
+  virtual bool is_directory(const std::string& path) = 0;
+  // Entries sorted by name, bytewise, without "." and "..". Symbolic links are followed.
+  virtual std::vector<FileInfo> list(const std::string& path) = 0;
+  // Creates missing parents; an existing folder is no error.
+  virtual void make_directories(const std::string& path) = 0;
+  // Atomic replacement within one file system.
+  virtual void rename(const std::string& from, const std::string& to) = 0;
+  // Removes one file; a missing file is no error.
+  virtual void remove(const std::string& path) = 0;
+  // Free bytes of this folder's file system; the default returns the maximum.
+  virtual uint64_t free_bytes(const std::string& /*folder*/) { return UINT64_MAX; }
+  // Makes a completed rename in this folder durable.
+  virtual void sync_directory(const std::string& path) = 0;
+
+  // Locks a file, created if missing and never removed, against every other lock of it. Fails at
+  // once with kUsage, naming the process, if it is already locked.
+  virtual std::unique_ptr<FileLock> lock(const std::string& path) = 0;
+
+  // Monotonic, nanoseconds from an arbitrary start.
+  virtual int64_t now_ns() = 0;
+  virtual void sleep_ns(int64_t duration) = 0;
+
+  // The real Env; lives for the whole process.
+  static Env& posix();
+};
+
+// Reads the whole file.
+std::vector<std::byte> read_file(Env& env, const std::string& path);
+
+// Writes a sibling temporary file past the system's cache, syncs it, renames it over `path` and
+// syncs the folder: after a crash `path` holds either its old contents or all of the new ones. On
+// failure the temporary file is removed and the error is rethrown.
+void write_atomically(Env& env, const std::string& path,
+                      std::span<const std::span<const std::byte>> pieces);
+void write_atomically(Env& env, const std::string& path, const std::string& text);
+
+// Cores this process may use: the affinity mask, limited by a cgroup quota if there is one. At
+// least 1.
+int available_cores();
+
+}  // namespace saturate

@@ -1,0 +1,152 @@
+// The loader: separate threads read, decode and augment samples; whole batches are delivered in
+// order, with a bounded number of them prefetched.
+//
+// The sequence of batches is a pure function of (dataset, options, seed, epoch): the number of
+// threads, the machine's speed and the buffer allocator have no influence. Resuming needs only the
+// epoch and the index of the next batch.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "saturate/data/augment.h"
+#include "saturate/data/data_options.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/effects.h"
+#include "saturate/data/world.h"
+
+namespace saturate {
+
+// Number of blocks that kBlock shuffles together.
+constexpr size_t kShuffleWindow = 8;
+
+// The order of an epoch, a permutation of [0, size): kFull is uniformly random; kNone is the
+// identity. kBlock splits [0, size) into blocks of `block`, shuffles the blocks, then the samples
+// of each kShuffleWindow consecutive blocks: a sample may appear anywhere in the epoch, but those
+// of one block are within one window.
+std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
+                                  const ShuffleOptions& shuffle);
+
+// A process's rank among those that share a dataset.
+struct Shard {
+  int rank = 0, world = 1;
+  Uneven uneven = Uneven::kJoin;
+};
+
+// Samples of an epoch of `size`, over all processes: the same number, or under kPad rounded up and
+// under kDrop down to a multiple of the world size.
+size_t epoch_samples(size_t size, const Shard& shard);
+
+// One process's samples of an epoch's order: of each `batch` consecutive samples those at
+// [rank::world]. If the world size divides the batch, this is torch.utils.data's DistributedSampler
+// over the same order, in batches of batch / world: kPad and kDrop are its drop_last=False and
+// True; kJoin neither repeats nor drops, so that ranks may differ by a sample.
+std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
+                                 const Shard& shard);
+
+// Allocates `bytes` (aligned to at least 64), freed with the last owner; pinned memory on a GPU.
+using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
+
+// Images [count, size, size, 3] (NHWC), or [count, 3, size, size] where planar: uint8 as decoded,
+// or bfloat16, float16 or float32, normalised.
+struct Batch {
+  std::shared_ptr<std::byte> pixels;  // returns to the loader's pool when the last owner drops it
+  // With LoaderOptions::masks: uint8 [count, size, size], the class of each pixel, kIgnoredClass
+  // outside the image.
+  std::shared_ptr<std::byte> masks;
+  PixelType type = PixelType::kFloat32;
+  bool planar = false;
+  int size = 0;                    // side of an image, pixels
+  std::vector<int64_t> labels;     // [count]
+  std::vector<uint32_t> indices;   // [count], indices into the dataset
+  std::vector<std::string> names;  // [count], with LoaderOptions::names
+  // [count], without LoaderOptions::finish: the remaining work on each image.
+  std::vector<EffectList> effects;
+  // [count], with LoaderOptions::places; `pixels` is then null.
+  std::vector<HeldPlace> places;
+  Mix mix;  // applied by the consumer: the pixels are not mixed yet
+  // Size of the global batch; with several processes samples skipped by kSkip count.
+  size_t whole = 0;
+  // Index in the epoch, including skipped batches.
+  size_t place = 0;
+  size_t count() const { return labels.size(); }
+};
+
+struct LoaderOptions {
+  size_t batch = 128;  // global batch size
+  Shard shard;         // this process's part of each batch
+  int threads = 1;
+  int nice = 0;      // added to the threads' nice level, to lower their priority
+  int prefetch = 4;  // maximum number of batches being filled or waiting
+  ShuffleOptions shuffle;
+  bool drop_last = false;  // skip an incomplete last batch
+  bool train = true;       // random augmentation; else eval_transform
+  OnError on_error = OnError::kFail;
+  PixelType type = PixelType::kFloat32;
+  bool planar = false;  // NCHW; not for kUint8
+  bool names = false;   // batches carry their samples' names
+  bool masks = false;   // batches carry masks, which the dataset must have; not with places
+  bool finish = true;   // apply effects, else leave them to the consumer; off: kUint8 only
+  // Gives the position of each sample in the consumer's held images, instead of pixels. Images are
+  // held cropped as in evaluation; for training under kRandomResized whole, and then the dataset
+  // provides their width and height. kUint8 without finish only.
+  bool places = false;
+  DecodeMode decode = DecodeMode::kExact;
+  // Maps the dataset's labels to the model's, if its classes have other numbers there or some are
+  // missing. Empty: identity.
+  std::vector<int64_t> labels;
+  uint64_t seed = 0;
+  // Longest wait for a batch or for the threads to stop, before the run fails.
+  std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);
+};
+
+// start_epoch(), next() and stop() belong to one consumer thread; counters may be read from any
+// thread.
+class Loader {
+ public:
+  // `dataset` must outlive the loader. `augment.size` must be set. `allocate` may be empty; it is
+  // called on the consumer's thread. Fails with kUsage on options out of range.
+  Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
+         BufferAllocator allocate = {});
+  // Waits for the samples being read. Delivered batches stay valid.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Number of batches in an epoch.
+  size_t batches() const;
+
+  // Begins to fill batches from `first_batch` on, ending the present epoch.
+  void start_epoch(uint32_t epoch, size_t first_batch = 0);
+
+  // Waits for the next batch; false at the end of the epoch. A sample that cannot be read or
+  // decoded makes this fail with the first such error in order (kFail), or is skipped (kSkip; an
+  // empty batch is skipped too, except with several processes, which make all steps together).
+  // Fails with kRun if no batch comes within the wait limit. After a failure every call fails in
+  // the same way until start_epoch(). Drops the contents of `out`.
+  bool next(Batch& out);
+
+  // Waits at most `limit` until next() would not wait; false on timeout. For callers that must also
+  // check for signals.
+  bool wait(std::chrono::nanoseconds limit);
+
+  // Ends the present epoch and waits for the threads to stop filling.
+  void stop();
+
+  // Number of batches that next() would return without waiting.
+  size_t ready() const;
+  // Distinct samples skipped so far under kSkip: their number, and the first hundred.
+  size_t skipped_count() const;
+  std::vector<SkippedSample> skipped() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,17 @@
+// Export of a model to a file that Python can run.
+#pragma once
+
+#include <string>
+
+#include "saturate/data/env.h"
+#include "saturate/model.h"
+
+namespace saturate {
+
+// Writes a TorchScript program for torch.jit.load(): the evaluation forward, traced for any number
+// of images [N, 3, size, size]; parameters have the model's names. A model that is such a program
+// itself is written unchanged, with its weights. Leaves the model in evaluation mode. Writes
+// atomically; fails with kRun. REQUIRES: a model on the CPU.
+void export_torchscript(Env& env, const std::string& path, Model& model, int size);
+
+}  // namespace saturate

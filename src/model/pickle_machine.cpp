@@ -1,0 +1,322 @@
+#include "model/pickle_machine.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+namespace saturate {
+namespace {
+
+// Above any model's needs, but small enough to bound the memory that a malicious file can take.
+constexpr size_t kMaxValues = size_t{1} << 22;
+constexpr size_t kMaxBytes = size_t{1} << 24;
+
+}  // namespace
+
+void PickleMachine::fail(const std::string& what) const {
+  fail_pickle(what + " at byte " + std::to_string(at_), path_);
+}
+
+PickleMachine::PickleMachine(std::span<const std::byte> bytes, const std::string& path)
+    : bytes_(bytes.first(std::min(kMaxBytes, bytes.size()))), path_(path) {}
+
+PickleIndex PickleMachine::run() {
+  stack_.clear();
+  marks_.clear();
+  memo_.clear();
+  for (;;) {
+    const auto code = uint8_t(number(1));
+    if (code == '.') break;
+    if (!run_constant(code) && !run_container(code) && !run_memo(code) && !run_call(code))
+      fail("instruction " + std::to_string(code) + " is not used by a state_dict,");
+  }
+  return pop();
+}
+
+bool PickleMachine::run_constant(uint8_t code) {
+  using enum PickleKind;
+  switch (code) {
+    case 'N':
+      push({kNone});
+      return true;
+    case 0x88:  // NEWTRUE
+    case 0x89:  // NEWFALSE
+      push({kBool, code == 0x88});
+      return true;
+    case 'J':
+      push({kInteger, int32_t(number(4))});
+      return true;
+    case 'K':
+      push({kInteger, int64_t(number(1))});
+      return true;
+    case 'M':
+      push({kInteger, int64_t(number(2))});
+      return true;
+    case 'I':
+    case 'L':
+      push_digits(line());
+      return true;
+    case 0x8a:  // LONG1
+      push_long(number(1));
+      return true;
+    case 0x8b:  // LONG4
+      push_long(number(4));
+      return true;
+    case 'G':
+      take(8);
+      push({kFloat});
+      return true;
+    default:
+      return run_string(code);
+  }
+}
+
+// Text, including Python 2's, and bytes, whose contents are not needed.
+bool PickleMachine::run_string(uint8_t code) {
+  using enum PickleKind;
+  switch (code) {
+    case 'X':
+    case 'T':
+      push({kText, 0, text(number(4))});
+      return true;
+    case 0x8c:  // SHORT_BINUNICODE
+    case 'U':
+      push({kText, 0, text(number(1))});
+      return true;
+    case 0x8d:  // BINUNICODE8
+      push({kText, 0, text(number(8))});
+      return true;
+    case 'B':
+    case 'C':
+      take(number(code == 'B' ? 4 : 1));
+      push({kOther});
+      return true;
+    case 0x8e:  // BINBYTES8
+    case 0x96:  // BYTEARRAY8
+      take(number(8));
+      push({kOther});
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::run_container(uint8_t code) {
+  using enum PickleKind;
+  switch (code) {
+    case '(':
+      marks_.push_back(stack_.size());
+      return true;
+    case ')':
+      push({kTuple});
+      return true;
+    case 0x85:  // TUPLE1 to TUPLE3
+    case 0x86:
+    case 0x87:
+      push_tuple(code - 0x84u);
+      return true;
+    case 't': {
+      std::vector<PickleIndex> items = pop_to_mark();
+      push({.kind = kTuple, .items = std::move(items)});
+      return true;
+    }
+    case ']':
+      push({kList});
+      return true;
+    case '}':
+      push({kDict});
+      return true;
+    case 'a':
+      extend(kList, {pop()});
+      return true;
+    case 'e':
+      extend(kList, pop_to_mark());
+      return true;
+    case 's': {
+      const PickleIndex value = pop(), key = pop();
+      extend(kDict, {key, value});
+      return true;
+    }
+    case 'u':
+      extend(kDict, pop_to_mark());
+      return true;
+    case 0x8f:  // EMPTY_SET
+      push({kOther});
+      return true;
+    case 0x90:  // ADDITEMS
+      extend(kOther, pop_to_mark());
+      return true;
+    case 0x91:  // FROZENSET
+      pop_to_mark();
+      push({kOther});
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::run_memo(uint8_t code) {
+  const auto put = [this](uint64_t key) {
+    if (memo_.size() == kMaxValues) fail("it has too many values");
+    memo_[key] = top();
+  };
+  const auto get = [this](uint64_t key) {
+    const auto found = memo_.find(key);
+    if (found == memo_.end()) fail("it reads a memo entry that was never stored");
+    stack_.push_back(found->second);
+  };
+  switch (code) {
+    case 'q':
+      put(number(1));
+      return true;
+    case 'r':
+      put(number(4));
+      return true;
+    case 0x94:  // MEMOIZE
+      put(memo_.size());
+      return true;
+    case 'h':
+      get(number(1));
+      return true;
+    case 'j':
+      get(number(4));
+      return true;
+    case 0x80:  // PROTO
+      if (const uint64_t version = number(1); version > 5)
+        fail("its protocol " + std::to_string(version) + " is unknown");
+      return true;
+    case 0x95:  // FRAME: its length is redundant
+      take(8);
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool PickleMachine::run_call(uint8_t code) {
+  switch (code) {
+    case 'c': {
+      const std::string module = line();
+      push_global(module, line());
+      return true;
+    }
+    case 0x93: {  // STACK_GLOBAL
+      const PickleIndex name = pop(), module = pop();
+      if (value(name).kind != PickleKind::kText || value(module).kind != PickleKind::kText)
+        fail("a function has no name");
+      push_global(value(module).text, value(name).text);
+      return true;
+    }
+    case 'Q':
+      push_storage();
+      return true;
+    case 'R':
+      call();
+      return true;
+    case 0x92:  // NEWOBJ_EX
+      pop();    // the keyword arguments
+      [[fallthrough]];
+    case 0x81:  // NEWOBJ
+      if (value(pop()).kind != PickleKind::kTuple || !is_passed_over(value(pop())))
+        fail("it constructs something other than a plain value");
+      push({PickleKind::kOther});
+      return true;
+    case 'b':  // BUILD: an OrderedDict's attributes, such as the versions of modules
+      pop();
+      if (const PickleKind kind = value(top()).kind;
+          kind != PickleKind::kDict && kind != PickleKind::kOther)
+        fail("it sets attributes of a value that has none");
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::span<const std::byte> PickleMachine::take(size_t count) {
+  if (count > bytes_.size() - at_) fail("the pickle ends too early,");
+  const auto taken = bytes_.subspan(at_, count);
+  at_ += count;
+  return taken;
+}
+
+uint64_t PickleMachine::number(size_t bytes) {
+  uint64_t value = 0;
+  std::memcpy(&value, take(bytes).data(), bytes);
+  return value;
+}
+
+std::string PickleMachine::text(uint64_t length) {
+  const auto taken = take(length);
+  return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+}
+
+std::string PickleMachine::line() {
+  const auto rest = bytes_.subspan(at_, std::min(kMaxPickleName, bytes_.size() - at_));
+  const auto end = std::ranges::find(rest, std::byte{'\n'});
+  if (end == rest.end()) fail("a name is not terminated");
+  std::string name = text(uint64_t(end - rest.begin()));
+  take(1);
+  return name;
+}
+
+PickleIndex PickleMachine::add(PickleValue value) {
+  if (values_.size() == kMaxValues) fail("it has too many values");
+  values_.push_back(std::move(value));
+  return PickleIndex(values_.size() - 1);
+}
+
+PickleIndex PickleMachine::top() const {
+  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is missing");
+  return stack_.back();
+}
+
+PickleIndex PickleMachine::pop() {
+  const PickleIndex index = top();
+  stack_.pop_back();
+  return index;
+}
+
+std::vector<PickleIndex> PickleMachine::pop_to_mark() {
+  if (marks_.empty()) fail("a mark is missing");
+  const auto begin = stack_.begin() + ptrdiff_t(marks_.back());
+  std::vector<PickleIndex> items(begin, stack_.end());
+  stack_.erase(begin, stack_.end());
+  marks_.pop_back();
+  return items;
+}
+
+void PickleMachine::push_tuple(size_t count) {
+  std::vector<PickleIndex> items(count);
+  for (size_t i = count; i > 0; --i) items[i - 1] = pop();
+  push({.kind = PickleKind::kTuple, .items = std::move(items)});
+}
+
+void PickleMachine::extend(PickleKind kind, const std::vector<PickleIndex>& items) {
+  PickleValue& target = values_[top()];
+  if (target.kind == PickleKind::kOther) return;
+  if (target.kind != kind || (kind == PickleKind::kDict && items.size() % 2 != 0))
+    fail("it adds items to a value that cannot hold them");
+  target.items.insert(target.items.end(), items.begin(), items.end());
+}
+
+// Protocol 1: an integer, or 00 and 01 for a bool. Integers above 64 bits stay text.
+void PickleMachine::push_digits(std::string digits) {
+  if (digits == "00" || digits == "01") return push({PickleKind::kBool, digits == "01"});
+  if (digits.ends_with('L')) digits.pop_back();
+  int64_t value = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [at, error] = std::from_chars(digits.data(), end, value);
+  if (at != end || error == std::errc::invalid_argument) fail("an integer is malformed");
+  if (error == std::errc()) return push({PickleKind::kInteger, value});
+  push({PickleKind::kText, 0, digits});
+}
+
+void PickleMachine::push_long(size_t bytes) {
+  if (bytes > 8) return push({PickleKind::kText, 0, text(bytes)});
+  uint64_t value = number(bytes);
+  const size_t unused = 64 - 8 * bytes;  // the highest bit is the sign
+  if (bytes > 0) value = uint64_t(int64_t(value << unused) >> unused);
+  push({PickleKind::kInteger, int64_t(value)});
+}
+
+}  // namespace saturate

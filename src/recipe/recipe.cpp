@@ -1,0 +1,221 @@
+// Converts TOML and overrides to a Recipe and back, using the option table.
+#include "saturate/data/recipe.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "recipe/option_row.h"
+#include "saturate/data/env.h"
+
+namespace saturate {
+namespace {
+
+std::vector<std::string> known_keys() {
+  std::vector<std::string> keys;
+  for (const auto& row : option_table()) keys.push_back(row.key);
+  return keys;
+}
+
+const OptionRow& find_row(const std::string& key, const std::string& where) {
+  for (const auto& row : option_table())
+    if (row.key == key) return row;
+  const std::string near = nearest_name(key, known_keys());
+  fail(ErrorKind::kUsage, "unknown key " + key, where,
+       near.empty() ? "`saturate list options` prints them all" : "Did you mean " + near + "?");
+}
+
+OptionValue to_value(const toml::node& node, const std::string& key, const std::string& where) {
+  if (auto value = node.as_boolean()) return value->get();
+  if (auto value = node.as_integer()) return value->get();
+  if (auto value = node.as_floating_point()) return value->get();
+  if (auto value = node.as_string()) return value->get();
+  if (auto array = node.as_array()) {
+    std::vector<double> numbers;
+    for (const auto& element : *array)
+      if (auto number = element.value<double>()) numbers.push_back(*number);
+    if (numbers.size() == array->size()) return numbers;
+    std::vector<std::string> texts;
+    for (const auto& element : *array)
+      if (auto text = element.value<std::string>()) texts.push_back(*text);
+    if (texts.size() == array->size()) return texts;
+  }
+  fail(ErrorKind::kUsage, key + " has a value of an unsupported type", where,
+       "`saturate list options` prints its type");
+}
+
+std::string place(const std::string& where, const toml::node& node) {
+  return fmt::format("{}:{}", where, node.source().begin.line);
+}
+
+void apply_table(Recipe& recipe, const toml::table& table, const std::string& prefix,
+                 const std::string& where) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    if (const auto* section = node.as_table()) {
+      const auto keys = known_keys();
+      if (std::none_of(keys.begin(), keys.end(),
+                       [&](const std::string& known) { return known.starts_with(key + "."); }))
+        fail(ErrorKind::kUsage, "unknown section [" + key + "]", place(where, node),
+             "`saturate list options` prints the keys by section");
+      apply_table(recipe, *section, key + ".", where);
+    } else {
+      find_row(key, place(where, node))
+          .set(recipe, to_value(node, key, place(where, node)), place(where, node));
+    }
+  }
+}
+
+toml::table parse_toml(const std::string& text, const std::string& where) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()),
+         fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
+  }
+}
+
+std::string format_text(const std::string& text) {
+  std::ostringstream out;
+  out << toml::value<std::string>(text);
+  return out.str();
+}
+
+// A run saves its recipe, and would read back a different value.
+void require_utf8(const std::string& text, const std::string& where) {
+  const toml::table table = parse_toml("text = " + format_text(text), where);
+  if (table["text"].value<std::string>() != text)
+    fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename the file, or link to it");
+}
+
+void apply_override(Recipe& recipe, const std::string& text) {
+  const std::string where = "--set " + text;
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    fail(ErrorKind::kUsage, "an override has no value", where, "Write it as section.key=value");
+  const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
+  const OptionRow& row = find_row(key, where);
+  const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
+  if (row.is_text && !quoted) {
+    require_utf8(value, where);
+    row.set(recipe, value, where);
+    return;
+  }
+  const bool bare_auto = value == "auto";  // quotes optional, as the key may also take a number
+  const toml::table table = parse_toml("value = " + (bare_auto ? "\"auto\"" : value), where);
+  row.set(recipe, to_value(*table.get("value"), key, where), where);
+}
+
+// A float keeps a point or an exponent, so that TOML reads it back as a float.
+std::string format_number(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string format_value(const OptionValue& value) {
+  struct {
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(int64_t number) const { return std::to_string(number); }
+    std::string operator()(double number) const { return format_number(number); }
+    std::string operator()(const std::string& text) const { return format_text(text); }
+    std::string operator()(const std::vector<double>& numbers) const {
+      std::string list;
+      for (double number : numbers) list += (list.empty() ? "" : ", ") + format_number(number);
+      return "[" + list + "]";
+    }
+    std::string operator()(const std::vector<std::string>& texts) const {
+      std::string list;
+      for (const auto& text : texts) list += (list.empty() ? "" : ", ") + format_text(text);
+      return "[" + list + "]";
+    }
+  } format;
+  return std::visit(format, value);
+}
+
+std::string section_of(const std::string& key) {
+  const auto dot = key.find('.');
+  return dot == std::string::npos ? "" : key.substr(0, dot);
+}
+
+// Rows outside any section first, as TOML requires, and each section's rows together.
+std::vector<const OptionRow*> rows_by_section() {
+  std::vector<std::string> order = {""};
+  for (const auto& row : option_table())
+    if (std::find(order.begin(), order.end(), section_of(row.key)) == order.end())
+      order.push_back(section_of(row.key));
+  std::vector<const OptionRow*> rows;
+  for (const auto& section : order)
+    for (const auto& row : option_table())
+      if (section_of(row.key) == section) rows.push_back(&row);
+  return rows;
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& text, const std::string& where,
+                    std::span<const std::string> overrides) {
+  Recipe recipe;
+  apply_table(recipe, parse_toml(text, where), "", where);
+  for (const auto& override_text : overrides) apply_override(recipe, override_text);
+  validate_recipe(recipe, where);
+  return recipe;
+}
+
+Recipe load_recipe(Env& env, const std::string& path, std::span<const std::string> overrides) {
+  std::vector<std::byte> bytes;
+  try {
+    bytes = read_file(env, path);
+  } catch (const Error& error) {
+    fail(ErrorKind::kUsage, "the recipe cannot be read: " + error.reason(), path,
+         "Check the path; recipes/ holds examples");
+  }
+  return parse_recipe(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path,
+                      overrides);
+}
+
+std::string to_toml(const Recipe& recipe) {
+  std::string text, section;
+  for (const OptionRow* row : rows_by_section()) {
+    const std::string own = section_of(row->key);
+    if (own != section) text += "\n[" + own + "]\n";
+    section = own;
+    const std::string name = own.empty() ? row->key : row->key.substr(own.size() + 1);
+    text += name + " = " + format_value(row->get(recipe)) + "\n";
+  }
+  return text;
+}
+
+std::vector<OptionInfo> recipe_options() {
+  const Recipe defaults;
+  std::vector<OptionInfo> options;
+  for (const OptionRow* row : rows_by_section())
+    options.push_back(
+        {row->key, row->type, row->unit, format_value(row->get(defaults)), row->range, row->doc});
+  return options;
+}
+
+std::string recipe_markdown() {
+  std::string text =
+      "# The recipe\n\nEvery key a recipe can hold. Generated from the option table by\n"
+      "`saturate list options --markdown`; a test compares the two.\n\nAny key can be given on the "
+      "command line too: `--set section.key=value`.\n";
+  std::string section = "none yet";
+  for (const auto& option : recipe_options()) {
+    if (const std::string own = section_of(option.key); own != section) {
+      text += own.empty() ? "\n## Outside any section\n" : "\n## [" + own + "]\n";
+      text += "\n| key | type | default | unit | range | meaning |\n|---|---|---|---|---|---|\n";
+      section = own;
+    }
+    std::string type = option.type;
+    for (size_t at = 0; (at = type.find('|', at)) != std::string::npos; at += 2)
+      type.replace(at, 1, "\\|");
+    text += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", option.key, type,
+                        option.default_value, option.unit, option.range, option.doc);
+  }
+  return text;
+}
+
+}  // namespace saturate

@@ -1,0 +1,193 @@
+// The one option table, composed of each component's rows, and the checks between keys.
+#include "recipe/option_row.h"
+
+namespace saturate {
+
+std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts) {
+  std::vector<OptionRow> rows;
+  for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
+  return rows;
+}
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> table =
+      concatenated({run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows()});
+  return table;
+}
+
+namespace {
+
+void validate_model(const ModelOptions& model, const std::string& where) {
+  const bool scripted = model.name == "torchscript";
+  if (scripted && model.file.empty())
+    fail_option("model.file", "is missing, and model.name is torchscript",
+                "Name a file, as torch.jit.script(module).save(FILE) writes it", where);
+  if (!scripted && !model.file.empty())
+    fail_option("model.file", "has no effect with model.name=" + model.name,
+                "Set model.name=torchscript, or model.weights where the file holds weights", where);
+  if (scripted && model.width != 1)
+    fail_option("model.width", "cannot change the program in model.file",
+                "Leave it out, and make another file", where);
+}
+
+void validate_memory(const TrainOptions& train, const std::string& where) {
+  const bool automatic = train.batch == kAutomatic;
+  if (automatic && train.accumulate > 1)
+    fail_option("train.accumulate", "is chosen by train.batch=auto",
+                "Set train.effective_batch instead, or train.batch to a number", where);
+  if (!automatic && train.effective_batch > 0)
+    fail_option("train.effective_batch", "has no effect without train.batch=auto",
+                "Set train.batch instead, which train.accumulate divides", where);
+  if (!automatic && train.accumulate > train.batch)
+    fail_option("train.accumulate", "is above train.batch",
+                "Give each micro-batch at least one image", where);
+}
+
+bool stores_narrow(PrecisionMode mode) {
+  return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2 ||
+         mode == PrecisionMode::kFp16O3;
+}
+
+void validate_compiled(const Recipe& recipe, const std::string& where) {
+  if (stores_narrow(recipe.precision.mode))
+    fail_option("train.compiled", "needs weights in fp32",
+                "Set precision.mode to bf16 or fp16, or leave train.compiled out", where);
+  if (recipe.train.batch == kAutomatic)
+    fail_option("train.compiled", "is made for one batch size, and train.batch is auto",
+                "Give train.batch a number", where);
+  if (recipe.train.checkpoint_segments != 0)
+    fail_option("train.compiled", "keeps all activations, unlike train.checkpoint_segments",
+                "Set one of the two", where);
+  if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
+    fail_option("train.compiled", "knows one label for each image",
+                "Set augment.mixup and augment.cutmix to 0, or leave train.compiled out", where);
+  if (recipe.optimizer.freeze_statistics)
+    fail_option("train.compiled",
+                "updates all statistics, and optimizer.freeze_statistics freezes some",
+                "Set one of the two", where);
+  if (recipe.augment.output != PixelType::kFloat32)
+    fail_option("train.compiled", "needs images in fp32", "Set augment.output=fp32", where);
+  if (recipe.train.batch % recipe.train.accumulate != 0)
+    fail_option("train.compiled", "needs micro-batches of equal size",
+                "Make train.batch a multiple of train.accumulate", where);
+}
+
+void validate_held(const Recipe& recipe, const std::string& where) {
+  if (recipe.data.cache.mode != CacheMode::kDevice ||
+      recipe.augment.crop != CropKind::kRandomResized)
+    return;
+  if (recipe.data.cache.form != CacheForm::kDecoded)
+    fail_option("data.cache",
+                "= device keeps images at augment.size, and augment.crop = random_resized cuts "
+                "from the photographs",
+                "Set data.cache_form=decoded, which keeps whole photographs there, data.cache=ram, "
+                "or another augment.crop",
+                where);
+  if (recipe.data.decode == DecodeMode::kFast)
+    fail_option("data.cache_form",
+                "= decoded keeps whole images, which data.decode = fast never decodes",
+                "Set data.decode=exact, or data.cache=ram with data.cache_form=encoded", where);
+}
+
+void validate_segmentation(const Recipe& recipe, const std::string& where) {
+  const AugmentOptions& augment = recipe.augment;
+  if (augment.mixup > 0 || augment.cutmix > 0)
+    fail_option(augment.mixup > 0 ? "augment.mixup" : "augment.cutmix",
+                "mixes labels of images, and train.task=segment has one for each pixel",
+                "Set it to 0", where);
+  if (recipe.data.cache.mode == CacheMode::kDevice)
+    fail_option("data.cache", "= device keeps images alone, and train.task=segment needs masks",
+                "Set data.cache=ram", where);
+  if (recipe.data.stage.mode != StageMode::kNone)
+    fail_option("data.stage", "copies images alone, and train.task=segment needs masks",
+                "Set data.stage=none; data.cache=ram keeps masks too", where);
+  if (recipe.train.eval_shift > 0)
+    fail_option("train.eval_shift", "averages the logits of shifted images",
+                "Set it to 0 with train.task=segment", where);
+  if (!recipe.train.compiled.empty())
+    fail_option("train.compiled", "knows one label for each image",
+                "Leave it out with train.task=segment", where);
+  if (recipe.train.monitor == Monitor::kEvalAccuracy5)
+    fail_option("train.monitor", "= eval_accuracy5 is for classification",
+                "Set it to eval_iou or eval_accuracy", where);
+}
+
+void validate_pipeline(const Recipe& recipe, const std::string& where) {
+  const PipelineOptions& pipeline = recipe.pipeline;
+  if (pipeline.check && pipeline.copy == Toggle::kOff && !pipeline.any())
+    fail_option("pipeline.check", "has no stream to check",
+                "Set pipeline.copy, pipeline.augment or pipeline.encoder", where);
+  if (!pipeline.encoder) return;
+  if (recipe.optimizer.freeze.empty())
+    fail_option("pipeline.encoder", "needs a frozen encoder, and optimizer.freeze is empty",
+                "Set optimizer.freeze=[\"encoder.*\"]", where);
+  if (!recipe.optimizer.freeze_statistics)
+    fail_option("pipeline.encoder",
+                "runs ahead of training, which would update BatchNorm's statistics",
+                "Set optimizer.freeze_statistics=true", where);
+  if (recipe.train.checkpoint_segments != 0)
+    fail_option("pipeline.encoder",
+                "keeps the encoder's features, and train.checkpoint_segments drops them",
+                "Set one of the two", where);
+  if (!recipe.train.compiled.empty())
+    fail_option("pipeline.encoder", "runs the model in two parts, and train.compiled in one",
+                "Set one of the two", where);
+}
+
+}  // namespace
+
+void validate_recipe(const Recipe& recipe, const std::string& where) {
+  if (recipe.data.source.empty())
+    fail_option("data.source", "is missing", "Say where the training images are, as folder:PATH",
+                where);
+  if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0 && recipe.optimizer.name == "sgd")
+    fail_option("optimizer.nesterov", "needs a momentum",
+                "Set optimizer.momentum, or optimizer.nesterov=false", where);
+  if (recipe.train.ema >= 1)
+    fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
+  if (recipe.train.lookahead >= 1)
+    fail_option("train.lookahead", "must be below 1", "Give 0 for none, or such as 0.5", where);
+  const bool half = stores_narrow(recipe.precision.mode);
+  for (const auto& [key, value] : {std::pair("train.ema", recipe.train.ema),
+                                   std::pair("train.lookahead", recipe.train.lookahead)})
+    if (half && value > 0)
+      fail_option(key, "cannot average weights that are stored in half precision",
+                  std::string("Set precision.mode to bf16 or fp16, or ") + key + "=0", where);
+  if (recipe.train.early_stop > 0 && recipe.data.eval_source.empty() &&
+      !is_training_metric(recipe.train.monitor))
+    fail_option("train.early_stop", "needs an evaluation, and there is no data.eval_source",
+                "Give one, or set train.monitor=train_loss", where);
+  if (recipe.train.early_stop > 0 && !is_training_metric(recipe.train.monitor) &&
+      recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
+    fail_option("train.early_stop",
+                "needs evaluations during the run, and the only one is at the end",
+                "Set train.eval_every or train.eval_every_steps", where);
+  if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
+    fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
+                "Make it less than train.epochs", where);
+  validate_data(recipe.data, where);
+  validate_model(recipe.model, where);
+  validate_memory(recipe.train, where);
+  if (recipe.precision.mode == PrecisionMode::kTf32 && !recipe.precision.tf32)
+    fail_option("precision.tf32", "is false, and precision.mode is tf32",
+                "Set precision.mode to fp32, or leave precision.tf32 out", where);
+  if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
+  validate_augment(recipe.augment, where);
+  validate_held(recipe, where);
+  if (recipe.train.task == Task::kSegment)
+    validate_segmentation(recipe, where);
+  else if (recipe.train.monitor == Monitor::kEvalIou)
+    fail_option("train.monitor", "= eval_iou is for segmentation", "Set train.task=segment", where);
+  if (recipe.model.weights.empty())
+    for (const auto& [key, given] :
+         {std::pair("model.weights_match", !recipe.model.weights_match.empty()),
+          std::pair("model.weights_prefix", !recipe.model.weights_prefix.empty())})
+      if (given)
+        fail_option(key, "has no effect without model.weights", "Name the file, or leave it out",
+                    where);
+  validate_pipeline(recipe, where);
+  validate_schedule(recipe, where);
+  validate_distributed(recipe, where);
+}
+
+}  // namespace saturate

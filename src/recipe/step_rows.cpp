@@ -1,0 +1,169 @@
+// The option table's rows for the step: [model], [optimizer], [schedule], [precision]. Adding a
+// key: a member in saturate/step_options.h, a row here, and
+//   build/saturate list options --markdown > docs/recipe.md
+
+#include "recipe/option_row.h"
+
+namespace saturate {
+namespace {
+
+std::vector<OptionRow> model_rows() {
+  return {
+      text(SATURATE_OPTION(model.name), "`saturate list` prints the names."),
+      integer(SATURATE_OPTION(model.classes), {0, 1 << 20}, "classes",
+              "Outputs of the model; 0: the classes of the training source."),
+      number(
+          SATURATE_OPTION(model.width), {0, 16, true}, "times",
+          "Multiplies the model's channels (a transformer's heads), to trade accuracy for speed."),
+      number(SATURATE_OPTION(model.dropout), {0, 0.99}, "share",
+             "mobilenet_v2: dropout before the last layer. A compiled step needs 0."),
+      choice(SATURATE_OPTION(model.attention),
+             std::vector<std::pair<std::string, Attention>>{{"sdpa", Attention::kSdpa},
+                                                            {"naive", Attention::kNaive}},
+             "vit_tiny, vit_b_16: torch's fused attention, or the formula written out, which "
+             "stores the matrix of all pairs of tokens."),
+      text(SATURATE_OPTION(model.weights),
+           "A file of pretrained weights, matched by name: safetensors, a checkpoint (averaged "
+           "weights if train.ema made some), or .pt as written by torch.save(model.state_dict(), "
+           "FILE). The last layer is reinitialised if the file's has another number of classes. "
+           "Empty: random initialisation."),
+      text(SATURATE_OPTION(model.weights_prefix),
+           "Prefix of the names to load from model.weights, such as \"backbone.\", or "
+           "\"model_ema.\" of a .pt file with several sets of weights; other tensors are ignored. "
+           "Empty: detected, after module., model. and _orig_mod."),
+      text_list(SATURATE_OPTION(model.weights_match),
+                "Patterns of names to load from model.weights, such as \"encoder.*\"; the rest of "
+                "the model is initialised randomly. Empty: everything."),
+      text(SATURATE_OPTION(model.file),
+           "torchscript: the file written by torch.jit.script(module).save(FILE)."),
+  };
+}
+
+std::vector<OptionRow> optimizer_rows() {
+  return {
+      text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
+      number(SATURATE_OPTION(optimizer.lr), {0, kMostFactor}, "", "Peak learning rate."),
+      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd, lars, muon: momentum."),
+      flag(SATURATE_OPTION(optimizer.nesterov), "sgd, lars, muon: Nesterov momentum."),
+      number(SATURATE_OPTION(optimizer.weight_decay), {0, kMostFactor}, "",
+             "sgd, adam, lars: L2 penalty added to gradients; adamw, lamb, muon: decoupled decay."),
+      flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
+           "Applies weight decay to BatchNorm's weights and to biases too."),
+      number(SATURATE_OPTION(optimizer.beta1), {0, 1}, "",
+             "adam, adamw, lamb, muon: decay of the mean gradient."),
+      number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "",
+             "adam, adamw, lamb, muon: decay of the mean square."),
+      number(SATURATE_OPTION(optimizer.eps), {1e-37, 1}, "",
+             "adam, adamw, lamb, lars, muon: added to the denominator."),
+      number(SATURATE_OPTION(optimizer.trust), {0, kMostFactor, true}, "",
+             "lars: a layer's step as a share of its weights' norm, at a learning rate of 1."),
+      number(
+          SATURATE_OPTION(optimizer.layer_decay), {0, 1, true}, "",
+          "Factor on the learning rate from each layer to the one before it; the last layer has "
+          "the full rate. A layer is the parameters that share a name up to its first number, such "
+          "as a block of a residual network or transformer; norms belong to the layer before."),
+      text_list(SATURATE_OPTION(optimizer.lr_factors),
+                "Factors on the learning rate, each \"PATTERN=FACTOR\", for the parameters whose "
+                "name matches: * matches any text, ? any character. The first match counts, on top "
+                "of optimizer.layer_decay."),
+      text_list(
+          SATURATE_OPTION(optimizer.freeze),
+          "Patterns of names of parameters to freeze. BatchNorm's statistics are not parameters."),
+      flag(SATURATE_OPTION(optimizer.freeze_statistics),
+           "BatchNorms with frozen parameters use their running statistics in training too, and do "
+           "not update them."),
+      flag(SATURATE_OPTION(optimizer.fused),
+           "sgd, adam, adamw, and muon's AdamW part: one kernel updates all parameters; false: "
+           "separate operators for each parameter."),
+      flag(SATURATE_OPTION(optimizer.set_to_none),
+           "Frees gradients after a step; false: zeroes them in place, which keeps their memory."),
+  };
+}
+
+std::vector<OptionRow> schedule_rows() {
+  return {
+      text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
+      choice(SATURATE_OPTION(schedule.per),
+             std::vector<std::pair<std::string, SchedulePer>>{{"step", SchedulePer::kStep},
+                                                              {"epoch", SchedulePer::kEpoch}},
+             "When the learning rate changes: each step, or each epoch, like a torch scheduler "
+             "whose step() is called that often. The warm-up changes it each step."),
+      number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
+             "Linear ramp from 0 at the start; the schedule begins after it."),
+      number(SATURATE_OPTION(schedule.final_lr), {0, 1}, "share of lr",
+             "Final rate of cosine, cosine_restarts (each period), onecycle, linear and "
+             "polynomial, and minimum of plateau."),
+      number(SATURATE_OPTION(schedule.every_epochs), {0, kInf}, "epochs",
+             "step, exponential: epochs per factor of schedule.gamma; cosine_restarts: length of "
+             "the first period."),
+      number_list(
+          SATURATE_OPTION(schedule.milestones), {0, kInf, true}, "epochs",
+          "multistep: epochs at which the rate drops, counted from the end of the warm-up."),
+      number(SATURATE_OPTION(schedule.gamma), {0, 1, true}, "",
+             "step, multistep, exponential, plateau: the factor."),
+      integer(SATURATE_OPTION(schedule.restart_mult), {1, 1 << 20}, "times",
+              "cosine_restarts: ratio of each period's length to the previous one's."),
+      number(SATURATE_OPTION(schedule.power), {0, kInf, true}, "", "polynomial: the power."),
+      number(
+          SATURATE_OPTION(schedule.rise), {0, 1, true}, "share of steps",
+          "onecycle: fraction of steps (epochs with schedule.per=epoch) in which the rate rises."),
+      number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
+             "onecycle: initial rate."),
+      flag(SATURATE_OPTION(schedule.cycle_momentum),
+           "onecycle: momentum (beta1 for the Adam family) falls while the rate rises and rises "
+           "while it falls, replacing optimizer.momentum or optimizer.beta1."),
+      number(SATURATE_OPTION(schedule.momentum_low), {0, 1}, "",
+             "onecycle: momentum at the peak rate."),
+      number(SATURATE_OPTION(schedule.momentum_high), {0, 1}, "",
+             "onecycle: momentum at both ends."),
+      choice(SATURATE_OPTION(schedule.metric),
+             std::vector<std::pair<std::string, PlateauMetric>>{
+                 {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
+             "plateau: the evaluation metric that has to improve."),
+      integer(SATURATE_OPTION(schedule.patience), {0, 1 << 20}, "evaluations",
+              "plateau: evaluations without improvement before the rate drops."),
+      integer(SATURATE_OPTION(schedule.cooldown), {0, 1 << 20}, "evaluations",
+              "plateau: evaluations ignored after a drop."),
+      number(SATURATE_OPTION(schedule.threshold), {0, 1}, "share of best",
+             "plateau: minimum relative improvement."),
+  };
+}
+
+std::vector<OptionRow> precision_rows() {
+  return {
+      choice(
+          SATURATE_OPTION(precision.mode),
+          std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
+                                                             {"tf32", PrecisionMode::kTf32},
+                                                             {"bf16", PrecisionMode::kBf16},
+                                                             {"fp16", PrecisionMode::kFp16},
+                                                             {"bf16-o2", PrecisionMode::kBf16O2},
+                                                             {"fp16-o2", PrecisionMode::kFp16O2},
+                                                             {"fp16-o3", PrecisionMode::kFp16O3},
+                                                             {"auto", PrecisionMode::kAuto},
+                                                             {"default", PrecisionMode::kDefault}},
+          "Arithmetic of forward and backward: tf32 rounds the inputs of matrix products on a GPU, "
+          "and is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with loss "
+          "scaling; -o2 also stores the model's matrices and filters in that type, with fp32 "
+          "master weights in the optimizer; fp16-o3 has no master weights and stores the "
+          "optimizer's state in fp16 too, for comparison: small updates are lost; auto is bf16 if "
+          "the hardware has it, else fp32; default is bf16 on a GPU, fp32 on a CPU."),
+      flag(SATURATE_OPTION(precision.tf32),
+           "In all modes except fp32, which is exact: the remaining fp32 matrix products may round "
+           "their inputs to TF32 on a GPU."),
+      number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
+             "fp16: initial loss scale. It halves at a step whose loss or gradients overflow, "
+             "which is skipped; a run whose scale falls below 2^-14, or that skips eight steps in "
+             "a row and a whole epoch, ends with an error."),
+      integer(SATURATE_OPTION(precision.growth_interval), {1, 1 << 30}, "steps",
+              "fp16: steps without overflow before the scale doubles."),
+  };
+}
+
+}  // namespace
+
+std::vector<OptionRow> step_rows() {
+  return concatenated({model_rows(), optimizer_rows(), schedule_rows(), precision_rows()});
+}
+
+}  // namespace saturate

@@ -1,0 +1,162 @@
+#include "record/class_results.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <numeric>
+
+#include "record/class_json.h"
+#include "record/json_fields.h"
+#include "saturate/train_step.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::optional<double> share_of_class(int64_t part, int64_t whole) {
+  return whole > 0 ? std::optional(double(part) / double(whole)) : std::nullopt;
+}
+
+ordered_json number_or_null(std::optional<double> value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
+ClassResults named_classes(size_t outputs, const std::vector<std::string>& names) {
+  ClassResults results;
+  results.classes.resize(outputs);
+  for (size_t i = 0; i < outputs; ++i)
+    results.classes[i].name = i < names.size() ? names[i] : std::to_string(i);
+  return results;
+}
+
+// The sort key of worst_classes(): lower is worse.
+double class_score(const ClassResults& results, size_t at) {
+  const ClassResult& of = results.classes[at];
+  return (results.of_pixels ? of.iou() : of.accuracy()).value_or(1);
+}
+
+}  // namespace
+
+std::optional<double> ClassResult::accuracy() const {
+  return share_of_class(correct, count);
+}
+
+std::optional<double> ClassResult::iou() const {
+  return share_of_class(correct, count + predicted - correct);
+}
+
+ClassResults class_results(std::span<const int64_t> cells, int64_t outputs,
+                           const std::vector<std::string>& names) {
+  ClassResults results = named_classes(size_t(outputs), names);
+  std::vector<int64_t> sorted;
+  std::ranges::copy_if(cells, std::back_inserter(sorted),
+                       [outputs](int64_t cell) { return cell >= 0 && cell / outputs < outputs; });
+  std::ranges::sort(sorted);
+  for (auto at = sorted.begin(); at != sorted.end();) {
+    const auto end = std::upper_bound(at, sorted.end(), *at);
+    const ConfusionCell cell{*at / outputs, *at % outputs, end - at};
+    ClassResult& own = results.classes[size_t(cell.label)];
+    own.count += cell.count;
+    own.correct += cell.label == cell.prediction ? cell.count : 0;
+    results.classes[size_t(cell.prediction)].predicted += cell.count;
+    results.confusion.push_back(cell);
+    at = end;
+  }
+  return results;
+}
+
+ClassResults class_results(const std::vector<ClassPixels>& pixels,
+                           const std::vector<std::string>& names) {
+  ClassResults results = named_classes(pixels.size(), names);
+  results.of_pixels = true;
+  for (size_t i = 0; i < pixels.size(); ++i) {
+    results.classes[i].count = pixels[i].labelled;
+    results.classes[i].predicted = pixels[i].predicted;
+    results.classes[i].correct = pixels[i].hits;
+  }
+  return results;
+}
+
+std::vector<size_t> worst_classes(const ClassResults& results, size_t most) {
+  std::vector<size_t> order(results.classes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::erase_if(order, [&](size_t i) { return results.classes[i].count == 0; });
+  std::ranges::stable_sort(
+      order, [&](size_t a, size_t b) { return class_score(results, a) < class_score(results, b); });
+  if (order.size() > most) order.resize(most);
+  return order;
+}
+
+std::vector<ConfusionCell> worst_confusions(const ClassResults& results, size_t most,
+                                            std::optional<int64_t> label) {
+  std::vector<ConfusionCell> wrong;
+  for (const ConfusionCell& cell : results.confusion)
+    if (cell.label != cell.prediction && cell.label == label.value_or(cell.label))
+      wrong.push_back(cell);
+  std::ranges::stable_sort(wrong, std::greater(), &ConfusionCell::count);
+  if (wrong.size() > most) wrong.resize(most);
+  return wrong;
+}
+
+void add_json(ordered_json& json, const ClassResults& results) {
+  ordered_json classes = ordered_json::array(), confusion = ordered_json::array();
+  for (const ClassResult& of : results.classes) {
+    classes.push_back({{"name", of.name},
+                       {"count", of.count},
+                       {"predicted", of.predicted},
+                       {"correct", of.correct},
+                       {"accuracy", number_or_null(of.accuracy())}});
+    if (results.of_pixels) classes.back()["iou"] = number_or_null(of.iou());
+  }
+  for (const ConfusionCell& cell : results.confusion)
+    confusion.push_back({cell.label, cell.prediction, cell.count});
+  json["counted"] = results.of_pixels ? "pixels" : "images";
+  json["classes"] = std::move(classes);
+  json["confusion"] = results.of_pixels ? ordered_json() : std::move(confusion);
+}
+
+std::string class_results_json(const ClassResults& results) {
+  ordered_json json = {{"step", results.step}};
+  add_json(json, results);
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+namespace {
+
+std::optional<ConfusionCell> confusion_cell(const nlohmann::json& json, size_t classes) {
+  if (!json.is_array() || json.size() != 3) return std::nullopt;
+  for (const auto& number : json)
+    if (!number.is_number_unsigned() || number.get<uint64_t>() > (uint64_t{1} << 53))
+      return std::nullopt;
+  const ConfusionCell cell{json[0], json[1], json[2]};
+  const int64_t count = int64_t(classes);
+  return cell.label < count && cell.prediction < count ? std::optional(cell) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ClassResults> parse_class_results(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  const auto classes = json.find("classes"), confusion = json.find("confusion");
+  if (classes == json.end() || !classes->is_array()) return std::nullopt;
+  ClassResults results;
+  results.step = integer_at(json, "step").value_or(0);
+  results.of_pixels = text_at(json, "counted") == "pixels";
+  for (const auto& of : *classes) {
+    if (!of.is_object()) return std::nullopt;
+    const auto number = [&](const char* key) {
+      return std::max<int64_t>(0, integer_at(of, key).value_or(0));
+    };
+    results.classes.push_back(
+        {text_at(of, "name"), number("count"), number("predicted"), number("correct")});
+  }
+  if (confusion != json.end() && confusion->is_array())
+    for (const auto& entry : *confusion)
+      if (const auto cell = confusion_cell(entry, results.classes.size()))
+        results.confusion.push_back(*cell);
+  return results;
+}
+
+}  // namespace saturate

@@ -1,0 +1,67 @@
+#include <fmt/format.h>
+
+#include <span>
+#include <sstream>
+
+#include "record/sink_list.h"
+
+namespace saturate {
+namespace {
+
+std::string head() {
+  std::string row =
+      "kind,step,epoch,samples,time_s,loss,accuracy,accuracy5,mean_iou,plain_loss,"
+      "plain_accuracy,lr,images_per_s,memory_peak_bytes";
+  for (int i = 0; i < kPhaseCount; ++i) row += fmt::format(",{}_s", phase_name(Phase(i)));
+  for (const auto& column : telemetry_fields()) row += fmt::format(",{}", column.name);
+  return row + "\n";
+}
+
+// An empty field means unknown.
+template <class T>
+std::string field(const std::optional<T>& value) {
+  return value ? fmt::format(",{}", *value) : ",";
+}
+
+std::string row_of(const MetricsRecord& record) {
+  std::string row = fmt::format("{},{},{},{},{}", record.kind, record.step, record.epoch,
+                                record.samples, record.time_s);
+  row += field(record.loss) + field(record.accuracy) + field(record.accuracy5) +
+         field(record.mean_iou) + field(record.plain_loss) + field(record.plain_accuracy) +
+         field(record.lr) + field(record.images_per_s) + field(record.memory_peak_bytes);
+  for (int i = 0; i < kPhaseCount; ++i)
+    row += field(record.phases ? std::optional((*record.phases)[Phase(i)]) : std::nullopt);
+  for (const auto& column : telemetry_fields())
+    row += field(record.telemetry ? (*record.telemetry).*column.member : std::nullopt);
+  return row + "\n";
+}
+
+class CsvSink : public MetricsSink {
+ public:
+  CsvSink(Env& env, const std::string& folder) {
+    const std::string path = folder + "/metrics.csv";
+    const auto bytes = read_file(env, folder + "/metrics.jsonl");
+    std::istringstream lines(
+        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    std::string rows = head();
+    for (std::string line; std::getline(lines, line);)
+      if (const auto record = from_json_line(line)) rows += row_of(*record);
+    write_atomically(env, path, rows);
+    file_ = env.open_appendable(path);
+  }
+  void write(const MetricsRecord& record) override {
+    const std::string row = row_of(record);
+    file_->append(std::as_bytes(std::span(row)));
+  }
+
+ private:
+  std::unique_ptr<WritableFile> file_;
+};
+
+}  // namespace
+
+std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder) {
+  return std::make_unique<CsvSink>(env, folder);
+}
+
+}  // namespace saturate

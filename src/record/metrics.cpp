@@ -1,0 +1,147 @@
+#include "record/metrics.h"
+
+#include <span>
+#include <sstream>
+
+#include "record/json_fields.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::ordered_json;
+
+template <class T>
+ordered_json or_null(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json(nullptr);
+}
+
+ordered_json to_json(const Telemetry& telemetry) {
+  ordered_json json = ordered_json::object();
+  for (const auto& field : telemetry_fields()) json[field.name] = or_null(telemetry.*field.member);
+  const std::string& reasons = telemetry.throttle_reasons;
+  json["throttle_reasons"] = reasons.empty() ? ordered_json(nullptr) : ordered_json(reasons);
+  return json;
+}
+
+ordered_json to_json(const std::vector<StreamTime>& streams) {
+  ordered_json json = ordered_json::object();
+  for (const auto& time : streams)
+    json[time.stream] = {{"busy_s", time.busy_s}, {"idle_s", time.idle_s}};
+  return json;
+}
+
+ordered_json to_json(const std::optional<PhaseTimes>& phases) {
+  if (!phases) return nullptr;
+  ordered_json json = ordered_json::object();
+  for (int i = 0; i < kPhaseCount; ++i)
+    json[std::string(phase_name(Phase(i)))] = (*phases)[Phase(i)];
+  return json;
+}
+
+std::vector<StreamTime> streams_of(const nlohmann::json& json) {
+  std::vector<StreamTime> streams;
+  const auto found = json.find("streams");
+  if (found == json.end() || !found->is_object()) return streams;
+  for (const auto& [name, time] : found->items())
+    if (time.is_object())
+      streams.push_back(
+          {name, number_at(time, "busy_s").value_or(0), number_at(time, "idle_s").value_or(0)});
+  return streams;
+}
+
+std::optional<Telemetry> telemetry_of(const nlohmann::json& json) {
+  const auto found = json.find("telemetry");
+  if (found == json.end() || !found->is_object()) return std::nullopt;
+  Telemetry telemetry;
+  for (const auto& field : telemetry_fields())
+    telemetry.*field.member = number_at(*found, field.name);
+  telemetry.throttle_reasons = text_at(*found, "throttle_reasons");
+  return telemetry;
+}
+
+// The complete lines of a file for steps up to `last_step`.
+std::string lines_until(const std::string& text, int64_t last_step) {
+  std::istringstream in(text);
+  std::string kept, line;
+  while (std::getline(in, line)) {
+    if (in.eof()) break;  // no newline: truncated by a crash
+    const auto record = from_json_line(line);
+    if (record && record->step <= last_step && record->kind != "end") kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::string to_json_line(const MetricsRecord& record) {
+  ordered_json tensor_peaks = nullptr;
+  if (record.tensor_peak_bytes) {
+    tensor_peaks = ordered_json::object();
+    for (int i = 0; i < kPhaseCount; ++i)
+      if (const int64_t bytes = (*record.tensor_peak_bytes)[Phase(i)]; bytes > 0)
+        tensor_peaks[std::string(phase_name(Phase(i)))] = bytes;
+  }
+  ordered_json json = {{"kind", record.kind},
+                       {"step", record.step},
+                       {"epoch", record.epoch},
+                       {"samples", record.samples},
+                       {"time_s", record.time_s},
+                       {"loss", or_null(record.loss)},
+                       {"accuracy", or_null(record.accuracy)},
+                       {"accuracy5", or_null(record.accuracy5)},
+                       {"lr", or_null(record.lr)},
+                       {"images_per_s", or_null(record.images_per_s)},
+                       {"phases", to_json(record.phases)},
+                       {"memory_peak_bytes", or_null(record.memory_peak_bytes)},
+                       {"tensor_peak_bytes", tensor_peaks},
+                       {"telemetry", nullptr},
+                       {"streams", nullptr},
+                       {"device_phases", to_json(record.device_phases)}};
+  if (record.telemetry) json["telemetry"] = to_json(*record.telemetry);
+  if (!record.streams.empty()) json["streams"] = to_json(record.streams);
+  if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
+  if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
+  if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
+  return json.dump();
+}
+
+std::optional<MetricsRecord> from_json_line(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("kind") || !json["kind"].is_string()) return std::nullopt;
+  MetricsRecord record;
+  record.kind = json["kind"];
+  record.step = integer_at(json, "step").value_or(0);
+  record.epoch = number_at(json, "epoch").value_or(0);
+  record.samples = integer_at(json, "samples").value_or(0);
+  record.time_s = number_at(json, "time_s").value_or(0);
+  record.loss = number_at(json, "loss");
+  record.accuracy = number_at(json, "accuracy");
+  record.accuracy5 = number_at(json, "accuracy5");
+  record.mean_iou = number_at(json, "mean_iou");
+  record.lr = number_at(json, "lr");
+  record.images_per_s = number_at(json, "images_per_s");
+  record.plain_loss = number_at(json, "plain_loss");
+  record.plain_accuracy = number_at(json, "plain_accuracy");
+  record.phases = phases_at(json);
+  record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
+  record.telemetry = telemetry_of(json);
+  record.streams = streams_of(json);
+  record.device_phases = phases_at(json, "device_phases");
+  return record;
+}
+
+MetricsWriter::MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step) {
+  if (env.exists(path)) {
+    const auto bytes = read_file(env, path);
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    write_atomically(env, path, lines_until(text, keep_until_step));
+  }
+  file_ = env.open_appendable(path);
+}
+
+void MetricsWriter::write(const MetricsRecord& record) {
+  const std::string line = to_json_line(record) + "\n";
+  file_->append(std::as_bytes(std::span(line)));
+}
+
+}  // namespace saturate

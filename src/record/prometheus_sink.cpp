@@ -1,0 +1,178 @@
+// A run's current metrics over HTTP, in Prometheus's text format.
+#include <fmt/format.h>
+#include <httplib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/wall_clock.h"
+#include "record/sink_list.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+// Limits for concurrent connections and their silence (s): an idle client blocks no other.
+constexpr size_t kConnections = 16;
+constexpr time_t kSilence = 2;
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return char(std::tolower(c)); });
+  return text;
+}
+
+// Host names without port and brackets, as of "node7:9090" and "[::1]:9090".
+std::string name_in(const std::string& host) {
+  if (host.starts_with('[')) return lower(host.substr(1, host.find(']') - 1));
+  return lower(host.substr(0, host.rfind(':')));
+}
+
+// DNS rebinding: another site's page can make a browser request an address that only the browser
+// can reach, but only under the page's own host name.
+class HostNames {
+ public:
+  explicit HostNames(const WatchOptions& watch)
+      : names_{"127.0.0.1", "localhost", "::1", lower(watch.prometheus_address)} {
+    std::string name;
+    for (const char c : watch.prometheus_hosts + ',') {
+      if (c == ' ') continue;
+      if (c != ',') {
+        name += c;
+        continue;
+      }
+      if (!name.empty()) names_.insert(lower(name));
+      name.clear();
+    }
+  }
+  bool allow(const std::string& host) const {
+    return names_.contains("*") || names_.contains(name_in(host));
+  }
+
+ private:
+  std::set<std::string> names_;
+};
+
+class PrometheusSink : public MetricsSink {
+ public:
+  PrometheusSink(Env& env, const WatchOptions& watch) : env_(env), names_(watch) {
+    set_limits();
+    server_.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
+      answer(request, response);
+    });
+    // Health probes use the address, and learn only that the run is alive.
+    server_.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
+      response.set_content("ok\n", "text/plain");
+    });
+    bind(watch.prometheus_address, watch.prometheus_port);
+    thread_ = std::thread([this] {
+      server_.listen_after_bind();
+      ended_ = true;
+    });
+    while (!server_.is_running() && !ended_)
+      std::this_thread::yield();  // stop() before the server runs is lost
+  }
+  ~PrometheusSink() override {
+    server_.stop();
+    thread_.join();
+  }
+
+  void write(const MetricsRecord& record) override {
+    std::lock_guard lock(mutex_);
+    set("step", "", double(record.step));
+    set("epoch", "", record.epoch);
+    set("samples", "", double(record.samples));
+    set("time_seconds", "", record.time_s);
+    // Lets an alert detect a run that makes no more steps.
+    set("last_record_timestamp_seconds", "", double(unix_time_ns(env_)) * 1e-9);
+    const std::string kind = fmt::format("{{kind=\"{}\"}}", record.kind);
+    for (const auto& [name, value] : values_of(record)) set(name, kind, value);
+    if (record.kind != "step" || !record.phases) return;
+    for (int i = 0; i < kPhaseCount; ++i)
+      seconds_[fmt::format("{{phase=\"{}\"}}", phase_name(Phase(i)))] += (*record.phases)[Phase(i)];
+  }
+
+ private:
+  void set_limits() {
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kConnections); };
+    server_.set_keep_alive_max_count(1);
+    server_.set_keep_alive_timeout(kSilence);  // also the timeout for the first byte
+    server_.set_read_timeout(kSilence);
+    server_.set_write_timeout(kSilence);
+    server_.set_payload_max_length(1024);
+    // Without SO_REUSEPORT, which httplib would set: two runs must not share a port.
+    server_.set_socket_options([](int socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+  }
+
+  void bind(const std::string& address, int port) {
+    errno = 0;
+    if (server_.bind_to_port(address, port)) return;
+    if (errno == EADDRINUSE)
+      fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address),
+           "watch.prometheus_port", "Choose another one, or 0 for none");
+    fail(ErrorKind::kUsage,
+         fmt::format("cannot listen at {} port {}: {}", address, port,
+                     errno != 0 ? std::strerror(errno) : "no such address"),
+         "watch.prometheus_address",
+         "Give an address of this machine, or 0.0.0.0 for all that it has");
+  }
+
+  void answer(const httplib::Request& request, httplib::Response& response) {
+    const std::string host = request.get_header_value("Host");
+    if (names_.allow(host)) {
+      response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
+      return;
+    }
+    response.status = 403;
+    response.set_content(
+        "this run does not serve this Host name: add it to "
+        "watch.prometheus_hosts\n",
+        "text/plain");
+  }
+
+  void set(const std::string& name, const std::string& labels, double value) {
+    gauges_["saturate_" + name][labels] = value;
+  }
+
+  static std::string family(const std::string& name, const char* type,
+                            const std::map<std::string, double>& values) {
+    std::string lines = fmt::format("# TYPE {} {}\n", name, type);
+    for (const auto& [labels, value] : values)
+      lines += fmt::format("{}{} {}\n", name, labels, value);
+    return lines;
+  }
+
+  std::string text() {
+    std::lock_guard lock(mutex_);
+    std::string lines;
+    for (const auto& [name, values] : gauges_) lines += family(name, "gauge", values);
+    if (!seconds_.empty()) lines += family("saturate_phase_seconds_total", "counter", seconds_);
+    return lines;
+  }
+
+  Env& env_;
+  const HostNames names_;
+  std::mutex mutex_;
+  std::map<std::string, std::map<std::string, double>> gauges_;  // by name, then labels
+  std::map<std::string, double> seconds_;  // by labels: the steps' seconds so far, by phase
+  httplib::Server server_;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& watch) {
+  return std::make_unique<PrometheusSink>(env, watch);
+}
+
+}  // namespace saturate

@@ -1,0 +1,43 @@
+// Samples telemetry on a separate thread, and averages it for a run's records.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "saturate/data/env.h"
+#include "saturate/data/step_options.h"
+#include "saturate/telemetry.h"
+
+namespace saturate {
+
+// Except for the sampling, belongs to the thread that runs the steps.
+class TelemetryLog {
+ public:
+  struct Sources {
+    double hz = 1;                                   // readings a second, above 0
+    std::function<double()> queue;                   // batches ready; called on the log's thread
+    std::optional<int> gpu;                          // CUDA index; empty: none
+    PrecisionMode precision = PrecisionMode::kFp32;  // resolved: selects the peak rate
+    std::string nvml_library = "libnvidia-ml.so.1";  // loaded where there is a GPU
+  };
+  // `env` must outlive this.
+  TelemetryLog(Env& env, Sources sources);
+  ~TelemetryLog();
+
+  // Floating-point operations of training on one image.
+  void set_flop_per_sample(double flop);
+
+  // Means since the last call, during which `samples` were trained on within `training_s`.
+  Telemetry take(int64_t samples, double training_s);
+  // Means since construction, over the periods passed to take().
+  Telemetry whole() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "base/wall_clock.h"
+#include "record/event_file.h"
+#include "record/sink_list.h"
+#include "trace/host.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kPrefix = "events.out.tfevents.";
+
+// Later files sort after earlier ones, the order in which readers take them, even if the clock was
+// set back between two processes.
+std::string new_path(Env& env, const std::string& folder) {
+  int64_t seconds = unix_time_ns(env) / 1'000'000'000;
+  for (const auto& file : env.list(folder))
+    if (file.name.starts_with(kPrefix))
+      seconds = std::max<int64_t>(
+          seconds, 1 + std::strtoll(file.name.c_str() + std::strlen(kPrefix), nullptr, 10));
+  char host[256] = "localhost";
+  gethostname(host, sizeof host - 1);
+  return fmt::format("{}/{}{:010}.{}.{}", folder, kPrefix, seconds, host, getpid());
+}
+
+// A code block, which Markdown shows unchanged.
+std::string code_block(const std::string& text) {
+  std::istringstream lines(text);
+  std::string block;
+  for (std::string line; std::getline(lines, line);) block += "    " + line + "\n";
+  return block;
+}
+
+// "train" and "eval", drawn as two lines of one chart; "" has no values.
+std::string line_of(const MetricsRecord& record) {
+  if (record.kind == "step") return "/train";
+  if (record.kind == "epoch") return "/epoch";
+  return record.kind == "eval" ? "/eval" : "";
+}
+
+class TensorBoardSink : public MetricsSink {
+ public:
+  TensorBoardSink(Env& env, const Recipe& recipe, const std::string& folder, int64_t begin_step)
+      : env_(env) {
+    env.make_directories(folder);
+    file_ = std::make_unique<EventFile>(env, new_path(env, folder));
+    file_->write(file_version_event(now_s()));
+    if (begin_step > 0) file_->write(restart_event(now_s(), begin_step + 1));
+    file_->write(text_event(now_s(), begin_step, "recipe", code_block(to_toml(recipe))));
+    file_->write(text_event(now_s(), begin_step, "host", code_block(host_json())));
+  }
+
+  void write(const MetricsRecord& record) override {
+    const std::string line = line_of(record);
+    if (line.empty()) return;
+    std::vector<std::pair<std::string, float>> scalars;
+    for (const auto& [name, value] : values_of(record))
+      scalars.emplace_back(name + line, float(value));
+    if (record.kind == "step" && record.phases) {
+      const double total = record.phases->total();
+      for (int i = 0; i < kPhaseCount && total > 0; ++i)
+        scalars.emplace_back(fmt::format("share_of_time/{}", phase_name(Phase(i))),
+                             float((*record.phases)[Phase(i)] / total));
+    }
+    if (!scalars.empty()) file_->write(scalars_event(now_s(), record.step, scalars));
+  }
+
+  void write_images(int64_t step, const std::vector<TaggedImage>& images) override {
+    file_->write(images_event(now_s(), step, images));
+  }
+  void write_histograms(int64_t step, const std::vector<TaggedHistogram>& histograms) override {
+    file_->write(histograms_event(now_s(), step, histograms));
+  }
+
+ private:
+  double now_s() { return double(unix_time_ns(env_)) * 1e-9; }
+
+  Env& env_;
+  std::unique_ptr<EventFile> file_;
+};
+
+}  // namespace
+
+std::unique_ptr<MetricsSink> make_tensorboard_sink(Env& env, const Recipe& recipe,
+                                                   const std::string& folder, int64_t begin_step) {
+  return std::make_unique<TensorBoardSink>(env, recipe, folder + "/tb", begin_step);
+}
+
+}  // namespace saturate

@@ -1,0 +1,218 @@
+#include "reduce/binding.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <tuple>
+
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+
+int read_number(const std::string& path, int otherwise) {
+  std::ifstream file(path);
+  int value = 0;
+  return file >> value ? value : otherwise;
+}
+
+Cpu describe(int id) {
+  const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", id);
+  return {id, read_number(folder + "core_id", id), read_number(folder + "physical_package_id", 0)};
+}
+
+std::string value_after(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(name)) continue;
+    const auto begin = line.find_first_not_of(": \t", name.size());
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+// Parses "0-3,8" as the kernel writes it; empty if malformed.
+std::vector<int> cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  std::istringstream ranges(text);
+  int first = 0, last = 0;
+  while (ranges >> first) {
+    last = first;
+    if (ranges.peek() == '-' && !(ranges.ignore() >> last)) return {};
+    if (first < 0 || last < first || last >= CPU_SETSIZE) return {};
+    for (int id = first; id <= last; ++id) cpus.push_back(id);
+    if (ranges.peek() == ',') ranges.ignore();
+  }
+  return cpus;
+}
+
+size_t shared_by(const std::vector<int>& cpus, const std::vector<int>& near) {
+  return size_t(std::count_if(cpus.begin(), cpus.end(), [&](int id) {
+    return std::find(near.begin(), near.end(), id) != near.end();
+  }));
+}
+
+// The location of the GPU of that name.
+GpuPlace place_of(const std::string& name, const GpuChoice& choice) {
+  if (name.starts_with("GPU-")) {
+    for (const GpuPlace& gpu : choice.present)
+      if (gpu.uuid.starts_with(name)) return gpu;
+    return {};
+  }
+  size_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data(), end, number);
+  const bool known = error == std::errc() && stop == end && number < choice.present.size();
+  return known && choice.by_address ? choice.present[number] : GpuPlace{};
+}
+
+// The GPUs visible to processes, named as in CUDA_VISIBLE_DEVICES: up to -1, as CUDA reads it.
+std::vector<std::string> names_of(const GpuChoice& choice) {
+  std::vector<std::string> names;
+  std::istringstream list(choice.given ? choice.given : "");
+  for (std::string name; std::getline(list, name, ',') && name != "-1";) names.push_back(name);
+  if (choice.given) return names;
+  for (const GpuPlace& gpu : choice.present)
+    names.push_back(gpu.uuid.empty() ? std::to_string(names.size()) : gpu.uuid);
+  return names;
+}
+
+// The parts of all processes of this machine; empty if this process must not bind.
+std::vector<std::vector<int>> bind_cpus(const World& world, bool launched) {
+  if (world.local_size < 1) return {};
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {};
+  if (!launched && CPU_COUNT(&allowed) < sysconf(_SC_NPROCESSORS_ONLN)) return {};
+  std::vector<Cpu> cpus;
+  for (int id = 0; id < CPU_SETSIZE; ++id)
+    if (CPU_ISSET(id, &allowed)) cpus.push_back(describe(id));
+  std::vector<std::vector<int>> parts(size_t(world.local_size));
+  for (int part = 0; part < world.local_size; ++part)
+    parts[size_t(part)] = cpus_of_part(cpus, part, world.local_size);
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  for (int id : parts[size_t(world.local_rank)]) CPU_SET(id, &own);
+  sched_setaffinity(0, sizeof own, &own);
+  return parts;
+}
+
+}  // namespace
+
+std::vector<int> cpus_of_part(std::vector<Cpu> cpus, int part, int parts) {
+  std::sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
+    return std::tie(a.socket, a.core, a.id) < std::tie(b.socket, b.core, b.id);
+  });
+  // Start of each core's threads in `cpus`.
+  std::vector<size_t> cores;
+  for (size_t i = 0; i < cpus.size(); ++i)
+    if (i == 0 || cpus[i].core != cpus[i - 1].core || cpus[i].socket != cpus[i - 1].socket)
+      cores.push_back(i);
+  std::vector<int> ids;
+  const size_t count = size_t(parts), own = size_t(part);
+  const bool whole_cores = cores.size() >= count, divisible = cpus.size() >= count;
+  const size_t units = whole_cores ? cores.size() : cpus.size();
+  const auto begin_of = [&](size_t index) {
+    const size_t unit = units * index / count;
+    if (!whole_cores) return unit;
+    return unit < cores.size() ? cores[unit] : cpus.size();
+  };
+  const size_t first = divisible ? begin_of(own) : 0;
+  const size_t last = divisible ? begin_of(own + 1) : cpus.size();
+  for (size_t i = first; i < last; ++i) ids.push_back(cpus[i].id);
+  return ids;
+}
+
+std::vector<GpuPlace> gpus_of_machine(const std::string& root) {
+  std::error_code none;
+  std::vector<std::string> addresses;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(root + "/proc/driver/nvidia/gpus", none))
+    addresses.push_back(entry.path().filename());
+  std::sort(addresses.begin(), addresses.end());
+  std::vector<GpuPlace> gpus;
+  for (const std::string& address : addresses) {
+    std::ifstream near(root + "/sys/bus/pci/devices/" + address + "/local_cpulist");
+    std::string list;
+    std::getline(near, list);
+    gpus.push_back(
+        {value_after(root + "/proc/driver/nvidia/gpus/" + address + "/information", "GPU UUID"),
+         cpu_list(list)});
+  }
+  return gpus;
+}
+
+std::vector<size_t> gpus_near(const std::vector<std::vector<int>>& cpus,
+                              const std::vector<GpuPlace>& gpus) {
+  constexpr size_t kNone = size_t(-1);
+  std::vector<size_t> chosen(cpus.size(), kNone);
+  std::vector<bool> taken(gpus.size());
+  for (const bool must_be_near : {true, false}) {
+    for (size_t process = 0; process < cpus.size(); ++process) {
+      if (chosen[process] != kNone) continue;
+      size_t most = 0, best = kNone;
+      for (size_t gpu = 0; gpu < gpus.size(); ++gpu) {
+        const size_t shared = shared_by(cpus[process], gpus[gpu].near);
+        if (taken[gpu] || (best != kNone && shared <= most)) continue;
+        most = shared;
+        best = gpu;
+      }
+      if (best == kNone || (must_be_near && most == 0)) continue;
+      chosen[process] = best;
+      taken[best] = true;
+    }
+  }
+  return chosen;
+}
+
+std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choice) {
+  std::vector<std::string> names = names_of(choice);
+  const auto local = size_t(world.local_rank);
+  if (names.empty()) return choice.given ? std::nullopt : std::optional(std::to_string(local));
+  if (names.size() == 1 && choice.given && !choice.shared_out) return std::nullopt;
+  const size_t processes = std::max(local + 1, size_t(world.local_size)), gpus = names.size();
+  while (choice.takes_turns && names.size() < processes)
+    names.push_back(names[names.size() - gpus]);
+  if (processes <= names.size()) {
+    if (choice.cpus.empty()) return names[local];
+    std::vector<GpuPlace> places(names.size());
+    for (size_t i = 0; i < names.size(); ++i) places[i] = place_of(names[i], choice);
+    return names[gpus_near(choice.cpus, places)[local]];
+  }
+  const std::string count = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
+  fail(ErrorKind::kUsage,
+       fmt::format("{} processes for {} GPU{}: each needs its own", count, gpus,
+                   gpus == 1 ? "" : "s"),
+       fmt::format("rank {}", world.rank),
+       "Start as many processes as GPUs on each machine, share GPUs with "
+       "distributed.backend=gloo, or use no GPU with train.device=cpu or "
+       "CUDA_VISIBLE_DEVICES= in the environment");
+}
+
+void bind_process(const World& world, bool gpu, bool takes_turns) {
+  if (world.size == 1) return;
+  const bool launched = std::getenv("SATURATE_LAUNCHED") != nullptr;
+  auto parts = bind_cpus(world, launched);
+  if (!gpu) return;
+  const char* const order = std::getenv("CUDA_DEVICE_ORDER");
+  const auto own =
+      visible_gpu(world, {.given = std::getenv(kVisible),
+                          .by_address = order && std::string_view(order) == "PCI_BUS_ID",
+                          .present = gpus_of_machine(),
+                          .cpus = std::move(parts),
+                          .shared_out = launched,
+                          .takes_turns = takes_turns});
+  if (own) setenv(kVisible, own->c_str(), 1);
+}
+
+}  // namespace saturate

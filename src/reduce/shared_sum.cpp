@@ -1,0 +1,197 @@
+#include "reduce/shared_sum.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+namespace saturate {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr size_t kPage = 4096, kLine = 128;  // two cache lines, as adjacent ones are prefetched
+constexpr int kSpins = 200;                  // some microseconds of spinning before a system call
+constexpr milliseconds kLook{50};            // between liveness checks
+
+// Why and for which rank the first waiter gave up, as 2 rank + 1 or + 2; 0: none has.
+enum : uint32_t { kEnded = 1, kLate = 2 };
+
+constexpr size_t rounded_up(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+void pause_shortly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void wait_while(const std::atomic<uint32_t>& word, uint32_t value, milliseconds at_most) {
+  const timespec limit{at_most.count() / 1000, at_most.count() % 1000 * 1000000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
+}
+
+void wake_all(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+// Layout: Header, a Rank each, then each rank's part: staging, and its arena.
+struct alignas(kLine) SharedSum::Header {
+  std::atomic<uint32_t> why;
+};
+
+struct alignas(kLine) SharedSum::Rank {
+  std::atomic<uint32_t> phase;
+  // The present round; read by others only between its two phases.
+  uint32_t kind;
+  uint64_t place;     // in its part
+  uint64_t proposed;  // bytes available there
+  uint64_t left;      // remaining bytes of the call
+};
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+size_t SharedSum::bytes_for(int ranks, size_t arena, size_t staging) {
+  const size_t head = rounded_up(sizeof(Header) + sizeof(Rank) * size_t(ranks), kPage);
+  return head + size_t(ranks) * (staging + arena);
+}
+
+SharedSum::SharedSum(const Place& place, std::function<bool(int)> has, milliseconds timeout)
+    : place_(place),
+      has_(std::move(has)),
+      timeout_(timeout),
+      arena_(part_of(place.rank) + place.staging, place.arena) {}
+
+SharedSum::Header& SharedSum::header() const {
+  return *reinterpret_cast<Header*>(place_.memory);
+}
+
+SharedSum::Rank& SharedSum::state(int rank) const {
+  return reinterpret_cast<Rank*>(place_.memory + sizeof(Header))[rank];
+}
+
+std::byte* SharedSum::part_of(int rank) const {
+  return place_.memory + bytes_for(place_.ranks, 0, 0) +
+         size_t(rank) * (place_.staging + place_.arena);
+}
+
+void SharedSum::combine(void* values, size_t bytes, const Combination& how) {
+  if (!failed_.empty()) throw RankMissing(failed_);
+  std::byte* next = static_cast<std::byte*>(values);
+  const bool in_place = arena_.holds(values);
+  std::byte* const staging = part_of(place_.rank);
+  do {
+    if (in_place) {
+      const size_t met = meet(next, bytes, bytes, how);
+      next += met, bytes -= met;
+      continue;
+    }
+    const size_t proposed = std::min(bytes, place_.staging);
+    if (proposed > 0) std::memcpy(staging, next, proposed);
+    const size_t met = meet(staging, proposed, bytes, how);
+    if (met > 0) std::memcpy(next, staging, met);
+    next += met, bytes -= met;
+  } while (bytes > 0);
+}
+
+// Reduces as many bytes as the smallest proposal; returns how many. One rank may have its values in
+// place while another copies them.
+size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combination& how) {
+  Rank& mine = state(place_.rank);
+  mine.kind = how.kind;
+  mine.place = uint64_t(own - part_of(place_.rank));
+  mine.proposed = proposed;
+  mine.left = left;
+  advance();
+  wait_for_all();
+  std::array<std::byte*, kMostRanks> parts{};
+  size_t met = proposed;
+  for (int rank = 0; rank < place_.ranks; ++rank) {
+    const Rank& other = state(rank);
+    if (other.left != left || other.kind != how.kind) {
+      failed_ = fmt::format("rank {} called a different all-reduce, of {} bytes, not {}", rank,
+                            other.left, left);
+      throw RankMissing(failed_);
+    }
+    parts[size_t(rank)] = part_of(rank) + other.place;
+    met = std::min(met, size_t(other.proposed));
+  }
+  // Slices begin at whole cache lines, so that no two ranks write the same line.
+  const size_t slice = rounded_up((met + size_t(place_.ranks) - 1) / size_t(place_.ranks), kLine);
+  const size_t begin = std::min(met, slice * size_t(place_.rank));
+  const size_t end = std::min(met, begin + slice);
+  for (int rank = 0; rank < place_.ranks; ++rank) parts[size_t(rank)] += begin;
+  how.apply(parts.data(), place_.ranks, (end - begin) / how.value_size);
+  advance();
+  wait_for_all();
+  return met;
+}
+
+void SharedSum::advance() {
+  std::atomic<uint32_t>& phase = state(place_.rank).phase;
+  phase.store(++phase_, std::memory_order_release);
+  wake_all(phase);
+}
+
+void SharedSum::wait_for_all() {
+  for (int rank = 0; rank < place_.ranks; ++rank)
+    if (rank != place_.rank) wait_for(rank);
+}
+
+void SharedSum::wait_for(int rank) {
+  const std::atomic<uint32_t>& phase = state(rank).phase;
+  const auto reached = [&](uint32_t seen) { return int32_t(seen - phase_) >= 0; };  // wraps around
+  for (int i = 0; i < kSpins; ++i) {
+    if (reached(phase.load(std::memory_order_acquire))) return;
+    pause_shortly();
+  }
+  const auto end = steady_clock::now() + timeout_;
+  while (true) {
+    // Check before reading the phase: a rank that has ended may have arrived first.
+    const bool gone = !has_(rank);
+    const uint32_t why = header().why.load(std::memory_order_acquire);
+    const uint32_t seen = phase.load(std::memory_order_acquire);
+    if (reached(seen)) return;
+    if (why != 0) fail_with(why);
+    if (stopped_) throw RankMissing("this rank is ending");
+    if (gone) give_up(2 * uint32_t(rank) + kEnded);
+    const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
+    if (left.count() <= 0) give_up(2 * uint32_t(rank) + kLate);
+    wait_while(phase, seen, std::min(kLook, left));
+  }
+}
+
+void SharedSum::give_up(uint32_t why) {
+  uint32_t first = 0;
+  header().why.compare_exchange_strong(first, why);
+  fail_with(first == 0 ? why : first);
+}
+
+void SharedSum::fail_with(uint32_t why) {
+  const bool ended = why % 2 == kEnded;
+  const int rank = int((why - 1) / 2);
+  if (ended)
+    failed_ = fmt::format("rank {} has ended", rank);
+  else if (rank == place_.rank)
+    failed_ = fmt::format("the other ranks timed out waiting for rank {}, this one", rank);
+  else
+    failed_ =
+        fmt::format("rank {} did not arrive within {:g} s", rank, double(timeout_.count()) * 1e-3);
+  throw RankMissing(failed_);
+}
+
+void SharedSum::wake_others() {
+  wake_all(state(place_.rank).phase);
+}
+
+}  // namespace saturate

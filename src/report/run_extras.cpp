@@ -1,0 +1,267 @@
+#include "report/run_extras.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+
+#include "record/json_fields.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostImages = 256;
+constexpr size_t kLargestImage = size_t{4} << 20;    // bytes
+constexpr size_t kLargestTrace = size_t{256} << 20;  // bytes
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+const json& array_at(const json& object, const char* key) {
+  static const json kEmpty = json::array();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : kEmpty;
+}
+
+// RFC 4648, section 4.
+std::string base64(std::span<const std::byte> bytes) {
+  static constexpr char kDigits[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t k = 0; k < 3; ++k)
+      group = group << 8 | (i + k < bytes.size() ? uint32_t(bytes[i + k]) : 0);
+    for (size_t k = 0; k < 4; ++k)
+      text += i + k <= bytes.size() ? kDigits[group >> (18 - 6 * k) & 63] : '=';
+  }
+  return text;
+}
+
+// "training-007.png"; rejects names that could leave the folder.
+bool is_kept_name(const std::string& name) {
+  return !name.empty() && name.size() < 64 && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+         });
+}
+
+// Empty if the bytes are not an image format that a run writes.
+std::string image_uri(std::span<const std::byte> bytes) {
+  const std::string head = text_of(bytes.subspan(0, std::min<size_t>(8, bytes.size())));
+  if (head == "\x89PNG\r\n\x1a\n") return "data:image/png;base64," + base64(bytes);
+  if (head.starts_with("\xff\xd8\xff")) return "data:image/jpeg;base64," + base64(bytes);
+  return "";
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.0f} %", share * 100);
+}
+
+std::string labels_text(const json& image) {
+  std::string text;
+  const json& labels = array_at(image, "labels");
+  for (const auto& label : labels) {
+    if (!label.is_object()) continue;
+    const std::string name = text_at(label, "class");
+    text += text.empty() ? name : fmt::format(", {}", name);
+    if (labels.size() > 1)
+      text += fmt::format(" {}", percent(number_at(label, "weight").value_or(0)));
+  }
+  return text;
+}
+
+std::string mistake_text(const json& image) {
+  return fmt::format("taken for {} ({}), loss {:.2f}", text_at(image, "predicted"),
+                     percent(number_at(image, "probability").value_or(0)),
+                     number_at(image, "loss").value_or(0));
+}
+
+template <class Describe>
+std::optional<KeptImages> read_kept(Env& env, const std::string& folder, const std::string& file,
+                                    std::vector<std::string>& warnings, const Describe& describe) {
+  const std::string path = folder + "/samples/" + file;
+  if (!env.exists(path)) return std::nullopt;
+  KeptImages kept;
+  try {
+    const json root = json::parse(text_of(read_file(env, path)), nullptr, false);
+    if (!root.is_object()) {
+      warnings.push_back("samples/" + file + " cannot be read: it holds no JSON object");
+      return std::nullopt;
+    }
+    kept.step = integer_at(root, "step").value_or(0);
+    for (const auto& image : array_at(root, "images")) {
+      if (!image.is_object() || kept.images.size() == kMostImages) continue;
+      const std::string name = text_at(image, "file");
+      if (!is_kept_name(name)) continue;
+      const auto bytes = read_file(env, folder + "/samples/" + name);
+      KeptImage shown;
+      if (bytes.size() <= kLargestImage) shown.uri = image_uri(bytes);
+      if (shown.uri.empty()) continue;
+      describe(image, shown);
+      kept.images.push_back(std::move(shown));
+    }
+  } catch (const Error& error) {
+    warnings.push_back(fmt::format("samples/{} cannot be read whole: {}", file, error.reason()));
+  }
+  return kept;
+}
+
+// ---- the timeline ------------------------------------------------------------------------------
+
+struct RawSpan {
+  size_t place;  // in the file
+  int64_t track;
+  std::string name;
+  double begin_us, end_us;
+};
+
+struct RawTrace {
+  std::map<int64_t, std::string> tracks;
+  std::vector<RawSpan> spans;
+  std::vector<double> step_ends_us;
+  double begin_us = 0;  // of the first step
+};
+
+RawTrace raw_trace(const json& root) {
+  RawTrace raw;
+  for (const auto& event : array_at(root, "traceEvents")) {
+    if (!event.is_object()) continue;
+    const int64_t track = integer_at(event, "tid").value_or(0);
+    const std::string kind = text_at(event, "ph"), name = text_at(event, "name");
+    if (kind == "M" && name == "thread_name" && event.contains("args") && event["args"].is_object())
+      raw.tracks[track] = text_at(event["args"], "name");
+    const auto begin = number_at(event, "ts"), length = number_at(event, "dur");
+    if (kind != "X" || !begin || !length || *length < 0) continue;
+    raw.spans.push_back({raw.spans.size(), track, name, *begin, *begin + *length});
+    if (text_at(event, "cat") == "phase" && name.starts_with("step ")) {
+      if (raw.step_ends_us.empty()) raw.begin_us = *begin;
+      raw.step_ends_us.push_back(*begin + *length);
+    }
+  }
+  std::sort(raw.step_ends_us.begin(), raw.step_ends_us.end());
+  return raw;
+}
+
+// Drops spans outside the steps shown, and the shortest if there are still too many.
+size_t choose_spans(RawTrace& raw, double end_us, size_t most) {
+  std::erase_if(raw.spans, [&](const RawSpan& span) {
+    return span.end_us <= raw.begin_us || span.begin_us >= end_us;
+  });
+  if (raw.spans.size() <= most) return 0;
+  const auto longer = [](const RawSpan& a, const RawSpan& b) {
+    return a.end_us - a.begin_us > b.end_us - b.begin_us;
+  };
+  const size_t left_out = raw.spans.size() - most;
+  std::nth_element(raw.spans.begin(), raw.spans.begin() + ptrdiff_t(most), raw.spans.end(), longer);
+  raw.spans.resize(most);
+  return left_out;
+}
+
+Timeline timeline_of(RawTrace raw, int steps, size_t most) {
+  Timeline line;
+  line.steps = int(std::min(raw.step_ends_us.size(), size_t(steps)));
+  const double end_us = raw.step_ends_us[size_t(line.steps) - 1];
+  line.end_us = end_us - raw.begin_us;
+  line.left_out = choose_spans(raw, end_us, most);
+  std::sort(raw.spans.begin(), raw.spans.end(), [](const RawSpan& a, const RawSpan& b) {
+    if (a.begin_us != b.begin_us) return a.begin_us < b.begin_us;
+    return a.end_us != b.end_us ? a.end_us > b.end_us : a.place < b.place;
+  });
+  std::map<std::string, size_t> numbers;
+  std::map<int64_t, size_t> places;
+  for (const auto& [track, name] : raw.tracks) {
+    places[track] = line.tracks.size();
+    line.tracks.push_back({name, {}});
+  }
+  for (const RawSpan& span : raw.spans) {
+    const auto place = places.find(span.track);
+    if (place == places.end()) continue;
+    const auto [name, is_new] = numbers.try_emplace(span.name, line.names.size());
+    if (is_new) line.names.push_back(span.name);
+    line.tracks[place->second].spans.push_back({name->second,
+                                                std::max(0.0, span.begin_us - raw.begin_us),
+                                                std::min(line.end_us, span.end_us - raw.begin_us)});
+  }
+  std::erase_if(line.tracks, [](const TimelineTrack& track) { return track.spans.empty(); });
+  return line;
+}
+
+RungReading rung_of(const json& rung) {
+  RungReading found;
+  found.name = text_at(rung, "name");
+  found.steps_per_s = number_at(rung, "steps_per_s");
+  found.images_per_s = number_at(rung, "images_per_s");
+  found.gain_previous = number_at(rung, "gain_previous");
+  found.gain_first = number_at(rung, "gain_first");
+  found.low = number_at(rung, "low");
+  found.high = number_at(rung, "high");
+  found.memory_peak_bytes = number_at(rung, "memory_peak_bytes");
+  found.phases = phases_at(rung);
+  found.skipped = text_at(rung, "skipped");
+  found.seed_figure = text_at(rung, "seed_figure");
+  for (const auto& setting : array_at(rung, "set"))
+    if (setting.is_string())
+      found.set += (found.set.empty() ? "" : ", ") + setting.get<std::string>();
+  return found;
+}
+
+}  // namespace
+
+std::optional<KeptImages> read_training_samples(Env& env, const std::string& folder,
+                                                std::vector<std::string>& warnings) {
+  return read_kept(env, folder, "training.json", warnings,
+                   [](const json& image, KeptImage& shown) { shown.title = labels_text(image); });
+}
+
+std::optional<KeptImages> read_mistakes(Env& env, const std::string& folder,
+                                        std::vector<std::string>& warnings) {
+  return read_kept(env, folder, "mistakes.json", warnings, [](const json& image, KeptImage& shown) {
+    shown.title = text_at(image, "class");
+    shown.detail = mistake_text(image);
+    shown.name = text_at(image, "name");
+  });
+}
+
+std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int steps, size_t most,
+                                      std::vector<std::string>& warnings) {
+  const std::string path = folder + "/trace.json";
+  if (!env.exists(path)) return std::nullopt;
+  try {
+    if (env.open_readable(path)->size() > kLargestTrace) {
+      warnings.push_back("trace.json is too large for a page, and is left out");
+      return std::nullopt;
+    }
+    const json root = json::parse(text_of(read_file(env, path)), nullptr, false);
+    RawTrace raw;
+    if (root.is_object()) raw = raw_trace(root);
+    if (!raw.step_ends_us.empty()) return timeline_of(std::move(raw), steps, most);
+    warnings.push_back("trace.json cannot be read: it holds no trace of a run");
+  } catch (const Error& error) {
+    warnings.push_back("trace.json cannot be read: " + error.reason());
+  }
+  return std::nullopt;
+}
+
+LadderReading read_ladder_json(Env& env, const std::string& path) {
+  const json root = json::parse(text_of(read_file(env, path)), nullptr, false);
+  LadderReading ladder;
+  if (root.is_object())
+    for (const auto& rung : array_at(root, "rungs"))
+      if (rung.is_object()) ladder.rungs.push_back(rung_of(rung));
+  if (ladder.rungs.empty())
+    fail(ErrorKind::kData, "the file is not JSON of a ladder or sweep", path,
+         "Give a run's folder, or the output of `saturate ladder --json`");
+  ladder.path = path;
+  ladder.title = text_at(root, "title");
+  return ladder;
+}
+
+}  // namespace saturate

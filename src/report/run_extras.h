@@ -1,0 +1,74 @@
+// A run's other files, read for a report: saved images, a trace, measured ladders.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "saturate/data/env.h"
+#include "saturate/ledger.h"
+
+namespace saturate {
+
+// An image of samples/ with its texts, as the run wrote them: not escaped.
+struct KeptImage {
+  std::string uri;     // data:image/...
+  std::string title;   // its class, or "cat 70 %, dog 30 %"
+  std::string detail;  // of a mistake: predicted class, loss
+  std::string name;    // the sample's; may be empty
+};
+
+struct KeptImages {
+  int64_t step = 0;
+  std::vector<KeptImage> images;
+};
+
+// Reads samples/training.json and samples/mistakes.json. Empty if the file is missing. Unreadable
+// parts add to `warnings`; files with unexpected names, or that are neither PNG nor JPEG, are
+// ignored.
+std::optional<KeptImages> read_training_samples(Env& env, const std::string& folder,
+                                                std::vector<std::string>& warnings);
+std::optional<KeptImages> read_mistakes(Env& env, const std::string& folder,
+                                        std::vector<std::string>& warnings);
+
+// Spans of a trace as shown on a page.
+struct TimelineSpan {
+  size_t name;  // index into Timeline::names
+  double begin_us, end_us;
+};
+struct TimelineTrack {
+  std::string name;
+  std::vector<TimelineSpan> spans;  // by begin, outer ones first; nested
+};
+struct Timeline {
+  std::vector<std::string> names;
+  std::vector<TimelineTrack> tracks;
+  double end_us = 0;
+  int steps = 0;        // shown
+  size_t left_out = 0;  // spans dropped because they are too short
+};
+
+// The first `steps` steps of trace.json, with the `most` longest spans. Empty if there is no trace;
+// an unreadable one adds to `warnings`.
+std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int steps, size_t most,
+                                      std::vector<std::string>& warnings);
+
+struct RungReading {
+  std::string name;
+  std::optional<double> steps_per_s, images_per_s, gain_previous, gain_first, low, high,
+      memory_peak_bytes;
+  std::optional<PhaseTimes> phases;       // shares of its wall time
+  std::string skipped, seed_figure, set;  // empty if there is none
+};
+
+// The output of `ladder --json` or `sweep --json`.
+struct LadderReading {
+  std::string path, title;
+  std::vector<RungReading> rungs;
+};
+
+// Fails with kData if the file is not such JSON.
+LadderReading read_ladder_json(Env& env, const std::string& path);
+
+}  // namespace saturate

@@ -1,0 +1,210 @@
+#include "report/run_figures.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "record/telemetry_mean.h"
+
+namespace saturate {
+namespace {
+
+void add(PhaseTimes& sum, const PhaseTimes& more, double factor = 1) {
+  for (size_t i = 0; i < sum.seconds.size(); ++i) sum.seconds[i] += factor * more.seconds[i];
+}
+
+TimeSpan span_of(double begin_s, double end_s, Phase phase) {
+  TimeSpan span{begin_s, end_s, {}};
+  span.phases.seconds[size_t(phase)] = end_s - begin_s;
+  return span;
+}
+
+// Fills the gap between two "step" records.
+void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s, const RunReading& run) {
+  if (end_s <= begin_s) return;
+  double evaluated_s = begin_s;
+  for (const auto& record : run.evaluations)
+    if (record.time_s > begin_s && record.time_s <= end_s)
+      evaluated_s = std::max(evaluated_s, record.time_s);
+  if (evaluated_s > begin_s) spans.push_back(span_of(begin_s, evaluated_s, Phase::kEvaluation));
+  if (end_s > evaluated_s) spans.push_back(span_of(evaluated_s, end_s, Phase::kOther));
+}
+
+// An "end" record covers only its own process, which is not all of a resumed run.
+bool ended_in_one(const RunReading& run) {
+  return run.end_phases && run.last &&
+         std::abs(run.end_phases->total() - run.last->time_s) <= 0.01 * run.last->time_s;
+}
+
+std::optional<PhaseTimes> whole_phases(const RunReading& run) {
+  if (ended_in_one(run)) return run.end_phases;
+  PhaseTimes sum;
+  for (const auto& span : time_spans(run)) add(sum, span.phases);
+  if (sum.total() > 0) return sum;
+  return std::nullopt;
+}
+
+// Otherwise without the time between steps.
+std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
+  if (ended_in_one(run)) return run.end_device_phases;
+  PhaseTimes sum;
+  for (const auto& record : run.steps)
+    if (record.device_phases) add(sum, *record.device_phases);
+  if (sum.total() > 0) return sum;
+  return std::nullopt;
+}
+
+std::optional<double> mean_images_per_s(const RunReading& run) {
+  double images = 0, seconds = 0;
+  for (const auto& record : run.steps) {
+    if (!record.phases || !record.images_per_s) continue;
+    const double training_s = record.phases->total() - (*record.phases)[Phase::kEvaluation] -
+                              (*record.phases)[Phase::kCheckpoint];
+    images += *record.images_per_s * training_s;
+    seconds += training_s;
+  }
+  if (seconds > 0) return images / seconds;
+  return std::nullopt;
+}
+
+std::vector<StreamTime> whole_streams(const RunReading& run) {
+  std::vector<StreamTime> sum;
+  for (const auto& record : run.steps)
+    for (const auto& time : record.streams) {
+      auto known = std::find_if(sum.begin(), sum.end(), [&](const StreamTime& other) {
+        return other.stream == time.stream;
+      });
+      if (known == sum.end()) known = sum.insert(known, {time.stream});
+      known->busy_s += time.busy_s;
+      known->idle_s += time.idle_s;
+    }
+  return sum;
+}
+
+// The mean of a value over the records that have it.
+class Mean {
+ public:
+  void add(const std::optional<double>& value, double weight) {
+    if (!value) return;
+    sum_ += *value * weight;
+    weight_ += weight;
+  }
+  std::optional<double> value() const {
+    return weight_ > 0 ? std::optional(sum_ / weight_) : std::nullopt;
+  }
+
+ private:
+  double sum_ = 0, weight_ = 0;
+};
+
+// Weights all records equally. Empty if none has telemetry.
+std::optional<Telemetry> mean_telemetry(const MetricsRecord* begin, const MetricsRecord* end) {
+  TelemetryMean mean;
+  bool any = false;
+  for (const MetricsRecord* record = begin; record != end; ++record) {
+    if (record->telemetry) mean.add(*record->telemetry);
+    any = any || record->telemetry;
+  }
+  return any ? std::optional(mean.mean()) : std::nullopt;
+}
+
+// REQUIRES: begin < end. `step_before`: the step of the previous record.
+MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64_t step_before) {
+  MetricsRecord all = end[-1];
+  Mean loss, accuracy, accuracy5, mean_iou, lr, images_per_s;
+  for (const MetricsRecord* record = begin; record != end; ++record) {
+    const double weight = double(std::max<int64_t>(1, record->step - step_before));
+    step_before = record->step;
+    loss.add(record->loss, weight);
+    accuracy.add(record->accuracy, weight);
+    accuracy5.add(record->accuracy5, weight);
+    mean_iou.add(record->mean_iou, weight);
+    lr.add(record->lr, weight);
+    images_per_s.add(record->images_per_s, weight);
+    if (record->memory_peak_bytes)
+      all.memory_peak_bytes =
+          std::max(all.memory_peak_bytes.value_or(0), *record->memory_peak_bytes);
+  }
+  all.loss = loss.value();
+  all.accuracy = accuracy.value();
+  all.accuracy5 = accuracy5.value();
+  all.mean_iou = mean_iou.value();
+  all.lr = lr.value();
+  all.images_per_s = images_per_s.value();
+  all.telemetry = mean_telemetry(begin, end);
+  return all;
+}
+
+}  // namespace
+
+RunFigures figures_of(const RunReading& run) {
+  RunFigures figures;
+  figures.held_out = !run.evaluations.empty();
+  if (figures.held_out || !run.steps.empty()) {
+    const MetricsRecord& shown = figures.held_out ? run.evaluations.back() : run.steps.back();
+    figures.accuracy = shown.accuracy;
+    figures.accuracy5 = shown.accuracy5;
+    figures.mean_iou = shown.mean_iou;
+    figures.loss = shown.loss;
+  }
+  for (const auto& record : run.evaluations)
+    if (record.accuracy)
+      figures.best_accuracy = std::max(figures.best_accuracy.value_or(0), *record.accuracy);
+  if (run.last) {
+    figures.time_s = run.last->time_s;
+    figures.epochs = run.last->epoch;
+    figures.steps = run.last->step;
+    figures.samples = run.last->samples;
+    figures.memory_peak_bytes = run.last->memory_peak_bytes;
+  }
+  figures.images_per_s = mean_images_per_s(run);
+  figures.phases = whole_phases(run);
+  figures.device_phases = whole_device_phases(run);
+  figures.streams = whole_streams(run);
+  figures.telemetry = run.end_telemetry
+                          ? run.end_telemetry
+                          : mean_telemetry(run.steps.data(), run.steps.data() + run.steps.size());
+  return figures;
+}
+
+std::vector<TimeSpan> time_spans(const RunReading& run) {
+  std::vector<TimeSpan> spans;
+  double now_s = 0;
+  for (const auto& record : run.steps) {
+    if (!record.phases || record.time_s <= now_s) continue;
+    const double begin_s = std::max(now_s, record.time_s - record.phases->total());
+    fill(spans, now_s, begin_s, run);
+    spans.push_back({begin_s, record.time_s, *record.phases});
+    now_s = record.time_s;
+  }
+  if (!spans.empty() && run.last) fill(spans, now_s, run.last->time_s, run);
+  return spans;
+}
+
+std::vector<TimeSpan> even_spans(const std::vector<TimeSpan>& spans, int count) {
+  if (spans.empty() || spans.back().end_s <= 0) return {};
+  const double width = spans.back().end_s / count;
+  std::vector<TimeSpan> even;
+  for (int i = 0; i < count; ++i) even.push_back({i * width, (i + 1) * width, {}});
+  for (const auto& span : spans) {
+    const double length = span.end_s - span.begin_s;
+    if (length <= 0) continue;
+    for (auto& bin : even) {
+      const double overlap = std::min(span.end_s, bin.end_s) - std::max(span.begin_s, bin.begin_s);
+      if (overlap > 0) add(bin.phases, span.phases, overlap / length);
+    }
+  }
+  return even;
+}
+
+std::vector<MetricsRecord> thinned(const std::vector<MetricsRecord>& records, size_t count) {
+  if (records.size() <= count) return records;
+  std::vector<MetricsRecord> fewer;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t begin = i * records.size() / count, end = (i + 1) * records.size() / count;
+    fewer.push_back(merged(records.data() + begin, records.data() + end,
+                           begin == 0 ? 0 : records[begin - 1].step));
+  }
+  return fewer;
+}
+
+}  // namespace saturate

@@ -1,0 +1,154 @@
+#include "report/run_reading.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/file_lock.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kTimelineSteps = 3;
+constexpr size_t kTimelineSpans = 6000;
+
+std::string read_text(Env& env, const std::string& path) {
+  const auto bytes = read_file(env, path);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void add_record(RunReading& run, MetricsRecord&& record) {
+  run.last = record;
+  if (record.kind == "end") {
+    run.end_phases = record.phases;
+    run.end_device_phases = record.device_phases;
+    run.end_telemetry = record.telemetry;
+    run.state = RunState::kEnded;
+  } else if (record.kind == "step") {
+    run.steps.push_back(std::move(record));
+  } else if (record.kind == "eval") {
+    run.evaluations.push_back(std::move(record));
+  }
+}
+
+void read_metrics(RunReading& run, const std::string& text) {
+  std::istringstream in(text);
+  std::string line;
+  size_t number = 0, bad = 0, first_bad = 0;
+  while (std::getline(in, line)) {
+    ++number;
+    const bool cut_short = in.eof();  // no newline follows
+    if (auto record = from_json_line(line)) {
+      add_record(run, std::move(*record));
+    } else if (cut_short) {
+      run.warnings.push_back(fmt::format(
+          "metrics.jsonl ends in the middle of line {}, which is left out: its writer was stopped, "
+          "or is writing it just now",
+          number));
+    } else if (++bad == 1) {
+      first_bad = number;
+    }
+  }
+  if (bad > 0)
+    run.warnings.push_back(
+        fmt::format("metrics.jsonl has {} that {} no record (line {}{}), left "
+                    "out",
+                    bad == 1 ? "a line" : fmt::format("{} lines", bad), bad == 1 ? "is" : "are",
+                    first_bad, bad == 1 ? "" : " is the first"));
+}
+
+std::string value_text(const toml::node& node) {
+  if (auto text = node.as_string()) return text->get();
+  if (auto number = node.as_floating_point()) return fmt::format("{}", number->get());
+  if (auto array = node.as_array()) {
+    std::string list;
+    for (const auto& element : *array) list += (list.empty() ? "" : ", ") + value_text(element);
+    return "[" + list + "]";
+  }
+  std::ostringstream out;
+  out << toml::node_view<const toml::node>(node);
+  return out.str();
+}
+
+void flatten(const toml::table& table, const std::string& prefix, NamedTexts& out) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    if (const auto* section = node.as_table())
+      flatten(*section, key + ".", out);
+    else
+      out.emplace_back(key, value_text(node));
+  }
+}
+
+// Reads an optional file of the folder; without it, a report shows less.
+template <class Read>
+void read_beside(RunReading& run, Env& env, const char* name, const Read& read) {
+  const std::string path = run.folder + "/" + name;
+  if (!env.exists(path)) return;
+  try {
+    read(read_text(env, path), path);
+  } catch (const Error& error) {
+    run.warnings.push_back(fmt::format("{} cannot be read: {}", name, error.reason()));
+  }
+}
+
+void read_host(RunReading& run, const std::string& text) {
+  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    run.warnings.push_back("host.json cannot be read: it holds no JSON object");
+    return;
+  }
+  for (const auto& [name, value] : json.items())
+    run.host.emplace_back(name, value.is_string() ? value.get<std::string>() : value.dump());
+}
+
+std::string last_part(const std::string& folder) {
+  const auto path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
+}  // namespace
+
+NamedTexts flatten_recipe(const std::string& text, const std::string& where) {
+  try {
+    NamedTexts keys;
+    flatten(toml::parse(text), "", keys);
+    return keys;
+  } catch (const toml::parse_error& error) {
+    fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()), where,
+         "Correct the line");
+  }
+}
+
+RunReading read_run(Env& env, const std::string& folder) {
+  RunReading run;
+  run.folder = folder;
+  run.name = last_part(folder);
+  const std::string metrics = folder + "/metrics.jsonl";
+  if (!env.exists(metrics))
+    fail(ErrorKind::kData,
+         env.is_directory(folder) ? "the folder holds no metrics.jsonl" : "no such run folder",
+         folder, "Give the folder of a run, which `saturate train` prints");
+  read_metrics(run, read_text(env, metrics));
+  if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
+  read_beside(run, env, "recipe.toml", [&](const std::string& text, const std::string& path) {
+    run.recipe = flatten_recipe(text, path);
+  });
+  read_beside(run, env, "host.json",
+              [&](const std::string& text, const std::string&) { read_host(run, text); });
+  read_beside(run, env, "classes.json", [&](const std::string& text, const std::string&) {
+    run.by_class = parse_class_results(text);
+    if (!run.by_class)
+      run.warnings.push_back("classes.json cannot be read: it holds no results by class");
+  });
+  run.training = read_training_samples(env, folder, run.warnings);
+  run.mistakes = read_mistakes(env, folder, run.warnings);
+  run.timeline = read_timeline(env, folder, kTimelineSteps, kTimelineSpans, run.warnings);
+  return run;
+}
+
+}  // namespace saturate

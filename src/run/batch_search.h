@@ -1,0 +1,31 @@
+// Finds by trying how many images fit in memory at once.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "saturate/data/recipe.h"
+
+namespace saturate {
+
+// The largest count up to `limit` for which `fits` holds; `fits` must be monotonic. Tries 2 and its
+// powers until one does not fit, then halves the gap; tries 1 only if 2 does not fit. Empty if 1
+// does not fit either. REQUIRES: limit above 0.
+std::optional<int64_t> largest_that_fits(int64_t limit, const std::function<bool(int64_t)>& fits);
+
+// Runs `attempt`; false if the device runs out of memory (c10::OutOfMemoryError), after returning
+// cached memory to it. Other exceptions of `attempt` propagate.
+bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt);
+
+// The most images, up to `most`, whose step fits in the memory of `device` in a run of `recipe`:
+// tried with a separate model and optimizer, on random images, in two micro-batches if
+// train.effective_batch needs more than one. On the CPU it leaves room for copies made by
+// checkpoints and, without a budget, for the loaders' batches; on any device these take at most
+// half of the host's memory. torch's random state is unchanged. REQUIRES: a recipe resolved except
+// for train.batch. Fails with kRun if not one image fits.
+int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most);
+
+}  // namespace saturate

@@ -1,0 +1,176 @@
+// Checkpoints: everything needed to resume a run, in one safetensors file.
+//
+// Tensors are named "model.NAME", "optimizer.NAME", "average.NAME" and so on; the file's metadata
+// holds the run's position, its recipe, the class names and a CRC-32 of all tensor data.
+// docs/checkpoint_format.md specifies it.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "saturate/data/env.h"
+#include "saturate/early_stopping.h"
+#include "saturate/model.h"
+#include "saturate/train_step.h"
+
+namespace saturate {
+
+class StagedCopy;
+
+// The position in a run at which a checkpoint was taken.
+struct RunPosition {
+  int64_t step = 0;     // steps completed
+  int64_t epoch = 0;    // the epoch the next batch belongs to
+  int64_t batch = 0;    // index of the next batch in the epoch
+  int64_t samples = 0;  // samples trained on so far
+  double time_s = 0;    // wall time of the run so far
+};
+
+// The results of one evaluation.
+struct Evaluation {
+  int64_t step = 0;              // steps completed when it was made
+  Metrics metrics;               // of the averaged weights, if there is an average
+  std::optional<Metrics> plain;  // of the weights themselves, if metrics are the average's
+};
+
+struct Checkpoint {
+  RunPosition position;
+  int branch = 0;  // within its folder: see CheckpointStore, which sets it
+  // The run is complete and these are its final weights: those of best.best_step if it restored
+  // them.
+  bool final_weights = false;
+  Metrics epoch_metrics;                 // of the unfinished epoch so far
+  std::optional<Evaluation> evaluation;  // the last one
+  EarlyStopping::State best;
+  std::string recipe_toml;
+  std::vector<std::string> classes;
+  int image_size = 0;  // augment.size as resolved
+  // In the training and evaluation sources; 0 if the file does not say, or there is none.
+  int64_t images = 0, eval_images = 0;
+  std::vector<NamedTensor> model, optimizer;
+  std::vector<NamedTensor> scaler;     // see TrainStep::scaler_state()
+  std::vector<NamedTensor> schedule;   // see schedule.h
+  std::vector<NamedTensor> average;    // see weight_average.h; empty without one
+  std::vector<NamedTensor> lookahead;  // see lookahead.h; empty without it
+  // torch generator states by device, for dropout: "cpu", and "cpu.1" of rank 1.
+  std::vector<NamedTensor> random;
+};
+
+// Writes atomically: after a crash at any time the file is either absent or complete. Fails with
+// kRun.
+void write_checkpoint(Env& env, const std::string& path, const Checkpoint& checkpoint);
+
+// Fails with kRun naming the file if it is missing, unreadable, damaged (by its checksum), not a
+// checkpoint, or of a newer version.
+Checkpoint read_checkpoint(Env& env, const std::string& path);
+// The same without tensors, which are not read.
+Checkpoint read_checkpoint_state(Env& env, const std::string& path);
+
+// Copies each of `targets` from the tensor of the same name. Fails with kRun naming `where` and the
+// first tensor that is missing or has another shape.
+void copy_by_name(const std::vector<NamedTensor>& tensors, std::vector<NamedTensor>& targets,
+                  const std::string& where);
+
+// Copies tensors into a model's parameters and buffers; fails like copy_by_name.
+void load_into(Model& model, const std::vector<NamedTensor>& tensors, const std::string& where);
+
+// A model's parameters, then its buffers.
+std::vector<NamedTensor> model_state(Model& model);
+
+// The checkpoints of one run, in its folder. A run that resumes from an older one begins a branch:
+// the newer files stay, but belong to an abandoned branch and are ignored unless given by path.
+// Each file holds its branch number; the folder's branches.json, written when a run has gone back,
+// records where each branch began.
+class CheckpointStore {
+ public:
+  // Creates the folder, and removes incomplete files of a killed process, unless `writes` is false.
+  // Keeps the `keep` newest checkpoints of the branch and, with `keep_best`, the newest one that
+  // was the best when it was saved.
+  CheckpointStore(Env& env, std::string folder, int keep, bool keep_best, bool writes = true);
+
+  // Whether the checkpoint at `path` is path_of(its step), or a copy of it.
+  bool holds(const std::string& path) const;
+
+  // Sets where the run resumes: after the checkpoint at `from`, or at its first step if that is
+  // empty. Begins a branch if the folder holds checkpoints off the run's path, and returns these,
+  // newest first. To be called before the first save. Fails with kRun.
+  std::vector<std::string> begin(const std::string& from);
+
+  // Writes path_of(its step), then removes checkpoints of the branch that need not be kept. Returns
+  // the path. Failing to remove an old one is not an error.
+  std::string save(Checkpoint checkpoint);
+
+  // The checkpoint of this step on the run's own path through the branches. Fails with kRun if
+  // there is none, or it cannot be read.
+  Checkpoint read(int64_t step) const;
+
+  std::string path_of(int64_t step) const;  // FOLDER/step-NNNNNNNN.safetensors
+
+ private:
+  void remove_old(const std::string& saved);
+
+  Env& env_;
+  std::string folder_;
+  int keep_;
+  bool keep_best_;
+  int branch_ = 0;
+};
+
+// Saves on a separate thread, one checkpoint at a time, while training continues. All methods
+// belong to one thread. A hanging write blocks wait() and the destructor: a thread cannot be
+// removed from a system call.
+class CheckpointWriter {
+ public:
+  struct Outcome {
+    int64_t step = 0;
+    double seconds = 0;        // to write
+    std::string path;          // of the checkpoint
+    std::exception_ptr error;  // why saving failed; null on success
+  };
+
+  // Both must outlive this. `staged` copies a GPU's tensors; null: start() waits for its copies.
+  CheckpointWriter(Env& env, CheckpointStore& store, std::shared_ptr<StagedCopy> staged = nullptr);
+  // Waits for the present save.
+  ~CheckpointWriter();
+
+  bool busy() const;
+  // Copies the tensors into reusable memory, and begins to write: afterwards they may change. A
+  // GPU's copies are enqueued on the caller's current stream, which must be the one that changes
+  // the tensors; the writer thread waits for them. REQUIRES: no save is in progress or has an
+  // outcome not yet returned by poll() or wait().
+  void start(Checkpoint checkpoint);
+  // Writes the last snapshot again, after a failure. REQUIRES: as start().
+  void start_again();
+  // The outcome of the last save: returned once, after it has ended.
+  std::optional<Outcome> poll();
+  // The same, but waits for the end; empty if there is nothing to wait for.
+  std::optional<Outcome> wait();
+
+ private:
+  Outcome save();
+
+  Env& env_;
+  CheckpointStore& store_;
+  const std::shared_ptr<StagedCopy> staged_;  // null on a CPU
+  Checkpoint snapshot_;
+  std::future<Outcome> future_;
+};
+
+// Paths of the checkpoints in a folder, newest first, except those of abandoned branches (see
+// CheckpointStore). Fails with kRun if branches.json is damaged.
+std::vector<std::string> list_checkpoints(Env& env, const std::string& folder);
+
+// The newest readable checkpoint of list_checkpoints() in a run folder or checkpoints folder, or
+// the file itself. Unreadable ones are skipped, each reported to `warn`. Fails with kRun if none is
+// left.
+Checkpoint find_checkpoint(Env& env, const std::string& path,
+                           const std::function<void(const std::string&)>& warn,
+                           std::string* found_path = nullptr);
+
+}  // namespace saturate

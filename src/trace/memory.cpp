@@ -1,0 +1,201 @@
+#include "saturate/memory.h"
+
+#include <ATen/Context.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <limits>
+#include <vector>
+
+#include "trace/cuda_memory.h"
+#include "trace/kept_blocks.h"
+
+namespace saturate {
+namespace {
+
+// Bytes of the machine, or of its container (cgroup v2) if that has less.
+int64_t host_memory() {
+  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  int64_t limit = 0;  // stays 0 if the file has "max"
+  return file >> limit && limit > 0 ? std::min(machine, limit) : machine;
+}
+
+// Kept blocks are not freed, so AddressSanitizer cannot detect their use after free.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kFindsUseAfterFree = true;
+#else
+constexpr bool kFindsUseAfterFree = false;
+#endif
+
+// Counts allocations of torch's allocator, and keeps large blocks on request. Pointers are that
+// allocator's own, so memory allocated before this was installed can be freed through it, and vice
+// versa.
+class CountingAllocator : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator& allocator) : allocator_(allocator) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return allocator_.allocate(0);
+    reserve(int64_t(bytes));
+    const bool large = bytes >= KeptBlocks::kLeastBytes;
+    void* data = large ? kept_.take(bytes) : nullptr;
+    if (!data) {
+      if (large && keeps_) free_all(kept_.shrink(room_to_keep()));
+      data = allocate_anew(bytes);
+    }
+    const int64_t more = int64_t(malloc_usable_size(data)) - int64_t(bytes);
+    raise_peak(live_ += more);
+    return {data, data, &CountingAllocator::release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &CountingAllocator::release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    allocator_.copy_data(to, from, bytes);
+  }
+
+  int64_t live() const { return live_; }
+  int64_t take_peak() { return peak_.exchange(live_); }
+  int64_t budget() const { return budget_; }
+  void set_budget(int64_t bytes) { budget_ = bytes; }
+  void set_keeps(bool keeps) {
+    keeps_ = keeps && !kFindsUseAfterFree;
+    if (!keeps) release_kept();
+  }
+  void release_kept() { free_all(kept_.take_all()); }
+
+  // Installed on the first call, until the process ends.
+  static CountingAllocator& get() {
+    static CountingAllocator& allocator = *[] {
+      auto* counting = new CountingAllocator(*c10::GetCPUAllocator());
+      c10::SetCPUAllocator(counting, std::numeric_limits<uint8_t>::max());
+      return counting;
+    }();
+    return allocator;
+  }
+
+ private:
+  void* allocate_anew(size_t bytes) {
+    try {
+      return allocator_.raw_allocate(bytes);
+    } catch (const c10::Error&) {
+      release_kept();
+    }
+    try {
+      return allocator_.raw_allocate(bytes);
+    } catch (const c10::Error&) {
+      live_ -= int64_t(bytes);
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes,
+                       " bytes requested, and the system has no more");
+    }
+  }
+  void free_all(const std::vector<KeptBlocks::Block>& blocks) {
+    for (const auto& block : blocks) allocator_.raw_deallocate(block.data);
+  }
+  // Called before allocating, so that no two threads can both take the last of the budget.
+  void reserve(int64_t bytes) {
+    const int64_t live = live_ += bytes, budget = budget_;
+    if (budget == 0 || live <= budget) return;
+    live_ -= bytes;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: ", bytes, " bytes requested, ",
+                     live - bytes, " are in use, and the budget is ", budget);
+  }
+  void raise_peak(int64_t live) {
+    for (std::atomic<int64_t>* most : {&peak_, &most_live_}) {
+      int64_t before = *most;
+      while (live > before && !most->compare_exchange_weak(before, live)) {
+      }
+    }
+  }
+  static void release(void* data) {
+    CountingAllocator& self = get();
+    const size_t bytes = malloc_usable_size(data);
+    self.live_ -= int64_t(bytes);
+    if (!self.keeps_ || bytes < KeptBlocks::kLeastBytes)
+      return self.allocator_.raw_deallocate(data);
+    self.free_all(self.kept_.keep({data, bytes}, self.room_to_keep()));
+  }
+  size_t room_to_keep() const {
+    const int64_t live = live_, most = std::max<int64_t>(most_live_, live);
+    return size_t(std::max(int64_t{0}, int64_t(kMostKept * double(most)) - live));
+  }
+
+  // Limit for live plus kept memory, relative to the peak of live memory: a step's tensors of one
+  // size are not all alive at its peak.
+  static constexpr double kMostKept = 1.5;
+
+  c10::Allocator& allocator_;
+  KeptBlocks kept_;
+  std::atomic<bool> keeps_ = false;
+  std::atomic<int64_t> live_ = 0, peak_ = 0, budget_ = 0;
+  std::atomic<int64_t> most_live_ = 0;  // peak of the process
+};
+
+class CpuMemory : public TensorMemory {
+ public:
+  int64_t live_bytes() const override { return counter_.live(); }
+  int64_t take_peak() override { return counter_.take_peak(); }
+  int64_t capacity() const override { return host_memory() / 2; }
+  int64_t budget() const override { return counter_.budget(); }
+  void set_budget(int64_t bytes) override { counter_.set_budget(bytes); }
+  void release_cache() override {
+    counter_.release_kept();
+    malloc_trim(0);
+  }
+
+ private:
+  CountingAllocator& counter_ = CountingAllocator::get();
+};
+
+class CudaMemory : public TensorMemory {
+ public:
+  // Before CUDA is initialised torch's allocator has no devices, and throws when asked for one.
+  explicit CudaMemory(c10::DeviceIndex device) : device_(device) {
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+  }
+  int64_t live_bytes() const override { return stat().current; }
+  int64_t take_peak() override {
+    const int64_t peak = stat().peak;
+    allocator_.resetPeakStats(device_);
+    return peak;
+  }
+  int64_t capacity() const override { return int64_t(allocator_.getMemoryInfo(device_).second); }
+  int64_t budget() const override { return budget_; }
+  void set_budget(int64_t bytes) override {
+    const int64_t all = capacity();
+    limit_cuda_memory(device_, bytes == 0 ? 1 : std::min(1.0, double(bytes) / double(all)));
+    budget_ = bytes;
+  }
+  void release_cache() override { allocator_.emptyCache(); }
+
+ private:
+  c10::CachingAllocator::Stat stat() const {
+    return allocator_.getDeviceStats(device_).allocated_bytes[0];  // of all pools
+  }
+
+  c10::DeviceIndex device_;
+  c10::DeviceAllocator& allocator_ = *c10::getDeviceAllocator(c10::kCUDA);
+  std::atomic<int64_t> budget_ = 0;
+};
+
+}  // namespace
+
+void keep_host_memory(bool keep) {
+  CountingAllocator::get().set_keeps(keep);
+}
+
+TensorMemory& tensor_memory(const at::Device& device) {
+  if (device.is_cpu()) {
+    static CpuMemory memory;
+    return memory;
+  }
+  static CudaMemory memory(device.has_index() ? device.index() : c10::DeviceIndex{0});
+  return memory;
+}
+
+}  // namespace saturate

@@ -1,0 +1,109 @@
+// Pickles of weights made by hand: what is passed over, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "model/tensor_pickle.h"
+#include "saturate/data/error.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+std::string short_text(const std::string& word) {
+  return "U" + std::string(1, char(word.size())) + word;
+}
+
+// A tensor of two floats, as protocol 2 describes it.
+std::string two_floats(const std::string& storage = "") {
+  return "ctorch._utils\n_rebuild_tensor_v2\n((" + short_text("storage") +
+         "ctorch\nFloatStorage\n" + short_text("0") + short_text("cpu") + "K\2" + storage + "tQK" +
+         std::string(1, '\0') + "K\2\x85K\1\x85\x89NtR";
+}
+
+TensorPickle read_pickle(const std::string& text, const std::string& prefix = "") {
+  return read_tensor_pickle(std::as_bytes(std::span(text)), "made.pt", prefix);
+}
+
+std::string pickle_problem(const std::string& text, const std::string& prefix = "") {
+  const Error error = testing::error_of([&] { read_pickle(text, prefix); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_EQ(std::count(error.reason().begin(), error.reason().end(), '\n'), 0);
+  return error.reason();
+}
+
+// An OrderedDict with its pairs as an argument, and text of bytes.
+TEST(PickledWeights, OfPython2AreRead) {
+  const TensorPickle found = read_pickle(
+      "\x80\x02"
+      "ccollections\nOrderedDict\n](]"
+      "(" +
+      short_text("a") + two_floats() + "e](" + short_text("b") + two_floats() + "ee\x85R.");
+  ASSERT_EQ(found.tensors.size(), 2u);
+  EXPECT_EQ(found.tensors[0].name, "a");
+  EXPECT_EQ(found.tensors[1].name, "b");
+  EXPECT_NE(pickle_problem("\x80\x02"
+                           "ccollections\nOrderedDict\n](](" +
+                           short_text("a") + "ee\x85R.")
+                .find("not made of pairs"),
+            std::string::npos);
+}
+
+TEST(PickledWeights, NoCallButThoseOfPlainValuesIsPassedOver) {
+  const std::string dict = "\x80\x02}" + short_text("w") + two_floats() + "s" + short_text("x");
+  const std::string none = "s.";
+  EXPECT_EQ(read_pickle(dict + "ccollections\nCounter\n)R" + none).tensors.size(), 1u);
+  for (const std::string& call :
+       {"cos\nsystem\n" + short_text("id") + "\x85R", std::string("c__builtin__\neval\n)R"),
+        std::string("cbuiltins\ngetattr\n)R"), std::string("cbuiltins\nexec\n)\x81"),
+        std::string("cnumpy.testing._private.utils\nrunstring\n)R"),
+        std::string("ctorch\nload\n)R"), std::string("ctorch.hub\nload\n)R")})
+    EXPECT_NE(pickle_problem(dict + call + none).find("no state_dict needs"), std::string::npos)
+        << call;
+  // A tensor's own function with another one in its place.
+  for (const std::string& call :
+       {std::string("ctorch._tensor\n_rebuild_from_type_v2\n(ctorch\nSize\nN)NtR"),
+        std::string("ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._tensor\n"
+                    "_rebuild_from_type_v2\nN)NtR"),
+        std::string("ctorch\nFloatStorage\n)R"), std::string("ctorch\nFloatStorage\n)\x81"),
+        std::string("K\1)R"), std::string("K\1)\x81")})
+    EXPECT_FALSE(pickle_problem(dict + call + none).empty()) << call;
+}
+
+TEST(PickledWeights, AStorageThatIsAPartOfAnotherIsRefused) {
+  EXPECT_EQ(read_pickle("\x80\x02}" + short_text("w") + two_floats("N") + "s.").tensors.size(), 1u);
+  EXPECT_NE(pickle_problem("\x80\x02}" + short_text("w") + two_floats("(K\1K\1K\1t") + "s.")
+                .find("not described as torch does"),
+            std::string::npos);
+}
+
+TEST(PickledWeights, ADictionaryWithinItselfIsGoneIntoOnce) {
+  const std::string inner = "}q" + std::string(1, '\1') + short_text("model") + "h\1s" +
+                            short_text("w") + two_floats() + "s";
+  EXPECT_EQ(read_pickle("\x80\x02" + inner + ".").tensors.size(), 1u);
+}
+
+// Long names on the way to many dictionaries would take their product in memory.
+TEST(PickledWeights, ManyDictionariesUnderALongNameAreRefused) {
+  std::string text =
+      "\x80\x02}" + short_text("t") + two_floats() + "q" + std::string(1, '\1') + "s";
+  text += "X" + std::string("\x84\x03\0\0", 4) + std::string(900, 'k') + "}";
+  for (int i = 0; i < 20'000; ++i)
+    text += short_text(std::to_string(i)) + "}" + short_text("t") + "h\1ss";
+  EXPECT_NE(pickle_problem(text + "s.", "none").find("too many dictionaries"), std::string::npos);
+}
+
+TEST(PickledWeights, NumbersOfProtocol1) {
+  const auto with = [](const std::string& number) {
+    return "}" + short_text("w") + two_floats() + "s" + short_text("n") + number + "s.";
+  };
+  for (const char* number : {"I01\n", "I-5\n", "L-77L\n", "L123456789012345678901234567890L\n"})
+    EXPECT_EQ(read_pickle(with(number)).tensors.size(), 1u) << number;
+  for (const char* number : {"I\n", "I1x\n", "LL\n", "I0x1\n", "I1"})
+    EXPECT_FALSE(pickle_problem(with(number)).empty()) << number;
+}
+
+}  // namespace
+}  // namespace saturate

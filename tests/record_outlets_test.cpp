@@ -1,0 +1,275 @@
+// metrics.csv, the Prometheus endpoint, and sinks that fail in a run.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fault_env.h"
+#include "record/sinks.h"
+#include "tests/data_testing.h"
+#include "tests/trainer_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::quiet_options;
+using testing::read_text;
+using testing::TempDir;
+
+Recipe every_step_recipe() {
+  return testing::small_recipe("[watch]\nevery = 1\n");
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text)
+    if (c == at)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
+  const TempDir dir;
+  Recipe recipe = every_step_recipe();
+  recipe.watch.csv = true;
+  Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
+  const auto rows = split(read_text(dir / "metrics.csv"), '\n');
+  const auto lines = split(read_text(dir / "metrics.jsonl"), '\n');
+  ASSERT_EQ(rows.size(), lines.size() + 1) << "with a head";
+  const auto head = split(rows[0], ',');
+  EXPECT_EQ(head[0], "kind");
+  for (size_t i = 1; i + 1 < rows.size(); ++i) {
+    const auto fields = split(rows[i], ',');
+    ASSERT_EQ(fields.size(), head.size()) << rows[i];
+    const auto record = from_json_line(lines[i - 1]);
+    EXPECT_EQ(fields[0], record->kind);
+    EXPECT_EQ(fields[1], std::to_string(record->step));
+    EXPECT_EQ(fields[5].empty(), !record->loss.has_value());
+    if (record->loss) {
+      EXPECT_EQ(std::stod(fields[5]), *record->loss);
+    }
+  }
+}
+
+TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
+  const TempDir dir;
+  Recipe recipe = every_step_recipe();
+  recipe.watch.csv = true;
+  TrainerOptions options = quiet_options(dir.path());
+  options.save = true;
+  Trainer(Env::posix(), recipe, options).run();
+  const auto whole = split(read_text(dir / "metrics.csv"), '\n');
+  options.resume = dir / "checkpoints/step-00000004.safetensors";
+  Trainer(Env::posix(), recipe, options).run();
+  const auto again = split(read_text(dir / "metrics.csv"), '\n');
+  ASSERT_EQ(again.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_EQ(split(again[i], ',')[0], split(whole[i], ',')[0]) << i;
+}
+
+sockaddr_in address_of(in_addr host, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr = host;
+  address.sin_port = htons(uint16_t(port));
+  return address;
+}
+
+in_addr loopback() {
+  return in_addr{htonl(INADDR_LOOPBACK)};
+}
+
+int free_port() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = address_of(loopback(), 0);
+  bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  socklen_t length = sizeof address;
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  close(listener);
+  return ntohs(address.sin_port);
+}
+
+// The whole answer; "refused" where nobody listens.
+std::string ask(in_addr host, int port, const std::string& path, const std::string& name) {
+  const int client = socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in address = address_of(host, port);
+  std::string answer = "refused";
+  if (connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    const std::string request =
+        "GET " + path + " HTTP/1.1\r\nHost: " + name + "\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(write(client, request.data(), request.size()), ssize_t(request.size()));
+    answer.clear();
+    char part[4096];
+    for (ssize_t count; (count = read(client, part, sizeof part)) > 0;)
+      answer.append(part, size_t(count));
+  }
+  close(client);
+  return answer;
+}
+
+class PrometheusEndpoint : public ::testing::Test {
+ protected:
+  PrometheusEndpoint() {
+    recipe.watch.tensorboard = false;
+    recipe.watch.prometheus_port = port;
+  }
+  std::string own_name() const { return "127.0.0.1:" + std::to_string(port); }
+  std::vector<std::unique_ptr<MetricsSink>> open() {
+    return open_sinks(Env::posix(), recipe, dir.path(), 0);
+  }
+  const int port = free_port();
+  TempDir dir;
+  Recipe recipe = every_step_recipe();
+};
+
+TEST_F(PrometheusEndpoint, GivesTheLastFiguresAsText) {
+  const auto sinks = open();
+  ASSERT_EQ(sinks.size(), 1u);
+  MetricsRecord record;
+  record.kind = "step";
+  record.step = 7;
+  record.loss = 0.5;
+  record.phases.emplace();
+  record.phases->seconds[size_t(Phase::kWait)] = 1.5;
+  sinks[0]->write(record);
+  record.loss = 0.25;
+  sinks[0]->write(record);
+  record.kind = "eval";
+  record.loss = 0.75;
+  sinks[0]->write(record);
+  const std::string answer = ask(loopback(), port, "/metrics", own_name());
+  EXPECT_EQ(answer.substr(0, 15), "HTTP/1.1 200 OK");
+  for (const char* line :
+       {"# TYPE saturate_step gauge\nsaturate_step 7\n", "saturate_loss{kind=\"step\"} 0.25\n",
+        "saturate_loss{kind=\"eval\"} 0.75\n", "saturate_last_record_timestamp_seconds 1",
+        "# TYPE saturate_phase_seconds_total counter\n",
+        "saturate_phase_seconds_total{phase=\"wait\"} 3\n",
+        "Content-Type: text/plain; version=0.0.4"})
+    EXPECT_NE(answer.find(line), std::string::npos) << line << " in " << answer;
+  EXPECT_NE(ask(loopback(), port, "/other", own_name()).find("404"), std::string::npos);
+}
+
+TEST_F(PrometheusEndpoint, AnswersUnderItsOwnNameAlone) {
+  const auto sinks = open();
+  EXPECT_NE(ask(loopback(), port, "/metrics", "evil.example:" + std::to_string(port)).find("403"),
+            std::string::npos);
+}
+
+TEST_F(PrometheusEndpoint, AClientThatSaysNothingHoldsUpNoOther) {
+  const auto sinks = open();
+  std::vector<int> silent;
+  for (int i = 0; i < 8; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in address = address_of(loopback(), port);
+    ASSERT_EQ(connect(silent.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
+  }
+  EXPECT_NE(ask(loopback(), port, "/metrics", own_name()).find("200 OK"), std::string::npos);
+  for (const int client : silent) {  // that one is still being listened to
+    char part;
+    EXPECT_EQ(recv(client, &part, 1, MSG_DONTWAIT), -1) << "it was told to wait, not turned away";
+    EXPECT_EQ(errno, EAGAIN);
+    close(client);
+  }
+}
+
+TEST_F(PrometheusEndpoint, TellsAProbeThatTheRunIsThere) {
+  const auto sinks = open();
+  const std::string answer = ask(loopback(), port, "/healthz", "10.1.2.3:9100");
+  EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
+  EXPECT_TRUE(answer.ends_with("\r\n\r\nok\n")) << answer;
+}
+
+TEST_F(PrometheusEndpoint, AnswersUnderTheNamesThatTheUserAllows) {
+  recipe.watch.prometheus_hosts = "node7, Cluster.example";
+  const auto status = [&](const std::string& host) {
+    return ask(loopback(), port, "/metrics", host).substr(9, 3);
+  };
+  {
+    const auto sinks = open();
+    const std::string at = ":" + std::to_string(port);
+    for (const char* host :
+         {"node7", "NODE7", "cluster.example", "localhost", "127.0.0.1", "[::1]"})
+      EXPECT_EQ(status(host + at), "200") << host;
+    EXPECT_EQ(status("node7"), "200") << "behind a port that is forwarded";
+    for (const char* host : {"node71", "evil.example", "node7.evil.example", "10.0.0.1", "*"})
+      EXPECT_EQ(status(host + at), "403") << host;
+    EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("watch.prometheus_hosts"),
+              std::string::npos);
+  }
+  recipe.watch.prometheus_hosts = "*";
+  const auto sinks = open();
+  EXPECT_EQ(status("whatever.example:1"), "200");
+}
+
+TEST_F(PrometheusEndpoint, ListensWhereItIsTold) {
+  recipe.watch.prometheus_address = "127.0.0.2";
+  {
+    const auto sinks = open();
+    EXPECT_EQ(ask(loopback(), port, "/healthz", own_name()), "refused");
+    const in_addr other{htonl(INADDR_LOOPBACK + 1)};
+    EXPECT_NE(ask(other, port, "/metrics", "127.0.0.2:1").find("200 OK"), std::string::npos);
+  }
+  recipe.watch.prometheus_address = "192.0.2.1";  // of documentation (RFC 5737), no machine's
+  const Error error = error_of([&] { open(); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_EQ(error.where(), "watch.prometheus_address");
+}
+
+TEST_F(PrometheusEndpoint, ListensOnLoopbackAlone) {
+  const auto sinks = open();
+  ifaddrs* all = nullptr;
+  ASSERT_EQ(getifaddrs(&all), 0);
+  int asked = 0;
+  for (const ifaddrs* at = all; at; at = at->ifa_next) {
+    if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET) continue;
+    const in_addr host = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
+    if ((ntohl(host.s_addr) >> 24) == 127) continue;
+    EXPECT_EQ(ask(host, port, "/metrics", own_name()), "refused");
+    ++asked;
+  }
+  freeifaddrs(all);
+  if (asked == 0) GTEST_SKIP() << "this machine has no address but loopback";
+}
+
+TEST_F(PrometheusEndpoint, APortThatIsTakenIsAnErrorAndAnEndedRunFreesIt) {
+  {
+    const auto sinks = open();
+    const Error error = error_of([&] { open(); });
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_EQ(error.where(), "watch.prometheus_port");
+  }
+  EXPECT_EQ(ask(loopback(), port, "/metrics", own_name()), "refused");
+  EXPECT_EQ(open().size(), 1u);
+}
+
+TEST(FailingSink, WarnsOnceAndTheRunGoesOn) {
+  for (const char* name : {"tfevents", "metrics.csv"}) {
+    const TempDir dir;
+    FaultEnv env(Env::posix());
+    Recipe recipe = every_step_recipe();
+    recipe.watch.csv = true;
+    Trainer trainer(env, recipe, quiet_options(dir.path()));
+    Fault fault;
+    fault.match = {FileOp::kWrite, name};
+    fault.skip = 2;
+    env.inject(fault);
+    ::testing::internal::CaptureStderr();
+    const TrainResult result = trainer.run();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(result.steps, 8);
+    EXPECT_EQ(split(said, '\n').size(), 2u) << said;
+    for (const char* part : {"saturate: warning: ", "No space left on device", name})
+      EXPECT_NE(said.find(part), std::string::npos) << part << " in " << said;
+    EXPECT_EQ(split(read_text(dir / "metrics.jsonl"), '\n').size(), 8u + 2 + 1 + 1);
+    const bool csv = name == std::string("metrics.csv");
+    EXPECT_EQ(split(read_text(dir / "metrics.csv"), '\n').size() == 13, !csv) << "the other writes";
+  }
+}
+
+}  // namespace
+}  // namespace saturate

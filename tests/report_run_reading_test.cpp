@@ -1,0 +1,96 @@
+// Reading a run's folder in whatever state.
+#include <gtest/gtest.h>
+
+#include "report/report.h"
+#include "tests/report_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::line_of;
+using testing::step_line;
+using testing::write_file;
+
+using RunReadingTest = testing::RunFolder;
+
+TEST_F(RunReadingTest, ARecordSurvivesBeingWrittenAndRead) {
+  const std::string line = step_line(7, 1.5, 0.25, 1.25);
+  EXPECT_EQ(to_json_line(*from_json_line(line)) + "\n", line);
+}
+
+TEST_F(RunReadingTest, ALineCutShortIsLeftOutWithAWarning) {
+  const std::string cut = step_line(20, 4, 1, 1).substr(0, 40);
+  const RunReading run = read(step_line(10, 2, 1, 1) + cut);
+  EXPECT_EQ(run.steps.size(), 1u);
+  EXPECT_EQ(run.last->step, 10);
+  ASSERT_EQ(run.warnings.size(), 1u);
+  EXPECT_NE(run.warnings[0].find("in the middle of line 2"), std::string::npos) << run.warnings[0];
+  EXPECT_EQ(run.state, RunState::kStopped);
+}
+
+TEST_F(RunReadingTest, LinesThatAreNoRecordsAreCounted) {
+  const RunReading run =
+      read("nonsense\n" + step_line(10, 2, 1, 1) + "[1]\n{\"kind\":7}\n" + step_line(20, 4, 1, 1));
+  EXPECT_EQ(run.steps.size(), 2u);
+  ASSERT_EQ(run.warnings.size(), 1u);
+  EXPECT_NE(run.warnings[0].find("3 lines that are no record (line 1 is the first)"),
+            std::string::npos)
+      << run.warnings[0];
+}
+
+TEST_F(RunReadingTest, AnOlderVersionsMissingKeysAndANewersPhasesAreNoError) {
+  const RunReading run = read(
+      "{\"kind\":\"step\",\"step\":3}\n"
+      "{\"kind\":\"step\",\"step\":4,\"time_s\":2,\"loss\":\"high\",\"phases\":{\"wait\":1,"
+      "\"prefetch\":0.5}}\n");
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_FALSE(run.steps[0].loss || run.steps[0].phases || run.steps[1].loss);
+  EXPECT_EQ((*run.steps[1].phases)[Phase::kWait], 1);
+  EXPECT_EQ((*run.steps[1].phases)[Phase::kOther], 0.5);
+  EXPECT_TRUE(run.warnings.empty());
+  EXPECT_NE(make_report({&run, 1}).find("</html>"), std::string::npos);
+}
+
+TEST_F(RunReadingTest, ARunThatIsGoingOnIsToldFromOneThatWasKilled) {
+  EXPECT_EQ(read(step_line(10, 2, 1, 1)).state, RunState::kStopped);
+  const auto lock = Env::posix().lock(dir / "run/.lock");
+  EXPECT_EQ(read(step_line(10, 2, 1, 1)).state, RunState::kRunning);
+  EXPECT_EQ(read(line_of("end", 10, 2, 0.5)).state, RunState::kEnded);
+}
+
+TEST_F(RunReadingTest, ReadingTakesNoLockAndLeavesItsHoldersNumber) {
+  write_file(dir / "run/.lock", "12345");
+  read(step_line(10, 2, 1, 1));
+  EXPECT_EQ(testing::read_text(dir / "run/.lock"), "12345");
+}
+
+TEST_F(RunReadingTest, AFolderWithoutMetricsIsRefused) {
+  std::filesystem::create_directories(dir / "empty");
+  const Error error = error_of([&] { read_run(Env::posix(), dir / "empty"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.reason(), "the folder holds no metrics.jsonl");
+  EXPECT_EQ(error_of([&] { read_run(Env::posix(), dir / "none"); }).reason(), "no such run folder");
+}
+
+TEST_F(RunReadingTest, DamageBesideTheMetricsIsAWarning) {
+  write_file(dir / "run/recipe.toml", "seed = = 3\n");
+  write_file(dir / "run/host.json", "{\"cpu\":");
+  const RunReading run = read(step_line(10, 2, 1, 1));
+  ASSERT_EQ(run.warnings.size(), 2u);
+  EXPECT_NE(run.warnings[0].find("recipe.toml"), std::string::npos);
+  EXPECT_NE(run.warnings[1].find("host.json"), std::string::npos);
+}
+
+TEST_F(RunReadingTest, ARecipesKeysComeWithTheirValuesAsText) {
+  const NamedTexts keys = flatten_recipe(
+      "seed = 3\n[data]\nsource = 'tar:a'\n[augment]\nmean = [0.1, 1.0]\nflip = true\n", "here");
+  const NamedTexts expected = {{"augment.flip", "true"},
+                               {"augment.mean", "[0.1, 1]"},
+                               {"data.source", "tar:a"},
+                               {"seed", "3"}};
+  EXPECT_EQ(keys, expected);
+}
+
+}  // namespace
+}  // namespace saturate
