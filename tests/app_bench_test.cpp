@@ -60,7 +60,7 @@ TEST(Bench, LoaderWritesARowForEveryVariant) {
 #endif
 }
 
-// Not an epoch: of 10^7 images that would be hours.
+// Not an epoch: of 10^6 images that would be minutes.
 TEST(Bench, LoaderStopsWithinAnEpoch) {
 #ifndef NDEBUG
   GTEST_SKIP() << "a debug build refuses";
@@ -68,7 +68,7 @@ TEST(Bench, LoaderStopsWithinAnEpoch) {
   const TempDir dir;
   for (const char* cache : {"none", "ram"}) {
     const CommandResult result = run_saturate(
-        "bench loader synth:size=16,count=10000000,classes=2 --set augment.size=16 --set "
+        "bench loader synth:size=16,count=1000000,classes=2 --set augment.size=16 --set "
         "train.batch=16 --repeats 2 --seconds 0.01 --threads 2 --set data.cache=" +
         std::string(cache) + " --json " + (dir / "b.json"));
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -78,7 +78,7 @@ TEST(Bench, LoaderStopsWithinAnEpoch) {
       EXPECT_EQ(row["n"], 2);
       EXPECT_GT(row["min"], 0);
       EXPECT_GE(row["images"], 2 * 16);
-      EXPECT_LT(row["images"], 1'000'000);
+      EXPECT_LT(row["images"], 200'000);
     }
   }
 }

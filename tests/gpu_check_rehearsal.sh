@@ -2,11 +2,11 @@
 # tools/gpu-check as on a bare machine with a GPU, from --stage to the JSON that it writes, where there is no GPU: in
 # a root with Python and little else, without a network, on the fake CUDA runtime. What it measures means nothing.
 #   tests/gpu_check_rehearsal.sh [FOLDER with cifar10-train.tar and cifar10-test.tar]
-# Takes some ten minutes. SATURATE_BARE_ROOT names a root to do it in, such as Ubuntu 24.04's; without it debootstrap
+# Takes some fifteen minutes. SATURATE_BARE_ROOT names a root to do it in, such as Ubuntu 24.04's; without it debootstrap
 # makes one of Debian 13, once. Exits with 77 where it cannot be done, and says why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-minutes=${SATURATE_REHEARSAL_MINUTES:-2}  # of each part
+minutes=${SATURATE_REHEARSAL_MINUTES:-4}  # of each part
 build=$PWD/build-gpu-host
 
 say() { echo "gpu-check-rehearsal: $*"; }

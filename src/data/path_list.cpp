@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMaxPaths = 100'000;
 
 // {FIRST..LAST} in a path.
-struct Range {
+struct NumberSpan {
   size_t begin, end;  // of the braces, in the path
   uint64_t first, last;
   size_t width;  // minimum number of digits
@@ -27,7 +27,7 @@ std::optional<uint64_t> parse_number(std::string_view text) {
   return value;
 }
 
-std::optional<Range> find_range(std::string_view path) {
+std::optional<NumberSpan> find_range(std::string_view path) {
   for (size_t open = path.find('{'); open != std::string_view::npos;
        open = path.find('{', open + 1)) {
     const size_t close = path.find('}', open);
@@ -44,7 +44,7 @@ std::optional<Range> find_range(std::string_view path) {
     };
     const size_t width =
         std::max(width_of(inner.substr(0, dots)), width_of(inner.substr(dots + 2)));
-    return Range{open, close + 1, *first, *last, width};
+    return NumberSpan{open, close + 1, *first, *last, width};
   }
   return std::nullopt;
 }
