@@ -11,6 +11,7 @@
 #include "tests/diagnosing.h"
 #include "tests/reduce_testing.h"
 #include "tests/time_testing.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -73,8 +73,6 @@ class RunningMetrics {
                            // overflow
 };
 
-// Whether the CPU supports bf16 natively (AVX-512 BF16 or AMX); otherwise it is slower than fp32.
-bool cpu_has_bf16();
 // Resolves kAuto and kDefault for a device.
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
 

@@ -19,6 +19,7 @@
 #include "saturate/feed.h"
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/spans.h"
 #include "feed/compute_threads.h"
 #include "feed/device_stream.h"
+#include "trace/stream_clock.h"
 
 namespace saturate {
 

@@ -8,6 +8,7 @@
 
 #include "feed/batch_pipeline.h"
 #include "feed/batch_stages.h"
+#include "trace/stream_clock.h"
 
 namespace saturate {
 

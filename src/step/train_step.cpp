@@ -10,7 +10,6 @@
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <cpuinfo.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
@@ -25,12 +24,9 @@
 #include "step/compiled_step.h"
 #include "step/creation.h"
 #include "step/precision.h"
+#include "trace/host.h"
 
 namespace saturate {
-
-bool cpu_has_bf16() {
-  return cpuinfo_initialize() && (cpuinfo_has_x86_avx512bf16() || cpuinfo_has_x86_amx_bf16());
-}
 
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
   if (mode == PrecisionMode::kDefault)

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <ATen/native/DispatchStub.h>
+#include <cpuinfo.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
@@ -55,6 +56,10 @@ Host this_host() {
   uname(&system);
   return {cpu_name(), std::string(system.sysname) + " " + system.release + " " + system.machine,
           available_cores(), int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE)};
+}
+
+bool cpu_has_bf16() {
+  return cpuinfo_initialize() && (cpuinfo_has_x86_avx512bf16() || cpuinfo_has_x86_amx_bf16());
 }
 
 int gpu_count() {

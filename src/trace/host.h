@@ -17,6 +17,9 @@ struct Host {
 
 Host this_host();
 
+// Whether the CPU supports bf16 natively (AVX-512 BF16 or AMX); otherwise it is slower than fp32.
+bool cpu_has_bf16();
+
 // GPUs that this build can use.
 int gpu_count();
 
