@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "model/norm_hook.h"
+#include "saturate/batch_norm.h"
 #include "saturate/data/error.h"
 #include "saturate/gradient_checkpoint.h"
 #include "saturate/memory.h"
