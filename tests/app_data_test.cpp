@@ -147,6 +147,22 @@ TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
   }
 }
 
+TEST(DataCommand, AnInterruptedSynthLeavesNothing) {
+  const TempDir logs;
+  for (const std::string name : {"folder", "masks", "set.tar"}) {
+    const TempDir dir;
+    const std::string spec =
+        std::string("size=16,count=10000000") + (name == "masks" ? ",masks=true" : "");
+    const pid_t child = start_saturate({"data", "synth", spec, "--out", dir / name}, logs / name);
+    EXPECT_TRUE(wait_until([&] { return !std::filesystem::is_empty(dir.path()); })) << name;
+    EXPECT_FALSE(std::filesystem::exists(dir / name)) << "it is not complete";
+    kill(child, SIGINT);
+    EXPECT_EQ(exit_code_of(child), 130) << read_text(logs / name);
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << name;
+    EXPECT_NE(read_text(logs / name).find("removing what was begun"), std::string::npos);
+  }
+}
+
 TEST(DataCommand, AnInterruptedPackLeavesNothing) {
   const TempDir logs;
   for (const std::string format : {"shard", "tar", "lmdb"}) {
