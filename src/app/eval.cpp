@@ -81,7 +81,7 @@ void print_metrics(const Metrics& metrics, const std::string& where) {
   fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
   if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
   if (const auto iou = metrics.mean_iou()) fmt::print("  mean IoU {:.4f}", *iou);
-  fmt::print("  loss {:.4f}  on {} images  ({})\n", metrics.loss, metrics.samples,
+  fmt::print("  loss {}  on {} images  ({})\n", format_loss(metrics.loss), metrics.samples,
              printable(where));
 }
 

@@ -10,6 +10,7 @@
 
 #include "saturate/error.h"
 #include "watch/json_fields.h"
+#include "watch/page_text.h"
 
 namespace saturate {
 namespace {
@@ -79,9 +80,9 @@ std::string labels_text(const json& image) {
 }
 
 std::string mistake_text(const json& image) {
-  return fmt::format("taken for {} ({}), loss {:.2f}", text_at(image, "predicted"),
+  return fmt::format("taken for {} ({}), loss {}", text_at(image, "predicted"),
                      percent(number_at(image, "probability").value_or(0)),
-                     number_at(image, "loss").value_or(0));
+                     decimal_text(number_at(image, "loss").value_or(0), 2));
 }
 
 template <class Describe>
