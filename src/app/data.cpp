@@ -44,6 +44,12 @@ ProgressCallback show(Progress& progress) {
   return [&progress](size_t done, size_t) { progress.update(int64_t(done), ""); };
 }
 
+std::unique_ptr<Dataset> open_with_warning(Env& env, const std::string& source) {
+  auto dataset = open_dataset(env, source);
+  if (const std::string warning = dataset->warning(); !warning.empty()) print_warning(warning);
+  return dataset;
+}
+
 struct Interrupted {};
 
 // Calls `write(progress)`, which removes incomplete output when `progress` throws. Returns the exit
@@ -171,7 +177,7 @@ DatasetReport examine(Env& env, const Dataset& dataset, const char* title, Inspe
 
 int inspect(const InspectArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_dataset(env, arguments.source);
+  const auto dataset = open_with_warning(env, arguments.source);
   const DatasetReport report =
       examine(env, *dataset, "inspect", InspectDepth::kHeaders, threads_or_all(arguments.threads),
               arguments.all ? SIZE_MAX : kInspected);
@@ -182,7 +188,7 @@ int inspect(const InspectArguments& arguments) {
 
 int verify(const InspectArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_dataset(env, arguments.source);
+  const auto dataset = open_with_warning(env, arguments.source);
   const DatasetReport report = examine(env, *dataset, "verify", InspectDepth::kPixels,
                                        threads_or_all(arguments.threads), SIZE_MAX);
   for (const auto& sample : report.broken)
@@ -198,7 +204,7 @@ int verify(const InspectArguments& arguments) {
 
 int pack(const PackArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_dataset(env, arguments.source);
+  const auto dataset = open_with_warning(env, arguments.source);
   PackOptions options = arguments.options;
   options.threads = threads_or_all(arguments.threads);
   options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;

@@ -113,6 +113,7 @@ int eval(const EvalArguments& arguments) {
     fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
          "--predictions", "Leave it out");
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
+  if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
   Predictions predictions(checkpoint.classes);
   Progress progress(env, "eval", "images", int64_t(evaluator.size()),
                     recipe.watch.progress ? Progress::Style::kAuto : Progress::Style::kSilent);

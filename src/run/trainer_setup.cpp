@@ -168,6 +168,11 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
     log.note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                          recipe.train.batch, images_per_part(recipe.train)));
   introduce(asked);
+  const std::string warning = input.data().warning(), of_evaluation = evaluation.warning();
+  if (run.is_first() && run.options.save) {  // a measurement has many trainers
+    if (!warning.empty()) log.warn(warning);
+    if (!of_evaluation.empty() && of_evaluation != warning) log.warn(of_evaluation);
+  }
   if (const std::string line = learner.weights_line(); !line.empty()) log.note(line);
   for (const std::string& note : notes) log.note(note);
   if (const std::string why = learner.plan_graph(); !why.empty())
