@@ -99,6 +99,38 @@ TEST(DataCommand, VerifyListsWhatIsBroken) {
                {"truncated", dir / "cut.shard", "saturate data pack"});
 }
 
+TEST(DataCommand, ImagesInNoClassFolderAreAWarning) {
+  const TempDir dir;
+  write_folder_dataset(dir / "set", 20);
+  write_folder_dataset(dir / "val", 10);
+  for (const char* name : {"set/stray.jpg", "set/second.jpg", "val/other.jpg"})
+    write_file(dir / name, noise_jpeg(16, 16, 1));
+  const std::string source = "folder:" + (dir / "set"), held_out = "folder:" + (dir / "val");
+  const std::string recipe = write_small_recipe(dir, source, held_out);
+  const std::string two =
+      "saturate: warning: 2 images beside the class folders are not read, such "
+      "as " +
+      (dir / "set/second.jpg") + "\n";
+  const std::string one = "saturate: warning: an image beside the class folders is not read: " +
+                          (dir / "val/other.jpg");
+  const auto expect_told = [](const CommandResult& result, const std::string& text) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const size_t at = result.err.find(text);
+    EXPECT_NE(at, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find(text, at + 1), std::string::npos) << "twice: " << result.err;
+  };
+  expect_told(run_saturate("data inspect " + source), two);
+  expect_told(run_saturate("data verify " + source), two);
+  expect_told(run_saturate("data pack " + source + " --out tar:" + (dir / "set.tar")), two);
+  const CommandResult trained = run_saturate("train " + recipe + " --out " + (dir / "run"));
+  expect_told(trained, two);
+  expect_told(trained, one);
+  expect_told(run_saturate("eval " + (dir / "run") + " --data " + held_out), one);
+  const CommandResult same = run_saturate("train " + recipe + " --set data.eval_source=" + source +
+                                          " --out " + (dir / "same"));
+  expect_told(same, two);
+}
+
 // A class, an image and a broken file whose names would change a terminal's colour.
 TEST(DataCommand, NamesFromDataReachNoTerminalAsTheyAre) {
   const TempDir dir;
@@ -144,6 +176,22 @@ TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
         "lmdb:" + (dir / "c"), "tar:" + (dir / "d.tar")}) {
     ASSERT_EQ(run_saturate(pack + options).exit_code, 0);
     EXPECT_EQ(losses_on(options.substr(0, options.find(' '))), expected) << options;
+  }
+}
+
+TEST(DataCommand, AnInterruptedSynthLeavesNothing) {
+  const TempDir logs;
+  for (const std::string name : {"folder", "masks", "set.tar"}) {
+    const TempDir dir;
+    const std::string spec =
+        std::string("size=16,count=10000000") + (name == "masks" ? ",masks=true" : "");
+    const pid_t child = start_saturate({"data", "synth", spec, "--out", dir / name}, logs / name);
+    EXPECT_TRUE(wait_until([&] { return !std::filesystem::is_empty(dir.path()); })) << name;
+    EXPECT_FALSE(std::filesystem::exists(dir / name)) << "it is not complete";
+    kill(child, SIGINT);
+    EXPECT_EQ(exit_code_of(child), 130) << read_text(logs / name);
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << name;
+    EXPECT_NE(read_text(logs / name).find("removing what was begun"), std::string::npos);
   }
 }
 

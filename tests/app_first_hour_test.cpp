@@ -86,6 +86,24 @@ TEST_F(FirstHour, SetTakesSeveralSettings) {
   expect_error(run_saturate("train " + recipe + " seed=1"), 2, {"seed=1"});
 }
 
+TEST_F(FirstHour, ASettingThatALaterOneOverridesIsToldOf) {
+  const std::string command = "train " + recipe + " --print-recipe --set train.epochs=3 ";
+  const CommandResult result =
+      run_saturate(command + "seed=1 seed=2 --set=train.epochs=3 --set seed=5");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(holds(result.out, "seed = 5\n")) << result.out;
+  for (const char* part : {"saturate: warning: --set seed=1 has no effect: a later --set seed=2 ",
+                           "saturate: warning: --set seed=2 has no effect: a later --set seed=5 "})
+    EXPECT_TRUE(holds(result.err, part)) << result.err;
+  EXPECT_FALSE(holds(result.err, "train.epochs")) << "equal values: " << result.err;
+  const CommandResult second =
+      run_saturate(command + "seed=1 seed=2",
+                   "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
+                   "MASTER_PORT=1");
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_FALSE(holds(second.err, "overrides")) << "rank 0 alone: " << second.err;
+}
+
 TEST_F(FirstHour, AFolderIsTrainedOnWithARecipeThatIsShown) {
   ASSERT_EQ(run_saturate("data synth size=24,count=60,classes=3,difficulty=0 --out '" +
                          (dir / "my photos") + "'")

@@ -76,6 +76,12 @@ TEST_F(LadderCommand, SweepsOverAGridAndAPointThatFailsIsOne) {
   EXPECT_GT(rungs[2]["gain_first"].get<double>(), 0);
 }
 
+TEST_F(LadderCommand, AFolderForTemporaryFilesThatIsNotThereIsNamed) {
+  const std::string path = ladder("[[rung]]\nname = \"drawn\"\n");
+  expect_error(run_saturate("ladder " + path + kQuick, "TMPDIR=" + (dir / "none")), 4,
+               {"folder for temporary files", "TMPDIR=" + (dir / "none"), "Set TMPDIR"});
+}
+
 TEST_F(LadderCommand, MistakesAreFoundBeforeAnythingRuns) {
   expect_error(run_saturate("ladder " + (dir / "none.toml")), 2, {"none.toml"});
   expect_error(run_saturate("ladder " + ladder("[[rung]]\nname = \"a\"\nset = [\"train.bach=1\"]")),

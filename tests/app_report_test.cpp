@@ -78,6 +78,26 @@ TEST_F(CommandReport, ShowsWhatARunKept) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
+TEST_F(CommandReport, AFileThatIsNoPageIsNotReplaced) {
+  ASSERT_EQ(train("run", {"train.epochs=0.5"}).exit_code, 0);
+  const std::string run = dir / "run", records = read_text(run + "/metrics.jsonl");
+  const auto report = [&](const std::string& out) {
+    return run_saturate("report " + run + " --out " + out);
+  };
+  for (const char* name : {"/metrics.jsonl", "/recipe.toml"})
+    expect_error(report(run + name), 2, {"not an HTML page", run + name, ".html"});
+  EXPECT_EQ(read_text(run + "/metrics.jsonl"), records);
+  write_file(dir / "empty", "");
+  write_file(dir / "mine.html", "notes");
+  write_file(dir / "short", "<!");
+  for (const char* name : {"new", "new", "empty", "mine.html"}) {  // the second replaces the first
+    const CommandResult result = report(dir / name);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_TRUE(read_text(dir / name).starts_with("<!DOCTYPE html>")) << name;
+  }
+  expect_error(report(dir / "short"), 2, {"not an HTML page"});
+}
+
 TEST_F(CommandReport, WhatIsNoRunIsRefused) {
   write_file(dir / "run/metrics.jsonl", "");
   expect_error(run_saturate("report"), 2, {"DIR is required"});

@@ -88,6 +88,18 @@ TEST(PosixEnv, WritesAppendsReadsListsRenamesRemoves) {
   EXPECT_FALSE(env.exists(dir / "moved"));
 }
 
+TEST(PosixEnv, ATreeIsRemovedWithoutWhatItsLinksLeadTo) {
+  const TempDir dir;
+  Env& env = Env::posix();
+  write_file(dir / "mine/notes.txt", "kept");
+  write_file(dir / "tree/a/b/file", "x");
+  std::filesystem::create_directory_symlink(dir / "mine", dir / "tree/a/link");
+  env.remove_tree(dir / "tree");
+  env.remove_tree(dir / "tree");
+  EXPECT_FALSE(env.exists(dir / "tree"));
+  EXPECT_EQ(read_text(dir / "mine/notes.txt"), "kept");
+}
+
 TEST(PosixEnv, FailuresNamePathAndReason) {
   const TempDir dir;
   Env& env = Env::posix();

@@ -7,6 +7,7 @@
 #include "data/export.h"
 #include "data/inspect.h"
 #include "data/progress_meter.h"
+#include "saturate/data/input.h"
 #include "tests/data_testing.h"
 #include "tests/jpeg_encoding.h"
 
@@ -17,6 +18,7 @@ using testing::env;
 using testing::error_of;
 using testing::TempDir;
 using testing::write_file;
+using testing::write_folder_dataset;
 
 TEST(OpenDataset, UnknownSchemeNamesTheNearest) {
   const Error error = error_of([] { open_dataset(env(), "foldr:/x"); });
@@ -48,6 +50,27 @@ TEST(FolderSource, ListsAsImageFolderDoes) {
   EXPECT_EQ(names, (std::vector<std::string>{"B/one.jpg", "b/10.JPG", "b/2.jpg", "b/x.Jpeg",
                                              "b/sub/a.png", "b/sub-a/z.PNG", "b/sub/deep/q.jpeg"}))
       << "\"sub-a\" sorts between \"sub\" and \"sub/deep\", as os.walk's paths do";
+}
+
+TEST(FolderSource, ImagesBesideTheClassFoldersAreToldOf) {
+  const TempDir dir;
+  write_folder_dataset(dir / "set", 10);
+  const std::string uri = "folder:" + (dir / "set/");
+  write_file(dir / "set/notes.txt", "no image");
+  write_file(dir / "set/._a.jpg", "hidden");
+  EXPECT_EQ(open_dataset(env(), uri)->warning(), "");
+  write_file(dir / "set/b.JPG", "x");
+  EXPECT_EQ(open_dataset(env(), uri)->warning(),
+            "an image beside the class folders is not read: " + (dir / "set/b.JPG"));
+  write_file(dir / "set/a.png", "x");
+  const std::string two = "2 images beside the class folders are not read, such as ";
+  EXPECT_EQ(open_dataset(env(), uri)->size(), 10u);
+  DataOptions kept;
+  kept.cache.mode = CacheMode::kRam;
+  kept.stage.mode = StageMode::kTmpfs;
+  kept.stage.folder = dir.path();
+  for (const std::string& source : {uri, "split:train,1/5," + uri, "split:held,1/5," + uri})
+    EXPECT_EQ(open_input(env(), source, kept)->warning(), two + (dir / "set/a.png")) << source;
 }
 
 TEST(FolderSource, MissingEmptyAndClasslessAreDataErrors) {

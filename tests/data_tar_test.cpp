@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -317,6 +318,65 @@ TEST(WriteDataset, RefusesWhatExistsAndLeavesNoHalfArchive) {
             ErrorKind::kRun);
   EXPECT_FALSE(env().exists(dir / "full.tar"));
   EXPECT_EQ(env().list(dir.path()).size(), 2u);
+}
+
+// The third file meets a full disk; a folder that was there stays, empty.
+TEST(WriteDataset, AFailureLeavesNoHalfFolder) {
+  for (const char* spec : {"synth:count=4,size=8,classes=2", "synth:count=4,size=16,masks=true"}) {
+    const TempDir dir;
+    const auto synth = open_dataset(env(), spec);
+    env().make_directories(dir / "there");
+    for (const char* out : {"new", "new/", "there"}) {
+      FaultEnv faults(env());
+      faults.inject({.match = {FileOp::kWrite, ""}, .skip = 2, .error = ENOSPC, .written = 7});
+      EXPECT_EQ(error_of([&] { write_dataset(faults, *synth, dir / out, 1); }).kind(),
+                ErrorKind::kRun);
+      EXPECT_FALSE(env().exists(dir / "new"));
+      EXPECT_EQ(env().list(dir.path()).size(), 1u) << out;
+      EXPECT_TRUE(env().list(dir / "there").empty()) << out;
+    }
+    for (const char* out : {"new/", "there"}) {
+      write_dataset(env(), *synth, dir / out, 1);
+      EXPECT_EQ(open_dataset(env(), dir / out)->size(), 4u) << spec << " in " << out;
+      for (const FileInfo& info : env().list(dir / out))
+        EXPECT_NE(info.name.front(), '.') << info.name;
+    }
+    EXPECT_EQ(env().list(dir.path()).size(), 2u);
+  }
+}
+
+TEST(WriteDataset, ACancelledFolderIsNotThereUntilComplete) {
+  const TempDir dir;
+  const auto synth = open_dataset(env(), "synth:count=4,size=8,classes=2");
+  bool was_there = false;
+  struct Cancelled {};
+  EXPECT_THROW(write_dataset(env(), *synth, dir / "set", 1,
+                             [&](size_t done, size_t) {
+                               was_there = was_there || env().exists(dir / "set");
+                               if (done == 3) throw Cancelled();
+                             }),
+               Cancelled);
+  EXPECT_FALSE(was_there);
+  EXPECT_TRUE(env().list(dir.path()).empty());
+}
+
+TEST(WriteDataset, WhatAKilledProcessLeftIsRemoved) {
+  const TempDir dir;
+  const auto synth = open_dataset(env(), "synth:count=4,size=8,classes=2");
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
+  const std::string ending = ".tmp-" + std::to_string(dead) + "/cross/00000000.jpg";
+  write_file(dir / ("set" + ending), "half");
+  write_file(dir / ("there/.incomplete" + ending), "half");
+  const std::string alive = "set.tmp-" + std::to_string(getppid());
+  write_file(dir / (alive + "/notes.txt"), "another process is at work");
+  for (const char* out : {"set", "there"}) {
+    write_dataset(env(), *synth, dir / out, 1);
+    EXPECT_EQ(open_dataset(env(), dir / out)->size(), 4u) << out;
+  }
+  EXPECT_EQ(env().list(dir.path()).size(), 3u);
+  EXPECT_TRUE(env().exists(dir / (alive + "/notes.txt")));
 }
 
 TEST(WriteDataset, LongClassNamesUseTheUstarPrefix) {

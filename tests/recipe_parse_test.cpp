@@ -169,6 +169,38 @@ TEST(Recipe, AValueOfAnotherTypeIsRefused) {
   EXPECT_NE(recipe_error("[train]\nbatch = 1979-05-27\n").find("train.batch"), std::string::npos);
 }
 
+TEST(Recipe, AnOverrideThatIsNotTomlIsRefusedByItsKey) {
+  EXPECT_EQ(
+      recipe_error(kMinimal, {"train.batch=ten"}),
+      "train.batch must be an integer or \"auto\" (--set train.batch=ten). Give auto, or 1 to "
+      "1048576");
+  const auto refused = [](const std::string& text, const std::string& problem) {
+    const std::string error = recipe_error(kMinimal, {text});
+    EXPECT_TRUE(error.starts_with(problem)) << error;
+    EXPECT_NE(error.find("(--set " + text + "). "), std::string::npos) << error;
+    EXPECT_EQ(error.find("TOML"), std::string::npos) << error;
+  };
+  refused("watch.every=", "watch.every must be an integer");
+  refused("optimizer.lr=fast", "optimizer.lr must be a number");
+  refused("train.channels_last=yes", "train.channels_last must be true or false");
+  refused("augment.mean=[1, 2", "augment.mean must be a list of 3 numbers");
+  refused("optimizer.freeze=[stem*]", "optimizer.freeze must be a list of text");
+  refused("seed=99999999999999999999", "seed must be an integer");
+  refused("model.name=\"a\"b\"", "model.name has quotes that do not enclose one text");
+  EXPECT_EQ(recipe_error(kMinimal, {"optimizer.lr=1\nx = 2"}).find("optimizer.lr must be a number"),
+            0u);
+}
+
+TEST(Recipe, ASectionIsNoKeyAndAKeyNoSection) {
+  EXPECT_EQ(recipe_error(kMinimal, {"train=3"}).find("train is a section, which has no value"), 0u);
+  const std::string error = recipe_error("train = 3\n[data]\nsource = \"synth:\"\n");
+  EXPECT_EQ(error.find("train is a section, which has no value (r.toml:1). Name a key in it, such "
+                       "as train."),
+            0u)
+      << error;
+  EXPECT_EQ(recipe_error("[train.batch]\nx = 1\n").find("train.batch is a key, not a section"), 0u);
+}
+
 TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
   const Recipe recipe = parse_recipe(
       kMinimal, "r.toml",

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <limits>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -128,6 +129,15 @@ TEST(ProgressWidth, TheEndIsDrawnForTheWidthOfThen) {
   const std::string last = terminal.written();
   EXPECT_LT(visible_text(last).size(), 40u) << last;
   EXPECT_TRUE(last.ends_with("\n"));
+}
+
+TEST(FormatLoss, HasFourDecimalsUpToAMillion) {
+  EXPECT_EQ(format_loss(1.23456), "1.2346");
+  EXPECT_EQ(format_loss(999999.5), "999999.5000");
+  EXPECT_EQ(format_loss(1e6), "1e+06");
+  EXPECT_EQ(format_loss(-3.40282347e38), "-3.403e+38");
+  EXPECT_EQ(format_loss(std::numeric_limits<double>::infinity()), "inf");
+  EXPECT_EQ(format_loss(std::numeric_limits<double>::quiet_NaN()), "nan");
 }
 
 TEST(ProgressWidth, NotesAreMadePrintable) {

@@ -150,6 +150,25 @@ TEST(Checkpoint, TheBestIsKeptBesideTheNewest) {
   }
 }
 
+TEST(Checkpoint, ABrokenFileDoesNotCountAmongThoseKept) {
+  const TempDir dir;
+  CheckpointStore store(Env::posix(), dir.path(), 2, /*keep_best=*/false);
+  store.save(sample_checkpoint(1));
+  store.save(sample_checkpoint(2));
+  const std::string second = testing::read_text(store.path_of(2));
+  for (const std::string& broken : {std::string(), second.substr(0, second.size() - 1),
+                                    std::string("garbage that is no header")}) {
+    testing::write_file(store.path_of(2), broken);
+    store.save(sample_checkpoint(3));
+    EXPECT_EQ(list_checkpoints(Env::posix(), dir.path()),
+              (std::vector<std::string>{store.path_of(3), store.path_of(2), store.path_of(1)}));
+  }
+  store.save(sample_checkpoint(4));
+  EXPECT_EQ(list_checkpoints(Env::posix(), dir.path()),
+            (std::vector<std::string>{store.path_of(4), store.path_of(3)}))
+      << "older than two good ones, the broken one goes too";
+}
+
 TEST(Checkpoint, WithoutPermissionToReadItIsNamed) {
   const TempDir dir;
   const std::string path = dir / "c.safetensors";

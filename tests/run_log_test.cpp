@@ -50,6 +50,34 @@ TEST_F(RunLogTest, AnEvaluationOfTwoWeightsSeesEachImageTwice) {
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
 }
 
+TEST_F(RunLogTest, ALossThatDivergesIsShort) {
+  Metrics huge = hundred;
+  huge.loss = 3.4e38;
+  RunLog::Plan shown = plan({});
+  shown.style = Progress::Style::kLines;
+  ::testing::internal::CaptureStderr();
+  {
+    RunLog log(env, recipe, shown, ledger);
+    log.begin_epoch({});
+    env.sleep_ns(kSecond);
+    log.epoch({4, 1, 0, 100, 0}, huge, 0.1);
+    log.evaluation({4, 1, 0, 100, 0}, {4, huge, huge}, /*seconds=*/2);
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  size_t found = 0;
+  for (size_t at = 0; (at = said.find("loss 3.4e+38  acc", at)) != std::string::npos; ++at) ++found;
+  EXPECT_EQ(found, 3u) << said;
+  TrainResult result;
+  result.was_finished = true;
+  result.eval = result.train = huge;
+  result.best.best = huge.loss;
+  const std::string summary = format_summary(result);
+  EXPECT_NE(summary.find("held out    accuracy 50.00%  loss 3.4e+38  on 100 images\n"),
+            std::string::npos)
+      << summary;
+  EXPECT_NE(summary.find("best        3.4e+38 at step"), std::string::npos) << summary;
+}
+
 // On the test's clock, some of whose work is not done yet.
 class ClockedMark : public TimeMark {
  public:

@@ -144,6 +144,41 @@ TEST(ResumedPlateau, WhatWasCutStaysCutWhereItComparesAnew) {
   EXPECT_DOUBLE_EQ(schedule.factor(0), 0.01);
 }
 
+// ---- The recipe
+// ----------------------------------------------------------------------------------
+
+TEST_F(ResumedRun, AKeyThatMayNotChangeIsRefusedWithBothValues) {
+  const Recipe recipe = small_recipe();
+  begin(recipe);
+  const auto refused = [&](const Recipe& other) { return error_of([&] { go_on(other); }); };
+  Recipe other = recipe;
+  other.train.batch = 50;
+  const Error batch = refused(other);
+  EXPECT_EQ(batch.kind(), ErrorKind::kUsage);
+  EXPECT_EQ(batch.reason(), "train.batch is 50, and was 25 in the run to resume");
+  EXPECT_NE(batch.where().find("step-00000008.safetensors"), std::string::npos) << batch.where();
+  other.seed = 7;
+  EXPECT_EQ(refused(other).reason(),
+            "seed is 7, and was 0; train.batch is 50, and was 25 in the run to resume");
+}
+
+TEST_F(ResumedRun, TensorsThatDoNotFitAreToldWithTheKeysThatChanged) {
+  const Recipe recipe = small_recipe();
+  begin(recipe);
+  const auto expect_refused = [&](const Recipe& other, const std::string& changes) {
+    const Error error = error_of([&] { go_on(other); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+    EXPECT_NE(error.reason().find(changes), std::string::npos) << error.reason();
+    EXPECT_NE(error.remedy().find("model.weights"), std::string::npos) << error.remedy();
+  };
+  Recipe model = recipe, optimizer = recipe;
+  model.model.name = "simple_cnn";
+  model.optimizer.lr = 0.01;  // which may change, and is no cause
+  expect_refused(model, ": model.name is 'simple_cnn', and was 'mlp' in the run to resume");
+  optimizer.optimizer.name = "adamw";
+  expect_refused(optimizer, ": optimizer.name is 'adamw', and was 'sgd' in the run to resume");
+}
+
 // ---- The training data
 // ---------------------------------------------------------------------------
 
@@ -158,6 +193,9 @@ TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
   EXPECT_EQ(error.reason(), "the training data have 120 images, and the run to resume had 100");
   EXPECT_NE(error.remedy().find("--allow-changed-data"), std::string::npos);
   EXPECT_NE(error.remedy().find("model.weights"), std::string::npos);
+  EXPECT_NE(error.remedy().find("Give the data that it had, synth:size=16,count=100;"),
+            std::string::npos)
+      << error.remedy();
   TrainerOptions options;
   options.changed_data = true;
   EXPECT_EQ(go_on(recipe, options).result.steps, 20) << "four epochs of five steps";

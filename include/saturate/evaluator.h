@@ -25,6 +25,8 @@ class Evaluator {
   std::optional<Metrics> run(Model& model, const EvaluationObserver& observer = {});
   // The number of samples in all shards.
   size_t size() const;
+  // That of its source: see Dataset.
+  std::string warning() const;
   // Samples skipped so far under data.on_error=skip.
   std::vector<SkippedSample> skipped() const;
 

@@ -10,6 +10,7 @@
 #include "advise/measure.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
+#include "saturate/progress.h"
 
 namespace saturate {
 namespace {
@@ -133,8 +134,9 @@ class Tuner {
                           : "comparing the loss took longer than there was time: "
                             "raise --minutes";
     else if (!(*step.loss <= *found_.loss_before * (1 + options_.tolerance)))
-      step.rejected = fmt::format("the loss is {:.4f} instead of {:.4f} after {} samples",
-                                  *step.loss, *found_.loss_before, found_.samples);
+      step.rejected =
+          fmt::format("the loss is {} instead of {} after {} samples", format_loss(*step.loss),
+                      format_loss(*found_.loss_before), found_.samples);
     else
       found_.loss_after = step.loss;
     return step;

@@ -44,13 +44,39 @@ ProgressCallback show(Progress& progress) {
   return [&progress](size_t done, size_t) { progress.update(int64_t(done), ""); };
 }
 
+std::unique_ptr<Dataset> open_with_warning(Env& env, const std::string& source) {
+  auto dataset = open_dataset(env, source);
+  if (const std::string warning = dataset->warning(); !warning.empty()) print_warning(warning);
+  return dataset;
+}
+
+struct Interrupted {};
+
+// Calls `write(progress)`, which removes incomplete output when `progress` throws. Returns the exit
+// code.
+template <class Write>
+int write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write) {
+  catch_stop_signals_of_writing();
+  try {
+    Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
+    write([&](size_t done, size_t) {
+      if (stop_signal() != 0) throw Interrupted();
+      progress.update(int64_t(done), "");
+    });
+  } catch (const Interrupted&) {
+    return 128 + stop_signal();
+  }
+  return 0;
+}
+
 int synth(const SynthArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, "synth:" + arguments.spec);
-  {
-    Progress progress(env, "synth", "images", int64_t(dataset->size()), Progress::Style::kAuto);
-    write_dataset(env, *dataset, arguments.out, available_cores(), show(progress));
-  }
+  const int code =
+      write_unless_stopped(env, "synth", *dataset, [&](const ProgressCallback& progress) {
+        write_dataset(env, *dataset, arguments.out, available_cores(), progress);
+      });
+  if (code != 0) return code;
   const bool tar = arguments.out.ends_with(".tar");
   fmt::print("{} images of {} classes in {}\ntrain on them with {}\n", dataset->size(),
              dataset->classes().size(), printable(arguments.out),
@@ -151,7 +177,7 @@ DatasetReport examine(Env& env, const Dataset& dataset, const char* title, Inspe
 
 int inspect(const InspectArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_dataset(env, arguments.source);
+  const auto dataset = open_with_warning(env, arguments.source);
   const DatasetReport report =
       examine(env, *dataset, "inspect", InspectDepth::kHeaders, threads_or_all(arguments.threads),
               arguments.all ? SIZE_MAX : kInspected);
@@ -162,7 +188,7 @@ int inspect(const InspectArguments& arguments) {
 
 int verify(const InspectArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_dataset(env, arguments.source);
+  const auto dataset = open_with_warning(env, arguments.source);
   const DatasetReport report = examine(env, *dataset, "verify", InspectDepth::kPixels,
                                        threads_or_all(arguments.threads), SIZE_MAX);
   for (const auto& sample : report.broken)
@@ -176,25 +202,18 @@ int verify(const InspectArguments& arguments) {
   return report.broken.empty() ? 0 : int(ErrorKind::kData);
 }
 
-struct Interrupted {};
-
 int pack(const PackArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_dataset(env, arguments.source);
+  const auto dataset = open_with_warning(env, arguments.source);
   PackOptions options = arguments.options;
   options.threads = threads_or_all(arguments.threads);
   options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;
   PackReport report;
-  catch_stop_signals_of_writing();
-  try {
-    Progress progress(env, "pack", "images", int64_t(dataset->size()), Progress::Style::kAuto);
-    report = pack_dataset(env, *dataset, options, [&](size_t done, size_t) {
-      if (stop_signal() != 0) throw Interrupted();
-      progress.update(int64_t(done), "");
-    });
-  } catch (const Interrupted&) {  // the incomplete file is removed
-    return 128 + stop_signal();
-  }
+  const int code =
+      write_unless_stopped(env, "pack", *dataset, [&](const ProgressCallback& progress) {
+        report = pack_dataset(env, *dataset, options, progress);
+      });
+  if (code != 0) return code;
   for (const auto& sample : report.skipped)
     print_warning("left out " + sample.name + ": " + sample.reason);
   fmt::print(

@@ -81,7 +81,7 @@ void print_metrics(const Metrics& metrics, const std::string& where) {
   fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
   if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
   if (const auto iou = metrics.mean_iou()) fmt::print("  mean IoU {:.4f}", *iou);
-  fmt::print("  loss {:.4f}  on {} images  ({})\n", metrics.loss, metrics.samples,
+  fmt::print("  loss {}  on {} images  ({})\n", format_loss(metrics.loss), metrics.samples,
              printable(where));
 }
 
@@ -113,6 +113,7 @@ int eval(const EvalArguments& arguments) {
     fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
          "--predictions", "Leave it out");
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
+  if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
   Predictions predictions(checkpoint.classes);
   Progress progress(env, "eval", "images", int64_t(evaluator.size()),
                     recipe.watch.progress ? Progress::Style::kAuto : Progress::Style::kSilent);

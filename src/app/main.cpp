@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <new>
 #include <string_view>
 #include <system_error>
@@ -20,6 +21,7 @@
 #include "base/version.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
+#include "saturate/data/world.h"
 
 namespace {
 
@@ -93,6 +95,26 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
   return arguments;
 }
 
+// The last of several settings of a key counts, as scripts expect that append their own.
+void warn_of_overridden_settings(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kSet = "--set";
+  std::map<std::string, std::string> values;  // by key
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    const bool is_apart = arguments[i] == kSet && i + 1 < arguments.size();
+    if (!is_apart && !arguments[i].starts_with("--set=")) continue;
+    const std::string text = is_apart ? arguments[++i] : arguments[i].substr(kSet.size() + 1);
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
+    const auto [former, is_first] = values.emplace(key, value);
+    if (!is_first && former->second != value && saturate::this_world().rank == 0)
+      saturate::print_warning(
+          fmt::format("--set {}={} has no effect: a later --set {}={} overrides it", key,
+                      former->second, key, value));
+    former->second = value;
+  }
+}
+
 // CLI11 does not report an unknown command where a command is missing.
 void require_known_commands(const CLI::App& app, int argc, char** argv) {
   const CLI::App* at = &app;
@@ -138,6 +160,7 @@ int run(int argc, char** argv) {
   saturate::add_env(app, exit_code);
   require_known_commands(app, argc, argv);
   std::vector<std::string> arguments = arguments_of(argc, argv);
+  warn_of_overridden_settings(arguments);
   std::ranges::reverse(arguments);  // the order that CLI11 expects
   try {
     app.parse(arguments);

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <span>
+#include <string_view>
+#include <system_error>
 
 #include "app/command.h"
 #include "base/printable.h"
@@ -34,12 +37,29 @@ std::string choose_out(const ReportArguments& arguments) {
   return *std::find_if_not(inputs.begin(), inputs.end(), is_ladder) + "/report.html";
 }
 
+// An existing file is replaced only if it is a page, by its name or by how it begins: --out may
+// name a run's records by mistake.
+void require_replaceable(Env& env, const std::string& out) {
+  constexpr std::string_view kPageBegin = "<!DOCTYPE html>";  // of src/watch/report/page.html
+  std::error_code none;
+  if (out.ends_with(".html") || out.ends_with(".htm")) return;
+  if (!std::filesystem::is_regular_file(out, none)) return;  // new, or such as /dev/stdout
+  const auto file = env.open_readable(out);
+  if (file->size() == 0) return;
+  std::string begin(std::min<uint64_t>(file->size(), kPageBegin.size()), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(begin)));
+  if (begin == kPageBegin) return;
+  fail(ErrorKind::kUsage, "--out is a file that is not an HTML page, and would be lost", out,
+       "Name a new file, or one that ends in .html");
+}
+
 int report(const ReportArguments& arguments) {
   Env& env = Env::posix();
   const std::string out = choose_out(arguments);
   if (env.is_directory(out))
     fail(ErrorKind::kUsage, "--out is a folder", out,
          "Name a file, such as " + out + "/report.html");
+  require_replaceable(env, out);
   std::set<std::string> seen;
   std::vector<RunReading> runs;
   std::vector<LadderReading> ladders;
@@ -70,7 +90,8 @@ void add_report(CLI::App& app, int& exit_code) {
                    "Run folders; and files (.json) that ladder or sweep wrote with --json")
       ->required();
   command->add_option("--out", arguments->out,
-                      "The file (default DIR/report.html; report.html for several runs)");
+                      "The file (default DIR/report.html; report.html for several runs). Replaces "
+                      "a file that ends in .html or is an HTML page, and no other");
   command->callback([arguments, &exit_code] { exit_code = report(*arguments); });
 }
 

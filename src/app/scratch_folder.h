@@ -4,18 +4,28 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "saturate/data/error.h"
 
 namespace saturate {
 
+// The system's folder for temporary files.
+inline std::filesystem::path temporary_parent() {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (!error) return folder;
+  const char* const named = std::getenv("TMPDIR");
+  fail(ErrorKind::kRun, "the folder for temporary files cannot be used: " + error.message(),
+       named ? std::string("TMPDIR=") + named : "/tmp", "Set TMPDIR to a folder with space");
+}
+
 // A new folder `parent`/saturate-NAME-XXXXXX, removed at the end, as is `parent` if it did not
 // exist before and is empty.
 class ScratchFolder {
  public:
-  explicit ScratchFolder(
-      const std::filesystem::path& parent = std::filesystem::temp_directory_path(),
-      const std::string& name = "bench")
+  explicit ScratchFolder(const std::filesystem::path& parent = temporary_parent(),
+                         const std::string& name = "bench")
       : path_(parent / ("saturate-" + name + "-XXXXXX")) {
     std::error_code error;
     made_parent_ = std::filesystem::create_directories(parent, error);

@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
+#include "saturate/progress.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -32,7 +33,7 @@ std::string step_line(const TuneStep& step) {
   std::string line =
       fmt::format("{:<8} {:<44} {}", step.rejected.empty() ? "kept" : "rejected",
                   fmt::format("{}", fmt::join(step.settings, " ")), gain_text(*step.fix.gain));
-  if (step.loss) line += fmt::format("  loss {:.4f}", *step.loss);
+  if (step.loss) line += fmt::format("  loss {}", format_loss(*step.loss));
   return step.rejected.empty() ? line : line + "  " + step.rejected;
 }
 
@@ -45,9 +46,10 @@ std::vector<std::string> table(const Tuning& tuning, double tolerance) {
                               tuning.rate_after, gain_text(tuning.gain)));
   if (tuning.loss_before && tuning.loss_after)
     lines.push_back(
-        fmt::format("loss     {:.4f} to {:.4f} by the first {} samples (up to {:.0f} % more is "
+        fmt::format("loss     {} to {} by the first {} samples (up to {:.0f} % more is "
                     "allowed)",
-                    *tuning.loss_before, *tuning.loss_after, tuning.samples, 100 * tolerance));
+                    format_loss(*tuning.loss_before), format_loss(*tuning.loss_after),
+                    tuning.samples, 100 * tolerance));
   return lines;
 }
 

@@ -223,6 +223,11 @@ void FaultEnv::remove(const std::string& path) {
   inner_.remove(path);
 }
 
+void FaultEnv::remove_tree(const std::string& path) {
+  before(FileOp::kRemove, path);
+  inner_.remove_tree(path);
+}
+
 uint64_t FaultEnv::free_bytes(const std::string& folder) {
   return inner_.free_bytes(folder);
 }

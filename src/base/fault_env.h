@@ -20,7 +20,7 @@ enum class FileOp {
   kClose,
   kMakeDirectories,
   kRename,  // its path is the target
-  kRemove,
+  kRemove,  // remove, remove_tree
   kSyncDirectory,
 };
 
@@ -69,6 +69,7 @@ class FaultEnv : public Env {
   void make_directories(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
+  void remove_tree(const std::string& path) override;
   uint64_t free_bytes(const std::string& folder) override;
   void sync_directory(const std::string& path) override;
   std::unique_ptr<FileLock> lock(const std::string& path) override;

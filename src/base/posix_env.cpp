@@ -208,6 +208,11 @@ class PosixEnv : public Env {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
       fail_system(ErrorKind::kRun, "remove", path);
   }
+  void remove_tree(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) fail_system(ErrorKind::kRun, "remove folder", path, error.value());
+  }
   uint64_t free_bytes(const std::string& folder) override {
     struct statvfs info;
     if (::statvfs(folder.c_str(), &info) != 0) fail_system(ErrorKind::kRun, "examine", folder);

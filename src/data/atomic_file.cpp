@@ -15,15 +15,19 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 
-// Removes NAME.tmp-PID if no such process exists.
+// Removes NAME.tmp-PID, a file or a folder, if no such process exists.
 void remove_leftovers(Env& env, const std::string& folder, const std::string& prefix) {
   for (const FileInfo& info : env.list(folder)) {
-    if (info.is_directory || !info.name.starts_with(prefix)) continue;
+    if (!info.name.starts_with(prefix)) continue;
     const std::string digits = info.name.substr(prefix.size());
     pid_t pid = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
     const bool is_pid = error == std::errc() && end == digits.data() + digits.size() && pid > 0;
-    if (is_pid && ::kill(pid, 0) != 0 && errno == ESRCH) env.remove(folder + "/" + info.name);
+    if (!is_pid || ::kill(pid, 0) == 0 || errno != ESRCH) continue;
+    if (info.is_directory)
+      env.remove_tree(folder + "/" + info.name);
+    else
+      env.remove(folder + "/" + info.name);
   }
 }
 
@@ -84,6 +88,40 @@ void AtomicFile::commit() {
   file_->close();
   env_.rename(temporary_, path_);
   env_.sync_directory(parent_folder(path_));
+  committed_ = true;
+}
+
+AtomicFolder::AtomicFolder(Env& env, std::string path) : env_(env), path_(std::move(path)) {
+  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  exists_ = env_.exists(path_);
+  const auto refuse = [&] {
+    fail(ErrorKind::kUsage, "folder is not empty", path_, "Choose a new one with --out");
+  };
+  if (exists_ && !env_.is_directory(path_)) refuse();
+  temporary_ = claim_temporary(env_, exists_ ? path_ + "/.incomplete" : path_);
+  env_.remove_tree(temporary_);  // of an earlier process with this PID
+  if (exists_ && !env_.list(path_).empty()) refuse();
+  env_.make_directories(temporary_);
+}
+
+AtomicFolder::~AtomicFolder() {
+  if (committed_) return;
+  try {
+    env_.remove_tree(temporary_);
+  } catch (...) {
+    // The first failure is the one worth reporting.
+  }
+}
+
+void AtomicFolder::commit() {
+  if (exists_) {
+    for (const FileInfo& info : env_.list(temporary_))
+      env_.rename(temporary_ + "/" + info.name, path_ + "/" + info.name);
+    env_.remove_tree(temporary_);
+  } else {
+    env_.rename(temporary_, path_);
+  }
+  env_.sync_directory(exists_ ? path_ : parent_folder(path_));
   committed_ = true;
 }
 

@@ -1,4 +1,4 @@
-// A large file that appears under its name only when complete.
+// A large file, or a folder of files, that appears under its name only when complete.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace saturate {
 
-// A temporary name beside `path`. Removes files that a killed process left under such a name, and
-// creates the folder if missing. Fails with kUsage if `path` exists.
+// A temporary name beside `path`. Removes what a killed process left under such a name, and creates
+// the folder if missing. Fails with kUsage if `path` exists.
 std::string claim_temporary(Env& env, const std::string& path);
 
 // Removes `temporary` after a more important failure; ignores errors.
@@ -44,6 +44,30 @@ class AtomicFile {
   std::unique_ptr<WritableFile> file_;
   std::vector<std::byte> buffer_;
   uint64_t size_ = 0;
+  bool committed_ = false;
+};
+
+// A folder's files are not synced one by one: a folder survives a crash of the process, and may
+// lack contents after a power cut. Not for concurrent use.
+class AtomicFolder {
+ public:
+  // Fails with kUsage if `path` exists and is not an empty folder.
+  AtomicFolder(Env& env, std::string path);
+  // Removes what was written, unless commit() has succeeded.
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  // Where to write until commit(): beside `path`, or within it if it exists, as it may be a link or
+  // a mounted disk.
+  const std::string& temporary() const { return temporary_; }
+  // Renames the folder, or what is in it if `path` exists.
+  void commit();
+
+ private:
+  Env& env_;
+  std::string path_, temporary_;
+  bool exists_ = false;  // before the constructor
   bool committed_ = false;
 };
 

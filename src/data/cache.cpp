@@ -82,6 +82,7 @@ class CachedDataset : public Dataset {
   size_t size() const override { return slots_.size(); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool has_masks() const override { return source_->has_masks(); }
+  std::string warning() const override { return source_->warning(); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     source_->advise(advice, first, count);
   }

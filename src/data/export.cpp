@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "data/atomic_file.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/sample_writer.h"
@@ -15,19 +16,20 @@ namespace {
 void write_folder(Env& env, const Dataset& dataset, const std::string& out, int threads,
                   const ProgressCallback& progress) {
   check_folder_names(dataset.classes());
-  if (env.exists(out) && (!env.is_directory(out) || !env.list(out).empty()))
-    fail(ErrorKind::kUsage, "folder is not empty", out, "Choose a new one with --out");
-  for (const std::string& name : dataset.classes()) env.make_directories(out + "/" + name);
+  AtomicFolder folder(env, out);
+  const std::string root = folder.temporary() + "/";
+  for (const std::string& name : dataset.classes()) env.make_directories(root + name);
   ProgressMeter meter(progress, dataset.size());
   parallel_for(dataset.size(), threads, [&](size_t i) {
     Sample sample;
     read_sample(dataset, i, sample);
     make_file(sample);
-    const auto file = env.open_writable(out + "/" + member_name(dataset.classes(), i, sample));
+    const auto file = env.open_writable(root + member_name(dataset.classes(), i, sample));
     file->append(sample.bytes);
     file->close();
     meter.add_one();
   });
+  folder.commit();
 }
 
 std::string stem(size_t index) {
@@ -43,13 +45,13 @@ void write_file(Env& env, const std::string& path, std::span<const std::byte> by
 
 void write_masks(Env& env, const Dataset& dataset, const std::string& out, int threads,
                  const ProgressCallback& progress) {
-  if (env.exists(out) && (!env.is_directory(out) || !env.list(out).empty()))
-    fail(ErrorKind::kUsage, "folder is not empty", out, "Choose a new one with --out");
-  env.make_directories(out + "/images");
-  env.make_directories(out + "/masks");
+  AtomicFolder folder(env, out);
+  const std::string root = folder.temporary();
+  env.make_directories(root + "/images");
+  env.make_directories(root + "/masks");
   std::string names;
   for (const std::string& name : dataset.classes()) names += name + "\n";
-  write_file(env, out + "/classes.txt", std::as_bytes(std::span(names)));
+  write_file(env, root + "/classes.txt", std::as_bytes(std::span(names)));
   ProgressMeter meter(progress, dataset.size());
   parallel_for(dataset.size(), threads, [&](size_t i) {
     Sample sample;
@@ -58,13 +60,14 @@ void write_masks(Env& env, const Dataset& dataset, const std::string& out, int t
     Decoder decoder;
     const ImageInfo info = probe_sample(decoder, sample);
     const char* const ending = info.format == ImageFormat::kPng ? ".png" : ".jpg";
-    write_file(env, out + "/images/" + stem(i) + ending, sample.bytes);
+    write_file(env, root + "/images/" + stem(i) + ending, sample.bytes);
     ClassMap mask;
     decode_mask(sample, info.width, info.height, dataset.classes().size(), mask);
-    write_file(env, out + "/masks/" + stem(i) + ".png",
+    write_file(env, root + "/masks/" + stem(i) + ".png",
                encode_png(mask.classes.data(), mask.width, mask.height, 1));
     meter.add_one();
   });
+  folder.commit();
 }
 
 }  // namespace

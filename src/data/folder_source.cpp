@@ -44,6 +44,15 @@ class FolderSource : public IndexedSource {
     env_.read_into(out.name, out.bytes);
   }
 
+  // As ImageFolder, which says nothing of them.
+  std::string warning() const override {
+    if (outside_ == 0) return {};
+    const std::string where = root_ + "/" + first_outside_;
+    if (outside_ == 1) return "an image beside the class folders is not read: " + where;
+    return std::to_string(outside_) + " images beside the class folders are not read, such as " +
+           where;
+  }
+
   int64_t label(size_t index) const override { return entries_[index].label; }
 
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
@@ -82,8 +91,11 @@ class FolderSource : public IndexedSource {
   void find_classes() {
     if (!env_.is_directory(root_))
       fail(ErrorKind::kData, "no such folder", root_, "Check data.source");
-    for (const FileInfo& info : env_.list(root_))
+    for (const FileInfo& info : env_.list(root_)) {
+      if (!info.is_directory && is_image_name(info.name) && outside_++ == 0)
+        first_outside_ = info.name;
       if (info.is_directory && info.name.front() != '.') classes_.push_back(info.name);
+    }
     if (classes_.empty())
       fail(ErrorKind::kData, "folder holds no class folders", root_,
            "Put the images of each class in a sub-folder named after the class");
@@ -136,6 +148,8 @@ class FolderSource : public IndexedSource {
   std::string root_;
   std::vector<std::string> classes_;
   std::vector<FolderEntry> entries_;
+  size_t outside_ = 0;  // images in root_ itself
+  std::string first_outside_;
 };
 
 }  // namespace

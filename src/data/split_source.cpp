@@ -16,6 +16,7 @@ class SplitSource : public Dataset {
   size_t size() const override { return held_ ? held_size() : source_->size() - held_size(); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool has_masks() const override { return source_->has_masks(); }
+  std::string warning() const override { return source_->warning(); }
   void read(size_t index, Sample& out) const override { source_->read(place(index), out); }
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(place(index));

@@ -37,6 +37,7 @@ class StagedDataset : public Dataset {
 
   size_t size() const override { return copy_->size(); }
   const std::vector<std::string>& classes() const override { return copy_->classes(); }
+  std::string warning() const override { return source_->warning(); }
   uint64_t bytes(size_t index) const override { return copy_->bytes(index); }
   void read(size_t index, Sample& out) const override {
     if (lost_[index]) return source_->read(index, out);

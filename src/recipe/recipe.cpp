@@ -22,6 +22,10 @@ std::vector<std::string> known_keys() {
 const OptionRow& find_row(const std::string& key, const std::string& where) {
   for (const auto& row : option_table())
     if (row.key == key) return row;
+  for (const auto& row : option_table())
+    if (row.key.starts_with(key + "."))
+      fail(ErrorKind::kUsage, key + " is a section, which has no value", where,
+           "Name a key in it, such as " + row.key);
   const std::string near = nearest_name(key, known_keys());
   fail(ErrorKind::kUsage, "unknown key " + key, where,
        near.empty() ? "`saturate list options` prints them all" : "Did you mean " + near + "?");
@@ -56,6 +60,9 @@ void apply_table(Recipe& recipe, const toml::table& table, const std::string& pr
     const std::string key = prefix + std::string(name.str());
     if (const auto* section = node.as_table()) {
       const auto keys = known_keys();
+      if (std::find(keys.begin(), keys.end(), key) != keys.end())
+        fail(ErrorKind::kUsage, key + " is a key, not a section", place(where, node),
+             "Give it a value: " + std::string(name.str()) + " = VALUE");
       if (std::none_of(keys.begin(), keys.end(),
                        [&](const std::string& known) { return known.starts_with(key + "."); }))
         fail(ErrorKind::kUsage, "unknown section [" + key + "]", place(where, node),
@@ -90,22 +97,35 @@ void require_utf8(const std::string& text, const std::string& where) {
     fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename the file, or link to it");
 }
 
+// An override's value as TOML. What is not TOML, such as `ten`, counts as text: the key refuses it
+// with its own type and range, and `auto` needs no quotes.
+OptionValue override_value(const OptionRow& row, const std::string& value,
+                           const std::string& where) {
+  try {
+    const toml::table table = toml::parse("value = " + value);
+    if (table.size() == 1) return to_value(*table.get("value"), row.key, where);
+  } catch (const toml::parse_error&) {
+  }
+  if (row.is_text)
+    fail_option(row.key, "has quotes that do not enclose one text",
+                "Leave out the outer quotes, or write \\\" for those within", where);
+  return value;
+}
+
 void apply_override(Recipe& recipe, const std::string& text) {
   const std::string where = "--set " + text;
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     fail(ErrorKind::kUsage, "an override has no value", where, "Write it as section.key=value");
-  const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
-  const OptionRow& row = find_row(key, where);
+  const std::string value = text.substr(equals + 1);
+  const OptionRow& row = find_row(text.substr(0, equals), where);
   const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
   if (row.is_text && !quoted) {
     require_utf8(value, where);
     row.set(recipe, value, where);
     return;
   }
-  const bool bare_auto = value == "auto";  // quotes optional, as the key may also take a number
-  const toml::table table = parse_toml("value = " + (bare_auto ? "\"auto\"" : value), where);
-  row.set(recipe, to_value(*table.get("value"), key, where), where);
+  row.set(recipe, override_value(row, value, where), where);
 }
 
 // A float keeps a point or an exponent, so that TOML reads it back as a float.

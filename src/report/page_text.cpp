@@ -89,7 +89,9 @@ std::string count_text(int64_t count) {
 }
 
 std::string decimal_text(std::optional<double> value, int decimals) {
-  return value ? fmt::format("{:.{}f}", *value, decimals) : kUnknown;
+  if (!value) return kUnknown;
+  return std::abs(*value) < 1e6 ? fmt::format("{:.{}f}", *value, decimals)
+                                : fmt::format("{:.4g}", *value);
 }
 
 std::string memory_text(std::optional<int64_t> bytes) {

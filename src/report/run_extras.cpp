@@ -9,6 +9,7 @@
 #include <span>
 
 #include "record/json_fields.h"
+#include "report/page_text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -79,9 +80,9 @@ std::string labels_text(const json& image) {
 }
 
 std::string mistake_text(const json& image) {
-  return fmt::format("taken for {} ({}), loss {:.2f}", text_at(image, "predicted"),
+  return fmt::format("taken for {} ({}), loss {}", text_at(image, "predicted"),
                      percent(number_at(image, "probability").value_or(0)),
-                     number_at(image, "loss").value_or(0));
+                     decimal_text(number_at(image, "loss").value_or(0), 2));
 }
 
 template <class Describe>

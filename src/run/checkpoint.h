@@ -90,8 +90,8 @@ std::vector<NamedTensor> model_state(Model& model);
 class CheckpointStore {
  public:
   // Creates the folder, and removes incomplete files of a killed process, unless `writes` is false.
-  // Keeps the `keep` newest checkpoints of the branch and, with `keep_best`, the newest one that
-  // was the best when it was saved.
+  // Keeps the `keep` newest checkpoints of the branch whose headers are sound and, with
+  // `keep_best`, the newest one that was the best when it was saved.
   CheckpointStore(Env& env, std::string folder, int keep, bool keep_best, bool writes = true);
 
   // Whether the checkpoint at `path` is path_of(its step), or a copy of it.

@@ -112,18 +112,22 @@ std::string CheckpointStore::save(Checkpoint checkpoint) {
   return path;
 }
 
+// A broken file does not count towards `keep_`. Only headers are read, which tell the file's length
+// too: a file that was cut off is found, a changed byte of a tensor is not.
 // The best is told by what it says of itself: the step of a best whose save failed is no file's.
 void CheckpointStore::remove_old(const std::string& saved) {
-  const auto paths = list_checkpoints(env_, folder_);
+  int good = 0;
   bool seeks_best = keep_best_;
-  for (size_t i = 0; i < paths.size(); ++i) {
-    bool wanted = i < size_t(keep_) || paths[i] == saved;
-    const auto state = seeks_best ? try_state(env_, paths[i]) : std::nullopt;
-    if (state && state->best.best_step == state->position.step) {
+  for (const std::string& path : list_checkpoints(env_, folder_)) {
+    const bool is_new = good < keep_;
+    const auto state = is_new || seeks_best ? try_state(env_, path) : std::nullopt;
+    bool wanted = is_new || path == saved;
+    if (state) ++good;
+    if (seeks_best && state && state->best.best_step == state->position.step) {
       wanted = true;
       seeks_best = false;
     }
-    if (!wanted) env_.remove(paths[i]);
+    if (!wanted) env_.remove(path);
   }
 }
 

@@ -78,6 +78,10 @@ size_t Evaluator::size() const {
   return state_->data->size();
 }
 
+std::string Evaluator::warning() const {
+  return state_->data->warning();
+}
+
 std::vector<SkippedSample> Evaluator::skipped() const {
   return state_->loader.skipped();
 }

@@ -22,6 +22,8 @@ class RunEvaluation {
   bool exists() const { return evaluator_ != nullptr; }
   // Images; 0 without a source.
   int64_t images() const { return evaluator_ ? int64_t(evaluator_->size()) : 0; }
+  // That of the source: see Dataset.
+  std::string warning() const { return evaluator_ ? evaluator_->warning() : ""; }
   bool is_due(const RunPosition& position) const;
   // Evaluates, unless that was done at this step. False where it was given up: then all processes
   // stop before another step, and a resumed run makes up for it. `counts`: for what listens to

@@ -33,9 +33,10 @@ std::string accuracy_of(const Metrics& metrics) {
 }
 
 std::string evaluation_line(const char* title, const Metrics& metrics) {
-  return fmt::format(
-      "          {}  loss {:.4f}  {}{}  on {} images", title, metrics.loss, accuracy_of(metrics),
-      metrics.accuracy5 ? "  acc5 " + percent(*metrics.accuracy5) : "", metrics.samples);
+  return fmt::format("          {}  loss {}  {}{}  on {} images", title, format_loss(metrics.loss),
+                     accuracy_of(metrics),
+                     metrics.accuracy5 ? "  acc5 " + percent(*metrics.accuracy5) : "",
+                     metrics.samples);
 }
 
 }  // namespace
@@ -151,8 +152,8 @@ void RunLog::steps(const RunPosition& position, const Metrics& part, double lr) 
   collect_peaks();
   line.tensor_peak_bytes = std::exchange(step_peaks_, {});
   write(line);
-  details_ = fmt::format("epoch {:.1f}/{:g}  loss {:.4f}  {}  {:.0f} img/s", line.epoch, epochs_,
-                         part.loss, accuracy_of(part), *line.images_per_s);
+  details_ = fmt::format("epoch {:.1f}/{:g}  loss {}  {}  {:.0f} img/s", line.epoch, epochs_,
+                         format_loss(part.loss), accuracy_of(part), *line.images_per_s);
 }
 
 void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double lr) {
@@ -166,8 +167,8 @@ void RunLog::epoch(const RunPosition& position, const Metrics& metrics, double l
   // A resumed epoch's metrics include images that an earlier process trained on.
   line.images_per_s = double(position.samples - epoch_samples_) / training_s(*line.phases);
   write(line);
-  note(fmt::format("epoch {:.3g}/{:g}  loss {:.4f}  {}  {:.0f} images/s  {}", line.epoch, epochs_,
-                   metrics.loss, accuracy_of(metrics), *line.images_per_s,
+  note(fmt::format("epoch {:.3g}/{:g}  loss {}  {}  {:.0f} images/s  {}", line.epoch, epochs_,
+                   format_loss(metrics.loss), accuracy_of(metrics), *line.images_per_s,
                    format_duration(line.phases->total())));
 }
 

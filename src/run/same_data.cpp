@@ -7,6 +7,7 @@
 
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 namespace {
@@ -23,6 +24,12 @@ std::string name_as_once_stored(const std::string& name) {
 bool same_class(const std::string& a, const std::string& b) {
   return a == b || as_utf8(a) == as_utf8(b) || name_as_once_stored(a) == b ||
          a == name_as_once_stored(b);
+}
+
+// A remedy, with the source that the run had if it was another one.
+std::string give_what_it_had(const Checkpoint& saved, const std::string& source) {
+  const std::string had = parse_recipe(saved.recipe_toml, source).data.source;
+  return "Give the data that it had" + (had == source ? "" : ", " + had);
 }
 
 int64_t number_in_model(const std::vector<std::string>& classes, const std::string& name) {
@@ -63,7 +70,7 @@ void require_same_data(const Checkpoint& saved, const Dataset& data, const std::
     fail(ErrorKind::kData,
          fmt::format("the training data have {} classes, and the run to resume had {}",
                      found.size(), saved.classes.size()),
-         source, std::string("Give the data that it had, or ") + kNewRun);
+         source, give_what_it_had(saved, source) + "; or " + kNewRun);
   for (size_t i = 0; i < found.size() && !changed; ++i)
     if (!same_class(found[i], saved.classes[i]))
       fail(ErrorKind::kData,
@@ -71,13 +78,14 @@ void require_same_data(const Checkpoint& saved, const Dataset& data, const std::
                        "resume",
                        i, found[i], saved.classes[i]),
            source,
-           "Give the data that it had; add --allow-changed-data where the classes mean the same");
+           give_what_it_had(saved, source) +
+               "; add --allow-changed-data if the classes mean the same");
   if (changed || saved.images == 0 || saved.images == int64_t(data.size())) return;
   fail(ErrorKind::kData,
        fmt::format("the training data have {} images, and the run to resume had {}", data.size(),
                    saved.images),
        source,
-       std::string("Give the data that it had; add --allow-changed-data to go on with these; or ") +
+       give_what_it_had(saved, source) + "; add --allow-changed-data to continue with these; or " +
            kNewRun);
 }
 

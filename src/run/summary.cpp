@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/printable.h"
+#include "saturate/progress.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
@@ -10,7 +11,8 @@ std::string metrics_line(const char* title, const Metrics& metrics) {
   std::string text = fmt::format("{:<12}accuracy {:.2f}%", title, metrics.accuracy * 100);
   if (metrics.accuracy5) text += fmt::format("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
   if (const auto iou = metrics.mean_iou()) text += fmt::format("  mean IoU {:.4f}", *iou);
-  return text + fmt::format("  loss {:.4f}  on {} images\n", metrics.loss, metrics.samples);
+  return text +
+         fmt::format("  loss {}  on {} images\n", format_loss(metrics.loss), metrics.samples);
 }
 
 std::string end_line(const TrainResult& result) {
@@ -111,8 +113,8 @@ std::string format_summary(const TrainResult& result) {
   if (result.eval) text += metrics_line("held out", *result.eval);
   if (result.train) text += metrics_line("last epoch", *result.train);
   if (result.best.best)
-    text +=
-        fmt::format("{:<12}{:.4f} at step {}\n", "best", *result.best.best, result.best.best_step);
+    text += fmt::format("{:<12}{} at step {}\n", "best", format_loss(*result.best.best),
+                        result.best.best_step);
   if (result.was_finished) return text;
   text += phase_table(result);
   const double training = result.wall_s - result.phases[Phase::kEvaluation] -

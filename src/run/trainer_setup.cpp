@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <sstream>
 
 #include "base/printable.h"
 #include "recipe/option_row.h"
 #include "run/same_data.h"
+#include "run/same_recipe.h"
 #include "run/setup.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
@@ -23,19 +23,6 @@ int64_t steps_of_run(const Recipe& recipe, int64_t epoch_steps) {
   if (steps > 0x1p53)  // above, a double does not count them one by one
     fail(ErrorKind::kUsage, "the run has more than 2^53 steps", "train.epochs", "Lower it");
   return int64_t(steps);
-}
-
-// "section.key = value", a line each.
-std::string with_full_keys(const std::string& toml) {
-  std::istringstream lines(toml);
-  std::string text, section;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('['))
-      section = line.substr(1, line.size() - 2) + ".";
-    else if (!line.empty())
-      text += section + line + "\n";
-  }
-  return text;
 }
 
 // A recipe without what may differ between ranks: what depends on the machine, and outputs.
@@ -140,11 +127,13 @@ std::vector<std::string> Trainer::State::resume() {
   const Recipe& recipe = run.recipe;
   require_same_data(checkpoint, input.data(), recipe.data.source, run.options.changed_data);
   const Recipe saved = parse_recipe(checkpoint.recipe_toml, path);
-  if (saved.train.batch != recipe.train.batch || saved.seed != recipe.seed)
-    fail(ErrorKind::kUsage, "seed or train.batch differs from the run to resume", path,
-         "Leave both as they were: a resumed run goes on with the same batches");
+  require_same_batches(saved, recipe, path);
   StateVisitor visitor(StateVisitor::Purpose::kResume, checkpoint, path);
-  visit(visitor);
+  try {
+    visit(visitor);
+  } catch (const Error& error) {
+    fail_naming_changes(error, saved, recipe);
+  }
   resumed = position;
   steps_made = position.step;
   saver.resumed_from(path);
@@ -179,6 +168,11 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
     log.note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
                          recipe.train.batch, images_per_part(recipe.train)));
   introduce(asked);
+  const std::string warning = input.data().warning(), of_evaluation = evaluation.warning();
+  if (run.is_first() && run.options.save) {  // a measurement has many trainers
+    if (!warning.empty()) log.warn(warning);
+    if (!of_evaluation.empty() && of_evaluation != warning) log.warn(of_evaluation);
+  }
   if (const std::string line = learner.weights_line(); !line.empty()) log.note(line);
   for (const std::string& note : notes) log.note(note);
   if (const std::string why = learner.plan_graph(); !why.empty())

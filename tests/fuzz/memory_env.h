@@ -48,6 +48,7 @@ class MemoryEnv : public Env {
   void make_directories(const std::string&) override { refuse(); }
   void rename(const std::string&, const std::string&) override { refuse(); }
   void remove(const std::string&) override { refuse(); }
+  void remove_tree(const std::string&) override { refuse(); }
   void sync_directory(const std::string&) override { refuse(); }
   std::unique_ptr<FileLock> lock(const std::string&) override { refuse(); }
   int64_t now_ns() override { refuse(); }

@@ -56,6 +56,9 @@ class Dataset {
   // The decoded sample in memory, valid as long as the dataset; else null, and read() must be used.
   // Errors as of read() and decode_sample().
   virtual const DecodedSample* decoded(size_t /*index*/) const { return nullptr; }
+  // One sentence about images that lie in the source and are not samples of it, which a user is to
+  // know before training; empty if there are none.
+  virtual std::string warning() const { return {}; }
   // Bytes that read() returns; the default reads the sample.
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).

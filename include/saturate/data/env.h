@@ -78,6 +78,8 @@ class Env {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // Removes one file; a missing file is no error.
   virtual void remove(const std::string& path) = 0;
+  // Removes a folder and everything in it, without following links; a missing one is no error.
+  virtual void remove_tree(const std::string& path) = 0;
   // Free bytes of this folder's file system; the default returns the maximum.
   virtual uint64_t free_bytes(const std::string& /*folder*/) { return UINT64_MAX; }
   // Makes a completed rename in this folder durable.
