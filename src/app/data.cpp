@@ -77,10 +77,12 @@ int synth(const SynthArguments& arguments) {
         write_dataset(env, *dataset, arguments.out, available_cores(), progress);
       });
   if (code != 0) return code;
-  const bool tar = arguments.out.ends_with(".tar");
+  const char* const scheme = arguments.out.ends_with(".tar") ? "tar:"
+                             : dataset->has_masks()          ? "masks:"
+                                                             : "folder:";
   fmt::print("{} images of {} classes in {}\ntrain on them with {}\n", dataset->size(),
              dataset->classes().size(), printable(arguments.out),
-             shell_word("data.source=" + std::string(tar ? "tar:" : "folder:") + arguments.out));
+             shell_word("data.source=" + std::string(scheme) + arguments.out));
   return 0;
 }
 
@@ -144,8 +146,8 @@ void print_report(const DatasetReport& report, const std::string& source) {
   fmt::print("  images   {} in {} classes, {}{:.1f} MB\n", report.samples, report.classes.size(),
              sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
   if (sampled)
-    fmt::print("  all below except classes is for {} of them, evenly spread; --all inspects all\n",
-               report.looked_at);
+    fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
+               report.has_masks ? "" : " except classes", report.looked_at);
   fmt::print("  format   {} JPEG, {} PNG, {} raw; {} grey, {} colour, {} CMYK or RGBA\n",
              report.jpeg, report.png, report.raw, report.components[1] + report.components[2],
              report.components[3], report.components[4]);
@@ -271,7 +273,8 @@ void add_verify(CLI::App& data, int& exit_code) {
 void add_pack(CLI::App& data, int& exit_code) {
   auto arguments = std::make_shared<PackArguments>();
   PackOptions& options = arguments->options;
-  CLI::App* command = data.add_subcommand("pack", "Convert any source to another format");
+  CLI::App* command =
+      data.add_subcommand("pack", "Convert a source without masks to another format");
   command->add_option("SOURCE", arguments->source, "Source, as data.source of a recipe")
       ->required();
   command->add_option("--out", options.out, "shard:FILE, lmdb:FOLDER or tar:FILE; a new one")
