@@ -78,7 +78,7 @@ TEST_F(CommandReport, ShowsWhatARunKept) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
-TEST_F(CommandReport, AFileThatIsNoPageIsNotReplaced) {
+TEST_F(CommandReport, AFileThatIsNotAPageIsNotReplaced) {
   ASSERT_EQ(train("run", {"train.epochs=0.5"}).exit_code, 0);
   const std::string run = dir / "run", records = read_text(run + "/metrics.jsonl");
   const auto report = [&](const std::string& out) {

@@ -96,6 +96,47 @@ TEST_F(Restarts, AutoWithoutAFolderTakesTheNewest) {
   expect_steps(dir / "runs/small-10", 20);
 }
 
+TEST_F(Restarts, ALostOrDamagedRecipeIsTakenFromTheCheckpoint) {
+  ASSERT_EQ(train("run", {"train.epochs=1", "optimizer.lr=0.02"}).exit_code, 0);
+  const std::string run = dir / "run", path = run + "/recipe.toml", good = read_text(path);
+  const std::string begin = "saturate: warning: " + path + " cannot be used (";
+  int epochs = 1;
+  for (const std::string& damaged :
+       {std::string(), good.substr(0, good.find("batch") + 7), std::string("\0\0\0", 3)})
+    for (const std::string& request : {"--resume " + run, "--resume=auto --out " + run}) {
+      write_file(path, damaged);
+      const CommandResult resumed =
+          run_saturate(fmt::format("train {} --set train.epochs={}", request, ++epochs));
+      ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+      EXPECT_EQ(resumed.err.find(begin), 0u) << resumed.err;
+      EXPECT_NE(resumed.err.find(fmt::format("step-{:08}.safetensors", epochs * 10 - 10)),
+                std::string::npos)
+          << resumed.err;
+      EXPECT_NE(read_text(path).find("lr = 0.02\n"), std::string::npos) << "it is written again";
+    }
+  for (const std::string& request : {"--resume " + run, "--resume=auto --out " + run}) {
+    std::filesystem::remove(path);
+    const CommandResult resumed =
+        run_saturate(fmt::format("train {} --set train.epochs={}", request, ++epochs));
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_EQ(resumed.err.find(begin), 0u) << resumed.err;
+  }
+  expect_steps(run, epochs * 10);
+}
+
+// A user's own change is not passed over.
+TEST_F(Restarts, AWrongKeyInARunsRecipeIsAnErrorAndARecipeCanBeGiven) {
+  ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
+  const std::string run = dir / "run", path = run + "/recipe.toml";
+  write_file(path, "sead = 1\n" + read_text(path));
+  expect_error(run_saturate("train --resume " + run + " --set train.epochs=2"), 2,
+               {"unknown key sead", path + ":1", "Did you mean seed?"});
+  EXPECT_EQ(run_saturate("train " + recipe + " --resume " + run).exit_code, 0);
+  std::filesystem::remove_all(run + "/checkpoints");
+  write_file(path, "not TOML");
+  expect_error(run_saturate("train --resume " + run), 2, {"not valid TOML", path + ":1"});
+}
+
 TEST_F(Restarts, AutoNeedsARecipeToStart) {
   expect_error(here("train --resume=auto"), 2, {"no recipe given"});
   expect_error(here("train --resume=auto --out none"), 2, {"no recipe given", "none"});

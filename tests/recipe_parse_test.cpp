@@ -191,7 +191,7 @@ TEST(Recipe, AnOverrideThatIsNotTomlIsRefusedByItsKey) {
             0u);
 }
 
-TEST(Recipe, ASectionIsNoKeyAndAKeyNoSection) {
+TEST(Recipe, ASectionIsNotAKeyNorAKeyASection) {
   EXPECT_EQ(recipe_error(kMinimal, {"train=3"}).find("train is a section, which has no value"), 0u);
   const std::string error = recipe_error("train = 3\n[data]\nsource = \"synth:\"\n");
   EXPECT_EQ(error.find("train is a section, which has no value (r.toml:1). Name a key in it, such "

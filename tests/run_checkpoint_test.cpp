@@ -157,7 +157,7 @@ TEST(Checkpoint, ABrokenFileDoesNotCountAmongThoseKept) {
   store.save(sample_checkpoint(2));
   const std::string second = testing::read_text(store.path_of(2));
   for (const std::string& broken : {std::string(), second.substr(0, second.size() - 1),
-                                    std::string("garbage that is no header")}) {
+                                    std::string("garbage instead of a header")}) {
     testing::write_file(store.path_of(2), broken);
     store.save(sample_checkpoint(3));
     EXPECT_EQ(list_checkpoints(Env::posix(), dir.path()),

@@ -173,7 +173,7 @@ TEST_F(ResumedRun, TensorsThatDoNotFitAreToldWithTheKeysThatChanged) {
   };
   Recipe model = recipe, optimizer = recipe;
   model.model.name = "simple_cnn";
-  model.optimizer.lr = 0.01;  // which may change, and is no cause
+  model.optimizer.lr = 0.01;  // which may change, and is not a cause
   expect_refused(model, ": model.name is 'simple_cnn', and was 'mlp' in the run to resume");
   optimizer.optimizer.name = "adamw";
   expect_refused(optimizer, ": optimizer.name is 'adamw', and was 'sgd' in the run to resume");

@@ -161,11 +161,16 @@ std::string recipe_path(Env& env, const FolderRequest& request) {
   const std::string folder =
       automatic || request.resume.empty() ? request.out : run_folder_of(env, request.resume);
   const std::string path = folder + "/recipe.toml";
-  if (request.resume.empty() || folder.empty() || (automatic && !env.exists(path)))
+  const bool is_run = !automatic || env.exists(path) || has_checkpoint(env, folder);
+  if (request.resume.empty() || folder.empty() || !is_run)
     fail(ErrorKind::kUsage, "no recipe given",
          automatic && !folder.empty() ? folder : "saturate train",
          "Name one, as in: saturate train recipes/demo.toml");
   return path;
+}
+
+std::string resumed_path(const FolderRequest& request) {
+  return request.resume == kResumeAuto ? request.out : request.resume;
 }
 
 RunFolder choose_run_folder(Env& env, const FolderRequest& request) {

@@ -17,8 +17,12 @@ struct RunFolder {
   std::optional<std::string> resume;  // a folder or a checkpoint; empty: from the first step
 };
 
-// The given recipe, or that of the run to resume. Fails with kUsage if there is neither.
+// The given recipe, or recipe.toml of the run to resume, which may be lost if the run has a
+// checkpoint. Fails with kUsage if there is neither.
 std::string recipe_path(Env& env, const FolderRequest& request);
+
+// The run folder or checkpoint that a request without a recipe resumes.
+std::string resumed_path(const FolderRequest& request);
 
 // The folder for `request`, which is created:
 //   --resume PATH   resumes there, in its run's folder or in --out

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "advise/source_recipe.h"
 #include "app/command.h"
@@ -13,9 +14,11 @@
 #include "app/run_folder.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
+#include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
+#include "saturate/data/world.h"
 #include "saturate/group.h"
 #include "saturate/trainer.h"
 
@@ -64,10 +67,30 @@ Recipe made_recipe(Env& env, const TrainArguments& arguments) {
   return recipe;
 }
 
+// The recipe that a run's checkpoints hold, for one whose recipe.toml is lost or damaged.
+std::optional<Recipe> recipe_of_checkpoint(Env& env, const TrainArguments& arguments,
+                                           const std::string& damaged, const std::string& reason) {
+  Checkpoint checkpoint;
+  std::string path;
+  try {
+    checkpoint = find_checkpoint(
+        env, resumed_path(arguments.folder), [](const std::string&) {}, &path);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  if (this_world().rank == 0)
+    print_warning(fmt::format("{} cannot be used ({}): the recipe in {} takes its place", damaged,
+                              reason, path));
+  return parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
+}
+
 Recipe recipe_of(Env& env, const TrainArguments& arguments) {
-  if (!arguments.folder.recipe.empty() && names_source(env, arguments.folder.recipe))
-    return made_recipe(env, arguments);
-  return load_recipe(env, recipe_path(env, arguments.folder), arguments.overrides);
+  const std::string& given = arguments.folder.recipe;
+  if (!given.empty() && names_source(env, given)) return made_recipe(env, arguments);
+  const std::string path = recipe_path(env, arguments.folder);
+  if (const auto reason = given.empty() ? recipe_damage(env, path) : ""; !reason.empty())
+    if (const auto saved = recipe_of_checkpoint(env, arguments, path, reason)) return *saved;
+  return load_recipe(env, path, arguments.overrides);
 }
 
 // A run stopped during set-up, for example while copying data.

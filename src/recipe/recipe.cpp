@@ -105,6 +105,7 @@ OptionValue override_value(const OptionRow& row, const std::string& value,
     const toml::table table = toml::parse("value = " + value);
     if (table.size() == 1) return to_value(*table.get("value"), row.key, where);
   } catch (const toml::parse_error&) {
+    // Its words do not name the key.
   }
   if (row.is_text)
     fail_option(row.key, "has quotes that do not enclose one text",
@@ -155,6 +156,16 @@ std::string format_value(const OptionValue& value) {
   return std::visit(format, value);
 }
 
+std::string read_recipe(Env& env, const std::string& path) {
+  try {
+    const std::vector<std::byte> bytes = read_file(env, path);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  } catch (const Error& error) {
+    fail(ErrorKind::kUsage, "the recipe cannot be read: " + error.reason(), path,
+         "Check the path; recipes/ holds examples");
+  }
+}
+
 std::string section_of(const std::string& key) {
   const auto dot = key.find('.');
   return dot == std::string::npos ? "" : key.substr(0, dot);
@@ -185,15 +196,16 @@ Recipe parse_recipe(const std::string& text, const std::string& where,
 }
 
 Recipe load_recipe(Env& env, const std::string& path, std::span<const std::string> overrides) {
-  std::vector<std::byte> bytes;
+  return parse_recipe(read_recipe(env, path), path, overrides);
+}
+
+std::string recipe_damage(Env& env, const std::string& path) {
   try {
-    bytes = read_file(env, path);
+    const toml::table table = parse_toml(read_recipe(env, path), path);
+    return table["data"]["source"].is_string() ? "" : "it names no data.source";
   } catch (const Error& error) {
-    fail(ErrorKind::kUsage, "the recipe cannot be read: " + error.reason(), path,
-         "Check the path; recipes/ holds examples");
+    return error.reason();
   }
-  return parse_recipe(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path,
-                      overrides);
 }
 
 std::string to_toml(const Recipe& recipe) {

@@ -138,6 +138,10 @@ Recipe load_recipe(Env& env, const std::string& path, std::span<const std::strin
 Recipe parse_recipe(const std::string& text, const std::string& where,
                     std::span<const std::string> overrides = {});
 
+// The reason why a file cannot be any run's recipe: it cannot be read, is not TOML, or names no
+// data.source. Empty if it can; a wrong key or value is for load_recipe() to find.
+std::string recipe_damage(Env& env, const std::string& path);
+
 // Complete TOML that parse_recipe parses to the same recipe.
 std::string to_toml(const Recipe& recipe);
 
