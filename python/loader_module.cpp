@@ -1,4 +1,4 @@
-// The loader as a Python class. Everything that Python need not see stays in saturate/__init__.py.
+// The loader as a Python class; saturate/__init__.py wraps it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -28,31 +28,31 @@ Recipe parsed(const std::string& source, const std::vector<std::string>& overrid
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
   if (recipe.train.batch == kAutomatic) recipe.train.batch = TrainOptions().batch;
   if (recipe.augment.size == 0)
-    fail(ErrorKind::kUsage, "size of the images is not set", "augment.size",
-         "Give size=, the side of the images in pixels");
+    fail(ErrorKind::kUsage, "the size of the images is not set", "augment.size",
+         "Set size=, the side of the images in pixels");
   if (recipe.data.cache.mode == CacheMode::kDevice)
-    fail(ErrorKind::kUsage, "there is no device here", "data.cache", "Set data.cache=ram");
+    fail(ErrorKind::kUsage, "the Python loader has no device", "data.cache", "Set data.cache=ram");
   if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
-    fail(ErrorKind::kUsage, "batches are mixed by whoever trains, not here", "augment.mixup",
-         "Leave augment.mixup and augment.cutmix at 0, and mix the batches that come");
+    fail(ErrorKind::kUsage, "the Python loader does not mix batches", "augment.mixup",
+         "Leave augment.mixup and augment.cutmix at 0, and mix the batches in your program");
   return recipe;
 }
 
-// Labels of a source with masks mean nothing, and masks are not handed out.
+// Labels of a source with masks mean nothing, and batches have no masks.
 std::unique_ptr<Dataset> opened(const std::string& source, const DataOptions& options) {
   auto data = open_input(Env::posix(), source, options);
   if (data->has_masks())
-    fail(ErrorKind::kUsage, "the source has masks and no class for an image", source,
-         "Give a source of classes");
+    fail(ErrorKind::kUsage, "the source has masks instead of a class for each image", source,
+         "Use a source of classes");
   return data;
 }
 
-// A file's name, which need not be UTF-8: as os.fsdecode() has it.
+// A file's name, which need not be UTF-8, as os.fsdecode() returns it.
 nb::object name_of(const std::string& name) {
   return nb::steal(PyUnicode_DecodeFSDefaultAndSize(name.data(), Py_ssize_t(name.size())));
 }
 
-// For people: what is no UTF-8 shows as \xNN.
+// For messages: bytes that are not UTF-8 become \xNN.
 nb::object text_of(const std::string& text) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "backslashreplace"));
 }
@@ -63,7 +63,7 @@ PixelType type_named(const std::string& name) {
   if (name == "float16") return PixelType::kFloat16;
   if (name == "float32") return PixelType::kFloat32;
   fail(ErrorKind::kUsage, "unknown dtype \"" + name + "\"", "dtype",
-       "Give uint8, bfloat16, float16 or float32");
+       "Use uint8, bfloat16, float16 or float32");
 }
 
 nb::dlpack::dtype dlpack_type(PixelType type) {
@@ -101,7 +101,7 @@ class PyLoader {
         type_(type_named(dtype)),
         planar_(planar),
         data_(opened(source, recipe_.data)),
-        // What is interleaved in memory already can be seen as planes; bytes are never planar.
+        // Interleaved memory can be viewed as planes; uint8 batches are never planar.
         loader_(*data_,
                 loader_options(recipe_, train, type_, planar && type_ != PixelType::kUint8, names),
                 recipe_.augment) {}
@@ -114,13 +114,13 @@ class PyLoader {
   }
 
   // (images, labels, indices, names, place in the epoch), or None at the end. A signal's exception
-  // (Ctrl-C) ends the wait; the batch is then still to come.
+  // (Ctrl-C) ends the wait; the next call then returns the batch.
   nb::object next() {
     std::optional<Taken> taken;
     for (int looks = 0; !taken; ++looks) {
       fetch(looks);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      // Another thread that waits is not waited for here, with Python's lock held.
+      // Never blocks on another waiting thread, since this thread holds Python's lock.
       const std::unique_lock one_consumer(consuming_, std::try_to_lock);
       if (one_consumer) taken.swap(held_);
     }
@@ -156,9 +156,10 @@ class PyLoader {
     Batch batch;
     bool more = false;  // false: the end of the epoch
   };
-  static constexpr auto kLook = std::chrono::milliseconds(50);  // between two looks at signals
+  static constexpr auto kLook = std::chrono::milliseconds(50);  // between two checks for signals
 
-  // Waits for what comes next, but not for long, until the loader's own limit is reached.
+  // Takes the next batch, or the end, if it comes within kLook. After the loader's wait limit,
+  // next() does the waiting.
   void fetch(int looks) {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
@@ -168,7 +169,7 @@ class PyLoader {
     held_ = std::move(taken);
   }
 
-  // Shares the batch's memory, which goes back to the loader when the last array is gone.
+  // Shares the batch's memory, which returns to the loader when the last array is gone.
   nb::object images(const Batch& batch, size_t count) const {
     const auto side = size_t(batch.size);
     auto* memory = new std::shared_ptr<std::byte>(batch.pixels);
@@ -198,10 +199,10 @@ class PyLoader {
   std::unique_ptr<Dataset> data_;
   Loader loader_;
   std::mutex consuming_;       // the loader has one consumer at a time
-  std::optional<Taken> held_;  // taken from the loader, not given yet; guarded by consuming_
+  std::optional<Taken> held_;  // taken from the loader, not returned yet; guarded by consuming_
 };
 
-// saturate.Error with what the command would print; a missing file too is one.
+// saturate.Error with the message that the command would print, also for a missing file.
 void register_error(nb::module_& module) {
   const nb::object error =
       nb::steal(PyErr_NewException("saturate.Error", PyExc_RuntimeError, nullptr));
@@ -214,7 +215,7 @@ void register_error(nb::module_& module) {
           PyErr_SetObject(static_cast<PyObject*>(type), text_of(failure.what()).ptr());
         }
       },
-      error.ptr());  // which the module keeps
+      error.ptr());  // the module keeps it alive
 }
 
 }  // namespace

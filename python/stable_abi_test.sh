@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# One wheel for all Pythons from 3.12 on: builds it with the first Python from there on that is at
-# hand, looks at its name, and tests it under each of them. nanobind's stable ABI begins with 3.12,
-# so an older Python gets a wheel of its own, which `make python-test` builds where it is the default.
+# One wheel for Python 3.12 and later: builds it with the first such Python that is installed, checks its
+# name, and tests it under each of them. nanobind's stable ABI begins with 3.12, so an older Python needs
+# a separate wheel, which `make python-test` builds if that Python is the default.
 #   python/stable_abi_test.sh [PYTHON...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# pyenv's own, too: its shims answer for the version chosen alone.
+# Also pyenv's versions: its shims only run the selected one.
 [ $# -gt 0 ] || set -- python3.12 python3.13 python3.14 \
   "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9].*/bin/python
 pythons=()
@@ -18,7 +18,7 @@ for python in "$@"; do
   pythons+=("$python")
 done
 if [ ${#pythons[@]} -eq 0 ]; then
-  echo "stable ABI: not tested, no Python 3.12 or later here"
+  echo "stable ABI: skipped, there is no Python 3.12 or later"
   exit 0
 fi
 folder=$(mktemp -d)
@@ -28,7 +28,7 @@ trap 'rm -rf "$folder"' EXIT
 wheel=$(echo "$folder"/saturate-*.whl)
 case $wheel in
   *-cp312-abi3-*) ;;
-  *) echo "stable ABI: $(basename "$wheel") is of one Python only" >&2; exit 1 ;;
+  *) echo "stable ABI: $(basename "$wheel") works with one Python only" >&2; exit 1 ;;
 esac
 for python in "${pythons[@]}"; do
   "$python" -m venv "$folder/venv"

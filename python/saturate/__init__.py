@@ -16,7 +16,7 @@ from ._core import Loader as _Loader
 
 __all__ = ["Error", "Loader", "__version__"]
 
-# Arguments that are keys of a recipe by another name (docs/recipe.md).
+# Arguments, and the recipe keys that they set (docs/recipe.md).
 _KEYS = {
     "batch": "train.batch",
     "size": "augment.size",
@@ -57,11 +57,11 @@ def _converter(to):
         return torch.from_dlpack
     if callable(to):
         return to
-    raise ValueError(f'to={to!r}: give "numpy", "torch", "dlpack" or a function of a DLPack array')
+    raise ValueError(f'to={to!r}: use "numpy", "torch", "dlpack" or a function of a DLPack array')
 
 
 class _Place:
-    """The epoch, its next batch (those left out count too), and whether it has given a batch."""
+    """The epoch, its next batch (skipped ones count too), and whether it has returned a batch."""
 
     __slots__ = ("epoch", "batch", "begun")
 
@@ -70,11 +70,11 @@ class _Place:
 
 
 class _Iteration:
-    """One way through a loader, from its place to the end of the epoch."""
+    """One pass through a loader, from its place to the end of the epoch."""
 
     def __init__(self, loader, place):
         self._loader, self._place = loader, place
-        self._found = None  # taken from the loader, and not given yet
+        self._found = None  # taken from the loader, but not returned yet
         self._over = False
         self._lock = threading.Lock()  # several threads may share it
 
@@ -91,8 +91,8 @@ class _Iteration:
             raise StopIteration
         if loader._running is not place:
             raise Error("this iteration was ended by a newer one over the same loader: "
-                        "make a saturate.Loader for each of two that run at once")
-        if self._found is None:  # else its conversion failed, and it is still to come
+                        "make a separate saturate.Loader for each of two concurrent iterations")
+        if self._found is None:  # else its conversion failed, and it is tried again
             self._found = loader._core.next()
         if self._found is None:
             self._over = True
@@ -106,22 +106,24 @@ class _Iteration:
 
 
 class Loader:
-    """Batches of images and labels. Each iteration is an epoch from its first batch on, and the next epoch
-    after one that has given a batch, whether that came to its end or was left. Only load_state_dict() goes
-    on within an epoch. One iteration runs at a time: a new one ends the one before, which then raises Error.
+    """Batches of images and labels. Each iteration is an epoch from its first batch. After an iteration that
+    returned a batch, complete or not, the next one is the next epoch; only load_state_dict() continues within
+    an epoch. One iteration runs at a time: a new one ends the previous one, which then raises Error.
 
-    source: "folder:PATH", "tar:PATH", "shard:PATH" and so on: docs/data.md.
-    train: augment at random and shuffle; otherwise the centre crop, in order.
-    dtype: "float32", "float16" or "bfloat16", normalised by mean and std, or "uint8", as decoded.
-    layout: "nchw" or "nhwc". to: "numpy", "torch", "dlpack" (what every framework can import), or a
-    function from such an array; no pixel is copied. options: any other key of a recipe, such as
-    {"augment.hue": 0.1}. names: batches are (images, labels, names).
+    source: "folder:PATH", "tar:PATH", "shard:PATH" etc.; see docs/data.md.
+    train: whether to augment randomly and shuffle; otherwise the centre crop, in order.
+    dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded.
+    layout: "nchw" or "nhwc".
+    to: "numpy", "torch", "dlpack" (which every framework can import), or a function of such an array.
+    No pixel is copied.
+    names: whether batches are (images, labels, names).
+    options: any other key of a recipe, such as {"augment.hue": 0.1}.
 
-    The other arguments are those of a recipe, with its defaults (docs/recipe.md). What a batch holds
-    depends on them, the seed and the epoch alone, not on threads. Raises saturate.Error.
+    The other arguments are keys of a recipe, with its defaults (docs/recipe.md). A batch's contents depend only
+    on them, the seed and the epoch, not on threads. Raises saturate.Error.
 
-    A batch's memory is used again once all its arrays are gone. Ctrl-C ends a wait for a batch, and an
-    interrupt or a conversion that fails loses none: the iteration's next one is the same.
+    A batch's memory is reused when all its arrays are gone. Ctrl-C ends a wait for a batch. An interrupt or a
+    failed conversion loses no batch: the iteration returns the same one next.
     """
 
     def __init__(self, source, *, train=True, dtype="float32", layout="nchw", to="numpy",
@@ -132,17 +134,17 @@ class Loader:
                 raise TypeError(f"Loader() has no argument {name!r}; keys of a recipe go in options")
             overrides.append(f"{_KEYS[name]}={_text(value)}")
         if layout not in ("nchw", "nhwc"):
-            raise ValueError(f'layout={layout!r}: give "nchw" or "nhwc"')
+            raise ValueError(f'layout={layout!r}: use "nchw" or "nhwc"')
         if dtype == "bfloat16" and to == "numpy":
-            raise ValueError('numpy has no bfloat16: give to="torch", "dlpack" or a function')
+            raise ValueError('numpy has no bfloat16: use to="torch", "dlpack" or a function')
         self._convert = _converter(to)
         self._names = names
         self._core = _Loader(source, overrides, train, dtype, layout == "nchw", names)
-        self._at = _Place()   # what state_dict() says, and the next iteration follows
+        self._at = _Place()   # for state_dict() and the next iteration
         self._running = None  # the place of the one iteration that may take batches
 
     def __len__(self):
-        """Batches in a whole epoch; fewer come where on_error="skip" leaves all of one out."""
+        """Batches in a whole epoch; with on_error="skip", batches without a good sample are missing."""
         return self._core.batches
 
     def __iter__(self):
@@ -154,7 +156,7 @@ class Loader:
 
     @property
     def samples(self):
-        """Samples in the source: what len(loader.dataset) is of a DataLoader."""
+        """Samples in the source, like len(loader.dataset) of a DataLoader."""
         return self._core.size
 
     @property
@@ -164,32 +166,32 @@ class Loader:
 
     @property
     def classes(self):
-        """Names of the classes; a label is a position here."""
+        """Names of the classes; a label is an index into them."""
         return self._core.classes
 
     @property
     def skipped(self):
-        """(name, reason) of samples left out under on_error="skip", the first hundred."""
+        """(name, reason) of the first hundred samples skipped with on_error="skip"."""
         return self._core.skipped()
 
     def set_epoch(self, epoch):
-        """The next iteration is this epoch, from its first batch; one under way goes on."""
+        """The next iteration is this epoch, from its first batch. A current iteration continues."""
         self._at = _Place(epoch)
 
     def state_dict(self):
-        """Where it is: the next iteration of a loader that loads this goes on with the next batch."""
+        """The position: the next iteration of a loader that loads it continues with the next batch."""
         return {"epoch": self._at.epoch, "batch": self._at.batch, **self._order()}
 
     def load_state_dict(self, state):
-        """The next iteration goes on there; one under way is not changed. Raises Error where the state is
-        of other samples, another batch or another seed: set_epoch(state["epoch"]) is for those."""
+        """The next iteration continues at this position; a current one is not changed. Raises Error if the
+        state is of another number of samples, batch size or seed: use set_epoch(state["epoch"]) then."""
         at = _Place(state["epoch"], state["batch"])
         for name, own in self._order().items():
             if state.get(name, own) != own:
-                raise Error(f"the state is of a loader with {name} {state[name]}, and this one has {own}: "
-                            f"make it as that one was, or begin an epoch anew with set_epoch()")
+                raise Error(f"the state is of a loader with {name} {state[name]}, but this one has {own}: "
+                            f"make it with the same {name}, or start an epoch with set_epoch()")
         self._at = at
 
     def _order(self):
-        """What a place in an epoch depends on."""
+        """The values that a place in an epoch depends on."""
         return {"samples": self._core.size, "batch_size": self._core.batch, "seed": self._core.seed}

@@ -1,5 +1,5 @@
-"""Files, names and arguments that nobody should give it: each ends in saturate.Error or a Python error of
-the usual kinds, and never takes the interpreter with it."""
+"""Broken files, odd names and wrong arguments: each raises saturate.Error or a standard Python exception, and
+never crashes the interpreter. Needs numpy and pytest."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""How iterations follow one another: from the first batch, one at a time, none lost. Needs numpy and pytest."""
+"""The order of iterations: each from its first batch, one at a time, no batch lost. Needs numpy and pytest."""
 
 import itertools
 import signal
@@ -35,7 +35,7 @@ def test_a_new_iteration_begins_with_the_first_batch():
 
 
 def test_an_epoch_that_was_left_is_over():
-    # Or a loop that leaves each epoch after two batches would see the same two for ever.
+    # Otherwise a loop that ends each epoch after two batches would always get the same two.
     loader = make()
     for number in range(3):
         assert labels_of(itertools.islice(loader, 2)) == epoch(number)[:2]
@@ -51,7 +51,7 @@ def test_a_loop_that_is_left_loses_nothing_of_the_next(leave):
                 raise RuntimeError
             break
     except RuntimeError as error:
-        kept = error  # and with it the frame and its iterator
+        kept = error  # keeps the frame and its iterator alive
     assert labels_of(loader) == epoch(1)
     whole = labels_of(loader)
     assert whole == epoch(2) and len(whole) == BATCHES
@@ -102,7 +102,7 @@ def test_only_a_loaded_state_goes_on_within_an_epoch():
     for other in (loader, make(threads=1, prefetch=1)):
         other.load_state_dict(state)
         assert other.state_dict() == state
-        iter(other)  # which gives nothing, and takes nothing
+        iter(other)  # returns no batch, and takes none
         assert labels_of(other) == epoch(0)[4:]
         assert labels_of(other) == epoch(1)
 
@@ -153,7 +153,7 @@ def test_a_batch_whose_conversion_failed_comes_again():
 
 @pytest.fixture
 def alarm():
-    """Raises KeyboardInterrupt in this thread after so many seconds, as Ctrl-C does."""
+    """A function of seconds, after which KeyboardInterrupt is raised in this thread, as by Ctrl-C."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -166,13 +166,13 @@ def test_ctrl_c_ends_a_wait_and_loses_no_batch(alarm):
     loader.set_epoch(0)
     iterator, found, interrupted = iter(loader), [], 0
     while True:
-        alarm(0.003)  # within the wait for a batch, mostly
+        alarm(0.003)  # usually within the wait for a batch
         try:
             labels = next(iterator)[1].tolist()
             found.append(labels)
         except KeyboardInterrupt:
             interrupted += 1
-            if loader.state_dict()["batch"] > len(found):  # it came just after the batch was given
+            if loader.state_dict()["batch"] > len(found):  # it came just after the batch was returned
                 found.append(expected[len(found)])
         except StopIteration:
             break

@@ -1,4 +1,4 @@
-"""The package as its user sees it. Needs numpy and pytest; torch where it is installed."""
+"""The package as its users see it. Needs numpy and pytest, and torch for one test, which is skipped without it."""
 
 import gc
 import pathlib
@@ -120,7 +120,7 @@ def test_other_python_threads_run_while_it_works():
     seconds = time.perf_counter() - begin
     stop.set()
     thread.join()
-    # One batch that takes long: without the lock given back there would be a tick or two.
+    # One batch that takes long: if the loader held Python's lock, there would be one or two ticks.
     assert len([t for t in ticks if begin < t < begin + seconds]) > 10
 
 
