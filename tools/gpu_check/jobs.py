@@ -26,16 +26,16 @@ GRAPH_PRECISIONS = ["bf16", "fp16"]
 SWEEPS = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
-    ("images held on the GPU", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
-    ("photographs held on the GPU, random-resized crops", ["data.cache=ram,device"],
+    ("images in GPU memory", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
+    ("photographs in GPU memory, random-resized crops", ["data.cache=ram,device"],
      ["data.cache_form=decoded", "augment.crop=random_resized"]),
-    ("images in half", ["augment.output=fp32,fp16"], ["precision.mode=fp16", "augment.device=cuda"]),
-    ("half weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
+    ("images in half precision", ["augment.output=fp32,fp16"], ["precision.mode=fp16", "augment.device=cuda"]),
+    ("half-precision weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
     ("batch", ["train.batch=32,128,512"], []),
     ("the step as one CUDA graph", ["train.graph=off,auto"],
      ["data.cache=device", "model.width=0.25", "train.batch=64"]),
-    ("copies on a stream of their own", ["pipeline.copy=false,true"], ["train.graph=auto"]),
-    ("augmentation on a stream of its own", ["pipeline.augment=false,true"],
+    ("copies on a separate stream", ["pipeline.copy=false,true"], ["train.graph=auto"]),
+    ("augmentation on a separate stream", ["pipeline.augment=false,true"],
      ["augment.device=cuda", "augment.rotate=45", "augment.blur=1"]),
 ]
 LADDERS = ["augment-offload", "frozen-encoder", "storage", "free-speed", "scale-out"]
@@ -78,7 +78,7 @@ class Jobs:
 
     def all(self):
         yield Job("tests", "tests", self.tests)
-        yield self._job("bench", "an augmentation of one's own", self.example)
+        yield self._job("bench", "a custom augmentation", self.example)
         yield self._job("bench", "copies and the kernel", self.bench, compared=True)
         yield self._job("peers", "Python augmentation", self.peer_augmentation)
         for name, model, side, batch in STEPS:
