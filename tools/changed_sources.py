@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prints the C++ sources that differ from the commit named in .ci/checked, and those that include a header that does.
+"""Prints the C++ sources that differ from the commit in .ci/checked, and those that include a changed header.
 
-The commit is the last one that `make ci-full` passed on. Where git does not know it, as in a shallow clone, every
-source is printed.
+The commit is the last one on which `make ci-full` passed. If git does not have it, as in a shallow clone, every source
+is printed.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ def git(*arguments):
 
 
 def resolved(include, includer):
-    """The file of the checkout that an #include names, as the build's include paths have it; None: another's."""
+    """The file of the checkout that an #include names, by the build's include paths; None: a foreign header."""
     for folder in (includer.parent, ROOT / "src", ROOT / "include", ROOT):
         if (folder / include).is_file():
             return (folder / include).resolve()

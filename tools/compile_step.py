@@ -2,13 +2,13 @@
 """Compiles a recipe's training step ahead of time: the package that train.compiled names.
 
 Forward and backward of the model become machine code (torch.export, then Inductor), which saturate
-runs on its own parameters, without Python. docs/compiled_step.md tells when that pays.
+runs on its own parameters, without Python. docs/compiled_step.md says when that pays.
 
   tools/compile_step.py recipes/cifar10.toml --set train.batch=256 --out step.pt2
   build/saturate train recipes/cifar10.toml --set train.batch=256 --set train.compiled=step.pt2
 
-Needs a Python with the torch that saturate is built with, a C++ compiler, and torchvision for its
-models: this one, or the one that --python or $SATURATE_PYTHON names.
+Needs a C++ compiler, and a Python that has the torch that saturate is built with, and torchvision for its
+models: this Python, or the one named by --python or $SATURATE_PYTHON.
 """
 
 import argparse
@@ -30,8 +30,8 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TORCH = "2.11.0"
 FORMAT = 2
-STARTED_OVER = "SATURATE_COMPILE_STEP_UNDER"  # the --python that this process was started for
-# What a package depends on, as recipe keys; batch and accumulation count through "part".
+STARTED_OVER = "SATURATE_COMPILE_STEP_UNDER"  # the --python for which this process was started
+# The recipe keys that a package depends on. Batch and accumulation are covered by "part".
 SETTINGS = (
     "model.name",
     "model.width",
@@ -44,7 +44,7 @@ SETTINGS = (
     "train.channels_last",
 )
 TYPES = {"bf16": "bfloat16", "fp16": "float16"}  # by precision.mode; float32 otherwise
-# What -march=native lets the compiler use, by the names of /proc/cpuinfo.
+# Processor features that -march=native may use, as named in /proc/cpuinfo.
 FEATURES = re.compile(r"(s?sse|avx|amx|fma|f16c|bmi|abm|popcnt|movbe|gfni|vaes|vpcl)")
 
 
@@ -61,21 +61,21 @@ def arguments():
                         help="overrides the recipe; may be repeated")
     parser.add_argument("--out", required=True, metavar="STEP.pt2")
     parser.add_argument("--processes", type=int, default=1, metavar="N",
-                        help="that share out each batch (default %(default)s)")
+                        help="number of processes of the run, which divide each batch (default %(default)s)")
     parser.add_argument("--module", metavar="FILE.py:FACTORY",
-                        help="FACTORY(classes, size, width) makes the torch.nn.Module, with the "
+                        help="FACTORY(classes, size, width) returns the torch.nn.Module, with the "
                              "model's parameter names")
     parser.add_argument("--python", default=os.environ.get("SATURATE_PYTHON"),
                         help="the Python to compile with (default $SATURATE_PYTHON, or this one)")
     parser.add_argument("--double", action="store_true",
-                        help="computes in fp64, to compare with; no run takes such a package")
+                        help="computes in fp64, for comparison; no run accepts such a package")
     parser.add_argument("--saturate", default=str(ROOT / "build/saturate"), help="the command")
     return parser.parse_args()
 
 
 def go_on_with(python):
-    """Starts over under another Python, unless this one is it."""
-    # A wrapper, such as pyenv's shims, is never what it starts: once is enough.
+    """Starts again under `python`, unless this process runs under it already."""
+    # sys.executable is never a wrapper such as pyenv's shim: restarting once is enough.
     if os.environ.pop(STARTED_OVER, None) == python:
         return
     if python and os.path.realpath(python) == os.path.realpath(sys.executable) and (
@@ -93,10 +93,10 @@ def import_torch():
     try:
         import torch
     except ImportError as error:
-        fail(f"{sys.executable} cannot import torch ({error}). Name a Python that can, with --python")
+        fail(f"{sys.executable} cannot import torch ({error}). Give a Python that can with --python")
     if torch.__version__.split("+")[0] != TORCH:
-        fail(f"{sys.executable} has torch {torch.__version__}, and saturate is built with {TORCH}. "
-             "Name a Python that has it, with --python")
+        fail(f"{sys.executable} has torch {torch.__version__}, but saturate is built with {TORCH}. "
+             "Give a Python that has it with --python")
     return torch
 
 
@@ -107,7 +107,7 @@ def resolved_recipe(args):
     try:
         shown = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
-        fail(f"cannot run {args.saturate}: {error.strerror}. Build it with make build, or name it "
+        fail(f"cannot run {args.saturate}: {error.strerror}. Build it with make build, or give it "
              "with --saturate")
     if shown.returncode != 0:
         sys.exit(shown.stderr.strip() or 1)
@@ -125,7 +125,7 @@ def make_module(args, recipe):
     if args.module:
         path, _, factory = args.module.rpartition(":")
         if not pathlib.Path(path).is_file():
-            fail(f"--module {args.module}: there is no file {path!r}. Write FILE.py:FACTORY")
+            fail(f"--module {args.module}: there is no file {path!r}. Use FILE.py:FACTORY")
         spec = importlib.util.spec_from_file_location("user_module", path)
         user = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(user)
@@ -138,7 +138,7 @@ def make_module(args, recipe):
         return make_twin(recipe["model"]["name"], classes, size, width,
                          dropout=recipe["model"]["dropout"])
     except LookupError as error:
-        fail(f"{error}. Give a twin of your own with --module FILE.py:FACTORY")
+        fail(f"{error}. Give your own twin with --module FILE.py:FACTORY")
 
 
 def make_step(torch, module, recipe):
@@ -166,7 +166,7 @@ def make_step(torch, module, recipe):
 
 
 def prepare(torch, module, recipe):
-    """As saturate does it: device, memory order, frozen parameters."""
+    """Sets device, memory order and frozen parameters, as saturate does."""
     module.train()
     if recipe["train"]["channels_last"]:
         module.to(recipe["train"]["device"], memory_format=torch.channels_last)
@@ -178,11 +178,11 @@ def prepare(torch, module, recipe):
 
 
 def parts_of(recipe, processes):
-    """Images at a time; all parts of a batch must have as many."""
+    """The micro-batch size, which must be the same for all micro-batches."""
     count = recipe["train"]["accumulate"] * processes
     if recipe["train"]["batch"] % count:
-        fail(f"train.batch is no multiple of {count} (train.accumulate times the processes): its "
-             "parts would be of two sizes")
+        fail(f"train.batch is not a multiple of {count} (train.accumulate times --processes), so that "
+             "micro-batches would differ in size. Change train.batch")
     return recipe["train"]["batch"] // count
 
 
@@ -195,8 +195,8 @@ def example_inputs(torch, recipe, part, dtype):
 
 
 def draws_random(node, tag):
-    """Whether an operator of an exported program draws random numbers. Fused attention says that it may, for the
-    sake of its dropout, without one too."""
+    """Whether an operator of an exported program draws random numbers. Fused attention has the tag for its dropout,
+    even if dropout is 0."""
     if tag not in getattr(node.target, "tags", ()):
         return False
     arguments = node.target._schema.arguments
@@ -209,34 +209,34 @@ def draws_random(node, tag):
 
 
 def export(torch, step, inputs):
-    """The joint program, and the names of the parameters whose gradients it gives, in order."""
+    """The joint program, and the names of the parameters whose gradients it returns, in order."""
     from torch.export.experimental import _export_forward_backward
     from torch.export.graph_signature import InputKind, OutputKind
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    # For the CPU's fused attention export gives the backward pass the weights of attention in place of
-    # their sums' logarithms: wrong gradients (torch 2.11). Written out, it is right.
+    # torch 2.11 exports the CPU's fused attention with wrong gradients: backward gets the weights of attention
+    # instead of the logarithms of their sums. The formula written out is exported correctly.
     with sdpa_kernel(SDPBackend.MATH) if inputs[0].device.type == "cpu" else contextlib.nullcontext():
         joint = _export_forward_backward(torch.export.export(step, inputs), joint_loss_index=0)
     for node in joint.graph.nodes:
         if draws_random(node, torch.Tag.nondeterministic_seeded):
-            fail(f"the model draws random numbers ({node.target}), which a compiled step cannot do "
-                 "by the recipe's seed. Set model.dropout=0 where that is why")
+            fail(f"the model draws random numbers ({node.target}), for which a compiled step cannot use "
+                 "the recipe's seed. Set model.dropout=0 if dropout is the reason")
     for spec in joint.graph_signature.input_specs:
         if spec.kind == InputKind.CONSTANT_TENSOR:
-            fail(f"the model holds a constant tensor ({spec.target}): make it a buffer")
+            fail(f"the model has a constant tensor ({spec.target}). Make it a buffer")
     names = [spec.target for spec in joint.graph_signature.output_specs
              if spec.kind == OutputKind.GRADIENT_TO_PARAMETER]
     return joint, [name.removeprefix("model.") for name in names]
 
 
 def check(torch, joint, step, inputs, reduced):
-    """That the joint program's gradients are autograd's, before they become machine code."""
+    """Fails unless the joint program's gradients equal autograd's, before it is compiled."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     twin, left = copy.deepcopy(step), iter(inputs)
     with torch.no_grad():
-        for parameter in twin.parameters():  # a last layer of zeros would hide all before it
+        for parameter in twin.parameters():  # a last layer of zeros would hide errors in all layers before it
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     tensors = {name: tensor.detach().clone()
                for name, tensor in [*twin.named_parameters(), *twin.named_buffers()]}
@@ -252,11 +252,11 @@ def check(torch, joint, step, inputs, reduced):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             wanted += float(gradient.double().square().sum())
             wrong += float((gradient - found).double().square().sum())
-    # The same operators on the same numbers: in fp32 some 1e-6, in bf16 up to 0.02 in deep networks.
+    # Rounding alone gives about 1e-6 in fp32, and up to 0.02 in bf16 in deep networks.
     differ = (wrong / max(wanted, 1e-30)) ** 0.5
     if not differ <= (0.1 if reduced else 1e-3):
-        fail(f"torch.export gives other gradients than autograd: they differ by {differ:.1e} of their "
-             "size. Train without train.compiled")
+        fail(f"the gradients of torch.export differ from autograd's by {differ:.1e} of their norm. "
+             "Train without train.compiled")
 
 
 def compile_library(torch, joint, folder):
@@ -265,12 +265,12 @@ def compile_library(torch, joint, folder):
 
     path = os.path.join(folder, "compiled.pt2")
     torch._inductor.aoti_compile_and_package(joint, package_path=path, inductor_configs={
-        # Else small parameters and counters become literals, with the values of this moment.
+        # Otherwise small parameters and counters become literals with their present values.
         "always_keep_tensor_constants": True,
         "joint_graph_constant_folding": False,
-        "cpp.dynamic_threads": True,  # as many as train.threads says when it runs
-        "aot_inductor.package_constants_in_so": False,  # saturate brings its own
-        "aot_inductor.link_libtorch": False,  # saturate has it loaded
+        "cpp.dynamic_threads": True,  # the number is train.threads of the run
+        "aot_inductor.package_constants_in_so": False,  # saturate passes its own
+        "aot_inductor.link_libtorch": False,  # saturate has loaded it
         "aot_inductor.embed_kernel_binary": True,
     })
     archive = PT2ArchiveReader(path)
@@ -288,7 +288,7 @@ def describe(torch, recipe, part, module, gradients, library, source):
                  "type": kinds[tensor.dtype]} for name, tensor in tensors]
 
     gpu = {}
-    if recipe["train"]["device"] == "cuda":  # its machine code runs on no other kind
+    if recipe["train"]["device"] == "cuda":  # the machine code runs only on this architecture
         gpu["architecture"] = "sm_{}{}".format(*torch.cuda.get_device_capability())
     flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), ":")
     return {
@@ -323,13 +323,13 @@ def main():
     if not args.out.endswith(".pt2"):
         fail(f"--out {args.out} must end in .pt2")
     go_on_with(args.python)
-    warnings.filterwarnings("ignore", category=FutureWarning)  # of torch to itself
+    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's warnings about its own code
     torch = import_torch()
     recipe = resolved_recipe(args)
     if recipe["train"]["task"] == "segment":
-        fail("train.task segment has a class for each pixel, and a compiled step one for each image")
+        fail("train.task=segment cannot be compiled: a compiled step predicts one class per image, not per pixel")
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
-        fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Set bf16 or fp16")
+        fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Use bf16 or fp16")
     part = parts_of(recipe, args.processes)
     module = make_module(args, recipe)
     if args.double:

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Prints the folder of a LibTorch 2.11 (the torch package, with include/ and lib/), or exits 1.
-# Looked for in order: $SATURATE_TORCH_DIR, a full set that tools/setup.sh fetched, a torch 2.11 that
-# python3 has, a CPU set that tools/setup.sh fetched. With --full, only one whose GPU part can load.
+# Prints the folder of a LibTorch 2.11 (the torch package, with include/ and lib/), or exits with 1.
+# Tries in order: $SATURATE_TORCH_DIR, a full set fetched by tools/setup.sh, python3's torch 2.11, a CPU
+# set fetched by tools/setup.sh. With --full, accepts only one whose GPU libraries load.
 set -u
 version=2.11.0
 cache=${SATURATE_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/saturate}
 library=libtorch_cpu.so
 [ "${1:-}" != --full ] || library=libtorch_cuda.so
 
-# A wheel installed without the NVIDIA wheels that it needs has headers, but does not load.
+# A wheel without the NVIDIA wheels that it needs has headers, but its libraries do not load.
 suits() {
   local needs
   [ -d "$1/include" ] && needs=$(ldd "$1/lib/$library" 2>/dev/null) &&

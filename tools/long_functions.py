@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Names every function of more than 60 lines, from its signature's last line to its closing brace.
+"""Lists every function of more than 60 lines, counted from its signature's last line to its closing brace.
 
     tools/long_functions.py [FILE...]       C++, CUDA and Python; without files, all that git tracks
 
-Goes by the layout that clang-format makes (a body ends at the first brace as far left as its function),
-and exits with 1 where it found one. A reason stands in the line above: // Long: WHY, or # Long: WHY.
+Exits with 1 if there are any. A line `// Long: WHY` or `# Long: WHY` above a function excuses it. Relies on
+clang-format's layout: a body ends at the first brace that is indented like its function.
 """
 
 import ast
@@ -15,7 +15,7 @@ import sys
 
 LIMIT = 60
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# What opens a brace at the end of a line and is no function.
+# Lines that end with an opening brace, but do not begin a function.
 OTHER = re.compile(r"\s*(?:}|(?:inline )?namespace|extern|class|struct|enum|union|if|for|while|switch|else|do|try|return)\b"
                    r"|.*[=,(]\s*{$|.*\b(?:class|struct|enum)\b[^()]*{$|.*\[[^\]]*\] ?(?:\(.*)?{$")
 
@@ -26,7 +26,7 @@ def cpp_functions(lines):
         if not re.match(r"\s*\S.*{$", line) or OTHER.match(line):
             continue
         first, head = begin, line
-        # Of a signature over several lines, and of a constructor's list of members.
+        # A signature over several lines, or a constructor's list of initialisers.
         while first > 0 and (head.count("(") != head.count(")") or lines[first].lstrip().startswith(":")
                              or lines[first - 1].endswith(",")):
             first -= 1
@@ -50,7 +50,7 @@ def long_functions(path):
     functions = python_functions(text) if text.startswith("#!/usr/bin/env python") or path.suffix == ".py" \
         else cpp_functions(lines)
     for first, begin, end in functions:
-        # Stated for a function, or for the lambda or class that it stands in.
+        # Above the function, or above the lambda or class that contains it.
         excused = first > 0 and re.match(r"\s*(//|#) Long: ", lines[first - 1])
         if end - begin + 1 > LIMIT and not excused:
             yield f"{path.relative_to(ROOT)}:{first + 1}: {end - begin + 1} lines: {lines[first].strip()}"

@@ -1,6 +1,6 @@
 """Python twins of saturate's models: the same parameter names, shapes and mathematics.
 
-Models that torchvision has come from there, since saturate's have its names. The others are here.
+Models that torchvision has are taken from there: saturate's have the same names. The others are here.
 """
 
 import math
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def scaled(channels, width):
-    """As scaled() of src/model/factories.h."""
+    """Like scaled() in src/model/factories.h."""
     return max(1, math.floor(channels * width + 0.5))
 
 
@@ -25,7 +25,7 @@ class Mlp(nn.Module):
 
 
 class ConvNorm(nn.Module):
-    """activation(BatchNorm(convolution)), pooled in between where asked; `norm` is BatchNorm's."""
+    """activation(BatchNorm(convolution)), with `pool` after the convolution; `norm`: arguments of BatchNorm."""
 
     def __init__(self, inputs, outputs, pool=False, activation=torch.relu, **norm):
         super().__init__()
@@ -195,7 +195,7 @@ def resnet18_cifar(classes, size, width):
     from torchvision.models.resnet import BasicBlock, ResNet
 
     class CifarResNet(ResNet):
-        """torchvision's, made in the same order, so that the same seed draws in that order."""
+        """torchvision's ResNet, made in the same order, so that the same seed draws the same weights."""
 
         def __init__(self):
             nn.Module.__init__(self)
@@ -239,15 +239,15 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
 
 TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench,
          "toy_cnn": ToyCnn, "unet": UNet, "toy_seg": ToySeg}
-# Made of torchvision's parts.
+# Built from torchvision's parts.
 BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,
          "vit_b_16": vit_b_16, "mobilenet_v2": mobilenet_v2}
 ONE_WIDTH = ("se_resnet18", "resnet18_cifar")
 
 
 def make_twin(name, classes, size, width, **options):
-    """The model of that name; raises LookupError, saying why, where there is none. `options` are
-    other keys of [model] that change what is computed in training: dropout."""
+    """The model of that name; raises LookupError with the reason if there is none. `options`: other keys of
+    [model] that affect training, which is dropout."""
     if name in TWINS:
         return TWINS[name](classes, size, width)
     try:
@@ -257,7 +257,7 @@ def make_twin(name, classes, size, width, **options):
     if name not in BUILT and name not in models.list_models(module=models):
         raise LookupError(f"there is no Python twin of {name}")
     if width != 1 and (name in ONE_WIDTH or name not in BUILT):
-        raise LookupError(f"torchvision's {name} has no model.width of {width}")
+        raise LookupError(f"torchvision's {name} has only one width, and model.width is {width}")
     if name == "mobilenet_v2":
         return mobilenet_v2(classes, size, width, **options)
     if name in BUILT:

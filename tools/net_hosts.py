@@ -1,8 +1,8 @@
-"""Hosts on one machine: network namespaces that a virtual cable may join, for tests and measurements.
+"""Hosts on one machine, for tests and measurements: network namespaces that a virtual cable can join.
 
-A host is a process that holds namespaces of its own for network, mounts and IPC, with a /dev/shm of its own. The
-system ends it with this process, and with it whatever was started in it: nothing is left, however this one ends.
-Needs root, iproute2 and util-linux; `missing()` says what is not there.
+A host is a process with separate namespaces for network, mounts and IPC, and a separate /dev/shm. The system ends it
+when this process ends, in whatever way, and with it everything that was started in it.
+Needs root, iproute2 and util-linux; `missing()` checks.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ def end_with_parent():
 
 
 def missing():
-    """Why there can be no hosts here; None where there can."""
+    """The reason why there can be no hosts here; None if there can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [name for name in ("ip", "ss", "tc", "unshare", "nsenter") if not shutil.which(name)]
@@ -67,16 +67,16 @@ class Host:
         return ["nsenter", *spaces, *map(str, command)]
 
     def start(self, command, **options):
-        """A process in this host; paths in `command` must be absolute."""
+        """Starts a process in this host; paths in `command` must be absolute."""
         self.started.append(subprocess.Popen(self.inside(command), preexec_fn=end_with_parent, **options))
         return self.started[-1]
 
     def run(self, command):
-        """What a short command prints."""
+        """The output of a short command."""
         return subprocess.run(self.inside(command), check=True, capture_output=True, text=True).stdout
 
     def processes(self):
-        """Those that run in this host's network, dead ones that nobody has waited for left out."""
+        """The processes in this host's network, without zombies."""
         space, found = os.readlink(f"/proc/{self.holder.pid}/ns/net"), []
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -93,7 +93,7 @@ class Host:
         return not self.processes()
 
     def listening(self):
-        """ADDRESS:PORT of all sockets that listen here."""
+        """ADDRESS:PORT of all listening sockets."""
         return sorted(line.split()[3] for line in self.run(["ss", "-Hltn"]).splitlines())
 
     def shared_memory(self):
@@ -105,7 +105,7 @@ class Host:
         self.run(["ip", "link", "set", "eth0", state])
 
     def shape(self, mbit, delay_ms=0.0):
-        """What leaves by the cable does so at this rate, after this delay, where the kernel can delay."""
+        """Limits what this host sends through the cable to this rate, after this delay; a delay needs netem."""
         if delay_ms:
             how = ["netem", "delay", f"{delay_ms}ms", "rate", f"{mbit}mbit", "limit", "100000"]
         else:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/performance.md from results/runs.md, which is written by hand, and results/*.json, which benches write.
+"""Writes docs/performance.md from results/runs.md, written by hand, and results/*.json, written by benches.
 
-    tools/performance_page.py [--check]    --check: exits with 1 where the page is not what it would be
+    tools/performance_page.py [--check]    --check: writes nothing, and exits with 1 if the page is out of date
 """
 
 import json
@@ -32,13 +32,13 @@ def number(value):
 
 
 def machine_of(host):
-    """ "cpu X, cores 2"; of what has facts of its own, such as a GPU, its name."""
+    """ "cpu X, cores 2"; for an entry that is a table, such as a GPU, its name."""
     named = {key: value.get("name") if isinstance(value, dict) else value for key, value in host.items()}
     return ", ".join(f"{key} {value}" for key, value in named.items() if isinstance(value, (str, int)))
 
 
 def rung_lines(rungs):
-    """A ladder's, as `saturate ladder` and tools/peers/ladder.py write them."""
+    """The table of a ladder's rungs, as `saturate ladder` and tools/peers/ladder.py write them."""
     lines = ["| | images/s | over the first | 95 % | n |", "|---|---|---|---|---|"]
     for rung in rungs:
         name = rung["name"].replace("|", "\\|")
@@ -77,7 +77,7 @@ def main():
         "".join(table(path) for path in results)
     if sys.argv[1:] == ["--check"]:
         if PAGE.read_text() != text:
-            sys.exit("docs/performance.md is not what results/ says: run tools/performance_page.py")
+            sys.exit("docs/performance.md differs from results/: run tools/performance_page.py")
     else:
         PAGE.write_text(text)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Holds each CUDA kernel of src/ against its bound on registers, stack and spills, as ptxas reports them.
+"""Compares the registers, stack and spills of each CUDA kernel of src/, as ptxas reports them, with its bounds.
 
   tools/ptxas_bounds.py
 
 Compiles every src/*/*.cu for each architecture of cmake/Cuda.cmake with `-Xptxas -v`, and prints what each kernel
-takes. Bounds are those of tools/ptxas_bounds.json, by the kernel's name: registers a thread, and bytes of stack, of
-spill stores and of spill loads a thread. Fails where a kernel exceeds one of its bounds or has none, and where a
-bound names no kernel. Needs nvcc 13 and no GPU; where there is no nvcc it says so and succeeds.
+uses. tools/ptxas_bounds.json has the bounds by kernel name: registers per thread, and bytes of stack, of spill stores
+and of spill loads per thread. Fails if a kernel exceeds a bound or has none, or if a bound names no kernel. Needs
+nvcc 13, but no GPU; without nvcc it says so and succeeds.
 """
 
 import json
@@ -32,7 +32,7 @@ def find_nvcc():
 
 
 def function_name(mangled):
-    """The innermost name of _ZN 8saturate 13finish_images E ..., or of _Z4nameN...."""
+    """The innermost name of _ZN 8saturate 13finish_images E ..., or the name of _Z4nameN...."""
     rest, name = re.sub(r"^_ZN?", "", mangled), mangled
     while found := re.match(r"\d+", rest):
         begin, end = found.end(), found.end() + int(found.group())
@@ -43,7 +43,7 @@ def function_name(mangled):
 
 
 def architectures():
-    """80-real 90 -> 80 and 90."""
+    """80 and 90 from "80-real 90"."""
     line = re.search(r"CMAKE_CUDA_ARCHITECTURES ([^)]*)\)", (ROOT / "cmake/Cuda.cmake").read_text()).group(1)
     return re.findall(r"\b(\d+)\b", line)
 
@@ -76,7 +76,7 @@ def main():
                     continue
                 failures += [f"{name} on {kernel['arch']}: {key} {kernel[key]}, bound {bounds[name][key]}"
                              for key in RESOURCES if int(kernel[key]) > bounds[name][key]]
-    failures += [f"{name} is no kernel. Take it out of {BOUNDS.relative_to(ROOT)}" for name in bounds.keys() - seen]
+    failures += [f"{name} is not a kernel. Remove it from {BOUNDS.relative_to(ROOT)}" for name in bounds.keys() - seen]
     for failure in failures:
         print(f"ptxas_bounds: {failure}", file=sys.stderr)
     return 1 if failures else 0

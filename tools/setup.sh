@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what a build needs and is missing: Debian packages, and LibTorch out of the PyPI wheel.
+# Installs what a build needs, if it is missing: Debian packages, and LibTorch from the PyPI wheel.
 #   tools/setup.sh [--dev] [--cpu|--full]
-# --dev adds clang-format, clang-tidy, Chromium, iproute2, Python's headers, debootstrap, patchelf and what fuzzing
-# needs. --full fetches LibTorch with its GPU libraries (4.7 GB), --cpu without them (1.3 GB); without either, the
-# machine's NVIDIA driver decides.
+# --dev adds clang-format, clang-tidy, Chromium, iproute2, Python's headers, debootstrap, patchelf and the packages for
+# fuzzing. --full fetches LibTorch with its GPU libraries (4.7 GB), --cpu without them (1.3 GB). The default is --full
+# on a machine with an NVIDIA driver, else --cpu.
 # LibTorch goes to ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +33,7 @@ has_nvidia_driver() {
   [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1 ||
     PATH=$PATH:/sbin ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '
 }
-# A LibTorch chosen by hand is taken as it is.
+# A LibTorch given by SATURATE_TORCH_DIR is used as it is.
 [ -z "${SATURATE_TORCH_DIR:-}" ] || set=cpu
 [ -n "$set" ] || { if has_nvidia_driver; then set=full; else set=cpu; fi; }
 
@@ -55,16 +55,16 @@ apt_install() {
 
 install_packages() {
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
-    fail "these Debian packages are missing, and there is neither root nor sudo: $*"
+    fail "installing Debian packages needs root or sudo. Install them yourself: $*"
   say "installing $# packages with apt: $*"
-  # Package lists may be absent or out of date, so a refusal is followed by one update.
+  # Package lists may be absent or out of date: after a failure, updates them once and tries again.
   { apt_install "$@" || { as_root apt-get update -q && apt_install "$@"; }; } >"$scratch/apt" 2>&1 || {
     tail -n 15 "$scratch/apt" >&2
     fail "apt could not install them (its last lines are above)"
   }
 }
 
-# The folder appears under its name only when whole; .complete is what find_torch.sh looks for.
+# The folder gets its name only when it is complete; find_torch.sh looks for .complete.
 fetch_torch() {
   local dir=$cache/torch-$version-$set need_gb=3 wheels=("torch==$version")
   if [ $set = cpu ]; then
@@ -73,7 +73,7 @@ fetch_torch() {
     need_gb=11
   fi
   [ "$(df --output=avail -B1G "$cache" | tail -n 1)" -ge $need_gb ] ||
-    fail "LibTorch needs $need_gb GB free in $cache. Free some, or set SATURATE_DEPS elsewhere"
+    fail "LibTorch needs $need_gb GB of free space in $cache. Free some, or set SATURATE_DEPS to another folder"
   local python=/usr/bin/python3 progress=(--quiet)
   [ -x $python ] || python=python3
   [ ! -t 1 ] || progress=()
@@ -87,17 +87,17 @@ fetch_torch() {
 }
 
 command -v dpkg-query >/dev/null ||
-  fail "this is not Debian. Install by hand what these packages hold: ${packages[*]}"
+  fail "this is not Debian. Install the contents of these packages yourself: ${packages[*]}"
 if [ -z "$(missing_packages)" ] && torch=$(find_torch 2>/dev/null); then
-  say "all there (LibTorch in $torch)"
+  say "nothing to install (LibTorch in $torch)"
   exit 0
 fi
 
-# One at a time: whoever waits for the lock finds the work done.
+# One set-up at a time: one that waited for the lock finds everything installed.
 cache=${SATURATE_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/saturate}
-mkdir -p "$cache" || fail "cannot write $cache. Set SATURATE_DEPS to a folder of yours"
+mkdir -p "$cache" || fail "cannot write to $cache. Set SATURATE_DEPS to another folder"
 exec 9>"$cache/.lock"
-flock -n 9 || { say "waiting for another setup"; flock 9; }
+flock -n 9 || { say "waiting for another set-up"; flock 9; }
 scratch=$cache/setup.tmp
 rm -rf "$scratch"
 mkdir "$scratch"
@@ -109,6 +109,6 @@ mapfile -t missing < <(missing_packages)
 torch=$(find_torch) || {
   [ -z "${SATURATE_TORCH_DIR:-}" ] || fail "set SATURATE_TORCH_DIR to a LibTorch $version, or unset it"
   fetch_torch
-  torch=$(find_torch) || fail "the LibTorch fetched does not load: ldd says what it lacks"
+  torch=$(find_torch) || fail "the fetched LibTorch does not load. Run ldd on its libraries to see what is missing"
 }
 say "ready (LibTorch in $torch)"

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Trains for a long time and watches the process: memory, threads and open files must stay as they are.
+"""Trains for a long time, and checks that the process's memory, threads and open files do not grow.
 
-Saves and evaluates often, so that what they allocate shows too. Prints a table and exits with 1 where
-something grew.
+Saves and evaluates often, so that their leaks show too. Prints a table, and exits with 1 if something grew.
 
   tools/soak.py --minutes 60
 """
@@ -17,7 +16,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MEMORY_SLACK = 1.05  # the allocator's own unrest
+MEMORY_SLACK = 1.05  # the allocator's own fluctuation
 
 
 def sample(pid):
@@ -43,12 +42,12 @@ def watch(process, every):
 
 
 def verdict(samples):
-    """Compares the second fifth with the last: the first is the warm-up."""
+    """Compares the second fifth of the samples with the last; the first fifth is the warm-up."""
     fifth = len(samples) // 5
     early, late = samples[fifth : 2 * fifth], samples[-fifth:]
     grown = False
     for key in samples[0]:
-        # A save or an evaluation adds a thread for a moment: the median is between them.
+        # A save or an evaluation adds a thread for a moment; the median ignores that.
         before, after = (statistics.median(one[key] for one in part) for part in (early, late))
         limit = before * MEMORY_SLACK if key.startswith("memory") else before
         grown |= after > limit
@@ -87,7 +86,7 @@ def main():
         if code != 0:
             sys.exit(f"soak: the run ended with {code}:\n" + open(f"{folder}/log").read()[-2000:])
         if len(samples) < 50:
-            sys.exit("soak: too short to tell; give --minutes")
+            sys.exit("soak: too short to tell. Give more --minutes")
         sys.exit(1 if verdict(samples) else 0)
 
 

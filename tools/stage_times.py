@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares the seconds that CI's stages took with those on record, and says which grew by more than a fifth.
+"""Lists the CI stages that took over a fifth longer than the recorded times predict.
 
-    tools/stage_times.py RECORD TOOK        both: a line "STAGE SECONDS" each
+    tools/stage_times.py RECORD TOOK        files with lines "STAGE SECONDS"
 
-Machines differ in speed, and one machine from hour to hour. So a stage is compared with what the record predicts
-for it at this run's pace, the median over the stages of seconds taken to seconds on record.
+Machines differ in speed, and one machine differs from hour to hour. So the recorded seconds are first multiplied by
+this run's pace: the median, over the stages, of the ratio of seconds taken to recorded seconds.
 """
 
 import pathlib
@@ -12,7 +12,7 @@ import statistics
 import sys
 
 GROWTH = 1.2
-LEAST_SECONDS = 20  # below it, a fifth is chance
+LEAST_SECONDS = 20  # shorter stages vary by a fifth by chance
 
 
 def read(path):
@@ -29,7 +29,7 @@ def main():
     print(f"pace: {pace:.2f} times the seconds in {sys.argv[1]}")
     for name in known:
         if took[name] > GROWTH * pace * record[name]:
-            print(f"GREW    {name}: {took[name]:.0f} s, where {pace * record[name]:.0f} s were expected")
+            print(f"GREW    {name}: {took[name]:.0f} s, expected {pace * record[name]:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The modules of tools/gpu-check."""
+"""Modules of tools/gpu-check."""

@@ -1,4 +1,4 @@
-"""Programs run within the time of the part that they belong to."""
+"""Runs programs within the time limit of their part."""
 
 import collections
 import contextlib
@@ -7,12 +7,12 @@ import signal
 import subprocess
 import time
 
-LEAST_SECONDS = 5  # that a program is begun with
-MOST_SHARE = 1 / 3  # of a part's time for one program, so that one that hangs leaves some to the others
+LEAST_SECONDS = 5  # with less time left, no program is started
+MOST_SHARE = 1 / 3  # of a part's time for one program, so that a hanging one leaves time for the others
 
 
 class Check:
-    """`programs`: their paths by name. `under`: a command that each of them is run by."""
+    """`programs`: their paths by name. `under`: a command under which each of them runs."""
 
     def __init__(self, results, programs, minutes, deadline=None, under=()):
         self.results, self.programs, self.under = results, programs, list(under)
@@ -24,12 +24,12 @@ class Check:
 
     @contextlib.contextmanager
     def job(self, part, name):
-        """A job whose time is the part's. Done where nothing of it failed or was cut off."""
+        """Runs a job in the part's time. The job is done if nothing of it failed or was cut off."""
         self.part, self.whole, self.began = part, True, time.monotonic()
         self.results.begin(name)
         try:
             yield
-        except Exception as error:  # what is left is measured all the same
+        except Exception as error:  # the other jobs still run
             self.failed(name, repr(error))
         self.used[part] += time.monotonic() - self.began
         if self.whole:
@@ -53,7 +53,7 @@ class Check:
 
     @contextlib.contextmanager
     def start(self, command, **options):
-        """A process, and an end to all that it started, which may hold its pipes."""
+        """A process; at the end, everything that it started, which may hold its pipes, is killed."""
         with subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               text=True, errors="replace", process_group=0, **options) as process:
             self.running.add(process)
@@ -73,7 +73,7 @@ class Check:
             self.end_group(process)
 
     def run(self, name, command):
-        """What the command prints, or None where it failed or had no time."""
+        """The command's output, or None if it failed or had no time."""
         left = self.left()
         if left < LEAST_SECONDS:
             self.cut_off(name, "no time left")

@@ -4,26 +4,30 @@
   tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-host] [--cifar FOLDER]
   tools/gpu-check --merge FILE... [--out results]
 
-Parts, in order: `tests`, those that need a GPU, in several processes; `bench`, an augmentation of one's own, copies
-to the GPU, pinned and pageable, and the augmentation kernel beside a plain copy of as many bytes; `steps` of three
-networks in each precision, and `graphs`, the same as one CUDA graph each; `sweeps`, settings side by side and the
-ladders; `peers`, Python on the same GPU (torchvision's augmentation and networks, the ladder of free gains), each
-right behind what it is compared with, which is measured with it; `cifar`, CIFAR-10 in two epochs and by the recipe
-for speed. A part that comes to its limit (--minutes) names what it left out.
+Parts, in order:
+  tests    the tests that need a GPU, in several processes
+  bench    a custom augmentation; copies to the GPU, pinned and pageable; the augmentation kernel beside a plain copy of
+           as many bytes
+  steps    training steps of three networks in each precision
+  graphs   the same, each step as one CUDA graph
+  sweeps   settings side by side, and the ladders
+  peers    Python on the same GPU (torchvision's augmentation and networks, the ladder of free gains), each directly
+           after its counterpart, which this part measures too
+  cifar    CIFAR-10 in two epochs, and with the recipe for speed
+A part that reaches its limit (--minutes) lists what it did not run.
 
-Both files are written anew after every row. Rows that --out already has, of the same GPU and commit, stay until
-they are measured again; --resume leaves out what is done. --merge joins the files of several calls.
+Both files are rewritten after every row. Rows already in --out, of the same GPU and commit, stay until they are
+measured again; --resume skips what is done. --merge joins the files of several calls.
 
---stage gathers in one folder of less than 60 MiB what a machine with a GPU needs: programs built with nvcc on this
+--stage collects what a machine with a GPU needs in one folder of less than 60 MiB: programs built with nvcc on this
 machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
-There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with torch 2.11, and neither git, nor a
+There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with torch 2.11, but neither git, nor a
 network, nor a compiler.
 
-Without a GPU everything is compiled that can be, the kernels where nvcc is, and their twins run on the CPU. Nothing
-is written then.
+Without a GPU, it compiles what it can (the kernels if there is nvcc), runs their twins on the CPU, and writes nothing.
 
-Exit codes: 0, nothing failed on a GPU (what was left out is listed); 1, something failed; 2, options that cannot be
-used; 3, no GPU; 4, a GPU that nvidia-smi sees and the program does not.
+Exit codes: 0, nothing failed on a GPU (skipped items are listed); 1, something failed; 2, options that cannot be used;
+3, no GPU; 4, nvidia-smi sees a GPU, but the program does not.
 """
 
 import argparse
@@ -49,7 +53,7 @@ PROGRAMS = {"saturate": "saturate", "saturate_tests": "tests/saturate_tests",
             "saturate_gpu_bench": "tests/saturate_gpu_bench", "own_augmentation": "examples/own_augmentation"}
 TARGETS = "saturate_command saturate_tests saturate_gpu_bench"
 OPTIONAL = ["own_augmentation"]
-# On a CPU: what the GPU tests compare with.
+# The CPU implementations that the GPU tests compare with.
 TWINS = ("Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParallel*:*Graph*:StreamClock*:"
          "DevicePhases*:Gpu*")
 DATA_TWINS = "*Effect*:*Augment*:Finish*:Float16*"
@@ -66,7 +70,7 @@ def gpu_of():
 
 
 def python_with_torch(given):
-    """The one to measure, or None; ends the check where the one that was asked for cannot be."""
+    """The Python to measure, or None; ends the check if the Python given cannot be measured."""
     python = given or sys.executable
     try:
         subprocess.run([python, "-c", "import torch, torchvision"], capture_output=True, check=True)
@@ -83,29 +87,29 @@ def refuse(text):
 
 
 def programs_in(build):
-    """{name: path} of those that are there."""
+    """{name: path} of the programs that exist."""
     paths = {name: build / (name if STAGED else path) for name, path in PROGRAMS.items()}
     for name, path in paths.items():
         if name not in OPTIONAL and not path.exists():
-            refuse(f"no {path}: build it, or name another folder with --build")
+            refuse(f"no {path}: build it, or give another folder with --build")
     return {name: path for name, path in paths.items() if path.exists()}
 
 
 def link_torch(python):
-    """The stage's programs find the torch of `python` by a link beside them."""
+    """Links the torch of `python` beside the stage's programs, which load it from there."""
     code = ("import importlib.metadata as m, importlib.util as u, os\n"
             "print(m.version('torch'), os.path.dirname(u.find_spec('torch').origin))")
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     version, _, folder = found.stdout.strip().partition(" ")
     if found.returncode != 0 or not version.startswith("2.11."):
-        refuse(f"{python} has torch {version or '(none)'}, and saturate is built with 2.11: give --python")
+        refuse(f"{python} has torch {version or '(none)'}, but saturate needs 2.11: give another Python with --python")
     fresh = ROOT / f"torch.{os.getpid()}"
     fresh.symlink_to(folder)
     fresh.replace(ROOT / "torch")
 
 
 def facts_of(command):
-    """What `saturate env` says, by name; ends the check where the program does not start."""
+    """The output of `saturate env`, by name; ends the check if the program does not start."""
     try:
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -116,8 +120,8 @@ def facts_of(command):
 
 
 def run_twins(build):
-    """Where there is no GPU: True where the CPU's twins of what would run there pass."""
-    print("gpu-check: no NVIDIA GPU here. What follows ran on the CPU, and says nothing of a GPU.", flush=True)
+    """Without a GPU: whether the CPU's twins of the GPU's code pass."""
+    print("gpu-check: no NVIDIA GPU here. The following runs on the CPU, and does not test a GPU.", flush=True)
     commands = [[build / "tests/saturate_data_tests", f"--gtest_filter={DATA_TWINS}", "--gtest_brief=1"],
                 [build / "tests/saturate_tests", f"--gtest_filter={TWINS}", "--gtest_brief=1"],
                 [build / "tests/saturate_gpu_bench", "0.05"]]
@@ -128,7 +132,7 @@ def run_twins(build):
 
 
 def build_all(preset, targets=""):
-    """That preset, or some of it, and the example of an augmentation; their folder."""
+    """Builds the preset, or some targets of it, and the example of an augmentation; returns their folder."""
     build = ROOT / ("build" if preset == "release" else f"build-{preset}")
     subprocess.run(["make", "-C", ROOT, "build", f"PRESET={preset}", f"TARGETS={targets}"], check=True)
     configure = ["cmake", "-S", ROOT / "examples", "-B", build / "examples", "-G", "Ninja", "--log-level=NOTICE",
@@ -147,15 +151,15 @@ def parse():
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PART,...", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--resume", action="store_true", help="leave out what --out has")
+    parser.add_argument("--resume", action="store_true", help="skip what --out has")
     parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
-    parser.add_argument("--build", type=pathlib.Path, help="programs that are built already")
-    parser.add_argument("--python", help="one with torch 2.11, for peers torchvision; else the one running this")
-    parser.add_argument("--cifar", type=pathlib.Path, help="where cifar10-train.tar and -test.tar are, or .tar.xz")
+    parser.add_argument("--build", type=pathlib.Path, help="folder of programs that are built already")
+    parser.add_argument("--python", help="one with torch 2.11, and torchvision for peers (default: this Python)")
+    parser.add_argument("--cifar", type=pathlib.Path, help="folder of cifar10-train.tar and cifar10-test.tar (or .xz)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results")
     parser.add_argument("--under", default="", metavar="COMMAND",
-                        help="run the programs by it, as 'compute-sanitizer --tool memcheck'")
+                        help="run the programs under it, such as 'compute-sanitizer --tool memcheck'")
     parser.add_argument("--stage", nargs="?", type=pathlib.Path, const=ROOT / "build-gpu-stage", metavar="FOLDER")
     parser.add_argument("--merge", nargs="+", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
@@ -188,7 +192,7 @@ def open_results(arguments, gpu, facts):
         try:
             results.take(results.path)
         except Mismatch as error:
-            print(f"gpu-check: {error}: begun anew")
+            print(f"gpu-check: {error}: starting again")
     results.save()
     return results
 
@@ -210,7 +214,7 @@ def run(arguments, build, gpu):
         results.begin("peers")
         python = python_with_torch(arguments.python)
         if not python:
-            results.note("skipped", "peers", "no interpreter with torch and torchvision; give --python")
+            results.note("skipped", "peers", "no Python with torch and torchvision; give one with --python")
             arguments.only = [part for part in arguments.only if part != "peers"]
     check = Check(results, programs, arguments.minutes, arguments.deadline, under)
     signal.signal(signal.SIGTERM, lambda *_: (check.end_all(), os._exit(143)))
@@ -221,8 +225,8 @@ def run(arguments, build, gpu):
             with check.job(part, job.name):
                 job.run()
     minutes = ", ".join(f"{part} {seconds / 60:.1f}" for part, seconds in check.used.items())
-    print(f"gpu-check: wrote {results.path} and .md, in minutes: {minutes}; tools/performance_page.py puts them on "
-          "its page")
+    print(f"gpu-check: wrote {results.path} and .md, in minutes: {minutes}; tools/performance_page.py adds them "
+          "to its page")
     return 1 if results.failed() else 0
 
 
@@ -232,7 +236,7 @@ def main():
         return merge(arguments)
     if arguments.stage:
         if not arguments.build and not has_nvcc():
-            refuse("--stage needs nvcc, or --build with programs that were built with it")
+            refuse("--stage needs nvcc, or --build with programs built with nvcc")
         build = (arguments.build or build_all("gpu-host", TARGETS)).resolve()
         return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar)
     gpu = gpu_of()
@@ -245,8 +249,8 @@ def main():
     if gpu:
         return run(arguments, build, gpu)
     if STAGED:
-        print("gpu-check: no GPU here, and nothing was written")
+        print("gpu-check: no GPU here; nothing was written")
         return 3
     passed = run_twins(build)
-    print(f"gpu-check: no GPU; the CPU's twins {'passed' if passed else 'FAILED'}, and nothing was written")
+    print(f"gpu-check: no GPU; the CPU's twins {'passed' if passed else 'FAILED'}; nothing was written")
     return 3 if passed else 1

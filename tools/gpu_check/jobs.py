@@ -1,4 +1,4 @@
-"""What is run and measured, in order, each peer right behind what it is compared with."""
+"""The jobs of a check in their order, each peer directly after its counterpart."""
 
 import functools
 import json
@@ -22,20 +22,20 @@ STEPS = [
 WITHOUT_PEER = ["resnet9"]  # torchvision has none
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
 GRAPH_PRECISIONS = ["bf16", "fp16"]
-# Settings whose gain a GPU alone can show, each beside the row before it.
+# Settings whose speedup only a GPU can show.
 SWEEPS = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
-    ("images held on the GPU", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
-    ("photographs held on the GPU, random-resized crops", ["data.cache=ram,device"],
+    ("images in GPU memory", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
+    ("photographs in GPU memory, random-resized crops", ["data.cache=ram,device"],
      ["data.cache_form=decoded", "augment.crop=random_resized"]),
-    ("images in half", ["augment.output=fp32,fp16"], ["precision.mode=fp16", "augment.device=cuda"]),
-    ("half weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
+    ("images in half precision", ["augment.output=fp32,fp16"], ["precision.mode=fp16", "augment.device=cuda"]),
+    ("half-precision weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
     ("batch", ["train.batch=32,128,512"], []),
     ("the step as one CUDA graph", ["train.graph=off,auto"],
      ["data.cache=device", "model.width=0.25", "train.batch=64"]),
-    ("copies on a stream of their own", ["pipeline.copy=false,true"], ["train.graph=auto"]),
-    ("augmentation on a stream of its own", ["pipeline.augment=false,true"],
+    ("copies on a separate stream", ["pipeline.copy=false,true"], ["train.graph=auto"]),
+    ("augmentation on a separate stream", ["pipeline.augment=false,true"],
      ["augment.device=cuda", "augment.rotate=45", "augment.blur=1"]),
 ]
 LADDERS = ["augment-offload", "frozen-encoder", "storage", "free-speed", "scale-out"]
@@ -46,11 +46,11 @@ class Job(NamedTuple):
     part: str
     name: str
     run: Callable[[], None]
-    compared: bool = False  # a peer follows, so the part "peers" measures it too
+    compared: bool = False  # whether a peer follows, so that the part "peers" measures it too
 
 
 def chosen(jobs, only):
-    """(part whose time it takes, job) of the parts in `only`."""
+    """(part whose time the job uses, job) for the parts in `only`."""
     for job in jobs:
         if job.part in only:
             yield job.part, job
@@ -59,8 +59,8 @@ def chosen(jobs, only):
 
 
 def wrong_device_phases(end):
-    """Complains where a run's "end" record lacks the GPU's own time by phase, or where a phase is negative, forward
-    is empty (a graph's whole time counts as forward), or the sum exceeds wall time. None where all is well."""
+    """A complaint if a run's "end" record lacks the GPU's time by phase, a phase is negative, forward is empty (a
+    graph's whole time counts as forward), or the sum exceeds wall time; else None."""
     device = end.get("device_phases")
     if not device:
         return "no device phases"
@@ -70,7 +70,7 @@ def wrong_device_phases(end):
 
 
 class Jobs:
-    """`root` has recipes/, ladders/ and tools/. `python`: one for the peers. `cifar`: a folder, or None."""
+    """`root` has recipes/, ladders/ and tools/. `python`: for the peers. `cifar`: a folder, or None."""
 
     def __init__(self, check, root, python, cifar, memory_mib, resume):
         self.check, self.root, self.python, self.cifar = check, root, python, cifar
@@ -78,7 +78,7 @@ class Jobs:
 
     def all(self):
         yield Job("tests", "tests", self.tests)
-        yield self._job("bench", "an augmentation of one's own", self.example)
+        yield self._job("bench", "a custom augmentation", self.example)
         yield self._job("bench", "copies and the kernel", self.bench, compared=True)
         yield self._job("peers", "Python augmentation", self.peer_augmentation)
         for name, model, side, batch in STEPS:
@@ -125,8 +125,8 @@ class Jobs:
             self.check.results.add_row(row)
 
     def step(self, job, name, model, side, batch, precision, graph=False):
-        """Images/s of each record of a short run on images that the GPU holds, as the peer's, the warm-up left out;
-        phases of the last. `graph`: each step as one CUDA graph, which is a failure where it could not be recorded."""
+        """Images/s of each record of a short run on held images, like the peer's, without the warm-up; phases of the
+        last record. `graph`: each step as one CUDA graph; a step that cannot be captured is a failure."""
         settings = [f"data.source=synth:size={side},count={batch * 4}", "data.eval_source=", f"augment.size={side}",
                     "augment.crop=none", f"train.batch={batch}", "train.epochs=15", f"model.name={model}",
                     f"precision.mode={precision}", "schedule.warmup_epochs=0", "checkpoint.every=0", "watch.every=10",
@@ -148,9 +148,9 @@ class Jobs:
             self.check.failed(job, complaint)
 
     def train_cifar(self, job, recipe):
-        """A recipe as it is: how long, and how well."""
+        """Trains with an unchanged recipe: seconds and accuracy."""
         if not self.cifar:
-            self.check.results.note("skipped", job, "give --cifar")
+            self.check.results.note("skipped", job, "needs --cifar")
             return
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
             train, test = (archive(self.cifar, name, pathlib.Path(scratch))
@@ -164,7 +164,7 @@ class Jobs:
         self.check.results.row(f"{job}: test images right", "share", [end["accuracy"]])
 
     def _train(self, job, recipe, settings):
-        """What a run on the GPU prints, and its records; None where there was none."""
+        """The output of a run on the GPU and its records; None if it failed."""
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             command = self.check.command("saturate", "train", self.root / f"recipes/{recipe}.toml", "--quiet",
                                          "--out", f"{folder}/run", "--set", "train.device=cuda")
@@ -225,13 +225,13 @@ class Jobs:
 
 
 def graph_line(summary):
-    """What a run's summary says of train.graph; None where it is off."""
+    """The line of a run's summary about train.graph; None if it is off."""
     found = re.search(r"^train\.graph: (.*)$", summary, re.MULTILINE)
     return found.group(1) if found else None
 
 
 def archive(folder, name, scratch):
-    """An archive of `folder`, unpacked into `scratch` where it is there as xz."""
+    """An archive of `folder`, unpacked into `scratch` if it is compressed with xz."""
     if (folder / name).exists():
         return folder / name
     with lzma.open(folder / f"{name}.xz") as source, open(scratch / name, "wb") as target:

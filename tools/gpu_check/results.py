@@ -1,4 +1,4 @@
-"""What a check found so far: a JSON file and a table, written anew after everything that is added."""
+"""The results of a check so far: a JSON file and a table, rewritten after every addition."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def table(content):
 
 
 class Results:
-    """Of one GPU and one commit, in `folder`. Any thread may add to it."""
+    """Results of one GPU and one commit, in `folder`. Any thread may add to them."""
 
     def __init__(self, folder, host, commit):
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class Results:
         self.lock = threading.RLock()
 
     def take(self, path):
-        """Adds what an earlier call wrote; of rows with the same name the later one stays."""
+        """Adds the results of an earlier call; a row replaces an earlier one of the same name."""
         earlier = json.loads(path.read_text(encoding="utf-8"))
         for what, here, there in (("GPU", self.content["host"]["gpu"]["name"], earlier["host"]["gpu"]["name"]),
                                   ("commit", self.content["commit"], earlier["commit"])):
@@ -64,7 +64,7 @@ class Results:
         self.content["done"] += earlier["done"]
 
     def begin(self, job):
-        """Forgets what kept a job from being done, since it is tried again."""
+        """Removes a job's earlier failures and skips, since it runs again."""
         with self.lock:
             for key in ("failures", "skipped"):
                 self.content[key] = {name: text for name, text in self.content[key].items()
@@ -85,7 +85,7 @@ class Results:
         print(f"gpu-check:   {name}: {result}", flush=True)
 
     def note(self, key, name, text):
-        """To `failures` or `skipped`."""
+        """Adds to `failures` or `skipped`."""
         with self.lock:
             self.content[key][name] = text
             self.save()
@@ -101,7 +101,7 @@ class Results:
                                                      for test in self.content["tests"])
 
     def save(self):
-        """Whole or not at all, so that a call that is cut off leaves all rows but the one in progress."""
+        """Replaces the files atomically, so that a call that is cut off loses only the row in progress."""
         with self.lock:
             for path, text in ((self.path, json.dumps(self.content, indent=2) + "\n"),
                                (self.page, table(self.content))):
@@ -110,7 +110,7 @@ class Results:
                 os.replace(written, path)
 
     def _put(self, key, entry):
-        """The new one comes last, so that what is measured in turns stands side by side."""
+        """The new entry comes last, so that interleaved measurements are side by side."""
         self.content[key] = [other for other in self.content[key] if other["name"] != entry["name"]] + [entry]
 
     def _add(self, key, entry):

@@ -1,4 +1,4 @@
-"""GoogleTest's tests in several processes at once, each result kept as soon as its test ends."""
+"""Runs GoogleTest tests in several processes at once, and keeps each result as soon as its test ends."""
 
 import concurrent.futures
 import os
@@ -11,7 +11,7 @@ from gpu_check.check import LEAST_SECONDS
 
 LINE = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([\w/]+\.[\w/]+)")
 RESULTS = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
-MEMORY_MIB = 8192  # of the GPU, for each process
+MEMORY_MIB = 8192  # of GPU memory for each process
 
 
 def names_of(listing):
@@ -31,7 +31,7 @@ def shard_count(tests, cores, memory_mib):
 
 
 class Shard:
-    """Some of the tests, in one process; where that ends too soon, the rest in another."""
+    """Runs some of the tests in one process; if that ends too soon, the rest in another."""
 
     def __init__(self, check, names, environment):
         self.check, self.waiting, self.environment = check, list(names), environment
@@ -48,16 +48,16 @@ class Shard:
             if self.running:
                 self._ended(self.running, "crashed", f"exit code {code}: ")
             elif len(self.waiting) == before:
-                self.check.failed(f"tests: {self.waiting[0]}", f"not begun, exit code {code}: {said}")
+                self.check.failed(f"tests: {self.waiting[0]}", f"not started, exit code {code}: {said}")
                 return
-            elif code and len(self.failed) == failed:  # GoogleTest's own is of a test that failed
+            elif code and len(self.failed) == failed:  # else the code is due to a test that failed
                 self.check.failed("tests", f"exit code {code} after the last test: {said}")
         for name in self.waiting:
             why = "stopped at the time limit" if name == self.running else "no time left"
             self.check.cut_off(f"tests: {name}", why)
 
     def _process(self, end):
-        """Runs what is waiting: the exit code, and whether the time limit ended it."""
+        """Runs the waiting tests: the exit code, and whether the time limit ended the process."""
         self.running, self.said = None, []
         command = self.check.command("saturate_tests", f"--gtest_filter={':'.join(self.waiting)}",
                                      "--gtest_color=no")
@@ -81,7 +81,7 @@ class Shard:
         kind, name = found.groups()
         if kind == "RUN":
             self.running, self.said, self.began = name, [], time.monotonic()
-        elif name == self.running:  # the closing list names those that failed once more
+        elif name == self.running:  # the closing list repeats the names of failed tests
             self._ended(name, RESULTS[kind])
 
     def _ended(self, name, result, how=""):
@@ -94,7 +94,7 @@ class Shard:
 
 
 def settle(check, failed, environment):
-    """A test that failed beside others runs once more alone, and that counts."""
+    """Runs tests that failed beside others again, each alone; that result counts."""
     for name, result, seconds, text in failed:
         alone = Shard(check, [name], environment)
         alone.run()
@@ -105,15 +105,15 @@ def settle(check, failed, environment):
 
 
 def run_tests(check, gpu_filter, root, memory_mib, resume=False):
-    """All tests that the filter names; with `resume` those that neither passed nor were skipped before. `root`: where
-    the tests find the command and the project's files, if not where they were built."""
+    """Runs all tests that the filter matches; with `resume` without those that passed or were skipped before. `root`:
+    where the tests find the command and the project's files, unless they were built here."""
     listing = check.run("tests", check.command("saturate_tests", "--gtest_list_tests",
                                                f"--gtest_filter={gpu_filter}"))
     if listing is None:
         return
     names = names_of(listing)
     if not names:
-        check.failed("tests", f"saturate_tests has none named {gpu_filter}")
+        check.failed("tests", f"saturate_tests has no test {gpu_filter}")
         return
     if resume:
         known = {test["name"] for test in check.results.content["tests"]

@@ -1,4 +1,4 @@
-"""A folder with all that a check needs on a machine with a GPU, Python with torch, and nothing else."""
+"""Makes a folder with all that a check needs on a machine that has only a GPU and a Python with torch."""
 
 import lzma
 import pathlib
@@ -7,13 +7,13 @@ import shutil
 import subprocess
 import sys
 
-LIMIT = 60 << 20  # bytes of the whole folder
+LIMIT = 60 << 20  # bytes, for the whole folder
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
          "tools/compile_step.py"]
 ARCHIVES = ["cifar10-train.tar", "cifar10-test.tar"]
-# What a bare Ubuntu 24.04 or Debian 12 has.
+# Libraries of a bare Ubuntu 24.04 or Debian 12.
 SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|z))\.so\.")
-# `torch` is a link to the package that python3 has there; the wheels that it needs lie beside it.
+# `torch` is a link to python3's package on that machine; the wheels that it needs are beside it.
 RPATH = ":".join(["$ORIGIN/lib", "$ORIGIN/torch/lib", "$ORIGIN/torch/../nvidia/cu13/lib",
                   "$ORIGIN/torch/../nvidia/nccl/lib"])
 
@@ -27,8 +27,8 @@ def needed_by(path):
 
 
 def libraries_to_take(needs, places, torch_names):
-    """{name: path} of what programs need besides the system's and torch's. `needs`: names by path; `places`: paths
-    by name."""
+    """{name: path} of the libraries that programs need, except the system's and torch's. `needs`: names by path;
+    `places`: paths by name."""
     taken, waiting = {}, [(program, name) for program in list(needs) for name in needs[program]]
     while waiting:
         user, name = waiting.pop()
@@ -42,13 +42,13 @@ def libraries_to_take(needs, places, torch_names):
 
 
 def torch_libraries(folder):
-    """Names of torch's libraries, and of those that its wheels bring for them."""
+    """Names of torch's libraries, and of the libraries that these need."""
     libraries = list((folder / "lib").glob("lib*.so*"))
     return {library.name for library in libraries} | {name for library in libraries for name in needed_by(library)}
 
 
 def places_of(programs):
-    """Where this machine has the libraries of `programs`, by name."""
+    """Paths of the libraries of `programs` on this machine, by name."""
     listed = "".join(output_of("ldd", program) for program in programs)
     return dict(re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE))
 
@@ -58,7 +58,7 @@ def copy_programs(programs, folder, root):
     torch = pathlib.Path(output_of(root / "tools/find_torch.sh").strip())
     needs = {path: needed_by(path) for path in programs.values()}
     if "libtorch_cuda.so" not in needs[programs["saturate"]]:
-        sys.exit(f"gpu-check: {programs['saturate']} is built without CUDA. Build the preset gpu-host")
+        sys.exit(f"gpu-check: {programs['saturate']} is built without CUDA. Build it with the preset gpu-host")
     libraries = libraries_to_take(needs, places_of(programs.values()), torch_libraries(torch))
     for name, path in libraries.items():
         shutil.copy(pathlib.Path(path).resolve(), folder / "lib" / name)
@@ -66,7 +66,7 @@ def copy_programs(programs, folder, root):
         target = folder / name
         shutil.copy(path, target)
         subprocess.run(["strip", "--strip-unneeded", target], check=True)
-        # The old kind, which libraries without one of their own are found by too.
+        # The old RPATH, which also applies to the libraries' own dependencies.
         subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, target], check=True)
 
 
@@ -97,9 +97,9 @@ def stage(folder, programs, root, cifar):
     """`programs`: {name: path}. `cifar`: the archives' folder, or None."""
     for tool in ("patchelf", "strip", "ldd"):
         if not shutil.which(tool):
-            sys.exit(f"gpu-check: no {tool} here, which --stage needs: run tools/setup.sh --dev")
+            sys.exit(f"gpu-check: --stage needs {tool}: run tools/setup.sh --dev")
     if folder.exists() and any(folder.iterdir()) and not (folder / "tools/gpu-check").exists():
-        sys.exit(f"gpu-check: {folder} holds something else. Name another folder")
+        sys.exit(f"gpu-check: {folder} has other contents. Give another folder")
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -108,15 +108,15 @@ def stage(folder, programs, root, cifar):
     if cifar:
         pack_cifar(cifar, fresh)
     else:
-        print("gpu-check: without --cifar the part cifar is left out there")
+        print("gpu-check: without --cifar, the part cifar will be skipped on the other machine")
     found = sizes(fresh)
     total = sum(found.values())
     for name, size in found.items():
         print(f"{size / 2**20:7.2f} MiB  {name}")
-    print(f"{total / 2**20:7.2f} MiB  in all")
+    print(f"{total / 2**20:7.2f} MiB  total")
     if total > LIMIT:
-        sys.exit(f"gpu-check: over {LIMIT >> 20} MiB, in {fresh}. Leave out --cifar")
+        sys.exit(f"gpu-check: {fresh} is larger than {LIMIT >> 20} MiB. Try without --cifar")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
-    print(f"gpu-check: {folder} is complete. Where the GPU is: {folder.name}/tools/gpu-check --only tests,bench --out "
-          "FOLDER")
+    print(f"gpu-check: {folder} is complete. On the machine with the GPU, run "
+          f"{folder.name}/tools/gpu-check --only tests,bench --out FOLDER")

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""CIFAR-10 out of memory: PyTorch's ways and saturate's, taking turns.
+"""Loading CIFAR-10 from memory: PyTorch in two ways and saturate, interleaved.
 
     tools/peers/cifar_peers.py cifar10-train.tar [--saturate build/saturate] [--threads 1,2]
         [--repeats 5] [--json FILE]
 
-Each pads by 4 pixels (reflected), cuts 32 x 32 at random, flips, normalises and hands out batches of
-512 as fp32. The peers begin with every image decoded, in memory: DataLoader applies torchvision's
-transforms to a sample at a time, in as many processes as threads; whole_batch works on tensors, in
-as many threads, from images that are padded and normalised before the measurement: for each of the 81
-shifts it copies the images that drew it. Prints the JSON of `saturate bench`. Needs torch 2.11,
-torchvision and Pillow.
+Each pads by 4 pixels (reflected), crops 32 x 32 at random, flips, normalises and returns batches of 512
+as fp32. The peers start with all images decoded in memory. DataLoader applies torchvision's transforms to
+one sample at a time, in --threads processes. whole_batch works on tensors, in --threads threads, with
+images that are padded and normalised before the measurement: for each of the 81 shifts it copies the
+images that drew it. Prints the JSON of `saturate bench`. Needs torch 2.11, torchvision and Pillow.
 """
 
 import argparse
@@ -119,7 +118,7 @@ def main():
             epochs.append((f"{name} fp32 threads={count}", name, count, peer(images, labels, count)))
             epochs[-1][3]()  # warms up
     commit = None
-    for _ in range(arguments.repeats):  # in turns, so that a slow moment meets all of them
+    for _ in range(arguments.repeats):  # interleaved, so that a slow moment affects all of them
         for name, peer, count, epoch in epochs:
             row = {"name": name, "unit": "images/s", "peer": peer, "type": "fp32", "threads": count}
             found.setdefault(name, (row, []))[1].append(measure(epoch, arguments.seconds))

@@ -4,11 +4,11 @@
     tools/peers/cifar_speed.py --record airbench94.py --train cifar10-train.tar --test cifar10-test.tar
                                [--seeds 1] [--set KEY=VALUE ...] [--python PYTHON] [--json FILE]
 
-The script is legacy/airbench94.py of https://github.com/KellerJordan/cifar10-airbench: get it there. It runs
-as it is, seeded, on images out of the archives; where there is no GPU its calls for one are replaced, and it
-computes as saturate does there, autocast to bf16 over fp32. Rows: each one's accuracy on the held-out
-images, over mirrored and shifted views, one for each seed; `epochs` and `train_s` of the last. Takes an hour
-on two cores. The Python needs torch 2.11 and torchvision.
+The script is legacy/airbench94.py of https://github.com/KellerJordan/cifar10-airbench, from where you must get
+it. It runs unchanged except for a seed, on the images of the archives. Without a GPU its GPU calls are replaced,
+and it computes like saturate on a CPU: autocast to bf16 over fp32 weights. Rows: accuracy of both on the held-out
+images, over mirrored and shifted views, one value per seed; `epochs` and `train_s` of the last run. Takes an
+hour on two cores. The Python needs torch 2.11 and torchvision.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import tempfile
 import peer_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# The record's script reads the whole set from this file, where it is.
+# The record's script reads the whole set from a file made in this way, if it exists.
 UNPACK = """
 import sys, tarfile, torch
 from torchvision.io import decode_jpeg
@@ -37,7 +37,7 @@ torch.save({"images": torch.stack([decode_jpeg(image).permute(1, 2, 0) for image
 """
 START = "import sys, torch\ntorch.manual_seed(int(sys.argv[1]))\n"
 END = 'print("epochs", hyp["opt"]["train_epochs"])\nmain(0)\n'
-# What the script says for a GPU, and what a CPU takes in its place.
+# The script's text for a GPU, and its replacement for a CPU.
 ON_CPU = [
     ("torch.device(gpu)", "'cpu'"),
     ("(self.images.half() / 255)", "(self.images.float() / 255)"),
@@ -61,20 +61,20 @@ class Clock:
 
 
 def seeded_script(path, has_gpu):
-    """The record's script, which runs once, with its first argument's seed."""
+    """The record's script, changed to run once, with its first argument as the seed."""
     text = path.read_text(encoding="utf-8")
     text = text[:text.index('if __name__ == "__main__"')]
     if not has_gpu:
         for found, instead in ON_CPU:
             if found not in text:
-                sys.exit(f"{path}: has no {found!r}: take legacy/airbench94.py")
+                sys.exit(f"{path}: {found!r} is missing: use legacy/airbench94.py")
             text = text.replace(found, instead)
         text = CLOCK + text
     return START + text + END
 
 
 def run_record(python, folder, seed):
-    """Accuracy, epochs and seconds of training, of the last line of its table."""
+    """Accuracy, epochs and seconds of training, from the last line of its table."""
     environment = os.environ | {"OMP_NUM_THREADS": str(peer_report.cores())}
     output = subprocess.run([python, "record.py", str(seed)], cwd=folder, env=environment, check=True,
                             capture_output=True, text=True).stdout

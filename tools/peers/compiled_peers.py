@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Steps per second of one training step: saturate eager and compiled, Python eager and torch.compile.
 
-All four train the same model on the same shapes, with SGD and momentum, on as many threads and in the
-precision that the recipe says (by autocast in Python); data cost is left out of all (saturate's own is
-taken from its ledger: forward, backward and optimizer). Rounds are interleaved; the table gives medians and the range.
+All four train the same model on the same shapes, with SGD and momentum, with the recipe's threads and
+precision (autocast in Python). Data loading does not count: saturate's time is forward, backward and
+optimizer of its ledger. Rounds are interleaved; the table has medians and ranges.
 
   tools/peers/compiled_peers.py RECIPE.toml --compiled step.pt2 --python VENV/bin/python --json out.json
 """
@@ -33,10 +33,10 @@ def arguments():
     parser.add_argument("recipe", metavar="RECIPE.toml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--compiled", required=True, metavar="STEP.pt2")
-    parser.add_argument("--python", default=sys.executable, help="one with torch, for its part")
+    parser.add_argument("--python", default=sys.executable, help="a Python with torch, for the Python variants")
     parser.add_argument("--saturate", default=str(ROOT / "build/saturate"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3, help="of each measurement in Python")
+    parser.add_argument("--seconds", type=float, default=3, help="seconds of each measurement in Python")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -54,7 +54,7 @@ def resolved_recipe(args):
 
 
 def of_saturate(args, compiled):
-    """Steps per second by the ledger, the first tenth of the run left out."""
+    """Steps per second by the ledger, without the first tenth of the run."""
     settings = [*args.set, f"train.compiled={args.compiled if compiled else ''}", "watch.every=1",
                 "watch.progress=false"]
     with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +116,7 @@ def serve(args):
 
 
 class Peer:
-    """The Python side, kept warm in a process of its own."""
+    """The Python variants, kept warm in a separate process."""
 
     def __init__(self, args, recipe):
         self.process = subprocess.Popen([args.python, __file__, *sys.argv[1:], "--serve"], text=True,

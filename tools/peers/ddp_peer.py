@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Weak scaling: processes that train together next to as many that train alone, saturate's and Python's, taking
-turns in one run. A core each, the same batch in each process.
+"""Weak scaling: processes that train together, next to as many that train alone, in saturate and in Python,
+interleaved. Each process has one core and the same batch size.
 
     tools/peers/ddp_peer.py [--model resnet18] [--size 32] [--batch 64] [--processes 2] [--steps 20]
                             [--rounds 5] [--limit SECONDS] [--set KEY=VALUE ...] [--python PYTHON] [--json FILE]
 
-saturate trains together over shared memory and, as Python does, over Gloo; --set is for its runs. Rows are images
-per second of all processes together; those of training together have `scaling`, their share of the same
-program's alone, and saturate's `exposed_s`, the seconds of a step in which nothing was left to do but wait for
-gradients, as its ledger has them. "in step" is what the runs alone would come to if each step took as long as
-that of the slower core, and an exchange nothing: no way of training together can do more where cores vary.
-Python trains on one batch of noise in memory; saturate reads noise from IDX files, and keeps metrics.
+saturate trains over shared memory and, like Python, over Gloo; --set applies to its runs. Rows are images per
+second of all processes together. Rows of training together have `scaling`, their ratio to the same program's
+processes alone; saturate's also have `exposed_s`, the seconds per step in which it only waits for gradients, from
+its ledger. "in step" is the rate of the processes alone if each step took as long as on the slowest core, with no
+communication: an upper limit of training together on cores that vary. Python trains on one batch of noise in
+memory; saturate reads noise from IDX files, and computes metrics.
 """
 
 import argparse
@@ -43,14 +43,14 @@ def free_port():
 
 
 def outputs(processes, limit_s):
-    """What each has printed, once all have ended well; none runs on, whatever happens."""
+    """The output of each, after all have succeeded; all are ended in any case."""
     end, found = time.monotonic() + limit_s, []
     try:
         for process in processes:
             found.append(process.communicate(timeout=max(0, end - time.monotonic()))[0])
             if process.returncode != 0:
                 raise RuntimeError(f"{process.args} ended with {process.returncode}")
-    finally:  # where one failed, the others wait for it
+    finally:  # if one failed, the others wait for it
         for process in processes:
             process.kill()
             process.wait()
@@ -83,7 +83,7 @@ class Saturate:
         return command, out
 
     def steps(self, out):
-        """Seconds of each step after the first ones, of the slowest process; seconds a step of waiting for others."""
+        """Seconds of each step after the warm-up, of the slowest process; mean seconds of waiting for the others."""
         with open(out / "metrics.jsonl", encoding="utf-8") as file:
             steps = [json.loads(line) for line in file if '"kind":"step"' in line][WARM_UP:]
         times = [sum(step["phases"].values()) for step in steps]
@@ -143,11 +143,11 @@ def main():
     parser.add_argument("--model", default="resnet18",
                         choices=["resnet18", "resnet18_cifar", "simple_cnn", "mlp"])
     parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=64, help="of each process")
+    parser.add_argument("--batch", type=int, default=64, help="images in each process")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=3600, help="seconds that a measurement may take")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for one measurement at most")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--python", help="an interpreter with torch and torchvision")
     parser.add_argument("--saturate", default=ROOT / "build/saturate")

@@ -1,5 +1,5 @@
-"""One rank of Python's DistributedDataParallel (or, in a world of 1, a plain loop) on noise held in memory, for
-ddp_peer.py: prints images per second of this rank.
+"""One rank of Python's DistributedDataParallel (a plain loop if the world size is 1) on noise in memory, for
+ddp_peer.py: prints this rank's images per second.
 
     RANK=.. WORLD_SIZE=.. MASTER_ADDR=.. MASTER_PORT=.. ddp_worker.py MODEL SIZE BATCH STEPS CORE
 """

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What overlap and compression gain over networks of several speeds: two hosts on this machine, which are network
-namespaces joined by a virtual cable whose speed and delay tc shapes. A core each, the same batch in each process,
-all variants taking turns.
+"""The speedup of overlap and compression over networks of several speeds. Two network namespaces on this machine
+are the hosts, joined by a virtual cable whose speed and delay tc sets. Each process has one core and the same batch
+size; all variants are interleaved.
 
     tools/peers/fabric.py [--model resnet18] [--size 32] [--batch 32] [--steps 10] [--rounds 3]
                           [--fabrics ethernet=1000:0.1,fast=10000:0.01] [--limit SECONDS] [--json FILE]
 
-A fabric is NAME=MBIT/S:DELAY_MS, one way; the delay is left out, and `delay_ms` is null, where the kernel has no
-netem. Rows are images per second of both processes together; `exposed_s` are seconds a step in which nothing was
-left to do but wait for gradients, and `gain` is over the same fabric without overlap or compression. Needs root.
+A fabric is NAME=MBIT/S:DELAY_MS, one way; if the kernel has no netem there is no delay, and `delay_ms` is null. Rows
+are images per second of both processes together; `exposed_s` is the seconds per step with nothing but waiting for
+gradients, and `gain` is relative to the same fabric without overlap or compression. Needs root.
 """
 
 import argparse
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from net_hosts import Host, can_delay, join, missing
 
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
-# All gradients in one bucket are sent when backward has ended.
+# With all gradients in one bucket, they are sent after backward.
 VARIANTS = {
     "no overlap": ["distributed.bucket_mb=4096"],
     "overlap": [],
@@ -63,10 +63,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet18")
     parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=32, help="of each process")
+    parser.add_argument("--batch", type=int, default=32, help="images in each process")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=3600, help="seconds that a measurement may take")
+    parser.add_argument("--limit", type=float, default=3600, help="seconds for one measurement at most")
     parser.add_argument("--fabrics", type=parse_fabrics, default="ethernet=1000:0.1,fast=10000:0.01")
     parser.add_argument("--saturate", type=pathlib.Path, default=ROOT / "build/saturate")
     parser.add_argument("--json")

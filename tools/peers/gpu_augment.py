@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What bench/gpu_bench.cpp measures, by torchvision.transforms.v2 on the same GPU: rotate by up to 45 degrees,
-blur, normalise, of 256 images of 224 pixels, uint8 to fp32.
+"""The work of bench/gpu_bench.cpp, done by torchvision.transforms.v2 on the same GPU: rotate by up to 45 degrees,
+blur and normalise 256 images of 224 pixels, uint8 to fp32.
 
     gpu_augment.py
 
-`batch` gives all images of a batch the same angle, as v2 does; `each` an angle of its own, one call an
-image, as saturate does. Prints {"name": [images/s, ...]} as JSON.
+`batch` uses one angle for all images of a batch, as v2 does; `each` uses one call and one angle per image, like
+saturate. Prints {"name": [images/s, ...]} as JSON.
 """
 
 import json

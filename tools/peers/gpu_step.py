@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One eager training step of torchvision's model on a GPU, on a batch made beforehand.
+"""Measures an eager training step of a torchvision model on a GPU, on a held batch.
 
     gpu_step.py MODEL SIDE BATCH fp32|tf32|bf16|fp16
 

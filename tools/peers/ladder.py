@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The rungs of a ladder in Python PyTorch, taking turns, with the names and the JSON of `saturate ladder`.
+"""The rungs of a ladder in PyTorch, interleaved, with the names and the JSON of `saturate ladder`.
 
     tools/peers/ladder.py ladders/free-speed.toml [--rounds 5] [--seconds 1] [--json FILE]
                           [--python PYTHON]
 
-What a rung sets is done as a Python program would do it: model (tools/model_twins.py), batch,
-channels_last, fused optimizer, set_to_none, precision by autocast, loss.item() in each step where
-metrics are not read late, anomaly detection, frozen parameters. Its batches are noise in memory, made
-beforehand and new to each step: a rung that sets something else (storage, augmentation, checkpoints) is
-skipped, and says what has no counterpart here. Every learning rate is 0. Beside it stands what
-`saturate ladder` measures, which reads and augments its images too: compare gains, not rates.
+A rung's settings are applied as in a Python program: model (tools/model_twins.py), batch,
+channels_last, fused optimizer, set_to_none, precision by autocast, loss.item() in every step if
+metrics are not read late, anomaly detection, frozen parameters. Batches are noise in memory, made
+before the measurement, another one in each step. A rung with other settings (storage, augmentation,
+checkpoints) is skipped, and says which has no counterpart here. Every learning rate is 0. `saturate
+ladder` reads and augments its images too: compare speedups, not rates.
 
-Without --python a throwaway environment is made, with torch and torchvision from PyPI (gigabytes).
+Without --python, a temporary environment gets torch and torchvision from PyPI (gigabytes).
 """
 
 import argparse
@@ -33,14 +33,14 @@ import tomllib
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PACKAGES = ["torch==2.11.0", "torchvision==0.26.0"]
-# The recipe's keys that are carried out here, with saturate's defaults.
+# The recipe's keys that are supported here, with saturate's defaults.
 DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "optimizer.name": "sgd",
             "optimizer.fused": True, "optimizer.set_to_none": True, "optimizer.freeze": [],
             "train.batch": 128, "train.channels_last": True, "train.late_metrics": True,
             "train.detect_anomaly": False, "train.create_on_device": True,
             "train.cudnn_benchmark": True, "train.threads": 0, "train.device": "auto",
             "precision.mode": "default", "precision.tf32": True, "augment.size": 0, "data.source": ""}
-# Keys that make no difference to a step on batches made beforehand.
+# Keys that do not affect a step on prepared batches.
 WITHOUT_EFFECT = ("seed", "data.eval_source", "schedule.", "train.epochs", "optimizer.lr", "optimizer.momentum",
                   "optimizer.weight_decay", "augment.crop", "augment.padding", "augment.mean", "augment.std",
                   "augment.flip", "checkpoint.", "watch.")
@@ -59,7 +59,7 @@ def flatten(table, prefix=""):
 
 
 def parse_setting(text):
-    """"section.key=value", the value as TOML, or as text where it is none."""
+    """"section.key=value"; the value is TOML, or text if it is not valid TOML."""
     key, value = text.split("=", 1)
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
@@ -68,7 +68,7 @@ def parse_setting(text):
 
 
 def read_ladder(path):
-    """The ladder with each rung's settings over its recipe, and the number of what it builds on."""
+    """The ladder, and its rungs: each with its settings over the recipe, and the number of the rung it builds on."""
     ladder = tomllib.loads(path.read_text(encoding="utf-8"))
     recipe = tomllib.loads((path.parent / ladder["recipe"]).read_text(encoding="utf-8"))
     base = list(flatten(recipe)) + [parse_setting(text) for text in ladder.get("set", [])]
@@ -101,7 +101,7 @@ def why_skipped(rung, has_gpu):
     if rung["processes"] > 1:
         return f"needs processes>={rung['processes']}"
     for key, value in rung["settings"].items():
-        # What is switched off needs no counterpart.
+        # A setting that is off needs no counterpart.
         if value is not False and key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
             return f"{key} has no counterpart here"
     if (mode := str(rung["settings"].get("precision.mode"))).endswith(("-o2", "-o3")):
@@ -117,7 +117,7 @@ def source_options(source):
 
 
 def make_step(settings):
-    """A function that makes one step, and the images in it."""
+    """A function that makes one step, the images in it, and a function that waits for the device."""
     sys.path.insert(0, str(ROOT / "tools"))
     import torch
     from model_twins import make_twin
@@ -179,12 +179,12 @@ def make_step(settings):
 
 
 def work(settings):
-    """Reads seconds from stdin, a line a measurement, trains for as long, prints what came of it."""
+    """Reads seconds from stdin, one line per measurement; trains for so long, and prints the result."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print goes to stderr
+    os.dup2(2, 1)  # output of libraries goes to stderr
     try:
         step, batch, wait = make_step(settings)
-    except LookupError as error:  # of tools/model_twins.py
+    except LookupError as error:  # from tools/model_twins.py
         print(error.args[0], file=answers, flush=True)
         return
     for _ in range(5):
@@ -207,7 +207,7 @@ def work(settings):
 
 
 class Worker:
-    """A rung's process, which waits between its turns."""
+    """A rung's process, which waits between its measurements."""
 
     def __init__(self, python, rung):
         self.process = subprocess.Popen([python, __file__, "--worker", json.dumps(rung["settings"])],
@@ -227,10 +227,10 @@ class Worker:
         self.process.wait()
 
 
-# ---- what comes of it ---------------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 def paired_gain(before, after):
-    """Ratio of rates that took turns, and its 95 % interval: as src/advise/gain.cpp."""
+    """Ratio of interleaved rates, and its 95 % interval, as in src/advise/gain.cpp."""
     logs = [math.log(b / a) for a, b in zip(before, after, strict=True)]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
@@ -334,7 +334,7 @@ def main():
     try:
         commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
                                 capture_output=True, text=True, check=False).stdout.strip() or None
-    except FileNotFoundError:  # no git, as on a machine with a GPU that a stage was brought to
+    except FileNotFoundError:  # no git, such as on a machine with a staged gpu-check
         commit = None
     text = json.dumps({"title": ladder["title"] + ", Python", "recipe": ladder["recipe"],
                        "set": ladder.get("set", []),

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Other loaders and saturate's on the same photographs, taking turns.
+"""Other loaders and saturate's on the same photographs, interleaved.
 
     tools/peers/loader_peers.py FOLDER [--saturate build/saturate] [--threads 1,2]
         [--only NAME,...] [--source URI,...] [--repeats 5] [--json FILE]
 
-Each cuts and resizes at random to 224 pixels, flips and normalises to fp32. --source adds what
+Each crops at random and resizes to 224 pixels, flips and normalises to fp32. --source adds files that
 `saturate data pack` made of the same photographs. Prints the JSON of `saturate bench`, with a row
-for every peer that works; why others do not goes to stderr. Install what is to be measured into an
-environment of its own, for example
+for every peer that works, and on stderr why others do not. Install the peers into a separate
+environment, for example
 
     python3 -m venv build/peers
     build/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow nvidia-dali-cuda130 spdl ffcv
 
 SPDL also needs FFmpeg's libraries (Debian: libavdevice59, libavfilter8). FFCV is built from source,
-which needs OpenCV and libjpeg-turbo (Debian: libopencv-dev, libturbojpeg0-dev); it reads a file of
-its own, written at first use, of re-encoded photographs (quality 90).
+which needs OpenCV and libjpeg-turbo (Debian: libopencv-dev, libturbojpeg0-dev); it reads a file in its
+own format with re-encoded photographs (quality 90), which is written at first use.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class Files:
 
 
 def torch_loader(decode, files, threads):
-    """DataLoader with as many worker processes as threads."""
+    """DataLoader with `threads` worker processes."""
     import torch
     import torchvision.transforms.v2 as v2
 
@@ -82,7 +82,7 @@ def pillow(files, threads):
 
 
 def dali(files, threads):
-    """The CPU backend, fused decoding of a random crop."""
+    """The CPU backend, with fused decoding of a random crop."""
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=BATCH, num_threads=threads, device_id=None, prefetch_queue_depth=4)
@@ -112,7 +112,7 @@ def dali(files, threads):
 
 
 def spdl(files, threads):
-    """Threads of one process that decode, crop and resize with FFmpeg's filters."""
+    """Threads of one process; FFmpeg's filters decode, crop and resize."""
     import random
 
     import numpy
@@ -141,7 +141,7 @@ def spdl(files, threads):
 
 
 def ffcv_file(files, threads, name, settings):
-    """Every photograph in a file of FFCV's own, written at first use."""
+    """A file in FFCV's format with all photographs, written at first use."""
     from PIL import Image
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
@@ -158,7 +158,7 @@ def ffcv_file(files, threads, name, settings):
     beton = pathlib.Path(tempfile.gettempdir()) / f"{name}-{photographs:08x}.beton"
     if not beton.exists():
         fields = {"image": RGBImageField(**settings), "label": IntField()}
-        partial = beton.with_suffix(".partial")  # not taken for a whole one where this is interrupted
+        partial = beton.with_suffix(".partial")  # so that an interrupted write leaves no incomplete .beton
         DatasetWriter(str(partial), fields, num_workers=threads).from_indexed_dataset(Photographs())
         partial.rename(beton)
     return str(beton)
@@ -186,7 +186,7 @@ def ffcv(files, threads):
 
 
 def ffcv_half_raw(files, threads):
-    """At most 500 pixels a side, half of them raw, half JPEG of quality 90."""
+    """Images of at most 500 pixels a side, half of them raw, half JPEG of quality 90."""
     settings = {"write_mode": "proportion", "max_resolution": 500, "compress_probability": 0.5,
                 "jpeg_quality": 90}
     return ffcv_epoch(ffcv_file(files, threads, "ffcv-half-raw", settings), threads, floats=True)
@@ -199,7 +199,7 @@ def ffcv_raw_uint8(files, threads):
 
 
 def saturate_python(files, threads):
-    """Ours from Python: what `pip install ./python` gives."""
+    """saturate's Python package (`pip install ./python`)."""
     import saturate
 
     loader = saturate.Loader(f"folder:{files.root}", batch=BATCH, size=SIZE, crop="random_resized",
@@ -212,7 +212,7 @@ PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ff
 
 
 class Saturate:
-    """`saturate bench loader` on one source; each run is a process of its own, warmed up."""
+    """`saturate bench loader` on one source; each run is a separate process with a warm-up."""
 
     def __init__(self, command, source, threads):
         self.command = [command, "bench", "loader", source, "--threads", str(threads), "--repeats",
@@ -226,7 +226,7 @@ class Saturate:
             result = json.load(open(file.name, encoding="utf-8"))
         for row in result["rows"]:
             scheme, path = self.command[3].split(":", 1)
-            source = f"{scheme}:{pathlib.Path(path).name}"  # where it lies is the machine's own matter
+            source = f"{scheme}:{pathlib.Path(path).name}"  # without the folder, which differs between machines
             name = f"saturate {source} {row['name']}"
             kept = {key: row[key] for key in ("decode", "type", "threads")}
             fresh = {"name": name, "unit": "images/s", "source": source, **kept}
@@ -235,7 +235,7 @@ class Saturate:
 
 
 def build(names, files, threads):
-    """(row, epoch) of every peer that works, warmed up by one epoch."""
+    """(row, epoch) of every peer that works, after one epoch of warm-up."""
     built = []
     for name in names:
         for count in threads:
@@ -243,8 +243,8 @@ def build(names, files, threads):
                 epoch = PEERS[name](files, count)
                 if epoch() < len(files.items) // BATCH * BATCH:
                     raise RuntimeError("images are missing from its epoch")
-            except Exception as error:  # a peer that is missing or broken is not measured
-                print(f"{name} threads={count}: left out: {type(error).__name__}: {error}",
+            except Exception as error:  # a missing or broken peer is not measured
+                print(f"{name} threads={count}: skipped: {type(error).__name__}: {error}",
                       file=sys.stderr)
                 continue
             kind = "uint8" if name.endswith("uint8") else "fp32"
@@ -272,7 +272,7 @@ def main():
     ours = [Saturate(arguments.saturate, source, count) for source in sources for count in threads]
     values = [[] for _ in built]
     commit = None
-    for _ in range(arguments.repeats):  # in turns, so that a slow moment meets all of them
+    for _ in range(arguments.repeats):  # interleaved, so that a slow moment affects all of them
         for (_, epoch), found in zip(built, values):
             found.append(measure(epoch, arguments.seconds))
         for each in ours:

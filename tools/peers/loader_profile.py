@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What share of the loader's CPU time goes where, by source: samples of Linux's perf.
+"""The loader's CPU time by kind of work, for each source, from samples of Linux's perf.
 
     tools/peers/loader_profile.py --python PYTHON SOURCE:TYPE ... [--threads 2] [--seconds 5] [--json FILE]
 
-for example folder:photos:float32 shard:photos.shard:uint8. PYTHON has saturate installed (`pip install
-./python`): the loader then runs by itself, with fast decoding, random_resized crops of 224 pixels and a
-flip, in batches of 64. "entropy decoding" is the Huffman decoder, "resample and convert" all else of the
-package, nearly all of it on pixels, "kernel" reading files and handling memory.
+For example folder:photos:float32 shard:photos.shard:uint8. PYTHON has saturate installed (`pip install
+./python`). The loader runs alone, with fast decoding, random_resized crops of 224 pixels and a flip, in
+batches of 64. "entropy decoding" is the Huffman decoder, "resample and convert" the rest of the package,
+nearly all of it work on pixels, "kernel" reading files and managing memory.
 """
 
 import argparse
@@ -24,7 +24,7 @@ end = time.time() + float(sys.argv[4])
 while time.time() < end:
     for images, labels in loader: pass
 """
-# The first that fits: a part, and what the name of the library or of the symbol holds.
+# A sample belongs to the first part whose text is in the name of its library or symbol.
 PARTS = (
     ("entropy decoding", "symbol", "BaselineScan"),
     ("inverse DCT", "library", "jpeg"),
@@ -42,7 +42,7 @@ def part_of(library, symbol):
 
 
 def shares(python, source, type_, threads, seconds):
-    """Per cent of samples by part."""
+    """Percentage of samples by part."""
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "perf.data"
         subprocess.run(["perf", "record", "-q", "-F", "499", "-o", data, "--", python, "-c", LOOP,

@@ -1,4 +1,4 @@
-"""What every peer script prints and writes: the JSON of `saturate bench` (docs/bench.md)."""
+"""The results of the peer scripts, as the JSON of `saturate bench` (docs/bench.md)."""
 
 import json
 import os
@@ -20,13 +20,13 @@ def cores():
 
 
 def with_spread(row, values):
-    """The row with the median and range of its values, one a round."""
+    """The row with median and range of its values, one per round."""
     return row | {"median": statistics.median(values), "min": min(values), "max": max(values),
                   "n": len(values)}
 
 
 def measure(epoch, seconds):
-    """Images per second over whole epochs that last `seconds` at least; epoch() returns its images."""
+    """Images per second over whole epochs, for at least `seconds`; epoch() returns its number of images."""
     start, images = time.monotonic(), 0
     while True:
         images += epoch()
@@ -36,13 +36,13 @@ def measure(epoch, seconds):
 
 
 def commit_of(saturate):
-    """The commit that the command was built from, which the checkout may have left behind."""
+    """The commit from which the command was built; the checkout may be at a later one."""
     said = subprocess.run([saturate, "env"], capture_output=True, text=True, check=True).stdout
     return next(line.split()[1] for line in said.splitlines() if line.startswith("commit "))
 
 
 def write(bench, rows, path=None, commit=None):
-    """Prints the rows, and writes them to a file where there is a path."""
+    """Prints the rows, and writes them to `path` if given."""
     result = {"bench": bench,
               "host": {"cpu": cpu_name(), "system": platform.platform(), "cores": cores()},
               "commit": commit, "rows": rows}

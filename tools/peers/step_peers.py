@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""`saturate bench step` next to the same model in Python, taking turns in one run.
+"""`saturate bench step` next to the same model in Python, interleaved.
 
     tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18] [--rounds 5] [--seconds 2]
                               [--variants eager,compile] [--compiled] [--python PYTHON] [--json FILE]
 
-Python's side: eager fp32, channels_last, bf16 by autocast (channels_last too), and torch.compile,
-each on one batch made beforehand (premade) and from a DataLoader over tensors in memory (loader),
-with the fused optimizer, without metrics. bf16 only where the CPU has it. Saturate's side: the
-recipe's own loop, which reads, converts and normalises pixels, and keeps metrics, with --compiled also
-with a step from tools/compile_step.py; and a bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), at
-batch 64 on one thread; cnn is simple_cnn at 32 pixels, batch 512; resnet18 is torchvision's at 224
-pixels, batch 32. Images are noise. Every learning rate is 0.
+Python: eager fp32, channels_last, bf16 by autocast (also channels_last), and torch.compile; each on one
+held batch (premade) and from a DataLoader over tensors in memory (loader), with the fused optimizer and
+without metrics; bf16 only if the CPU has it. saturate: the recipe's own loop, which reads, converts and
+normalises pixels and computes metrics, with --compiled also with a step of tools/compile_step.py; and a
+bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), with batch 64 on one thread; cnn is simple_cnn at
+32 pixels, batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning
+rate is 0.
 
-Without --python a throwaway environment is made, with torch and torchvision from PyPI (gigabytes).
+Without --python, a temporary environment gets torch and torchvision from PyPI (gigabytes).
 Prints the JSON of `saturate bench`.
 """
 
@@ -68,7 +68,7 @@ channels_last = {channels_last}
 
 
 def write_noise(folder, case):
-    """IDX files of the case's images; their paths."""
+    """Writes IDX files with the case's images and labels; returns their paths."""
     draw = random.Random(0)
     count, size = case["images"], case["size"]
     images, labels = folder / f"{size}-images", folder / f"{size}-labels"
@@ -81,7 +81,7 @@ def write_noise(folder, case):
 
 
 class Saturate:
-    """`saturate bench step` anew for each measurement; its rows are several figures at once."""
+    """Starts `saturate bench step` for each measurement, which returns several rows."""
 
     def __init__(self, command, folder, name, case, precision, compiler=None):
         images, labels = write_noise(folder, case)
@@ -113,7 +113,7 @@ class Saturate:
 
 
 class Python:
-    """A worker process that waits between its turns."""
+    """A worker process, which waits between its measurements."""
 
     def __init__(self, python, folder, name, case, variant, feed):
         images, labels = write_noise(folder, case)
@@ -143,12 +143,12 @@ def has_bf16():
 
 
 def start(python, saturate, folder, name, feeds, variants, compiled):
-    """All that takes turns in a case; a variant that does not work is left out, with a word."""
+    """All variants of a case; one that does not work is skipped with a message."""
     case = CASES[name]
     chosen = [variant for variant in case["variants"] if not variants or variant in variants]
     precisions = case["precisions"]
     if not has_bf16():
-        print(f"{name}: without bf16, which this CPU would emulate", file=sys.stderr)
+        print(f"{name}: bf16 is skipped: this CPU would emulate it", file=sys.stderr)
         chosen = [variant for variant in chosen if "bf16" not in variant]
         precisions = ["fp32"]
     entries = [Saturate(saturate, folder, name, case, precision, compiler)
@@ -157,12 +157,12 @@ def start(python, saturate, folder, name, feeds, variants, compiled):
         try:
             entries.append(Python(python, folder, name, case, variant, feed))
         except (RuntimeError, OSError) as error:
-            print(f"{name} {variant} {feed}: left out: {error}", file=sys.stderr)
+            print(f"{name} {variant} {feed}: skipped: {error}", file=sys.stderr)
     return entries
 
 
 def run_case(entries, rounds, seconds):
-    """Rows of a case, the entries taking turns."""
+    """The rows of a case; its entries are interleaved."""
     values = {}
     for _ in range(rounds):
         for entry in entries:
@@ -191,8 +191,8 @@ def main():
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--feeds", default="premade,loader")
     parser.add_argument("--variants", type=lambda text: text.split(","),
-                        help="of Python's, as eager,compile; default: all of a case")
-    parser.add_argument("--compiled", action="store_true", help="saturate with a compiled step, too")
+                        help="Python's variants, such as eager,compile (default: all of a case)")
+    parser.add_argument("--compiled", action="store_true", help="measures saturate with a compiled step, too")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--python", help="an interpreter with torch and torchvision")

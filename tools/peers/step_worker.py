@@ -1,5 +1,5 @@
-"""One Python training loop, for step_peers.py: reads seconds from stdin, a line a measurement, trains
-for as long, and prints images and seconds.
+"""One Python training loop, for step_peers.py: reads seconds from stdin, one line per measurement, trains
+for so long, and prints images and seconds.
 
     step_worker.py MODEL OPTIMIZER VARIANT FEED IMAGES.idx LABELS.idx SIZE BATCH THREADS
 """
@@ -47,7 +47,7 @@ def make_model(name, size):
 
 
 def make_optimizer(name, parameters):
-    """A learning rate of 0, as `saturate bench step` sets: weights and times stay as they are."""
+    """An optimizer with a learning rate of 0, as in `saturate bench step`: weights and times stay the same."""
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=0.0, momentum=0.9, nesterov=True, weight_decay=5e-4,
                                fused=True)
@@ -55,7 +55,7 @@ def make_optimizer(name, parameters):
 
 
 def read_dataset(images, labels, size):
-    """All of it as normalised floats [N, 3, S, S], which spares the loader every conversion."""
+    """The whole set as normalised floats [N, 3, S, S], so that the loader converts nothing."""
     with open(images, "rb") as file:
         pixels = torch.frombuffer(bytearray(file.read()[16:]), dtype=torch.uint8)
     with open(labels, "rb") as file:
@@ -107,7 +107,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # Answers go to the real stdout alone; what libraries print goes to stderr.
+    # Only answers go to the real stdout; output of libraries goes to stderr.
     answers = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(answers, "w")
