@@ -56,7 +56,8 @@ def measure(saturate, settings, shape, arguments):
             started.append(host.start(["taskset", "-c", cores(arguments)[node], *launch],
                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         outputs(started, arguments.limit)
-    return saturate.rate(out)
+    times, exposed = saturate.steps(out)
+    return saturate.rate(times, len(ADDRESSES)), exposed
 
 
 def main():
