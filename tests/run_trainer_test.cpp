@@ -1,7 +1,10 @@
 // Whole runs over storage that fails, is slow or is shared, in this process.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "advise/measured_trainer.h"
 #include "saturate/checkpoint.h"
@@ -129,6 +132,25 @@ TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
   env.inject(fault);
   Trainer trainer(env, small_recipe(), saving_options(dir / "run"));
   EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
+}
+
+// Else it would blame a rank whose set-up takes long, and know no place of a failure there.
+TEST(Trainer, ALauncherHearsOfItDuringItsSetUp) {
+  const TempDir dir;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  setenv("SATURATE_REPORT_FD", std::to_string(ends[1]).c_str(), 1);
+  Recipe recipe = small_recipe();
+  recipe.data.eval_source = "folder:/nowhere";
+  const Error error =
+      error_of([&] { Trainer(Env::posix(), recipe, testing::quiet_options(dir.path())); });
+  unsetenv("SATURATE_REPORT_FD");
+  ::close(ends[1]);
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  char said[100] = {};
+  EXPECT_GT(::read(ends[0], said, sizeof said - 1), 0);
+  ::close(ends[0]);
+  EXPECT_TRUE(std::string(said).starts_with("at step 0, in ")) << said;
 }
 
 TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
