@@ -252,6 +252,15 @@ TEST(Utf8, BytesThatAreNoneAreToldApart) {
   EXPECT_EQ(as_utf8("gr\xfcn"), "gr\\xfcn");
   EXPECT_EQ(as_utf8("gr\xf6n"), "gr\\xf6n");
   EXPECT_EQ(as_utf8("a\n\xff"), "a\n\\xff");
+  EXPECT_EQ(as_utf8(as_utf8("gr\xfcn")), "gr\\xfcn");
+}
+
+TEST(Utf8, HasNoSurrogatesAndEndsAt10ffff) {
+  EXPECT_EQ(as_utf8("\xed\xa0\x80"), "\\xed\\xa0\\x80");
+  EXPECT_EQ(as_utf8("\xed\xbf\xbf"), "\\xed\\xbf\\xbf");
+  EXPECT_EQ(as_utf8("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+  for (const char* valid : {"\xed\x9f\xbf", "\xee\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(as_utf8(valid), valid);
 }
 
 // A failure before the rename leaves the old file, one after it the new file, never a mixture; the
