@@ -190,6 +190,29 @@ TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
   EXPECT_EQ(testing::losses(dir / "cut", "step"), testing::losses(dir / "whole", "step"));
 }
 
+TEST(Trainer, ClassesThatAreNotUtf8HaveTheSameNamesInAllFiles) {
+  const TempDir dir;
+  for (const char* name : {"gr\xf6n/", "gr\xfcn/"})
+    for (uint64_t i = 0; i < 4; ++i)
+      testing::write_file(dir / "set/" + name + std::to_string(i) + ".jpg",
+                          testing::noise_jpeg(16, 16, i));
+  Recipe recipe = small_recipe();
+  recipe.data.source = recipe.data.eval_source = "folder:" + (dir / "set");
+  recipe.augment.size = 16;
+  recipe.train.batch = 8;
+  Trainer(Env::posix(), recipe, saving_options(dir / "run")).run();
+  const std::vector<std::string> expected = {"gr\\xf6n", "gr\\xfcn"};
+  EXPECT_EQ(find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).classes,
+            expected);
+  const auto found = nlohmann::json::parse(testing::read_text(dir / "run/classes.json"))["classes"];
+  ASSERT_EQ(found.size(), 2u);
+  const std::string training = testing::read_text(dir / "run/samples/training.json");
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(found[i]["name"], expected[i]);
+    EXPECT_NE(training.find(nlohmann::json(expected[i]).dump()), std::string::npos) << training;
+  }
+}
+
 TEST(Trainer, TheLoaderGivesWayToAStepOnTheCpu) {
   const auto nice_of = [](int asked) {
     const TempDir dir;

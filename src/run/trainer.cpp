@@ -6,7 +6,6 @@
 
 #include <utility>
 
-#include "base/printable.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
 #include "saturate/error.h"
@@ -216,8 +215,7 @@ Checkpoint Trainer::State::snapshot() {
   position.time_s = recorder.log().time_s();
   Checkpoint checkpoint;
   checkpoint.recipe_toml = to_toml(run.recipe);
-  for (const std::string& name : input.data().classes())
-    checkpoint.classes.push_back(as_utf8(name));  // JSON has no other
+  checkpoint.classes = input.class_names();
   checkpoint.image_size = run.recipe.augment.size;
   checkpoint.images = int64_t(input.data().size());
   checkpoint.eval_images = evaluation.images();
