@@ -134,6 +134,29 @@ TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
   EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
 }
 
+// Three batches an epoch, of which the run makes two.
+TEST(Trainer, AnEpochWhoseRestIsSkippedIsWhole) {
+  for (const bool is_broken : {false, true}) {
+    const TempDir dir;
+    Recipe recipe = small_recipe();
+    recipe.data.on_error = OnError::kSkip;
+    recipe.data.shuffle = {ShuffleMode::kNone};
+    recipe.augment.size = 16;
+    recipe.train.batch = 4;
+    recipe.train.epochs = 2.0 / 3;
+    std::vector<std::string> files;
+    for (uint64_t i = 0; i < 12; ++i)
+      files.push_back(is_broken && i >= 8 ? "no image" : testing::noise_jpeg(16, 16, i));
+    TrainerOptions options = saving_options(dir / "run");
+    options.open = [&] { return std::make_unique<testing::MemoryDataset>(files); };
+    EXPECT_EQ(Trainer(Env::posix(), recipe, options).run().steps, 2);
+    const RunPosition at =
+        find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).position;
+    EXPECT_EQ(at.epoch, is_broken ? 1 : 0);
+    EXPECT_EQ(at.batch, is_broken ? 0 : 2);
+  }
+}
+
 // Else it would blame a rank whose set-up takes long, and know no place of a failure there.
 TEST(Trainer, ALauncherHearsOfItDuringItsSetUp) {
   const TempDir dir;

@@ -42,8 +42,12 @@ bool Trainer::State::make_step() {
       train_batch(batch);
       if (position.batch < input.epoch_steps()) between_steps();  // else once the epoch is closed
     }
-    const bool is_whole = !made || position.batch >= input.epoch_steps();
-    if (!ended && (is_whole || position.step >= total_steps)) end_epoch(is_whole);
+    const bool is_last = position.step >= total_steps;
+    bool is_whole = !made || position.batch >= input.epoch_steps();
+    // Asking for one more batch shows whether the rest of the epoch is skipped.
+    if (!ended && is_last && !is_whole && run.recipe.data.on_error == OnError::kSkip)
+      is_whole = !next_batch(batch);
+    if (!ended && (is_whole || is_last)) end_epoch(is_whole);
   }
   return made;
 }
