@@ -140,7 +140,7 @@ class PyLoader {
   size_t size() const { return data_->size(); }
   nb::list classes() const {
     nb::list list;
-    for (const std::string& name : data_->classes()) list.append(name_of(name));
+    for (const std::string& name : data_->classes()) list.append(text_of(name));
     return list;
   }
   nb::list skipped() const {

@@ -53,6 +53,17 @@ TEST(DataCommand, InspectLooksAtTenThousandUnlessToldToLookAtAll) {
   }
 }
 
+TEST(DataCommand, InspectKeepsClassesApartThatAreNotUtf8) {
+  const TempDir dir;
+  for (const char* name : {"gr\xf6n/1", "gr\xf6n/2", "gr\xfcn/1"})
+    write_file(dir / "set/" + name + ".jpg", noise_jpeg(8, 8, 1));
+  ASSERT_EQ(run_saturate("data inspect folder:" + (dir / "set") + " --json " + (dir / "r.json"))
+                .exit_code,
+            0);
+  const nlohmann::json expected = {{"gr\\xf6n", 2}, {"gr\\xfcn", 1}};
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "r.json"))["classes"], expected);
+}
+
 TEST(DataCommand, PackRefusesBadOptions) {
   const TempDir dir;
   const std::string pack = std::string("data pack ") + kSynth + " --out ";

@@ -200,8 +200,6 @@ TEST(PosixEnv, BypassingTheCacheChangesNoByte) {
     }
 }
 
-// A failure before the rename leaves the old file, one after it the new file, never a mixture; the
-// temporary file is gone either way.
 TEST(WriteAtomically, WritesThroughWhatIsNoFile) {
   const TempDir dir;
   write_file(dir / "target", "old");
@@ -224,13 +222,61 @@ TEST(WriteAtomically, WritesThroughWhatIsNoFile) {
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
+TEST(WriteAtomically, ALinkToAFileStillToComeStaysALink) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "there");
+  std::filesystem::create_symlink("there/second", dir / "first");
+  std::filesystem::create_symlink(dir / "there/file", dir / "there/second");
+  for (const std::string text : {"new", "newer"}) {
+    write_atomically(Env::posix(), dir / "first", text);
+    EXPECT_TRUE(std::filesystem::is_symlink(dir / "first"));
+    EXPECT_TRUE(std::filesystem::is_symlink(dir / "there/second"));
+    EXPECT_EQ(read_text(dir / "there/file"), text);
+  }
+}
+
+// As /dev/stdout, which leads to /proc/self/fd/1.
+TEST(WriteAtomically, WhatAProcessHasOpenGoesOn) {
+  const TempDir dir;
+  for (const int flag : {0, O_APPEND}) {
+    write_file(dir / "log", "old\n");
+    const int log = ::open((dir / "log").c_str(), O_WRONLY | O_CLOEXEC | flag);
+    ASSERT_GE(log, 0);
+    ::lseek(log, 0, SEEK_END);
+    const std::string number = std::to_string(log);
+    std::filesystem::create_symlink("/proc/self/fd/" + number, dir / "link");
+    for (const std::string& path : {"/proc/self/fd/" + number, "/dev/fd/" + number, dir / "link"})
+      write_atomically(Env::posix(), path, "new\n");
+    EXPECT_EQ(::write(log, "end\n", 4), 4);
+    EXPECT_EQ(read_text(dir / "log"), "old\nnew\nnew\nnew\nend\n");
+    EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+    std::filesystem::remove(dir / "log");
+    write_atomically(Env::posix(), dir / "link", "to a file that was removed");
+    EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+    std::filesystem::remove(dir / "link");
+    EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+    ::close(log);
+  }
+}
+
 TEST(Utf8, BytesThatAreNoneAreToldApart) {
   EXPECT_EQ(as_utf8("gr\xc3\xbcn"), "gr\xc3\xbcn");
   EXPECT_EQ(as_utf8("gr\xfcn"), "gr\\xfcn");
   EXPECT_EQ(as_utf8("gr\xf6n"), "gr\\xf6n");
   EXPECT_EQ(as_utf8("a\n\xff"), "a\n\\xff");
+  EXPECT_EQ(as_utf8(as_utf8("gr\xfcn")), "gr\\xfcn");
 }
 
+TEST(Utf8, HasNoSurrogatesAndEndsAt10ffff) {
+  EXPECT_EQ(as_utf8("\xed\xa0\x80"), "\\xed\\xa0\\x80");
+  EXPECT_EQ(as_utf8("\xed\xbf\xbf"), "\\xed\\xbf\\xbf");
+  EXPECT_EQ(as_utf8("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+  for (const char* valid : {"\xed\x9f\xbf", "\xee\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(as_utf8(valid), valid);
+}
+
+// A failure before the rename leaves the old file, one after it the new file, never a mixture; the
+// temporary file is gone either way.
 TEST(WriteAtomically, FailureOfAnyOperationKeepsAWholeFile) {
   const TempDir dir;
   const std::string path = dir / "state";

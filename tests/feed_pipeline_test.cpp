@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -213,6 +215,51 @@ TEST(Pipeline, WhatAStageThrowsComesOutOfItsBatch) {
   EXPECT_TRUE(feed.feeder().next(batch));
   EXPECT_THROW(feed.feeder().next(batch), std::runtime_error);
   feed.feeder().stop();
+}
+
+// Its reads wait for release().
+class HangingDataset : public testing::MemoryDataset {
+ public:
+  HangingDataset() : MemoryDataset(std::vector<std::string>(4, testing::noise_jpeg(8, 8, 1))) {}
+  void read(size_t index, Sample& out) const override {
+    reading_ = true;
+    reading_.notify_all();
+    released_.wait();
+    MemoryDataset::read(index, out);
+  }
+  void wait_for_read() const { reading_.wait(false); }
+  void release() { gate_.set_value(); }
+
+ private:
+  mutable std::atomic<bool> reading_{false};
+  std::promise<void> gate_;
+  std::shared_future<void> released_ = gate_.get_future().share();
+};
+
+TEST(Pipeline, IsDroppedThoughTheLoaderHangs) {
+  HangingDataset data;
+  LoaderOptions options;
+  options.batch = 4;
+  options.wait_limit = std::chrono::milliseconds(5);
+  AugmentOptions augment;
+  augment.size = 8;
+  Loader loader(data, options, augment);
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, at::kCPU, true, ledger, augment);
+  const auto model = std::make_shared<int>(0);
+  PipelineSetup setup{{.encoder = true}};
+  setup.encode = [model](const at::Tensor& images) {
+    ++*model;
+    return std::vector<at::Tensor>{images};
+  };
+  feeder.use_pipeline(std::move(setup));
+  feeder.start_epoch(0);
+  data.wait_for_read();
+  EXPECT_EQ(error_of([&] { feeder.stop(); }).kind(), ErrorKind::kRun);
+  static_assert(noexcept(feeder.drop_pipeline()));
+  feeder.drop_pipeline();
+  EXPECT_EQ(model.use_count(), 1) << "no stage holds the model any more";
+  data.release();
 }
 
 // A sample that is broken ends the epoch where it does without a pipeline.

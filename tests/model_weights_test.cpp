@@ -362,16 +362,17 @@ TEST(RefusedWeights, BigEndianNumbersAreRefused) {
 TEST(Weights, OfADamagedCheckpointAreRefused) {
   const TempDir dir;
   const std::vector<NamedTensor> tensors = {{"w", at::arange(4, at::kFloat)}};
-  const auto write = [&](const std::string& crc) {
-    write_safetensors(Env::posix(), dir / "a.safetensors", tensors, {{"crc32", crc}});
+  const auto read_with = [&](const std::string& format, const std::string& crc) {
+    write_safetensors(Env::posix(), dir / "a.safetensors", tensors,
+                      {{"format", format}, {"crc32", crc}});
+    return read_weights(Env::posix(), dir / "a.safetensors").at(0).tensor;
   };
-  write(tensors_crc32(tensors));
-  EXPECT_TRUE(
-      read_weights(Env::posix(), dir / "a.safetensors").at(0).tensor.equal(tensors[0].tensor));
-  write("00000000");
-  const Error error = error_of([&] { read_weights(Env::posix(), dir / "a.safetensors"); });
+  EXPECT_TRUE(read_with(kCheckpointFormat, tensors_crc32(tensors)).equal(tensors[0].tensor));
+  const Error error = error_of([&] { read_with(kCheckpointFormat, "00000000"); });
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_NE(error.reason().find("checksum"), std::string::npos);
+  EXPECT_NE(error.remedy().find("edited"), std::string::npos);
+  EXPECT_TRUE(read_with("pt", "00000000").equal(tensors[0].tensor)) << "of another program";
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // Whole runs over storage that fails, is slow or is shared, in this process.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "advise/measured_trainer.h"
 #include "base/fault_env.h"
@@ -131,6 +134,48 @@ TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
   EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
 }
 
+// Three batches an epoch, of which the run makes two.
+TEST(Trainer, AnEpochWhoseRestIsSkippedIsWhole) {
+  for (const bool is_broken : {false, true}) {
+    const TempDir dir;
+    Recipe recipe = small_recipe();
+    recipe.data.on_error = OnError::kSkip;
+    recipe.data.shuffle = {ShuffleMode::kNone};
+    recipe.augment.size = 16;
+    recipe.train.batch = 4;
+    recipe.train.epochs = 2.0 / 3;
+    std::vector<std::string> files;
+    for (uint64_t i = 0; i < 12; ++i)
+      files.push_back(is_broken && i >= 8 ? "no image" : testing::noise_jpeg(16, 16, i));
+    TrainerOptions options = saving_options(dir / "run");
+    options.open = [&] { return std::make_unique<testing::MemoryDataset>(files); };
+    EXPECT_EQ(Trainer(Env::posix(), recipe, options).run().steps, 2);
+    const RunPosition at =
+        find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).position;
+    EXPECT_EQ(at.epoch, is_broken ? 1 : 0);
+    EXPECT_EQ(at.batch, is_broken ? 0 : 2);
+  }
+}
+
+// Else it would blame a rank whose set-up takes long, and know no place of a failure there.
+TEST(Trainer, ALauncherHearsOfItDuringItsSetUp) {
+  const TempDir dir;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  setenv("SATURATE_REPORT_FD", std::to_string(ends[1]).c_str(), 1);
+  Recipe recipe = small_recipe();
+  recipe.data.eval_source = "folder:/nowhere";
+  const Error error =
+      error_of([&] { Trainer(Env::posix(), recipe, testing::quiet_options(dir.path())); });
+  unsetenv("SATURATE_REPORT_FD");
+  ::close(ends[1]);
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  char said[100] = {};
+  EXPECT_GT(::read(ends[0], said, sizeof said - 1), 0);
+  ::close(ends[0]);
+  EXPECT_TRUE(std::string(said).starts_with("at step 0, in ")) << said;
+}
+
 TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
   const TempDir dir;
   Trainer(Env::posix(), small_recipe(), saving_options(dir / "run")).run();
@@ -166,6 +211,29 @@ TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
   options.should_stop = [] { return false; };
   EXPECT_EQ(Trainer(Env::posix(), recipe, options).run().steps, 6);
   EXPECT_EQ(testing::losses(dir / "cut", "step"), testing::losses(dir / "whole", "step"));
+}
+
+TEST(Trainer, ClassesThatAreNotUtf8HaveTheSameNamesInAllFiles) {
+  const TempDir dir;
+  for (const char* name : {"gr\xf6n/", "gr\xfcn/"})
+    for (uint64_t i = 0; i < 4; ++i)
+      testing::write_file(dir / "set/" + name + std::to_string(i) + ".jpg",
+                          testing::noise_jpeg(16, 16, i));
+  Recipe recipe = small_recipe();
+  recipe.data.source = recipe.data.eval_source = "folder:" + (dir / "set");
+  recipe.augment.size = 16;
+  recipe.train.batch = 8;
+  Trainer(Env::posix(), recipe, saving_options(dir / "run")).run();
+  const std::vector<std::string> expected = {"gr\\xf6n", "gr\\xfcn"};
+  EXPECT_EQ(find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).classes,
+            expected);
+  const auto found = nlohmann::json::parse(testing::read_text(dir / "run/classes.json"))["classes"];
+  ASSERT_EQ(found.size(), 2u);
+  const std::string training = testing::read_text(dir / "run/samples/training.json");
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(found[i]["name"], expected[i]);
+    EXPECT_NE(training.find(nlohmann::json(expected[i]).dump()), std::string::npos) << training;
+  }
 }
 
 TEST(Trainer, TheLoaderGivesWayToAStepOnTheCpu) {

@@ -96,6 +96,8 @@ class Feeder {
 
   // From the next epoch on. REQUIRES: further epochs begin with start_epoch().
   void use_pipeline(PipelineSetup setup);
+  // Waits for the stages in flight, and destroys them; the loader goes on.
+  void drop_pipeline() noexcept;
 
   // As the loader's, and drops batches in flight.
   void start_epoch(uint32_t epoch, size_t first_batch = 0);

@@ -25,8 +25,10 @@ void write_safetensors(Env& env, const std::string& path, const std::vector<Name
 // match their bytes, unknown types. Fails with kRun naming the file.
 SafetensorsFile read_safetensors(Env& env, const std::string& path);
 
-// CRC-32 over names and bytes of all tensors in the order of their names. A file with metadata
-// "crc32" that differs from it, in hexadecimal, is damaged.
+// Metadata "format" of a run's checkpoint. Its "crc32" is tensors_crc32(), or it is damaged.
+inline constexpr const char* kCheckpointFormat = "saturate-checkpoint";
+
+// CRC-32 over names and bytes of all tensors in the order of their names, in hexadecimal.
 std::string tensors_crc32(const std::vector<NamedTensor>& tensors);
 
 // Only the metadata, without reading tensor data. Checks and fails in the same way.

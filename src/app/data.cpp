@@ -105,7 +105,7 @@ nlohmann::ordered_json to_json(const std::vector<BrokenSample>& samples) {
 std::string to_json(const DatasetReport& report) {
   nlohmann::ordered_json classes = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
-    classes[report.classes[i]] = report.class_samples[i];
+    classes[as_utf8(report.classes[i])] = report.class_samples[i];
   nlohmann::ordered_json json = {{"samples", report.samples},
                                  {"looked_at", report.looked_at},
                                  {"bytes", report.bytes},
@@ -120,7 +120,7 @@ std::string to_json(const DatasetReport& report) {
   if (!report.has_masks) return to_text(json);
   nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
-    pixels[report.classes[i]] = report.class_pixels[i];
+    pixels[as_utf8(report.classes[i])] = report.class_pixels[i];
   json["class_pixels"] = pixels;
   json["ignored_pixels"] = report.ignored_pixels;
   return to_text(json);

@@ -1,6 +1,7 @@
 // Whole-file reading and atomic writing, over any Env.
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 
 #include "base/paths.h"
@@ -23,24 +24,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A device, a pipe or a socket, which is written to as it is: no file may take its place.
+bool is_link(const std::string& path) {
+  std::error_code none;
+  return fs::is_symlink(fs::symlink_status(path, none));
+}
+
+// The system's link to what a process has open (/dev/stdout). /dev/shm has files as anywhere.
+bool is_descriptor(const std::string& path) {
+  return is_link(path) && (path.starts_with("/proc/") ||
+                           (path.starts_with("/dev/") && !path.starts_with("/dev/shm/")));
+}
+
+// No file may take the place of what a process has open, a device, a pipe or a socket.
 bool is_special(const std::string& path) {
   std::error_code none;
   const fs::file_status status = fs::status(path, none);
-  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+  return is_descriptor(path) ||
+         (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status));
 }
 
-// The file that a symbolic link leads to, which stays a link.
-std::string resolved(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_symlink(fs::symlink_status(path, error))) return path;
-  const fs::path target = fs::canonical(path, error);
-  return error ? path : target.string();
+// The path that symbolic links lead to, which stay links; the file may be still to come.
+std::string resolved(std::string path) {
+  constexpr int kMostLinks = 40;  // Linux follows no more
+  std::error_code none;
+  for (int i = 0; i < kMostLinks && is_link(path) && !is_descriptor(path); ++i)
+    path = (fs::path(path).parent_path() / fs::read_symlink(path, none)).string();
+  return path;
 }
 
+// After what was printed. A file, as stdout may be one, keeps what it has.
 void write_in_place(Env& env, const std::string& path,
                     std::span<const std::span<const std::byte>> pieces) {
-  const auto file = env.open_writable(path);
+  std::fflush(stdout);
+  const auto file = env.open_appendable(path);
   for (const auto& piece : pieces) file->append(piece);
   file->close();
 }
@@ -49,8 +65,8 @@ void write_in_place(Env& env, const std::string& path,
 
 void write_atomically(Env& env, const std::string& asked,
                       std::span<const std::span<const std::byte>> pieces) {
-  if (is_special(asked)) return write_in_place(env, asked, pieces);
   const std::string path = resolved(asked);
+  if (is_special(path)) return write_in_place(env, path, pieces);
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
   try {
     const auto file = env.open_writable(temporary);

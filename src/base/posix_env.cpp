@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -163,6 +164,20 @@ class PosixWritableFile : public WritableFile {
   bool refused_ = false;
 };
 
+// The descriptor of this process that a path names, as /dev/stdout; -1: none.
+int named_descriptor(const std::string& path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    int number = -1;
+    const char* const end = path.data() + path.size();
+    if (path.starts_with(folder) &&
+        std::from_chars(path.data() + folder.size(), end, number).ptr == end)
+      return number;
+  }
+  return -1;
+}
+
 class PosixFileLock : public FileLock {
  public:
   explicit PosixFileLock(int fd) : fd_(fd) {}
@@ -247,8 +262,12 @@ class PosixEnv : public Env {
       fail(ErrorKind::kData, "not a regular file", path, "Copy its contents to one");
     return uint64_t(info.st_size);
   }
+  // A descriptor is continued as it is: opened again, a file would have another position, and what
+  // is printed later would overwrite it; a socket cannot be opened.
   static std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int flag) {
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flag, 0644);
+    const int own = flag == O_APPEND ? named_descriptor(path) : -1;
+    const int fd = own >= 0 ? ::fcntl(own, F_DUPFD_CLOEXEC, 0)
+                            : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flag, 0644);
     if (fd < 0) fail_system(ErrorKind::kRun, "create", path);
     return std::make_unique<PosixWritableFile>(fd, path);
   }

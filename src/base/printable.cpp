@@ -29,7 +29,9 @@ CodePoint code_point(std::string_view text, size_t at) {
     if ((Byte(text[i]) & 0xc0) != 0x80) return {first, 1};
     value = value << 6 | (Byte(text[i]) & 0x3fu);
   }
-  return value < kLeast[length] ? CodePoint{first, 1} : CodePoint{value, length};
+  const bool is_surrogate = value >= 0xd800 && value < 0xe000;
+  return value < kLeast[length] || is_surrogate || value > 0x10ffff ? CodePoint{first, 1}
+                                                                    : CodePoint{value, length};
 }
 
 // C0 and C1 controls, bidirectional marks, line separators.

@@ -9,8 +9,8 @@ namespace saturate {
 // marks and line separators become \x1b, byte by byte. Everything else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
-// Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x1b. Names that
-// differ stay different, other than with U+FFFD.
+// Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x9b. Names that
+// differ in such bytes stay different; UTF-8, such text included, is unchanged.
 std::string as_utf8(const std::string& text);
 
 // Text as one word of a shell command line, for copying: quoted if necessary, as $'...' if a quoted

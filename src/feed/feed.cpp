@@ -111,6 +111,10 @@ void Feeder::use_pipeline(PipelineSetup setup) {
       std::make_unique<BatchPipeline>(state_->stages, std::move(setup), state_->clock);
 }
 
+void Feeder::drop_pipeline() noexcept {
+  state_->pipeline.reset();
+}
+
 void Feeder::start_epoch(uint32_t epoch, size_t first_batch) {
   state_->forget();
   state_->loader.start_epoch(epoch, first_batch);

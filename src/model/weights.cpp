@@ -254,10 +254,11 @@ std::vector<NamedTensor> read_any_kind(Env& env, const std::string& path,
     return read_pt_archive(env, path, prefix);
   if (is_legacy_pickle(begin)) return read_legacy_pt(env, path, prefix);
   SafetensorsFile file = read_safetensors(env, path);
-  const auto crc = file.metadata.find("crc32");
-  if (crc != file.metadata.end() && crc->second != tensors_crc32(file.tensors))
+  if (file.metadata["format"] == kCheckpointFormat &&
+      file.metadata["crc32"] != tensors_crc32(file.tensors))
     fail(ErrorKind::kRun, "the checkpoint's checksum does not match its data", path,
-         "Use an older checkpoint of the run");
+         "Use an older checkpoint of the run; if you have edited the file, write it without the "
+         "metadata \"format\"");
   return std::move(file.tensors);
 }
 

@@ -14,8 +14,6 @@
 namespace saturate {
 namespace {
 
-constexpr const char* kFormat = "saturate-checkpoint";
-
 at::Tensor stored_form(const at::Tensor& tensor) {
   return tensor.detach().to(at::kCPU).contiguous();
 }
@@ -27,7 +25,7 @@ std::string shape_text(const at::Tensor& tensor) {
 }
 
 Checkpoint state_of(std::map<std::string, std::string> metadata, const std::string& path) {
-  if (metadata["format"] != kFormat)
+  if (metadata["format"] != kCheckpointFormat)
     fail(ErrorKind::kRun, "not a checkpoint of saturate", path,
          "Give a run folder or a file in it");
   Checkpoint checkpoint;
@@ -43,7 +41,7 @@ void write_checkpoint(Env& env, const std::string& path, const Checkpoint& check
     for (const auto& [name, tensor] : checkpoint.*group.member)
       tensors.push_back({group.prefix + name, stored_form(tensor)});
   write_safetensors(env, path, tensors,
-                    {{"format", kFormat},
+                    {{"format", kCheckpointFormat},
                      {"state", checkpoint_state_json(checkpoint)},
                      {"crc32", tensors_crc32(tensors)}});
 }

@@ -57,7 +57,7 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
 }
 
 Learner::~Learner() {
-  input_.feeder().stop();
+  input_.feeder().drop_pipeline();
 }
 
 // Autocast, like the absence of gradients, is each thread's own.

@@ -24,7 +24,7 @@ class Learner {
   // Draws the weights, or takes those of model.weights; a resumed run's come by visit(). Resolves
   // train.checkpoint_segments of run.recipe. Both must outlive this.
   Learner(RunContext& run, RunInput& input, int64_t total_steps);
-  // Stops the feeder, whose stages compute with the model (pipeline.encoder).
+  // Ends the feeder's pipeline, whose stages compute with the model (pipeline.encoder).
   ~Learner();
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;

@@ -64,7 +64,7 @@ void Recorder::prepare_watching(const RunPosition& position) {
                                  run_.device, run_.options.out);
   // Its pages tell of one class for an image.
   if (watch.samples > 0 && run_.recipe.train.task == Task::kClassify)
-    gallery_ = std::make_unique<SampleGallery>(run_.env, run_.options.out, input_.data().classes(),
+    gallery_ = std::make_unique<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
   step_ = position.step;
   if (watch.histograms > 0)
@@ -222,7 +222,7 @@ void Recorder::write_evaluation(const RunPosition& position, const Evaluation& f
 
 void Recorder::write_classes(const Metrics& found, const at::Tensor& cells, int64_t outputs,
                              int64_t step) {
-  const auto& classes = input_.data().classes();
+  const auto& classes = input_.class_names();
   ClassResults results =
       run_.recipe.train.task == Task::kSegment
           ? class_results(found.pixels, classes)

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
@@ -53,6 +54,11 @@ Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string
   return recipe;
 }
 
+std::vector<std::string> names_as_utf8(std::vector<std::string> names) {
+  for (std::string& name : names) name = as_utf8(name);
+  return names;
+}
+
 int64_t steps_of_epoch(const Loader& loader) {
   const auto steps = int64_t(loader.batches());
   if (steps == 0)
@@ -66,6 +72,7 @@ int64_t steps_of_epoch(const Loader& loader) {
 RunInput::RunInput(RunContext& run)
     : run_(run),
       data_(open_source(run)),
+      class_names_(names_as_utf8(data_->classes())),
       resident_(resolve()),
       loader_(source(), sharded(train_loader_options(run.recipe), run.shard()), run.recipe.augment,
               batch_allocator(run.device)),

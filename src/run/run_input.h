@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "feed/resident.h"
 #include "run/checkpoint.h"
@@ -17,6 +19,8 @@ class RunInput {
   explicit RunInput(RunContext& run);
 
   const Dataset& data() const { return *data_; }
+  // data().classes() as UTF-8: their names in all files of the run.
+  const std::vector<std::string>& class_names() const { return class_names_; }
   Loader& loader() { return loader_; }
   Feeder& feeder() { return feeder_; }
   int64_t epoch_steps() const { return epoch_steps_; }
@@ -43,6 +47,7 @@ class RunInput {
 
   RunContext& run_;
   const std::unique_ptr<Dataset> data_;
+  const std::vector<std::string> class_names_;
   const std::unique_ptr<ResidentDataset> resident_;  // of data_, or null
   Loader loader_;
   Feeder feeder_;

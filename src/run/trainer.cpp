@@ -6,7 +6,6 @@
 
 #include <utility>
 
-#include "base/printable.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
 #include "saturate/data/error.h"
@@ -43,8 +42,12 @@ bool Trainer::State::make_step() {
       train_batch(batch);
       if (position.batch < input.epoch_steps()) between_steps();  // else once the epoch is closed
     }
-    const bool is_whole = !made || position.batch >= input.epoch_steps();
-    if (!ended && (is_whole || position.step >= total_steps)) end_epoch(is_whole);
+    const bool is_last = position.step >= total_steps;
+    bool is_whole = !made || position.batch >= input.epoch_steps();
+    // Asking for one more batch shows whether the rest of the epoch is skipped.
+    if (!ended && is_last && !is_whole && run.recipe.data.on_error == OnError::kSkip)
+      is_whole = !next_batch(batch);
+    if (!ended && (is_whole || is_last)) end_epoch(is_whole);
   }
   return made;
 }
@@ -216,8 +219,7 @@ Checkpoint Trainer::State::snapshot() {
   position.time_s = recorder.log().time_s();
   Checkpoint checkpoint;
   checkpoint.recipe_toml = to_toml(run.recipe);
-  for (const std::string& name : input.data().classes())
-    checkpoint.classes.push_back(as_utf8(name));  // JSON has no other
+  checkpoint.classes = input.class_names();
   checkpoint.image_size = run.recipe.augment.size;
   checkpoint.images = int64_t(input.data().size());
   checkpoint.eval_images = evaluation.images();

@@ -84,16 +84,16 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
       cpu_begin(cpu_seconds()),
       begin_ns(env.now_ns()),
       device_phases(make_device_phases(run.device)),
+      heartbeat(start_heartbeat([this] {
+        return fmt::format("step {}, in {}", steps_made.load(), phase_name(run.ledger.current()));
+      })),
       input(run),
       total_steps(steps_of_run(run.recipe, input.epoch_steps())),
       learner(run, input, total_steps),
       recorder(run, input, learner),
       evaluation(run, input, learner, recorder),
       saver(run, recorder, evaluation, [this] { return snapshot(); }),
-      agreement(run.group),
-      heartbeat(start_heartbeat([this] {
-        return fmt::format("step {}, in {}", steps_made.load(), phase_name(run.ledger.current()));
-      })) {
+      agreement(run.group) {
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
