@@ -65,8 +65,7 @@ class Env {
   virtual void read_into(const std::string& path, std::vector<std::byte>& out);
   // Creates or truncates.
   virtual std::unique_ptr<WritableFile> open_writable(const std::string& path) = 0;
-  // Creates, or continues at the end of an existing file, or where this process's descriptor that
-  // the path names (/dev/stdout, /dev/fd/N) is.
+  // Creates, or continues at a file's end, or where an own descriptor (/dev/stdout, /dev/fd/N) is.
   virtual std::unique_ptr<WritableFile> open_appendable(const std::string& path) = 0;
 
   virtual bool exists(const std::string& path) = 0;
@@ -101,10 +100,9 @@ class Env {
 // Reads the whole file.
 std::vector<std::byte> read_file(Env& env, const std::string& path);
 
-// Writes a sibling temporary file past the system's cache, syncs it, renames it over `path` and
-// syncs the folder: after a crash `path` holds either its old contents or all of the new ones. On
-// failure the temporary file is removed and the error is rethrown. Symbolic links stay links.
-// Devices, pipes, sockets and what a process has open (/dev/stdout) are written to in place.
+// Syncs a sibling temporary file, renames it over `path` and syncs the folder: after a crash `path`
+// holds its old contents or all of the new ones. On failure the temporary file is removed. Links
+// stay links; devices, pipes, sockets and /dev/stdout are written to in place.
 void write_atomically(Env& env, const std::string& path,
                       std::span<const std::span<const std::byte>> pieces);
 void write_atomically(Env& env, const std::string& path, const std::string& text);
