@@ -126,6 +126,24 @@ TEST_F(SurvivingRun, AnInterruptSavesThoughNobodyReadsTheOutput) {
       std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
 }
 
+// Their folder's name makes summaries longer than stdout's buffer, so that they are written early.
+TEST_F(SurvivingRun, TheSummaryNeedsNoReader) {
+  std::string out = dir.path();
+  for (int i = 0; i < 8; ++i) out += "/" + std::string(250, 'r');
+  const auto code_of = [&](const std::string& command) {
+    const std::string all = "('" + kCommand + "' " + command + " --out " + out + " 2>'" +
+                            (dir / "err") + "'; echo $? >'" + (dir / "code") + "') | true";
+    EXPECT_EQ(std::system(all.c_str()), 0);
+    std::filesystem::remove_all(dir / std::string(250, 'r'));
+    return std::stoi(read_text(dir / "code"));
+  };
+  EXPECT_EQ(code_of("train " + recipe), 0) << read_text(dir / "err");
+  EXPECT_EQ(code_of("launch --nproc-per-node 1 -- train " + recipe), 0) << read_text(dir / "err");
+  EXPECT_EQ(code_of("train " + recipe + " --set optimizer.lr=1e30 checkpoint.every_steps=1"), 4);
+  EXPECT_NE(read_text(dir / "err").find("the loss is not finite"), std::string::npos)
+      << read_text(dir / "err");
+}
+
 TEST_F(SurvivingRun, ResultsThatCannotBeWrittenAreAFailure) {
   const std::string command = kCommand + " env >/dev/full 2>" + (dir / "err");
   const int status = std::system(command.c_str());

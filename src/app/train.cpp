@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "advise/source_recipe.h"
 #include "app/command.h"
@@ -155,10 +156,18 @@ int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, Trainer
     result = trainer->run();
   } catch (...) {
     const TrainResult failed = trainer->so_far();
-    if (first && failed.steps_here > 0) print_result(failed, *trainer, options.out);
+    try {
+      if (first && failed.steps_here > 0) print_result(failed, *trainer, options.out);
+    } catch (const std::system_error&) {  // the run's own failure is the one worth reporting
+    }
     throw;
   }
-  if (first) print_result(result, *trainer, options.out);
+  try {
+    if (first) print_result(result, *trainer, options.out);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::broken_pipe) throw;
+    std::clearerr(stdout);  // nobody reads it: a launcher would restart a run that is done
+  }
   return result.end == RunEnd::kInterrupted ? interrupted_code() : 0;
 }
 

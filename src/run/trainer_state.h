@@ -50,7 +50,7 @@ struct Trainer::State {
   const double cpu_begin;
   const int64_t begin_ns;
   const std::unique_ptr<DevicePhases> device_phases;  // that the ledger tells; null on a CPU
-  std::atomic<int64_t> steps_made{0};          // position.step, for the heartbeat's thread
+  std::atomic<int64_t> steps_made{0};                 // position.step, for the heartbeat's thread
   const std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`; from before the set-up
   RunInput input;
   const int64_t total_steps;
