@@ -16,6 +16,7 @@
 #include "feed/batch_pipeline.h"
 #include "saturate/feed.h"
 #include "tests/data_testing.h"
+#include "trace/stream_clock.h"
 
 namespace saturate {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "saturate/batch_norm.h"
 #include "saturate/module_model.h"
+#include "saturate/train_step.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
 
