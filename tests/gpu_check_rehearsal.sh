@@ -78,6 +78,7 @@ rehearse() {
 }
 
 within() {
+  ip link set lo up  # the one network that every machine has
   for tool in git cc nvcc; do
     ! chroot "$root" sh -c "command -v $tool" >/dev/null || fail "$root has $tool, and is not bare"
   done
