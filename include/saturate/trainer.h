@@ -25,6 +25,8 @@
 #include <vector>
 
 #include "saturate/data/data_options.h"
+#include "saturate/data/env.h"
+#include "saturate/data/recipe.h"
 #include "saturate/early_stopping.h"
 #include "saturate/ledger.h"
 #include "saturate/metrics.h"
@@ -34,9 +36,7 @@
 namespace saturate {
 
 class Dataset;
-class Env;
 class Group;
-struct Recipe;
 class StepGraph;
 
 struct TrainerOptions {
