@@ -1,4 +1,4 @@
-// Pixels in memory, and decoding them from JPEG and PNG.
+// Pixels in memory, decoding them from JPEG and PNG, and the masks of segmentation.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A process's rank in a distributed run, as announced by its launcher.
+// The rank of a process in a distributed run, as its launcher announces it, and such runs' options.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,8 @@
-#include "model/norm_hook.h"
+#include "saturate/batch_norm.h"
 
 #include <utility>
 
-#include "saturate/batch_norm.h"
+#include "model/norm_hook.h"
 
 namespace saturate {
 namespace {
