@@ -16,13 +16,13 @@ KILLS ?= 200
 MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
-.PHONY: help demo test test-all page-test tensorboard-test net-test docs-test python-test coverage kills \
+.PHONY: help command demo test test-all page-test tensorboard-test net-test docs-test python-test coverage kills \
   faults compiled soak fuzz gpu-host-test gpu-check-rehearsal build install setup format format-check tidy ci-full clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ## set up, build, and train a small network on drawn shapes
+demo: command ## set up, build the command, and train a small network on drawn shapes
 	@$(BUILD)/saturate train recipes/demo.toml
 
 test: build ## set up, build, and run the tests
@@ -108,8 +108,11 @@ fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
 	@cmake --build --preset fuzz -j $(JOBS) -- --quiet
 	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
-build: $(BUILD)/build.ninja ## build the command at build/saturate
+build: $(BUILD)/build.ninja ## build the command at build/saturate, and the tests
 	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) $(TARGETS:%=--target %) -- $$quiet
+
+command:
+	@$(MAKE) --no-print-directory build TARGETS=saturate_command
 
 # CMake reconfigures by itself when its own files change; presets it reads only here.
 $(BUILD)/build.ninja: CMakePresets.json | setup
@@ -119,7 +122,7 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 setup: ## install what the build needs: Debian packages, LibTorch
 	@tools/setup.sh
 
-install: build ## copy the command, library, headers, recipes and ladders to PREFIX=/usr/local
+install: command ## copy the command, library, headers, recipes and ladders to PREFIX=/usr/local
 	@cmake --install $(BUILD) --prefix $(PREFIX) >/dev/null && echo "installed to $(PREFIX)"
 
 format: ## rewrite all C++ and CUDA files in the house style
