@@ -29,8 +29,9 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// logits and labels of N > 0 samples on one device to a scalar: the mean over what counts of them,
-// since micro-batches and processes are weighted by it. Without gradients in evaluation.
+// logits and labels of N > 0 samples, on one device, to a scalar: the mean over the N samples (in
+// segmentation over their labelled pixels), by which micro-batches and processes are weighted.
+// Without gradients in evaluation.
 using LossFunction = std::function<at::Tensor(const at::Tensor& logits, const at::Tensor& labels)>;
 
 // forward(images) as decode(encode(images)). The names of the encoder's parameters and buffers
@@ -40,7 +41,7 @@ struct EncoderDecoder {
   std::function<at::Tensor(const std::vector<at::Tensor>& features)> decode;
 };
 
-// What a model offers beside Model's functions; each default: nothing. Valid as long as the model.
+// Properties that only some models have; empty by default. Valid as long as the model.
 struct ModelFacets {
   bool per_pixel = false;     // logits are [N, classes, H, W]
   LossFunction loss;          // in place of the task's own loss, in training and evaluation

@@ -1,8 +1,7 @@
-// What a model is trained for: the loss of its outputs, what of a batch counts, and metrics. The
-// step and the evaluation are the same for every task.
+// The purpose of training: the loss of a model's outputs, how many targets of a batch count, and
+// metrics. The step and the evaluation are the same for every task.
 //
-// A task of one's own defines mean_loss(), sums() and metrics(); it may assume nothing of a model
-// but the shape of its outputs.
+// Your own task defines mean_loss(), sums() and metrics(); docs/extend.md has an example.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +16,7 @@
 
 namespace saturate {
 
-// What the outputs of a batch are compared with.
+// The correct outputs of a batch.
 struct Targets {
   at::Tensor labels;      // [N, ...], on the outputs' device
   at::Tensor mixed = {};  // as `labels`, which have weight lambda; undefined without mixing
@@ -41,19 +40,19 @@ class Task {
   // How many targets of `labels` count, an integer scalar on their device; undefined if that is
   // proportional to the samples. Gives micro-batches their loss weights.
   virtual at::Tensor counted(const at::Tensor& labels) const;
-  // The outputs for mirrored images, mapped to what they are compared with for the images.
+  // Undoes the effect that mirroring the images has on the outputs.
   virtual at::Tensor mirrored(const at::Tensor& outputs) const { return outputs; }
 
-  // What metrics() is computed from: tensors of its own that add up over batches, the same number
-  // and shapes for each batch. `loss`: the mean over the batch.
+  // The input of metrics(): new tensors, which may be changed, that add up over batches; the same
+  // number and shapes for each batch. `loss`: the mean over the batch.
   virtual std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& outputs,
                                        const at::Tensor& labels) const = 0;
-  // Means over `samples` samples, of the sums over them. NaN if there are none, since all have
-  // overflowed. Metrics::samples and Metrics::overflowed are the caller's.
+  // Means over `samples` samples from the sums over them; NaN if `samples` is 0, since all have
+  // overflowed. Waits for the device. The caller fills in Metrics::samples and overflowed.
   virtual Metrics metrics(const std::vector<at::Tensor>& sums, int64_t samples) const = 0;
 
-  // The loss to train on. With mixed labels both losses' weighted mean: for cross entropy, which is
-  // linear in its targets, that is the loss of soft targets.
+  // The loss to train on. With mixed labels it is the weighted mean of both losses: for cross
+  // entropy, which is linear in its targets, that of soft targets.
   at::Tensor loss(const at::Tensor& outputs, const Targets& targets, double smoothing) const;
 };
 
