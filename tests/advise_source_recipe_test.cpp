@@ -107,7 +107,7 @@ TEST(SourceRecipe, WhatTheUserSetsCountsForTheRest) {
 
 TEST(SourceRecipe, MasksAreSegmented) {
   const Recipe recipe = made_for("synth:size=64,count=200,masks=true");
-  EXPECT_EQ(recipe.train.task, Task::kSegment);
+  EXPECT_EQ(recipe.train.task, TaskKind::kSegment);
   EXPECT_EQ(recipe.model.name, "unet");
 }
 

@@ -89,8 +89,9 @@ TEST(MixBatch, TrainsOnTheLossOfSoftLabels) {
       OptimizerOptions sgd;
       const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model.parameters()));
       Ledger ledger(Env::posix());
-      TrainStep step(model, *optimizer, {.label_smoothing = 0.1, .part = part}, ledger);
-      RunningMetrics running;
+      TrainStep step(model, classification(), *optimizer, {.label_smoothing = 0.1, .part = part},
+                     ledger);
+      RunningMetrics running(classification());
       step.run(batch, 0.1, running);
       EXPECT_NEAR(running.read().loss, one.loss, 1e-6);
     }

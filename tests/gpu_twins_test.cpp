@@ -9,7 +9,7 @@
 
 #include "run/checkpoint.h"
 #include "run/staged_copy.h"
-#include "step/class_counts.h"
+#include "task/class_counts.h"
 #include "tests/app_testing.h"
 #include "tests/class_counts_testing.h"
 #include "tests/gpu_testing.h"

@@ -30,12 +30,12 @@ TEST_P(EveryModel, GivesLogitsAndGradients) {
   model->set_training(true);
   const at::Tensor logits = model->forward(at::randn({2, 3, 32, 32}));
   std::vector<int64_t> expected = {2, 10};
-  if (model->per_pixel()) expected.insert(expected.end(), 2, 32);
+  if (model->facets().per_pixel) expected.insert(expected.end(), 2, 32);
   EXPECT_EQ(logits.sizes(), expected);
   logits.sum().backward();
   for (const auto& [name, tensor] : model->parameters())
     EXPECT_EQ(tensor.grad().defined(), tensor.requires_grad()) << name;
-  EXPECT_EQ(model->norm_without_hook(), "");
+  EXPECT_EQ(model->facets().norm_without_hook, "");
 }
 
 TEST_P(EveryModel, ChannelsLastChangesTheLayoutOnly) {
@@ -73,7 +73,7 @@ std::vector<at::Tensor> traces_of(const std::string& name, int64_t segments) {
   const at::Tensor images = at::randn({3, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor logits = segments == 0
                                 ? model->forward(images)
-                                : checkpoint_sequential(model->stages(), segments, images);
+                                : checkpoint_sequential(model->facets().stages, segments, images);
   at::cross_entropy_loss(logits, at::arange(3)).backward();
   std::vector<at::Tensor> traces = {logits.detach()};
   for (const auto& named : model->parameters())
@@ -83,9 +83,10 @@ std::vector<at::Tensor> traces_of(const std::string& name, int64_t segments) {
 }
 
 TEST_P(EveryModel, LearnsTheSameCheckpointed) {
-  if (make(GetParam(), 0.25)->per_pixel()) GTEST_SKIP() << "skips connections: no chain of stages";
+  if (make(GetParam(), 0.25)->facets().per_pixel)
+    GTEST_SKIP() << "skips connections: no chain of stages";
   const auto plain = traces_of(GetParam(), 0);
-  const size_t stages = make(GetParam(), 0.25)->stages().size();
+  const size_t stages = make(GetParam(), 0.25)->facets().stages.size();
   EXPECT_GE(stages, 2u);
   for (const int64_t segments : {automatic_segments(stages), int64_t(stages)}) {
     const auto found = traces_of(GetParam(), segments);

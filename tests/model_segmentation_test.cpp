@@ -74,7 +74,7 @@ TEST_P(SegmentationTwin, LogitsOfEachPixelAreThose) {
   model_->set_training(false);
   const at::Tensor images = symmetric("input", {2, 3, kSize, kSize}, 2);
   const auto expected = golden_["logits"].get<std::vector<double>>();
-  EXPECT_TRUE(model_->per_pixel());
+  EXPECT_TRUE(model_->facets().per_pixel);
   for (const bool channels_last : {false, true}) {
     model_->to(at::kCPU, channels_last);
     const at::Tensor logits = model_->forward(images);
@@ -109,9 +109,10 @@ TEST_P(SegmentationTwin, GradientsAreThose) {
 TEST_P(SegmentationTwin, TheEncoderThenTheDecoderIsTheModel) {
   const at::NoGradGuard no_grad;
   model_->set_training(false);
-  ASSERT_TRUE(model_->has_encoder());
+  const auto encoder = model_->facets().encoder;
+  ASSERT_TRUE(encoder);
   const at::Tensor images = symmetric("input", {2, 3, kSize, kSize}, 2);
-  EXPECT_TRUE(at::equal(model_->decode(model_->encode(images)), model_->forward(images)));
+  EXPECT_TRUE(at::equal(encoder->decode(encoder->encode(images)), model_->forward(images)));
 }
 
 TEST_P(SegmentationTwin, AnImpossibleSizeIsRefused) {
@@ -126,7 +127,7 @@ TEST(FrozenStatistics, StayWhereTheParametersAreFrozen) {
   const auto model = make("unet");
   for (const auto& [name, tensor] : model->parameters())
     tensor.requires_grad_(!name.starts_with("encoder."));
-  ASSERT_TRUE(model->keep_frozen_statistics());
+  model->facets().keep_frozen_statistics();
   model->set_training(false);
   model->set_training(true);
   std::map<std::string, at::Tensor> before;
@@ -147,7 +148,7 @@ class Flattened : public torch::nn::Module {
 TEST(FrozenStatistics, StayInAModelOfOnesOwnToo) {
   const auto model = make_module_model<Flattened>();
   for (const auto& [name, tensor] : model->parameters()) tensor.requires_grad_(false);
-  ASSERT_TRUE(model->keep_frozen_statistics());
+  model->facets().keep_frozen_statistics();
   const at::Tensor before = model->buffers().at(0).tensor.clone();
   model->forward(symmetric("input", {4, 3, 2, 2}, 2));
   EXPECT_TRUE(at::equal(model->buffers().at(0).tensor, before));

@@ -42,7 +42,7 @@ TEST(Whitening, Resnet9TakesItsStemFromTheImages) {
   options.width = 0.25;
   const auto model = make_model(options, {10, 32});
   const at::Tensor images = correlated_images();
-  model->prepare(images);
+  model->facets().prepare(images);
   for (const auto& [name, tensor] : model->buffers())
     if (name == "stem_weight") {
       EXPECT_TRUE(at::allclose(tensor, whitening_filters(images, 2, 12)));

@@ -8,7 +8,7 @@
 #include "record/class_results.h"
 #include "report/report.h"
 #include "saturate/train_step.h"
-#include "step/answers.h"
+#include "task/answers.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

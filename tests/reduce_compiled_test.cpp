@@ -124,12 +124,12 @@ std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
   options.part = 8;
   options.label_smoothing = recipe.train.label_smoothing;
   options.clip_norm = 0.5;
-  TrainStep step(*model, *optimizer, options, ledger);
+  TrainStep step(*model, classification(), *optimizer, options, ledger);
   GradientReducer reducer(group, model->parameters(), recipe.distributed);
   step.use_reducer(reducer);
   if (!recipe.train.compiled.empty())
     step.use_compiled(std::make_unique<CompiledStep>(Env::posix(), recipe, *model, kWorld));
-  RunningMetrics metrics;
+  RunningMetrics metrics(classification());
   for (int i = 0; i < 10; ++i)
     step.run(ranks_batch(group.rank(), i, i == 9 ? 5 : 16), 0.05, metrics);
   EXPECT_EQ(step.first_uncompiled(), recipe.train.compiled.empty() ? 0 : 5);

@@ -58,9 +58,9 @@ std::vector<at::Tensor> train(Model& model, StepOptions options = {}, int64_t ba
   OptimizerOptions how;
   how.weight_decay = 0;
   const auto optimizer = make_optimizer(how, make_parameter_groups(how, model.parameters()));
-  TrainStep step(model, *optimizer, options, ledger);
+  TrainStep step(model, classification(), *optimizer, options, ledger);
   model.set_training(true);
-  RunningMetrics metrics;
+  RunningMetrics metrics(classification());
   for (int i = 0; i < 20; ++i) {
     DeviceBatch given = batch_of(i, batch);
     given.images = given.images.to(model.parameters().front().tensor.scalar_type());
@@ -161,11 +161,13 @@ TEST(DataParallel, ReplicasComputeInTheCallersPrecision) {
 }
 
 // Nothing but a loss.
-class Seven : public Model, public OwnLoss {
+class Seven : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override { return images.flatten(1); }
-  at::Tensor loss(const at::Tensor& logits, const at::Tensor&) override {
-    return logits.sum() * 0 + 7;
+  ModelFacets facets() override {
+    ModelFacets facets;
+    facets.loss = [](const at::Tensor& logits, const at::Tensor&) { return logits.sum() * 0 + 7; };
+    return facets;
   }
   void set_training(bool) override {}
   std::vector<NamedTensor> parameters() override { return {}; }

@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "saturate/gradient_reducer.h"
-#include "saturate/sharded_optimizer.h"
 #include "saturate/sync_batch_norm.h"
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"
@@ -106,7 +105,7 @@ Trained train(const Case& how, Model& model, Group* group) {
   const bool sharded = group && how.distributed.shard_optimizer;
   const auto optimizer =
       sharded ? make_sharded_optimizer(*group, groups, make) : make(std::move(groups));
-  TrainStep step(model, *optimizer, how.step, ledger);
+  TrainStep step(model, classification(), *optimizer, how.step, ledger);
   std::optional<GradientReducer> reducer;
   std::optional<SyncBatchNorm> synced;
   if (group) {
@@ -115,7 +114,7 @@ Trained train(const Case& how, Model& model, Group* group) {
     if (how.distributed.sync_bn) synced.emplace(*group);
   }
   model.set_training(true);
-  RunningMetrics metrics;
+  RunningMetrics metrics(classification());
   for (int i = 0; i < how.steps; ++i) {
     const DeviceBatch joint =
         in_order(joint_batch(i, how.batches[size_t(i) % how.batches.size()]), how.order);

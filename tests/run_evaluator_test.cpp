@@ -28,16 +28,17 @@ Evaluated evaluate_twice(const Recipe& recipe, int64_t give_up_after = -1) {
     for (const auto& named : tensors) testing::fill(named);
   Evaluator evaluator(Env::posix(), recipe, recipe.data.eval_source,
                       open_dataset(Env::posix(), recipe.data.eval_source)->classes(), at::kCPU);
+  const auto task = make_task(recipe.train.task, model->facets());
   Evaluated found;
   if (give_up_after >= 0) {
     const auto none = evaluator.run(
-        *model, [&](const DeviceBatch&, const at::Tensor&) { return --give_up_after > 0; });
+        *model, *task, [&](const DeviceBatch&, const at::Tensor&) { return --give_up_after > 0; });
     EXPECT_FALSE(none);
   }
   EXPECT_TRUE(start_spans());
   for (int again = 0; again < 2; ++again) {
     const auto metrics =
-        evaluator.run(*model, [&](const DeviceBatch& batch, const at::Tensor& logits) {
+        evaluator.run(*model, *task, [&](const DeviceBatch& batch, const at::Tensor& logits) {
           EXPECT_EQ(batch.images.size(0), logits.size(0));
           found.logits.push_back(logits.clone());
           return true;
@@ -57,7 +58,7 @@ Recipe recipe_to_evaluate(const std::string& eval_source) {
   recipe.data.source = recipe.data.eval_source = eval_source;
   recipe.train.eval_batch = 8;
   if (eval_source.find("masks") != std::string::npos) {
-    recipe.train.task = Task::kSegment;
+    recipe.train.task = TaskKind::kSegment;
     recipe.model.name = "toy_seg";
   }
   resolve_machine(recipe, at::kCPU);

@@ -134,9 +134,10 @@ TEST(OwnLoss, IsWhatTheStepGoesDown) {
   sgd.nesterov = false;
   const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model->parameters()));
   Ledger ledger(Env::posix());
-  TrainStep step(*model, *optimizer, {.part = 2}, ledger);
+  const auto task = make_task(TaskKind::kClassify, model->facets());
+  TrainStep step(*model, *task, *optimizer, {.part = 2}, ledger);
   const DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 2, 0}, at::kLong), {}};
-  RunningMetrics running;
+  RunningMetrics running(*task);
   step.run(batch, /*lr=*/0.5, running);
 
   const at::Tensor x = batch.images.flatten(1);

@@ -275,7 +275,7 @@ TEST(EvaluationClasses, LabelsAreTheModels) {
       const auto model = make_model(recipe.model, {3, 16});
       for (int again = 0; again < 2; ++again) {
         std::vector<int64_t> labels;
-        evaluator.run(*model, [&](const DeviceBatch& batch, const at::Tensor&) {
+        evaluator.run(*model, classification(), [&](const DeviceBatch& batch, const at::Tensor&) {
           for (int64_t i = 0; i < batch.count(); ++i)
             labels.push_back(batch.labels[i].item<int64_t>());
           return true;

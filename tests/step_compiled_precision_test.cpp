@@ -24,7 +24,7 @@ class SteppedModel {
         model_(testing::compiled_model(recipe)),
         optimizer_(make_optimizer(recipe.optimizer,
                                   make_parameter_groups(recipe.optimizer, model_->parameters()))),
-        step_(*model_, *optimizer_,
+        step_(*model_, classification(), *optimizer_,
               {.precision = recipe.precision, .label_smoothing = recipe.train.label_smoothing},
               ledger_) {
     model_->set_training(true);
@@ -57,7 +57,7 @@ class SteppedModel {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
   TrainStep step_;
-  RunningMetrics metrics_;
+  RunningMetrics metrics_{classification()};
 };
 
 // How far two ways from `begin` end apart, over the length of the second: the largest of all

@@ -131,14 +131,14 @@ void train_by_recipe(Recipe recipe, Model& model, Model& twin, double tolerance)
   Ledger ledger(Env::posix());
   recipe.train.batch = 16;
   recipe.train.accumulate = 2;
-  RunningMetrics metrics[2];
+  RunningMetrics metrics[2] = {RunningMetrics(classification()), RunningMetrics(classification())};
   Model* models[] = {&model, &twin};
   for (int i = 0; i < 2; ++i) {
     at::manual_seed(5);
     const auto optimizer = make_optimizer(
         recipe.optimizer, make_parameter_groups(recipe.optimizer, models[i]->parameters()));
-    TrainStep trained(*models[i], *optimizer, {.label_smoothing = 0.1, .part = 8, .clip_norm = 0.1},
-                      ledger);
+    TrainStep trained(*models[i], classification(), *optimizer,
+                      {.label_smoothing = 0.1, .part = 8, .clip_norm = 0.1}, ledger);
     if (i == 0)
       trained.use_compiled(std::make_unique<CompiledStep>(Env::posix(), recipe, *models[i]));
     for (const int64_t count : {16, 16, 16}) {

@@ -80,7 +80,7 @@ struct Bench {
     model = std::make_unique<Linear>(at::randn({4, 12}));
     OptimizerOptions sgd;
     optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model->parameters()));
-    step = std::make_unique<TrainStep>(*model, *optimizer, options, ledger);
+    step = std::make_unique<TrainStep>(*model, classification(), *optimizer, options, ledger);
     if (!make) make = [this] { return std::make_unique<LoggedGraph>(log); };
     graphed = std::make_unique<GraphedStep>(*step, *optimizer, at::kCPU, ledger,
                                             GraphSetup{kBatch, make, [](DeviceBatch&) {}});
@@ -94,7 +94,7 @@ struct Bench {
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<TrainStep> step;
   std::unique_ptr<GraphedStep> graphed;
-  RunningMetrics metrics;
+  RunningMetrics metrics{classification()};
 };
 
 TEST(GraphedStep, WarmsUpRecordsOnceAndReplays) {

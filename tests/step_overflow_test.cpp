@@ -68,10 +68,10 @@ struct Overflowing {
       make_optimizer(options, make_parameter_groups(options, model->parameters()));
   Ledger ledger{Env::posix()};
   TrainStep step;
-  RunningMetrics running;
+  RunningMetrics running{classification()};
 
   explicit Overflowing(int part = 0)
-      : step(*model, *optimizer,
+      : step(*model, classification(), *optimizer,
              {.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 1024}, .part = part},
              ledger) {
     model->set_training(true);
@@ -148,7 +148,7 @@ TEST(Overflow, OfSegmentationLeavesOutItsPixels) {
   const at::Tensor logits = testing::symmetric("pixels", {2, 3, 4, 4}, 1);
   const at::Tensor labels = at::zeros({2, 4, 4}, at::kLong);
   const at::Tensor infinite = at::scalar_tensor(std::numeric_limits<float>::infinity());
-  RunningMetrics running, sound;
+  RunningMetrics running(segmentation()), sound(segmentation());
   for (RunningMetrics* each : {&running, &sound}) each->add(at::scalar_tensor(2.f), logits, labels);
   running.add(infinite, logits, labels, /*may_overflow=*/true);
   const Metrics found = running.read(), expected = sound.read();

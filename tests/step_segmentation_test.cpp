@@ -43,7 +43,6 @@ class PixelModel : public Model {
   at::Tensor forward(const at::Tensor& images) override {
     return images.permute({0, 2, 3, 1}).matmul(weight_.t()).permute({0, 3, 1, 2});
   }
-  bool per_pixel() const override { return true; }
   void set_training(bool) override {}
   std::vector<NamedTensor> parameters() override { return {{"weight", weight_}}; }
   std::vector<NamedTensor> buffers() override { return {}; }
@@ -57,7 +56,7 @@ TEST(SegmentationMetrics, AreThoseOfTheOracle) {
   const auto expected = golden();
   const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2),
                    truth = labels(3);
-  RunningMetrics whole, parts;
+  RunningMetrics whole(segmentation()), parts(segmentation());
   const at::Tensor loss = at::full({}, 0.5);
   whole.add(loss, logits, truth);
   for (int64_t i = 0; i < 3; ++i) parts.add(loss, logits.narrow(0, i, 1), truth.narrow(0, i, 1));
@@ -110,10 +109,10 @@ Trained train(const DeviceBatch& batch, int part, double smoothing) {
   StepOptions options;
   options.part = part;
   options.label_smoothing = smoothing;
-  TrainStep step(model, *optimizer, options, ledger);
+  TrainStep step(model, segmentation(), *optimizer, options, ledger);
   Trained found;
   step.observe_gradients([&] { found.gradient = model.parameters()[0].tensor.grad().clone(); });
-  RunningMetrics metrics;
+  RunningMetrics metrics(segmentation());
   step.run(batch, 0.1, metrics);
   found.loss = metrics.read().loss;
   return found;
@@ -140,8 +139,8 @@ TEST(SegmentationStep, LossIsTorchsWithIgnoredPixels) {
   for (const auto& [key, smoothing] : {std::pair{"loss", 0.0}, {"smoothed", 0.1}}) {
     StepOptions options;
     options.label_smoothing = smoothing;
-    TrainStep step(model, *optimizer, options, ledger);
-    RunningMetrics metrics;
+    TrainStep step(model, segmentation(), *optimizer, options, ledger);
+    RunningMetrics metrics(segmentation());
     DeviceBatch batch;
     batch.images = symmetric("images", {3, 3, kSize, kSize}, 1);
     batch.labels = labels(3);

@@ -35,7 +35,11 @@ class SmallModel : public Model {
   void set_training(bool) override {}
   std::vector<NamedTensor> parameters() override { return {{"weight", weight}}; }
   std::vector<NamedTensor> buffers() override { return {}; }
-  std::vector<Stage> stages() override { return chain; }
+  ModelFacets facets() override {
+    ModelFacets facets;
+    facets.stages = chain;
+    return facets;
+  }
   void to(const at::Device&, bool) override {}
 
   at::Tensor weight;
@@ -56,7 +60,7 @@ struct Bench {
     batch.labels = at::arange(8) % 4;
     optimizer = make_optimizer(optimizer_options,
                                make_parameter_groups(optimizer_options, model->parameters()));
-    step = std::make_unique<TrainStep>(*model, *optimizer, options, ledger);
+    step = std::make_unique<TrainStep>(*model, classification(), *optimizer, options, ledger);
   }
   void run() { step->run(batch, 0.1, running); }
 
@@ -65,7 +69,7 @@ struct Bench {
   DeviceBatch batch;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<TrainStep> step;
-  RunningMetrics running;
+  RunningMetrics running{classification()};
 };
 
 OptimizerOptions gradients_set_to(bool none) {
@@ -94,10 +98,10 @@ TEST(Speed, NarrowWeightsKeepZeroedGradientsToo) {
     const auto optimizer = make_optimizer(
         options, make_parameter_groups(options, model.parameters()), PrecisionMode::kBf16O2);
     Ledger ledger(Env::posix());
-    TrainStep step(model, *optimizer, {.precision = {.mode = PrecisionMode::kBf16O2}, .part = 3},
-                   ledger);
+    TrainStep step(model, classification(), *optimizer,
+                   {.precision = {.mode = PrecisionMode::kBf16O2}, .part = 3}, ledger);
     DeviceBatch batch{at::randn({8, 3, 2, 2}), at::arange(8) % 4, {}};
-    RunningMetrics running;
+    RunningMetrics running(classification());
     for (int i = 0; i < 3; ++i) step.run(batch, 0.1, running);
     EXPECT_EQ(model.weight.grad().defined(), !set_to_none);
     return model.weight.detach();
@@ -213,7 +217,7 @@ TEST(Speed, EvaluationIsInInferenceModeOrWithoutGradients) {
       EXPECT_FALSE(logits.requires_grad());
       return true;
     };
-    losses.push_back(evaluate(*bench.model, feeder, options).value().loss);
+    losses.push_back(evaluate(*bench.model, classification(), feeder, options).value().loss);
   }
   EXPECT_EQ(losses[0], losses[1]);
 }

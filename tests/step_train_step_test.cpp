@@ -29,7 +29,7 @@ namespace {
 TEST(RunningMetrics, CountsHitsAmongTheFirstAndTheFirstFive) {
   // Class c has logit c: label 6 is first, label 2 fifth, label 1 sixth.
   const at::Tensor logits = at::arange(7, at::kFloat).expand({3, 7});
-  RunningMetrics running;
+  RunningMetrics running(classification());
   running.add(at::scalar_tensor(2.0), logits, at::tensor({6, 2, 1}, at::kLong));
   running.add(at::scalar_tensor(5.0), logits.slice(0, 0, 1), at::tensor({6}, at::kLong));
   const Metrics metrics = running.read();
@@ -41,7 +41,7 @@ TEST(RunningMetrics, CountsHitsAmongTheFirstAndTheFirstFive) {
 }
 
 TEST(RunningMetrics, FiveClassesHaveNoTopFive) {
-  RunningMetrics running;
+  RunningMetrics running(classification());
   running.add(at::scalar_tensor(1.0), at::randn({2, 5}), at::tensor({0, 1}, at::kLong));
   EXPECT_FALSE(running.read().accuracy5.has_value());
 }
@@ -54,7 +54,7 @@ TEST(RunningMetrics, CountsAsTopkDoes) {
     const at::Tensor logits = at::randn({200, classes}, type), labels = at::arange(200) % classes;
     const at::Tensor best =
         std::get<1>(at::topk(logits, std::min<int64_t>(5, classes), 1)).eq(labels.unsqueeze(1));
-    RunningMetrics running;
+    RunningMetrics running(classification());
     running.add(at::scalar_tensor(1.0), logits, labels);
     const Metrics metrics = running.read();
     EXPECT_EQ(metrics.accuracy * 200, best.select(1, 0).sum().item<double>());
@@ -69,7 +69,7 @@ TEST(RunningMetrics, EqualLogitsGoByClassAndNoNumberHitsNothing) {
                                         1.f, 2.f, nan, 0.f, 1.f, 1.f, 1.f,  //
                                         1.f, 2.f, 2.f, 0.f, 1.f, 1.f, 1.f})
                                 .view({4, 7});
-  RunningMetrics running;
+  RunningMetrics running(classification());
   running.add(at::scalar_tensor(1.0), logits, at::tensor({1, 2, 2, 6}, at::kLong));
   const Metrics metrics = running.read();
   EXPECT_EQ(metrics.accuracy * 4, 1) << "label 1 of the first row";
@@ -126,7 +126,7 @@ struct Bench {
     batch.labels = at::arange(count) % 4;
     optimizer = make_optimizer(plain_sgd(), make_parameter_groups(plain_sgd(), model->parameters()),
                                options.precision.mode);
-    step = std::make_unique<TrainStep>(*model, *optimizer, options, ledger);
+    step = std::make_unique<TrainStep>(*model, classification(), *optimizer, options, ledger);
   }
   at::Tensor weight() const { return model->weight.detach().clone(); }
 
@@ -135,7 +135,7 @@ struct Bench {
   DeviceBatch batch;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<TrainStep> step;
-  RunningMetrics running;
+  RunningMetrics running{classification()};
 };
 
 TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
@@ -146,8 +146,8 @@ TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
   const auto optimizer =
       make_optimizer(plain_sgd(), make_parameter_groups(plain_sgd(), model.parameters()));
   Ledger ledger(Env::posix());
-  TrainStep step(model, *optimizer, {.label_smoothing = 0.1}, ledger);
-  RunningMetrics running;
+  TrainStep step(model, classification(), *optimizer, {.label_smoothing = 0.1}, ledger);
+  RunningMetrics running(classification());
   step.run(batch, /*lr=*/0.5, running);
 
   // The gradient of cross-entropy in closed form: (softmax - targets)^T x / N.
@@ -290,7 +290,7 @@ class EvaluateTest : public ::testing::Test {
   }
   double evaluated(const EvaluationOptions& options) {
     loader.start_epoch(0);
-    return evaluate(*model, feeder, options).value().loss;
+    return evaluate(*model, classification(), feeder, options).value().loss;
   }
   at::Tensor logits(const at::Tensor& images) {
     const at::NoGradGuard no_grad;

@@ -15,14 +15,14 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODULES = ("base", "recipe", "image", "data", "trace", "feed", "model", "reduce", "step", "record", "run", "report",
-           "advise", "app")
+MODULES = ("base", "recipe", "image", "data", "trace", "feed", "model", "reduce", "task", "step", "record", "run",
+           "report", "advise", "app")
 TORCH_FREE = ("base", "recipe", "image", "data")
 MOST_PUBLIC = 40
 # Public headers without a source of the same name, or with several.
 HEADER_MODULES = {
     "dataset": "data", "data_options": "recipe", "effects": "image", "env": "base",
-    "image": "image", "input": "data", "metrics": "step", "model": "model", "optimizer": "step", "pixel": "image",
+    "image": "image", "input": "data", "metrics": "task", "model": "model", "optimizer": "step", "pixel": "image",
     "schedule": "step", "step_options": "recipe",
 }
 INCLUDE = re.compile(r'^\s*#include [<"]([^">]+)[">]', re.MULTILINE)

@@ -22,7 +22,8 @@ class Evaluator {
   ~Evaluator();
 
   // Empty if the observer cancelled.
-  std::optional<Metrics> run(Model& model, const EvaluationObserver& observer = {});
+  std::optional<Metrics> run(Model& model, const Task& task,
+                             const EvaluationObserver& observer = {});
   // The number of samples in all shards.
   size_t size() const;
   // That of its source: see Dataset.

@@ -48,7 +48,7 @@ struct DeviceBatch {
   double lambda = 1;             // 0.5 to 1
   int64_t whole = 0;             // images of the global batch
   int64_t place = 0;             // index in its epoch, including those skipped by on_error
-  // For a pipeline with an encoder: Model::encode() of the images; else empty.
+  // For a pipeline with an encoder: EncoderDecoder::encode() of the images; else empty.
   std::vector<at::Tensor> features = {};
   // After Feeder::leave_unfinished(), until finish(): there are no images yet.
   std::optional<UnfinishedBatch> unfinished = {};
@@ -72,7 +72,8 @@ bool has_finish_kernel();
 // Input stages that overlap the step.
 struct PipelineSetup {
   PipelineOptions stages;
-  // stages.encoder: calls Model::encode() without gradients; on another thread than the caller's.
+  // stages.encoder: calls EncoderDecoder::encode() without gradients; on another thread than the
+  // caller's.
   std::function<std::vector<at::Tensor>(const at::Tensor& images)> encode = {};
   // For tests: called at the begin of a stage of that name; may block.
   std::function<void(const char* stage)> before = {};

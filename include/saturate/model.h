@@ -6,7 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,11 +18,44 @@
 #include "saturate/data/step_options.h"
 #include "saturate/gradient_checkpoint.h"
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace saturate {
 
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+};
+
+// logits and labels of N > 0 samples, on one device, to a scalar: the mean over the N samples (in
+// segmentation over their labelled pixels), by which micro-batches and processes are weighted.
+// Without gradients in evaluation.
+using LossFunction = std::function<at::Tensor(const at::Tensor& logits, const at::Tensor& labels)>;
+
+// forward(images) as decode(encode(images)). The names of the encoder's parameters and buffers
+// begin with "encoder."; both functions may run concurrently on different threads.
+struct EncoderDecoder {
+  std::function<std::vector<at::Tensor>(const at::Tensor& images)> encode;
+  std::function<at::Tensor(const std::vector<at::Tensor>& features)> decode;
+};
+
+// Properties that only some models have; empty by default. Valid as long as the model.
+struct ModelFacets {
+  bool per_pixel = false;     // logits are [N, classes, H, W]
+  LossFunction loss;          // in place of the task's own loss, in training and evaluation
+  std::vector<Stage> stages;  // forward() in sequence, for checkpointing
+  std::optional<EncoderDecoder> encoder;
+  // Number of training images that a model needs for statistics before training from scratch;
+  // prepare() gets about as many, in the form of forward()'s.
+  int64_t wanted_images = 0;
+  std::function<void(const at::Tensor& images)> prepare;
+  // From now on BatchNorms whose parameters require no gradient use their running statistics in
+  // training too, without updating them.
+  std::function<void()> keep_frozen_statistics;
+  std::string norm_without_hook;                // the path of a BatchNorm without NormHook support
+  const torch::jit::Module* program = nullptr;  // the TorchScript program that the model is
 };
 
 // A trainable function of a batch of images. Not for concurrent use. Returned tensors share storage
@@ -28,27 +64,8 @@ class Model {
  public:
   virtual ~Model() = default;
   // images [N, 3, H, W] float, any memory format, to logits [N, classes], or [N, classes, H, W] if
-  // per_pixel().
+  // per_pixel.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
-  virtual bool per_pixel() const { return false; }
-  // A model with an encoder computes forward(images) as decode(encode(images)). The names of the
-  // encoder's parameters and buffers begin with "encoder."; encode() and decode() may run
-  // concurrently on different threads.
-  virtual bool has_encoder() const { return false; }
-  virtual std::vector<at::Tensor> encode(const at::Tensor& images);
-  virtual at::Tensor decode(const std::vector<at::Tensor>& features);
-  // From now on BatchNorms whose parameters require no gradient use their running statistics in
-  // training too, without updating them. False if the model does not support this.
-  virtual bool keep_frozen_statistics() { return false; }
-  // The path of a BatchNorm without NormHook support; empty if there is none.
-  virtual std::string norm_without_hook() { return {}; }
-  // forward() as a sequence of stages for checkpointing; empty if not supported. Valid as long as
-  // the model.
-  virtual std::vector<Stage> stages() { return {}; }
-  // Number of training images that a model needs for statistics before training from scratch;
-  // prepare() gets about as many, in the form of forward()'s.
-  virtual int64_t wanted_images() const { return 0; }
-  virtual void prepare(const at::Tensor& images) { (void)images; }
   // Batch statistics are used and updated in training, running statistics otherwise.
   virtual void set_training(bool training) = 0;
   // Parameters, including frozen ones, and buffers (BatchNorm's running statistics and counters),
@@ -57,6 +74,8 @@ class Model {
   virtual std::vector<NamedTensor> buffers() = 0;
   // Moves every tensor; 4-dimensional parameters become channels_last on request.
   virtual void to(const at::Device& device, bool channels_last) = 0;
+  // Collected by each call, for use in set-up.
+  virtual ModelFacets facets();
 };
 
 // Properties of the data that a model needs.
@@ -71,17 +90,6 @@ std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape&
 
 using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ImageShape&);
 std::span<const RegistryEntry<ModelFactory>> models();
-
-// Additional public base of a Model whose loss is not the cross entropy of its logits. Training,
-// evaluation and the batch search then use this loss.
-class OwnLoss {
- public:
-  virtual ~OwnLoss() = default;
-  // logits [N, classes] float and labels [N] int64, on one device, N above 0, to a scalar: the mean
-  // over the N images, since micro-batches and processes are weighted by their images. Without
-  // gradients in evaluation.
-  virtual at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) = 0;
-};
 
 // Adds a row to models(): from now on model.name can be `name`; checkpoints and `recipe.toml` store
 // only the name. Both texts must outlive every use, like literals. Fails with kUsage if a model of

@@ -20,11 +20,10 @@ class ModuleModelBase : public Model {
  public:
   explicit ModuleModelBase(torch::nn::Module& module) : module_(module) {}
   void set_training(bool training) override;
-  bool keep_frozen_statistics() override;
-  std::string norm_without_hook() override;
   std::vector<NamedTensor> parameters() override;
   std::vector<NamedTensor> buffers() override;
   void to(const at::Device& device, bool channels_last) override;
+  ModelFacets facets() override;
 
  private:
   torch::nn::Module& module_;
@@ -58,7 +57,7 @@ SATURATE_NAMES_MEMBER(has_per_pixel, kPerPixel)
 }  // namespace module_members
 #undef SATURATE_NAMES_MEMBER
 
-// at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels): see OwnLoss.
+// at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels): see LossFunction.
 template <class Module>
 concept HasLoss = requires(Module& module, const at::Tensor& tensor) {
   { module.loss(tensor, tensor) } -> std::convertible_to<at::Tensor>;
@@ -81,7 +80,7 @@ constexpr bool kPerPixelIsUsable = requires {
 
 // `Module` has at::Tensor forward(const at::Tensor&), and optionally static constexpr int64_t
 // kWantedImages and void prepare(const at::Tensor&), std::vector<Stage> stages(), static constexpr
-// bool kPerPixel = true, and encode() and decode(): see Model.
+// bool kPerPixel = true, loss(), and encode() and decode(): see ModelFacets.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
   static_assert(kLossIsUsable<Module>,
@@ -98,57 +97,34 @@ class ModuleModel : public ModuleModelBase {
   explicit ModuleModel(std::shared_ptr<Module> module)
       : ModuleModelBase(*module), module_(std::move(module)) {}
   at::Tensor forward(const at::Tensor& images) override { return module_->forward(images); }
-  std::vector<Stage> stages() override {
-    if constexpr (requires(Module & module) { module.stages(); }) return module_->stages();
-    return {};
-  }
-  bool per_pixel() const override {
-    if constexpr (requires { Module::kPerPixel; }) return Module::kPerPixel;
-    return false;
-  }
-  bool has_encoder() const override {
-    return requires(Module & module) {
-      module.encode(at::Tensor());
-    };
-  }
-  std::vector<at::Tensor> encode(const at::Tensor& images) override {
-    if constexpr (requires(Module & module) { module.encode(images); })
-      return module_->encode(images);
-    return Model::encode(images);
-  }
-  at::Tensor decode(const std::vector<at::Tensor>& features) override {
-    if constexpr (requires(Module & module) { module.decode(features); })
-      return module_->decode(features);
-    return Model::decode(features);
-  }
-  int64_t wanted_images() const override {
-    if constexpr (requires { Module::kWantedImages; }) return Module::kWantedImages;
-    return 0;
-  }
-  void prepare(const at::Tensor& images) override {
-    if constexpr (requires { Module::kWantedImages; }) module_->prepare(images);
+  ModelFacets facets() override {
+    ModelFacets facets = ModuleModelBase::facets();
+    [[maybe_unused]] Module& module = *module_;
+    if constexpr (requires { Module::kPerPixel; }) facets.per_pixel = Module::kPerPixel;
+    if constexpr (requires { module.stages(); }) facets.stages = module.stages();
+    if constexpr (HasLoss<Module>)
+      facets.loss = [&module](const at::Tensor& logits, const at::Tensor& labels) -> at::Tensor {
+        return module.loss(logits, labels);
+      };
+    if constexpr (requires { module.encode(at::Tensor()); })
+      facets.encoder = {
+          [&module](const at::Tensor& images) { return module.encode(images); },
+          [&module](const std::vector<at::Tensor>& features) { return module.decode(features); }};
+    if constexpr (requires { Module::kWantedImages; }) {
+      facets.wanted_images = Module::kWantedImages;
+      facets.prepare = [&module](const at::Tensor& images) { module.prepare(images); };
+    }
+    return facets;
   }
 
- protected:
+ private:
   std::shared_ptr<Module> module_;
-};
-
-template <HasLoss Module>
-class LossModuleModel : public ModuleModel<Module>, public OwnLoss {
- public:
-  using ModuleModel<Module>::ModuleModel;
-  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels) override {
-    return this->module_->loss(logits, labels);
-  }
 };
 
 template <class Module, class... Arguments>
 std::unique_ptr<Model> make_module_model(Arguments&&... arguments) {
-  auto module = std::make_shared<Module>(std::forward<Arguments>(arguments)...);
-  if constexpr (HasLoss<Module>)
-    return std::make_unique<LossModuleModel<Module>>(std::move(module));
-  else
-    return std::make_unique<ModuleModel<Module>>(std::move(module));
+  return std::make_unique<ModuleModel<Module>>(
+      std::make_shared<Module>(std::forward<Arguments>(arguments)...));
 }
 
 }  // namespace saturate

@@ -3,12 +3,11 @@
 //   for each batch:
 //     for each micro-batch (train.accumulate):
 //       logits = model(images)          forward, under autocast where asked
-//       loss   = cross_entropy(logits, labels), of both labels if images are mixed; for
-//                segmentation over the pixels that are not ignored
-//       (scale * weight * loss).backward()   backward; weight: the micro-batch's share of the
-//                                       samples (of the labelled pixels); scale: fp16 only
+//       loss   = task.loss(logits, labels), of both labels if images are mixed
+//       (scale * weight * loss).backward()   backward; weight: the micro-batch's share of what
+//                                       counts (Task::counted()); scale: fp16 only
 //                                       (with train.compiled these three are one call)
-//       totals += loss, hits            host: counters stay on the device, read late
+//       totals += task.sums()           host: counters stay on the device, read late
 //     found_inf = scaler.unscale()      optimizer, fp16 only
 //     clip(gradients, train.clip_norm)
 //     (with several processes: the last micro-batch's backward has all-reduced the gradients)
@@ -22,7 +21,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,45 +31,14 @@
 #include "saturate/feed.h"
 #include "saturate/grad_scaler.h"
 #include "saturate/ledger.h"
-#include "saturate/metrics.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
+#include "saturate/task.h"
 
 namespace saturate {
 
 class CompiledStep;
 class GradientReducer;
-
-// Sums on the tensors' device; only read() waits for it.
-class RunningMetrics {
- public:
-  // `loss`: the mean over the batch; logits [N, classes], labels [N]. Ties between logits go to the
-  // lower class, on a GPU as in topk(). For segmentation logits [N, classes, H, W] and labels [N,
-  // H, W], negative where ignored. `may_overflow`: samples with a non-finite loss count as
-  // Metrics::overflowed.
-  void add(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels,
-           bool may_overflow = false);
-  // Adds the counts of `other`, which keeps them; shares no memory with it.
-  void add(const RunningMetrics& other);
-  // Returns the means so far, and resets the sums.
-  Metrics read();
-
- private:
-  void add_pixels(const at::Tensor& loss, const at::Tensor& logits, const at::Tensor& labels,
-                  const at::Tensor& counts);
-  void read_pixels(Metrics& metrics) const;
-
-  // loss * N, top-1 hits, top-5 hits: on the CPU, and [3] double on a GPU, undefined without one.
-  std::array<double, 3> here_{};
-  at::Tensor there_;
-  int64_t samples_ = 0;
-  bool has_top5_ = false;
-  // Segmentation, on the tensors' device: loss * labelled pixels [] double, and pixels by class,
-  // [3, classes] int64: hits, labelled, predicted.
-  at::Tensor pixel_loss_, pixels_;
-  at::Tensor overflowed_;  // samples, [] double on the tensors' device; undefined if none may
-                           // overflow
-};
 
 // Resolves kAuto and kDefault for a device.
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
@@ -93,10 +60,14 @@ struct StepOptions {
 class TrainStep {
  public:
   // REQUIRES: the model is on its device. Sets the process-wide switches: TF32, and those of
-  // `options`. Fails with kUsage if more segments are requested than the model has stages.
-  TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger);
+  // `options`. Fails with kUsage if more segments are requested than the model has stages, and if
+  // the task does not support label smoothing.
+  TrainStep(Model& model, const Task& task, Optimizer& optimizer, const StepOptions& options,
+            Ledger& ledger);
 
   ~TrainStep();
+
+  const Task& task() const { return task_; }
 
   // Sets the process-wide switches again, after other steps were created or run.
   void set_switches() const;
@@ -114,7 +85,7 @@ class TrainStep {
   // to kReduce. `reducer` must outlive this.
   void use_reducer(GradientReducer& reducer) { reducer_ = &reducer; }
 
-  // One update from one batch, added to `metrics`.
+  // One update from one batch, added to `metrics`, which are of the same task.
   void run(const DeviceBatch& batch, double lr, RunningMetrics& metrics);
 
   // Discards a step in which run() threw before updating anything.
@@ -129,7 +100,7 @@ class TrainStep {
 
  private:
   struct Output {
-    at::Tensor logits, loss;  // [N, classes]; the mean over the micro-batch
+    at::Tensor logits, loss;  // the model's outputs; the mean over the micro-batch
   };
   Output compute(const DeviceBatch& part, double share, bool last);
   Output compute_compiled(const DeviceBatch& part, double share, bool last);
@@ -143,20 +114,23 @@ class TrainStep {
   void keep_finite_statistics(const at::Tensor& before);
 
   Model& model_;
+  const Task& task_;
   Optimizer& optimizer_;
   StepOptions options_;
   std::vector<Stage> stages_;  // empty without gradient checkpointing
+  std::optional<EncoderDecoder> encoder_;
   Ledger& ledger_;
   std::optional<GradScaler> scaler_;    // fp16
   std::vector<at::Tensor> statistics_;  // fp16: the model's floating-point buffers
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
   std::function<void()> observer_;
-  at::Tensor pixels_;  // labelled pixels of a batch with several micro-batches, []; else undefined
+  // Task::counted() of a batch with several micro-batches; else undefined.
+  at::Tensor counted_;
   GradientReducer* reducer_ = nullptr;  // with several processes
 };
 
-// Sees each batch of an evaluation and its logits [N, classes]; false cancels the evaluation.
+// Sees each batch of an evaluation and the model's outputs; false cancels the evaluation.
 using EvaluationObserver = std::function<bool(const DeviceBatch&, const at::Tensor& logits)>;
 
 struct EvaluationOptions {
@@ -170,6 +144,7 @@ struct EvaluationOptions {
 
 // Runs the model on everything from `feeder`, in evaluation mode and without gradients; leaves the
 // model in training mode. Empty if the observer cancelled.
-std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOptions& options);
+std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
+                                const EvaluationOptions& options);
 
 }  // namespace saturate

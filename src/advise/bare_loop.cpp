@@ -4,7 +4,6 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -13,6 +12,7 @@
 
 #include "run/setup.h"
 #include "step/precision.h"
+#include "task/cross_entropy.h"
 
 namespace saturate {
 namespace {
@@ -31,7 +31,8 @@ BareLoop::BareLoop(const Recipe& recipe, const DeviceBatch& batch)
     : recipe_(recipe), count_(batch.count()) {
   model_ = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
   model_->to(batch.images.device(), recipe.train.channels_last);
-  if (model_->wanted_images() > 0) model_->prepare(batch.images);
+  if (const ModelFacets facets = model_->facets(); facets.wanted_images > 0)
+    facets.prepare(batch.images);
   store_all_in_half(*model_, recipe.precision.mode);
   model_->set_training(true);
   auto groups = make_parameter_groups(recipe.optimizer, model_->parameters());
@@ -66,8 +67,7 @@ void BareLoop::forward_backward(const at::Tensor& images, const at::Tensor& labe
       autocast.emplace(recipe_.precision.mode, images.device().type());
     at::Tensor logits = model_->forward(images);
     if (autocast) logits = logits.to(at::kFloat);
-    loss = at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
-                                  /*ignore_index=*/-100, recipe_.train.label_smoothing);
+    loss = cross_entropy(logits, labels, recipe_.train.label_smoothing);
     if (share != 1) loss = loss * share;
   }
   loss.backward();

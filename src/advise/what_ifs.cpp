@@ -89,8 +89,8 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
                   Alters::kRounding, {"augment.device=cpu"}, "where cores are idle");
   what_ifs.add_if(there && !recipe.pipeline.augment, Cause::kAugmentation, Alters::kNothing,
                   {"pipeline.augment=true"});
-  const bool can_be =
-      !resident && augment.crop != CropKind::kRandomResized && recipe.train.task == Task::kClassify;
+  const bool can_be = !resident && augment.crop != CropKind::kRandomResized &&
+                      recipe.train.task == TaskKind::kClassify;
   const double bytes = 3.0 * augment.size * augment.size * double(source.samples);
   std::vector<std::string> settings = {"data.cache=device"};
   if (!there) settings.push_back("augment.device=cuda");

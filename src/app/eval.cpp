@@ -13,7 +13,7 @@
 #include "run/setup.h"
 #include "saturate/evaluator.h"
 #include "saturate/progress.h"
-#include "step/answers.h"
+#include "task/answers.h"
 
 namespace saturate {
 namespace {
@@ -109,7 +109,7 @@ int eval(const EvalArguments& arguments) {
   if (averaged) copy_by_name(checkpoint.average, parameters, path);
 
   const bool wants_names = !arguments.predictions.empty();
-  if (wants_names && recipe.train.task == Task::kSegment)
+  if (wants_names && recipe.train.task == TaskKind::kSegment)
     fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
          "--predictions", "Leave it out");
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
@@ -125,7 +125,8 @@ int eval(const EvalArguments& arguments) {
     progress.update(done += batch.count(), "");
     return true;
   };
-  const Metrics metrics = *evaluator.run(*model, observer);
+  const auto task = make_task(recipe.train.task, model->facets());
+  const Metrics metrics = *evaluator.run(*model, *task, observer);
   progress.finish();
   report_skipped(evaluator);
   print_metrics(metrics, averaged ? path + ", averaged weights" : path);

@@ -62,14 +62,8 @@ void require_size(const ModelOptions& options, const ImageShape& shape, int leas
        "augment.size", "Raise augment.size, or choose another model.name");
 }
 
-std::vector<at::Tensor> Model::encode(const at::Tensor&) {
-  fail(ErrorKind::kUsage, "the model is not an encoder and a decoder", "model.name",
-       "Choose unet or toy_seg");
-}
-
-at::Tensor Model::decode(const std::vector<at::Tensor>&) {
-  fail(ErrorKind::kUsage, "the model is not an encoder and a decoder", "model.name",
-       "Choose unet or toy_seg");
+ModelFacets Model::facets() {
+  return {};
 }
 
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape) {

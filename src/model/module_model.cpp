@@ -29,18 +29,19 @@ void ModuleModelBase::set_training(bool training) {
   }
 }
 
-bool ModuleModelBase::keep_frozen_statistics() {
-  keeps_frozen_ = true;
-  set_training(module_.is_training());
-  return true;
-}
-
-std::string ModuleModelBase::norm_without_hook() {
+ModelFacets ModuleModelBase::facets() {
+  ModelFacets facets;
+  facets.keep_frozen_statistics = [this] {
+    keeps_frozen_ = true;
+    set_training(module_.is_training());
+  };
   for (const auto& item : module_.named_modules()) {
     const auto* own = dynamic_cast<const BatchNorm2dImpl*>(item.value().get());
-    if (is_batch_norm(*item.value()) && !(own && own->takes_hook())) return item.key();
+    if (!is_batch_norm(*item.value()) || (own && own->takes_hook())) continue;
+    facets.norm_without_hook = item.key();
+    break;
   }
-  return {};
+  return facets;
 }
 
 std::vector<NamedTensor> ModuleModelBase::parameters() {

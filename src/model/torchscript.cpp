@@ -11,7 +11,6 @@
 
 #include "model/env_reader.h"
 #include "model/factories.h"
-#include "model/program.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -44,8 +43,6 @@ class ScriptedModel : public Model {
   std::vector<NamedTensor> parameters() override { return listed(module_.named_parameters()); }
   std::vector<NamedTensor> buffers() override { return listed(module_.named_buffers()); }
 
-  const torch::jit::Module& program() const { return module_; }
-
   void to(const at::Device& device, bool channels_last) override {
     const at::NoGradGuard no_grad;
     for (const auto& tensors : {parameters(), buffers()})
@@ -55,6 +52,11 @@ class ScriptedModel : public Model {
           moved = moved.contiguous(at::MemoryFormat::ChannelsLast);
         tensor.set_data(moved);
       }
+  }
+  ModelFacets facets() override {
+    ModelFacets facets;
+    facets.program = &module_;
+    return facets;
   }
 
  private:
@@ -113,11 +115,6 @@ torch::jit::Module load(const std::string& path) {
 }
 
 }  // namespace
-
-const torch::jit::Module* program_of(Model& model) {
-  const auto* scripted = dynamic_cast<const ScriptedModel*>(&model);
-  return scripted ? &scripted->program() : nullptr;
-}
 
 std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
   auto model = std::make_unique<ScriptedModel>(load(options.file));

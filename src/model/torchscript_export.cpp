@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "model/export_model.h"
-#include "model/program.h"
 
 namespace saturate {
 namespace {
@@ -67,7 +66,7 @@ void export_torchscript(Env& env, const std::string& path, Model& model, int siz
   const at::NoGradGuard no_grad;
   model.set_training(false);
   // Tracing a program would fix its branches and sizes for these images.
-  const Module* own = program_of(model);
+  const Module* own = model.facets().program;
   std::ostringstream out;
   (own ? *own : traced(model, size)).save(out);
   write_atomically(env, path, out.str());

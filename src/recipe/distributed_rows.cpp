@@ -69,7 +69,7 @@ void validate_data_parallel(const Recipe& recipe, const std::string& where) {
   refuse(train.batch == kAutomatic, "train.batch=auto");
   refuse(train.checkpoint_segments != 0, "train.checkpoint_segments");
   refuse(!train.compiled.empty(), "train.compiled");
-  refuse(train.task == Task::kSegment, "train.task=segment");
+  refuse(train.task == TaskKind::kSegment, "train.task=segment");
   refuse(recipe.pipeline.encoder, "pipeline.encoder");
   refuse(recipe.distributed.sync_bn, "distributed.sync_bn");
   refuse(recipe.distributed.shard_optimizer, "distributed.shard_optimizer");
@@ -115,7 +115,7 @@ void validate_world(const Recipe& recipe, int processes) {
   if (!train.compiled.empty() && recipe.distributed.sync_bn)
     fail_option("train.compiled", "takes BatchNorm's statistics over one process's images",
                 "Leave it out, or set distributed.sync_bn=false", where);
-  if (train.task == Task::kSegment)
+  if (train.task == TaskKind::kSegment)
     fail_option("train.task", "= segment supports one process only", "Train in one process", where);
   if (recipe.pipeline.encoder)
     fail_option("pipeline.encoder", "supports one process only", "Leave it out", where);

@@ -174,7 +174,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_held(recipe, where);
-  if (recipe.train.task == Task::kSegment)
+  if (recipe.train.task == TaskKind::kSegment)
     validate_segmentation(recipe, where);
   else if (recipe.train.monitor == Monitor::kEvalIou)
     fail_option("train.monitor", "= eval_iou is for segmentation", "Set train.task=segment", where);

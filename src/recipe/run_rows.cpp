@@ -15,8 +15,8 @@ std::vector<OptionRow> train_rows() {
           "Seed of everything random: weights, order, augmentation. The same seed gives the same "
           "losses for any number of loader threads."),
       choice(SATURATE_OPTION(train.task),
-             std::vector<std::pair<std::string, Task>>{{"classify", Task::kClassify},
-                                                       {"segment", Task::kSegment}},
+             std::vector<std::pair<std::string, TaskKind>>{{"classify", TaskKind::kClassify},
+                                                           {"segment", TaskKind::kSegment}},
              "classify gives one class to an image; segment one to each pixel, with a source of "
              "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg)."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",

@@ -1,6 +1,5 @@
 #include "record/sample_gallery.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "saturate/data/image.h"
+#include "task/cross_entropy.h"
 
 namespace saturate {
 namespace {
@@ -123,7 +123,7 @@ void SampleGallery::begin_evaluation() {
 void SampleGallery::see(const DeviceBatch& batch, const at::Tensor& logits) {
   State& state = *state_;
   const at::Tensor losses =
-      at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::None).to(at::kDouble);
+      cross_entropy(logits, batch.labels, /*smoothing=*/0, at::Reduction::None).to(at::kDouble);
   const at::Tensor predicted = logits.argmax(1);
   // Correct ones sort last, below every loss.
   const at::Tensor wrong = at::where(predicted.eq(batch.labels), -1.0, losses);

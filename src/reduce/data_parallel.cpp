@@ -164,8 +164,6 @@ class DataParallel : public Model {
     return all;
   }
 
-  int64_t wanted_images() const override { return replicas_[0].model->wanted_images(); }
-  void prepare(const at::Tensor& images) override { first().prepare(images); }
   void set_training(bool training) override {
     for (Replica& replica : replicas_) replica.model->set_training(training);
   }
@@ -174,6 +172,13 @@ class DataParallel : public Model {
   void to(const at::Device& device, bool channels_last) override {
     replicas_[0].device = device;
     for (Replica& replica : replicas_) replica.model->to(replica.device, channels_last);
+  }
+  ModelFacets facets() override {
+    const ModelFacets own = first().facets();
+    ModelFacets facets;
+    facets.wanted_images = own.wanted_images;
+    facets.prepare = own.prepare;
+    return facets;
   }
 
  private:
@@ -214,7 +219,7 @@ class DataParallel : public Model {
 
 std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas) {
   // Behind the replicas the step would not see the loss and would silently use cross entropy.
-  if (dynamic_cast<const OwnLoss*>(first.model.get()))
+  if (first.model->facets().loss)
     fail(ErrorKind::kUsage, "distributed.mode=dp does not support a model with its own loss",
          "distributed.mode", "Set distributed.mode=ddp");
   return std::make_unique<DataParallel>(std::move(first), std::move(replicas));

@@ -22,8 +22,8 @@ struct Replica {
 };
 
 // A model with the tensors of `first`, which also trains on `replicas`. All must be of the same
-// kind. It has no stages() to checkpoint, and must outlive its graphs. Fails with kUsage for a
-// model with its own loss (OwnLoss).
+// kind. It has no stages to checkpoint, and must outlive its graphs. Fails with kUsage for a model
+// with its own loss.
 std::unique_ptr<Model> make_data_parallel(Replica first, std::vector<Replica> replicas);
 
 }  // namespace saturate

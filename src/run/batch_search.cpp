@@ -54,10 +54,12 @@ class Rehearsal {
     DeviceBatch batch;
     batch.images = this->images(count, whole);
     std::vector<int64_t> shape = {count};
-    if (recipe_.train.task == Task::kSegment) shape.insert(shape.end(), 2, recipe_.augment.size);
+    if (recipe_.train.task == TaskKind::kSegment)
+      shape.insert(shape.end(), 2, recipe_.augment.size);
     batch.labels = at::randint(recipe_.model.classes, shape, at::device(device_).dtype(at::kLong));
-    TrainStep step(*parts_.model, *parts_.optimizer, step_options(recipe_, int(images)), ledger_);
-    RunningMetrics metrics;
+    TrainStep step(*parts_.model, *parts_.task, *parts_.optimizer,
+                   step_options(recipe_, int(images)), ledger_);
+    RunningMetrics metrics(*parts_.task);
     step.run(batch, recipe_.optimizer.lr, metrics);
     if (parts_.lookahead) parts_.lookahead->update(1, 2);
     if (parts_.average) parts_.average->update();

@@ -66,10 +66,11 @@ Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
     : state_(std::make_unique<State>(env, recipe, source, classes, device, names, shard)) {}
 Evaluator::~Evaluator() = default;
 
-std::optional<Metrics> Evaluator::run(Model& model, const EvaluationObserver& observer) {
+std::optional<Metrics> Evaluator::run(Model& model, const Task& task,
+                                      const EvaluationObserver& observer) {
   state_->feeder.start_epoch(0);
   state_->options.observer = observer;
-  const auto found = evaluate(model, state_->feeder, state_->options);
+  const auto found = evaluate(model, task, state_->feeder, state_->options);
   state_->feeder.stop();
   return found;
 }

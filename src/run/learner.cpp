@@ -45,12 +45,14 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
       },
       run.group);
   model_ = std::move(parts.model);
+  task_ = std::move(parts.task);
   optimizer_ = std::move(parts.optimizer);
   average_ = std::move(parts.average);
   lookahead_ = std::move(parts.lookahead);
   const int world = run.shard().world;
   const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
-  step_ = std::make_unique<TrainStep>(*model_, *optimizer_, step_options(recipe, part), run.ledger);
+  step_ = std::make_unique<TrainStep>(*model_, *task_, *optimizer_, step_options(recipe, part),
+                                      run.ledger);
   if (!recipe.train.compiled.empty())
     step_->use_compiled(std::make_unique<CompiledStep>(run.env, recipe, *model_, world));
   if (recipe.pipeline.any()) input.feeder().use_pipeline(pipeline_setup());
@@ -64,11 +66,12 @@ Learner::~Learner() {
 PipelineSetup Learner::pipeline_setup() {
   PipelineSetup setup{run_.recipe.pipeline};
   setup.before = run_.options.before_stage;
-  setup.encode = [this](const at::Tensor& images) {
-    const c10::NoGradGuard no_grad;
-    AutocastScope autocast(run_.recipe.precision.mode, images.device().type());
-    return model_->encode(images);
-  };
+  if (auto encoder = model_->facets().encoder)
+    setup.encode = [this, encode = std::move(encoder->encode)](const at::Tensor& images) {
+      const c10::NoGradGuard no_grad;
+      AutocastScope autocast(run_.recipe.precision.mode, images.device().type());
+      return encode(images);
+    };
   return setup;
 }
 
@@ -79,14 +82,15 @@ int64_t Learner::checkpoint_bytes() {
 
 void Learner::prepare() {
   const bool only_part = loaded_ && !run_.recipe.model.weights_match.empty();
-  if (model_->wanted_images() == 0 || (loaded_ && !only_part) || !run_.is_first()) return;
+  const ModelFacets facets = model_->facets();
+  if (facets.wanted_images == 0 || (loaded_ && !only_part) || !run_.is_first()) return;
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
   if (only_part)
     for (const auto& tensors : {model_->parameters(), model_->buffers()})
       for (const auto& [name, tensor] : tensors)
         if (std::ranges::find(loaded_->taken, name) != loaded_->taken.end())
           kept.emplace_back(tensor.detach(), tensor.detach().clone());
-  model_->prepare(input_.first_images(model_->wanted_images()));
+  facets.prepare(input_.first_images(facets.wanted_images));
   const c10::NoGradGuard no_grad;
   for (const auto& [tensor, value] : kept) tensor.copy_(value);
 }

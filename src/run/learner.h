@@ -30,6 +30,7 @@ class Learner {
   Learner& operator=(const Learner&) = delete;
 
   Model& model() { return *model_; }
+  const Task& task() const { return *task_; }
   WeightAverage* average() { return average_.get(); }  // null without train.ema
   Schedule& schedule() { return schedule_; }
   GradientReducer* reducer() { return reducer_.get(); }  // null in one process
@@ -79,6 +80,7 @@ class Learner {
   RunInput& input_;
   std::optional<LoadedWeights> loaded_;  // where model.weights were
   std::unique_ptr<Model> model_;
+  std::unique_ptr<const Task> task_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
   std::unique_ptr<Lookahead> lookahead_;

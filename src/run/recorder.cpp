@@ -30,7 +30,7 @@ std::string where_non_finite(Model& model) {
 }  // namespace
 
 Recorder::Recorder(RunContext& run, RunInput& input, Learner& learner)
-    : run_(run), input_(input), learner_(learner) {}
+    : run_(run), input_(input), learner_(learner), running_(learner.task()) {}
 Recorder::~Recorder() = default;
 
 void Recorder::start(const RunPosition& position, int64_t total_steps) {
@@ -63,7 +63,7 @@ void Recorder::prepare_watching(const RunPosition& position) {
         std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
                                  run_.device, run_.options.out);
   // Its pages tell of one class for an image.
-  if (watch.samples > 0 && run_.recipe.train.task == Task::kClassify)
+  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify)
     gallery_ = std::make_unique<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
   step_ = position.step;
@@ -224,7 +224,7 @@ void Recorder::write_classes(const Metrics& found, const at::Tensor& cells, int6
                              int64_t step) {
   const auto& classes = input_.class_names();
   ClassResults results =
-      run_.recipe.train.task == Task::kSegment
+      run_.recipe.train.task == TaskKind::kSegment
           ? class_results(found.pixels, classes)
           : class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, outputs,
                           classes);

@@ -60,8 +60,8 @@ std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, cons
   answers_.clear();
   recorder_.begin_evaluation();
   RunLog& log = recorder_.log();
-  const auto found =
-      evaluator_->run(learner_.model(), [&](const DeviceBatch& batch, const at::Tensor& logits) {
+  const auto found = evaluator_->run(
+      learner_.model(), learner_.task(), [&](const DeviceBatch& batch, const at::Tensor& logits) {
         done += size_t(batch.count());
         answers_.add(logits, batch.labels);
         recorder_.see_evaluated(batch, logits);
@@ -112,10 +112,11 @@ double RunEvaluation::time(double seconds) {
   const double begin = ledger.times()[Phase::kEvaluation];
   const auto passed = [&] { return ledger.times()[Phase::kEvaluation] - begin; };
   size_t done = 0;
-  evaluator_->run(learner_.model(), [&](const DeviceBatch& batch, const at::Tensor&) {
-    done += size_t(batch.count());
-    return passed() < seconds;
-  });
+  evaluator_->run(learner_.model(), learner_.task(),
+                  [&](const DeviceBatch& batch, const at::Tensor&) {
+                    done += size_t(batch.count());
+                    return passed() < seconds;
+                  });
   const double whole = double(evaluator_->size()) / double(std::max<size_t>(1, done));
   return passed() * std::max(1.0, whole) * (learner_.average() ? 2 : 1);
 }
@@ -196,7 +197,7 @@ at::Tensor RunEvaluation::all_answers() {
 
 // Collective.
 void RunEvaluation::write_classes(const Metrics& found, int64_t step) {
-  const bool segments = run_.recipe.train.task == Task::kSegment;
+  const bool segments = run_.recipe.train.task == TaskKind::kSegment;
   const at::Tensor cells = segments ? at::Tensor() : all_answers();
   if (!run_.is_first()) return;
   const int64_t outputs = answers_.outputs() > 0 ? answers_.outputs() : run_.recipe.model.classes;

@@ -9,7 +9,7 @@
 #include "run/recorder.h"
 #include "saturate/early_stopping.h"
 #include "saturate/evaluator.h"
-#include "step/answers.h"
+#include "task/answers.h"
 
 namespace saturate {
 

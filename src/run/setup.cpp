@@ -145,8 +145,8 @@ int images_per_part(const TrainOptions& train) {
   return (train.batch + train.accumulate - 1) / train.accumulate;
 }
 
-void require_masks(Task task, const Dataset& data, const std::string& source) {
-  const bool segments = task == Task::kSegment;
+void require_masks(TaskKind task, const Dataset& data, const std::string& source) {
+  const bool segments = task == TaskKind::kSegment;
   if (segments == data.has_masks()) return;
   if (segments)
     fail(ErrorKind::kUsage, "the source has no masks, and train.task is segment", source,
@@ -216,7 +216,7 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
   options.places = recipe.data.cache.mode == CacheMode::kDevice;
-  options.masks = recipe.train.task == Task::kSegment;
+  options.masks = recipe.train.task == TaskKind::kSegment;
   // The GPU's kernel takes the bytes as they are cut, as does a pipeline's own stage.
   options.finish = !options.places && !recipe.pipeline.augment &&
                    (recipe.augment.device != AugmentDevice::kCuda || recipe.train.device != "cuda");

@@ -55,6 +55,6 @@ std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const Loade
                                                const ProgressCallback& progress = {});
 
 // Fails with kUsage where the source has masks and the task takes none, or the other way round.
-void require_masks(Task task, const Dataset& data, const std::string& source);
+void require_masks(TaskKind task, const Dataset& data, const std::string& source);
 
 }  // namespace saturate

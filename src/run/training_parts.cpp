@@ -8,26 +8,25 @@
 #include "reduce/data_parallel.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
-#include "saturate/sharded_optimizer.h"
 #include "step/precision.h"
 
 namespace saturate {
 namespace {
 
-void require_fitting(Model& model, const Recipe& recipe) {
-  const bool segments = recipe.train.task == Task::kSegment;
-  if (segments && !model.per_pixel())
+void require_fitting(const ModelFacets& model, const Recipe& recipe) {
+  const bool segments = recipe.train.task == TaskKind::kSegment;
+  if (segments && !model.per_pixel)
     fail(ErrorKind::kUsage,
          recipe.model.name + " gives one class to an image, and train.task is segment",
          "model.name", "Choose unet or toy_seg");
-  if (!segments && model.per_pixel())
+  if (!segments && model.per_pixel)
     fail(ErrorKind::kUsage,
          recipe.model.name + " gives a class to each pixel, and train.task is classify",
          "model.name", "Set train.task=segment, or choose another model");
-  if (recipe.pipeline.encoder && !model.has_encoder())
+  if (recipe.pipeline.encoder && !model.encoder)
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
          "pipeline.encoder", "Choose unet or toy_seg, or leave it out");
-  const std::string alone = model.norm_without_hook();
+  const std::string& alone = model.norm_without_hook;
   if (recipe.distributed.sync_bn && !alone.empty())
     fail(ErrorKind::kUsage,
          "BatchNorm " + alone + " of " + recipe.model.name + " cannot work over processes",
@@ -63,15 +62,22 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
     replicas.push_back({model_on(recipe, other), other});
   at::manual_seed(recipe.seed);
   parts.model = model_on(recipe, device, fill);
-  require_fitting(*parts.model, recipe);
+  ModelFacets facets = parts.model->facets();
+  require_fitting(facets, recipe);
+  parts.task = make_task(recipe.train.task, facets);
   store_all_in_half(*parts.model, recipe.precision.mode);
-  if (!replicas.empty())
+  if (!replicas.empty()) {
     parts.model = make_data_parallel({std::move(parts.model), device}, std::move(replicas));
+    facets = parts.model->facets();
+  }
   auto groups = make_parameter_groups(recipe.optimizer, parts.model->parameters());
   if (recipe.pipeline.encoder) require_frozen_encoder(*parts.model);
-  if (recipe.optimizer.freeze_statistics && !parts.model->keep_frozen_statistics())
-    fail(ErrorKind::kUsage, "the model cannot tell which of its statistics are frozen",
-         "optimizer.freeze_statistics", "Leave it out, or choose another model.name");
+  if (recipe.optimizer.freeze_statistics) {
+    if (!facets.keep_frozen_statistics)
+      fail(ErrorKind::kUsage, "the model cannot tell which of its statistics are frozen",
+           "optimizer.freeze_statistics", "Leave it out, or choose another model.name");
+    facets.keep_frozen_statistics();
+  }
   const auto make = [&](std::vector<ParameterGroup> of) {
     return make_optimizer(recipe.optimizer, std::move(of), recipe.precision.mode);
   };
@@ -85,8 +91,7 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
         *parts.model,
         LookaheadOptions{train.lookahead, train.lookahead_every, train.lookahead_power});
   int& segments = recipe.train.checkpoint_segments;
-  if (segments == kAutomatic)
-    segments = std::max(1, int(automatic_segments(parts.model->stages().size())));
+  if (segments == kAutomatic) segments = std::max(1, int(automatic_segments(facets.stages.size())));
   return parts;
 }
 

@@ -10,6 +10,7 @@
 #include "saturate/ledger.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
+#include "saturate/task.h"
 #include "saturate/train_step.h"
 
 namespace saturate {
@@ -18,6 +19,7 @@ class Group;
 
 struct TrainingParts {
   std::unique_ptr<Model> model;            // on its device
+  std::unique_ptr<const Task> task;        // of the recipe, with the model's own loss if any
   std::unique_ptr<Optimizer> optimizer;    // of `group`, where it is sharded
   std::unique_ptr<WeightAverage> average;  // null without train.ema
   std::unique_ptr<Lookahead> lookahead;    // null without train.lookahead

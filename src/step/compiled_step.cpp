@@ -1,7 +1,6 @@
 #include "step/compiled_step.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -19,6 +18,7 @@
 #include "saturate/data/error.h"
 #include "step/precision.h"
 #include "step/step_package.h"
+#include "task/cross_entropy.h"
 
 namespace saturate {
 namespace {
@@ -128,9 +128,8 @@ double CompiledStep::State::eager_loss(const at::Tensor& images, const at::Tenso
   at::Tensor loss;
   {
     const AutocastScope autocast(recipe.precision.mode, images.device().type());
-    loss = at::cross_entropy_loss(model.forward(images).to(at::kFloat), labels, /*weight=*/{},
-                                  at::Reduction::Mean, /*ignore_index=*/-100,
-                                  recipe.train.label_smoothing);
+    loss =
+        cross_entropy(model.forward(images).to(at::kFloat), labels, recipe.train.label_smoothing);
   }
   const auto buffers = model.buffers();
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(before[i]);

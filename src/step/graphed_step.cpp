@@ -13,6 +13,7 @@
 namespace saturate {
 
 struct GraphedStep::Recording {
+  explicit Recording(const Task& task) : counted(task) {}
   DeviceBatch inputs;      // the graph's own
   RunningMetrics counted;  // of the last replay
   std::unique_ptr<StepGraph> graph;
@@ -135,7 +136,7 @@ GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
   for (at::Tensor* input : inputs_of(like))
     if (input->defined())
       *input = at::empty_strided(input->sizes(), input->strides(), input->options());
-  recordings_.push_back(std::make_unique<Recording>());
+  recordings_.push_back(std::make_unique<Recording>(step_.task()));
   recordings_.back()->inputs = std::move(like);
   recordings_.back()->graph = setup_.make();
   return recordings_.back().get();
@@ -157,7 +158,7 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
       Ledger::Scope finish(ledger_, Phase::kAugment);
       if (inputs.unfinished) setup_.finish(inputs);
     }
-    recording.counted = {};
+    recording.counted = RunningMetrics(step_.task());
     step_.run(inputs, std::numeric_limits<double>::quiet_NaN(), recording.counted);
   };
   Ledger::Scope scope(ledger_, Phase::kForward);

@@ -1,5 +1,3 @@
-#include "saturate/sharded_optimizer.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
@@ -15,6 +13,8 @@
 
 #include "reduce/waiting.h"
 #include "saturate/data/error.h"
+#include "saturate/group.h"
+#include "saturate/optimizer.h"
 
 namespace saturate {
 namespace {

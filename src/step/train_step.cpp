@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/reflection_pad2d.h>
@@ -14,6 +13,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "model/norm_hook.h"
 #include "saturate/data/error.h"
@@ -73,45 +73,15 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
   return parts;
 }
 
-// The mean over the labelled pixels; 0 if there are none, where torch returns NaN.
-at::Tensor pixel_loss(const at::Tensor& logits, const at::Tensor& labels, double smoothing) {
-  const at::Tensor sum = at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Sum,
-                                                kIgnoredLabel, smoothing);
-  return sum / labels.ge(0).sum().clamp_min(1);
-}
-
-// Cross entropy, unless the model defines its own loss.
-at::Tensor mean_loss(Model& model, const at::Tensor& logits, const at::Tensor& labels,
-                     double smoothing = 0) {
-  if (auto* own = dynamic_cast<OwnLoss*>(&model)) return own->loss(logits, labels);
-  if (labels.dim() == 3) return pixel_loss(logits, labels, smoothing);
-  return at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
-                                /*ignore_index=*/-100, smoothing);
-}
-
-// With mixed labels, equal to cross entropy with soft targets, which is linear in them.
-at::Tensor training_loss(Model& model, const at::Tensor& logits, const DeviceBatch& part,
-                         double smoothing) {
-  const auto loss = [&](const at::Tensor& labels) {
-    return mean_loss(model, logits, labels, smoothing);
-  };
-  if (!part.mixed_labels.defined()) return loss(part.labels);
-  return loss(part.labels) * part.lambda + loss(part.mixed_labels) * (1 - part.lambda);
-}
-
-bool is_segmentation(const DeviceBatch& batch) {
-  return batch.labels.dim() == 3;
-}
-
 // Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views move
 // along the diagonal, with reflection padding, as in github.com/KellerJordan/cifar10-airbench.
-at::Tensor averaged_logits(Model& model, const at::Tensor& images,
+at::Tensor averaged_logits(Model& model, const Task& task, const at::Tensor& images,
                            const EvaluationOptions& options) {
   const auto mirrored = [&](const at::Tensor& view) {
     const at::Tensor logits = unreduced(model.forward(view));
     if (!options.flip) return logits;
     const at::Tensor other = unreduced(model.forward(view.flip({3})));
-    return (logits + (other.dim() == 4 ? other.flip({3}) : other)) / 2;
+    return (logits + task.mirrored(other)) / 2;
   };
   const at::Tensor centre = mirrored(images);
   if (options.shift == 0) return centre;
@@ -123,8 +93,7 @@ at::Tensor averaged_logits(Model& model, const at::Tensor& images,
   return centre / 2 + (moved(0) + moved(2 * shift)) / 4;
 }
 
-std::vector<Stage> stages_for(Model& model, int segments) {
-  auto stages = model.stages();
+std::vector<Stage> stages_for(std::vector<Stage> stages, int segments) {
   if (stages.empty())
     fail(ErrorKind::kUsage, "the model does not define stages", "train.checkpoint_segments",
          "Set it to 0, or choose another model.name");
@@ -138,14 +107,18 @@ std::vector<Stage> stages_for(Model& model, int segments) {
 
 }  // namespace
 
-TrainStep::TrainStep(Model& model, Optimizer& optimizer, const StepOptions& options, Ledger& ledger)
-    : model_(model), optimizer_(optimizer), options_(options), ledger_(ledger) {
+TrainStep::TrainStep(Model& model, const Task& task, Optimizer& optimizer,
+                     const StepOptions& options, Ledger& ledger)
+    : model_(model), task_(task), optimizer_(optimizer), options_(options), ledger_(ledger) {
   const PrecisionOptions& precision = options.precision;
-  if (options.label_smoothing > 0 && dynamic_cast<OwnLoss*>(&model))
+  if (options.label_smoothing > 0 && !task.is_cross_entropy())
     fail(ErrorKind::kUsage, "the model's own loss does not support label smoothing",
          "train.label_smoothing", "Set it to 0");
   set_switches();
-  if (options.checkpoint_segments > 0) stages_ = stages_for(model, options.checkpoint_segments);
+  ModelFacets facets = model.facets();
+  encoder_ = std::move(facets.encoder);
+  if (options.checkpoint_segments > 0)
+    stages_ = stages_for(std::move(facets.stages), options.checkpoint_segments);
   if (reduced_type(precision.mode) == at::kHalf)
     scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
                                       .interval = precision.growth_interval},
@@ -166,7 +139,7 @@ void TrainStep::set_switches() const {
 }
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
-  if (dynamic_cast<OwnLoss*>(&model_))
+  if (!task_.is_cross_entropy())
     fail(ErrorKind::kUsage, "the model has its own loss, and packages use cross entropy",
          "train.compiled", "Leave it out");
   compiled_ = std::move(compiled);
@@ -175,7 +148,7 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   const double whole = double(reducer_ ? batch.whole : batch.count());
   const std::vector<DeviceBatch> parts = split(batch, options_.part);
-  pixels_ = is_segmentation(batch) && parts.size() > 1 ? batch.labels.ge(0).sum() : at::Tensor();
+  counted_ = parts.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
   const at::Tensor statistics = flat_statistics();
   for (const DeviceBatch& part : parts) {
     const bool last = &part == &parts.back();
@@ -213,11 +186,8 @@ TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool
   if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share, last);
   if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
   const Output output = forward(part, last);
-  // In segmentation the loss weight is the share of labelled pixels, known only on the device.
-  const at::Tensor own =
-      pixels_.defined() ? part.labels.ge(0).sum() / pixels_.clamp_min(1) : at::Tensor();
-  if (own.defined())
-    backward(output.loss * own, 1, last);
+  if (counted_.defined())  // the loss weight is known only on the device
+    backward(output.loss * (task_.counted(part.labels) / counted_.clamp_min(1)), 1, last);
   else
     backward(output.loss, share, last);
   return output;
@@ -248,9 +218,9 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
   AutocastScope autocast(options_.precision.mode, part.images.device().type());
   Output output;
   output.logits = unreduced(logits_of(part));
-  output.loss = part.count() == 0
-                    ? empty_loss(output.logits)
-                    : training_loss(model_, output.logits, part, options_.label_smoothing);
+  const Targets targets{part.labels, part.mixed_labels, part.lambda};
+  output.loss = part.count() == 0 ? empty_loss(output.logits)
+                                  : task_.loss(output.logits, targets, options_.label_smoothing);
   return output;
 }
 
@@ -260,7 +230,7 @@ at::Tensor TrainStep::empty_loss(const at::Tensor& logits) const {
 }
 
 at::Tensor TrainStep::logits_of(const DeviceBatch& part) {
-  if (!part.features.empty()) return model_.decode(part.features);
+  if (!part.features.empty()) return encoder_.value().decode(part.features);
   return stages_.empty()
              ? model_.forward(part.images)
              : checkpoint_sequential(stages_, options_.checkpoint_segments, part.images);
@@ -313,19 +283,20 @@ void TrainStep::load_scaler_state(const std::vector<NamedTensor>& state) {
   if (scaler_) scaler_->load_state(state);
 }
 
-std::optional<Metrics> evaluate(Model& model, Feeder& feeder, const EvaluationOptions& options) {
+std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
+                                const EvaluationOptions& options) {
   const c10::InferenceMode inference(options.inference_mode);
   const c10::NoGradGuard no_grad;
   allow_tf32(uses_tf32(options.precision, options.tf32));
   model.set_training(false);
-  RunningMetrics metrics;
+  RunningMetrics metrics(task);
   DeviceBatch batch;
   bool given_up = false;
   while (!given_up && feeder.next(batch)) {
     if (batch.count() == 0) continue;  // an empty batch of this process at the end of the epoch
     AutocastScope autocast(options.precision, batch.images.device().type());
-    const at::Tensor logits = averaged_logits(model, batch.images, options);
-    metrics.add(mean_loss(model, logits, batch.labels), logits, batch.labels);
+    const at::Tensor logits = averaged_logits(model, task, batch.images, options);
+    metrics.add(task.mean_loss(logits, batch.labels, /*smoothing=*/0), logits, batch.labels);
     given_up = options.observer && !options.observer(batch, logits);
   }
   model.set_training(true);

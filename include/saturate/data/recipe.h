@@ -20,7 +20,7 @@ namespace saturate {
 class Env;
 
 // One class per image, or one per pixel.
-enum class Task { kClassify, kSegment };
+enum class TaskKind { kClassify, kSegment };
 enum class Monitor {
   kEvalAccuracy,
   kEvalAccuracy5,
@@ -43,7 +43,7 @@ enum class Toggle { kOff, kOn, kAuto };
 inline constexpr int kAutomatic = -1;
 
 struct TrainOptions {
-  Task task = Task::kClassify;
+  TaskKind task = TaskKind::kClassify;
   double epochs = 10;
   int batch = 128;              // kAutomatic: as many images as fit
   int effective_batch = 0;      // with kAutomatic; 0: as many as fit at once

@@ -1,4 +1,4 @@
-#include "step/class_counts.h"
+#include "task/class_counts.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -7,7 +7,7 @@
 
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
-#include "step/class_counts.h"
+#include "task/class_counts.h"
 #include "tests/class_counts_testing.h"
 
 namespace saturate {
@@ -34,7 +34,7 @@ TEST(ClassCounts, OfManyClassesTakeLittleMemory) {
   labels.select(1, 0).fill_(kMany - 1);
   TensorMemory& memory = tensor_memory(at::kCPU);
   const MemoryBudget budget(memory, memory.live_bytes() + (int64_t{32} << 20));
-  RunningMetrics metrics;
+  RunningMetrics metrics(segmentation());
   for (int i = 0; i < 2; ++i) metrics.add(at::full({}, 0.5), logits, labels);
   count_classes_spread(labels, logits.argmax(1), labels.ge(0), kMany);
   const Metrics found = metrics.read();

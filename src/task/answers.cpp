@@ -1,4 +1,4 @@
-#include "step/answers.h"
+#include "task/answers.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
