@@ -130,7 +130,7 @@ class Photographs {
     filters_ = bytes_on(device, filters.by_length);
     values_ = bytes_on(device, filters.values);
   }
-  void add_to(saturate::FinishBatch& batch) const {
+  void add_to(saturate::FinishArguments& batch) const {
     batch.places = values_of<saturate::HeldPlace>(places_);
     batch.photos = values_of<saturate::HeldPhoto>(photos_);
     batch.filters = values_of<saturate::HeldFilter>(filters_);
@@ -152,13 +152,13 @@ void bench_finish(Bench& bench, const at::Device& device, const FinishCase& what
   at::Tensor out = at::empty({pixels.numel() * int64_t(saturate::bytes_of(type))}, bytes);
   at::Tensor rows = at::empty(pixels.sizes(), bytes.dtype(at::kFloat));
   const at::Tensor effects = bytes_on(device, lists_of(what.count, what.options));
-  saturate::FinishBatch batch{pixels.mutable_data_ptr<uint8_t>(),
-                              values_of<saturate::EffectList>(effects),
-                              spare.mutable_data_ptr<uint8_t>(),
-                              what.count,
-                              kSide,
-                              {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
-                              out.mutable_data_ptr()};
+  saturate::FinishArguments batch{pixels.mutable_data_ptr<uint8_t>(),
+                                  values_of<saturate::EffectList>(effects),
+                                  spare.mutable_data_ptr<uint8_t>(),
+                                  what.count,
+                                  kSide,
+                                  {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
+                                  out.mutable_data_ptr()};
   batch.type = type;
   batch.rows = rows.mutable_data_ptr<float>();
   std::optional<Photographs> photographs;

@@ -37,8 +37,8 @@ int run() {
   loader.start_epoch(0);
   for (saturate::Batch batch; loader.next(batch);) {
     std::vector<Vignette> vignettes;
-    for (const uint32_t index : batch.indices)
-      vignettes.push_back(draw_vignette(/*epoch=*/0, index, augment.size));
+    for (const saturate::BatchSample& sample : batch.samples)
+      vignettes.push_back(draw_vignette(/*epoch=*/0, sample.index, augment.size));
     VignetteBatch work{reinterpret_cast<const uint8_t*>(batch.pixels.get()),
                        vignettes.data(),
                        int64_t(batch.count()),

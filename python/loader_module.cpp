@@ -87,7 +87,7 @@ LoaderOptions loader_options(const Recipe& recipe, bool train, PixelType type, b
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
   options.type = type;
-  options.planar = planar;
+  if (planar) options.output = BatchOutput::kPlanar;
   options.names = names;
   options.seed = recipe.seed;
   return options;
@@ -128,10 +128,19 @@ class PyLoader {
     Batch& batch = taken->batch;
     const size_t count = batch.count();
     nb::list names;
-    for (const std::string& name : batch.names) names.append(name_of(name));
-    nb::object labels = numbers(std::move(batch.labels));
-    nb::object indices = numbers(std::vector<int64_t>(batch.indices.begin(), batch.indices.end()));
-    return nb::make_tuple(images(batch, count), labels, indices, names, batch.place);
+    std::vector<int64_t> labels(count), indices(count);
+    for (size_t i = 0; i < count; ++i) {
+      const BatchSample& sample = batch.samples[i];
+      labels[i] = sample.label;
+      indices[i] = sample.index;
+      if (!sample.name.empty()) names.append(name_of(sample.name));
+    }
+    const nb::object result = nb::make_tuple(images(batch, count), numbers(std::move(labels)),
+                                             numbers(std::move(indices)), names, batch.place);
+    batch.pixels.reset();
+    const std::unique_lock one_consumer(consuming_, std::try_to_lock);
+    if (one_consumer) spare_ = std::move(batch);
+    return result;
   }
 
   size_t batches() const { return loader_.batches(); }
@@ -164,7 +173,7 @@ class PyLoader {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
     if (held_ || (!loader_.wait(kLook) && looks * kLook < LoaderOptions().wait_limit)) return;
-    Taken taken;
+    Taken taken{std::move(spare_)};
     taken.more = loader_.next(taken.batch);
     held_ = std::move(taken);
   }
@@ -176,7 +185,7 @@ class PyLoader {
     const nb::capsule owner(
         memory, [](void* held) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(held); });
     const auto pitch = int64_t(side);
-    const bool seen_as_planes = planar_ && !batch.planar;
+    const bool seen_as_planes = planar_ && batch.output != BatchOutput::kPlanar;
     const size_t nchw[] = {count, 3, side, side}, nhwc[] = {count, side, side, 3};
     const int64_t interleaved[] = {3 * pitch * pitch, 1, 3 * pitch, 3};
     return nb::cast(nb::ndarray<nb::array_api>(batch.pixels.get(), 4, planar_ ? nchw : nhwc, owner,
@@ -200,6 +209,7 @@ class PyLoader {
   Loader loader_;
   std::mutex consuming_;       // the loader has one consumer at a time
   std::optional<Taken> held_;  // taken from the loader, not returned yet; guarded by consuming_
+  Batch spare_;                // one that was returned, for its samples' memory; guarded likewise
 };
 
 // saturate.Error with the message that the command would print, also for a missing file.

@@ -62,9 +62,10 @@ std::vector<uint64_t> batch_hashes(const Dataset& data, int threads, int epochs)
     for (Batch batch; loader.next(batch);) {
       uint64_t hash =
           testing::hash_bytes({batch.pixels.get(), batch.count() * 9 * 9 * 3 * sizeof(float)});
-      hash = testing::hash_bytes(std::as_bytes(std::span(batch.labels)), hash);
-      for (const std::string& name : batch.names)
-        hash = testing::hash_bytes(std::as_bytes(std::span(name)), hash);
+      for (const BatchSample& sample : batch.samples) {
+        hash = testing::hash_bytes(std::as_bytes(std::span(&sample.label, 1)), hash);
+        hash = testing::hash_bytes(std::as_bytes(std::span(sample.name)), hash);
+      }
       hashes.push_back(hash);
     }
   }

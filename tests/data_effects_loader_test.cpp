@@ -53,7 +53,8 @@ LoaderOptions loader_options(DecodeMode decode, PixelType type) {
 std::vector<std::byte> read_one(const Dataset& data, const LoaderOptions& options,
                                 const AugmentOptions& augment, uint32_t index) {
   std::vector<std::byte> out(kValues * (options.type == PixelType::kFloat32 ? sizeof(float) : 1));
-  SampleReader(data, options, augment).read(3, index, out.data());
+  BatchSample sample{index};
+  SampleReader(data, options, augment).read(3, sample, out.data());
   return out;
 }
 
@@ -72,7 +73,8 @@ TEST(FlipAlternate, ShowsBothSidesInTwoEpochsEachSideAsOften) {
   using Pixels = std::array<std::array<std::array<std::byte, 3>, 8>, 8>;
   const auto read = [](SampleReader& of, uint32_t epoch, uint32_t index) {
     Pixels pixels;
-    of.read(epoch, index, pixels[0][0].data());
+    BatchSample sample{index};
+    of.read(epoch, sample, pixels[0][0].data());
     return pixels;
   };
   int flips = 0;

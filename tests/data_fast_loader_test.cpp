@@ -72,7 +72,8 @@ std::vector<uint8_t> read_sample(const Dataset& data, DecodeMode decode, uint32_
   options.decode = decode;
   SampleReader reader(data, options, augment);
   std::vector<uint8_t> pixels(size_t(augment.size) * size_t(augment.size) * 3);
-  reader.read(0, index, reinterpret_cast<std::byte*>(pixels.data()));
+  BatchSample sample{index};
+  reader.read(0, sample, reinterpret_cast<std::byte*>(pixels.data()));
   return pixels;
 }
 
@@ -117,7 +118,8 @@ TEST(FastLoader, AllocatesNothingOnceWarm) {
     SampleReader reader(*data, options, augment);
     std::vector<std::byte> out(48 * 48 * 3 * sizeof(float));
     const auto read_all = [&](uint32_t epoch) {
-      for (uint32_t i = 0; i < data->size(); ++i) reader.read(epoch, i, out.data());
+      BatchSample sample;
+      for (; sample.index < data->size(); ++sample.index) reader.read(epoch, sample, out.data());
     };
     for (uint32_t epoch = 0; epoch < 20; ++epoch) read_all(epoch);
     const auto before = testing::allocation_count();

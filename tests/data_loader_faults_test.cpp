@@ -89,10 +89,10 @@ TEST(LoaderFaults, SkipLeavesOutExactlyTheBrokenSamples) {
       ASSERT_TRUE(loader.next(batch));
       size_t kept = 0;
       for (size_t i = 0; i < full.count(); ++i) {
-        if (is_broken(full.indices[i])) continue;
+        if (is_broken(full.samples[i].index)) continue;
         ASSERT_LT(kept, batch.count());
-        EXPECT_EQ(batch.indices[kept], full.indices[i]);
-        EXPECT_EQ(batch.labels[kept], full.labels[i]);
+        EXPECT_EQ(batch.samples[kept].index, full.samples[i].index);
+        EXPECT_EQ(batch.samples[kept].label, full.samples[i].label);
         EXPECT_EQ(
             std::memcmp(batch.pixels.get() + kept * kImage, full.pixels.get() + i * kImage, kImage),
             0);
@@ -126,7 +126,8 @@ TEST(LoaderFaults, BatchLeftEmptyIsPassedOver) {
   loader.start_epoch(0);
   Batch batch;
   ASSERT_TRUE(loader.next(batch));
-  EXPECT_EQ(batch.indices, (std::vector<uint32_t>{10, 11, 12, 13, 14}));
+  EXPECT_EQ(testing::all_of(batch, &BatchSample::index),
+            (std::vector<uint32_t>{10, 11, 12, 13, 14}));
   EXPECT_EQ(batch.place, 2u) << "where start_epoch() would begin with it";
   EXPECT_FALSE(loader.next(batch));
   EXPECT_EQ(loader.skipped_count(), 15u);

@@ -48,8 +48,11 @@ uint64_t fingerprint(const Batch& batch) {
   const size_t image =
       size_t(batch.size) * size_t(batch.size) * 3 * (batch.type == PixelType::kFloat32 ? 4 : 1);
   uint64_t hash = testing::hash_bytes({batch.pixels.get(), batch.count() * image});
-  hash = testing::hash_bytes(std::as_bytes(std::span(batch.labels)), hash);
-  return testing::hash_bytes(std::as_bytes(std::span(batch.indices)), hash);
+  for (const BatchSample& sample : batch.samples) {
+    hash = testing::hash_bytes(std::as_bytes(std::span(&sample.label, 1)), hash);
+    hash = testing::hash_bytes(std::as_bytes(std::span(&sample.index, 1)), hash);
+  }
+  return hash;
 }
 
 std::vector<uint64_t> run_epoch(Loader& loader, uint32_t epoch, size_t first_batch = 0) {
@@ -128,16 +131,16 @@ TEST(Loader, PixelsAreThoseOfTheSampleAlone) {
         EXPECT_EQ(batch.size, 8);
         ASSERT_EQ(batch.type, type);
         for (size_t i = 0; i < batch.count(); ++i) {
-          dataset.read(batch.indices[i], sample);
+          dataset.read(batch.samples[i].index, sample);
           decoder.decode(sample.bytes, "x", image);
-          RandomStream random(11, 4, batch.indices[i], RandomUse::kAugment);
+          RandomStream random(11, 4, batch.samples[i].index, RandomUse::kAugment);
           const auto transform = train ? draw_transform(augment, random, image.width, image.height)
                                        : eval_transform(augment, image.width, image.height);
           apply_transform(augment, transform, image, resizer, bytes.data());
           normalize_pixels(make_normalize(augment), bytes, floats.data());
           const auto expected = type == PixelType::kUint8 ? std::as_bytes(std::span(bytes))
                                                           : std::as_bytes(std::span(floats));
-          ASSERT_EQ(batch.labels[i], sample.label);
+          ASSERT_EQ(batch.samples[i].label, sample.label);
           ASSERT_EQ(std::memcmp(batch.pixels.get() + i * expected.size(), expected.data(),
                                 expected.size()),
                     0);
@@ -153,7 +156,7 @@ TEST(Loader, PlanarBatchesHoldTheSamePixels) {
     LoaderOptions options = small_options();
     options.decode = decode;
     Loader interleaved(dataset, options, small_augment());
-    options.planar = true;
+    options.output = BatchOutput::kPlanar;
     Loader planar(dataset, options, small_augment());
     interleaved.start_epoch(2);
     planar.start_epoch(2);
@@ -161,7 +164,8 @@ TEST(Loader, PlanarBatchesHoldTheSamePixels) {
     for (int batch = 0; batch < 7; ++batch) {
       ASSERT_TRUE(interleaved.next(expected));
       ASSERT_TRUE(planar.next(found));
-      EXPECT_TRUE(found.planar && !expected.planar);
+      EXPECT_EQ(found.output, BatchOutput::kPlanar);
+      EXPECT_EQ(expected.output, BatchOutput::kInterleaved);
       ASSERT_EQ(found.count(), expected.count());
       const auto* in = reinterpret_cast<const float*>(expected.pixels.get());
       const auto* out = reinterpret_cast<const float*>(found.pixels.get());
@@ -184,9 +188,11 @@ TEST(Loader, CoversEachSampleOnce) {
     std::vector<uint32_t> in_order;
     for (Batch batch; loader.next(batch);) {
       EXPECT_EQ(batch.count(), seen.size() == 42 ? 3u : 7u);
-      seen.insert(batch.indices.begin(), batch.indices.end());
-      in_order.insert(in_order.end(), batch.indices.begin(), batch.indices.end());
-      EXPECT_TRUE(batch.names.empty()) << "nobody asked for them";
+      for (const BatchSample& sample : batch.samples) {
+        seen.insert(sample.index);
+        in_order.push_back(sample.index);
+        EXPECT_EQ(sample.name, "") << "nobody asked for it";
+      }
     }
     EXPECT_EQ(seen.size(), drop_last ? 42u : 45u);
     EXPECT_EQ(std::set<uint32_t>(seen.begin(), seen.end()).size(), seen.size());
@@ -359,9 +365,10 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto&, auto& a) { a.size = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.std = {}; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.policy_ops = 9; }), ErrorKind::kUsage);
-  EXPECT_EQ(kind([](auto& o, auto&) { o.finish = false; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto& o, auto&) { o.output = BatchOutput::kPlaces; }), ErrorKind::kUsage)
+      << "without what is held";
   EXPECT_EQ(kind([](auto& o, auto&) {
-              o.planar = true;
+              o.output = BatchOutput::kPlanar;
               o.type = PixelType::kUint8;
             }),
             ErrorKind::kUsage);

@@ -98,7 +98,7 @@ TEST(LoaderLabels, AreHandedOutAsTheModelNumbersThem) {
   loader.start_epoch(0);
   Batch batch;
   ASSERT_TRUE(loader.next(batch));
-  EXPECT_EQ(batch.labels, (std::vector<int64_t>{1, 7, 1, 7}));
+  EXPECT_EQ(testing::all_of(batch, &BatchSample::label), (std::vector<int64_t>{1, 7, 1, 7}));
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ int64_t compare(const Dataset& data, const AugmentOptions& augment, bool finish)
   options.threads = 2;
   options.masks = true;
   options.type = PixelType::kUint8;
-  options.finish = finish;
+  if (!finish) options.output = BatchOutput::kUnfinished;
   Loader loader(data, options, augment);
   loader.start_epoch(0);
   int64_t outside = 0;

@@ -67,7 +67,7 @@ OwnEpoch read_own_epoch(const Dataset& data, OnError on_error) {
   loader.start_epoch(0);
   OwnEpoch epoch;
   for (Batch batch; loader.next(batch);)
-    epoch.names.insert(epoch.names.end(), batch.names.begin(), batch.names.end());
+    for (const BatchSample& sample : batch.samples) epoch.names.push_back(sample.name);
   epoch.skipped = loader.skipped();
   return epoch;
 }
@@ -142,8 +142,9 @@ TEST(LoaderMemory, NoneForAThreadsBuffersIsAnErrorOfTheEpoch) {
   AugmentOptions augment = own_augment();
   augment.size = 1 << 30;  // its scratch memory has more bytes than there are addresses
   LoaderOptions options = own_options(OnError::kSkip);
-  options.names = options.finish = false;
-  options.places = true;
+  const std::vector<HeldSample> held(kOwnCount, HeldSample{8, 8, 0, "held"});
+  options.output = BatchOutput::kPlaces;  // its buffers have no pixels, and are no problem
+  options.held = held;
   Loader loader(data, options, augment);
   loader.start_epoch(0);
   Batch batch;

@@ -67,7 +67,7 @@ std::map<size_t, std::multiset<uint32_t>> batches_of(const Dataset& data, int wo
     loader.start_epoch(2, first);
     Batch batch;
     for (size_t i = first; i < last && loader.next(batch); ++i) {
-      seen[i].insert(batch.indices.begin(), batch.indices.end());
+      for (const BatchSample& sample : batch.samples) seen[i].insert(sample.index);
       EXPECT_EQ(batch.whole, i == 4 ? 2u : 12u);
     }
   }

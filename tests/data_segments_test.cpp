@@ -145,7 +145,8 @@ TEST_F(Segments, ReadingAllocatesNothingOnceWarm) {
     SampleReader reader(*shard, options, augment);
     std::vector<std::byte> out(40 * 40 * 3 * sizeof(float));
     const auto read_all = [&] {
-      for (uint32_t i = 0; i < 20; ++i) reader.read(1, i, out.data());
+      for (BatchSample sample; sample.index < 20; ++sample.index)
+        reader.read(1, sample, out.data());
     };
     read_all();
     const auto before = *testing::allocation_count();

@@ -110,8 +110,8 @@ TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
       size_t seen = 0;
       for (Batch batch; loader.next(batch);) {
         const auto order = epoch_order(150, 5, 1, options.shuffle);
-        for (const uint32_t index : batch.indices)
-          EXPECT_EQ(index, order[first_batch * 10 + seen++]);
+        for (const BatchSample& sample : batch.samples)
+          EXPECT_EQ(sample.index, order[first_batch * 10 + seen++]);
       }
       EXPECT_EQ(seen, 150 - first_batch * 10);
       for (int i = 0; i < 60'000; ++i) {  // the hints come from a thread of their own

@@ -18,6 +18,7 @@
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 #include "saturate/data/image.h"
+#include "saturate/data/loader.h"
 #include "saturate/data/random.h"
 
 namespace saturate::testing {
@@ -101,6 +102,14 @@ inline void write_folder_dataset(const std::string& root, int count) {
     write_file(root + (i % 2 ? "/odd/" : "/even/") + name + ".jpg",
                noise_jpeg(12 + i % 9, 10 + i % 7, uint64_t(i)));
   }
+}
+
+// One part of each sample, as &BatchSample::label.
+template <class T>
+std::vector<T> all_of(const Batch& batch, T BatchSample::*part) {
+  std::vector<T> all;
+  for (const BatchSample& sample : batch.samples) all.push_back(sample.*part);
+  return all;
 }
 
 // Samples in memory.

@@ -13,7 +13,7 @@ std::vector<at::Tensor> fed(bool planar, bool channels_last) {
   const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
   LoaderOptions options;
   options.batch = 8;
-  options.planar = planar;
+  if (planar) options.output = BatchOutput::kPlanar;
   AugmentOptions augment;
   augment.size = 6;
   Loader loader(*data, options, augment);
@@ -44,13 +44,12 @@ TEST(Feeder, HalvesAreTheFloatsRounded) {
   augment.size = 21;
   augment.contrast = 0.3;
   augment.blur = 0.5;
-  const auto all = [&](PixelType output, bool finish, bool planar) {
+  const auto all = [&](PixelType output, BatchOutput from) {
     augment.output = output;
     LoaderOptions options;
     options.batch = 16;
-    options.finish = finish;
-    options.planar = planar;
-    options.type = finish ? output : PixelType::kUint8;
+    options.output = from;
+    options.type = output;
     Loader loader(*data, options, augment);
     Ledger ledger(Env::posix());
     Feeder feeder(loader, at::kCPU, true, ledger, augment);
@@ -59,17 +58,17 @@ TEST(Feeder, HalvesAreTheFloatsRounded) {
     for (DeviceBatch batch; feeder.next(batch);) batches.push_back(batch.images.clone());
     return batches;
   };
-  const auto floats = all(PixelType::kFloat32, true, false);
+  const auto floats = all(PixelType::kFloat32, BatchOutput::kInterleaved);
   ASSERT_EQ(floats.size(), 3u);
   for (const auto& [type, torchs] :
        {std::pair{PixelType::kBfloat16, at::kBFloat16}, {PixelType::kFloat16, at::kHalf}}) {
-    for (const auto& [finish, planar] : {std::pair{true, false}, {true, true}, {false, false}}) {
-      const auto halves = all(type, finish, planar);
+    for (const BatchOutput from :
+         {BatchOutput::kInterleaved, BatchOutput::kPlanar, BatchOutput::kUnfinished}) {
+      const auto halves = all(type, from);
       for (size_t i = 0; i < floats.size(); ++i) {
         EXPECT_EQ(halves.at(i).scalar_type(), torchs);
         EXPECT_TRUE(at::equal(halves[i], floats[i].to(torchs)))
-            << "type " << torchs << ", finished by the loader " << finish << ", planar " << planar
-            << ", batch " << i;
+            << "type " << torchs << ", output " << int(from) << ", batch " << i;
       }
     }
   }
@@ -90,8 +89,7 @@ TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
       LoaderOptions options;
       options.batch = 16;
       options.train = train;
-      options.finish = finish;
-      options.type = finish ? PixelType::kFloat32 : PixelType::kUint8;
+      if (!finish) options.output = BatchOutput::kUnfinished;
       Loader loader(*data, options, augment);
       Ledger ledger(Env::posix());
       Feeder feeder(loader, at::kCPU, true, ledger, augment);
@@ -119,8 +117,7 @@ TEST(Feeder, WhatItLeavesIsFinishedTheSame) {
   options.batch = 16;
   options.masks = true;
   for (const bool finish : {true, false}) {
-    options.finish = finish;
-    options.type = finish ? PixelType::kFloat32 : PixelType::kUint8;
+    options.output = finish ? BatchOutput::kInterleaved : BatchOutput::kUnfinished;
     Loader loader(*data, options, augment);
     Ledger ledger(Env::posix());
     Feeder feeder(loader, at::kCPU, true, ledger, augment);

@@ -45,8 +45,7 @@ Fed feed(const PipelineOptions& stages, bool masks, int delay_ms = 0,
   options.batch = 8;
   options.threads = 2;
   options.masks = masks;
-  options.finish = false;
-  options.type = PixelType::kUint8;
+  options.output = BatchOutput::kUnfinished;
   AugmentOptions augment;
   augment.size = 12;
   augment.crop = CropKind::kRandomResized;

@@ -47,11 +47,10 @@ std::vector<Fed> decoded_each_time(const Dataset& data, const LoaderOptions& opt
 
 std::vector<Fed> from_the_device(const Dataset& data, LoaderOptions options,
                                  const AugmentOptions& augment) {
-  const ResidentDataset resident(data, "memory:", options, augment, at::kCPU);
-  options.places = true;
-  options.finish = false;
-  options.type = PixelType::kUint8;
-  Loader loader(resident, options, augment);
+  const ResidentImages resident(data, "memory:", options, augment, at::kCPU);
+  options.output = BatchOutput::kPlaces;
+  options.held = resident.samples();
+  Loader loader(data, options, augment);
   Ledger ledger(Env::posix());
   Feeder feeder(loader, at::kCPU, true, ledger, augment, resident.held());
   return all_batches(loader, feeder);
@@ -148,7 +147,7 @@ TEST(Resident, BrokenSamplesAreLeftOutOrEndIt) {
   const AugmentOptions augment = small_augment(CropKind::kPad);
   LoaderOptions options = loader_options(true);
   const Error error =
-      error_of([&] { ResidentDataset(data, "memory:", options, augment, at::kCPU); });
+      error_of([&] { ResidentImages(data, "memory:", options, augment, at::kCPU); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(error.where(), "memory:0");
   options.on_error = OnError::kSkip;
@@ -166,7 +165,7 @@ TEST(Resident, WhatDoesNotFitIsOneErrorBeforeAnythingIsRead) {
   };
   const Unread data;
   const Error error =
-      error_of([&] { ResidentDataset(data, "memory:", loader_options(true), augment, at::kCPU); });
+      error_of([&] { ResidentImages(data, "memory:", loader_options(true), augment, at::kCPU); });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_EQ(error.where(), "memory:");
   EXPECT_NE(error.reason().find("322122.5 GB"), std::string::npos) << error.what();

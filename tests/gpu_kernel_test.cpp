@@ -45,7 +45,7 @@ constexpr std::pair<PixelType, at::ScalarType> kOutputs[] = {{PixelType::kFloat3
                                                              {PixelType::kFloat16, at::kHalf}};
 
 // `batch` on a device, where its images are and its pointers to held images point; as floats.
-at::Tensor finished_on(const at::Device& device, FinishBatch batch, const at::Tensor& images,
+at::Tensor finished_on(const at::Device& device, FinishArguments batch, const at::Tensor& images,
                        const std::vector<EffectList>& lists, at::ScalarType type) {
   at::Tensor pixels = images.to(device, /*non_blocking=*/false, /*copy=*/true);
   at::Tensor spare = at::empty_like(pixels), effects = bytes_of_vector(lists, device);
@@ -91,7 +91,7 @@ TEST(GpuKernel, EveryTypeAndShareOfAnImageHasTheCpusBits) {
     for (const int64_t count : {int64_t{3}, kCount}) {
       const at::Tensor images = at::randint(256, {count, size, size, 3}, at::kByte);
       for (const auto& [type, torchs] : kOutputs) {
-        FinishBatch batch{};
+        FinishArguments batch{};
         batch.type = type;
         EXPECT_TRUE(finished_on(at::kCUDA, batch, images, lists, torchs)
                         .equal(finished_on(at::kCPU, batch, images, lists, torchs)))
@@ -125,7 +125,7 @@ TEST(GpuKernel, RandomResizedCropsHaveTheCpusBits) {
         {{pixels, kWidth, kHeight}, {pixels + kWidth * kHeight * 3, kWidth, kHeight}}, device);
     const at::Tensor by_length = bytes_of_vector(filters.by_length, device);
     const at::Tensor values = bytes_of_vector(filters.values, device);
-    FinishBatch batch{};
+    FinishArguments batch{};
     batch.places = reinterpret_cast<const HeldPlace*>(taken.const_data_ptr());
     batch.photos = reinterpret_cast<const HeldPhoto*>(photos.const_data_ptr());
     batch.filters = reinterpret_cast<const HeldFilter*>(by_length.const_data_ptr());

@@ -82,7 +82,7 @@ struct Displacement {
 };
 
 // The same by the kernel's passes, each image in `parts`, the last part first.
-std::vector<std::byte> finished_by_passes(FinishBatch batch, const std::vector<uint8_t>& images,
+std::vector<std::byte> finished_by_passes(FinishArguments batch, const std::vector<uint8_t>& images,
                                           const std::vector<EffectList>& lists, int parts,
                                           const Displacement& moved = {}) {
   const size_t values = lists.size() * size_t(batch.size) * size_t(batch.size) * 3;
@@ -104,8 +104,8 @@ std::vector<std::byte> finished_by_passes(FinishBatch batch, const std::vector<u
   return {out.as<std::byte>(), out.as<std::byte>() + bytes};
 }
 
-FinishBatch batch_of(int size, PixelType type) {
-  FinishBatch batch{};
+FinishArguments batch_of(int size, PixelType type) {
+  FinishArguments batch{};
   batch.size = size;
   batch.type = type;
   return batch;
@@ -173,7 +173,7 @@ TEST(FinishPasses, HeldImagesEqualTheLoaders) {
                         {size, size, {from, from + values}}, resizer, images.data() + i * values);
       }
       for (const PixelType type : kFinishTypes) {
-        FinishBatch batch = batch_of(size, type);
+        FinishArguments batch = batch_of(size, type);
         batch.held = held.data();
         batch.places = places.data();
         batch.pad_mode = mode;
@@ -214,7 +214,7 @@ TEST(FinishPasses, CropsOfHeldPhotographsEqualTheResizers) {
     all.push_back(lists[i / 4 % lists.size()]);
     apply_transform(options, drawn, photo, resizer, images.data() + i * kSide * kSide * 3);
   }
-  FinishBatch batch = batch_of(kSide, PixelType::kFloat32);
+  FinishArguments batch = batch_of(kSide, PixelType::kFloat32);
   batch.places = places.data();
   batch.photos = table.data();
   batch.filters = filters.by_length.data();

@@ -58,7 +58,7 @@ std::vector<EffectList> all_lists() {
 }
 
 // Team `part` of `parts`, over all images.
-void run_team(const FinishBatch& batch, int part, int parts) {
+void run_team(const FinishArguments& batch, int part, int parts) {
   std::barrier<> barrier(kMembers);
   FinishState state;
   const auto work = [&](int member) {
@@ -74,12 +74,12 @@ void run_team(const FinishBatch& batch, int part, int parts) {
   for (std::thread& thread : threads) thread.join();
 }
 
-void by_team(const FinishBatch& batch) {
+void by_team(const FinishArguments& batch) {
   run_team(batch, 0, 1);
 }
 
 // All at once, and none waits for another.
-void by_three_teams(const FinishBatch& batch) {
+void by_three_teams(const FinishArguments& batch) {
   std::vector<std::thread> teams;
   for (int part = 0; part < 3; ++part)
     teams.emplace_back([&batch, part] { run_team(batch, part, 3); });
@@ -109,21 +109,21 @@ std::vector<float> finished(const std::vector<EffectList>& lists, int size, cons
   const size_t values = size_t(count) * size_t(size * size * 3);
   std::vector<uint8_t> images(values), spare(values);
   std::vector<float> out(values);
-  finish(FinishBatch{images.data(),
-                     lists.data(),
-                     spare.data(),
-                     count,
-                     size,
-                     {{1, 1, 1}, {0, 0, 0}},
-                     out.data(),
-                     held.images.data(),
-                     held.places.data(),
-                     size > 2 ? PadMode::kReflect : PadMode::kZero});
+  finish(FinishArguments{images.data(),
+                         lists.data(),
+                         spare.data(),
+                         count,
+                         size,
+                         {{1, 1, 1}, {0, 0, 0}},
+                         out.data(),
+                         held.images.data(),
+                         held.places.data(),
+                         size > 2 ? PadMode::kReflect : PadMode::kZero});
   return out;
 }
 
 void expect_as_one_thread(const std::vector<EffectList>& lists, int size,
-                          void (*by_teams)(const FinishBatch&)) {
+                          void (*by_teams)(const FinishArguments&)) {
   const auto lone = finished(lists, size, finish_batch_cpu);
   const auto team = finished(lists, size, by_teams);
   const auto values = ptrdiff_t(lone.size() / lists.size());

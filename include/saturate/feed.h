@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,16 +26,6 @@ struct HeldImages {
   bool any() const { return images.defined() || photos.defined(); }
 };
 
-// Inputs of images and labels that are still to be computed, on the device.
-struct UnfinishedBatch {
-  // [N, 3, S, S] normalised, or bytes [N * S * S * 3] with the remaining work: effects [N lists]
-  // and, if the pixels are in held images, places [N] instead of the pixels.
-  at::Tensor pixels, effects, places;
-  int side = 0;  // S
-  bool is_bytes = false;
-  bool has_masks = false;  // the labels are stored masks, uint8
-};
-
 struct DeviceBatch {
   at::Tensor
       images;  // [N, 3, S, S] float, bfloat16 or half, channels_last where asked, on the device
@@ -50,8 +39,11 @@ struct DeviceBatch {
   int64_t place = 0;             // index in its epoch, including those skipped by on_error
   // For a pipeline with an encoder: EncoderDecoder::encode() of the images; else empty.
   std::vector<at::Tensor> features = {};
-  // After Feeder::leave_unfinished(), until finish(): there are no images yet.
-  std::optional<UnfinishedBatch> unfinished = {};
+  // After Feeder::leave_unfinished(), until finish(): what images and labels are computed from.
+  // Normalised pixels [N, 3, S, S], or uint8 [N, S, S, 3] and effects [N lists], or effects and
+  // places [N] in held images. Labels that are masks are as stored, uint8.
+  at::Tensor pixels = {}, effects = {}, places = {};
+  bool is_unfinished() const { return pixels.defined() || places.defined(); }
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
 
@@ -81,7 +73,7 @@ struct PipelineSetup {
 
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, without a copy; it returns to the pool with the last tensor. On a GPU the copy is
-// complete when next() returns. Batches of bytes, or of places in resident images, are finished on
+// complete when next() returns. Batches of bytes, or of places in held images, are finished on
 // the device, on its current stream: their effects, then `augment`'s normalisation. Waiting is
 // charged to kWait, copying to kCopy, finishing to kAugment.
 //
@@ -89,8 +81,8 @@ struct PipelineSetup {
 // next() then waits for them, charged to kWait. The results are the same.
 class Feeder {
  public:
-  // `held`: a ResidentDataset's images, on `device`, to which the loader's places refer. `clock`:
-  // receives the work given to the device's streams; may be null, and must outlive this.
+  // `held`: the images, on `device`, to which the loader's places refer. `clock`: receives the work
+  // given to the device's streams; may be null, and must outlive this.
   Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
          const AugmentOptions& augment = {}, HeldImages held = {}, StreamClock* clock = nullptr);
   ~Feeder();

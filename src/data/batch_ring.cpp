@@ -8,12 +8,10 @@
 
 namespace saturate {
 
-BatchRing::BatchRing(size_t slots, size_t batch, size_t most, bool effects, bool places,
-                     std::chrono::nanoseconds wait_limit, BufferSource take)
+BatchRing::BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
+                     BufferSource take)
     : batch_(batch),
       most_(most),
-      effects_(effects),
-      places_(places),
       wait_limit_(wait_limit),
       take_buffer_(std::move(take)),
       slots_(slots) {}
@@ -66,13 +64,10 @@ void BatchRing::open_slots() {
   // Not under the lock: taking a buffer may allocate pinned memory. No thread uses these slots yet.
   for (size_t batch = opened_; batch < opened; ++batch) {
     BatchSlot& slot = slots_[batch % slots_.size()];
-    slot.pixels = take_buffer_();
+    slot.batch.pixels = take_buffer_();
     const size_t first = batch * batch_, last = std::min(first + batch_, end_);
-    slot.indices.assign(order_.begin() + ptrdiff_t(first), order_.begin() + ptrdiff_t(last));
-    slot.labels.assign(last - first, 0);
-    slot.names.resize(last - first);
-    slot.effects.resize(effects_ ? last - first : 0);
-    slot.places.resize(places_ ? last - first : 0);
+    slot.batch.samples.resize(last - first);
+    for (size_t i = first; i < last; ++i) slot.batch.samples[i - first].index = order_[i];
     slot.failures.clear();
     slot.failures.reserve(last - first);  // reserve here, where running out of memory can be
                                           // reported
@@ -130,7 +125,7 @@ void BatchRing::stop() {
   if (!progress_.wait_for(lock, wait_limit_, [&] { return busy_ == 0; }))
     fail_waiting("the loader's threads did not stop");
   taken_ = opened_ = 0;
-  for (BatchSlot& slot : slots_) slot.pixels.reset();
+  for (BatchSlot& slot : slots_) slot.batch.pixels.reset();
 }
 
 void BatchRing::shut_down() {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "saturate/data/effects.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 
@@ -25,15 +25,10 @@ struct SampleFailure {
   std::exception_ptr error;
 };
 
-// A batch being filled, or waiting. Only the thread that claimed sample i accesses labels[i],
-// names[i], effects[i], places[i] and its pixels; the rest belongs to the ring.
+// A batch being filled, or waiting, with what only the ring needs. Only the thread that claimed
+// sample i accesses batch.samples[i] and its pixels; the rest belongs to the ring.
 struct BatchSlot {
-  std::shared_ptr<std::byte> pixels;
-  std::vector<uint32_t> indices;        // [count]
-  std::vector<int64_t> labels;          // [count]
-  std::vector<std::string> names;       // [count], if the loader fills them
-  std::vector<EffectList> effects;      // [count] or none, as the loader needs them
-  std::vector<HeldPlace> places;        // [count] or none, likewise
+  Batch batch;                          // pixels and samples; samples are used again
   std::vector<SampleFailure> failures;  // guarded by the ring's mutex while filling
   size_t left = 0;                      // samples not finished; guarded by the ring's mutex
 };
@@ -58,9 +53,9 @@ class BatchRing {
  public:
   using BufferSource = std::function<std::shared_ptr<std::byte>()>;
 
-  // `most`: maximum samples in a claim. `effects`, `places`: whether a batch has one per sample.
-  BatchRing(size_t slots, size_t batch, size_t most, bool effects, bool places,
-            std::chrono::nanoseconds wait_limit, BufferSource take);
+  // `most`: maximum samples in a claim.
+  BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
+            BufferSource take);
 
   // Worker: reports `claimed` (if not null) as finished, except `failures` of it, which it empties,
   // and claims the next samples, waiting for them without limit. False when the ring has been shut
@@ -96,7 +91,6 @@ class BatchRing {
   [[noreturn]] void fail_waiting(const std::string& what) const;
 
   const size_t batch_, most_;
-  const bool effects_, places_;
   const std::chrono::nanoseconds wait_limit_;
   const BufferSource take_buffer_;
 

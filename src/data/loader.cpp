@@ -22,8 +22,8 @@ namespace {
 constexpr size_t kSkippedKept = 100;
 
 size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
-  if (options.places) return 0;
-  return size_t(augment.size) * size_t(augment.size) * 3 * bytes_of(options.type);
+  if (options.output == BatchOutput::kPlaces) return 0;
+  return size_t(augment.size) * size_t(augment.size) * 3 * bytes_of(options.pixel_type());
 }
 
 size_t mask_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
@@ -49,16 +49,15 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
   require(options.nice >= 0, "loader threads cannot have a raised priority", "data.nice",
           "Set it to 0 or more");
   require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
-  require(!options.planar || options.type != PixelType::kUint8, "bytes are never planar",
-          "LoaderOptions::planar", "Ask for kFloat32");
-  require(options.finish || options.type == PixelType::kUint8, "floats cannot be left unfinished",
-          "LoaderOptions::finish", "Ask for kUint8");
-  require(!options.places || !options.finish, "places need unfinished batches",
-          "LoaderOptions::places", "Leave the batches unfinished");
+  const bool places = options.output == BatchOutput::kPlaces;
+  require(options.output != BatchOutput::kPlanar || options.type != PixelType::kUint8,
+          "bytes are never planar", "LoaderOptions::output", "Ask for kFloat32");
+  require(!places || options.held.size() == dataset.size(), "places need every held sample",
+          "LoaderOptions::held", "Give one for each sample of the dataset");
   require(!options.masks || dataset.has_masks(), "the source has no masks", "data.source",
           "Give masks:PATH, or synth:masks=true,...");
-  require(!options.masks || !options.places, "masks cannot be combined with places",
-          "LoaderOptions::masks", "Leave places out");
+  require(!options.masks || !places, "masks cannot be combined with places", "LoaderOptions::masks",
+          "Leave places out");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy_ops", "Set it to 8 or less");
@@ -119,10 +118,10 @@ struct Loader::State {
         image_size(image_bytes(opt, aug)),
         mask_size(mask_bytes(opt, aug)),
         buffers((image_size + mask_size) * share_of_batch(opt), std::move(allocate)),
-        ahead(data, opt.shuffle, opt.seed),
-        ring(size_t(opt.prefetch), share_of_batch(opt), samples_a_claim(opt), !opt.finish,
-             opt.places, opt.wait_limit,
-             [this] { return options.places ? nullptr : buffers.take(); }),
+        // Held samples are not read.
+        ahead(data, opt.output == BatchOutput::kPlaces ? ShuffleOptions() : opt.shuffle, opt.seed),
+        ring(size_t(opt.prefetch), share_of_batch(opt), samples_a_claim(opt), opt.wait_limit,
+             [this] { return take_buffer(); }),
         threads(opt.threads, "loader", opt.nice) {
     try {
       for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
@@ -130,6 +129,10 @@ struct Loader::State {
       ring.shut_down();  // otherwise the destructor would wait for threads that have begun
       throw;
     }
+  }
+
+  std::shared_ptr<std::byte> take_buffer() {
+    return options.output == BatchOutput::kPlaces ? nullptr : buffers.take();
   }
 
   void work() {
@@ -147,35 +150,37 @@ struct Loader::State {
   void fill(std::optional<SampleReader>& made, const Claim& claim, size_t place,
             std::vector<SampleFailure>& failures) {
     const Span span("sample");
-    BatchSlot& slot = *claim.slot;
+    Batch& batch = claim.slot->batch;
+    BatchSample& sample = batch.samples[place];
     try {
       SampleReader& reader = made ? *made : made.emplace(dataset, options, augment);
-      const uint32_t index = slot.indices[place];
-      EffectList* const effects = options.finish ? nullptr : &slot.effects[place];
-      slot.labels[place] = handed_out(
-          options.places
-              ? reader.locate(claim.epoch, index, slot.places[place], *effects)
-              : reader.read(claim.epoch, index, slot.pixels.get() + place * image_size, effects));
-      if (options.masks) reader.read_mask(masks_of(slot) + place * mask_size);
-      if (options.names) slot.names[place] = reader.name();
+      reader.read(claim.epoch, sample, batch.pixels.get() + place * image_size);
+      sample.label = handed_out(sample.label);
+      if (options.masks) reader.read_mask(masks_of(batch) + place * mask_size);
+      sample.name.clear();
+      if (options.names) sample.name = name_of(made, sample.index);
     } catch (...) {
-      note_failure(made, slot, place, failures);
+      note_failure(made, sample.index, place, failures);
     }
   }
 
   // Called when filling a sample has thrown. No exception may leave a thread, as this would end the
   // process: not even when out of memory.
-  void note_failure(const std::optional<SampleReader>& reader, const BatchSlot& slot, size_t place,
+  void note_failure(const std::optional<SampleReader>& reader, uint32_t index, size_t place,
                     std::vector<SampleFailure>& failures) {
     const std::exception_ptr error = std::current_exception();
     try {
-      const bool named = reader && !reader->name().empty();
-      failures.push_back(
-          {place, named ? reader->name() : "sample " + std::to_string(slot.indices[place]), error});
+      failures.push_back({place, name_of(reader, index), error});
     } catch (...) {
       std::lock_guard lock(mutex);
       lost = error;
     }
+  }
+
+  // Of the sample that was last read; never empty.
+  static std::string name_of(const std::optional<SampleReader>& reader, uint32_t index) {
+    const bool named = reader && !reader->name().empty();
+    return named ? reader->name() : "sample " + std::to_string(index);
   }
 
   int64_t handed_out(int64_t label) const {
@@ -184,8 +189,8 @@ struct Loader::State {
   }
 
   // They are stored behind the images of a full batch.
-  uint8_t* masks_of(const BatchSlot& slot) const {
-    return reinterpret_cast<uint8_t*>(slot.pixels.get() + image_size * share_of_batch(options));
+  uint8_t* masks_of(const Batch& batch) const {
+    return reinterpret_cast<uint8_t*>(batch.pixels.get() + image_size * share_of_batch(options));
   }
 
   // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
@@ -202,38 +207,35 @@ struct Loader::State {
       if (options.on_error == OnError::kFail || !is_data_error(failed.error))
         std::rethrow_exception(failed.error);
     note_skipped(slot);
-    for (const SampleFailure& failed : failures) slot.labels[failed.slot] = kHole;
+    Batch& batch = slot.batch;
+    auto failed = failures.begin();
     size_t kept = 0;
-    for (size_t i = 0; i < slot.labels.size(); ++i) {
-      if (slot.labels[i] == kHole) continue;
+    for (size_t i = 0; i < batch.count(); ++i) {
+      if (failed != failures.end() && failed->slot == i) {
+        ++failed;
+        continue;
+      }
       if (kept != i) {
-        if (!options.places)
-          std::memcpy(slot.pixels.get() + kept * image_size, slot.pixels.get() + i * image_size,
+        if (image_size > 0)
+          std::memcpy(batch.pixels.get() + kept * image_size, batch.pixels.get() + i * image_size,
                       image_size);
         if (options.masks)
-          std::memcpy(masks_of(slot) + kept * mask_size, masks_of(slot) + i * mask_size, mask_size);
-        slot.labels[kept] = slot.labels[i];
-        slot.indices[kept] = slot.indices[i];
-        if (options.names) slot.names[kept] = std::move(slot.names[i]);
-        if (!options.finish) slot.effects[kept] = slot.effects[i];
-        if (options.places) slot.places[kept] = slot.places[i];
+          std::memcpy(masks_of(batch) + kept * mask_size, masks_of(batch) + i * mask_size,
+                      mask_size);
+        batch.samples[kept] = std::move(batch.samples[i]);
       }
       ++kept;
     }
-    slot.labels.resize(kept);
-    slot.indices.resize(kept);
-    if (options.names) slot.names.resize(kept);
-    if (!options.finish) slot.effects.resize(kept);
-    if (options.places) slot.places.resize(kept);
+    batch.samples.resize(kept);
   }
 
   void note_skipped(const BatchSlot& slot) {
     std::lock_guard lock(mutex);
     for (const SampleFailure& failed : slot.failures)
-      if (skipped_indices.insert(slot.indices[failed.slot]).second && skipped.size() < kSkippedKept)
+      if (skipped_indices.insert(slot.batch.samples[failed.slot].index).second &&
+          skipped.size() < kSkippedKept)
         skipped.push_back({failed.name, reason_of(failed.error)});
   }
-  static constexpr int64_t kHole = INT64_MIN;  // never a dataset's label
 
   size_t epoch_size() const { return epoch_samples(dataset.size(), options.shard); }
   size_t batches() const {
@@ -244,41 +246,36 @@ struct Loader::State {
 
   // The properties of the next batch, and its number of samples over all processes.
   void describe(Batch& out) const {
-    out.type = options.type;
-    out.planar = options.planar;
+    out.output = options.output;
+    out.type = options.pixel_type();
     out.size = augment.size;
+    out.mix = {};
     out.whole = std::min(options.batch, epoch_size() - taken * options.batch);
     out.place = taken;
   }
 
   bool next(Batch& out) {
     while (BatchSlot* slot = ring.front()) {
-      const uint32_t first = slot->indices.front();
+      const uint32_t first = slot->batch.samples.front().index;
       settle(*slot);
-      const bool empty = slot->labels.empty();
+      const bool empty = slot->batch.samples.empty();
       if (!empty || !alone()) {
+        std::swap(out, slot->batch);  // the ring fills the consumer's samples again
         describe(out);
-        if (options.masks)
-          out.masks = {slot->pixels, reinterpret_cast<std::byte*>(masks_of(*slot))};
-        out.pixels = std::move(slot->pixels);
-        out.labels.swap(slot->labels);
-        out.indices.swap(slot->indices);
-        if (options.names) out.names.swap(slot->names);
-        out.effects.swap(slot->effects);
-        out.places.swap(slot->places);
+        if (options.masks) out.masks = {out.pixels, reinterpret_cast<std::byte*>(masks_of(out))};
         if (alone()) out.whole = out.count();
-        out.mix = options.train && !empty
-                      ? draw_mix(augment, {options.seed, epoch, first}, out.count())
-                      : Mix();
+        if (options.train && !empty)
+          out.mix = draw_mix(augment, {options.seed, epoch, first}, out.count());
       }
       ring.release();
       ahead.advance(++taken * options.batch);
       if (!empty || !alone()) return true;
     }
+    out.samples.clear();
     // The last batch may have fewer samples than processes, and none for this one.
     if (alone() || ended || taken >= batches()) return false;
     describe(out);
-    if (!options.places) out.pixels = buffers.take();
+    out.pixels = take_buffer();
     ++taken;
     return true;
   }
@@ -321,15 +318,11 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
 bool Loader::next(Batch& out) {
   out.pixels.reset();
   out.masks.reset();
-  out.labels.clear();
-  out.indices.clear();
-  out.names.clear();
-  out.effects.clear();
-  out.places.clear();
-  if (state_->failure) std::rethrow_exception(state_->failure);
   try {
+    if (state_->failure) std::rethrow_exception(state_->failure);
     return state_->next(out);
   } catch (...) {
+    out.samples.clear();
     state_->failure = std::current_exception();
     throw;
   }

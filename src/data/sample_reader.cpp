@@ -1,10 +1,8 @@
 #include "data/sample_reader.h"
 
-#include <utility>
-
 #include "base/spans.h"
 #include "data/read_sample.h"
-#include "data/require.h"
+#include "saturate/data/error.h"
 #include "saturate/data/random.h"
 
 namespace saturate {
@@ -27,42 +25,49 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
     : dataset_(dataset),
       options_(options),
       augment_(augment),
-      format_{options.type, make_normalize(augment)},
+      format_{options.pixel_type(), make_normalize(augment)},
       scratch_(size_t(augment.size) * size_t(augment.size) * 3),
-      interleaved_(options.planar ? scratch_.size() * bytes_of(options.type) : 0) {}
+      interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
+                                                          : 0) {}
 
-int64_t SampleReader::read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished) {
-  if (!options_.planar) return read_augmented(epoch, index, out, unfinished);
-  const int64_t label = read_augmented(epoch, index, interleaved_.data(), unfinished);
+void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
+  EffectList applied;
+  EffectList& effects = options_.finishes() ? applied : sample.effects;
+  sample.effects.count = 0;
+  if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, sample.index});
+  if (options_.masks) drawn_effects_ = effects;
+  if (options_.output == BatchOutput::kPlaces) return locate(epoch, sample);
+  if (options_.output != BatchOutput::kPlanar) {
+    sample.label = read_augmented(epoch, sample.index, applied, out);
+    return;
+  }
+  sample.label = read_augmented(epoch, sample.index, applied, interleaved_.data());
   if (options_.type == PixelType::kFloat32)
     split_planes<float>(interleaved_, out);
   else
     split_planes<uint16_t>(interleaved_, out);
-  return label;
 }
 
-int64_t SampleReader::locate(uint32_t epoch, uint32_t index, HeldPlace& place,
-                             EffectList& effects) {
-  effects = {};
-  if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
+void SampleReader::locate(uint32_t epoch, BatchSample& sample) {
+  const HeldSample& held = options_.held[sample.index];
+  if (held.width == 0) fail_broken(sample.index);
+  name_ = &held.name;
+  const SampleTransform drawn = transform(epoch, sample.index, held.width, held.height);
+  sample.label = held.label;
+  sample.place = {sample.index, int16_t(drawn.shift_x), int16_t(drawn.shift_y), drawn.flip ? 1 : 0,
+                  drawn.crop};
+}
+
+void SampleReader::fail_broken(uint32_t index) {
   name_ = &sample_.name;
   read_sample(dataset_, index, sample_);
-  const bool whole = options_.train && augment_.crop == CropKind::kRandomResized;
-  if (whole)
-    require(sample_.width > 0 && sample_.height > 0, "a dataset with places gives no image size",
-            "LoaderOptions::places", "Have its read() set the image's width and height");
-  const SampleTransform drawn = whole ? transform(epoch, index, sample_.width, sample_.height)
-                                      : transform(epoch, index, augment_.size, augment_.size);
-  place = {index, int16_t(drawn.shift_x), int16_t(drawn.shift_y), drawn.flip ? 1 : 0, drawn.crop};
-  return sample_.label;
+  decode_sample(decoder_, sample_, image_);
+  fail(ErrorKind::kData, "it could not be read when the images were put on the device",
+       sample_.name, "Run again");
 }
 
-int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
-                                     EffectList* unfinished) {
-  EffectList effects;
-  if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, index});
-  if (options_.masks) drawn_effects_ = effects;
-  if (unfinished != nullptr) *unfinished = std::exchange(effects, {});
+int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects,
+                                     std::byte* out) {
   if (effects.count == 0) return read_pixels(epoch, index, format_, out);
   const bool in_place = format_.type == PixelType::kUint8;
   uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();

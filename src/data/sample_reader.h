@@ -19,18 +19,14 @@ class SampleReader {
  public:
   SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
 
-  // Writes the pixels of sample `index`, as the loader's options specify, to `out` and returns the
-  // label; effects are stored in `unfinished` if not null, else applied. Random parameters depend
-  // on (seed, epoch, index) only.
-  int64_t read(uint32_t epoch, uint32_t index, std::byte* out, EffectList* unfinished = nullptr);
+  // Reads sample `sample.index` as the loader's options specify: writes its pixels to `out`, not
+  // used with kPlaces, and sets all of `sample` but the name. Random parameters depend on (seed,
+  // epoch, index) only.
+  void read(uint32_t epoch, BatchSample& sample, std::byte* out);
 
   // The mask of the last sample read, transformed by the same geometry, including effects left
   // unfinished: [size, size]. REQUIRES: options.masks.
   void read_mask(uint8_t* out);
-
-  // Returns the label of sample `index`, where its pixels are held, and which effects remain. Reads
-  // the sample; the dataset need not provide bytes.
-  int64_t locate(uint32_t epoch, uint32_t index, HeldPlace& place, EffectList& effects);
 
   // The name of the last sample read; empty if the dataset failed before setting it.
   const std::string& name() const { return *name_; }
@@ -38,9 +34,12 @@ class SampleReader {
  private:
   // The transform of a sample of that size; remembered for its mask.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height);
-  // The result of read(), always as [size, size, 3].
-  int64_t read_augmented(uint32_t epoch, uint32_t index, std::byte* out,
-                         EffectList* unfinished = nullptr);
+  // kPlaces: the label, and where the pixels are held.
+  void locate(uint32_t epoch, BatchSample& sample);
+  // Fails with what is wrong with a sample that is not held.
+  [[noreturn]] void fail_broken(uint32_t index);
+  // The label and pixels, always as [size, size, 3], after `effects`.
+  int64_t read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects, std::byte* out);
   // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // Both write sample_ to `out`. False if only the exact path can.

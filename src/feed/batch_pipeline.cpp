@@ -16,7 +16,8 @@
 namespace saturate {
 
 struct BatchPipeline::Flight {
-  BatchWork work;
+  Batch batch;  // until the copy is done
+  DeviceBatch out;
   Stream::Buffer host, copied, finished, features;
   std::shared_ptr<Event> copy_done, ready;
   bool is_finished = false;
@@ -86,10 +87,10 @@ void BatchPipeline::wait_for_step() {
   for (const auto& stream : streams_) stream->wait(set_up);
 }
 
-void BatchPipeline::launch(Batch batch) {
+void BatchPipeline::launch(Batch& batch) {
   if (!std::exchange(begun_, true)) wait_for_step();
   auto flight = std::make_shared<Flight>();
-  flight->work.batch = std::move(batch);
+  flight->batch = std::exchange(batch, std::exchange(spare_, {}));
   flights_.push_back(flight);
   copy(*flight);
   if (finish_) {
@@ -105,15 +106,14 @@ void BatchPipeline::launch(Batch batch) {
 }
 
 void BatchPipeline::copy(Flight& flight) {
-  flight.host =
-      copy_->host_memory("the loader's batch", is_pinned(stages_.device(), flight.work.batch));
+  flight.host = copy_->host_memory("the loader's batch", is_pinned(stages_.device(), flight.batch));
   flight.copied = copy_->makes("the batch as it was copied");
   copy_->copies_async(flight.host, flight.copied);
   copy_->submit([this, &flight] {
     const Span span("copy");
     const StreamClock::Work busy(clock_, copy_->name());
     begin("copy");
-    stages_.copy(flight.work, /*async=*/true);
+    stages_.copy(flight.batch, flight.out, /*async=*/true);
   });
   flight.copy_done = flight.ready = copy_->record();
 }
@@ -121,8 +121,8 @@ void BatchPipeline::copy(Flight& flight) {
 void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
   on.reads(flight.copied);
   if (&on != copy_)
-    keep(on, flight.copied, stages_.device(), [&work = flight.work] {
-      return std::vector{work.pixels, work.effects, work.places, work.out.labels};
+    keep(on, flight.copied, stages_.device(), [&out = flight.out] {
+      return std::vector{out.pixels, out.effects, out.places, out.labels};
     });
   flight.finished = on.makes("the batch");
   flight.is_finished = true;
@@ -130,7 +130,9 @@ void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
     const Span span("augment");
     const StreamClock::Work busy(clock_, on.name());
     begin("augment");
-    leave ? stages_.leave(flight.work) : stages_.finish(flight.work);
+    if (leave) return;
+    stages_.finish(flight.out);
+    mix_batch(flight.batch.mix, flight.out);
   });
 }
 
@@ -139,13 +141,13 @@ void BatchPipeline::encode(Flight& flight) {
   encode_->reads(flight.finished);
   if (encode_ != finish_)
     keep(*encode_, flight.finished, stages_.device(),
-         [&work = flight.work] { return std::vector{work.out.images}; });
+         [&out = flight.out] { return std::vector{out.images}; });
   flight.features = encode_->makes("its features");
   encode_->submit([this, &flight] {
     const Span span("encode");
     const StreamClock::Work busy(clock_, encode_->name());
     begin("encode");
-    flight.work.out.features = setup_.encode(flight.work.out.images);
+    flight.out.features = setup_.encode(flight.out.images);
   });
 }
 
@@ -157,10 +159,11 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
   Flight& flight = *used_;
   step_->wait(flight.ready);
   if (!flight.is_finished) {
-    if (flight.work.is_unfinished()) scope.reset(), scope.emplace(ledger, Phase::kAugment);
+    if (flight.batch.type == PixelType::kUint8)
+      scope.reset(), scope.emplace(ledger, Phase::kAugment);
     finish(flight, *step_, leave);
   }
-  out = std::move(flight.work.out);
+  out = std::move(flight.out);
   step_->reads(flight.finished);
   if (finish_)
     keep(*step_, flight.finished, stages_.device(), [&out] {
@@ -170,7 +173,6 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
     step_->reads(flight.features);
     keep(*step_, flight.features, stages_.device(), [&out] { return out.features; });
   }
-  flight.work.pixels = flight.work.effects = flight.work.places = at::Tensor();
   step_->frees(flight.copied);
   copied_.push_back(used_);
   drop_copied();
@@ -180,7 +182,9 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
 void BatchPipeline::drop_copied() {
   while (!copied_.empty() && copy_->is_done(copied_.front()->copy_done)) {
     copy_->frees(copied_.front()->host);
-    copied_.front()->work.batch = {};
+    spare_ = std::move(copied_.front()->batch);
+    spare_.pixels.reset();
+    spare_.masks.reset();
     copied_.pop_front();
   }
 }

@@ -32,10 +32,11 @@ class BatchPipeline {
   // One batch per stream, and one for the step.
   bool is_full() const { return flights_.size() > streams_.size(); }
 
-  // Enqueues the batch's stages without waiting. REQUIRES: !is_full().
-  void launch(Batch batch);
+  // Enqueues the batch's stages without waiting; takes its contents, and leaves an earlier one's
+  // memory for its samples. REQUIRES: !is_full().
+  void launch(Batch& batch);
   // The oldest batch, once the step may use it; its remaining stages are run or, with `leave`, left
-  // to BatchStages::complete(). Rethrows its stages' errors. Charged to
+  // to BatchStages::finish(). Rethrows its stages' errors. Charged to
   // `ledger`: kWait, and kAugment where augmentation has no stream of its own. REQUIRES:
   // !is_empty().
   void deliver(DeviceBatch& out, bool leave, Ledger& ledger);
@@ -45,7 +46,7 @@ class BatchPipeline {
   void reset();
 
  private:
-  struct Flight;
+  struct Flight;  // both batches, and what orders the streams
 
   Stream* add_stream(const char* name);
   void wait_for_step();
@@ -69,6 +70,7 @@ class BatchPipeline {
   std::deque<std::shared_ptr<Flight>> flights_;
   std::deque<std::shared_ptr<Flight>> copied_;  // their host memory may still be read
   std::shared_ptr<Flight> used_;                // by the step
+  Batch spare_;                                 // one that was copied, for its samples' memory
   Stream::Buffer weights_;                      // written on the step's stream before it begins
   bool begun_ = false;                          // since reset()
 };

@@ -7,14 +7,6 @@
 
 namespace saturate {
 
-// A batch in flight.
-struct BatchWork {
-  Batch batch;                         // the loader's batch; until the copy is done
-  at::Tensor pixels, effects, places;  // on the device, if the loader provides them
-  DeviceBatch out;
-  bool is_unfinished() const { return batch.type == PixelType::kUint8; }
-};
-
 // Every method may be called from any thread, for one batch at a time.
 class BatchStages {
  public:
@@ -23,25 +15,25 @@ class BatchStages {
 
   const at::Device& device() const { return device_; }
 
-  // Moves the loader's batch to the device. `async`: a GPU's copies may still be in flight
-  // afterwards, on its current stream; `work.batch` must be kept until they are done.
-  void copy(BatchWork& work, bool async) const;
-  // Builds work.out, except features: effects, normalisation, layout, labels, mixing.
-  void finish(BatchWork& work) const;
-  // The same in two steps, except mixing: leave() only stores the inputs, complete() builds the
-  // batch without the loader's memory.
-  void leave(BatchWork& work) const;
-  void complete(DeviceBatch& batch) const;
+  // Moves the loader's batch, and its names, to an unfinished batch on the device. `async`: a GPU's
+  // copies may still be in flight afterwards, on its current stream; the memory of `batch` must be
+  // kept until they are done.
+  void copy(Batch& batch, DeviceBatch& out, bool async) const;
+  // Computes images and labels: effects, normalisation, layout. REQUIRES: batch.is_unfinished().
+  void finish(DeviceBatch& batch) const;
 
  private:
-  at::Tensor moved(const Batch& batch, bool async) const;
-  void set_held(const UnfinishedBatch& batch, FinishBatch& task) const;
-  at::Tensor finished(const UnfinishedBatch& batch, int64_t count) const;
-  at::Tensor to_device(const void* bytes, int64_t size, bool async) const;
-  at::Tensor labels(const Batch& batch, bool async) const;
+  at::Tensor floats(const Batch& batch, bool async) const;
+  at::Tensor raw_bytes(const std::shared_ptr<std::byte>& memory, at::IntArrayRef shape,
+                       bool async) const;
+  template <class T>
+  at::Tensor gathered(const Batch& batch, T BatchSample::*part, bool async) const;
+  void set_held(const DeviceBatch& batch, FinishArguments& task) const;
+  at::Tensor finished(const DeviceBatch& batch) const;
 
   const at::Device device_;
   const bool channels_last_;
+  const int size_;  // of held images, once cropped
   const Normalize normalize_;
   const PadMode pad_mode_;
   const PixelType output_;  // type of the finished images

@@ -34,43 +34,45 @@ struct Feeder::State {
   BatchStages stages;
   Ledger& ledger;
   StreamClock* clock;
-  std::optional<DeviceBatch> held;
-  std::unique_ptr<BatchPipeline> pipeline;  // null: no pipeline
-  bool more = true;                         // the loader may have more batches of the epoch
-  bool leaves = false;                      // leave the last stage to finish()
-  std::exception_ptr failure;               // the loader's, thrown after the batches before it
+  Batch batch = {};  // the loader's next
+  std::optional<DeviceBatch> held = {};
+  std::unique_ptr<BatchPipeline> pipeline = {};  // null: no pipeline
+  bool more = true;                              // the loader may have more batches of the epoch
+  bool leaves = false;                           // leave the last stage to finish()
+  std::exception_ptr failure = {};               // the loader's, thrown after the batches before it
 
-  bool take(Batch& batch) {
+  bool take() {
     Ledger::Scope wait(ledger, Phase::kWait);
     return loader.next(batch);
   }
 
   bool next_in_order(DeviceBatch& out) {
     out = {};  // return the last batch's memory to the loader before waiting for the next
-    BatchWork work;
-    if (!take(work.batch)) return false;
+    if (!take()) return false;
     const StreamClock::Work busy(clock, kStepStream);
     {
       Ledger::Scope copy(ledger, Phase::kCopy);
-      stages.copy(work, /*async=*/false);
+      stages.copy(batch, out, /*async=*/false);
     }
-    Ledger::Scope finish(ledger, work.is_unfinished() ? Phase::kAugment : Phase::kCopy);
-    leaves ? stages.leave(work) : stages.finish(work);
-    out = std::move(work.out);
+    batch.pixels.reset();
+    batch.masks.reset();
+    Ledger::Scope finish(ledger, out.effects.defined() ? Phase::kAugment : Phase::kCopy);
+    if (leaves) return true;
+    stages.finish(out);
+    mix_batch(batch.mix, out);
     return true;
   }
 
   // Launches as many batches as are ready, but at least one.
   void fill_pipeline() {
     while (more && !pipeline->is_full() && (pipeline->is_empty() || loader.ready() > 0)) {
-      Batch batch;
       try {
-        more = take(batch);
+        more = take();
       } catch (...) {
         more = false;
         failure = std::current_exception();
       }
-      if (more) pipeline->launch(std::move(batch));
+      if (more) pipeline->launch(batch);
     }
   }
 
@@ -94,15 +96,7 @@ struct Feeder::State {
 
 Feeder::Feeder(Loader& loader, const at::Device& device, bool channels_last, Ledger& ledger,
                const AugmentOptions& augment, HeldImages held, StreamClock* clock)
-    : state_(new State{loader,
-                       {device, channels_last, augment, std::move(held)},
-                       ledger,
-                       clock,
-                       {},
-                       {},
-                       true,
-                       false,
-                       {}}) {}
+    : state_(new State{loader, {device, channels_last, augment, std::move(held)}, ledger, clock}) {}
 
 Feeder::~Feeder() = default;
 
@@ -142,7 +136,7 @@ void Feeder::leave_unfinished(bool leaves) {
 }
 
 void Feeder::finish(DeviceBatch& batch) const {
-  if (batch.unfinished) state_->stages.complete(batch);
+  if (batch.is_unfinished()) state_->stages.finish(batch);
 }
 
 void Feeder::hold(DeviceBatch batch) {

@@ -108,20 +108,21 @@ std::vector<DecodedSample> decode_range(const Dataset& source, size_t first, siz
 LoaderOptions filling_options(LoaderOptions options) {
   options.batch = kBatch;
   options.shuffle.mode = ShuffleMode::kNone;
-  options.drop_last = options.train = options.planar = options.places = false;
+  options.drop_last = options.train = false;
+  options.output = BatchOutput::kInterleaved;
   options.type = PixelType::kUint8;
-  options.finish = options.names = true;
+  options.names = true;
   return options;
 }
 
 }  // namespace
 
-ResidentDataset::ResidentDataset(const Dataset& source, const std::string& where,
-                                 LoaderOptions options, const AugmentOptions& augment,
-                                 const at::Device& device, const ProgressCallback& progress)
-    : source_(source), labels_(source.size(), kLeftOut), names_(source.size()) {
+ResidentImages::ResidentImages(const Dataset& source, const std::string& where,
+                               LoaderOptions options, const AugmentOptions& augment,
+                               const at::Device& device, const ProgressCallback& progress)
+    : samples_(source.size()) {
   if (holds_whole(options, augment)) {
-    fill_whole(options, augment, device, where, progress);
+    fill_whole(source, options, augment, device, where, progress);
     return;
   }
   held_.images = allocate(int64_t(source.size()), augment.size, device, where);
@@ -129,7 +130,7 @@ ResidentDataset::ResidentDataset(const Dataset& source, const std::string& where
   fill(loader, progress);
 }
 
-void ResidentDataset::fill(Loader& loader, const ProgressCallback& progress) {
+void ResidentImages::fill(Loader& loader, const ProgressCallback& progress) {
   loader.start_epoch(0);
   for (Batch batch; loader.next(batch);) {
     // Runs of rows that are consecutive in both batch and dataset are copied at once: the whole
@@ -137,40 +138,37 @@ void ResidentDataset::fill(Loader& loader, const ProgressCallback& progress) {
     const at::Tensor rows = at::from_blob(
         batch.pixels.get(), {int64_t(batch.count()), batch.size, batch.size, 3}, at::kByte);
     for (size_t first = 0, end = 0; first < batch.count(); first = end) {
-      while (end < batch.count() && batch.indices[end] - batch.indices[first] == end - first) ++end;
+      const uint32_t place = batch.samples[first].index;
+      while (end < batch.count() && batch.samples[end].index - place == end - first) ++end;
       const auto count = int64_t(end - first);
-      held_.images.narrow(0, batch.indices[first], count)
-          .copy_(rows.narrow(0, int64_t(first), count));
+      held_.images.narrow(0, place, count).copy_(rows.narrow(0, int64_t(first), count));
     }
-    for (size_t i = 0; i < batch.count(); ++i) {
-      labels_[batch.indices[i]] = batch.labels[i];
-      names_[batch.indices[i]] = std::move(batch.names[i]);
-    }
-    if (progress) progress(size_t(batch.indices.back()) + 1, size());
+    for (BatchSample& sample : batch.samples)
+      samples_[sample.index] = {batch.size, batch.size, sample.label, std::move(sample.name)};
+    if (progress) progress(size_t(batch.samples.back().index) + 1, samples_.size());
   }
 }
 
-void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOptions& augment,
-                                 const at::Device& device, const std::string& where,
-                                 const ProgressCallback& progress) {
-  std::vector<HeldPhoto> photos(size());
-  sides_.resize(size());
+void ResidentImages::fill_whole(const Dataset& source, const LoaderOptions& options,
+                                const AugmentOptions& augment, const at::Device& device,
+                                const std::string& where, const ProgressCallback& progress) {
+  const size_t size = samples_.size();
+  std::vector<HeldPhoto> photos(size);
   int64_t bytes = 0;
   int longest = 1;
-  for (size_t first = 0, end = 0; first < size(); first = end) {
+  for (size_t first = 0, end = 0; first < size; first = end) {
     // As many as those before let expect to fit.
     const int64_t mean = first > 0 ? bytes / int64_t(first) : kBatchBytes / 16;
     const int64_t fitting = kBatchBytes / std::max<int64_t>(1, mean);
-    end = std::min(first + size_t(std::clamp<int64_t>(fitting, 1, kBatch)), size());
-    std::vector<DecodedSample> decoded = decode_range(source_, first, end, options);
+    end = std::min(first + size_t(std::clamp<int64_t>(fitting, 1, kBatch)), size);
+    std::vector<DecodedSample> decoded = decode_range(source, first, end, options);
     for (const DecodedSample& sample : decoded) bytes += int64_t(sample.image.pixels.size());
-    held_.pixels.push_back(within_memory(bytes, fmt::format(" {} of {}", end, size()), where,
+    held_.pixels.push_back(within_memory(bytes, fmt::format(" {} of {}", end, size), where,
                                          [&] { return joined(decoded, device); }));
     const uint8_t* pixels = held_.pixels.back().const_data_ptr<uint8_t>();
     for (size_t i = first; i < end; ++i) {
       DecodedSample& sample = decoded[i - first];
       const Image& image = sample.image;
-      sides_[i] = {image.width, image.height};
       if (image.pixels.empty()) continue;  // skipped
       photos[i] = {pixels, image.width, image.height};
       pixels += image.pixels.size();
@@ -179,10 +177,9 @@ void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOpti
              fmt::format("has more than {} pixels a side, too many to be held whole", kLongestHeld),
              sample.name, "Set data.cache=ram");
       longest = std::max({longest, image.width, image.height});
-      labels_[i] = sample.label;
-      names_[i] = std::move(sample.name);
+      samples_[i] = {image.width, image.height, sample.label, std::move(sample.name)};
     }
-    if (progress) progress(end, size());
+    if (progress) progress(end, size);
   }
   const ResizeFilters filters = resize_filters(longest, augment.size);
   bytes += int64_t(filters.values.size() * sizeof(int16_t));
@@ -191,24 +188,6 @@ void ResidentDataset::fill_whole(const LoaderOptions& options, const AugmentOpti
     held_.filter_values = on_device(filters.values, at::kShort, device);
     return held_.photos = on_device(photos, at::kByte, device);
   });
-}
-
-void ResidentDataset::read(size_t index, Sample& out) const {
-  if (labels_[index] == kLeftOut) {
-    read_sample(source_, index, out);
-    Decoder decoder;
-    Image image;
-    decode_sample(decoder, out, image);
-    fail(ErrorKind::kData, "it could not be read when the images were put on the device",
-         out.name.empty() ? "sample " + std::to_string(index) : out.name, "Run again");
-  }
-  out.bytes.clear();
-  out.encoding = SampleEncoding::kRaw;
-  out.width = sides_.empty() ? int(held_.images.size(2)) : sides_[index].width;
-  out.height = sides_.empty() ? int(held_.images.size(1)) : sides_[index].height;
-  out.channels = 3;
-  out.label = labels_[index];
-  out.name = names_[index];
 }
 
 }  // namespace saturate

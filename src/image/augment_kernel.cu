@@ -21,7 +21,7 @@ struct BlockTeam {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    finish_images(const __grid_constant__ FinishBatch batch, int parts) {
+    finish_images(const __grid_constant__ FinishArguments batch, int parts) {
   __shared__ FinishState state;
   BlockTeam team;
   const auto part = static_cast<int>(blockIdx.x % static_cast<unsigned>(parts));
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void finish_batch_cuda(const FinishBatch& batch, void* stream) {
+void finish_batch_cuda(const FinishArguments& batch, void* stream) {
   if (batch.count == 0) return;  // CUDA refuses an empty grid
   const int parts = finish_parts(batch.count, batch.size);
   finish_images<<<static_cast<unsigned>(batch.count * parts), kThreads, 0,

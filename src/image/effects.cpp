@@ -85,7 +85,7 @@ void apply_effects(const EffectList& list, int size, EffectScratch& scratch, uin
   if (result != pixels) std::memcpy(pixels, result, values);
 }
 
-void finish_batch_cpu(const FinishBatch& batch) {
+void finish_batch_cpu(const FinishArguments& batch) {
   LoneTeam team;
   FinishState state;
   for (int64_t i = 0; i < batch.count; ++i)

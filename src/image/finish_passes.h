@@ -29,8 +29,8 @@ SATURATE_HOST_DEVICE constexpr int finish_parts(int64_t count, int size) {
 // ---- Where pixels come from --------------------------------------------------------------------
 
 // Pixel (x, y) of an image before its effects, as three levels in memory; null is black.
-SATURATE_HOST_DEVICE inline const uint8_t* pixel_in_memory(const FinishBatch& batch, int64_t index,
-                                                           int x, int y) {
+SATURATE_HOST_DEVICE inline const uint8_t* pixel_in_memory(const FinishArguments& batch,
+                                                           int64_t index, int x, int y) {
   const int size = batch.size;
   if (batch.held == nullptr) return batch.images + ((index * size + y) * size + x) * 3;
   const HeldPlace& place = batch.places[index];
@@ -47,7 +47,7 @@ SATURATE_HOST_DEVICE inline int rounded_weighing(int sum, int precision) {
 
 // Pixel (x, y) of a crop of a held photograph, equal to Resizer::resize(): columns first, each
 // rounded to levels, then rows.
-SATURATE_HOST_DEVICE inline void resized_pixel(const FinishBatch& batch, const HeldPlace& place,
+SATURATE_HOST_DEVICE inline void resized_pixel(const FinishArguments& batch, const HeldPlace& place,
                                                int x, int y, uint8_t* out) {
   if (place.flip != 0) x = batch.size - 1 - x;
   const HeldPhoto& photo = batch.photos[place.index];
@@ -76,8 +76,8 @@ SATURATE_HOST_DEVICE inline void resized_pixel(const FinishBatch& batch, const H
     out[c] = static_cast<uint8_t>(rounded_weighing(sum[c], across.precision));
 }
 
-SATURATE_HOST_DEVICE inline void source_pixel(const FinishBatch& batch, int64_t index, int x, int y,
-                                              uint8_t* out) {
+SATURATE_HOST_DEVICE inline void source_pixel(const FinishArguments& batch, int64_t index, int x,
+                                              int y, uint8_t* out) {
   if (batch.photos != nullptr) return resized_pixel(batch, batch.places[index], x, y, out);
   const uint8_t* from = pixel_in_memory(batch, index, x, y);
   for (int c = 0; c < 3; ++c) out[c] = from == nullptr ? uint8_t{0} : from[c];
@@ -87,7 +87,7 @@ SATURATE_HOST_DEVICE inline void source_pixel(const FinishBatch& batch, int64_t 
 
 // Whether each pixel of the result depends only on the image's source: every effect needs one
 // pixel, except a first kAffine, which reads four pixels in memory.
-SATURATE_HOST_DEVICE inline bool is_pixel_by_pixel(const FinishBatch& batch,
+SATURATE_HOST_DEVICE inline bool is_pixel_by_pixel(const FinishArguments& batch,
                                                    const EffectList& list) {
   for (int n = 0; n < list.count; ++n) {
     const EffectKind kind = list.effect[n].kind;
@@ -98,7 +98,7 @@ SATURATE_HOST_DEVICE inline bool is_pixel_by_pixel(const FinishBatch& batch,
 }
 
 // Pixel (x, y) after the effects. REQUIRES: is_pixel_by_pixel(batch, list).
-SATURATE_HOST_DEVICE inline void effects_pixel(const FinishBatch& batch, int64_t index,
+SATURATE_HOST_DEVICE inline void effects_pixel(const FinishArguments& batch, int64_t index,
                                                const EffectList& list, int x, int y, uint8_t* out) {
   const int size = batch.size;
   uint8_t pixel[3];
@@ -125,7 +125,7 @@ SATURATE_HOST_DEVICE inline uint8_t* strip_of(FinishState& state, int64_t first)
 
 // Pixels [first, last) of an image, after its effects or, without a list, before them.
 template <class Team>
-SATURATE_HOST_DEVICE void fill_strip(const Team& team, const FinishBatch& batch, int64_t index,
+SATURATE_HOST_DEVICE void fill_strip(const Team& team, const FinishArguments& batch, int64_t index,
                                      const EffectList* list, int first, int last, uint8_t* strip) {
   Cursor at(batch.size, first + team.first());
   for (int i = first + team.first(); i < last; i += team.step(), at.advance(team.step())) {
@@ -149,7 +149,7 @@ SATURATE_HOST_DEVICE void copy_levels(const Team& team, const uint8_t* in, int c
 
 // Copies the whole image `index` from the held images into batch.images.
 template <class Team>
-SATURATE_HOST_DEVICE void take_image(Team& team, const FinishBatch& batch, int64_t index,
+SATURATE_HOST_DEVICE void take_image(Team& team, const FinishArguments& batch, int64_t index,
                                      FinishState& state) {
   const int pixels = batch.size * batch.size;
   for (int first = 0; first < pixels; first += kStripPixels) {
@@ -206,7 +206,7 @@ SATURATE_HOST_DEVICE void normalize_as(const Team& team, const Normalize& by, co
 
 // Normalises to values [first, first + count) of the batch. REQUIRES: first is a multiple of three.
 template <class Team>
-SATURATE_HOST_DEVICE void normalize_levels(const Team& team, const FinishBatch& batch,
+SATURATE_HOST_DEVICE void normalize_levels(const Team& team, const FinishArguments& batch,
                                            const uint8_t* in, int64_t first, int count) {
   uint8_t* const out =
       static_cast<uint8_t*>(batch.out) + first * static_cast<int64_t>(bytes_of(batch.type));
@@ -222,7 +222,7 @@ SATURATE_HOST_DEVICE void normalize_levels(const Team& team, const FinishBatch& 
 
 // Strips [part / parts, (part + 1) / parts) of an image. REQUIRES: is_pixel_by_pixel(batch, list).
 template <class Team>
-SATURATE_HOST_DEVICE void finish_strips(Team& team, const FinishBatch& batch, int64_t index,
+SATURATE_HOST_DEVICE void finish_strips(Team& team, const FinishArguments& batch, int64_t index,
                                         const EffectList& list, int part, int parts,
                                         FinishState& state) {
   const int pixels = batch.size * batch.size, strips = (pixels + kStripPixels - 1) / kStripPixels;
@@ -248,7 +248,7 @@ SATURATE_HOST_DEVICE void finish_strips(Team& team, const FinishBatch& batch, in
 // A team's part, of `parts`, of image `index`, from uint8 to normalised values. Teams of one image
 // are independent: none writes what another reads or writes.
 template <class Team>
-SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishBatch& batch, int64_t index,
+SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishArguments& batch, int64_t index,
                                        int part, int parts, FinishState& state) {
   const EffectList& list = batch.effects[index];
   if (is_pixel_by_pixel(batch, list))

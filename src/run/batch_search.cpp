@@ -90,8 +90,8 @@ class Rehearsal {
 };
 
 int64_t buffer_bytes(const LoaderOptions& options, int64_t side) {
-  if (options.places) return 0;
-  return side * side * int64_t(3 * bytes_of(options.type) + (options.masks ? 1 : 0));
+  if (options.output == BatchOutput::kPlaces) return 0;
+  return side * side * int64_t(3 * bytes_of(options.pixel_type()) + (options.masks ? 1 : 0));
 }
 
 // Host memory of the batches that both loaders hold, as far as it depends on how many images are

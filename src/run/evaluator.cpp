@@ -16,8 +16,7 @@ struct Evaluator::State {
       : data(open_input(env, source, recipe.data)),
         resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source), source,
                                device)),
-        loader(resident ? *resident : *data,
-               loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
+        loader(*data, loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
                recipe.augment, batch_allocator(device)),
         ledger(env),
         feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
@@ -37,9 +36,10 @@ struct Evaluator::State {
     options.inference_mode = recipe.train.inference_mode;
     return options;
   }
-  static LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard,
-                                      std::vector<int64_t> labels) {
+  LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard,
+                               std::vector<int64_t> labels) {
     LoaderOptions options = eval_loader_options(recipe);
+    if (resident) options.held = resident->samples();
     options.labels = std::move(labels);
     options.names = names;
     options.shard = shard;
@@ -53,7 +53,7 @@ struct Evaluator::State {
   }
 
   std::unique_ptr<Dataset> data;
-  std::unique_ptr<ResidentDataset> resident;  // of `data`, or null
+  std::unique_ptr<ResidentImages> resident;  // of `data`, or null
   Loader loader;
   Ledger ledger;  // the feeder's own: a run charges an evaluation as a whole
   Feeder feeder;

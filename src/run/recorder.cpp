@@ -85,8 +85,7 @@ void Recorder::or_warn(const char* what, const Body& body) {
 
 // Finishing changes the bytes, which the step still needs.
 DeviceBatch Recorder::finished_copy(DeviceBatch batch) {
-  if (batch.unfinished && batch.unfinished->pixels.defined())
-    batch.unfinished->pixels = batch.unfinished->pixels.clone();
+  if (batch.pixels.defined()) batch.pixels = batch.pixels.clone();
   input_.feeder().finish(batch);
   return batch;
 }

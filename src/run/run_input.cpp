@@ -35,11 +35,6 @@ std::unique_ptr<Dataset> open_source(const RunContext& run) {
   return open_input(run.env, data.source, data, progress_of(run, "copy"));
 }
 
-LoaderOptions sharded(LoaderOptions options, const Shard& shard) {
-  options.shard = shard;
-  return options;
-}
-
 // A resumed run goes on with the batch that was found for it.
 Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string>& resume) {
   if (recipe.train.batch != kAutomatic || !resume) return recipe;
@@ -74,20 +69,26 @@ RunInput::RunInput(RunContext& run)
       data_(open_source(run)),
       class_names_(names_as_utf8(data_->classes())),
       resident_(resolve()),
-      loader_(source(), sharded(train_loader_options(run.recipe), run.shard()), run.recipe.augment,
-              batch_allocator(run.device)),
+      loader_(*data_, loader_options(run.shard()), run.recipe.augment, batch_allocator(run.device)),
       feeder_(loader_, run.device, run.recipe.train.channels_last, run.ledger, run.recipe.augment,
               resident_ ? resident_->held() : HeldImages(), run.streams.get()),
       epoch_steps_(steps_of_epoch(loader_)) {}
 
 // Refuses what several processes cannot do before the batch is searched.
-std::unique_ptr<ResidentDataset> RunInput::resolve() {
+std::unique_ptr<ResidentImages> RunInput::resolve() {
   Recipe recipe = resolve_recipe(with_saved_batch(run_.env, run_.recipe, run_.options.resume),
                                  *data_, run_.device);
   if (run_.group) validate_world(recipe, run_.group->world());
   run_.recipe = resolve_batch(run_.env, std::move(recipe), *data_, run_.device);
   return put_on_device(run_.recipe, train_loader_options(run_.recipe), *data_,
                        run_.recipe.data.source, run_.device, progress_of(run_, "cache"));
+}
+
+LoaderOptions RunInput::loader_options(const Shard& shard) const {
+  LoaderOptions options = train_loader_options(run_.recipe);
+  options.shard = shard;
+  if (resident_) options.held = resident_->samples();
+  return options;
 }
 
 void RunInput::begin_epoch(const RunPosition& at) {
@@ -102,7 +103,7 @@ at::Tensor RunInput::first_images(int64_t wanted) {
   std::optional<Loader> whole;
   std::optional<Feeder> own;
   if (run_.group) {
-    whole.emplace(source(), train_loader_options(run_.recipe), run_.recipe.augment,
+    whole.emplace(*data_, loader_options(Shard()), run_.recipe.augment,
                   batch_allocator(run_.device));
     own.emplace(*whole, run_.device, run_.recipe.train.channels_last, run_.ledger,
                 run_.recipe.augment, resident_ ? resident_->held() : HeldImages(),

@@ -42,13 +42,13 @@ class RunInput {
   int64_t skip(int64_t epoch);
 
  private:
-  std::unique_ptr<ResidentDataset> resolve();
-  const Dataset& source() const { return resident_ ? *resident_ : *data_; }
+  std::unique_ptr<ResidentImages> resolve();
+  LoaderOptions loader_options(const Shard& shard) const;
 
   RunContext& run_;
   const std::unique_ptr<Dataset> data_;
   const std::vector<std::string> class_names_;
-  const std::unique_ptr<ResidentDataset> resident_;  // of data_, or null
+  const std::unique_ptr<ResidentImages> resident_;  // of data_, or null
   Loader loader_;
   Feeder feeder_;
   const int64_t epoch_steps_;

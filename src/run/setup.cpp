@@ -215,13 +215,16 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.drop_last = recipe.train.drop_last;
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
-  options.places = recipe.data.cache.mode == CacheMode::kDevice;
   options.masks = recipe.train.task == TaskKind::kSegment;
   // The GPU's kernel takes the bytes as they are cut, as does a pipeline's own stage.
-  options.finish = !options.places && !recipe.pipeline.augment &&
-                   (recipe.augment.device != AugmentDevice::kCuda || recipe.train.device != "cuda");
-  options.type = options.finish ? recipe.augment.output : PixelType::kUint8;
-  options.planar = options.finish && !recipe.train.channels_last;
+  if (recipe.data.cache.mode == CacheMode::kDevice)
+    options.output = BatchOutput::kPlaces;
+  else if (recipe.pipeline.augment ||
+           (recipe.augment.device == AugmentDevice::kCuda && recipe.train.device == "cuda"))
+    options.output = BatchOutput::kUnfinished;
+  else if (!recipe.train.channels_last)
+    options.output = BatchOutput::kPlanar;
+  options.type = recipe.augment.output;
   options.seed = recipe.seed;
   return options;
 }
@@ -237,12 +240,12 @@ LoaderOptions eval_loader_options(const Recipe& recipe) {
   return options;
 }
 
-std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const LoaderOptions& options,
-                                               const Dataset& data, const std::string& source,
-                                               const at::Device& device,
-                                               const ProgressCallback& progress) {
+std::unique_ptr<ResidentImages> put_on_device(const Recipe& recipe, const LoaderOptions& options,
+                                              const Dataset& data, const std::string& source,
+                                              const at::Device& device,
+                                              const ProgressCallback& progress) {
   if (recipe.data.cache.mode != CacheMode::kDevice) return nullptr;
-  return std::make_unique<ResidentDataset>(data, source, options, recipe.augment, device, progress);
+  return std::make_unique<ResidentImages>(data, source, options, recipe.augment, device, progress);
 }
 
 }  // namespace saturate

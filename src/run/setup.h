@@ -48,11 +48,11 @@ LoaderOptions eval_loader_options(const Recipe& recipe);
 
 // The images of `data`, opened from `source`, where data.cache=device puts them; else null.
 // `options`: the loader's that will refer to them. REQUIRES: recipe is resolved. Fails as
-// ResidentDataset does.
-std::unique_ptr<ResidentDataset> put_on_device(const Recipe& recipe, const LoaderOptions& options,
-                                               const Dataset& data, const std::string& source,
-                                               const at::Device& device,
-                                               const ProgressCallback& progress = {});
+// ResidentImages does.
+std::unique_ptr<ResidentImages> put_on_device(const Recipe& recipe, const LoaderOptions& options,
+                                              const Dataset& data, const std::string& source,
+                                              const at::Device& device,
+                                              const ProgressCallback& progress = {});
 
 // Fails with kUsage where the source has masks and the task takes none, or the other way round.
 void require_masks(TaskKind task, const Dataset& data, const std::string& source);

@@ -25,12 +25,9 @@ namespace {
 
 // The tensors of a batch that a step reads; undefined if absent.
 std::vector<at::Tensor*> inputs_of(DeviceBatch& batch) {
-  std::vector<at::Tensor*> inputs = {&batch.images, &batch.labels};
+  std::vector<at::Tensor*> inputs = {&batch.images, &batch.labels, &batch.pixels, &batch.effects,
+                                     &batch.places};
   for (at::Tensor& features : batch.features) inputs.push_back(&features);
-  if (batch.unfinished)
-    for (at::Tensor* part :
-         {&batch.unfinished->pixels, &batch.unfinished->effects, &batch.unfinished->places})
-      inputs.push_back(part);
   return inputs;
 }
 
@@ -40,11 +37,6 @@ bool is_alike(const at::Tensor& a, const at::Tensor& b) {
 }
 
 bool is_alike(DeviceBatch& a, DeviceBatch& b) {
-  if (a.unfinished.has_value() != b.unfinished.has_value()) return false;
-  if (a.unfinished && (a.unfinished->side != b.unfinished->side ||
-                       a.unfinished->is_bytes != b.unfinished->is_bytes ||
-                       a.unfinished->has_masks != b.unfinished->has_masks))
-    return false;
   const auto left = inputs_of(a), right = inputs_of(b);
   return std::equal(left.begin(), left.end(), right.begin(), right.end(),
                     [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
@@ -156,7 +148,7 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
     DeviceBatch inputs = recording.inputs;
     {
       Ledger::Scope finish(ledger_, Phase::kAugment);
-      if (inputs.unfinished) setup_.finish(inputs);
+      if (inputs.is_unfinished()) setup_.finish(inputs);
     }
     recording.counted = RunningMetrics(step_.task());
     step_.run(inputs, std::numeric_limits<double>::quiet_NaN(), recording.counted);
@@ -187,7 +179,7 @@ bool GraphedStep::record(Recording& recording, const std::function<void()>& body
 }
 
 void GraphedStep::run_plain(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
-  if (batch.unfinished) {
+  if (batch.is_unfinished()) {
     Ledger::Scope finish(ledger_, Phase::kAugment);
     setup_.finish(batch);
   }

@@ -24,7 +24,7 @@ bool is_own(const void* function) {
 
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
   if (!is_own(function)) return enqueue(stream, Count::kLaunches);
-  const FinishBatch batch = *static_cast<const FinishBatch*>(arguments[0]);
+  const FinishArguments batch = *static_cast<const FinishArguments*>(arguments[0]);
   const int parts = *static_cast<const int*>(arguments[1]);
   tell([&](Observer& observer) {
     const void* const key = key_of(stream);

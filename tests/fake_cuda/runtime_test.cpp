@@ -115,13 +115,13 @@ TEST_F(FakeRuntime, RunsTheCpusTwinOfOurOwnKernel) {
     at::Tensor pixels = images.to(device, false, /*copy=*/true), spare = at::empty_like(pixels);
     const at::Tensor effects = bytes.to(device);
     at::Tensor out = at::empty(pixels.sizes(), pixels.options().dtype(at::kFloat));
-    const FinishBatch batch{pixels.mutable_data_ptr<uint8_t>(),
-                            reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
-                            spare.mutable_data_ptr<uint8_t>(),
-                            kImages,
-                            int(kSide),
-                            {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
-                            out.mutable_data_ptr<float>()};
+    const FinishArguments batch{pixels.mutable_data_ptr<uint8_t>(),
+                                reinterpret_cast<const EffectList*>(effects.const_data_ptr()),
+                                spare.mutable_data_ptr<uint8_t>(),
+                                kImages,
+                                int(kSide),
+                                {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}},
+                                out.mutable_data_ptr<float>()};
     device.is_cuda() ? finish_batch_cuda(batch, nullptr) : finish_batch_cpu(batch);
     return out.cpu();
   };

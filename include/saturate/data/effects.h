@@ -129,9 +129,9 @@ struct ResizeFilters {
 };
 ResizeFilters resize_filters(int longest, int out);
 
-// A batch to convert from uint8 to normalised values, all on one device, without overlapping memory
-// except for `rows`. Fastest if pointers are multiples of 16 bytes.
-struct FinishBatch {
+// The kernel's view of a batch to convert from uint8 to normalised values, all on one device,
+// without overlapping memory except for `rows`. Fastest if pointers are multiples of 16 bytes.
+struct FinishArguments {
   uint8_t* images;            // [count, size, size, 3], undefined afterwards; held images: also
                               // before
   const EffectList* effects;  // [count]
@@ -158,14 +158,14 @@ struct FinishBatch {
 // Copies each image if there are places, applies its effects, normalises and rounds it, on the
 // calling thread: the reference for the kernel below, and equal to apply_transform(),
 // apply_effects() and convert_pixels().
-void finish_batch_cpu(const FinishBatch& batch);
+void finish_batch_cpu(const FinishArguments& batch);
 
 // The same on the current GPU, in one kernel; equal except for the last bits of a blur's weights.
 // If the batch is small, an image whose effects each need one pixel, or an affine first, is shared
 // by several thread blocks; any other has one. Enqueues on `stream` (a cudaStream_t) and returns;
 // the caller keeps the buffers alive and unchanged until the stream has passed. Fails with kRun if
 // the launch fails. Defined in saturate_kernels, which a build without nvcc lacks.
-void finish_batch_cuda(const FinishBatch& batch, void* stream);
+void finish_batch_cuda(const FinishArguments& batch, void* stream);
 
 // MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019): a training batch mixed with itself.
 //

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,29 +53,48 @@ std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batc
 // Allocates `bytes` (aligned to at least 64), freed with the last owner; pinned memory on a GPU.
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
-// Images [count, size, size, 3] (NHWC), or [count, 3, size, size] where planar: uint8 as decoded,
-// or bfloat16, float16 or float32, normalised.
+// What a batch contains of its images.
+enum class BatchOutput {
+  kInterleaved,  // finished pixels, [count, size, size, 3] (NHWC)
+  kPlanar,       // finished pixels, [count, 3, size, size] (NCHW); never uint8
+  kUnfinished,   // uint8 as decoded, NHWC; the consumer applies the effects and normalises
+  // No pixels: the consumer holds the images, and finishes them. They are held cropped as in
+  // evaluation; for training under kRandomResized whole.
+  kPlaces,
+};
+
+// One sample of a batch.
+struct BatchSample {
+  uint32_t index = 0;  // into the dataset
+  int64_t label = 0;
+  std::string name = {};    // with LoaderOptions::names, else empty
+  HeldPlace place = {};     // with kPlaces
+  EffectList effects = {};  // the remaining work on the image; empty if it is finished
+};
+
 struct Batch {
-  std::shared_ptr<std::byte> pixels;  // returns to the loader's pool when the last owner drops it
+  // Null with kPlaces. Returns to the loader's pool when the last owner drops it.
+  std::shared_ptr<std::byte> pixels;
   // With LoaderOptions::masks: uint8 [count, size, size], the class of each pixel, kIgnoredClass
   // outside the image.
   std::shared_ptr<std::byte> masks;
-  PixelType type = PixelType::kFloat32;
-  bool planar = false;
-  int size = 0;                    // side of an image, pixels
-  std::vector<int64_t> labels;     // [count]
-  std::vector<uint32_t> indices;   // [count], indices into the dataset
-  std::vector<std::string> names;  // [count], with LoaderOptions::names
-  // [count], without LoaderOptions::finish: the remaining work on each image.
-  std::vector<EffectList> effects;
-  // [count], with LoaderOptions::places; `pixels` is then null.
-  std::vector<HeldPlace> places;
-  Mix mix;  // applied by the consumer: the pixels are not mixed yet
+  BatchOutput output = BatchOutput::kInterleaved;
+  PixelType type = PixelType::kFloat32;  // of the pixels
+  int size = 0;                          // side of an image, pixels
+  std::vector<BatchSample> samples;      // [count]
+  Mix mix;                               // applied by the consumer: the pixels are not mixed yet
   // Size of the global batch; with several processes samples skipped by kSkip count.
   size_t whole = 0;
   // Index in the epoch, including skipped batches.
   size_t place = 0;
-  size_t count() const { return labels.size(); }
+  size_t count() const { return samples.size(); }
+};
+
+// A sample whose pixels the consumer of kPlaces holds.
+struct HeldSample {
+  int width = 0, height = 0;  // pixels, as held; 0 if the sample could not be read
+  int64_t label = 0;
+  std::string name;
 };
 
 struct LoaderOptions {
@@ -87,15 +107,14 @@ struct LoaderOptions {
   bool drop_last = false;  // skip an incomplete last batch
   bool train = true;       // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
+  BatchOutput output = BatchOutput::kInterleaved;
+  // Of finished pixels: uint8 as decoded, or bfloat16, float16 or float32, normalised.
   PixelType type = PixelType::kFloat32;
-  bool planar = false;  // NCHW; not for kUint8
-  bool names = false;   // batches carry their samples' names
-  bool masks = false;   // batches carry masks, which the dataset must have; not with places
-  bool finish = true;   // apply effects, else leave them to the consumer; off: kUint8 only
-  // Gives the position of each sample in the consumer's held images, instead of pixels. Images are
-  // held cropped as in evaluation; for training under kRandomResized whole, and then the dataset
-  // provides their width and height. kUint8 without finish only.
-  bool places = false;
+  bool names = false;  // batches carry their samples' names
+  bool masks = false;  // batches carry masks, which the dataset must have; not with kPlaces
+  // For kPlaces, [dataset.size()]; must outlive the loader. The dataset itself is only read to
+  // report why one could not be.
+  std::span<const HeldSample> held;
   DecodeMode decode = DecodeMode::kExact;
   // Maps the dataset's labels to the model's, if its classes have other numbers there or some are
   // missing. Empty: identity.
@@ -103,6 +122,11 @@ struct LoaderOptions {
   uint64_t seed = 0;
   // Longest wait for a batch or for the threads to stop, before the run fails.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);
+
+  bool finishes() const {
+    return output == BatchOutput::kInterleaved || output == BatchOutput::kPlanar;
+  }
+  PixelType pixel_type() const { return finishes() ? type : PixelType::kUint8; }
 };
 
 // start_epoch(), next() and stop() belong to one consumer thread; counters may be read from any
