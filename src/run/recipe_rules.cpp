@@ -1,19 +1,7 @@
-// The one option table, composed of each component's rows, and the checks between keys.
+// The checks of a recipe between keys of several sections.
 #include "recipe/option_row.h"
 
 namespace saturate {
-
-std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts) {
-  std::vector<OptionRow> rows;
-  for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
-  return rows;
-}
-
-const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table =
-      concatenated({run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows()});
-  return table;
-}
 
 namespace {
 
