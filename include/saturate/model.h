@@ -70,7 +70,7 @@ struct ImageShape {
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape);
 
 using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ImageShape&);
-std::span<const RegistryEntry<ModelFactory>> models();
+std::span<const RegistryEntry<ModelFactory, ModelTraits>> models();
 
 // Additional public base of a Model whose loss is not the cross entropy of its logits. Training,
 // evaluation and the batch search then use this loss.
