@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/fault_env.h"
-#include "recipe/trace_window.h"
+#include "trace/trace_window.h"
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"

@@ -89,7 +89,7 @@ struct ImageShape {
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape);
 
 using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ImageShape&);
-std::span<const RegistryEntry<ModelFactory>> models();
+std::span<const RegistryEntry<ModelFactory, ModelTraits>> models();
 
 // Adds a row to models(): from now on model.name can be `name`; checkpoints and `recipe.toml` store
 // only the name. Both texts must outlive every use, like literals. Fails with kUsage if a model of

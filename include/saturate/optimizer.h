@@ -84,7 +84,7 @@ std::vector<int> owners_of(const std::vector<ParameterGroup>& groups, int world)
 
 using OptimizerFactory = std::unique_ptr<Optimizer> (*)(const OptimizerOptions&,
                                                         std::vector<ParameterGroup>);
-std::span<const RegistryEntry<OptimizerFactory>> optimizers();
+std::span<const RegistryEntry<OptimizerFactory, OptimizerTraits>> optimizers();
 
 // Scales the gradients, in place, by a common factor so that their total 2-norm is at most
 // `max_norm`, like torch.nn.utils.clip_grad_norm_. Does not synchronise with the device. Returns

@@ -9,9 +9,10 @@
 
 #include "saturate/data/registry.h"
 #include "saturate/data/step_options.h"
-#include "saturate/model.h"
 
 namespace saturate {
+
+struct NamedTensor;  // model.h
 
 // A point of a curve. Curves begin after the warm-up, as in torch's SequentialLR.
 struct CurvePoint {
@@ -22,7 +23,7 @@ struct CurvePoint {
 
 // The factor on optimizer.lr at a point.
 using ScheduleCurve = double (*)(const ScheduleOptions& options, const CurvePoint& at);
-std::span<const RegistryEntry<ScheduleCurve>> schedules();
+std::span<const RegistryEntry<ScheduleCurve, ScheduleTraits>> schedules();
 
 // torch's ReduceLROnPlateau with a relative threshold and eps = 0: multiplies the factor by
 // schedule.gamma when the metric has not improved for more than schedule.patience observations.
@@ -68,7 +69,7 @@ class Schedule {
   // Loads what state() returned from `tensors`. Fails with kRun if it is missing.
   void load_state(const std::vector<NamedTensor>& tensors);
   // Whether the schedule uses evaluations ("plateau").
-  bool listens() const { return options_.name == "plateau"; }
+  bool listens() const { return entry_.traits.needs_evaluations; }
   // To be called when evaluations are no longer comparable: see Plateau::forget_best().
   void forget_best() { plateau_.forget_best(); }
 
@@ -76,7 +77,7 @@ class Schedule {
   CurvePoint after_warmup(int64_t step) const;
 
   ScheduleOptions options_;
-  ScheduleCurve curve_;
+  RegistryEntry<ScheduleCurve, ScheduleTraits> entry_;
   int64_t warmup_, total_, epoch_;
   Plateau plateau_;
 };

@@ -20,8 +20,7 @@ namespace {
 constexpr double kLr = 0;  // as the loop that this one is compared with
 
 bool has_fused(const Recipe& recipe) {
-  const std::string& name = recipe.optimizer.name;
-  return (name == "sgd" || name == "adam" || name == "adamw") &&
+  return traits_of(recipe.optimizer).fused != FusedUpdate::kNone &&
          !has_masters(recipe.precision.mode) && recipe.precision.mode != PrecisionMode::kFp16O3;
 }
 
@@ -41,7 +40,7 @@ BareLoop::BareLoop(const Recipe& recipe, const DeviceBatch& batch)
       for (const NamedTensor& named : group.parameters) parameters_.push_back(named.tensor);
     for (const at::Tensor& parameter : parameters_) {
       first_.push_back(at::zeros_like(parameter.detach()));
-      if (recipe.optimizer.name == "sgd") continue;
+      if (traits_of(recipe.optimizer).fused == FusedUpdate::kSgd) continue;
       second_.push_back(at::zeros_like(parameter.detach()));
       counts_.push_back(at::zeros({}, parameter.options().dtype(at::kFloat)));
     }
@@ -89,7 +88,8 @@ void BareLoop::update() {
 
 void BareLoop::fused_update() {
   const OptimizerOptions& o = recipe_.optimizer;
-  if (o.name == "sgd") {
+  const FusedUpdate update = traits_of(o).fused;
+  if (update == FusedUpdate::kSgd) {
     at::_fused_sgd_(parameters_, gradients_, o.momentum == 0 ? std::vector<at::Tensor>() : first_,
                     o.weight_decay, o.momentum, kLr, /*dampening=*/0.0, o.nesterov,
                     /*maximize=*/false, /*is_first_step=*/false);
@@ -101,7 +101,8 @@ void BareLoop::fused_update() {
       void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                at::TensorList, double, double, double, double, double, bool, bool,
                const std::optional<at::Tensor>&, const std::optional<at::Tensor>&);
-  const Fused adam = o.name == "adam" ? Fused(at::_fused_adam_) : Fused(at::_fused_adamw_);
+  const Fused adam =
+      update == FusedUpdate::kAdam ? Fused(at::_fused_adam_) : Fused(at::_fused_adamw_);
   adam(parameters_, gradients_, first_, second_, /*max_exp_avg_sqs=*/{}, counts_, kLr, o.beta1,
        o.beta2, o.weight_decay, o.eps, /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{},
        /*found_inf=*/{});

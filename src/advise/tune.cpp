@@ -178,9 +178,7 @@ class Tuner {
 }  // namespace
 
 double scaled_rate(const OptimizerOptions& optimizer, double batch_ratio) {
-  const bool adaptive =
-      optimizer.name == "adam" || optimizer.name == "adamw" || optimizer.name == "lamb";
-  return optimizer.lr * (adaptive ? std::sqrt(batch_ratio) : batch_ratio);
+  return optimizer.lr * (traits_of(optimizer).is_adaptive ? std::sqrt(batch_ratio) : batch_ratio);
 }
 
 bool is_tunable(const WhatIf& what_if) {

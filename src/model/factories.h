@@ -1,4 +1,4 @@
-// The model factories of the table in models.cpp. They may assume make_model()'s checks: positive
+// The model factories of model_table.h. They may assume make_model()'s checks: positive
 // width, classes and size.
 #pragma once
 
@@ -7,26 +7,15 @@
 #include <cstdint>
 #include <memory>
 
+#include "model/model_table.h"
 #include "saturate/model.h"
 
 namespace saturate {
 
-std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_airbench(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_resnet18_cifar(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_se_resnet18(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_mobilenet_v2(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_unet(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ImageShape& shape);
-std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape);
+#define SATURATE_ROW(name, ...) \
+  std::unique_ptr<Model> make_##name(const ModelOptions& options, const ImageShape& shape);
+SATURATE_MODELS(SATURATE_ROW)
+#undef SATURATE_ROW
 
 // Fails with kUsage if `shape.size` is below `least`.
 void require_size(const ModelOptions& options, const ImageShape& shape, int least);

@@ -1,6 +1,6 @@
-// The table of models.
-#include <array>
+// The table of models with their factories.
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "model/factories.h"
@@ -10,39 +10,20 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<ModelFactory>, 16> kModels{{
-    {"mlp", "one hidden layer of 128 units on the flattened pixels", make_mlp},
-    {"simple_cnn", "three convolutions with BatchNorm; learns small images in seconds",
-     make_simple_cnn},
-    {"resnet9", "a residual network of nine layers for 32x32 images, fast on a CPU", make_resnet9},
-    {"airbench", "K. Jordan's network for 94 % on CIFAR-10 in seconds", make_airbench},
-    {"resnet18", "torchvision's ResNet-18, ImageNet stem", make_resnet18},
-    {"resnet18_cifar", "ResNet-18 for small images: a 3x3 first convolution, no pool",
-     make_resnet18_cifar},
-    {"resnet34", "torchvision's ResNet-34, ImageNet stem", make_resnet34},
-    {"resnet50", "torchvision's ResNet-50, ImageNet stem", make_resnet50},
-    {"se_resnet18", "ResNet-18 with squeeze-and-excitation blocks, reduction 16", make_se_resnet18},
-    {"mobilenet_v2", "torchvision's MobileNetV2: depthwise-separable convolutions",
-     make_mobilenet_v2},
-    {"vit_tiny", "vision transformer on 16x16 patches: 12 layers, 3 heads, 192 channels",
-     make_vit_tiny},
-    {"vit_b_16", "torchvision's ViT-B/16: 12 layers, 12 heads, 768 channels", make_vit_b_16},
-    {"toy_cnn", "2x2 convolutions that halve the image and double the channels, down to one pixel",
-     make_toy_cnn},
-    {"unet", "U-Net for segmentation: five levels, from 64 channels, with BatchNorm", make_unet},
-    {"toy_seg", "2x2 convolutions down to an eighth and up again, for segmentation", make_toy_seg},
-    {"torchscript", "a module of your own, from Python: model.file", make_torchscript},
-}};
+#define SATURATE_ROW(name, doc, ...) {#name, doc, make_##name, {__VA_ARGS__}},
+constexpr RegistryEntry<ModelFactory, ModelTraits> kModels[] = {SATURATE_MODELS(SATURATE_ROW)};
+#undef SATURATE_ROW
 
 // The table, and models added by programs.
-std::vector<RegistryEntry<ModelFactory>>& all_models() {
-  static std::vector<RegistryEntry<ModelFactory>> all(kModels.begin(), kModels.end());
+std::vector<RegistryEntry<ModelFactory, ModelTraits>>& all_models() {
+  static std::vector<RegistryEntry<ModelFactory, ModelTraits>> all(std::begin(kModels),
+                                                                   std::end(kModels));
   return all;
 }
 
 }  // namespace
 
-std::span<const RegistryEntry<ModelFactory>> models() {
+std::span<const RegistryEntry<ModelFactory, ModelTraits>> models() {
   return all_models();
 }
 

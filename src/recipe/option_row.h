@@ -47,7 +47,9 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);
-// The checks of [data], [augment], [schedule] and [distributed].
+// The checks of [model], [optimizer], [data], [augment], [schedule] and [distributed].
+void validate_model(const ModelOptions& model, const std::string& where);
+void validate_optimizer(const OptimizerOptions& optimizer, const std::string& where);
 void validate_data(const DataOptions& data, const std::string& where);
 void validate_augment(const AugmentOptions& augment, const std::string& where);
 void validate_schedule(const Recipe& recipe, const std::string& where);

@@ -11,6 +11,19 @@
 #include "saturate/data/env.h"
 
 namespace saturate {
+
+std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts) {
+  std::vector<OptionRow> rows;
+  for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
+  return rows;
+}
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> table =
+      concatenated({run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows()});
+  return table;
+}
+
 namespace {
 
 std::vector<std::string> known_keys() {

@@ -6,15 +6,14 @@
 #include <vector>
 
 #include "step/grouped_optimizer.h"
+#include "step/optimizer_table.h"
 
 namespace saturate {
 
-std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, std::vector<ParameterGroup>);
-std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, std::vector<ParameterGroup>);
-std::unique_ptr<Optimizer> make_adamw(const OptimizerOptions&, std::vector<ParameterGroup>);
-std::unique_ptr<Optimizer> make_lars(const OptimizerOptions&, std::vector<ParameterGroup>);
-std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, std::vector<ParameterGroup>);
-std::unique_ptr<Optimizer> make_muon(const OptimizerOptions&, std::vector<ParameterGroup>);
+#define SATURATE_ROW(name, ...) \
+  std::unique_ptr<Optimizer> make_##name(const OptimizerOptions&, std::vector<ParameterGroup>);
+SATURATE_OPTIMIZERS(SATURATE_ROW)
+#undef SATURATE_ROW
 
 // Stores parameters of two or more dimensions as `type`, with fp32 master weights.
 std::unique_ptr<Optimizer> make_master_optimizer(const OptimizerOptions&,

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -50,8 +52,17 @@ std::string first_line(const std::exception& error) {
 }
 
 bool takes_rate_from_device(const OptimizerOptions& options) {
-  return options.fused &&
-         (options.name == "sgd" || options.name == "adam" || options.name == "adamw");
+  return options.fused && traits_of(options).fused != FusedUpdate::kNone;
+}
+
+// "sgd, adam and adamw".
+std::string names_of_fused() {
+  std::vector<std::string_view> names;
+  for (const auto& entry : optimizers())
+    if (entry.traits.fused != FusedUpdate::kNone) names.push_back(entry.name);
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} and {}", fmt::join(names, ", "), last);
 }
 
 }  // namespace
@@ -71,9 +82,9 @@ std::string why_no_graph(const Recipe& recipe, int processes) {
   if (augment.mixup > 0 || augment.cutmix > 0)
     return "augment.mixup and augment.cutmix take their parameters from the host";
   if (!takes_rate_from_device(recipe.optimizer))
-    return "the optimizer takes its learning rate from the host: sgd, adam and adamw with "
-           "optimizer.fused=true can read it on the device";
-  if (recipe.schedule.name == "onecycle" && recipe.schedule.cycle_momentum)
+    return "the optimizer takes its learning rate from the host: " + names_of_fused() +
+           " with optimizer.fused=true can read it on the device";
+  if (traits_of(recipe.schedule).is_cycle && recipe.schedule.cycle_momentum)
     return "schedule.cycle_momentum=true changes the momentum on the host";
   return "";
 }

@@ -1,4 +1,3 @@
-#include <array>
 #include <utility>
 
 #include "saturate/optimizer.h"
@@ -8,19 +7,14 @@
 namespace saturate {
 namespace {
 
-constexpr std::array<RegistryEntry<OptimizerFactory>, 6> kOptimizers{{
-    {"sgd", "SGD with (Nesterov) momentum, fused", make_sgd},
-    {"adam", "Adam with an L2 penalty, fused", make_adam},
-    {"adamw", "Adam with decoupled weight decay, fused", make_adamw},
-    {"lars", "SGD with a rate per layer, for very large batches", make_lars},
-    {"lamb", "AdamW with a rate per layer, for very large batches; timm's clips: train.clip_norm=1",
-     make_lamb},
-    {"muon", "orthogonalised momentum for matrices and filters, AdamW for the rest", make_muon},
-}};
+#define SATURATE_ROW(name, doc, ...) {#name, doc, make_##name, {__VA_ARGS__}},
+constexpr RegistryEntry<OptimizerFactory, OptimizerTraits> kOptimizers[] = {
+    SATURATE_OPTIMIZERS(SATURATE_ROW)};
+#undef SATURATE_ROW
 
 }  // namespace
 
-std::span<const RegistryEntry<OptimizerFactory>> optimizers() {
+std::span<const RegistryEntry<OptimizerFactory, OptimizerTraits>> optimizers() {
   return kOptimizers;
 }
 

@@ -1,18 +1,10 @@
 // "plateau", the only schedule with state.
-#include <ATen/ops/tensor.h>
-
 #include <algorithm>
 #include <limits>
 
-#include "saturate/data/error.h"
 #include "saturate/schedule.h"
 
 namespace saturate {
-namespace {
-
-constexpr const char* kStateName = "plateau";  // a tensor of four doubles
-
-}  // namespace
 
 Plateau::Plateau(const ScheduleOptions& options) : options_(options) {
   forget_best();
@@ -50,24 +42,6 @@ void Plateau::load_state(const std::vector<double>& state) {
   bad_ = int64_t(state.at(1));
   cooldown_ = int64_t(state.at(2));
   factor_ = state.at(3);
-}
-
-std::vector<NamedTensor> Schedule::state() const {
-  if (!listens()) return {};
-  return {{kStateName, at::tensor(plateau_.state(), at::kDouble)}};
-}
-
-void Schedule::load_state(const std::vector<NamedTensor>& tensors) {
-  if (!listens()) return;
-  for (const auto& [name, tensor] : tensors) {
-    if (name != kStateName || tensor.numel() != 4) continue;
-    const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
-    const double* value = values.const_data_ptr<double>();
-    plateau_.load_state({value, value + 4});
-    return;
-  }
-  fail(ErrorKind::kRun, "the saved state has no state of the schedule \"plateau\"", kStateName,
-       "Resume with the schedule that the run had");
 }
 
 }  // namespace saturate

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -85,33 +84,41 @@ double polynomial(const ScheduleOptions& options, const CurvePoint& at) {
   return options.final_lr + (1 - options.final_lr) * std::pow(1 - progress(at), options.power);
 }
 
-constexpr std::array<RegistryEntry<ScheduleCurve>, 10> kSchedules{{
+using Traits = ScheduleTraits;
+constexpr RegistryEntry<ScheduleCurve, ScheduleTraits> kSchedules[] = {
     {"constant", "stays at optimizer.lr", constant},
-    {"step", "times schedule.gamma every schedule.every_epochs", step},
-    {"multistep", "times schedule.gamma at each of schedule.milestones", multistep},
-    {"exponential", "falls smoothly by schedule.gamma over schedule.every_epochs", exponential},
+    {"step", "times schedule.gamma every schedule.every_epochs", step,
+     Traits{.every = EveryEpochs::kDrops}},
+    {"multistep", "times schedule.gamma at each of schedule.milestones", multistep,
+     Traits{.has_milestones = true}},
+    {"exponential", "falls smoothly by schedule.gamma over schedule.every_epochs", exponential,
+     Traits{.every = EveryEpochs::kScale}},
     {"cosine", "half a cosine from optimizer.lr to schedule.final_lr of it", cosine},
-    {"cosine_restarts", "the same over schedule.every_epochs, then again", cosine_restarts},
-    {"onecycle", "up from schedule.initial_lr of it, then down to schedule.final_lr", onecycle},
+    {"cosine_restarts", "the same over schedule.every_epochs, then again", cosine_restarts,
+     Traits{.every = EveryEpochs::kPeriod}},
+    {"onecycle", "up from schedule.initial_lr of it, then down to schedule.final_lr", onecycle,
+     Traits{.is_cycle = true}},
     {"linear", "a straight line from optimizer.lr to schedule.final_lr of it", linear},
     {"polynomial", "the same to the power schedule.power", polynomial},
-    {"plateau", "times schedule.gamma when evaluations stop improving", constant},
-}};
+    {"plateau", "times schedule.gamma when evaluations stop improving", constant,
+     Traits{.needs_evaluations = true}},
+};
 
 // A length given in epochs must be at least one step.
-void require_whole_step(const ScheduleOptions& options, const CurvePoint& whole) {
+void require_whole_step(const ScheduleOptions& options, const ScheduleTraits& traits,
+                        const CurvePoint& whole) {
   const auto refuse = [](const std::string& key, const std::string& remedy,
                          const std::string& least = "a step") {
     fail(ErrorKind::kUsage, "schedule." + key + " is less than " + least, "schedule." + key,
          remedy);
   };
   const std::string longer = "Make it longer, or train.batch smaller";
-  const bool periodic = options.name == "step" || options.name == "cosine_restarts";
-  if (periodic && to_steps(options.every_epochs, whole) < 1) refuse("every_epochs", longer);
-  if (options.name == "multistep")
+  const bool in_steps = traits.every == EveryEpochs::kDrops || traits.every == EveryEpochs::kPeriod;
+  if (in_steps && to_steps(options.every_epochs, whole) < 1) refuse("every_epochs", longer);
+  if (traits.has_milestones)
     for (double epochs : options.milestones)
       if (to_steps(epochs, whole) < 1) refuse("milestones", longer);
-  if (options.name != "onecycle") return;
+  if (!traits.is_cycle) return;
   const bool by_epoch = options.per == SchedulePer::kEpoch;
   if (options.rise * double(by_epoch ? in_epochs(whole).total : whole.total) > 1) return;
   if (by_epoch) refuse("rise", "Raise it, or train for more epochs", "an epoch");
@@ -120,28 +127,34 @@ void require_whole_step(const ScheduleOptions& options, const CurvePoint& whole)
 
 }  // namespace
 
-std::span<const RegistryEntry<ScheduleCurve>> schedules() {
+std::span<const RegistryEntry<ScheduleCurve, ScheduleTraits>> schedules() {
   return kSchedules;
+}
+
+ScheduleTraits traits_of(const ScheduleOptions& options) {
+  for (const auto& entry : schedules())
+    if (entry.name == options.name) return entry.traits;
+  return {};
 }
 
 Schedule::Schedule(const ScheduleOptions& options, int64_t total, int64_t epoch)
     : options_(options),
-      curve_(find_entry(schedules(), options.name, "schedule.name").make),
+      entry_(find_entry(schedules(), options.name, "schedule.name")),
       warmup_(std::llround(options.warmup_epochs * double(epoch))),
       total_(total),
       epoch_(epoch),
       plateau_(options) {
-  require_whole_step(options_, {0, std::max<int64_t>(1, total_ - warmup_), epoch_});
+  require_whole_step(options_, entry_.traits, {0, std::max<int64_t>(1, total_ - warmup_), epoch_});
 }
 
 double Schedule::factor(int64_t step) const {
   const double reduced = listens() ? plateau_.factor() : 1;
   if (step < warmup_) return reduced * double(step + 1) / double(warmup_);
-  return reduced * curve_(options_, after_warmup(step));
+  return reduced * entry_.make(options_, after_warmup(step));
 }
 
 std::optional<double> Schedule::momentum(int64_t step) const {
-  if (options_.name != "onecycle" || !options_.cycle_momentum) return std::nullopt;
+  if (!entry_.traits.is_cycle || !options_.cycle_momentum) return std::nullopt;
   return cycle(options_, after_warmup(std::max(step, warmup_)), options_.momentum_high,
                options_.momentum_low, options_.momentum_high);
 }
@@ -150,7 +163,7 @@ CurvePoint Schedule::after_warmup(int64_t step) const {
   const bool by_epoch = options_.per == SchedulePer::kEpoch;
   if (by_epoch) step = std::max(warmup_, step - step % epoch_);
   const CurvePoint at{step - warmup_, std::max<int64_t>(1, total_ - warmup_), epoch_};
-  return by_epoch && options_.name == "onecycle" ? in_epochs(at) : at;
+  return by_epoch && entry_.traits.is_cycle ? in_epochs(at) : at;
 }
 
 void Schedule::observe(double loss, double accuracy) {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "recipe/trace_window.h"
+#include "trace/trace_window.h"
 #include "saturate/data/env.h"
 #include "saturate/ledger.h"
 

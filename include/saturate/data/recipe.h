@@ -1,6 +1,6 @@
 // A recipe: all settings of a run, as plain structs with defaults.
 //
-// The option table (src/recipe/*_rows.cpp) holds each key's meaning, unit and range, and generates
+// The option table (src/*/*_rows.cpp) holds each key's meaning, unit and range, and generates
 // the TOML parser, `--set`, `saturate list options`, docs/recipe.md and a run's saved recipe.toml.
 // A member here without a row there cannot be set by a user, which a test detects.
 #pragma once

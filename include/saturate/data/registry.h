@@ -11,11 +11,15 @@
 
 namespace saturate {
 
-template <class Factory>
+struct NoTraits {};
+
+// `Traits`: what other code has to know of an entry; nothing else compares names.
+template <class Factory, class Traits = NoTraits>
 struct RegistryEntry {
   std::string_view name;
   std::string_view doc;  // one line, printed by `saturate list`
   Factory make;
+  Traits traits = {};
 };
 
 // The known name nearest to `name` by edit distance, or "" if none is near.
@@ -25,9 +29,10 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
 std::string suggest(std::string_view name, std::span<const std::string> known);
 
 // Finds `name` or fails with kUsage, naming `where` (a recipe key) and the nearest entry.
-template <class Factory>
-const RegistryEntry<Factory>& find_entry(std::span<const RegistryEntry<Factory>> table,
-                                         std::string_view name, const std::string& where) {
+template <class Factory, class Traits>
+const RegistryEntry<Factory, Traits>& find_entry(
+    std::span<const RegistryEntry<Factory, Traits>> table, std::string_view name,
+    const std::string& where) {
   std::vector<std::string> known;
   for (const auto& entry : table) {
     if (entry.name == name) return entry;

@@ -23,6 +23,12 @@ struct ModelOptions {
   std::string file;                        // torchscript
 };
 
+struct ModelTraits {
+  bool is_file = false;  // the program in `file`
+};
+// Of the model that `options` names; the defaults if the table has none of that name.
+ModelTraits traits_of(const ModelOptions& options);
+
 struct OptimizerOptions {
   std::string name = "sgd";
   double lr = 0.1;
@@ -39,6 +45,18 @@ struct OptimizerOptions {
   bool fused = true;
   bool set_to_none = true;
 };
+
+// torch's fused operator that is an optimizer's whole update: it can read the rate on the device.
+enum class FusedUpdate { kNone, kSgd, kAdam, kAdamW };
+
+struct OptimizerTraits {
+  bool has_momentum = false;             // reads `momentum`
+  bool nesterov_needs_momentum = false;  // refuses `nesterov` without, as torch does
+  bool is_adaptive = false;              // divides each element by its own root mean square
+  FusedUpdate fused = FusedUpdate::kNone;
+};
+// As for a model.
+OptimizerTraits traits_of(const OptimizerOptions& options);
 
 struct ScheduleOptions {
   std::string name = "cosine";
@@ -57,6 +75,23 @@ struct ScheduleOptions {
   int patience = 10, cooldown = 0;  // plateau: evaluations
   double threshold = 1e-4;          // plateau: relative
 };
+
+// The use of schedule.every_epochs.
+enum class EveryEpochs {
+  kUnused,
+  kScale,   // any time in which the rate falls by a factor
+  kDrops,   // whole steps between drops, the first of them before the end
+  kPeriod,  // whole steps, at most all
+};
+
+struct ScheduleTraits {
+  EveryEpochs every = EveryEpochs::kUnused;
+  bool has_milestones = false;
+  bool is_cycle = false;  // of the rate, which starts with a rise, and of the momentum
+  bool needs_evaluations = false;
+};
+// As for a model.
+ScheduleTraits traits_of(const ScheduleOptions& options);
 
 struct PrecisionOptions {
   PrecisionMode mode = PrecisionMode::kFp32;

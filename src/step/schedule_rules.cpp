@@ -21,9 +21,7 @@ void require_milestones(const ScheduleOptions& schedule, double epochs, const st
 
 // An optimizer without momentum has no momentum state.
 void require_cycle(const Recipe& recipe, const std::string& where) {
-  const std::string& optimizer = recipe.optimizer.name;
-  const bool by_momentum = optimizer == "sgd" || optimizer == "lars" || optimizer == "muon";
-  if (by_momentum && recipe.optimizer.momentum == 0)
+  if (traits_of(recipe.optimizer).has_momentum && recipe.optimizer.momentum == 0)
     fail_option("schedule.cycle_momentum", "needs a momentum to cycle",
                 "Set it to false, or optimizer.momentum above 0", where);
   if (recipe.schedule.momentum_low > recipe.schedule.momentum_high)
@@ -34,30 +32,31 @@ void require_cycle(const Recipe& recipe, const std::string& where) {
 
 void validate_schedule(const Recipe& recipe, const std::string& where) {
   const ScheduleOptions& schedule = recipe.schedule;
-  const std::string& name = schedule.name;
-  const double epochs = recipe.train.epochs - schedule.warmup_epochs;
-  const bool jumps = name == "step", restarts = name == "cosine_restarts";
-  if ((jumps || restarts || name == "exponential") && schedule.every_epochs == 0)
-    fail_option("schedule.every_epochs", "is missing", "Give " + name + " its length in epochs",
-                where);
-  if ((jumps && schedule.every_epochs >= epochs) || (restarts && schedule.every_epochs > epochs))
-    fail_option(
-        "schedule.every_epochs",
-        fmt::format("is {} when only {} epochs follow the warm-up", schedule.every_epochs, epochs),
-        "Lower it, or raise train.epochs", where);
-  if (name == "multistep") require_milestones(schedule, epochs, where);
-  if (name == "onecycle" && schedule.warmup_epochs > 0)
+  const ScheduleTraits traits = traits_of(schedule);
+  const double epochs = recipe.train.epochs - schedule.warmup_epochs, every = schedule.every_epochs;
+  if (traits.every != EveryEpochs::kUnused && every == 0)
+    fail_option("schedule.every_epochs", "is missing",
+                "Give " + schedule.name + " its length in epochs", where);
+  if ((traits.every == EveryEpochs::kDrops && every >= epochs) ||
+      (traits.every == EveryEpochs::kPeriod && every > epochs))
+    fail_option("schedule.every_epochs",
+                fmt::format("is {} when only {} epochs follow the warm-up", every, epochs),
+                "Lower it, or raise train.epochs", where);
+  if (traits.has_milestones) require_milestones(schedule, epochs, where);
+  if (traits.is_cycle && schedule.warmup_epochs > 0)
     fail_option("schedule.warmup_epochs",
                 "does not combine with a schedule that starts with a rise",
-                "Set it to 0: schedule.rise is onecycle's own warm-up", where);
-  if (name == "onecycle" && schedule.rise == 1)
+                "Set it to 0: schedule.rise is " + schedule.name + "'s own warm-up", where);
+  if (traits.is_cycle && schedule.rise == 1)
     fail_option("schedule.rise", "leaves nothing after the rise", "Make it less than 1", where);
-  if (name == "onecycle" && schedule.cycle_momentum) require_cycle(recipe, where);
-  if (name == "plateau" && recipe.data.eval_source.empty())
-    fail_option("schedule.name", "\"plateau\" needs evaluations",
+  if (traits.is_cycle && schedule.cycle_momentum) require_cycle(recipe, where);
+  if (traits.needs_evaluations && recipe.data.eval_source.empty())
+    fail_option("schedule.name", "\"" + schedule.name + "\" needs evaluations",
                 "Give data.eval_source, or another schedule", where);
-  if (name == "plateau" && recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
-    fail_option("train.eval_every", "is 0, and schedule \"plateau\" needs evaluations",
+  if (traits.needs_evaluations && recipe.train.eval_every == 0 &&
+      recipe.train.eval_every_steps == 0)
+    fail_option("train.eval_every",
+                "is 0, and schedule \"" + schedule.name + "\" needs evaluations",
                 "Make it 1 or more, or set train.eval_every_steps", where);
 }
 

@@ -89,7 +89,7 @@ void validate_distributed(const Recipe& recipe, const std::string& where) {
   if (recipe.distributed.find_unused && recipe.train.checkpoint_segments != 0)
     fail_option("distributed.find_unused", "cannot search in train.checkpoint_segments",
                 "Name the parameters in optimizer.freeze, or set one of the two", where);
-  if (recipe.distributed.sync_bn && recipe.model.name == "torchscript")
+  if (recipe.distributed.sync_bn && traits_of(recipe.model).is_file)
     fail_option("distributed.sync_bn", "cannot change the program in model.file",
                 "Leave it out, or choose another model.name", where);
   if (recipe.distributed.shard_optimizer && is_o2(recipe.precision.mode))

@@ -1,34 +1,8 @@
-// The one option table, composed of each component's rows, and the checks between keys.
+// The checks of a recipe between keys of several sections.
 #include "recipe/option_row.h"
 
 namespace saturate {
-
-std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts) {
-  std::vector<OptionRow> rows;
-  for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
-  return rows;
-}
-
-const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table =
-      concatenated({run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows()});
-  return table;
-}
-
 namespace {
-
-void validate_model(const ModelOptions& model, const std::string& where) {
-  const bool scripted = model.name == "torchscript";
-  if (scripted && model.file.empty())
-    fail_option("model.file", "is missing, and model.name is torchscript",
-                "Name a file, as torch.jit.script(module).save(FILE) writes it", where);
-  if (!scripted && !model.file.empty())
-    fail_option("model.file", "has no effect with model.name=" + model.name,
-                "Set model.name=torchscript, or model.weights where the file holds weights", where);
-  if (scripted && model.width != 1)
-    fail_option("model.width", "cannot change the program in model.file",
-                "Leave it out, and make another file", where);
-}
 
 void validate_memory(const TrainOptions& train, const std::string& where) {
   const bool automatic = train.batch == kAutomatic;
@@ -140,9 +114,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (recipe.data.source.empty())
     fail_option("data.source", "is missing", "Say where the training images are, as folder:PATH",
                 where);
-  if (recipe.optimizer.nesterov && recipe.optimizer.momentum == 0 && recipe.optimizer.name == "sgd")
-    fail_option("optimizer.nesterov", "needs a momentum",
-                "Set optimizer.momentum, or optimizer.nesterov=false", where);
+  validate_optimizer(recipe.optimizer, where);
   if (recipe.train.ema >= 1)
     fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
   if (recipe.train.lookahead >= 1)

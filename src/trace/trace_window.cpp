@@ -1,0 +1,42 @@
+#include "trace/trace_window.h"
+
+#include <charconv>
+
+#include "recipe/option_row.h"
+
+namespace saturate {
+namespace {
+
+// A positive integer, or 0 if it is none.
+int64_t step_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
+}
+
+}  // namespace
+
+TraceWindow parse_trace(const std::string& text, const std::string& where) {
+  if (text.empty()) return {};
+  const auto refuse = [&](const std::string& problem) {
+    fail_option("watch.trace", problem, "Write it as steps:100-110", where);
+  };
+  const auto colon = text.find(':');
+  const std::string kind = text.substr(0, colon);
+  if (colon == std::string::npos || (kind != "steps" && kind != "nsight"))
+    refuse("has no value \"" + text + "\"");
+  const std::string_view range = std::string_view(text).substr(colon + 1);
+  const auto dash = range.find('-');
+  TraceWindow window;
+  window.kind = kind == "steps" ? TraceKind::kSteps : TraceKind::kNsight;
+  window.first = step_number(range.substr(0, dash));
+  window.last = dash == std::string_view::npos ? window.first : step_number(range.substr(dash + 1));
+  if (window.first == 0 || window.last < window.first)
+    refuse("has no range of steps in \"" + text + "\"");
+  if (window.last - window.first >= kMostTracedSteps)
+    refuse(fmt::format("has {} steps, and {} is the most", window.last - window.first + 1,
+                       kMostTracedSteps));
+  return window;
+}
+
+}  // namespace saturate
