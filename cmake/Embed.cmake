@@ -8,8 +8,10 @@ if(NOT SATURATE_CHART_JS)
 endif()
 
 set(report_dir ${PROJECT_SOURCE_DIR}/src/report/page)
-set(embedded page_html=${report_dir}/page.html page_css=${report_dir}/page.css
-             page_js=${report_dir}/page.js timeline_js=${report_dir}/timeline.js chart_js=${SATURATE_CHART_JS})
+set(scripts dom head sections charts timeline page)  # page.js comes last: it starts
+list(TRANSFORM scripts REPLACE "(.+)" "page_js=${report_dir}/\\1.js")
+set(embedded page_html=${report_dir}/page.html page_css=${report_dir}/page.css ${scripts}
+             chart_js=${SATURATE_CHART_JS})
 list(TRANSFORM embedded REPLACE "^[a-z_]+=" "" OUTPUT_VARIABLE embedded_files)
 set(report_assets ${PROJECT_BINARY_DIR}/report_assets.cpp)
 add_custom_command(

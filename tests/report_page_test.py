@@ -7,15 +7,14 @@ Needs the package playwright (any browser of its own is not used) and Debian's c
 where either is absent.
 """
 import argparse
-import base64
-import json
-import math
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+
+from report_page_runs import HOSTILE, write_all
 
 try:
     from playwright.sync_api import sync_playwright
@@ -27,107 +26,14 @@ if not CHROMIUM:
     print("skipped: there is no chromium (apt-get install chromium)")
     sys.exit(77)
 
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
-HOSTILE = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>\u2028'\"&"
-PHASES = ["wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint",
-          "evaluation", "other"]
-LONG = "shard:/scratch/groups/vision/datasets/imagenet-2012/packed/" + "a-long-name-without-a-space" * 4 + ".sat"
 options = None
-
-
-def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, stream=None, first_loss=None):
-    """A run of `steps` records with an evaluation after every 20, of which the first may have another
-    loss; on a GPU where there is a `stream`."""
-    folder.mkdir(parents=True)
-    lines, time_s = [], 0.0
-
-    def add(kind, step, **values):
-        line = {"kind": kind, "step": step, "epoch": step / 200, "samples": step * 10, "time_s": time_s}
-        lines.append(json.dumps({**line, **values}))
-
-    for i in range(1, steps + 1):
-        phases = dict.fromkeys(PHASES, 0.0)
-        phases.update(wait=0.1 * speed, forward=0.3 * speed, backward=0.6 * speed, optimizer=0.02)
-        time_s += sum(phases.values())
-        loss = 2.3 * math.exp(-i / 30)
-        machine = {"cores": 1.5 + 0.3 * math.sin(i), "queue_batches": i % 4, "rss_bytes": 6e8 + i * 1e6,
-                   "tflop_per_s": 0.2, "gpu_busy": 0.4 + 0.005 * i, "gpu_power_w": None,
-                   "disk_read_bytes_per_s": 0.0}
-        streams = {name: {"busy_s": 0.9 * speed, "idle_s": 0.1} for name in ("step", stream)} if stream else None
-        add("step", i * 10, loss=loss, accuracy=1 - loss / 2.5, accuracy5=None, lr=0.1 * (1 - i / steps),
-            telemetry=machine, streams=streams, images_per_s=100 / sum(phases.values()), phases=phases, memory_peak_bytes=500_000_000 + i * 10**6)
-        if i % 20 == 0:
-            time_s += 3
-            add("eval", i * 10, loss=first_loss if first_loss and i == 20 else loss + 0.1, accuracy=0.9 - loss / 3, phases=None)
-    if end:
-        add("end", steps * 10, loss=0.5, accuracy=0.8, phases=None)
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    text = source.replace("\\", "\\\\").replace('"', '\\"')
-    (folder / "recipe.toml").write_text(
-        f'seed = 1\n[data]\nsource = "{text}"\n[model]\nname = "resnet9"\n[train]\nepochs = 3.0\n'
-        f"batch = {int(10 * speed)}\n")
-    (folder / "host.json").write_text(json.dumps({"cpu": source, "cores": "2"}))
-
-
-def write_beside(folder, name="cat"):
-    """Samples, mistakes, results by class and a trace of four steps, every text of them `name`."""
-    (folder / "samples").mkdir()
-    (folder / "samples/training-000.png").write_bytes(PNG)
-    images = [{"file": "training-000.png", "labels": [{"class": name, "weight": 1}]}] * 5
-    (folder / "samples/training.json").write_text(json.dumps({"step": 1, "images": images}))
-    images = [{"file": "training-000.png", "class": name, "predicted": name, "probability": 0.9, "loss": 4.2,
-               "name": name}] * 3
-    (folder / "samples/mistakes.json").write_text(json.dumps({"step": 600, "images": images}))
-    classes = [{"name": f"{name} {i}", "count": 40, "predicted": 40, "correct": 40 - 2 * i} for i in range(12)]
-    confusion = [[i, j, 40 - 2 * i if i == j else 2 * i] for i in range(12) for j in (i, (i + 1) % 12) if i + j > 0]
-    (folder / "classes.json").write_text(
-        json.dumps({"step": 600, "counted": "images", "classes": classes, "confusion": confusion}))
-    events = []
-    for track, title in enumerate(["phases", "operators", name], 1):
-        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": track, "args": {"name": title}})
-
-    def span(track, title, begin, length, category):
-        events.append({"ph": "X", "name": title, "cat": category, "pid": 1, "tid": track, "ts": begin, "dur": length})
-
-    for step in range(4):
-        begin = step * 10000
-        span(1, f"step {step + 7}", begin, 10000, "phase")
-        for phase, at, length in (("wait", 0, 1000), ("forward", 1000, 3000), ("backward", 4000, 6000)):
-            span(1, phase, begin + at, length, "phase")
-        for call in range(20):
-            span(2, "aten::conv2d", begin + 1000 + call * 400, 390, "operator")
-            span(2, name, begin + 1000 + call * 400 + 10, 300, "operator")
-            span(3, "sample", begin + call * 450, 440, "thread")
-    (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
-
-
-def write_ladder(path, name="a ladder"):
-    rungs = [{"name": name, "steps_per_s": 5.0, "images_per_s": 500.0, "gain_first": None, "skipped": None,
-              "phases": {"wait": 0.6, "forward": 0.1, "backward": 0.2, "optimizer": 0.05, name: 0.05}},
-             {"name": "faster", "set": ["data.threads=4"], "steps_per_s": 8.0, "images_per_s": 800.0,
-              "gain_previous": 1.6, "gain_first": 1.6, "low": 1.5, "high": 1.7, "memory_peak_bytes": 10**9,
-              "phases": {"wait": 0.2, "forward": 0.25, "backward": 0.45, "optimizer": 0.1},
-              "skipped": None, "seed_figure": "2x"},
-             {"name": "gpu", "steps_per_s": None, "skipped": f"needs a GPU {name}"}]
-    path.write_text(json.dumps({"title": name, "rungs": rungs}))
 
 
 class ReportPage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="saturate-page-"))
-        write_run(cls.dir / "plain")
-        write_run(cls.dir / "slower", speed=2.0, end=False)
-        write_run(cls.dir / "<img src=x onerror=window.hit=3>", source=HOSTILE)
-        write_run(cls.dir / "<b>bold", source=HOSTILE, speed=3.0)
-        write_run(cls.dir / "full", stream="copy")
-        write_beside(cls.dir / "full")
-        write_run(cls.dir / "long", source=LONG)
-        write_run(cls.dir / "wild", first_loss=80.0)
-        write_run(cls.dir / "hostile", stream=HOSTILE)
-        write_beside(cls.dir / "hostile", HOSTILE)
-        write_ladder(cls.dir / "ladder.json")
-        write_ladder(cls.dir / "hostile.json", HOSTILE)
+        write_all(cls.dir)
         cls.playwright = sync_playwright().start()
         cls.browser = cls.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
@@ -224,6 +130,99 @@ class ReportPage(unittest.TestCase):
         self.assertIn("<script>window.hit=1</script>", page.locator("#ladders").text_content())
         self.assertIn("<script>window.hit=1</script>", page.locator("#machine").text_content())
 
+    def test_a_run_without_steps_says_so_and_has_no_empty_sections(self):
+        page = self.open("empty")
+        self.assertEqual(self.said, [])
+        self.assertIn("The run has recorded no step yet.", page.locator("main").inner_text())
+        self.assertEqual(page.locator("section, canvas").count(), 0)
+
+    def test_damage_is_noted(self):
+        note = "Not everything could be read"
+        self.assertIn("a line that is no record", self.open("damaged").locator(".note", has_text=note).inner_text())
+        self.assertEqual(self.open("plain").locator(".note", has_text=note).count(), 0)
+
+    def test_an_older_runs_missing_telemetry_leaves_no_empty_charts(self):
+        page = self.open("older")
+        self.assertEqual(page.locator("#machine, #samples, #mistakes, #timeline, #classes").count(), 0)
+        self.assertNotIn("Cores in use", page.locator("body").inner_text())
+        self.assertNotIn("On the GPU", page.locator("body").inner_text())
+
+    def test_the_head_says_what_was_run_and_how_it_ended(self):
+        page = self.open("plain")
+        self.assertEqual(page.title(), "plain")
+        self.assertEqual(page.locator("h1").inner_text(), "plain")
+        self.assertEqual(page.locator(".lead").inner_text(), "resnet9 on synth:count=100, 3 epochs finished")
+        page = self.open("plain", "slower", "ladder.json")
+        self.assertEqual(page.title(), "plain · slower · a ladder")
+        self.assertEqual(page.locator("h1").inner_text(), "2 runs compared")
+        self.assertEqual(page.locator(".state").all_inner_texts(), ["finished", "stopped without an end"])
+        self.assertEqual(self.open("hostile.json").locator("h1").text_content(), HOSTILE)
+
+    def test_sections_are_reached_from_the_contents(self):
+        page = self.open("full", "ladder.json")
+        links = page.locator("nav a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
+        self.assertEqual(links, ["#time", "#curves", "#classes", "#machine", "#timeline", "#samples", "#mistakes",
+                                 "#ladders", "#recipe", "#host"])
+        sections = page.locator("section").evaluate_all("all => all.map(one => `#${one.id}`)")
+        self.assertEqual(sections, links)
+        charts = page.locator("canvas[data-chart]").evaluate_all("all => all.map(one => one.dataset.chart)")
+        self.assertEqual(charts, ["phases:0", "loss", "accuracy", "images_per_s", "memory", "lr", "gpu_busy",
+                                  "tflop_per_s", "cores", "queue_batches", "rss_bytes", "ladder:0", "rungs:0"])
+        self.assertIn("The first images of step 1, as augmented.", page.locator("#samples").inner_text())
+        self.assertIn("taken for cat (90 %), loss 4.20", page.locator("#mistakes").inner_text())
+
+    def test_figures_read_well(self):
+        rows = [row.split("\t") for row in self.open("minute", "hour").locator("main > .scroll tbody tr").all_inner_texts()]
+        narrow = [[cell.replace("\u202f", "_").split("\n") for cell in row] for row in rows]
+        self.assertEqual(narrow, [
+            [["Accuracy"], ["89.69_%"], ["91.69_%", "+2.00 points"]],
+            [["Best accuracy"], ["89.69_%"], ["91.69_%", "+2.00 points"]],
+            [["Loss"], ["0.5000"], ["0.5000", "the same"]],
+            [["Time"], ["1_min 00_s"], ["1_h 00_min", "+5939.6_%"]],
+            [["Steps"], ["1,234,567"], ["1,234,567", "the same"]],
+            [["Throughput in training"], ["1,235_images/s"], ["n/a"]],
+            [["Computing"], ["1.7_%"], ["n/a"]],
+            [["Waiting for input"], ["0.0_%"], ["n/a"]],
+            [["Peak memory"], ["1.50_GiB"], ["1.50_GiB", "the same"]]])
+
+    def test_keys_that_differ_between_runs_are_marked(self):
+        page = self.open("plain", "slower")
+        self.assertIn("1 of 5 keys differ.", page.locator("#recipe").inner_text())
+        page.locator("#recipe summary").click()
+        marked = page.locator("#recipe tr.differs")
+        self.assertEqual(marked.all_inner_texts(), ["train.batch ≠\t10\t20"])
+        self.assertEqual(page.locator("#recipe details tbody tr").count(), 5)
+
+    def test_a_gpus_time_by_phase_stands_beside_the_hosts(self):
+        page = self.open("gpu")
+        heads = page.locator("#time thead th").all_inner_texts()
+        self.assertEqual(heads, ["Phase", "", "Share", "Time", "ms a step", "On the GPU", "ms a step", "What it is"])
+        row = page.locator("#time tbody tr", has_text="forward").inner_text().split("\t")
+        self.assertEqual([cell.strip() for cell in row[2:7]],
+                         ["50.0\u202f%", "2.0\u202fs", "100.00", "1.3\u202fs", "62.50"])
+        both = self.open("older", "gpu").locator("#time tbody tr", has_text="forward").inner_text()
+        self.assertIn("2.0\u202fs, on the GPU 1.3\u202fs", both)
+
+    def test_telemetry_has_cards(self):
+        cards = self.open("hot").locator(".cards > div").all_inner_texts()
+        self.assertIn(["Cores in use", "1.25", "mean of the run"], [card.split("\n") for card in cards])
+        self.assertIn(["GPU busy", "42\u202f%", "throttled by <heat>"], [card.split("\n") for card in cards])
+
+    def test_errors_of_scripts_are_shown_and_the_rest_too(self):
+        self.open("plain")
+        out = self.dir / "report.html"
+        text = out.read_text()
+        self.assertEqual(text.count('"recipe":['), 1)
+        out.write_text(text.replace('"recipe":[', '"recipe":3,"was":[').replace('"host":[', '"host":3,"too":['))
+        page = self.browser.new_page()
+        self.addCleanup(page.close)
+        page.goto(out.as_uri())
+        notes = page.locator(".note[role=alert]").all_inner_texts()
+        self.assertGreaterEqual(len(notes), 2)
+        self.assertIn("A part of this report cannot be shown", notes[0])
+        self.assertEqual(page.locator("#time canvas").count(), 1)
+        self.assertEqual(page.locator("#recipe").count(), 0)
+
     def test_the_machine_has_a_chart_of_each_thing_known(self):
         page = self.open("plain")
         charts = page.locator("#machine canvas").evaluate_all("all => all.map(one => one.dataset.chart)")
@@ -264,6 +263,9 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.locator("#announce").inner_text(),
                          "faster. wait: 20 %. forward: 25 %. backward: 45 %. optimizer: 10 %")
         self.assertIn("0.93\u202fGiB", page.locator("#ladders tbody tr").nth(1).inner_text())
+        self.assertIn("skipped: needs a GPU", page.locator("#ladders tbody tr").nth(2).inner_text())
+        bare = self.open("bare.json").locator("canvas").evaluate_all("all => all.map(one => one.dataset.chart)")
+        self.assertEqual(bare, ["ladder:0"])
 
     def test_the_timeline_zooms_and_moves(self):
         page = self.open("full")
@@ -370,10 +372,10 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.evaluate(f"{chart}.data.datasets[0].data[1].x"), 0.1)
         self.assertFalse(page.evaluate(f"{chart}.isDatasetVisible(0)"), "a choice is lost by a redraw")
 
-    def test_figures_can_be_read_without_scripts(self):
+    def test_a_page_without_scripts_says_what_it_needs(self):
         page = self.open("plain", java_script_enabled=False)
         text = page.locator("body").inner_text()
-        for part in ("79.", "forward", "resnet9", "Charts need JavaScript"):
+        for part in ("This report needs JavaScript", "Allow scripts for this file", "Made by saturate"):
             self.assertIn(part, text)
 
 

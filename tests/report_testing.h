@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "report/run_reading.h"
 #include "tests/data_testing.h"
 
@@ -32,6 +34,13 @@ inline std::string line_of(const std::string& kind, int step, double time_s, dou
   record.time_s = time_s;
   record.accuracy = accuracy;
   return to_json_line(record) + "\n";
+}
+
+// The document inside a report's page; up to the first end tag, as a browser reads it.
+inline nlohmann::json data_of_page(const std::string& page) {
+  const std::string tag = "<script type=\"application/json\" id=\"report-data\">";
+  const size_t begin = page.find(tag) + tag.size();
+  return nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
 }
 
 class RunFolder : public ::testing::Test {

@@ -7,8 +7,7 @@ namespace saturate {
 
 std::string_view page_html();  // with {{name}} placeholders
 std::string_view page_css();
-std::string_view page_js();
-std::string_view timeline_js();
+std::string_view page_js();   // the scripts of page/, one after the other
 std::string_view chart_js();  // Chart.js, MIT licence
 
 }  // namespace saturate

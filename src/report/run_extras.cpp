@@ -9,7 +9,6 @@
 #include <span>
 
 #include "record/json_fields.h"
-#include "report/page_text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -62,10 +61,6 @@ std::string image_uri(std::span<const std::byte> bytes) {
   return "";
 }
 
-std::string percent(double share) {
-  return fmt::format("{:.0f} %", share * 100);
-}
-
 std::string labels_text(const json& image) {
   std::string text;
   const json& labels = array_at(image, "labels");
@@ -74,15 +69,9 @@ std::string labels_text(const json& image) {
     const std::string name = text_at(label, "class");
     text += text.empty() ? name : fmt::format(", {}", name);
     if (labels.size() > 1)
-      text += fmt::format(" {}", percent(number_at(label, "weight").value_or(0)));
+      text += fmt::format(" {:.0f} %", 100 * number_at(label, "weight").value_or(0));
   }
   return text;
-}
-
-std::string mistake_text(const json& image) {
-  return fmt::format("taken for {} ({}), loss {}", text_at(image, "predicted"),
-                     percent(number_at(image, "probability").value_or(0)),
-                     decimal_text(number_at(image, "loss").value_or(0), 2));
 }
 
 template <class Describe>
@@ -226,7 +215,9 @@ std::optional<KeptImages> read_mistakes(Env& env, const std::string& folder,
                                         std::vector<std::string>& warnings) {
   return read_kept(env, folder, "mistakes.json", warnings, [](const json& image, KeptImage& shown) {
     shown.title = text_at(image, "class");
-    shown.detail = mistake_text(image);
+    shown.predicted = text_at(image, "predicted");
+    shown.probability = number_at(image, "probability").value_or(0);
+    shown.loss = number_at(image, "loss").value_or(0);
     shown.name = text_at(image, "name");
   });
 }

@@ -13,10 +13,12 @@ namespace saturate {
 
 // An image of samples/ with its texts, as the run wrote them: not escaped.
 struct KeptImage {
-  std::string uri;     // data:image/...
-  std::string title;   // its class, or "cat 70 %, dog 30 %"
-  std::string detail;  // of a mistake: predicted class, loss
-  std::string name;    // the sample's; may be empty
+  std::string uri;    // data:image/...
+  std::string title;  // its class, or "cat 70 %, dog 30 %"
+  // Of a mistake only:
+  std::string predicted;  // class
+  double probability = 0, loss = 0;
+  std::string name;  // the sample's; may be empty
 };
 
 struct KeptImages {

@@ -1,14 +1,21 @@
-// Draws a few traced steps, to be zoomed into. page.js calls it for each canvas[data-timeline].
-'use strict';
-window.saturateTimeline = (canvas, trace, colour, announce) => {
-  const row = 16, head = 18, axisHeight = 20, mostRows = 6, gap = 6;
-  const runColours = 8;
-  const view = {from: 0, to: trace.end_ns};
-  let chosen = -1, pressed = null;
+// A few traced steps, to be zoomed into.
+const spanRow = 16, trackHead = 18, timeAxis = 20, mostRows = 6, trackGap = 6;  // pixels, but for mostRows
 
-  // Depth of each span within those that hold it, and where its track begins.
-  let top = axisHeight;
-  const tracks = trace.tracks.map(track => {
+const exactTime = ns => ns >= 1e6 ? `${(ns / 1e6).toPrecision(4)} ms` : `${(ns / 1e3).toPrecision(4)} µs`;
+const describeSpan = span => `${span.name}: ${exactTime(span.end - span.begin)}, from ${exactTime(span.begin)}`;
+
+// Phases have their own colours, other names one of the runs'.
+function spanColour(name) {
+  const phase = colour(`--phase-${name}`.replace(/[^a-z-]/g, '_'));
+  let hash = 0;
+  for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) >>> 0;
+  return phase || runColour(hash);
+}
+
+// Tracks with the pixel at which each begins, and each span's depth within those that hold it.
+function placeTracks(trace) {
+  let top = timeAxis;
+  return trace.tracks.map(track => {
     const open = [];
     let rows = 1;
     const spans = track.spans.map(([name, begin, end]) => {
@@ -18,150 +25,163 @@ window.saturateTimeline = (canvas, trace, colour, announce) => {
       return {name: trace.names[name], begin, end, depth: open.length - 1};
     }).filter(span => span.depth < mostRows);
     const placed = {name: track.name, spans, top};
-    top += head + rows * row + gap;
-    return placed;
+    top += trackHead + rows * spanRow + trackGap;
+    return {...placed, bottom: top};
   });
-  const all = tracks.flatMap(track => track.spans.map(span => ({...span, track})));
-  const walk = tracks.length ? tracks[0].spans : [];
-  canvas.parentElement.style.height = `${top}px`;
+}
 
-  const time = ns => ns >= 1e6 ? `${(ns / 1e6).toPrecision(4)} ms` : `${(ns / 1e3).toPrecision(4)} µs`;
-  const describe = span => `${span.name}: ${time(span.end - span.begin)}, from ${time(span.begin)}`;
-  const palette = new Map();
-  function fill(name) {
-    const phase = colour(`--phase-${name}`.replace(/[^a-z-]/g, '_'));
-    if (phase) return phase;
-    let hash = 0;
-    for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) >>> 0;
-    return colour(`--run-${hash % runColours}`);
+class Timeline {
+  constructor(canvas, trace) {
+    this.canvas = canvas;
+    this.all = trace.end_ns;
+    this.tracks = placeTracks(trace);
+    this.height = this.tracks.length ? this.tracks[this.tracks.length - 1].bottom : timeAxis;
+    this.chosen = -1;  // of the first track's spans, by the keyboard
+    this.view = {from: 0, to: this.all};
+    this.told = el('output');
+    const actions = {'Zoom in': () => this.zoom(0.5), 'Zoom out': () => this.zoom(2), Earlier: () => this.move(-0.3),
+                     Later: () => this.move(0.3), All: () => this.reset()};
+    canvas.closest('figure').querySelector('.zoom').replaceChildren(...Object.entries(actions).map(([title, act]) => {
+      const button = el('button', {type: 'button'}, title);
+      button.addEventListener('click', act);
+      return button;
+    }), this.told);
+    canvas.parentElement.style.height = `${this.height}px`;
+    this.listen();
+    new ResizeObserver(() => this.draw()).observe(canvas.parentElement);
+    this.redraw();
   }
 
-  const bar = canvas.closest('figure').querySelector('.zoom');
-  const told = document.createElement('output');
-  const actions = [['Zoom in', () => zoom(0.5)], ['Zoom out', () => zoom(2)], ['Earlier', () => move(-0.3)],
-                   ['Later', () => move(0.3)], ['All', reset]];
-  bar.replaceChildren(...actions.map(([title, act]) => {
-    const button = document.createElement('button');
-    button.type = 'button';
-    button.textContent = title;
-    button.addEventListener('click', act);
-    return button;
-  }), told);
+  x(ns) { return (ns - this.view.from) / (this.view.to - this.view.from) * this.canvas.clientWidth; }
+  at(pixels) { return this.view.from + pixels / this.canvas.clientWidth * (this.view.to - this.view.from); }
 
-  const x = ns => (ns - view.from) / (view.to - view.from) * canvas.clientWidth;
-  const at = pixels => view.from + pixels / canvas.clientWidth * (view.to - view.from);
+  show(from, to) {
+    const length = Math.min(this.all, Math.max(200, to - from));
+    const begin = Math.max(0, Math.min(from, this.all - length));
+    this.view = {from: begin, to: begin + length};
+    this.draw();
+  }
+  zoom(factor, centre = (this.view.from + this.view.to) / 2) {
+    this.show(centre - (centre - this.view.from) * factor, centre + (this.view.to - centre) * factor);
+  }
+  move(share) {
+    const by = share * (this.view.to - this.view.from);
+    this.show(this.view.from + by, this.view.to + by);
+  }
+  reset() { this.show(0, this.all); }
 
-  function show(from, to) {
-    const length = Math.min(trace.end_ns, Math.max(200, to - from));
-    view.from = Math.max(0, Math.min(from, trace.end_ns - length));
-    view.to = view.from + length;
-    draw();
-  }
-  function zoom(factor, centre = (view.from + view.to) / 2) {
-    show(centre - (centre - view.from) * factor, centre + (view.to - centre) * factor);
-  }
-  function move(share) {
-    const by = share * (view.to - view.from);
-    show(view.from + by, view.to + by);
-  }
-  function reset() { show(0, trace.end_ns); }
-
-  function ticks(context, width, tone) {
-    const rough = (view.to - view.from) / Math.max(2, width / 110);
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map(factor => factor * power).find(value => value >= rough);
-    context.fillStyle = tone;
-    for (let ns = Math.ceil(view.from / step) * step; ns < view.to; ns += step) {
-      context.fillRect(x(ns), axisHeight - 4, 1, top);
-      context.fillText(time(ns), x(ns) + 3, axisHeight - 7);
-    }
+  redraw() {
+    this.palette = new Map();  // colours differ between light and dark
+    this.draw();
   }
 
-  function draw() {
-    const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
+  draw() {
+    const {canvas, height} = this, ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
     canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(top * ratio);
-    canvas.style.height = `${top}px`;
+    canvas.height = Math.round(height * ratio);
+    canvas.style.height = `${height}px`;
     const context = canvas.getContext('2d');
     context.scale(ratio, ratio);
     context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
     context.fillStyle = colour('--paper');
-    context.fillRect(0, 0, width, top);
-    ticks(context, width, colour('--soft'));
-    for (const track of tracks) {
+    context.fillRect(0, 0, width, height);
+    this.drawTicks(context, width);
+    for (const track of this.tracks) {
       context.fillStyle = colour('--soft');
       context.fillText(track.name, 2, track.top + 12);
-      for (const span of track.spans) {
-        if (span.end < view.from || span.begin > view.to) continue;
-        const left = Math.max(0, x(span.begin)), right = Math.min(width, x(span.end));
-        const y = track.top + head + span.depth * row, length = Math.max(1, right - left);
-        if (!palette.has(span.name)) palette.set(span.name, fill(span.name));
-        context.fillStyle = palette.get(span.name);
-        context.fillRect(left, y, length > 3 ? length - 0.5 : length, row - 2);
-        if (length < 24) continue;
-        context.save();
-        context.beginPath();
-        context.rect(left, y, length - 2, row);
-        context.clip();
-        context.fillStyle = '#000';
-        context.fillText(span.name, left + 3, y + 11);
-        context.restore();
-      }
+      for (const span of track.spans)
+        if (span.end >= this.view.from && span.begin <= this.view.to) this.drawSpan(context, width, track, span);
     }
-    if (chosen >= 0) {
-      const span = walk[chosen];
+    if (this.chosen >= 0) {
+      const [{spans, top}] = this.tracks, span = spans[this.chosen], left = this.x(span.begin);
       context.strokeStyle = colour('--ink');
       context.lineWidth = 2;
-      context.strokeRect(x(span.begin), tracks[0].top + head + span.depth * row, x(span.end) - x(span.begin), row - 2);
+      context.strokeRect(left, top + trackHead + span.depth * spanRow, this.x(span.end) - left, spanRow - 2);
     }
   }
 
-  function spanAt(event) {
-    const box = canvas.getBoundingClientRect(), ns = at(event.clientX - box.left), y = event.clientY - box.top;
-    return all.find(span => {
-      const line = span.track.top + head + span.depth * row;
-      const least = (view.to - view.from) / canvas.clientWidth;  // a pixel
-      return y >= line && y < line + row && ns >= span.begin && ns <= Math.max(span.end, span.begin + least);
+  drawTicks(context, width) {
+    const {from, to} = this.view, rough = (to - from) / Math.max(2, width / 110);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map(factor => factor * power).find(value => value >= rough);
+    context.fillStyle = colour('--soft');
+    for (let ns = Math.ceil(from / step) * step; ns < to; ns += step) {
+      context.fillRect(this.x(ns), timeAxis - 4, 1, this.height);
+      context.fillText(exactTime(ns), this.x(ns) + 3, timeAxis - 7);
+    }
+  }
+
+  drawSpan(context, width, track, span) {
+    const left = Math.max(0, this.x(span.begin)), right = Math.min(width, this.x(span.end));
+    const y = track.top + trackHead + span.depth * spanRow, length = Math.max(1, right - left);
+    if (!this.palette.has(span.name)) this.palette.set(span.name, spanColour(span.name));
+    context.fillStyle = this.palette.get(span.name);
+    context.fillRect(left, y, length > 3 ? length - 0.5 : length, spanRow - 2);
+    if (length < 24) return;
+    context.save();
+    context.beginPath();
+    context.rect(left, y, length - 2, spanRow);
+    context.clip();
+    context.fillStyle = '#000';
+    context.fillText(span.name, left + 3, y + 11);
+    context.restore();
+  }
+
+  spanAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const ns = this.at(event.clientX - box.left), y = event.clientY - box.top, pixel = this.at(1) - this.at(0);
+    for (const {spans, top} of this.tracks) {
+      const depth = Math.floor((y - top - trackHead) / spanRow);
+      const found = spans.find(span => span.depth === depth && ns >= span.begin &&
+                                       ns <= Math.max(span.end, span.begin + pixel));
+      if (found) return found;
+    }
+    return undefined;
+  }
+
+  choose(by) {
+    const spans = this.tracks.length ? this.tracks[0].spans : [];
+    if (!spans.length) return;
+    this.chosen = Math.max(0, Math.min(spans.length - 1, this.chosen + by));
+    this.told.textContent = announce.textContent = describeSpan(spans[this.chosen]);
+    this.draw();
+  }
+  unchoose() {
+    this.chosen = -1;
+    this.told.textContent = announce.textContent = '';
+    this.draw();
+  }
+
+  listen() {
+    const {canvas} = this;
+    let pressed = null;
+    canvas.addEventListener('pointerdown', event => {
+      pressed = {pixels: event.clientX, ...this.view};
+      canvas.setPointerCapture(event.pointerId);
+    });
+    for (const end of ['pointerup', 'pointercancel']) canvas.addEventListener(end, () => { pressed = null; });
+    canvas.addEventListener('pointermove', event => {
+      if (pressed) {
+        const by = (pressed.pixels - event.clientX) / canvas.clientWidth * (pressed.to - pressed.from);
+        this.show(pressed.from + by, pressed.to + by);
+        return;
+      }
+      const span = this.spanAt(event);
+      this.told.textContent = span ? describeSpan(span) : '';
+    });
+    // With Ctrl, as in maps: a page must still scroll.
+    canvas.addEventListener('wheel', event => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.at(event.clientX - canvas.getBoundingClientRect().left));
+    }, {passive: false});
+    const keys = {'+': () => this.zoom(0.5), '=': () => this.zoom(0.5), '-': () => this.zoom(2),
+                  Home: () => this.reset(), ArrowLeft: () => this.move(-0.3), ArrowRight: () => this.move(0.3),
+                  ArrowDown: () => this.choose(1), ArrowUp: () => this.choose(-1), Escape: () => this.unchoose()};
+    canvas.addEventListener('keydown', event => {
+      if (!(event.key in keys)) return;
+      event.preventDefault();
+      keys[event.key]();
     });
   }
-
-  canvas.addEventListener('pointerdown', event => {
-    pressed = {pixels: event.clientX, from: view.from, to: view.to};
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener('pointerup', () => { pressed = null; });
-  canvas.addEventListener('pointercancel', () => { pressed = null; });
-  canvas.addEventListener('pointermove', event => {
-    if (pressed) {
-      const by = (pressed.pixels - event.clientX) / canvas.clientWidth * (pressed.to - pressed.from);
-      show(pressed.from + by, pressed.to + by);
-      return;
-    }
-    const span = spanAt(event);
-    told.textContent = span ? describe(span) : '';
-  });
-  // With Ctrl, as in maps: a page must still scroll.
-  canvas.addEventListener('wheel', event => {
-    if (!event.ctrlKey) return;
-    event.preventDefault();
-    zoom(event.deltaY > 0 ? 1.25 : 0.8, at(event.clientX - canvas.getBoundingClientRect().left));
-  }, {passive: false});
-  canvas.addEventListener('keydown', event => {
-    const choose = by => {
-      if (!walk.length) return;
-      chosen = Math.max(0, Math.min(walk.length - 1, chosen + by));
-      told.textContent = announce.textContent = describe(walk[chosen]);
-      draw();
-    };
-    const keys = {'+': () => zoom(0.5), '=': () => zoom(0.5), '-': () => zoom(2), Home: reset,
-                  ArrowLeft: () => move(-0.3), ArrowRight: () => move(0.3),
-                  ArrowDown: () => choose(1), ArrowUp: () => choose(-1),
-                  Escape: () => { chosen = -1; told.textContent = announce.textContent = ''; draw(); }};
-    if (!(event.key in keys)) return;
-    event.preventDefault();
-    keys[event.key]();
-  });
-  new ResizeObserver(draw).observe(canvas.parentElement);
-  draw();
-  return {view, redraw: () => { palette.clear(); draw(); }};
-};
+}

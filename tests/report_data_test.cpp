@@ -1,18 +1,18 @@
-// The figures made of a run, and the page's safety.
+// The figures made of a run, the document of them, and the page's safety.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-#include <regex>
 
-#include "report/page_text.h"
 #include "report/report.h"
 #include "report/run_figures.h"
+#include "saturate/data/recipe.h"
 #include "tests/report_testing.h"
 
 namespace saturate {
 namespace {
 
-using testing::error_of;
+using nlohmann::json;
+using testing::data_of_page;
 using testing::line_of;
 using testing::RunFolder;
 using testing::step_line;
@@ -108,6 +108,8 @@ class ReportTest : public RunFolder {
     for (const auto& name : names) runs.push_back(read_run(Env::posix(), dir / name));
     return make_report(runs);
   }
+  json data(const std::vector<std::string>& names) { return data_of_page(report(names)); }
+  json run(const std::string& name) { return data({name})["runs"][0]; }
 };
 
 TEST_F(ReportTest, NothingOfAHostileRunReachesThePageAsMarkup) {
@@ -115,14 +117,18 @@ TEST_F(ReportTest, NothingOfAHostileRunReachesThePageAsMarkup) {
   const std::string folder = dir / "<img src=x onerror=alert(3)>";
   write_file(folder + "/metrics.jsonl", kTwoEpochs);
   write_file(folder + "/recipe.toml", "[data]\nsource = '''" + evil + "'''\n\"<i>\" = 1\n");
-  write_file(folder + "/host.json", nlohmann::json{{"<u>", evil}}.dump());
+  write_file(folder + "/host.json", json{{"<u>", evil}}.dump());
   const RunReading run = read_run(Env::posix(), folder);
   const std::string page = make_report({&run, 1});
   EXPECT_EQ(page.find("<img"), std::string::npos);
   EXPECT_EQ(page.find("<script>alert"), std::string::npos);
   EXPECT_EQ(page.find("<i>"), std::string::npos);
   EXPECT_EQ(page.find("<u>"), std::string::npos);
-  EXPECT_NE(page.find("&lt;script&gt;alert(1)"), std::string::npos);
+  const json shown = data_of_page(page)["runs"][0];
+  EXPECT_EQ(shown["name"], "<img src=x onerror=alert(3)>");
+  const NamedTexts recipe = {{"data.<i>", "1"}, {"data.source", evil}}, host = {{"<u>", evil}};
+  EXPECT_EQ(shown["recipe"], json(recipe));
+  EXPECT_EQ(shown["host"], json(host));
 }
 
 TEST_F(ReportTest, ThePageNamesNoOtherHost) {
@@ -134,19 +140,29 @@ TEST_F(ReportTest, ThePageNamesNoOtherHost) {
   EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
   EXPECT_NE(page.find("Chart.js v3"), std::string::npos);
   EXPECT_NE(page.find("Permission is hereby granted"), std::string::npos);
+  EXPECT_NE(page.find("<noscript><p class=\"note\">This report needs JavaScript"),
+            std::string::npos);
 }
 
-TEST_F(ReportTest, ARunWithoutStepsSaysSoAndHasNoEmptySections) {
+TEST_F(ReportTest, ARunWithoutStepsHasNoFigures) {
   write_file(dir / "run/metrics.jsonl", "");
-  const std::string page = report({"run"});
-  EXPECT_NE(page.find("recorded no step yet"), std::string::npos);
-  EXPECT_EQ(page.find("<section"), std::string::npos);
-  EXPECT_EQ(page.find("<canvas"), std::string::npos);
+  const json shown = run("run");
+  EXPECT_EQ(shown["state"], "stopped");
+  for (const char* key : {"steps", "evaluations"}) EXPECT_EQ(shown[key], json::object()) << key;
+  for (const char* key : {"accuracy", "loss", "phases", "telemetry", "images_per_s"})
+    EXPECT_TRUE(shown["figures"].at(key).is_null()) << key;
+}
+
+TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
+  write_file(dir / "run/metrics.jsonl", step_line(10, 2.0 / 3, 0.1 + 0.2, 1e-7 / 3, 1.0 / 7));
+  const json shown = run("run");
+  EXPECT_EQ(shown["steps"]["loss"], json({1.0 / 7}));
+  EXPECT_EQ(shown["steps"]["time_s"], json({2.0 / 3}));
+  EXPECT_EQ(shown["figures"]["loss"], 1.0 / 7);
 }
 
 // A trace of `steps` steps of 1,000 us, each with a phase and `calls` short operators.
 std::string trace_of(int steps, int calls) {
-  using nlohmann::json;
   json events = json::array();
   for (int track : {1, 2})
     events.push_back({{"ph", "M"},
@@ -197,16 +213,16 @@ TEST_F(ReportTest, ATraceThatIsNoneIsAWarning) {
   }
 }
 
-TEST_F(ReportTest, AnOlderRunsMissingTelemetryLeavesNoEmptyCharts) {
+TEST_F(ReportTest, AnOlderRunsMissingTelemetryLeavesNothingToShow) {
   write_file(dir / "run/metrics.jsonl", kTwoEpochs);
-  const std::string page = report({"run"});
-  EXPECT_EQ(page.find("id=\"machine\""), std::string::npos);
-  EXPECT_EQ(page.find("Cores in use"), std::string::npos);
-  EXPECT_EQ(page.find("id=\"samples\""), std::string::npos);
-  EXPECT_EQ(page.find("id=\"timeline\""), std::string::npos);
+  const json shown = run("run");
+  EXPECT_FALSE(shown["steps"].contains("cores"));
+  for (const char* key : {"trace", "training", "mistakes", "classes"})
+    EXPECT_TRUE(shown.at(key).is_null()) << key;
+  EXPECT_TRUE(shown["figures"]["telemetry"].is_null());
 }
 
-TEST_F(ReportTest, TelemetryHasChartsOfWhatIsKnownAndFigures) {
+TEST_F(ReportTest, TelemetryHasColumnsOfWhatIsKnownAndFigures) {
   MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
   record.telemetry.emplace();
   record.telemetry->cores = 1.25;
@@ -214,13 +230,14 @@ TEST_F(ReportTest, TelemetryHasChartsOfWhatIsKnownAndFigures) {
   record.telemetry->gpu_busy = 0.42;
   record.telemetry->throttle_reasons = "<heat>";
   write_file(dir / "run/metrics.jsonl", to_json_line(record) + "\n");
-  const std::string page = report({"run"});
-  EXPECT_NE(page.find("data-chart=\"cores\""), std::string::npos);
-  EXPECT_NE(page.find("data-chart=\"gpu_busy\""), std::string::npos);
-  EXPECT_EQ(page.find("data-chart=\"disk_read_bytes_per_s\""), std::string::npos) << "always 0";
-  EXPECT_EQ(page.find("data-chart=\"gpu_power_w\""), std::string::npos) << "unknown";
-  EXPECT_NE(page.find("throttled by &lt;heat&gt;"), std::string::npos);
-  EXPECT_NE(page.find("1.25"), std::string::npos);
+  const json shown = run("run"), steps = shown["steps"], means = shown["figures"]["telemetry"];
+  EXPECT_EQ(steps["cores"], json({1.25}));
+  EXPECT_EQ(steps["gpu_busy"], json({0.42}));
+  EXPECT_EQ(steps["disk_read_bytes_per_s"], json({0.0}));
+  EXPECT_FALSE(steps.contains("gpu_power_w")) << "unknown";
+  EXPECT_EQ(means["throttle_reasons"], "<heat>");
+  EXPECT_EQ(means["cores"], 1.25);
+  EXPECT_TRUE(means.at("gpu_power_w").is_null());
 }
 
 TEST_F(ReportTest, AGpusTimeByPhaseStandsBesideTheHosts) {
@@ -232,76 +249,94 @@ TEST_F(ReportTest, AGpusTimeByPhaseStandsBesideTheHosts) {
   record = *from_json_line(step_line(20, 4, 1, 1));
   record.device_phases.emplace().seconds[size_t(Phase::kForward)] = 0.5;
   write_file(dir / "gpu/metrics.jsonl", line + to_json_line(record) + "\n");
-  const std::string page = report({"gpu"});
-  EXPECT_NE(page.find("On the GPU</th>"), std::string::npos);
-  EXPECT_NE(
-      page.find("<td class=\"number\">" + time_text(1.25) + "</td><td class=\"number\">62.50</td>"),
-      std::string::npos);
-  EXPECT_EQ(report({"cpu"}).find("On the GPU"), std::string::npos);
-  const std::string both = report({"cpu", "gpu"});
-  EXPECT_NE(both.find(", on the GPU " + time_text(1.25) + "</small>"), std::string::npos);
+  const json both = data({"cpu", "gpu"})["runs"];
+  EXPECT_TRUE(both[0]["figures"].at("device_phases").is_null());
+  EXPECT_EQ(both[1]["figures"]["device_phases"], json({{"forward", 1.25}}));
+  EXPECT_EQ(both[1]["figures"]["phases"], json({{"wait", 2.0}, {"forward", 2.0}}));
 }
 
-TEST_F(ReportTest, AGpusStreamsHaveATableOverAllSteps) {
+TEST_F(ReportTest, AGpusStreamsAreSummedOverAllSteps) {
   MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
   record.streams = {{"copy", 0.5, 1.5}, {"<b>step", 6, 2}};
   const std::string first = to_json_line(record) + "\n";
   record = *from_json_line(step_line(20, 4, 1, 1));
   record.streams = {{"<b>step", 6, 2}};
   write_file(dir / "run/metrics.jsonl", first + to_json_line(record) + "\n");
-  const std::string page = report({"run"});
-  EXPECT_NE(page.find("GPU streams: busy, idle"), std::string::npos);
-  const auto row = [](const char* name, const char* share, const char* busy, const char* idle) {
-    std::string html = std::string("<th scope=\"row\" class=\"data\">") + name + "</th>";
-    for (const std::string cell : {share, busy, idle})
-      html += "<td class=\"number\">" + cell + "</td>";
-    return html;
-  };
-  EXPECT_NE(page.find(row("copy", "25.0\u202f%", "0.5\u202fs", "1.5\u202fs")), std::string::npos);
-  EXPECT_NE(page.find(row("&lt;b&gt;step", "75.0\u202f%", "12\u202fs", "4.0\u202fs")),
-            std::string::npos);
+  const json expected = {{{"stream", "<b>step"}, {"busy_s", 12.0}, {"idle_s", 4.0}},
+                         {{"stream", "copy"}, {"busy_s", 0.5}, {"idle_s", 1.5}}};
+  EXPECT_EQ(run("run")["figures"]["streams"], expected);
 }
 
-TEST_F(ReportTest, RungsHaveAChartOfTheirPhasesWhereTheyAreKnown) {
-  const auto page_of = [&](const std::string& phases) {
+TEST_F(ReportTest, RungsHaveTheirPhasesWhereTheyAreKnown) {
+  const auto rung_of = [&](const std::string& phases) {
     write_file(dir / "l.json", "{\"title\":\"l\",\"rungs\":[{\"name\":\"a\",\"steps_per_s\":2," +
                                    phases + "\"memory_peak_bytes\":3221225472}]}");
     const LadderReading ladder = read_ladder_json(Env::posix(), dir / "l.json");
-    return make_report({}, {&ladder, 1});
+    return data_of_page(make_report({}, {&ladder, 1}))["ladders"][0]["rungs"][0];
   };
-  const std::string page = page_of("\"phases\":{\"wait\":0.75,\"forward\":0.25,\"tea\":0.0},");
-  EXPECT_NE(page.find("data-chart=\"rungs:0\""), std::string::npos);
-  EXPECT_NE(page.find("\"phases\":{\"wait\":0.75,\"forward\":0.25}"), std::string::npos);
-  EXPECT_NE(page.find("3.00\u202fGiB"), std::string::npos);
-  EXPECT_EQ(page_of("").find("data-chart=\"rungs:0\""), std::string::npos);
-  EXPECT_EQ(page_of("\"phases\":null,").find("data-chart=\"rungs:0\""), std::string::npos);
+  const json rung = rung_of("\"phases\":{\"wait\":0.75,\"forward\":0.25,\"tea\":0.0},");
+  EXPECT_EQ(rung["phases"], json({{"wait", 0.75}, {"forward", 0.25}}));
+  EXPECT_EQ(rung["memory_peak_bytes"], 3221225472);
+  EXPECT_TRUE(rung.at("images_per_s").is_null());
+  EXPECT_TRUE(rung_of("").at("phases").is_null());
+  EXPECT_TRUE(rung_of("\"phases\":null,").at("phases").is_null());
 }
 
-TEST_F(ReportTest, KeysThatDifferBetweenRunsAreMarked) {
-  for (const std::string name : {"a/run", "b/run"}) {
+TEST_F(ReportTest, RunsOfOneNameAreToldApartByTheirPaths) {
+  for (const std::string name : {"a/run", "b/run", "b/other"}) {
     write_file(dir / (name + "/metrics.jsonl"), kTwoEpochs);
-    write_file(dir / (name + "/recipe.toml"),
-               "seed = 1\n[train]\nbatch = " + std::string(name[0] == 'a' ? "8" : "16") +
-                   "\nepochs = 2.0\n");
+    write_file(dir / (name + "/recipe.toml"), "seed = 1\n[train]\nbatch = 8\n");
   }
-  const std::string page = report({"a/run", "b/run"});
-  EXPECT_NE(page.find("1 of 3 keys differ."), std::string::npos);
-  const std::regex marked(
-      "<tr class=\"differs\"><th scope=\"row\" class=\"data\">train.batch .*<td "
-      "class=\"data\" data-of=\"[^\"]*\">8</td>"
-      "<td class=\"data\" data-of=\"[^\"]*\">16</td>");
-  EXPECT_TRUE(std::regex_search(page, marked));
-  EXPECT_EQ(page.find("differs\"><th scope=\"row\" class=\"data\">seed"), std::string::npos);
-  // Both folders are called run, so whole paths tell them apart.
-  EXPECT_NE(page.find("<strong class=\"data\">" + (dir / "a/run")), std::string::npos);
+  const json runs = data({"a/run", "b/run", "b/other"})["runs"];
+  EXPECT_EQ(runs[0]["name"], dir / "a/run");
+  EXPECT_EQ(runs[1]["name"], dir / "b/run");
+  EXPECT_EQ(runs[2]["name"], "other");
+  const NamedTexts recipe = {{"seed", "1"}, {"train.batch", "8"}};
+  EXPECT_EQ(runs[0]["recipe"], json(recipe));
 }
 
-TEST_F(ReportTest, DifferencesAreToTheFirstRun) {
-  write_file(dir / "a/metrics.jsonl", line_of("eval", 10, 100, 0.5) + line_of("end", 10, 100, 0.5));
-  write_file(dir / "b/metrics.jsonl", line_of("eval", 10, 80, 0.52) + line_of("end", 10, 80, 0.52));
-  const std::string page = report({"a", "b"});
-  EXPECT_NE(page.find("<small>+2.00 points</small>"), std::string::npos);
-  EXPECT_NE(page.find("<small>-20.0\u202f%</small>"), std::string::npos);
+TEST_F(ReportTest, EveryOptionHasItsPlaceAndDefault) {
+  write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+  const json shown = data({"run"});
+  EXPECT_EQ(shown["options"].size(), recipe_options().size());
+  EXPECT_EQ(shown["options"][0], recipe_options()[0].key);
+  EXPECT_EQ(shown["defaults"], json(flatten_recipe(to_toml(Recipe{}), "")));
+  EXPECT_EQ(shown["phases"].size(), size_t(kPhaseCount));
+}
+
+// Classes 0 to `count` - 1 of 40 images each, `i` of which are taken for the next class.
+std::string classes_json(int count, const std::string& counted) {
+  json root = {{"step", 7}, {"counted", counted}};
+  for (int i = 0; i < count; ++i) {
+    root["classes"].push_back(
+        {{"name", "c" + std::to_string(i)}, {"count", 40}, {"predicted", 40}, {"correct", 40 - i}});
+    root["confusion"].push_back({i, i, 40 - i});
+    if (i > 0) root["confusion"].push_back({i, (i + 1) % count, i});
+  }
+  return root.dump();
+}
+
+TEST_F(ReportTest, TheWorstClassesComeWithTheirConfusions) {
+  write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+  const auto classes_of = [&](int count, const std::string& counted) {
+    write_file(dir / "run/classes.json", classes_json(count, counted));
+    return run("run")["classes"];
+  };
+  const json few = classes_of(3, "images");
+  EXPECT_EQ(few["worst"][0], json::parse(R"({"name": "c2", "count": 40, "accuracy": 0.95,
+      "iou": 0.9047619047619048, "taken_for": [["c0", 2]]})"));
+  EXPECT_EQ(few["matrix"][1], json::parse(R"({"name": "c1", "count": 40, "answers": [0, 39, 1]})"));
+  EXPECT_FALSE(few.contains("confusions"));
+  const json many = classes_of(30, "images");
+  EXPECT_EQ(many["seen"], 30);
+  EXPECT_EQ(many["worst"].size(), 24u);
+  EXPECT_FALSE(many.contains("matrix"));
+  EXPECT_EQ(many["confusions"].size(), 24u);
+  EXPECT_EQ(many["confusions"][0],
+            json::parse(R"({"name": "c29", "taken_for": "c0", "count": 29, "of": 40})"));
+  const json pixels = classes_of(3, "pixels");
+  EXPECT_EQ(pixels["counted"], "pixels");
+  EXPECT_FALSE(pixels.contains("matrix") || pixels.contains("confusions"));
 }
 
 }  // namespace
