@@ -6,7 +6,6 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 

@@ -152,7 +152,8 @@ class Loader {
   // decoded makes this fail with the first such error in order (kFail), or is skipped (kSkip; an
   // empty batch is skipped too, except with several processes, which make all steps together).
   // Fails with kRun if no batch comes within the wait limit. After a failure every call fails in
-  // the same way until start_epoch(). Drops the contents of `out`.
+  // the same way until start_epoch(). Drops the contents of `out`, and uses the memory of its
+  // samples again.
   bool next(Batch& out);
 
   // Waits at most `limit` until next() would not wait; false on timeout. For callers that must also
