@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every fuzzer of a build folder for so many seconds, from the goldens as seeds. An input that
+# Runs every fuzzer of a build folder for so many seconds, one on each core, from the goldens as seeds. An input that
 # breaks one stays in the build folder, and the fuzzer's last lines are printed.
 #   tests/fuzz/run.sh BUILD SECONDS
 set -euo pipefail
@@ -16,16 +16,19 @@ done
 cp "$root"/tests/goldens/weights/*legacy.pt "$root"/tests/goldens/model/*.safetensors \
   "$root"/tests/goldens/watch/metrics.jsonl "$root"/recipes/*.toml "$root"/ladders/*.toml "$seeds"
 
-for fuzzer in "$build"/fuzz_*; do
-  [ -x "$fuzzer" ] && [ -f "$fuzzer" ] || continue
-  name=$(basename "$fuzzer")
+run_one() { # FUZZER
+  local name
+  name=$(basename "$1")
   mkdir -p "$build/corpus/$name"
-  echo "$name: $seconds s"
-  "$fuzzer" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
-    -artifact_prefix="$build/$name-" "$build/corpus/$name" "$seeds" \
-    >"$build/$name.log" 2>&1 || {
+  "$1" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
+    -artifact_prefix="$build/$name-" "$build/corpus/$name" "$seeds" >"$build/$name.log" 2>&1 || {
     tail -n 30 "$build/$name.log"
-    exit 1
+    return 255  # xargs starts no others
   }
-  grep -E 'number_of_executed_units|new_units_added' "$build/$name.log"
-done
+  awk -F ': *' '/number_of_executed_units|new_units_added/ { sub("stat::", ""); print FILENAME ": " $1 " " $2 }' \
+    "$build/$name.log"
+}
+export -f run_one
+export build seconds seeds
+
+find "$build" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort | xargs -P "$(nproc)" -I{} bash -c 'run_one {}'
