@@ -73,10 +73,10 @@ class InvertedResidualImpl : public nn::Module {
 };
 TORCH_MODULE(InvertedResidual);
 
-struct Group {
+struct Repeats {
   int64_t expansion, channels, blocks, stride;
 };
-constexpr Group kGroups[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
+constexpr Repeats kGroups[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
                              {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
 
 class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
@@ -84,7 +84,7 @@ class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
   MobileNetV2(double width, double dropout, int64_t classes) : dropout_(dropout) {
     int64_t channels = channels_of(32, width);
     add(ConvNorm6(3, channels, 3, 2));
-    for (const Group& group : kGroups) {
+    for (const Repeats& group : kGroups) {
       for (int64_t i = 0; i < group.blocks; ++i) {
         const int64_t out = channels_of(group.channels, width);
         add(InvertedResidual(channels, out, i == 0 ? group.stride : 1, group.expansion));
