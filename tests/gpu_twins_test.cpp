@@ -60,7 +60,7 @@ TEST(GpuTwins, CheckpointsHoldWhatWasThereWhenTheyWereAsked) {
   SATURATE_NEEDS_GPU();
   const TempDir dir;
   const at::Device device(at::kCUDA, 0);
-  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store, make_staged_copy(device));
   const at::Tensor filter = at::arange(512 * 256 * 9, at::kFloat).reshape({512, 256, 3, 3});
   const at::Tensor there = filter.to(device).contiguous(at::MemoryFormat::ChannelsLast);

@@ -24,7 +24,7 @@ Checkpoint written_by(int writer, int64_t step, int64_t best_step = -1) {
 class BranchedRun : public ::testing::Test {
  protected:
   CheckpointStore store(int keep = 9, bool keep_best = false) {
-    return {Env::posix(), dir.path(), keep, keep_best};
+    return {Env::posix(), dir.path(), CheckpointOptions{.keep = keep, .keep_best = keep_best}};
   }
   std::string path_of(int64_t step) { return store().path_of(step); }
   // Of the files that belong to the run, newest first.
@@ -149,7 +149,8 @@ TEST_F(BranchedRun, ARunFromItsBeginningOrFromElsewhereLeavesAllThatIsThere) {
   EXPECT_EQ(steps(), StepsKept{5});
 
   const TempDir elsewhere;
-  CheckpointStore other(Env::posix(), elsewhere.path(), 9, false);
+  CheckpointStore other(Env::posix(), elsewhere.path(),
+                        CheckpointOptions{.keep = 9, .keep_best = false});
   const std::string from = other.save(written_by(7, 40));
   CheckpointStore taking = store();
   EXPECT_FALSE(taking.holds(from)) << "40 is there, but of another run";
@@ -232,7 +233,7 @@ TEST_F(BranchedRun, ARecordThatCannotBeWrittenChangesNothing) {
   Fault fault;
   fault.match = {FileOp::kWrite, "branches.json"};
   env.inject(fault);
-  CheckpointStore back(env, dir.path(), 9, false);
+  CheckpointStore back(env, dir.path(), CheckpointOptions{.keep = 9, .keep_best = false});
   EXPECT_EQ(error_of([&] { back.begin(path_of(10)); }).exit_code(), 4);
   EXPECT_EQ(steps(), (StepsKept{20, 10}));
 }

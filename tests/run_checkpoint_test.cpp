@@ -106,7 +106,7 @@ TEST(Checkpoint, AFailedWriteLeavesTheOlderOnesAndNoRemains) {
                     FileOp::kSyncDirectory}) {
     const std::string folder = dir / ("op" + std::to_string(int(op)));
     FaultEnv env(Env::posix());
-    CheckpointStore store(env, folder, 3, true);
+    CheckpointStore store(env, folder, CheckpointOptions{});
     store.save(sample_checkpoint(1));
     const uint64_t operations = env.count({op, ""});  // of one save
     for (uint64_t nth = 0; nth < operations; ++nth) {
@@ -133,7 +133,7 @@ TEST(Checkpoint, WhatAKilledProcessLeftHalfWrittenIsRemoved) {
   testing::write_file(dir / "step-00000007.safetensors.tmp-123", "half");
   testing::write_file(dir / "branches.json.tmp-123", "half");
   testing::write_file(dir / "notes.txt", "mine");
-  const CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  const CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   const auto left = Env::posix().list(dir.path());
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left[0].name, "notes.txt");
@@ -143,7 +143,8 @@ TEST(Checkpoint, TheBestIsKeptBesideTheNewest) {
   const TempDir dir;
   for (const bool keep_best : {false, true}) {
     const std::string folder = dir / (keep_best ? "kept" : "not");
-    CheckpointStore store(Env::posix(), folder, 2, keep_best);
+    CheckpointStore store(Env::posix(), folder,
+                          CheckpointOptions{.keep = 2, .keep_best = keep_best});
     for (int64_t step = 1; step <= 9; ++step) store.save(sample_checkpoint(step));
     EXPECT_EQ(list_checkpoints(Env::posix(), folder).size(), keep_best ? 3u : 2u);
     EXPECT_EQ(Env::posix().exists(store.path_of(4)), keep_best);
@@ -152,7 +153,7 @@ TEST(Checkpoint, TheBestIsKeptBesideTheNewest) {
 
 TEST(Checkpoint, ABrokenFileDoesNotCountAmongThoseKept) {
   const TempDir dir;
-  CheckpointStore store(Env::posix(), dir.path(), 2, /*keep_best=*/false);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{.keep = 2, .keep_best = false});
   store.save(sample_checkpoint(1));
   store.save(sample_checkpoint(2));
   const std::string second = testing::read_text(store.path_of(2));
@@ -202,7 +203,7 @@ TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
   const TempDir dir;
   HeldEnv env(Env::posix());
   env.delay({FileOp::kWrite, ""}, 20'000'000, 20'000'000);
-  CheckpointStore store(env, dir.path(), 3, true);
+  CheckpointStore store(env, dir.path(), CheckpointOptions{});
   CheckpointWriter writer(env, store);
   EXPECT_FALSE(writer.poll() || writer.wait());
   for (int64_t step : {5, 6}) {
@@ -230,7 +231,7 @@ TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
 
 TEST(CheckpointWriter, SavesFiltersOfAnyLayoutAndType) {
   const TempDir dir;
-  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store);
   Checkpoint checkpoint = sample_checkpoint(5);
   checkpoint.model.clear();
@@ -252,7 +253,7 @@ TEST(CheckpointWriter, SavesFiltersOfAnyLayoutAndType) {
 TEST(CheckpointWriter, TellsOfAFailureAndWritesAgain) {
   const TempDir dir;
   FaultEnv env(Env::posix());
-  CheckpointStore store(env, dir.path(), 3, true);
+  CheckpointStore store(env, dir.path(), CheckpointOptions{});
   CheckpointWriter writer(env, store);
   Fault fault;
   fault.match = {FileOp::kSync, "step-"};

@@ -15,6 +15,14 @@ double value_of(const nlohmann::json& value) {
   return value.is_number() ? value.get<double>() : std::stod(value.get<std::string>());
 }
 
+TrainOptions options_of(MonitorMode mode, int patience, double min_delta = 0) {
+  TrainOptions options;
+  options.monitor_mode = mode;
+  options.early_stop = patience;
+  options.min_delta = min_delta;
+  return options;
+}
+
 // Where it stops; empty where it does not.
 std::optional<size_t> stop_of(EarlyStopping& stopping, const nlohmann::json& values) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -29,7 +37,8 @@ TEST(EarlyStopping, StopsWhereLightningDoes) {
   const auto cases = nlohmann::json::parse(file);
   ASSERT_EQ(cases.size(), 36u);
   for (const auto& golden : cases) {
-    EarlyStopping stopping(golden["mode"] == "max", golden["patience"], golden["min_delta"]);
+    const auto mode = golden["mode"] == "max" ? MonitorMode::kMax : MonitorMode::kMin;
+    EarlyStopping stopping(options_of(mode, golden["patience"], golden["min_delta"]));
     const auto stop = stop_of(stopping, golden["values"]);
     EXPECT_EQ(stop ? nlohmann::json(*stop) : nlohmann::json(), golden["stop_at"]) << golden;
     const auto best = stopping.state().best;
@@ -38,7 +47,8 @@ TEST(EarlyStopping, StopsWhereLightningDoes) {
 }
 
 TEST(EarlyStopping, GoesOnFromItsState) {
-  EarlyStopping whole(true, 3, 0), first(true, 3, 0), second(true, 3, 0);
+  const TrainOptions options = options_of(MonitorMode::kMax, 3);
+  EarlyStopping whole(options), first(options), second(options);
   const std::vector<double> values = {1, 5, 4, 4, 3};
   for (size_t i = 0; i < values.size(); ++i) whole.observe(values[i], int64_t(i));
   for (size_t i = 0; i < 3; ++i) first.observe(values[i], int64_t(i));
@@ -54,7 +64,7 @@ TEST(EarlyStopping, GoesOnFromItsState) {
 }
 
 TEST(EarlyStopping, WithoutPatienceOnlyTheBestIsKept) {
-  EarlyStopping stopping(false, 0, 0);
+  EarlyStopping stopping(options_of(MonitorMode::kMin, 0));
   EXPECT_TRUE(stopping.observe(2, 10));
   for (int step = 11; step < 100; ++step) EXPECT_FALSE(stopping.observe(3, step));
   EXPECT_FALSE(stopping.observe(std::nan(""), 100));
@@ -65,15 +75,15 @@ TEST(EarlyStopping, WithoutPatienceOnlyTheBestIsKept) {
 TEST(EarlyStopping, LessOfALossAndMoreOfAnAccuracyIsBetter) {
   TrainOptions options;
   options.monitor = Monitor::kEvalLoss;
-  EarlyStopping loss = make_early_stopping(options);
+  EarlyStopping loss(options);
   loss.observe(1, 1);
   EXPECT_TRUE(loss.observe(0.5, 2));
   options.monitor = Monitor::kTrainAccuracy;
-  EarlyStopping accuracy = make_early_stopping(options);
+  EarlyStopping accuracy(options);
   accuracy.observe(0.5, 1);
   EXPECT_TRUE(accuracy.observe(1, 2));
   options.monitor_mode = MonitorMode::kMin;
-  EarlyStopping forced = make_early_stopping(options);
+  EarlyStopping forced(options);
   forced.observe(1, 1);
   EXPECT_TRUE(forced.observe(0.5, 2));
 }

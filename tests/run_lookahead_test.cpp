@@ -33,15 +33,24 @@ class ThreeValues : public Model {
   at::Tensor mean = at::full({1}, 3, at::kDouble), count = at::zeros({1}, at::kLong);
 };
 
+TrainOptions lookahead_of(double keep, int every, double power) {
+  TrainOptions options;
+  options.lookahead = keep;
+  options.lookahead_every = every;
+  options.lookahead_power = power;
+  return options;
+}
+
 // The paper's loop, in plain numbers.
 struct SlowByHand {
   double weight = 0, mean = 3, slow_weight = 0, slow_mean = 3;
 
-  void step(int64_t number, int64_t steps, const LookaheadOptions& options) {
+  void step(int64_t number, int64_t steps, const TrainOptions& options) {
     weight = weight * 0.9 + 1;
     mean += 0.25;
-    if (number != steps && number % options.every != 0) return;
-    const double keep = options.keep * std::pow(double(number) / double(steps), options.power);
+    if (number != steps && number % options.lookahead_every != 0) return;
+    const double keep =
+        options.lookahead * std::pow(double(number) / double(steps), options.lookahead_power);
     slow_weight = keep * slow_weight + (1 - keep) * weight;
     slow_mean = keep * slow_mean + (1 - keep) * mean;
     weight = slow_weight, mean = slow_mean;
@@ -49,9 +58,9 @@ struct SlowByHand {
 };
 
 TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
-  for (const LookaheadOptions& options :
-       {LookaheadOptions{0.5, 5, 0}, LookaheadOptions{0.77, 3, 3}, LookaheadOptions{0.2, 1, 1},
-        LookaheadOptions{0.5, 50, 0}}) {  // longer than the run
+  for (const TrainOptions& options :
+       {lookahead_of(0.5, 5, 0), lookahead_of(0.77, 3, 3), lookahead_of(0.2, 1, 1),
+        lookahead_of(0.5, 50, 0)}) {  // longer than the run
     constexpr int64_t kSteps = 25;
     ThreeValues model;
     Lookahead first(model, options), second(model, options);
@@ -74,7 +83,7 @@ TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
 
 TEST(Lookahead, RefusesAnothersState) {
   ThreeValues model;
-  Lookahead lookahead(model, {0.5, 5, 0});
+  Lookahead lookahead(model, lookahead_of(0.5, 5, 0));
   EXPECT_TRUE(lookahead.state().empty());
   EXPECT_THROW(lookahead.load_state({{"weight", at::zeros({1}, at::kDouble)}}, "test"), Error);
 }

@@ -66,7 +66,7 @@ void expect_saved_copy(const CheckpointWriter::Outcome& outcome, int64_t step) {
 TEST(StagedCopy, SavesWhatWasThereThoughTrainingGoesOnBeforeItIsCopied) {
   const TempDir dir;
   DeviceTwin twin;
-  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store, twin.staged);
   for (const int64_t step : {5, 6}) {
     Checkpoint checkpoint = filled_checkpoint(step);
@@ -113,7 +113,7 @@ TEST(StagedCopy, DoesWithoutPageLockedMemory) {
   const TempDir dir;
   DeviceTwin twin;
   twin.has_none = true;
-  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store, twin.staged);
   writer.start(filled_checkpoint(7));
   expect_saved_copy(*writer.wait(), 7);
@@ -123,7 +123,7 @@ TEST(StagedCopy, DoesWithoutPageLockedMemory) {
 TEST(StagedCopy, ThatFailsIsASaveThatFails) {
   const TempDir dir;
   DeviceTwin twin;
-  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store, twin.staged);
   twin.stream->submit([] { throw std::runtime_error("the device is gone"); });
   writer.start(filled_checkpoint(7));

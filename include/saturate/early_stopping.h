@@ -21,8 +21,9 @@ class EarlyStopping {
     bool not_finite = false;  // the last value
   };
 
-  // patience 0 never stops and only keeps the best.
-  EarlyStopping(bool maximize, int patience, double min_delta);
+  // Reads monitor, monitor_mode, early_stop (the patience; 0 never stops and only keeps the best)
+  // and min_delta.
+  explicit EarlyStopping(const TrainOptions& options);
 
   // Takes the metric's value after `step` steps; true if it is the best so far.
   bool observe(double value, int64_t step);
@@ -32,16 +33,11 @@ class EarlyStopping {
   void load(const State& state) { state_ = state; }
 
  private:
-  const bool maximize_;
-  const int patience_;
-  const double min_delta_;
+  const TrainOptions options_;
   State state_;
 };
 
 // Whether a higher train.monitor is better.
 bool is_maximized(const TrainOptions& options);
-
-// Configured by train.monitor and related options.
-EarlyStopping make_early_stopping(const TrainOptions& options);
 
 }  // namespace saturate

@@ -90,9 +90,10 @@ std::vector<NamedTensor> model_state(Model& model);
 class CheckpointStore {
  public:
   // Creates the folder, and removes incomplete files of a killed process, unless `writes` is false.
-  // Keeps the `keep` newest checkpoints of the branch whose headers are sound and, with
-  // `keep_best`, the newest one that was the best when it was saved.
-  CheckpointStore(Env& env, std::string folder, int keep, bool keep_best, bool writes = true);
+  // Keeps the options.keep newest checkpoints of the branch whose headers are sound and, with
+  // options.keep_best, the newest one that was the best when it was saved.
+  CheckpointStore(Env& env, std::string folder, const CheckpointOptions& options,
+                  bool writes = true);
 
   // Whether the checkpoint at `path` is path_of(its step), or a copy of it.
   bool holds(const std::string& path) const;
@@ -117,8 +118,7 @@ class CheckpointStore {
 
   Env& env_;
   std::string folder_;
-  int keep_;
-  bool keep_best_;
+  CheckpointOptions options_;
   int branch_ = 0;
 };
 

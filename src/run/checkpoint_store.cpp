@@ -59,9 +59,9 @@ std::vector<std::string> files_of(Env& env, const std::string& folder) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(Env& env, std::string folder, int keep, bool keep_best,
+CheckpointStore::CheckpointStore(Env& env, std::string folder, const CheckpointOptions& options,
                                  bool writes)
-    : env_(env), folder_(std::move(folder)), keep_(keep), keep_best_(keep_best) {
+    : env_(env), folder_(std::move(folder)), options_(options) {
   if (!writes) return;
   env_.make_directories(folder_);
   for (const auto& entry : env_.list(folder_))
@@ -112,14 +112,14 @@ std::string CheckpointStore::save(Checkpoint checkpoint) {
   return path;
 }
 
-// A broken file does not count towards `keep_`. Only headers are read, which tell the file's length
+// A broken file does not count towards `keep`. Only headers are read, which tell the file's length
 // too: a file that was cut off is found, a changed byte of a tensor is not.
 // The best is told by what it says of itself: the step of a best whose save failed is no file's.
 void CheckpointStore::remove_old(const std::string& saved) {
   int good = 0;
-  bool seeks_best = keep_best_;
+  bool seeks_best = options_.keep_best;
   for (const std::string& path : list_checkpoints(env_, folder_)) {
-    const bool is_new = good < keep_;
+    const bool is_new = good < options_.keep;
     const auto state = is_new || seeks_best ? try_state(env_, path) : std::nullopt;
     bool wanted = is_new || path == saved;
     if (state) ++good;

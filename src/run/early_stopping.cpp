@@ -4,13 +4,13 @@
 
 namespace saturate {
 
-EarlyStopping::EarlyStopping(bool maximize, int patience, double min_delta)
-    : maximize_(maximize), patience_(patience), min_delta_(min_delta) {}
+EarlyStopping::EarlyStopping(const TrainOptions& options) : options_(options) {}
 
 bool EarlyStopping::observe(double value, int64_t step) {
   state_.not_finite = !std::isfinite(value);
-  const bool better = !state_.best || (maximize_ ? value - min_delta_ > *state_.best
-                                                 : value + min_delta_ < *state_.best);
+  const double least = options_.min_delta;
+  const bool better = !state_.best || (is_maximized(options_) ? value - least > *state_.best
+                                                              : value + least < *state_.best);
   if (state_.not_finite || !better) {
     ++state_.waited;
     return false;
@@ -22,17 +22,13 @@ bool EarlyStopping::observe(double value, int64_t step) {
 }
 
 bool EarlyStopping::should_stop() const {
-  return patience_ > 0 && (state_.not_finite || state_.waited >= patience_);
+  return options_.early_stop > 0 && (state_.not_finite || state_.waited >= options_.early_stop);
 }
 
 bool is_maximized(const TrainOptions& options) {
   const bool loss = options.monitor == Monitor::kEvalLoss || options.monitor == Monitor::kTrainLoss;
   return options.monitor_mode == MonitorMode::kAuto ? !loss
                                                     : options.monitor_mode == MonitorMode::kMax;
-}
-
-EarlyStopping make_early_stopping(const TrainOptions& options) {
-  return {is_maximized(options), options.early_stop, options.min_delta};
 }
 
 }  // namespace saturate

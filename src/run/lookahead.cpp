@@ -10,7 +10,7 @@
 
 namespace saturate {
 
-Lookahead::Lookahead(Model& model, const LookaheadOptions& options) : options_(options) {
+Lookahead::Lookahead(Model& model, const TrainOptions& options) : options_(options) {
   for (const auto& tensors : {model.parameters(), model.buffers()})
     for (const auto& [name, tensor] : tensors) {
       if (!tensor.is_floating_point()) continue;
@@ -27,8 +27,9 @@ void Lookahead::begin() {
 
 void Lookahead::update(int64_t step, int64_t steps) {
   const c10::NoGradGuard no_grad;
-  if (step % options_.every != 0 && step != steps) return;
-  const double keep = options_.keep * std::pow(double(step) / double(steps), options_.power);
+  if (step % options_.lookahead_every != 0 && step != steps) return;
+  const double keep =
+      options_.lookahead * std::pow(double(step) / double(steps), options_.lookahead_power);
   at::_foreach_lerp_(slow_, weights_, 1 - keep);
   at::_foreach_copy_(weights_, slow_);
 }

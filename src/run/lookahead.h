@@ -8,26 +8,21 @@
 #include <string>
 #include <vector>
 
+#include "saturate/data/recipe.h"
 #include "saturate/model.h"
 
 namespace saturate {
 
-struct LookaheadOptions {
-  double keep = 0;  // share of the slow weights kept each time: 0 to below 1
-  int every = 5;    // steps
-  double power = 0;
-};
-
-// The slow weights start as the initial weights. After every `every` steps, and after a run's last,
-// slow += (1 - keep) * (weights - slow), then weights = slow, where
-//   keep = options.keep * (step / total steps of the run)^options.power.
+// The slow weights start as the initial weights. After every `lookahead_every` steps, and after a
+// run's last, slow += (1 - keep) * (weights - slow), then weights = slow, where
+//   keep = lookahead * (step / total steps of the run)^lookahead_power.
 // With power 0 this is the paper's rule with alpha = 1 - keep; 3 is K. Jordan's in "94% on
 // CIFAR-10" (arXiv 2404.00498). Weights are parameters and, as in Jordan's script, floating-point
 // buffers (BatchNorm's statistics). Not for concurrent use.
 class Lookahead {
  public:
   // `model` must outlive this.
-  Lookahead(Model& model, const LookaheadOptions& options);
+  Lookahead(Model& model, const TrainOptions& options);
 
   // To be called before the first step, with the weights set: copies them unless load_state() ran.
   void begin();
@@ -42,7 +37,7 @@ class Lookahead {
   void load_state(const std::vector<NamedTensor>& state, const std::string& where);
 
  private:
-  const LookaheadOptions options_;
+  const TrainOptions options_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> weights_;  // the model's own
   std::vector<at::Tensor> slow_;     // empty before begin()

@@ -45,7 +45,7 @@ RunEvaluation::RunEvaluation(RunContext& run, RunInput& input, Learner& learner,
       learner_(learner),
       recorder_(recorder),
       evaluator_(open_evaluator(run, input)),
-      stopping_(make_early_stopping(run.recipe.train)) {}
+      stopping_(run.recipe.train) {}
 
 bool RunEvaluation::is_due(const RunPosition& position) const {
   const TrainOptions& train = run_.recipe.train;

@@ -24,8 +24,7 @@ Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluatio
       recorder_(recorder),
       evaluation_(evaluation),
       snapshot_(std::move(snapshot)),
-      store_(run.env, run.options.out + "/checkpoints", run.recipe.checkpoint.keep,
-             run.recipe.checkpoint.keep_best, run.is_first()),
+      store_(run.env, run.options.out + "/checkpoints", run.recipe.checkpoint, run.is_first()),
       writer_(run.env, store_, make_staged_copy(run.device)),
       saved_ns_(run.env.now_ns()) {}
 

@@ -86,10 +86,8 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
                         : make(std::move(groups));
   if (recipe.train.ema > 0)
     parts.average = std::make_unique<WeightAverage>(*parts.model, recipe.train.ema);
-  if (const auto& train = recipe.train; train.lookahead > 0)
-    parts.lookahead = std::make_unique<Lookahead>(
-        *parts.model,
-        LookaheadOptions{train.lookahead, train.lookahead_every, train.lookahead_power});
+  if (recipe.train.lookahead > 0)
+    parts.lookahead = std::make_unique<Lookahead>(*parts.model, recipe.train);
   int& segments = recipe.train.checkpoint_segments;
   if (segments == kAutomatic) segments = std::max(1, int(automatic_segments(facets.stages.size())));
   return parts;

@@ -45,7 +45,7 @@ TEST_F(SideBudget, AnEvaluationWaitsAsOftenHoweverManyBatchesItHas) {
 }
 
 TEST_F(SideBudget, ASaveLeavesItsWaitToTheWritingThread) {
-  CheckpointStore store(Env::posix(), dir.path(), 3, true);
+  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store, make_staged_copy(device));
   Checkpoint checkpoint;
   checkpoint.model = {{"filter", at::zeros({64, 32, 3, 3}, device)},
