@@ -19,6 +19,8 @@ for example in loader_alone own_dataset own_augmentation own_loop scaler_and_che
 done
 echo "== own_model"
 ./own_model "$build/own_model"
+echo "== observer"
+./observer "$build/observer"
 echo "== train_recipe"
 ./train_recipe "$prefix/share/saturate/recipes/demo.toml" "$build/run"
 

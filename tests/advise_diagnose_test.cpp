@@ -197,9 +197,7 @@ TEST_F(Diagnosing, ARunAtRestUsesNoTime) {
   std::atomic<uint64_t> reads = 0;
   Trial::Setup setup;
   setup.folder = dir / "a";
-  setup.open = [&] {
-    return std::make_unique<CountedDataset>(open_dataset(env, recipe.data.source), reads);
-  };
+  setup.data = std::make_shared<CountedDataset>(open_dataset(env, recipe.data.source), reads);
   setup.should_stop = [] { return false; };
   Trial trial(env, recipe, setup);
   EXPECT_EQ(trial.recipe().model.classes, 10);

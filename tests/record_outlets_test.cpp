@@ -118,7 +118,7 @@ class PrometheusEndpoint : public ::testing::Test {
     recipe.watch.prometheus_port = port;
   }
   std::string own_name() const { return "127.0.0.1:" + std::to_string(port); }
-  std::vector<std::unique_ptr<MetricsSink>> open() {
+  std::vector<std::shared_ptr<MetricsSink>> open() {
     return open_sinks(Env::posix(), recipe, dir.path(), 0);
   }
   const int port = free_port();

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/fault_env.h"
+#include "record/telemetry_log.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
 #include "trace/device_phases.h"
@@ -29,13 +30,14 @@ class RunLogTest : public ::testing::Test {
 
   const testing::TempDir dir;
   const Recipe recipe = testing::small_recipe("[watch]\ntensorboard = false\n");
+  const RunPosition end{4, 1, 0, 100, 0};
   const Metrics hundred = {100, 1.5, 0.5, std::nullopt, {}};
   FaultEnv env{Env::posix()};
   Ledger ledger{env};
 };
 
 TEST_F(RunLogTest, AnEpochThatWasResumedIsAsFastAsItsOwnPart) {
-  const RunPosition begin{3, 0, 3, 75, 9.0}, end{4, 1, 0, 100, 0};
+  const RunPosition begin{3, 0, 3, 75, 9.0};
   RunLog log(env, recipe, plan(begin), ledger);
   log.begin_epoch(begin);
   env.sleep_ns(kSecond);
@@ -46,7 +48,7 @@ TEST_F(RunLogTest, AnEpochThatWasResumedIsAsFastAsItsOwnPart) {
 
 TEST_F(RunLogTest, AnEvaluationOfTwoWeightsSeesEachImageTwice) {
   RunLog log(env, recipe, plan({}), ledger);
-  log.evaluation({4, 1, 0, 100, 0}, {4, hundred, hundred}, /*seconds=*/2);
+  log.evaluation({end, {4, hundred, hundred}, /*counts=*/true}, /*seconds=*/2);
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
 }
 
@@ -60,8 +62,8 @@ TEST_F(RunLogTest, ALossThatDivergesIsShort) {
     RunLog log(env, recipe, shown, ledger);
     log.begin_epoch({});
     env.sleep_ns(kSecond);
-    log.epoch({4, 1, 0, 100, 0}, huge, 0.1);
-    log.evaluation({4, 1, 0, 100, 0}, {4, huge, huge}, /*seconds=*/2);
+    log.epoch(end, huge, 0.1);
+    log.evaluation({end, {4, huge, huge}, /*counts=*/true}, /*seconds=*/2);
   }
   const std::string said = ::testing::internal::GetCapturedStderr();
   size_t found = 0;
@@ -101,7 +103,7 @@ TEST_F(RunLogTest, StreamsAreTimedSinceTheLineBeforeAsFarAsTheyHaveCome) {
     const StreamClock::Work busy(&streams, kStepStream);
     env.sleep_ns(seconds * kSecond);
   };
-  RunLog log(env, recipe, plan({}), ledger, nullptr, &streams);
+  RunLog log(env, recipe, plan({}), ledger, &streams);
   log.begin_epoch({});
   work(2);
   log.steps({1, 0, 1, 25, 0}, hundred, 0.1);
@@ -111,7 +113,7 @@ TEST_F(RunLogTest, StreamsAreTimedSinceTheLineBeforeAsFarAsTheyHaveCome) {
   log.steps({2, 0, 2, 50, 0}, hundred, 0.1);
   work(1);
   log.steps({3, 0, 3, 75, 0}, hundred, 0.1);
-  log.end({3, 0, 3, 75, 0}, std::nullopt);
+  log.end({{3, 0, 3, 75, 0}, RunEnd::kDone, std::nullopt});
   std::istringstream lines(testing::read_text(dir / "metrics.jsonl"));
   std::vector<std::vector<StreamTime>> found;
   for (std::string line; std::getline(lines, line);)
@@ -145,7 +147,7 @@ TEST_F(RunLogTest, DevicePhasesAreOfTheStepsOfTheLineTheEpochAndTheRun) {
   log.epoch({2, 1, 0, 50, 0}, hundred, 0.1);
   log.begin_epoch({});
   step(3, 1);
-  log.end({3, 0, 3, 75, 0}, std::nullopt);
+  log.end({{3, 0, 3, 75, 0}, RunEnd::kDone, std::nullopt});
   std::istringstream lines(testing::read_text(dir / "metrics.jsonl"));
   std::vector<double> found;
   for (std::string line; std::getline(lines, line);)
@@ -178,14 +180,16 @@ TEST_F(RunLogTest, AnEpochsDevicePhasesAreWithoutTheEvaluationBeforeIt) {
 }
 
 TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesIsOfItsOwnImages) {
-  TelemetryLog telemetry(Env::posix(), {});
-  telemetry.set_flop_per_sample(1e12);
+  TelemetryLog::Sources sources;
+  sources.processes = 2;
+  const auto telemetry = std::make_shared<TelemetryLog>(Env::posix(), std::move(sources));
+  telemetry->set_flop_per_sample(1e12);
   RunLog::Plan of_two = plan({});
-  of_two.processes = 2;
-  RunLog log(env, recipe, of_two, ledger, &telemetry);
+  of_two.observers.push_back({telemetry});
+  RunLog log(env, recipe, of_two, ledger);
   log.begin_epoch({});
   env.sleep_ns(kSecond);
-  log.steps({4, 1, 0, 100, 0}, hundred, 0.1);
+  log.steps(end, hundred, 0.1);
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
   EXPECT_DOUBLE_EQ(record().telemetry.value().tflop_per_s.value(), 50);
 }

@@ -206,13 +206,15 @@ TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
   recipe.augment.size = 16;
   std::vector<std::string> files;
   for (uint64_t i = 0; i < 50; ++i) files.push_back(testing::noise_jpeg(16, 16, i));
-  std::vector<std::string> classes = {"a", "caf\xe9", "dog"};
+  const auto named = [&](const std::vector<std::string>& classes) {
+    return std::make_shared<MemoryDataset>(files, classes);
+  };
   TrainerOptions options = saving_options(run);
-  options.open = [&] { return std::make_unique<MemoryDataset>(files, classes); };
+  options.dataset = named({"a", "caf\xe9", "dog"});
   Trainer(Env::posix(), recipe, options).run();
   recipe.train.epochs = 3;
   EXPECT_EQ(go_on(recipe, options).result.steps, 6) << "a name need not be UTF-8";
-  classes = {"a", "b", "dogs"};
+  options.dataset = named({"a", "b", "dogs"});
   recipe.train.epochs = 4;
   const Error error = error_of([&] { go_on(recipe, options); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
@@ -221,7 +223,7 @@ TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
       << error.reason();
   options.changed_data = true;
   EXPECT_EQ(go_on(recipe, options).result.steps, 8);
-  classes = {"a", "b"};
+  options.dataset = named({"a", "b"});
   EXPECT_EQ(error_of([&] { go_on(recipe, options); }).reason(),
             "the training data have 2 classes, and the run to resume had 3");
 }

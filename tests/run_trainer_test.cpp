@@ -148,7 +148,7 @@ TEST(Trainer, AnEpochWhoseRestIsSkippedIsWhole) {
     for (uint64_t i = 0; i < 12; ++i)
       files.push_back(is_broken && i >= 8 ? "no image" : testing::noise_jpeg(16, 16, i));
     TrainerOptions options = saving_options(dir / "run");
-    options.open = [&] { return std::make_unique<testing::MemoryDataset>(files); };
+    options.dataset = std::make_shared<testing::MemoryDataset>(files);
     EXPECT_EQ(Trainer(Env::posix(), recipe, options).run().steps, 2);
     const RunPosition at =
         find_checkpoint(Env::posix(), dir / "run", [](const std::string&) {}).position;
@@ -200,7 +200,7 @@ TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
   std::vector<std::string> files(4, "no image");
   for (uint64_t i = 0; i < 8; ++i) files.push_back(testing::noise_jpeg(16, 16, i));
   TrainerOptions options = saving_options(dir / "whole");
-  options.open = [&] { return std::make_unique<testing::MemoryDataset>(files); };
+  options.dataset = std::make_shared<testing::MemoryDataset>(files);
   Trainer(Env::posix(), recipe, options).run();
 
   options.out = dir / "cut";

@@ -15,10 +15,11 @@ class Evaluator {
  public:
   // Opens `source`, whose classes are matched by name to `classes`, the model's; it may lack some.
   // Fails with kData naming an unknown one. `names`: batches carry their samples' names. `shard`:
-  // the part of the images evaluated here, one per process. REQUIRES: recipe.augment.size is set.
+  // the part of the images evaluated here, one per process. `data`: the source if it is open
+  // already; `source` then only names it. REQUIRES: recipe.augment.size is set.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device, bool names = false,
-            const Shard& shard = {});
+            const Shard& shard = {}, std::shared_ptr<const Dataset> data = nullptr);
   ~Evaluator();
 
   // Empty if the observer cancelled.

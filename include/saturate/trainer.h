@@ -9,6 +9,8 @@
 //     (written in the background), an early end
 //   (the best weights back), the last checkpoint, an "end" record
 //
+// Observers (observer.h) are told of each step, epoch, evaluation, record and the end.
+//
 // Several processes make a run together (group.h): every step is one of all of them, on one batch
 // that they share out; what a run decides from a clock, a signal or a loss they decide alike. Rank
 // 0 alone writes the folder; on a resume all read it.
@@ -30,14 +32,17 @@
 #include "saturate/early_stopping.h"
 #include "saturate/ledger.h"
 #include "saturate/metrics.h"
+#include "saturate/observer.h"
 #include "saturate/progress.h"
-#include "saturate/telemetry.h"
 
 namespace saturate {
 
 class Dataset;
 class Group;
+class Model;
+class Optimizer;
 class StepGraph;
+struct ParameterGroup;
 
 struct TrainerOptions {
   // The processes that make the run; null: this one alone. All have the same `out`, `resume` and
@@ -53,24 +58,33 @@ struct TrainerOptions {
   std::function<bool()> should_stop = [] { return false; };
   Progress::Style progress = Progress::Style::kAuto;
   bool save = true;  // false: no checkpoint is written, as by a run that is only measured
-  // Gives the training source in place of opening data.source, as to runs that share one.
-  std::function<std::unique_ptr<Dataset>()> open;
+
+  // Objects in place of what the recipe names. An object wins: model.name, optimizer.name and
+  // schedule.name are then stored as "own", and so are sources that the recipe leaves empty. A
+  // checkpoint holds no object: a program that resumes gives it again, and the command refuses.
+  // Each rank gives its own.
+  //
+  // A model with its weights, drawn by the program; model.weights still replaces them. It is moved
+  // to the run's device, and trained itself: no other run may use it meanwhile.
+  std::shared_ptr<Model> model;
+  // Makes the optimizer for the model's parameters, grouped by the recipe's settings.
+  std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)> optimizer;
+  // The factor on optimizer.lr for a step of the run, from 0; a pure function, for resuming.
+  std::function<double(int64_t step)> schedule;
+  // Training and evaluation images, without data.stage, and without data.cache but "device".
+  std::shared_ptr<const Dataset> dataset, eval_dataset;
+  // Called in this order; see observer.h.
+  std::vector<std::shared_ptr<Observer>> observers;
+
   // Tests: as PipelineSetup::before.
   std::function<void(const char* stage)> before_stage = {};
   // Tests: what train.graph=auto records a step with, in place of the device's own graphs.
   std::function<std::unique_ptr<StepGraph>()> make_graph = {};
 };
 
-enum class RunEnd {
-  kDone,
-  kInterrupted,  // by should_stop
-  kEarlyStop,    // train.early_stop
-  kTimeLimit,    // train.max_minutes
-  kFailed,       // by an error
-};
-
 struct TrainResult {
   RunEnd end = RunEnd::kDone;
+  std::string stopped_by;  // kStopped: the reason given to ObserverContext::stop()
   // The run to resume had come to its end before: run() made and wrote nothing.
   bool was_finished = false;
   int64_t steps = 0;                // in the whole run
@@ -111,6 +125,10 @@ class Trainer {
 
   // The run so far: steps, samples, times and peaks of memory, the last evaluation.
   TrainResult so_far();
+
+  // The model that is trained. At the end it has the weights that the run ends with: the best ones
+  // if it restored them, the averaged ones with train.ema. Valid as long as the trainer.
+  Model& model();
 
   // The library's own, for what measures a run (src/advise/measured_trainer.h).
   struct State;

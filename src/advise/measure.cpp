@@ -105,9 +105,8 @@ Recipe Measuring::recipe_of_trial(const Recipe& recipe) const {
 std::unique_ptr<Trial> Measuring::make_trial(const Recipe& recipe, bool save) {
   Trial::Setup setup;
   setup.folder = fmt::format("{}/{}", options_.folder, trials_++);
-  setup.open = [this, cache = recipe.data.cache] {
-    return warm_source(*source_, cache, spread_samples(source_->size(), kWarmSamples));
-  };
+  setup.data =
+      warm_source(*source_, recipe.data.cache, spread_samples(source_->size(), kWarmSamples));
   setup.save = save;
   setup.should_stop = options_.should_stop;
   setup.waiting = [this] { show(doing_); };

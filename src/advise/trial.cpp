@@ -9,7 +9,7 @@ constexpr int64_t kShowEveryNs = 100'000'000;
 
 TrainerOptions options_of(const Trial::Setup& setup, std::function<bool()> should_stop) {
   TrainerOptions options = measured_options(setup.folder, std::move(should_stop));
-  options.open = setup.open;
+  options.dataset = setup.data;
   options.save = setup.save;
   return options;
 }

@@ -28,11 +28,11 @@ enum class Turn {
 class Trial {
  public:
   struct Setup {
-    std::string folder;                              // for its files; created
-    std::function<std::unique_ptr<Dataset>()> open;  // its training source
-    bool save = true;                                // as the recipe says; false: never
-    std::function<bool()> should_stop;               // polled between steps
-    std::function<void()> waiting;                   // called now and then while a turn lasts
+    std::string folder;                   // for its files; created
+    std::shared_ptr<const Dataset> data;  // its training source
+    bool save = true;                     // as the recipe says; false: never
+    std::function<bool()> should_stop;    // polled between steps
+    std::function<void()> waiting;        // called now and then while a turn lasts
   };
 
   // Builds the trainer, and fails as it does. `env` must outlive this.

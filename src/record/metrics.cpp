@@ -102,7 +102,19 @@ std::string to_json_line(const MetricsRecord& record) {
   if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
-  return json.dump();
+  for (const auto& [name, value] : record.scalars) json[name] = value;
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+bool is_record_key(const std::string& name) {
+  static const ordered_json all = [] {
+    MetricsRecord record;
+    record.mean_iou = record.plain_loss = record.plain_accuracy = 0;
+    ordered_json json = ordered_json::parse(to_json_line(record));
+    for (const auto& field : telemetry_fields()) json[field.name] = nullptr;
+    return json;
+  }();
+  return all.contains(name);
 }
 
 std::optional<MetricsRecord> from_json_line(const std::string& line) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "saturate/telemetry.h"
+#include "saturate/observer.h"
 
 namespace saturate {
 

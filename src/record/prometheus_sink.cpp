@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -139,7 +140,10 @@ class PrometheusSink : public MetricsSink {
         "text/plain");
   }
 
-  void set(const std::string& name, const std::string& labels, double value) {
+  // Names that observers give may have characters that Prometheus does not know.
+  void set(std::string name, const std::string& labels, double value) {
+    std::ranges::replace_if(
+        name, [](unsigned char c) { return !std::isalnum(c) && c != '_'; }, '_');
     gauges_["saturate_" + name][labels] = value;
   }
 

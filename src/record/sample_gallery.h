@@ -20,13 +20,23 @@
 
 namespace saturate {
 
+// A run goes on without what it would have shown.
+template <class Body>
+void or_warn(const char* what, ObserverContext& run, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    run.warn(std::string(what) + " are not kept, the run goes on: " + error.what());
+  }
+}
+
 // Belongs to one thread. Methods that write fail with kRun.
-class SampleGallery {
+class SampleGallery : public Observer {
  public:
   // Saves `count` images of each kind. `augment`: the normalisation of the pixels.
   SampleGallery(Env& env, const std::string& run_folder, std::vector<std::string> classes,
                 const AugmentOptions& augment, int count);
-  ~SampleGallery();
+  ~SampleGallery() override;
 
   // Writes the first images of a batch of step `step`, and returns them, tagged "samples/0" etc.
   std::vector<TaggedImage> write_training(int64_t step, const DeviceBatch& batch);
@@ -36,6 +46,9 @@ class SampleGallery {
   void begin_evaluation();
   void see(const DeviceBatch& batch, const at::Tensor& logits);
   void write_mistakes(int64_t step);
+  void after_evaluation(const EvaluationEvent& event, ObserverContext& run) override {
+    or_warn("mistakes", run, [&] { write_mistakes(event.position.step); });
+  }
 
  private:
   struct State;

@@ -20,13 +20,14 @@ std::vector<NamedValue> values_of(const MetricsRecord& record) {
   add("memory_peak_bytes", record.memory_peak_bytes);
   if (record.telemetry)
     for (const auto& field : telemetry_fields()) add(field.name, (*record.telemetry).*field.member);
+  for (const auto& [name, value] : record.scalars) values.push_back({name, value});
   return values;
 }
 
-std::vector<std::unique_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
+std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
                                                      const std::string& folder,
                                                      int64_t begin_step) {
-  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  std::vector<std::shared_ptr<MetricsSink>> sinks;
   // Sinks that can fail come before those that create files.
   if (recipe.watch.prometheus_port > 0) sinks.push_back(make_prometheus_sink(env, recipe.watch));
   if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder));

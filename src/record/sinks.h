@@ -9,6 +9,7 @@
 
 #include "record/metrics.h"
 #include "saturate/data/env.h"
+#include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 
 namespace saturate {
@@ -28,21 +29,45 @@ struct TaggedHistogram {
   std::vector<double> edges, counts;
 };
 
-// Receives every record after it is in metrics.jsonl, in order. Belongs to one thread.
-class MetricsSink {
+// Receives every record after it is in metrics.jsonl, in order. A run goes on without a sink that
+// fails, with a warning. Belongs to one thread.
+class MetricsSink : public Observer {
  public:
-  virtual ~MetricsSink() = default;
+  void on_record(MetricsRecord& record, ObserverContext& run) final {
+    attempt(run, [&] { write(record); });
+  }
+  void images(int64_t step, const std::vector<TaggedImage>& images, ObserverContext& run) {
+    attempt(run, [&] { write_images(step, images); });
+  }
+  void histograms(int64_t step, const std::vector<TaggedHistogram>& all, ObserverContext& run) {
+    attempt(run, [&] { write_histograms(step, all); });
+  }
+
   virtual void write(const MetricsRecord& record) = 0;
   // Data that only some sinks support.
   virtual void write_images(int64_t /*step*/, const std::vector<TaggedImage>&) {}
   virtual void write_histograms(int64_t /*step*/, const std::vector<TaggedHistogram>&) {}
+
+ private:
+  template <class Body>
+  void attempt(ObserverContext& run, const Body& body) {
+    if (has_failed_) return;
+    try {
+      body();
+    } catch (const Error& error) {
+      has_failed_ = true;
+      run.warn(std::string(error.what()) + "; the run goes on without it");
+    }
+  }
+
+  bool has_failed_ = false;
 };
 
 // The sinks of `recipe.watch`, for a run in `folder` whose metrics.jsonl has just been opened.
 // `begin_step`: steps already made; earlier processes' records of later steps are void. Fails with
 // kUsage if the endpoint's port is taken, with kRun if a file cannot be written. `env` must outlive
 // the sinks.
-std::vector<std::unique_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
+std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
                                                      const std::string& folder, int64_t begin_step);
 
 }  // namespace saturate

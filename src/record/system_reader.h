@@ -6,7 +6,7 @@
 #include <string>
 
 #include "saturate/data/env.h"
-#include "saturate/telemetry.h"
+#include "saturate/observer.h"
 
 namespace saturate {
 

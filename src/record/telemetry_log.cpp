@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "record/metrics.h"
 #include "record/nvml.h"
 #include "record/peak_rate.h"
 #include "record/system_reader.h"
@@ -99,6 +100,12 @@ TelemetryLog::~TelemetryLog() = default;
 
 void TelemetryLog::set_flop_per_sample(double flop) {
   state_->flop_per_sample = flop;
+}
+
+void TelemetryLog::on_record(MetricsRecord& record, ObserverContext&) {
+  if (record.kind == "step")
+    record.telemetry = take(record.images / state_->sources.processes, training_s(*record.phases));
+  if (record.kind == "end") record.telemetry = whole();
 }
 
 Telemetry TelemetryLog::take(int64_t samples, double training_s) {

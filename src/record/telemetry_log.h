@@ -9,12 +9,13 @@
 
 #include "saturate/data/env.h"
 #include "saturate/data/step_options.h"
-#include "saturate/telemetry.h"
+#include "saturate/observer.h"
 
 namespace saturate {
 
-// Except for the sampling, belongs to the thread that runs the steps.
-class TelemetryLog {
+// Completes "step" and "end" records. Except for the sampling, belongs to the thread that runs the
+// steps.
+class TelemetryLog : public Observer {
  public:
   struct Sources {
     double hz = 1;                                   // readings a second, above 0
@@ -22,13 +23,16 @@ class TelemetryLog {
     std::optional<int> gpu;                          // CUDA index; empty: none
     PrecisionMode precision = PrecisionMode::kFp32;  // resolved: selects the peak rate
     std::string nvml_library = "libnvidia-ml.so.1";  // loaded where there is a GPU
+    int processes = 1;                               // that train together: this is of one of them
   };
   // `env` must outlive this.
   TelemetryLog(Env& env, Sources sources);
-  ~TelemetryLog();
+  ~TelemetryLog() override;
 
   // Floating-point operations of training on one image.
   void set_flop_per_sample(double flop);
+
+  void on_record(MetricsRecord& record, ObserverContext&) override;
 
   // Means since the last call, during which `samples` were trained on within `training_s`.
   Telemetry take(int64_t samples, double training_s);

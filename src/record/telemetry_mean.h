@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "saturate/telemetry.h"
+#include "saturate/observer.h"
 
 namespace saturate {
 

@@ -37,11 +37,9 @@ std::string code_block(const std::string& text) {
   return block;
 }
 
-// "train" and "eval", drawn as two lines of one chart; "" has no values.
+// "train" and "eval", drawn as two lines of one chart.
 std::string line_of(const MetricsRecord& record) {
-  if (record.kind == "step") return "/train";
-  if (record.kind == "epoch") return "/epoch";
-  return record.kind == "eval" ? "/eval" : "";
+  return "/" + (record.kind == "step" ? "train" : record.kind);
 }
 
 class TensorBoardSink : public MetricsSink {
@@ -57,11 +55,14 @@ class TensorBoardSink : public MetricsSink {
   }
 
   void write(const MetricsRecord& record) override {
-    const std::string line = line_of(record);
-    if (line.empty()) return;
+    // The end has values of observers alone.
     std::vector<std::pair<std::string, float>> scalars;
-    for (const auto& [name, value] : values_of(record))
-      scalars.emplace_back(name + line, float(value));
+    if (record.kind == "end")
+      for (const auto& [name, value] : record.scalars)
+        scalars.emplace_back(name + line_of(record), float(value));
+    else
+      for (const auto& [name, value] : values_of(record))
+        scalars.emplace_back(name + line_of(record), float(value));
     if (record.kind == "step" && record.phases) {
       const double total = record.phases->total();
       for (int i = 0; i < kPhaseCount && total > 0; ++i)

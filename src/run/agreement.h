@@ -12,6 +12,7 @@ namespace saturate {
 // A process asks for these after a step; combined, any process does.
 struct Votes {
   bool stop = false;        // a signal came
+  bool observer = false;    // ObserverContext::stop()
   bool time_is_up = false;  // train.max_minutes
   bool save = false;        // of rank 0 alone: a save is due by its clock, or was put off
   bool buffers = false;     // its steps write to buffers: see RankBuffers
@@ -27,7 +28,7 @@ class Agreement {
 
  private:
   Group* const group_;
-  at::Tensor flags_;  // [4] int
+  at::Tensor flags_;  // [5] int
   std::function<void()> wait_;
 };
 

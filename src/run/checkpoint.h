@@ -17,27 +17,11 @@
 #include "saturate/data/env.h"
 #include "saturate/early_stopping.h"
 #include "saturate/model.h"
-#include "saturate/train_step.h"
+#include "saturate/observer.h"
 
 namespace saturate {
 
 class StagedCopy;
-
-// The position in a run at which a checkpoint was taken.
-struct RunPosition {
-  int64_t step = 0;     // steps completed
-  int64_t epoch = 0;    // the epoch the next batch belongs to
-  int64_t batch = 0;    // index of the next batch in the epoch
-  int64_t samples = 0;  // samples trained on so far
-  double time_s = 0;    // wall time of the run so far
-};
-
-// The results of one evaluation.
-struct Evaluation {
-  int64_t step = 0;              // steps completed when it was made
-  Metrics metrics;               // of the averaged weights, if there is an average
-  std::optional<Metrics> plain;  // of the weights themselves, if metrics are the average's
-};
 
 struct Checkpoint {
   RunPosition position;

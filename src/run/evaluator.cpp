@@ -12,8 +12,8 @@ namespace saturate {
 struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
         const std::vector<std::string>& classes, const at::Device& device, bool names,
-        const Shard& shard)
-      : data(open_input(env, source, recipe.data)),
+        const Shard& shard, std::shared_ptr<const Dataset> given)
+      : data(given ? std::move(given) : open_input(env, source, recipe.data)),
         resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source), source,
                                device)),
         loader(*data, loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
@@ -52,7 +52,7 @@ struct Evaluator::State {
     return *data;
   }
 
-  std::unique_ptr<Dataset> data;
+  std::shared_ptr<const Dataset> data;
   std::unique_ptr<ResidentImages> resident;  // of `data`, or null
   Loader loader;
   Ledger ledger;  // the feeder's own: a run charges an evaluation as a whole
@@ -62,8 +62,9 @@ struct Evaluator::State {
 
 Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
                      const std::vector<std::string>& classes, const at::Device& device, bool names,
-                     const Shard& shard)
-    : state_(std::make_unique<State>(env, recipe, source, classes, device, names, shard)) {}
+                     const Shard& shard, std::shared_ptr<const Dataset> data)
+    : state_(std::make_unique<State>(env, recipe, source, classes, device, names, shard,
+                                     std::move(data))) {}
 Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const Task& task,

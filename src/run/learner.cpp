@@ -28,10 +28,18 @@ std::string why_no_graph_on(const at::Device& device) {
   return has_cuda_graphs() ? "" : "this build has no CUDA graphs";
 }
 
+// A program's own schedule needs nothing of the recipe's.
+ScheduleOptions schedule_options(const RunContext& run) {
+  if (!run.options.schedule) return run.recipe.schedule;
+  ScheduleOptions none;
+  none.name = "constant";
+  return none;
+}
+
 }  // namespace
 
 Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
-    : run_(run), input_(input), schedule_(run.recipe.schedule, total_steps, input.epoch_steps()) {
+    : run_(run), input_(input), schedule_(schedule_options(run), total_steps, input.epoch_steps()) {
   Recipe& recipe = run.recipe;
   set_compute_threads(recipe.train.threads);
   // A resumed run has its weights in its checkpoint.
@@ -43,7 +51,7 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
           loaded_ = load_weights(run.env, recipe.model.weights, drawn, recipe.model.weights_match,
                                  recipe.model.weights_prefix);
       },
-      run.group);
+      run.group, {run.options.model, run.options.optimizer});
   model_ = std::move(parts.model);
   task_ = std::move(parts.task);
   optimizer_ = std::move(parts.optimizer);
@@ -176,7 +184,8 @@ void Learner::begin() {
 }
 
 void Learner::set_rates(int64_t index) {
-  lr_ = run_.recipe.optimizer.lr * schedule_.factor(index);
+  const auto& own = run_.options.schedule;
+  lr_ = run_.recipe.optimizer.lr * (own ? own(index) : schedule_.factor(index));
   if (const auto momentum = schedule_.momentum(index)) optimizer_->set_momentum(*momentum);
 }
 
@@ -202,6 +211,10 @@ void Learner::update_averages(int64_t index, int64_t total_steps) {
   Ledger::Scope scope(run_.ledger, Phase::kOptimizer);
   if (lookahead_) lookahead_->update(index + 1, total_steps);
   if (average_) average_->update();
+}
+
+void Learner::keep_average() {
+  if (average_) average_->keep();
 }
 
 void Learner::broadcast_buffers() {

@@ -68,6 +68,8 @@ class Learner {
   void keep_buffers(bool written_by_any);
   bool has_written_buffers() const { return buffers_ && buffers_->written(); }
   void update_averages(int64_t index, int64_t total_steps);
+  // After the last step: the model ends with the averaged weights, if there are any.
+  void keep_average();
   // Collective: all buffers are rank 0's, before they are evaluated or saved.
   void broadcast_buffers();
 
@@ -79,7 +81,7 @@ class Learner {
   RunContext& run_;
   RunInput& input_;
   std::optional<LoadedWeights> loaded_;  // where model.weights were
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Model> model_;
   std::unique_ptr<const Task> task_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;

@@ -29,31 +29,52 @@ std::string where_non_finite(Model& model) {
 
 }  // namespace
 
+// Makes "step" records: after the observers that log in them, before those that show them.
+class Recorder::StepRecords : public Observer {
+ public:
+  explicit StepRecords(Recorder& recorder) : recorder_(recorder) {}
+  void after_step(const StepEvent& event, ObserverContext&) override {
+    if (!recorder_.run_.recipe.train.late_metrics) recorder_.read_metrics(event.position);
+    if (event.record_due) recorder_.record_steps(event.position);
+  }
+
+ private:
+  Recorder& recorder_;
+};
+
 Recorder::Recorder(RunContext& run, RunInput& input, Learner& learner)
     : run_(run), input_(input), learner_(learner), running_(learner.task()) {}
 Recorder::~Recorder() = default;
+
+void Recorder::add_observer(std::shared_ptr<Observer> observer) {
+  observers_.push_back({std::move(observer)});
+}
 
 void Recorder::start(const RunPosition& position, int64_t total_steps) {
   first_step_ = sound_step_ = position.step;
   if (run_.is_first()) {
     prepare_watching(position);
-    telemetry_ = make_telemetry();
+    add_telemetry();
   }
+  for (const auto& observer : run_.options.observers)
+    observers_.push_back({observer, /*is_program=*/true});
+  add_observer(std::make_shared<StepRecords>(*this));
   const RunLog::Plan plan{
       run_.options.out, run_.options.progress, input_.epoch_steps(), total_steps,
-      position,         run_.is_first(),       run_.shard().world};
-  log_ = std::make_unique<RunLog>(run_.env, run_.recipe, plan, run_.ledger, telemetry_.get(),
-                                  run_.streams.get());
+      position,         run_.is_first(),       run_.shard().rank,    std::move(observers_)};
+  log_ = std::make_unique<RunLog>(run_.env, run_.recipe, plan, run_.ledger, run_.streams.get());
 }
 
-std::unique_ptr<TelemetryLog> Recorder::make_telemetry() {
-  if (run_.recipe.watch.telemetry_hz == 0) return nullptr;
+void Recorder::add_telemetry() {
+  if (run_.recipe.watch.telemetry_hz == 0) return;
   TelemetryLog::Sources sources;
   sources.hz = run_.recipe.watch.telemetry_hz;
   sources.queue = [this] { return double(input_.loader().ready()); };
   if (run_.device.is_cuda()) sources.gpu = run_.device.has_index() ? run_.device.index() : 0;
   sources.precision = run_.recipe.precision.mode;
-  return std::make_unique<TelemetryLog>(run_.env, std::move(sources));
+  sources.processes = run_.shard().world;
+  telemetry_ = std::make_shared<TelemetryLog>(run_.env, std::move(sources));
+  add_observer(telemetry_);
 }
 
 void Recorder::prepare_watching(const RunPosition& position) {
@@ -63,24 +84,16 @@ void Recorder::prepare_watching(const RunPosition& position) {
         std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
                                  run_.device, run_.options.out);
   // Its pages tell of one class for an image.
-  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify)
-    gallery_ = std::make_unique<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
+  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify) {
+    gallery_ = std::make_shared<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
+    add_observer(gallery_);
+  }
   step_ = position.step;
   if (watch.histograms > 0)
     learner_.observe_gradients([this] {
       if (is_multiple(step_ + 1, run_.recipe.watch.histograms)) write_histograms();
     });
-}
-
-// A run goes on without what it would have shown.
-template <class Body>
-void Recorder::or_warn(const char* what, const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    log_->warn(std::string(what) + " are not kept, the run goes on: " + error.what());
-  }
 }
 
 // Finishing changes the bytes, which the step still needs.
@@ -97,7 +110,7 @@ void Recorder::watch_step(const DeviceBatch& batch, const RunPosition& position,
   if (gallery_ && is_first) {
     Ledger::Scope host(run_.ledger, Phase::kHost);
     const DeviceBatch shown = finished_copy(batch);
-    or_warn("samples of training",
+    or_warn("samples of training", log_->observers(),
             [&] { log_->images(step_ + 1, gallery_->write_training(step_ + 1, shown)); });
   }
   if (!telemetry_ || !is_first) return body();
@@ -111,9 +124,7 @@ void Recorder::watch_step(const DeviceBatch& batch, const RunPosition& position,
 }
 
 void Recorder::after_step(const RunPosition& position) {
-  if (!run_.recipe.train.late_metrics) read_metrics(position);
-  if (position.step % run_.recipe.watch.every == 0) record_steps(position);
-  log_->show(position);
+  log_->after_step({position, learner_.lr(), position.step % run_.recipe.watch.every == 0});
   warn_once();
   trace(position.step, /*ended_run=*/false);
 }
@@ -214,9 +225,13 @@ void Recorder::see_evaluated(const DeviceBatch& batch, const at::Tensor& logits)
 }
 
 void Recorder::write_evaluation(const RunPosition& position, const Evaluation& found,
-                                double seconds) {
-  log_->evaluation(position, found, seconds);
-  if (gallery_) or_warn("mistakes", [&] { gallery_->write_mistakes(position.step); });
+                                double seconds, bool counts) {
+  log_->evaluation({position, found, counts}, seconds);
+}
+
+void Recorder::write_end(const RunPosition& position, RunEnd end,
+                         const std::optional<Evaluation>& last) {
+  log_->end({position, end, last});
 }
 
 void Recorder::write_classes(const Metrics& found, const at::Tensor& cells, int64_t outputs,
@@ -228,7 +243,7 @@ void Recorder::write_classes(const Metrics& found, const at::Tensor& cells, int6
           : class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, outputs,
                           classes);
   results.step = step;
-  or_warn("results by class", [&] {
+  or_warn("results by class", log_->observers(), [&] {
     write_atomically(run_.env, run_.options.out + "/classes.json", class_results_json(results));
   });
 }

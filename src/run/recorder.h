@@ -1,11 +1,13 @@
-// A run's output: records, progress, telemetry, a trace, samples, histograms.
+// A run's output: its observers and what they are told; a trace and histograms.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "record/sample_gallery.h"
+#include "record/telemetry_log.h"
 #include "run/learner.h"
 #include "run/run_log.h"
 #include "trace/tracer.h"
@@ -17,6 +19,8 @@ class Recorder {
   Recorder(RunContext& run, RunInput& input, Learner& learner);
   ~Recorder();
 
+  // One of the run's own that decides or measures. Before start().
+  void add_observer(std::shared_ptr<Observer> observer);
   // Opens everything. Nothing below but visit() before it; nothing at all after close().
   void start(const RunPosition& position, int64_t total_steps);
   RunLog& log() { return *log_; }
@@ -40,20 +44,22 @@ class Recorder {
   // An evaluation: its images, then its results.
   void begin_evaluation();
   void see_evaluated(const DeviceBatch& batch, const at::Tensor& logits);
-  void write_evaluation(const RunPosition& position, const Evaluation& found, double seconds);
+  void write_evaluation(const RunPosition& position, const Evaluation& found, double seconds,
+                        bool counts);
   // By class. `cells`: see Answers; not read where the run segments.
   void write_classes(const Metrics& found, const at::Tensor& cells, int64_t outputs, int64_t step);
 
   // Fills in the recorded figures so far.
   void fill(TrainResult& result);
+  void write_end(const RunPosition& position, RunEnd end, const std::optional<Evaluation>& last);
   void close() { log_.reset(); }
 
   void visit(StateVisitor& visitor);
 
  private:
-  template <class Body>
-  void or_warn(const char* what, const Body& body);
-  std::unique_ptr<TelemetryLog> make_telemetry();
+  class StepRecords;
+
+  void add_telemetry();
   void prepare_watching(const RunPosition& position);
   DeviceBatch finished_copy(DeviceBatch batch);
   void write_histograms();
@@ -64,9 +70,10 @@ class Recorder {
   RunContext& run_;
   RunInput& input_;
   Learner& learner_;
-  std::unique_ptr<TelemetryLog> telemetry_;  // null where it is off, as the next two
+  std::vector<ObserverList::Entry> observers_;  // before those that write and show
+  std::shared_ptr<TelemetryLog> telemetry_;     // null where it is off, as the next two
   std::unique_ptr<Tracer> tracer_;
-  std::unique_ptr<SampleGallery> gallery_;
+  std::shared_ptr<SampleGallery> gallery_;
   std::unique_ptr<RunLog> log_;
   RunningMetrics running_;  // since they were read
   Metrics unrecorded_;      // read, since the last "step" record

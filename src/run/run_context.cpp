@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "run/own_objects.h"
 #include "run/setup.h"
 #include "saturate/group.h"
 
@@ -38,7 +39,7 @@ RunContext::RunContext(Env& env_in, TrainerOptions options_in, const Recipe& ask
       budget(memory, to_bytes(asked.train.memory_gb)),
       ledger(env, &memory),
       streams(make_stream_clock(device)),
-      recipe(asked) {}
+      recipe(naming_own_objects(asked, options)) {}
 
 bool RunContext::is_first() const {
   return !group || group->rank() == 0;

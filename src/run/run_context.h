@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "saturate/data/loader.h"
 #include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
 #include "saturate/memory.h"
@@ -39,7 +40,7 @@ struct RunContext {
   const MemoryBudget budget;
   Ledger ledger;
   const std::unique_ptr<StreamClock> streams;  // null on a CPU
-  Recipe recipe;                               // as asked for, then as RunInput resolves it
+  Recipe recipe;  // as asked for, naming objects; then as RunInput resolves it
 };
 
 }  // namespace saturate

@@ -11,30 +11,14 @@
 namespace saturate {
 namespace {
 
-// The metric that train.monitor names.
-double monitored_value(Monitor monitor, const Metrics& metrics) {
-  switch (monitor) {
-    case Monitor::kEvalLoss:
-    case Monitor::kTrainLoss:
-      return metrics.loss;
-    case Monitor::kEvalAccuracy5:
-      return metrics.accuracy5.value_or(1);  // with five classes or fewer
-    case Monitor::kEvalIou:
-      return metrics.mean_iou().value_or(0);
-    case Monitor::kEvalAccuracy:
-    case Monitor::kTrainAccuracy:
-      break;
-  }
-  return metrics.accuracy;
-}
-
 std::unique_ptr<Evaluator> open_evaluator(RunContext& run, const RunInput& input) {
   const Recipe& recipe = run.recipe;
   if (recipe.data.eval_source.empty()) return nullptr;
   const Shard shard = run.shard();
   return std::make_unique<Evaluator>(
       run.env, recipe, recipe.data.eval_source, input.data().classes(), run.device,
-      /*names=*/recipe.watch.samples > 0, Shard{shard.rank, shard.world, Uneven::kJoin});
+      /*names=*/recipe.watch.samples > 0, Shard{shard.rank, shard.world, Uneven::kJoin},
+      run.options.eval_dataset);
 }
 
 }  // namespace
@@ -45,7 +29,9 @@ RunEvaluation::RunEvaluation(RunContext& run, RunInput& input, Learner& learner,
       learner_(learner),
       recorder_(recorder),
       evaluator_(open_evaluator(run, input)),
-      stopping_(run.recipe.train) {}
+      watched_(std::make_shared<WatchedMetric>(run.recipe.train)) {
+  recorder.add_observer(watched_);
+}
 
 bool RunEvaluation::is_due(const RunPosition& position) const {
   const TrainOptions& train = run_.recipe.train;
@@ -92,13 +78,11 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
     now.metrics = *found;
     now.plain = plain;
   }
-  recorder_.write_evaluation(position, now, run_.ledger.times().total() - begin);
+  recorder_.write_evaluation(position, now, run_.ledger.times().total() - begin, counts);
   write_classes(now.metrics, position.step);
   last_ = now;
   changed_ = true;
-  if (!counts) return true;
-  learner_.schedule().observe(now.metrics.loss, now.metrics.accuracy);
-  if (!is_training_metric(run_.recipe.train.monitor)) observe(now.metrics, position.step);
+  if (counts) learner_.schedule().observe(now.metrics.loss, now.metrics.accuracy);
   return true;
 }
 
@@ -121,16 +105,6 @@ double RunEvaluation::time(double seconds) {
   return passed() * std::max(1.0, whole) * (learner_.average() ? 2 : 1);
 }
 
-void RunEvaluation::observe_training(const Metrics& metrics, int64_t step) {
-  if (is_training_metric(run_.recipe.train.monitor)) observe(metrics, step);
-}
-
-void RunEvaluation::observe(const Metrics& metrics, int64_t step) {
-  const double value = monitored_value(run_.recipe.train.monitor, metrics);
-  new_best_ = stopping_.observe(value, step) || new_best_;
-  changed_ = true;
-}
-
 std::optional<int64_t> RunEvaluation::best_to_restore(int64_t step) const {
   const TrainOptions& train = run_.recipe.train;
   const int64_t best_step = best().best_step;
@@ -141,9 +115,7 @@ std::optional<int64_t> RunEvaluation::best_to_restore(int64_t step) const {
 
 void RunEvaluation::visit(StateVisitor& visitor) {
   visitor.value(&Checkpoint::evaluation, last_);
-  EarlyStopping::State best = stopping_.state();
-  visitor.value(&Checkpoint::best, best);
-  stopping_.load(best);
+  watched_->visit(visitor);
   if (!visitor.restores_best()) return;
   // The best weights' own, if they were evaluated.
   const Checkpoint& restored = visitor.checkpoint;
@@ -167,11 +139,10 @@ std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoin
                 : std::string(key) + " is another than it was";
   };
   if (!same_metric || !(trains || same_images)) {
-    stopping_.load({});
     // The checkpoint's own evaluation counts, so that a worse one is not taken for the best.
     const int64_t step = checkpoint.position.step;
-    if (!trains && same_images && is_done_at(step))
-      stopping_.observe(monitored_value(recipe.train.monitor, last_->metrics), step);
+    const bool has_one = !trains && same_images && is_done_at(step);
+    watched_->begin_again(has_one ? &last_->metrics : nullptr, step);
     notes.push_back(why(same_metric, "train.monitor") + ": its best value begins anew");
   }
   const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;

@@ -1,4 +1,4 @@
-// A run's evaluations, and what follows from them: the best weights, and an early stop.
+// A run's evaluations.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "run/recorder.h"
-#include "saturate/early_stopping.h"
+#include "run/watched_metric.h"
 #include "saturate/evaluator.h"
 #include "task/answers.h"
 
@@ -32,14 +32,10 @@ class RunEvaluation {
   // Seconds that a whole evaluation takes, by one of `seconds` at most, of which nothing is kept.
   double time(double seconds);
 
-  // Takes a training metric where that is what train.monitor watches.
-  void observe_training(const Metrics& metrics, int64_t step);
-  // Whether a value since the last call was the best so far.
-  bool take_new_best() { return std::exchange(new_best_, false); }
-  // Whether any value was observed since the last call, which a checkpoint is to hold.
+  // Whether there was an evaluation since the last call, which a checkpoint is to hold.
   bool take_changed() { return std::exchange(changed_, false); }
-  bool should_stop() const { return stopping_.should_stop(); }
-  const EarlyStopping::State& best() const { return stopping_.state(); }
+  WatchedMetric& watched() const { return *watched_; }
+  const EarlyStopping::State& best() const { return watched_->best(); }
   // The step whose weights the run is to end with, where those are others than it has.
   std::optional<int64_t> best_to_restore(int64_t step) const;
 
@@ -54,7 +50,6 @@ class RunEvaluation {
 
  private:
   std::optional<Metrics> evaluate(const RunPosition& position, const char* title);
-  void observe(const Metrics& metrics, int64_t step);
   void write_classes(const Metrics& found, int64_t step);
   at::Tensor all_answers();
 
@@ -65,8 +60,8 @@ class RunEvaluation {
   const std::unique_ptr<Evaluator> evaluator_;  // null without a source
   Answers answers_;                             // of the last evaluation, this process's part
   std::optional<Evaluation> last_;
-  EarlyStopping stopping_;
-  bool new_best_ = false, changed_ = false;
+  const std::shared_ptr<WatchedMetric> watched_;
+  bool changed_ = false;
   size_t warned_ = 0;  // skipped samples already named
 };
 

@@ -29,8 +29,8 @@ ProgressCallback progress_of(const RunContext& run, const std::string& title) {
   };
 }
 
-std::unique_ptr<Dataset> open_source(const RunContext& run) {
-  if (run.options.open) return run.options.open();
+std::shared_ptr<const Dataset> open_source(const RunContext& run) {
+  if (run.options.dataset) return run.options.dataset;
   const DataOptions& data = run.recipe.data;
   return open_input(run.env, data.source, data, progress_of(run, "copy"));
 }

@@ -46,7 +46,7 @@ class RunInput {
   LoaderOptions loader_options(const Shard& shard) const;
 
   RunContext& run_;
-  const std::unique_ptr<Dataset> data_;
+  const std::shared_ptr<const Dataset> data_;
   const std::vector<std::string> class_names_;
   const std::unique_ptr<ResidentImages> resident_;  // of data_, or null
   Loader loader_;

@@ -30,6 +30,9 @@ std::string end_line(const TrainResult& result) {
       return fmt::format(
           "stopped early at step {}: no better value of train.monitor since step {}\n",
           result.steps, result.best.best_step);
+    case RunEnd::kStopped:
+      return fmt::format("stopped by an observer at step {}: {}\n", result.steps,
+                         printable(result.stopped_by));
     case RunEnd::kTimeLimit:
       return fmt::format("stopped by train.max_minutes at step {}\n", result.steps);
     case RunEnd::kFailed:

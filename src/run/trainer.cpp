@@ -100,6 +100,7 @@ Votes Trainer::State::votes() {
   const double most = run.recipe.train.max_minutes;
   Votes own;
   own.stop = run.options.should_stop();
+  own.observer = recorder.log().observers().stop_reason().has_value();
   own.time_is_up = most > 0 && minutes >= most;
   own.save = run.group && run.is_first() && saver.is_waiting();
   own.buffers = learner.has_written_buffers();
@@ -117,7 +118,6 @@ void Trainer::State::end_epoch(bool is_whole) {
   }
   if (const auto metrics = recorder.close_epoch(position)) {
     result.train = metrics;
-    evaluation.observe_training(*metrics, position.step);
     note_evaluation();
   }
   between_steps();
@@ -140,16 +140,20 @@ void Trainer::State::evaluate(bool counts) {
 
 // A checkpoint is to hold what an evaluation, or an epoch, was found to be.
 void Trainer::State::note_evaluation() {
+  WatchedMetric& watched = evaluation.watched();
   if (evaluation.take_changed()) saver.note_change();
-  if (evaluation.take_new_best()) saver.note_best();
+  if (watched.take_changed()) saver.note_change();
+  if (watched.take_new_best()) saver.note_best();
 }
 
 void Trainer::State::note_end() {
   const Votes now = run.group ? agreed : votes();
   if (now.stop)
     ended = RunEnd::kInterrupted;
-  else if (evaluation.should_stop())
+  else if (evaluation.watched().should_stop())
     ended = RunEnd::kEarlyStop;
+  else if (now.observer && position.step < total_steps)
+    ended = RunEnd::kStopped;
   else if (now.time_is_up && position.step < total_steps)
     ended = RunEnd::kTimeLimit;
 }
@@ -157,10 +161,10 @@ void Trainer::State::note_end() {
 void Trainer::State::finish() {
   input.feeder().stop();
   recorder.trace(position.step, /*ended_run=*/true);
-  if (ended != RunEnd::kInterrupted) evaluate(/*counts=*/ended != RunEnd::kTimeLimit);
+  const auto is_at_its_end = [&] { return ended == RunEnd::kDone || ended == RunEnd::kEarlyStop; };
+  if (ended != RunEnd::kInterrupted) evaluate(/*counts=*/is_at_its_end());
   if (run.any(run.options.should_stop())) ended = RunEnd::kInterrupted;  // maybe in that one
   // A run that will go on keeps the weights it has come to.
-  const auto is_at_its_end = [&] { return ended == RunEnd::kDone || ended == RunEnd::kEarlyStop; };
   if (is_at_its_end()) {
     restore_best();
     // It was given up in the best weights' evaluation.
@@ -172,9 +176,13 @@ void Trainer::State::finish() {
   }
   recorder.record_steps(position);
   saver.save_last(position.step);
-  recorder.log().end(position, evaluation.last());
+  recorder.write_end(position, *ended, evaluation.last());
+  learner.keep_average();
 
   result.end = *ended;
+  if (ended == RunEnd::kStopped)
+    result.stopped_by =
+        recorder.log().observers().stop_reason().value_or("an observer of another rank");
   result.checkpoint = saver.last();
   if (result.checkpoint.empty() && run.options.save)
     result.checkpoint = saver.path_of(position.step);
@@ -187,7 +195,7 @@ void Trainer::State::finish() {
 // Whether there is nothing left to do: no step, no evaluation, no way back to the best weights.
 bool Trainer::State::is_finished() const {
   const int64_t step = position.step;
-  if (step < total_steps && !evaluation.should_stop()) return false;
+  if (step < total_steps && !evaluation.watched().should_stop()) return false;
   return final_weights || ((!evaluation.exists() || evaluation.is_done_at(step)) &&
                            !evaluation.best_to_restore(step));
 }
@@ -251,6 +259,7 @@ bool Trainer::State::step_or_finish() {
   if (result.was_finished) {
     result.end = position.step >= total_steps ? RunEnd::kDone : RunEnd::kEarlyStop;
     result.checkpoint = resumed_from;
+    learner.keep_average();
     so_far();
     return false;
   }
@@ -303,6 +312,9 @@ TrainResult Trainer::run() {
   while (step()) {
   }
   return state_->result;
+}
+Model& Trainer::model() {
+  return state_->learner.model();
 }
 const Recipe& Trainer::recipe() const {
   return state_->run.recipe;

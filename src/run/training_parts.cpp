@@ -43,33 +43,36 @@ void require_frozen_encoder(Model& model) {
            "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
-std::unique_ptr<Model> model_on(const Recipe& recipe, const at::Device& device,
-                                const std::function<void(Model&)>& fill = {}) {
-  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
-  if (fill) fill(*model);
-  model->to(device, recipe.train.channels_last);
-  return model;
+std::unique_ptr<Model> made_model(const Recipe& recipe) {
+  return make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
 }
 
 }  // namespace
 
 TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
-                                  const std::function<void(Model&)>& fill, Group* group) {
+                                  const std::function<void(Model&)>& fill, Group* group,
+                                  const OwnParts& own) {
   TrainingParts parts;
   // Before the draws that count: what follows them is the same for any number of replicas.
   std::vector<Replica> replicas;
-  for (const at::Device& other : other_devices(recipe, device))
-    replicas.push_back({model_on(recipe, other), other});
+  for (const at::Device& other : other_devices(recipe, device)) {
+    replicas.push_back({made_model(recipe), other});
+    replicas.back().model->to(other, recipe.train.channels_last);
+  }
   at::manual_seed(recipe.seed);
-  parts.model = model_on(recipe, device, fill);
-  ModelFacets facets = parts.model->facets();
+  std::unique_ptr<Model> made = own.model ? nullptr : made_model(recipe);
+  Model& first = own.model ? *own.model : *made;
+  if (fill) fill(first);
+  first.to(device, recipe.train.channels_last);
+  ModelFacets facets = first.facets();
   require_fitting(facets, recipe);
   parts.task = make_task(recipe.train.task, facets);
-  store_all_in_half(*parts.model, recipe.precision.mode);
+  store_all_in_half(first, recipe.precision.mode);
   if (!replicas.empty()) {
-    parts.model = make_data_parallel({std::move(parts.model), device}, std::move(replicas));
-    facets = parts.model->facets();
+    made = make_data_parallel({std::move(made), device}, std::move(replicas));
+    facets = made->facets();
   }
+  parts.model = own.model ? own.model : std::move(made);
   auto groups = make_parameter_groups(recipe.optimizer, parts.model->parameters());
   if (recipe.pipeline.encoder) require_frozen_encoder(*parts.model);
   if (recipe.optimizer.freeze_statistics) {
@@ -79,7 +82,8 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
     facets.keep_frozen_statistics();
   }
   const auto make = [&](std::vector<ParameterGroup> of) {
-    return make_optimizer(recipe.optimizer, std::move(of), recipe.precision.mode);
+    return own.optimizer ? own.optimizer(std::move(of))
+                         : make_optimizer(recipe.optimizer, std::move(of), recipe.precision.mode);
   };
   parts.optimizer = group && recipe.distributed.shard_optimizer
                         ? make_sharded_optimizer(*group, std::move(groups), make)

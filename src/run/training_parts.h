@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "run/lookahead.h"
 #include "run/weight_average.h"
@@ -18,11 +19,17 @@ namespace saturate {
 class Group;
 
 struct TrainingParts {
-  std::unique_ptr<Model> model;            // on its device
+  std::shared_ptr<Model> model;            // on its device
   std::unique_ptr<const Task> task;        // of the recipe, with the model's own loss if any
   std::unique_ptr<Optimizer> optimizer;    // of `group`, where it is sharded
   std::unique_ptr<WeightAverage> average;  // null without train.ema
   std::unique_ptr<Lookahead> lookahead;    // null without train.lookahead
+};
+
+// What a program gives in place of the recipe's: TrainerOptions.
+struct OwnParts {
+  std::shared_ptr<Model> model;
+  std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)> optimizer;
 };
 
 // Draws the weights by recipe.seed, and resolves train.checkpoint_segments. REQUIRES: everything
@@ -30,7 +37,7 @@ struct TrainingParts {
 // `group`: the processes that distributed.shard_optimizer divides the optimizer among, if any.
 TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill = {},
-                                  Group* group = nullptr);
+                                  Group* group = nullptr, const OwnParts& own = {});
 
 // Bytes of a checkpoint's tensors, the same at every step. With a sharded optimizer
 // to be called by all processes.

@@ -22,6 +22,9 @@ class WeightAverage {
   // One fused operation over all parameters; does not wait for a device.
   void update();
 
+  // Gives the model the averaged parameters for good. To be called last.
+  void keep() { swap(); }
+
   // During its lifetime, the model computes with the averaged parameters. Null, and an average
   // without updates, do nothing.
   class Scope {

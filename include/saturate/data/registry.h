@@ -28,6 +28,9 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
 // "Did you mean "x"?" if a name is near, otherwise all names.
 std::string suggest(std::string_view name, std::span<const std::string> known);
 
+// Stands in a recipe for an object that a program gave its run (TrainerOptions): in no table.
+inline constexpr std::string_view kOwnObject = "own";
+
 // Finds `name` or fails with kUsage, naming `where` (a recipe key) and the nearest entry.
 template <class Factory, class Traits>
 const RegistryEntry<Factory, Traits>& find_entry(
@@ -38,6 +41,9 @@ const RegistryEntry<Factory, Traits>& find_entry(
     if (entry.name == name) return entry;
     known.emplace_back(entry.name);
   }
+  if (name == kOwnObject)
+    fail(ErrorKind::kUsage, "it is an object of the program that trained", where,
+         "Resume and evaluate in that program, which gives it again");
   fail(ErrorKind::kUsage, "unknown name \"" + std::string(name) + "\"", where,
        suggest(name, known));
 }

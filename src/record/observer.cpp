@@ -1,6 +1,11 @@
-#include "saturate/telemetry.h"
+#include "saturate/observer.h"
+
+#include <cxxabi.h>
 
 #include <array>
+#include <cstdlib>
+#include <memory>
+#include <typeinfo>
 
 namespace saturate {
 
@@ -25,6 +30,13 @@ std::span<const TelemetryField> telemetry_fields() {
       TelemetryField{"gpu_throttled", &Telemetry::gpu_throttled},
       TelemetryField{"joules_per_sample", &Telemetry::joules_per_sample}};
   return kFields;
+}
+
+std::string Observer::name() const {
+  const char* const mangled = typeid(*this).name();
+  const std::unique_ptr<char, decltype(&std::free)> plain(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr), &std::free);
+  return plain ? plain.get() : mangled;
 }
 
 }  // namespace saturate

@@ -1,0 +1,85 @@
+#include "record/observer_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "record/metrics.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+[[noreturn]] void fail_observer(ErrorKind kind, const Observer& observer, int64_t step,
+                                const std::string& reason, const std::string& folder) {
+  fail(kind, fmt::format("the observer {} failed at step {}: {}", observer.name(), step, reason),
+       folder, "Correct it, and resume from the last checkpoint");
+}
+
+}  // namespace
+
+template <class Call>
+void ObserverList::tell(int64_t step, const Call& call) {
+  for (const auto& [observer, is_program] : entries_) {
+    if (!is_program) {
+      call(*observer);
+      continue;
+    }
+    try {
+      call(*observer);
+    } catch (const Error& error) {
+      fail_observer(error.kind(), *observer, step, error.reason(), folder_);
+    } catch (const std::exception& error) {  // torch's have a backtrace from the second line on
+      const std::string text = error.what();
+      fail_observer(ErrorKind::kRun, *observer, step, text.substr(0, text.find('\n')), folder_);
+    }
+  }
+}
+
+template <class Call>
+void ObserverList::tell_of(MetricsRecord& record, const Call& call) {
+  Scalars* const before = std::exchange(target_, &record.scalars);
+  call();
+  tell(record.step, [&](Observer& each) { each.on_record(record, *this); });
+  target_ = before;
+}
+
+void ObserverList::after_step(const StepEvent& event) {
+  tell(event.position.step, [&](Observer& each) { each.after_step(event, *this); });
+}
+
+void ObserverList::after_epoch(const EpochEvent& event, MetricsRecord record) {
+  tell_of(record,
+          [&] { tell(record.step, [&](Observer& each) { each.after_epoch(event, *this); }); });
+}
+
+void ObserverList::after_evaluation(const EvaluationEvent& event, MetricsRecord record) {
+  tell_of(record,
+          [&] { tell(record.step, [&](Observer& each) { each.after_evaluation(event, *this); }); });
+}
+
+void ObserverList::at_end(const EndEvent& event, MetricsRecord record) {
+  tell_of(record, [&] { tell(record.step, [&](Observer& each) { each.at_end(event, *this); }); });
+}
+
+void ObserverList::on_steps(MetricsRecord record) {
+  record.scalars = std::exchange(of_steps_, {});
+  tell_of(record, [] {});
+}
+
+void ObserverList::log(const std::string& name, double value) {
+  if (name.empty() || is_record_key(name))
+    fail(ErrorKind::kUsage, fmt::format("a scalar cannot be named \"{}\"", name), "log",
+         "Choose a name that no record has");
+  const auto known = std::ranges::find(*target_, name, &std::pair<std::string, double>::first);
+  if (known != target_->end())
+    known->second = value;
+  else
+    target_->emplace_back(name, value);
+}
+
+void ObserverList::stop(const std::string& reason) {
+  if (!stop_reason_) stop_reason_ = reason;
+}
+
+}  // namespace saturate

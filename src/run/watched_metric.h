@@ -1,0 +1,43 @@
+// train.monitor: its best value so far, and an early stop.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "run/state_visitor.h"
+#include "saturate/data/recipe.h"
+#include "saturate/early_stopping.h"
+#include "saturate/observer.h"
+
+namespace saturate {
+
+// Observes what all ranks see alike, so they stop together without a vote; and a resumed run stops
+// by what its checkpoint says, before any event.
+class WatchedMetric : public Observer {
+ public:
+  explicit WatchedMetric(const TrainOptions& options)
+      : monitor_(options.monitor), stopping_(make_early_stopping(options)) {}
+
+  void after_epoch(const EpochEvent& event, ObserverContext&) override;
+  void after_evaluation(const EvaluationEvent& event, ObserverContext&) override;
+
+  // Whether a value since the last call was the best so far.
+  bool take_new_best() { return std::exchange(new_best_, false); }
+  // Whether there was any value since then, which a checkpoint is to hold.
+  bool take_changed() { return std::exchange(changed_, false); }
+  bool should_stop() const { return stopping_.should_stop(); }
+  const EarlyStopping::State& best() const { return stopping_.state(); }
+
+  // Forgets all values; `first`, after `step` steps, counts as the first if it is given.
+  void begin_again(const Metrics* first, int64_t step);
+  void visit(StateVisitor& visitor);
+
+ private:
+  void observe(const Metrics& metrics, int64_t step);
+
+  const Monitor monitor_;
+  EarlyStopping stopping_;
+  bool new_best_ = false, changed_ = false;
+};
+
+}  // namespace saturate
