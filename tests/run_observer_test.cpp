@@ -14,6 +14,7 @@
 #include "saturate/data/dataset.h"
 #include "saturate/module_model.h"
 #include "saturate/optimizer.h"
+#include "saturate/task.h"
 #include "tests/data_testing.h"
 #include "tests/reduce_testing.h"
 #include "tests/trainer_testing.h"
@@ -322,6 +323,31 @@ TEST_F(ObjectsTest, AreTrainedAndRead) {
   EXPECT_DOUBLE_EQ(steps[3]["lr"].get<double>(), recipe.optimizer.lr * 0.25);
   EXPECT_EQ(trainer.recipe().data.source, "own:");
   EXPECT_EQ(trainer.recipe().model.name, "own");
+}
+
+class Fourfold : public Task {
+ public:
+  at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
+                       double smoothing) const override {
+    return 4 * classification().mean_loss(outputs, labels, smoothing);
+  }
+  std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& outputs,
+                               const at::Tensor& labels) const override {
+    return classification().sums(loss, outputs, labels);
+  }
+  Metrics metrics(const std::vector<at::Tensor>& sums, int64_t samples) const override {
+    return classification().metrics(sums, samples);
+  }
+};
+
+TEST_F(ObjectsTest, ATaskGivesTheLossOfTrainingAndEvaluation) {
+  recipe.optimizer.lr = 0;
+  const TrainResult plain = Trainer(Env::posix(), recipe, options).run();
+  options.out = dir / "fourfold";
+  options.task = std::make_shared<Fourfold>();
+  const TrainResult fourfold = Trainer(Env::posix(), recipe, options).run();
+  EXPECT_FLOAT_EQ(fourfold.train.value().loss, 4 * plain.train.value().loss);
+  EXPECT_FLOAT_EQ(fourfold.eval.value().loss, 4 * plain.eval.value().loss);
 }
 
 TEST_F(ObjectsTest, AreGivenAgainToResume) {

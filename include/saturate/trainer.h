@@ -42,6 +42,7 @@ class Group;
 class Model;
 class Optimizer;
 class StepGraph;
+class Task;
 struct ParameterGroup;
 
 struct TrainerOptions {
@@ -67,6 +68,8 @@ struct TrainerOptions {
   // A model with its weights, drawn by the program; model.weights still replaces them. It is moved
   // to the run's device, and trained itself: no other run may use it meanwhile.
   std::shared_ptr<Model> model;
+  // Loss and metrics, of outputs and labels in the shapes of the recipe's train.task.
+  std::shared_ptr<const Task> task;
   // Makes the optimizer for the model's parameters, grouped by the recipe's settings.
   std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)> optimizer;
   // The factor on optimizer.lr for a step of the run, from 0; a pure function, for resuming.

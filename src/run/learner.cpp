@@ -51,7 +51,7 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
           loaded_ = load_weights(run.env, recipe.model.weights, drawn, recipe.model.weights_match,
                                  recipe.model.weights_prefix);
       },
-      run.group, {run.options.model, run.options.optimizer});
+      run.group, {run.options.model, run.options.task, run.options.optimizer});
   model_ = std::move(parts.model);
   task_ = std::move(parts.task);
   optimizer_ = std::move(parts.optimizer);

@@ -82,7 +82,7 @@ class Learner {
   RunInput& input_;
   std::optional<LoadedWeights> loaded_;  // where model.weights were
   std::shared_ptr<Model> model_;
-  std::unique_ptr<const Task> task_;
+  std::shared_ptr<const Task> task_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
   std::unique_ptr<Lookahead> lookahead_;

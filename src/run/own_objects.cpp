@@ -26,6 +26,8 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
     require_named(recipe.distributed.mode != ParallelMode::kDp, "distributed.mode=dp", by_name);
     recipe.model.name = own;
   }
+  if (options.task)
+    require_named(train.batch != kAutomatic, "train.batch=auto", "the task that train.task names");
   if (options.optimizer) {
     const std::string by_name = "an optimizer that can be built by its name";
     require_named(train.batch != kAutomatic, "train.batch=auto", by_name);

@@ -66,7 +66,7 @@ TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
   first.to(device, recipe.train.channels_last);
   ModelFacets facets = first.facets();
   require_fitting(facets, recipe);
-  parts.task = make_task(recipe.train.task, facets);
+  parts.task = own.task ? own.task : make_task(recipe.train.task, facets);
   store_all_in_half(first, recipe.precision.mode);
   if (!replicas.empty()) {
     made = make_data_parallel({std::move(made), device}, std::move(replicas));

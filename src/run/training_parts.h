@@ -20,7 +20,7 @@ class Group;
 
 struct TrainingParts {
   std::shared_ptr<Model> model;            // on its device
-  std::unique_ptr<const Task> task;        // of the recipe, with the model's own loss if any
+  std::shared_ptr<const Task> task;        // of the recipe, with the model's own loss if any
   std::unique_ptr<Optimizer> optimizer;    // of `group`, where it is sharded
   std::unique_ptr<WeightAverage> average;  // null without train.ema
   std::unique_ptr<Lookahead> lookahead;    // null without train.lookahead
@@ -29,6 +29,7 @@ struct TrainingParts {
 // What a program gives in place of the recipe's: TrainerOptions.
 struct OwnParts {
   std::shared_ptr<Model> model;
+  std::shared_ptr<const Task> task;
   std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)> optimizer;
 };
 
