@@ -11,6 +11,7 @@
 
 #include "advise/measured_recipe.h"
 #include "advise/what_ifs.h"
+#include "base/printable.h"
 #include "base/thread_pool.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
@@ -46,10 +47,6 @@ constexpr double kGiB = 1 << 30;
 
 Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings) {
   return parse_recipe(to_toml(recipe), "what if", settings);
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

@@ -8,9 +8,9 @@
 
 #include "advise/early_loss.h"
 #include "advise/measure.h"
+#include "base/printable.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
-#include "saturate/progress.h"
 
 namespace saturate {
 namespace {

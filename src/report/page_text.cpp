@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "base/printable.h"
+
 namespace saturate {
 namespace {
 
@@ -89,9 +91,7 @@ std::string count_text(int64_t count) {
 }
 
 std::string decimal_text(std::optional<double> value, int decimals) {
-  if (!value) return kUnknown;
-  return std::abs(*value) < 1e6 ? fmt::format("{:.{}f}", *value, decimals)
-                                : fmt::format("{:.4g}", *value);
+  return value ? decimal_text(*value, decimals) : kUnknown;
 }
 
 std::string memory_text(std::optional<int64_t> bytes) {

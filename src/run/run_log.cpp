@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
