@@ -44,9 +44,9 @@ void require_frozen_encoder(Model& model) {
            "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
-std::unique_ptr<Model> model_on(const Recipe& recipe, const at::Device& device,
+std::unique_ptr<Model> model_on(Env& env, const Recipe& recipe, const at::Device& device,
                                 const std::function<void(Model&)>& fill = {}) {
-  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size, env});
   if (fill) fill(*model);
   model->to(device, recipe.train.channels_last);
   return model;
@@ -54,15 +54,15 @@ std::unique_ptr<Model> model_on(const Recipe& recipe, const at::Device& device,
 
 }  // namespace
 
-TrainingParts make_training_parts(Recipe& recipe, const at::Device& device,
+TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill, Group* group) {
   TrainingParts parts;
   // Before the draws that count: what follows them is the same for any number of replicas.
   std::vector<Replica> replicas;
   for (const at::Device& other : other_devices(recipe, device))
-    replicas.push_back({model_on(recipe, other), other});
+    replicas.push_back({model_on(env, recipe, other), other});
   at::manual_seed(recipe.seed);
-  parts.model = model_on(recipe, device, fill);
+  parts.model = model_on(env, recipe, device, fill);
   require_fitting(*parts.model, recipe);
   store_all_in_half(*parts.model, recipe.precision.mode);
   if (!replicas.empty())
