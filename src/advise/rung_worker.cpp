@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/rung_wire.h"
 #include "advise/stretch.h"
 #include "base/printable.h"

@@ -2,7 +2,7 @@
 
 #include "advise/bare_loop.h"
 #include "advise/library_times.h"
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/stretch.h"
 
 namespace saturate {

@@ -18,7 +18,6 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "base/version.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
 #include "saturate/data/world.h"
@@ -137,7 +136,7 @@ int run(int argc, char** argv) {
   CLI::App app("Trains image models on LibTorch and shows what slows them down.", "saturate");
   app.footer(kFooter);
   app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("saturate ") + saturate::kVersion);
+  app.set_version_flag("--version", "saturate " SATURATE_VERSION);
   app.get_formatter()->column_width(36);
   int exit_code = 0;
   saturate::add_train(app, exit_code);

@@ -10,8 +10,6 @@
 
 #include "advise/source_recipe.h"
 #include "app/command.h"
-#include "app/join_group.h"
-#include "app/recipe_lines.h"
 #include "app/run_folder.h"
 #include "base/printable.h"
 #include "reduce/binding.h"

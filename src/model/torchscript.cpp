@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "model/env_reader.h"
+#include "model/export_model.h"
 #include "model/factories.h"
-#include "model/program.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "model/export_model.h"
-#include "model/program.h"
 
 namespace saturate {
 namespace {

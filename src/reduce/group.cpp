@@ -27,10 +27,10 @@
 
 #include "base/printable.h"
 #include "reduce/difference.h"
+#include "reduce/heartbeat.h"
 #include "reduce/listen.h"
 #include "reduce/nccl.h"
 #include "reduce/same_host_backend.h"
-#include "reduce/waiting.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/version.h"
 #include "report/page_text.h"
 #include "report/report_assets.h"
 #include "report/report_parts.h"
@@ -31,7 +30,7 @@ SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.</pre></details>
 )";
 
 std::string footer() {
-  return std::string("<footer>\n<p>Made by saturate ") + kVersion +
+  return std::string("<footer>\n<p>Made by saturate ") + SATURATE_VERSION +
          " report. The page needs no network.</p>\n" + kFooter + "</footer>\n";
 }
 
