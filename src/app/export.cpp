@@ -1,7 +1,6 @@
 // saturate export: a checkpoint's model as a file for other programs.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"

@@ -1,7 +1,6 @@
 // saturate train: a run from a recipe.
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>

@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>

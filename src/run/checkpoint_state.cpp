@@ -2,7 +2,6 @@
 
 #include <torch/version.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "saturate/data/error.h"
