@@ -16,8 +16,8 @@
 #include <sstream>
 #include <thread>
 
+#include "reduce/backends.h"
 #include "reduce/heartbeat.h"
-#include "reduce/nccl.h"
 #include "reduce/same_host.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"

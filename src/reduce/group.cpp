@@ -25,11 +25,10 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "reduce/backends.h"
 #include "reduce/difference.h"
 #include "reduce/heartbeat.h"
 #include "reduce/listen.h"
-#include "reduce/nccl.h"
-#include "reduce/same_host_backend.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
