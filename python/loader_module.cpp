@@ -167,12 +167,17 @@ class PyLoader {
   };
   static constexpr auto kLook = std::chrono::milliseconds(50);  // between two checks for signals
 
-  // Takes the next batch, or the end, if it comes within kLook. After the loader's wait limit,
-  // next() does the waiting.
+  // Takes the next batch, or the end, if it comes within kLook. Fails after the loader's wait
+  // limit.
   void fetch(int looks) {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
-    if (held_ || (!loader_.wait(kLook) && looks * kLook < LoaderOptions().wait_limit)) return;
+    if (held_) return;
+    if (!loader_.wait(kLook)) {
+      if (looks * kLook < LoaderOptions().wait_limit) return;
+      fail(ErrorKind::kRun, "no batch came within 600 s", "loader",
+           "Look for storage that hangs under data.source");
+    }
     Taken taken{std::move(spare_)};
     taken.more = loader_.next(taken.batch);
     held_ = std::move(taken);

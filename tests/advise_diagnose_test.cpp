@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/trial.h"
 #include "tests/diagnosing.h"
 #include "tests/reduce_testing.h"

@@ -16,7 +16,6 @@ TEST(PairedGain, IsTheGeometricMeanWithStudentsInterval) {
   EXPECT_NEAR(gain.ratio, 1.490217, 1e-6);
   EXPECT_NEAR(gain.low, 1.424049, 1e-4);
   EXPECT_NEAR(gain.high, 1.559460, 1e-4);
-  EXPECT_TRUE(gain.is_significant());
 }
 
 TEST(PairedGain, WhatSlowsWholeRoundsDownCancelsOut) {
@@ -66,7 +65,7 @@ TEST(PairedGain, OneRoundProvesNothing) {
   const std::vector<double> before = {100}, after = {300};
   const Gain gain = paired_gain(before, after);
   EXPECT_NEAR(gain.ratio, 3, 1e-9);
-  EXPECT_FALSE(gain.is_significant());
+  EXPECT_LT(gain.low, 1);
 }
 
 TEST(PairedGain, RoundsWithoutAPartnerAreRefused) {

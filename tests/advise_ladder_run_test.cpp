@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "advise/ladder.h"
 #include "advise/rung_wire.h"
-#include "advise/seed_figure.h"
 #include "tests/data_testing.h"
 
 namespace saturate {

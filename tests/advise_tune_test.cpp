@@ -3,7 +3,6 @@
 
 #include <sstream>
 
-#include "advise/early_loss.h"
 #include "advise/tune.h"
 #include "base/fault_env.h"
 #include "record/metrics.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/fault_env.h"
-#include "base/file_lock.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "saturate/data/env.h"
 #include "saturate/data/registry.h"

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "base/printable.h"
 

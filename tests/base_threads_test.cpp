@@ -15,82 +15,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/queue.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
 namespace {
 
-using std::chrono_literals::operator""s;
 using std::chrono_literals::operator""ms;
-
-TEST(BoundedQueue, KeepsOrder) {
-  BoundedQueue<int> queue(4);
-  for (int i = 0; i < 4; ++i) ASSERT_EQ(queue.push(int{i}, 1s), QueueResult::kOk);
-  for (int i = 0, value = -1; i < 4; ++i) {
-    ASSERT_EQ(queue.pop(value, 1s), QueueResult::kOk);
-    EXPECT_EQ(value, i);
-  }
-}
-
-TEST(BoundedQueue, TimesOutFullAndEmpty) {
-  BoundedQueue<std::unique_ptr<int>> queue(1);
-  std::unique_ptr<int> value;
-  EXPECT_EQ(queue.pop(value, 1ms), QueueResult::kTimeout);
-  ASSERT_EQ(queue.push(std::make_unique<int>(1), 1s), QueueResult::kOk);
-  auto refused = std::make_unique<int>(2);
-  EXPECT_EQ(queue.push(std::move(refused), 1ms), QueueResult::kTimeout);
-  ASSERT_TRUE(refused);  // not moved from
-  EXPECT_EQ(*refused, 2);
-}
-
-TEST(BoundedQueue, DrainsAfterClose) {
-  BoundedQueue<int> queue(4);
-  queue.push(7, 1s);
-  queue.close();
-  int value = 0;
-  EXPECT_EQ(queue.push(8, 1s), QueueResult::kClosed);
-  EXPECT_EQ(queue.pop(value, 1s), QueueResult::kOk);
-  EXPECT_EQ(value, 7);
-  EXPECT_EQ(queue.pop(value, 1s), QueueResult::kClosed);
-}
-
-// The pause is for the threads to come to their waits: one that is late finds the queue closed.
-TEST(BoundedQueue, CloseWakesBlockedThreads) {
-  BoundedQueue<int> full(1), empty(1);
-  full.push(0, 1s);
-  std::thread producer([&] { EXPECT_EQ(full.push(1, 60s), QueueResult::kClosed); });
-  std::thread consumer([&] {
-    int value = 0;
-    EXPECT_EQ(empty.pop(value, 60s), QueueResult::kClosed);
-  });
-  std::this_thread::sleep_for(20ms);
-  full.close();
-  empty.close();
-  producer.join();
-  consumer.join();
-}
-
-TEST(BoundedQueue, PassesEveryItemOnceBetweenManyThreads) {
-  BoundedQueue<int> queue(3);
-  constexpr int kItems = 2000;
-  std::atomic<int> next{0};
-  std::atomic<int64_t> sum{0};
-  std::vector<std::thread> producers, consumers;
-  for (int t = 0; t < 3; ++t) {
-    producers.emplace_back([&] {
-      for (int i; (i = next++) < kItems;) queue.push(std::move(i), 60s);
-    });
-    consumers.emplace_back([&] {
-      for (int value = 0; queue.pop(value, 60s) == QueueResult::kOk;) sum += value;
-    });
-  }
-  for (auto& thread : producers) thread.join();
-  queue.close();
-  for (auto& thread : consumers) thread.join();
-  EXPECT_EQ(sum, int64_t{kItems} * (kItems - 1) / 2);
-}
 
 // How each of two threads stands, of a pool that is asked to be so much nicer than its maker.
 std::vector<int> nice_levels(int nice) {

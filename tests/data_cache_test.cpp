@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <numeric>
 
 #include "base/fault_env.h"
 #include "base/thread_pool.h"

@@ -1,7 +1,6 @@
 // What a dataset of a program's own may throw, and the labels it may give.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <functional>
 #include <new>
 #include <set>

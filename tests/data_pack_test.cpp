@@ -2,7 +2,6 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/fault_env.h"
 #include "data/export.h"

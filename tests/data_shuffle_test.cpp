@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <mutex>
-#include <numeric>
 
 #include "data/read_ahead.h"
 #include "tests/data_testing.h"

@@ -252,6 +252,16 @@ class Call(InFolder):
         self.assertIn("nvidia-smi sees GPU of a test, and saturate does not", said)
         self.assertFalse(self.out.exists())
 
+    def test_without_a_gpu_tells_twins_that_pass_from_twins_that_fail(self):
+        script(self.folder / "bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
+        script(self.folder / "build/tests/saturate_tests", "#!/bin/sh\n")
+        script(self.folder / "build/tests/saturate_gpu_bench", "#!/bin/sh\n")
+        twins = script(self.folder / "build/tests/saturate_data_tests", "#!/bin/sh\n")
+        self.assertEqual(self.call()[0], 3)
+        script(twins, "#!/bin/sh\nexit 1\n")
+        self.assertEqual(self.call()[0], 5)
+        self.assertFalse(self.out.exists())
+
     def test_tells_rungs_that_failed_from_those_that_need_more(self):
         self.assertEqual(self.call("--only", "sweeps")[0], 1)
         content = json.loads(self.out.read_text())

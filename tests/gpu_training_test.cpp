@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "reduce/nccl.h"
+#include "reduce/backends.h"
 #include "tests/app_testing.h"
 #include "tests/compiled_testing.h"
 #include "tests/gpu_testing.h"

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
-#include <thread>
 #include <vector>
 
 #include "image/finish_passes.h"

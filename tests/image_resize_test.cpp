@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <iterator>
 
 #include "image/blend.h"
 #include "saturate/data/augment.h"

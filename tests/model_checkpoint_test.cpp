@@ -15,7 +15,6 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
 
-#include <cmath>
 #include <thread>
 
 #include "model/norm_hook.h"

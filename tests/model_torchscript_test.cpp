@@ -13,7 +13,9 @@
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
+#include <cerrno>
 
+#include "base/fault_env.h"
 #include "model/export_model.h"
 #include "saturate/data/error.h"
 #include "saturate/weights.h"
@@ -111,6 +113,21 @@ TEST(TorchScript, WhatIsNoProgramIsRefused) {
   const TempDir dir;
   testing::write_file(dir / "cut.pt", testing::read_text(kGoldens + "scripted.pt").substr(0, 999));
   EXPECT_TRUE(refusal(dir / "cut.pt").starts_with("it is not a TorchScript program"));
+}
+
+TEST(TorchScript, AFileThatCannotBeReadIsARunError) {
+  const std::string path = kGoldens + "scripted.pt";
+  ModelOptions options;
+  options.name = "torchscript";
+  options.file = path;
+  for (const FileOp op : {FileOp::kOpen, FileOp::kRead}) {
+    FaultEnv env(Env::posix());
+    env.inject({.match = {op, "scripted.pt"}, .error = EIO});
+    const Error error = error_of([&] { make_model(options, {10, 16, env}); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+    EXPECT_EQ(error.where(), path);
+    EXPECT_EQ(error.reason().find(path), std::string::npos) << error.reason();
+  }
 }
 
 class Exported : public ::testing::TestWithParam<const char*> {};

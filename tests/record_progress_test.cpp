@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/printable.h"
 #include "saturate/progress.h"
 
 namespace saturate {

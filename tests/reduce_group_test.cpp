@@ -16,9 +16,9 @@
 #include <sstream>
 #include <thread>
 
-#include "reduce/nccl.h"
+#include "reduce/backends.h"
+#include "reduce/heartbeat.h"
 #include "reduce/same_host.h"
-#include "reduce/waiting.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/reduce_testing.h"

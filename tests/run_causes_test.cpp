@@ -7,7 +7,6 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
-#include <cmath>
 #include <map>
 
 #include "run/batch_search.h"

@@ -1,7 +1,6 @@
 // Early stopping against Lightning's (tests/oracles/run_goldens.py).
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 

@@ -10,7 +10,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <atomic>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

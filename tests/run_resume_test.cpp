@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "run/checkpoint.h"
-#include "run/same_data.h"
+#include "run/same_run.h"
 #include "saturate/evaluator.h"
 #include "saturate/schedule.h"
 #include "tests/app_testing.h"

@@ -109,6 +109,25 @@ TEST(Speed, NarrowWeightsKeepZeroedGradientsToo) {
   EXPECT_TRUE(at::equal(weights(true), weights(false)));
 }
 
+// Steps end in another order than they began.
+TEST(Speed, TheProcesssSwitchesAreRestoredByTheLastStep) {
+  at::Context& context = at::globalContext();
+  const bool cublas = context.allowTF32CuBLAS(), cudnn = context.allowTF32CuDNN();
+  ASSERT_FALSE(context.benchmarkCuDNN());
+  auto first = std::make_unique<Bench>(StepOptions{.precision = {.mode = PrecisionMode::kTf32}});
+  auto second = std::make_unique<Bench>(StepOptions{.detect_anomaly = true});
+  EXPECT_FALSE(context.allowTF32CuBLAS());
+  EXPECT_TRUE(torch::autograd::AnomalyMode::is_enabled());
+  first.reset();
+  EXPECT_TRUE(context.benchmarkCuDNN());
+  EXPECT_TRUE(torch::autograd::AnomalyMode::is_enabled());
+  second.reset();
+  EXPECT_EQ(context.allowTF32CuBLAS(), cublas);
+  EXPECT_EQ(context.allowTF32CuDNN(), cudnn);
+  EXPECT_FALSE(context.benchmarkCuDNN());
+  EXPECT_FALSE(torch::autograd::AnomalyMode::is_enabled());
+}
+
 TEST(Speed, CudnnsBenchmarkFollowsTheSwitch) {
   const Bench off({.cudnn_benchmark = false});
   EXPECT_FALSE(at::globalContext().benchmarkCuDNN());

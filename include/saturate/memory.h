@@ -43,8 +43,8 @@ TensorMemory& tensor_memory(const at::Device& device);
 // activations. Live plus kept memory is at most 1.5 times the peak of live memory. False: frees
 // kept memory. Off by default. As with tensor_memory(), the first call must not race with another
 // thread's use of tensors; later ones are safe from any thread. Keeps nothing under
-// AddressSanitizer, which could not detect use after free.
-void keep_host_memory(bool keep);
+// AddressSanitizer, which could not detect use after free. Returns the former setting.
+bool keep_host_memory(bool keep);
 
 // A budget for a scope; the previous one is restored afterwards.
 class MemoryBudget {

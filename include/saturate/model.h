@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "saturate/data/env.h"
 #include "saturate/data/registry.h"
 #include "saturate/data/step_options.h"
 #include "saturate/gradient_checkpoint.h"
@@ -81,7 +82,8 @@ class Model {
 // Properties of the data that a model needs.
 struct ImageShape {
   int classes;
-  int size;  // side of the square images, pixels
+  int size;                 // side of the square images, pixels
+  Env& env = Env::posix();  // for models that are read from a file
 };
 
 // Builds and initialises `options.name` as torchvision does (with torch's default CPU generator:

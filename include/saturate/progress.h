@@ -13,9 +13,6 @@ namespace saturate {
 // "1m 05s", "2h 03m"; "n/a" where unknown.
 std::string format_duration(std::optional<double> seconds);
 
-// "1.2345"; "3.403e+38" from a million on, where a diverging loss would fill the line.
-std::string format_loss(double loss);
-
 // Counts towards a known total. To be used from one thread at a time.
 //
 // A line that is too long for the terminal loses its bar, then whole fields: the first of the

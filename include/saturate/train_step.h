@@ -38,6 +38,7 @@
 namespace saturate {
 
 class CompiledStep;
+class SwitchesScope;
 class GradientReducer;
 
 // Resolves kAuto and kDefault for a device.
@@ -60,8 +61,9 @@ struct StepOptions {
 class TrainStep {
  public:
   // REQUIRES: the model is on its device. Sets the process-wide switches: TF32, and those of
-  // `options`. Fails with kUsage if more segments are requested than the model has stages, and if
-  // the task does not support label smoothing.
+  // `options`; the end of the last step restores the values from before the first. Fails with
+  // kUsage if more segments are requested than the model has stages, and if the task does not
+  // support label smoothing.
   TrainStep(Model& model, const Task& task, Optimizer& optimizer, const StepOptions& options,
             Ledger& ledger);
 
@@ -122,6 +124,7 @@ class TrainStep {
   Ledger& ledger_;
   std::optional<GradScaler> scaler_;    // fp16
   std::vector<at::Tensor> statistics_;  // fp16: the model's floating-point buffers
+  std::unique_ptr<SwitchesScope> switches_;
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
   std::function<void()> observer_;

@@ -26,9 +26,9 @@ bool has_fused(const Recipe& recipe) {
 
 }  // namespace
 
-BareLoop::BareLoop(const Recipe& recipe, const DeviceBatch& batch)
+BareLoop::BareLoop(Env& env, const Recipe& recipe, const DeviceBatch& batch)
     : recipe_(recipe), count_(batch.count()) {
-  model_ = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  model_ = make_model(recipe.model, {recipe.model.classes, recipe.augment.size, env});
   model_->to(batch.images.device(), recipe.train.channels_last);
   if (const ModelFacets facets = model_->facets(); facets.wanted_images > 0)
     facets.prepare(batch.images);

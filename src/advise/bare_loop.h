@@ -17,7 +17,7 @@ namespace saturate {
 class BareLoop {
  public:
   // `recipe`: resolved. `batch`: on the recipe's device.
-  BareLoop(const Recipe& recipe, const DeviceBatch& batch);
+  BareLoop(Env& env, const Recipe& recipe, const DeviceBatch& batch);
   void step();
   int64_t images() const { return count_; }  // in a step
 

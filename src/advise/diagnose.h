@@ -2,8 +2,6 @@
 // the bottleneck. See docs/diagnose.md.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

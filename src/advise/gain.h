@@ -9,8 +9,6 @@ namespace saturate {
 // A ratio of rates and its 95 % confidence interval: 1.5 is 50 % faster.
 struct Gain {
   double ratio, low, high;
-  // False if the interval contains 1, no change.
-  bool is_significant() const { return low > 1 || high < 1; }
 };
 
 // For rates (such as images/s; all above 0) measured in rounds, before[i] next to after[i]: what

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "advise/diagnose.h"
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/stretch.h"
 #include "base/thread_pool.h"
 #include "saturate/data/env.h"

@@ -163,4 +163,22 @@ std::string ladder_markdown(const Ladder& ladder, const LadderResult& result);
 std::string ladder_json(const Ladder& ladder, const LadderResult& result,
                         const LadderOptions& options);
 
+// The prefix of a requirement that this version cannot meet, in words.
+inline constexpr std::string_view kFeature = "feature: ";
+
+// "cuda", "cuda>=2" or "feature: WORDS"; fails with kUsage on anything else.
+void check_need(const std::string& need, const std::string& where);
+
+struct SeedFigure {
+  double value;      // above 0
+  std::string unit;  // a rate where it ends in "/s", else a duration
+  bool is_rate() const { return unit.ends_with("/s"); }
+};
+
+// Empty where it is not a number above 0 and one of the units steps/s, images/s, s and ms.
+std::optional<SeedFigure> parse_seed_figure(const std::string& text);
+
+// How much faster `after` is than `before`; empty where they do not compare.
+std::optional<double> seed_gain(const std::string& before, const std::string& after);
+
 }  // namespace saturate

@@ -1,5 +1,4 @@
 // From rungs to what they run on: a recipe each, and the sources that are packed for them.
-#include <fmt/format.h>
 
 #include "advise/ladder.h"
 #include "base/thread_pool.h"

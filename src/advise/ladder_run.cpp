@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "advise/ladder.h"
-#include "advise/ladder_needs.h"
-#include "advise/seed_figure.h"
 
 namespace saturate {
 namespace {

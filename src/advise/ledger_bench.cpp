@@ -1,6 +1,6 @@
 #include "advise/ledger_bench.h"
 
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/stretch.h"
 
 namespace saturate {

@@ -9,8 +9,9 @@
 #include <cmath>
 #include <utility>
 
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/what_ifs.h"
+#include "base/printable.h"
 #include "base/thread_pool.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
@@ -44,15 +45,11 @@ constexpr size_t kWarmSamples = 256;  // that stand for a source in memory
 constexpr size_t kExamined = 32;      // samples whose formats are looked at
 constexpr double kGiB = 1 << 30;
 
+}  // namespace
+
 Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings) {
   return parse_recipe(to_toml(recipe), "what if", settings);
 }
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
-}  // namespace
 
 Measuring::Measuring(Env& env, const Recipe& recipe, const DiagnoseOptions& options)
     : env_(env), options_(options), epochs_(recipe.train.epochs), begin_ns_(env.now_ns()) {

@@ -13,6 +13,9 @@
 
 namespace saturate {
 
+// The recipe with further settings ("section.key=value").
+Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings);
+
 // The rates of two runs that took turns, one of each round.
 struct Rounds {
   std::vector<double> before, after;  // images/s

@@ -2,9 +2,11 @@
 // one rest.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "saturate/data/recipe.h"
 #include "saturate/feed.h"
 #include "saturate/trainer.h"
 
@@ -37,5 +39,20 @@ void set_ledger(Trainer& trainer, bool enabled);
 // Stops the loader and waits for a checkpoint being written: the run uses nothing but memory until
 // hold_batch() or release_batch(), which set the process's switches for it again.
 void rest(Trainer& trainer);
+
+// Without what happens between steps, without an end before the measurements', and with weights
+// that stay as they are: no measurement meets other numbers than the one before.
+inline Recipe measured_recipe(Recipe recipe) {
+  recipe.data.eval_source.clear();
+  recipe.optimizer.lr = 0;
+  recipe.train.epochs = std::max(recipe.train.epochs, 1e6);
+  recipe.train.max_minutes = 0;
+  recipe.train.early_stop = 0;
+  recipe.watch.progress = false;
+  recipe.watch.prometheus_port = 0;  // which the next run may want
+  recipe.watch.trace.clear();
+  recipe.watch.samples = recipe.watch.histograms = 0;
+  return recipe;
+}
 
 }  // namespace saturate

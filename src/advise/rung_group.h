@@ -7,7 +7,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "advise/ladder.h"
 #include "saturate/group.h"

@@ -170,10 +170,15 @@ class RungProcess {
 
 ProcessMeasurer::ProcessMeasurer(Env& env, ProcessMeasurerOptions options)
     : env_(env), options_(std::move(options)) {
-  signal(SIGPIPE, SIG_IGN);  // a process that is gone is found out by its end of the other pipe
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &sigpipe_before_);
 }
 
-ProcessMeasurer::~ProcessMeasurer() = default;
+ProcessMeasurer::~ProcessMeasurer() {
+  processes_.clear();
+  sigaction(SIGPIPE, &sigpipe_before_, nullptr);
+}
 
 std::string ProcessMeasurer::folder_of(size_t rung) const {
   return fmt::format("{}/rung-{}", options_.folder, rung + 1);

@@ -1,6 +1,8 @@
 // The parent's side of measuring: one process a rung, talked to over two pipes.
 #pragma once
 
+#include <signal.h>
+
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -14,6 +16,7 @@ namespace saturate {
 
 class RungProcess;
 
+// Ignores SIGPIPE while it lives: a process that is gone is found out by its end of the other pipe.
 class ProcessMeasurer : public RungMeasurer {
  public:
   ProcessMeasurer(Env& env, ProcessMeasurerOptions options);
@@ -37,6 +40,7 @@ class ProcessMeasurer : public RungMeasurer {
 
   Env& env_;
   const ProcessMeasurerOptions options_;
+  struct sigaction sigpipe_before_ {};
   std::map<size_t, std::unique_ptr<RungProcess>> processes_;
 };
 

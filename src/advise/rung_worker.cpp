@@ -4,9 +4,10 @@
 
 #include <algorithm>
 
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/rung_wire.h"
 #include "advise/stretch.h"
+#include "base/printable.h"
 #include "saturate/group.h"
 
 namespace saturate {
@@ -124,8 +125,7 @@ void serve_rung(Env& env, const std::string& recipe, const std::string& folder, 
   } catch (const Error& error) {
     tell(error);
   } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    tell(Error(ErrorKind::kRun, "LibTorch: " + text.substr(0, text.find('\n')), "", "",
+    tell(Error(ErrorKind::kRun, "LibTorch: " + first_line(error.what()), "", "",
                std::source_location::current()));
   } catch (const std::bad_alloc&) {
     tell(Error(ErrorKind::kRun, "out of memory", "", "", std::source_location::current()));

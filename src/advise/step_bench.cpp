@@ -2,7 +2,7 @@
 
 #include "advise/bare_loop.h"
 #include "advise/library_times.h"
-#include "advise/measured_recipe.h"
+#include "advise/measured_trainer.h"
 #include "advise/stretch.h"
 
 namespace saturate {
@@ -22,7 +22,7 @@ class StepBenchRun {
   std::optional<StepBench> run() {
     if (!time_steps(kSettle)) return std::nullopt;
     found_.memory_peak_bytes = trainer_.so_far().memory_peak_bytes;
-    bare_.emplace(found_.recipe, hold_batch(trainer_));
+    bare_.emplace(env_, found_.recipe, hold_batch(trainer_));
     time_bare();
     for (int round = 0; round < options_.rounds; ++round)
       if (!measure_round()) return std::nullopt;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "advise/diagnose.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 
@@ -49,5 +51,13 @@ bool is_tunable(const WhatIf& what_if);
 
 // Fails as measure() does. Empty if should_stop cancelled.
 std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options);
+
+class Env;
+
+// Trains by `recipe` from its beginning, without evaluation and saving, on `samples` samples (those
+// of whole steps) and returns the mean loss over the last quarter of them. Fails as training does.
+// Empty where should_stop gave up.
+std::optional<double> early_loss(Env& env, Recipe recipe, const std::string& folder,
+                                 int64_t samples, const std::function<bool()>& should_stop);
 
 }  // namespace saturate

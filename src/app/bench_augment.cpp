@@ -5,7 +5,7 @@
 #include <cstring>
 #include <functional>
 
-#include "app/bench_input.h"
+#include "app/bench.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "base/thread_pool.h"

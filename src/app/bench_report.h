@@ -1,7 +1,6 @@
 // The common output of all `saturate bench` commands.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

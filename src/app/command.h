@@ -2,9 +2,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "saturate/data/recipe.h"
 
 namespace saturate {
+
+class Group;
 
 // Each adds a subcommand whose callback stores the process's exit code in `exit_code`.
 void add_train(CLI::App& app, int& exit_code);
@@ -38,5 +44,12 @@ void catch_stop_signals_of_writing();
 int stop_signal();
 // The same, but SIGHUP as it is: other processes are to know that the terminal is gone.
 int signal_to_pass_on();
+
+// Binds this process to its part of the machine, and waits for the others; null if it is alone.
+std::shared_ptr<Group> join_group(const Recipe& recipe);
+
+// `settings` ("section.key=value") that differ from `recipe`, as lines for a recipe file: indented,
+// under their sections' headers. Fails as parse_recipe() does.
+std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& settings);
 
 }  // namespace saturate

@@ -9,8 +9,6 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "app/join_group.h"
-#include "app/recipe_lines.h"
 #include "app/scratch_folder.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"

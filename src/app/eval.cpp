@@ -101,7 +101,7 @@ int eval(const EvalArguments& arguments) {
   const at::Device device = resolve_device(recipe.train.device);
   resolve_machine(recipe, device);  // --set may have restored "auto" values
   set_compute_threads(recipe.train.threads);
-  const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
+  const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
   const bool averaged = !checkpoint.average.empty() && !arguments.plain;

@@ -1,7 +1,6 @@
 // saturate export: a checkpoint's model as a file for other programs.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
@@ -22,9 +21,9 @@ struct ExportArguments {
 };
 
 // On the CPU, in the default memory order.
-std::unique_ptr<Model> load_model(const Checkpoint& checkpoint, const Recipe& recipe, bool plain,
-                                  const std::string& path) {
-  auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
+std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const Recipe& recipe,
+                                  bool plain, const std::string& path) {
+  auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
   load_into(*model, checkpoint.model, path);
   auto parameters = model->parameters();
   if (!checkpoint.average.empty() && !plain) copy_by_name(checkpoint.average, parameters, path);
@@ -49,7 +48,7 @@ int export_model(const ExportArguments& arguments) {
   const std::string out = !arguments.out.empty()
                               ? arguments.out
                               : recipe.model.name + (script ? ".pt" : ".safetensors");
-  const auto model = load_model(checkpoint, recipe, arguments.plain, path);
+  const auto model = load_model(env, checkpoint, recipe, arguments.plain, path);
   if (script)
     export_torchscript(env, out, *model, checkpoint.image_size);
   else

@@ -8,7 +8,6 @@
 #include "advise/rung_group.h"
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "app/join_group.h"
 #include "app/scratch_folder.h"
 #include "reduce/heartbeat.h"
 #include "saturate/data/error.h"

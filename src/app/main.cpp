@@ -18,7 +18,6 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "base/version.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
 #include "saturate/data/world.h"
@@ -133,16 +132,11 @@ void require_known_commands(const CLI::App& app, int argc, char** argv) {
   }
 }
 
-// The first line of a message.
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
 int run(int argc, char** argv) {
   CLI::App app("Trains image models on LibTorch and shows what slows them down.", "saturate");
   app.footer(kFooter);
   app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("saturate ") + saturate::kVersion);
+  app.set_version_flag("--version", "saturate " SATURATE_VERSION);
   app.get_formatter()->column_width(36);
   int exit_code = 0;
   saturate::add_train(app, exit_code);
@@ -166,7 +160,8 @@ int run(int argc, char** argv) {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return report(2, first_line(error.what()) + ". Run saturate --help, or a command with --help");
+    return report(
+        2, saturate::first_line(error.what()) + ". Run saturate --help, or a command with --help");
   }
   return exit_code;
 }
@@ -191,11 +186,12 @@ void limit_spinning(int argc, char** argv) {
 
 // Results that cannot be written are a failure, but for those whose reader has gone.
 int with_results_written(int code) {
+  errno = 0;  // if an earlier write failed, this flush may succeed
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (errno == EPIPE || errno == EBADF || code != 0) return code;
   return report(static_cast<int>(saturate::ErrorKind::kRun),
                 fmt::format("cannot write the results ({}). Make room where stdout goes to",
-                            std::strerror(errno)));
+                            errno != 0 ? std::strerror(errno) : "an earlier write failed"));
 }
 
 }  // namespace
@@ -210,7 +206,7 @@ int main(int argc, char** argv) {
   } catch (const saturate::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::Error& error) {
-    return report(run_failed, "LibTorch: " + first_line(error.what_without_backtrace()));
+    return report(run_failed, "LibTorch: " + saturate::first_line(error.what()));
   } catch (const std::bad_alloc&) {
     return report_no_memory(run_failed);
   } catch (const std::system_error& error) {
@@ -218,10 +214,10 @@ int main(int argc, char** argv) {
     if (error.code() == std::errc::broken_pipe)
       return 128 + (saturate::stop_signal() != 0 ? saturate::stop_signal() : SIGPIPE);
     if (error.code() != std::errc::resource_unavailable_try_again)
-      return report(run_failed, first_line(error.what()));
+      return report(run_failed, saturate::first_line(error.what()));
     return report(run_failed, kNoThreads);
   } catch (const std::exception& error) {
-    const std::string text = first_line(error.what());
+    const std::string text = saturate::first_line(error.what());
     // oneDNN gives no more details.
     if (!text.starts_with("could not create a ")) return report(run_failed, text);
     return report(run_failed,

@@ -1,7 +1,6 @@
 // saturate train: a run from a recipe.
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -10,8 +9,6 @@
 
 #include "advise/source_recipe.h"
 #include "app/command.h"
-#include "app/join_group.h"
-#include "app/recipe_lines.h"
 #include "app/run_folder.h"
 #include "base/printable.h"
 #include "reduce/binding.h"

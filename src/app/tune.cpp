@@ -12,7 +12,6 @@
 #include "base/printable.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
-#include "saturate/progress.h"
 #include "trace/host.h"
 
 namespace saturate {

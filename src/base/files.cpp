@@ -1,10 +1,11 @@
 // Whole-file reading and atomic writing, over any Env.
+#include "base/files.h"
+
 #include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
 
-#include "base/paths.h"
 #include "saturate/data/env.h"
 
 namespace saturate {

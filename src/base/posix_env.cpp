@@ -15,7 +15,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/file_lock.h"
+#include "base/files.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string_view>
@@ -97,6 +98,15 @@ std::string shell_word(const std::string& text) {
                    safe += bytes;
                  }) +
          "'";
+}
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+std::string decimal_text(double value, int decimals) {
+  return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, decimals)
+                               : fmt::format("{:.4g}", value);
 }
 
 void print_warning(const std::string& text) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace saturate {
 
@@ -16,6 +17,15 @@ std::string as_utf8(const std::string& text);
 // Text as one word of a shell command line, for copying: quoted if necessary, as $'...' if a quoted
 // control character would still reach the terminal.
 std::string shell_word(const std::string& text);
+
+// Up to the first line break: torch's messages continue with a stack trace.
+std::string first_line(std::string_view text);
+
+// With that many decimals; from 1e6 on as 3.403e+38.
+std::string decimal_text(double value, int decimals);
+inline std::string format_loss(double loss) {
+  return decimal_text(loss, 4);
+}
 
 // "saturate: warning: TEXT" on stderr, made printable.
 void print_warning(const std::string& text);

@@ -7,7 +7,7 @@
 #include <charconv>
 #include <utility>
 
-#include "base/paths.h"
+#include "base/files.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

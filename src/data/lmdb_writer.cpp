@@ -1,7 +1,7 @@
 #include <cerrno>
 #include <string>
 
-#include "base/paths.h"
+#include "base/files.h"
 #include "data/atomic_file.h"
 #include "data/bytes.h"
 #include "data/lmdb_format.h"

@@ -1,7 +1,6 @@
 // Packing: many threads read, shrink, re-encode, decode or segment samples; one writes them in
 // order.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 

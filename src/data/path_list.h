@@ -17,4 +17,8 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
 // Removes "KEY=VALUE" from a comma-separated list (not its first item): returns the value, or "".
 std::string take_option(std::string& rest, std::string_view key);
 
+// The scheme for `rest` (comma-separated paths, then options), detected from the first path; "" if
+// it does not exist or is not of a known format.
+std::string scheme_of_path(Env& env, const std::string& rest);
+
 }  // namespace saturate

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -15,8 +16,7 @@ std::string sample_place(size_t index, const std::string& name) {
   return name.empty() || name == place ? place : place + ", " + name;
 }
 
-[[noreturn]] void fail_read(std::string text, size_t index, const std::string& name) {
-  text = text.substr(0, text.find('\n'));  // torch's exceptions continue with a stack trace
+[[noreturn]] void fail_read(const std::string& text, size_t index, const std::string& name) {
   fail(ErrorKind::kData, text.empty() ? "the dataset cannot read it" : text,
        sample_place(index, name), "Fix it, or skip such samples with data.on_error=skip");
 }
@@ -30,7 +30,7 @@ auto naming_sample(size_t index, const std::string& name, const Read& read) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    fail_read(error.what(), index, name);
+    fail_read(first_line(error.what()), index, name);
   } catch (...) {
     fail_read("the dataset threw something other than a std::exception", index, name);
   }

@@ -1,5 +1,4 @@
 #include <limits>
-#include <utility>
 
 #include "data/atomic_file.h"
 #include "data/bytes.h"

@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "data/path_list.h"
-#include "data/plain_path.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
 

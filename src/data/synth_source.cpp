@@ -2,7 +2,6 @@
 // of a real dataset. Sample i depends only on (seed, split, i) and the image options.
 #include <charconv>
 #include <optional>
-#include <utility>
 
 #include "data/sources.h"
 #include "data/synth_render.h"

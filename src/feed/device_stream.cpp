@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
-#include <utility>
 
 namespace saturate {
 namespace {

@@ -1,6 +1,5 @@
 #include "image/png_decoder.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <new>

@@ -1,7 +1,6 @@
 #include "model/pickle_globals.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace saturate {

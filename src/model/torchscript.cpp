@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "model/env_reader.h"
+#include "model/export_model.h"
 #include "model/factories.h"
 #include "saturate/data/error.h"
 
@@ -101,11 +102,13 @@ void require_logits(ScriptedModel& model, const ImageShape& shape, const std::st
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(before[i]);
 }
 
-torch::jit::Module load(const std::string& path) {
-  Env& env = Env::posix();
+torch::jit::Module load(Env& env, const std::string& path) {
   if (!env.exists(path) || env.is_directory(path)) fail_script("there is no such file", path);
   try {
     return torch::jit::load(std::make_shared<EnvReader>(env.open_readable(path)), at::kCPU);
+  } catch (const Error& error) {
+    // Env reports a failed read as bad data; the program is not part of the run's data.
+    fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
   } catch (const std::exception& error) {
     const std::string reason = reason_of(error);
     if (reason.find("PytorchStreamReader") != std::string::npos)  // of torch's zip library
@@ -117,7 +120,7 @@ torch::jit::Module load(const std::string& path) {
 }  // namespace
 
 std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
-  auto model = std::make_unique<ScriptedModel>(load(options.file));
+  auto model = std::make_unique<ScriptedModel>(load(shape.env, options.file));
   bool trainable = false;
   for (const auto& parameter : model->parameters())
     trainable = trainable || parameter.tensor.requires_grad();

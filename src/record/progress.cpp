@@ -75,10 +75,6 @@ std::string format_duration(std::optional<double> seconds) {
   return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
 }
 
-std::string format_loss(double loss) {
-  return std::abs(loss) < 1e6 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
-}
-
 Progress::Progress(Env& env, std::string title, std::string unit, int64_t total, Style style,
                    std::FILE* stream)
     : env_(env),

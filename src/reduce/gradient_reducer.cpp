@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/reducer.hpp>

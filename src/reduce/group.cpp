@@ -7,7 +7,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,11 +24,11 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 
+#include "base/printable.h"
+#include "reduce/backends.h"
 #include "reduce/difference.h"
+#include "reduce/heartbeat.h"
 #include "reduce/listen.h"
-#include "reduce/nccl.h"
-#include "reduce/same_host_backend.h"
-#include "reduce/waiting.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -69,9 +68,9 @@ class WithoutSigpipe {
   sigset_t pipe_, before_;
 };
 
-// Drops the further lines that torch adds, and the full stop.
-std::string first_line(std::string text) {
-  text = text.substr(0, text.find('\n'));
+// Without the full stop.
+std::string brief_reason(const std::exception& error) {
+  std::string text = first_line(error.what());
   while (!text.empty() && (text.back() == '.' || text.back() == ' ')) text.pop_back();
   return text;
 }
@@ -278,11 +277,11 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
-    reason = first_line(error.what_without_backtrace());
+    reason = brief_reason(error);
   } catch (const c10::Error&) {
     throw;  // out of memory or a bad shape: not caused by other ranks
   } catch (const std::exception& error) {
-    reason = first_line(error.what());
+    reason = brief_reason(error);
   }
   state_->failed = true;
   report_lost_peer();

@@ -11,8 +11,6 @@
 #include <thread>
 #include <utility>
 
-#include "reduce/waiting.h"
-
 namespace saturate {
 namespace {
 

@@ -13,9 +13,9 @@
 
 #include "base/printable.h"
 #include "base/thread_pool.h"
+#include "reduce/heartbeat.h"
 #include "reduce/nodes.h"
 #include "reduce/rank_process.h"
-#include "reduce/waiting.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

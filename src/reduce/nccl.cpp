@@ -1,7 +1,6 @@
-#include "reduce/nccl.h"
-
 #include <cstdlib>
 
+#include "reduce/backends.h"
 #include "saturate/data/error.h"
 
 #ifdef SATURATE_HAS_NCCL

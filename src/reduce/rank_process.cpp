@@ -16,7 +16,6 @@
 #include <string_view>
 
 #include "reduce/heartbeat.h"
-#include "reduce/waiting.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
-#include "reduce/same_host_backend.h"
+#include "reduce/backends.h"
 #include "reduce/shared_memory.h"
 #include "reduce/shared_sum.h"
 

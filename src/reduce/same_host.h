@@ -1,5 +1,5 @@
 // All-reduces through shared memory, used by a Group for CPU tensors if all of its ranks are on one
-// machine; see base/shared_sum.h.
+// machine; see shared_sum.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <linux/futex.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 namespace saturate {
@@ -192,6 +194,32 @@ void SharedSum::fail_with(uint32_t why) {
 
 void SharedSum::wake_others() {
   wake_all(state(place_.rank).phase);
+}
+
+std::byte* SharedArena::take(size_t bytes) {
+  if (bytes > bytes_) return nullptr;
+  const size_t size = rounded_up(bytes, kPage);
+  const std::lock_guard lock(mutex_);
+  size_t place = 0;
+  for (const auto& [begin, length] : taken_) {
+    if (begin - place >= size) break;
+    place = begin + length;
+  }
+  if (bytes_ - place < size) return nullptr;
+  taken_[place] = size;
+  return memory_ + place;
+}
+
+void SharedArena::give_back(std::byte* block) {
+  const std::lock_guard lock(mutex_);
+  const auto found = taken_.find(size_t(block - memory_));
+  madvise(block, found->second, MADV_REMOVE);  // optional: not all systems support it
+  taken_.erase(found);
+}
+
+bool SharedArena::holds(const void* address) const {
+  const std::less<const void*> before;
+  return !before(address, memory_) && before(address, memory_ + bytes_);
 }
 
 }  // namespace saturate

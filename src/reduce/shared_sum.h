@@ -12,12 +12,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
-#include "reduce/shared_arena.h"
-
 namespace saturate {
+
+// Blocks of memory that the ranks share. Safe from any thread.
+class SharedArena {
+ public:
+  // `memory` is page-aligned and outlives this.
+  SharedArena(std::byte* memory, size_t bytes) : memory_(memory), bytes_(bytes) {}
+
+  // A block of whole pages, lowest address first; null if there is no room.
+  std::byte* take(size_t bytes);
+  // Returns its memory to the system. REQUIRES: `block` comes from take().
+  void give_back(std::byte* block);
+  bool holds(const void* address) const;
+
+ private:
+  std::byte* const memory_;
+  const size_t bytes_;
+  std::mutex mutex_;
+  std::map<size_t, size_t> taken_;  // size by offset; guarded by mutex_
+};
 
 // Another rank has ended, timed out, or made a different call; what() names it.
 class RankMissing : public std::runtime_error {

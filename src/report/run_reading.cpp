@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/file_lock.h"
+#include "base/files.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

@@ -29,7 +29,7 @@ class Rehearsal {
         device_(device),
         effective_(effective),
         ledger_(env),
-        parts_(make_training_parts(recipe_, device)) {
+        parts_(make_training_parts(env, recipe_, device)) {
     parts_.model->set_training(true);
     if (parts_.lookahead) parts_.lookahead->begin();
     saved_bytes_ = checkpoint_bytes(*parts_.model, *parts_.optimizer, parts_.average != nullptr,

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <span>
 #include <sstream>
 
 #include "run/checkpoint_state.h"

@@ -1,6 +1,5 @@
 #include "run/checkpoint_branches.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "saturate/data/error.h"

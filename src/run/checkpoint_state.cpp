@@ -2,10 +2,8 @@
 
 #include <torch/version.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/version.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -91,7 +89,7 @@ void from_json(const json& from, EarlyStopping::State& to) {
 
 std::string checkpoint_state_json(const Checkpoint& checkpoint) {
   const json state = {{"version", kFormatVersion},
-                      {"saturate", kVersion},
+                      {"saturate", SATURATE_VERSION},
                       {"torch", TORCH_VERSION},
                       {"position", to_json(checkpoint.position)},
                       {"branch", checkpoint.branch},

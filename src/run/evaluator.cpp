@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "run/same_data.h"
+#include "run/same_run.h"
 #include "run/setup.h"
 #include "saturate/data/input.h"
 

@@ -45,7 +45,7 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !run.options.resume;
   TrainingParts parts = make_training_parts(
-      recipe, run.device,
+      run.env, recipe, run.device,
       [&](Model& drawn) {
         if (from_file)
           loaded_ = load_weights(run.env, recipe.model.weights, drawn, recipe.model.weights_match,

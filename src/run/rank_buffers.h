@@ -25,7 +25,7 @@ class RankBuffers {
   // Whether this process's steps have written to any; what any of them answered (see Votes).
   bool written() const { return written_; }
   void set_written(bool by_any) { written_ = by_any; }
-  // Collective: all buffers, before they are evaluated or saved.
+  // Collective: all buffers, before they are evaluated.
   void take_all();
 
  private:

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "saturate/data/loader.h"
 #include "saturate/data/recipe.h"

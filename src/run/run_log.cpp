@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/printable.h"
 #include "record/run_progress.h"
 
 namespace saturate {

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "base/printable.h"
-#include "saturate/progress.h"
 #include "saturate/trainer.h"
 
 namespace saturate {

@@ -6,8 +6,7 @@
 
 #include "base/printable.h"
 #include "recipe/option_row.h"
-#include "run/same_data.h"
-#include "run/same_recipe.h"
+#include "run/same_run.h"
 #include "run/setup.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/printable.h"
 #include "saturate/data/error.h"
 #include "step/precision.h"
 #include "step/step_package.h"
@@ -46,12 +47,6 @@ std::string path_in_memory(const std::vector<std::byte>& bytes, const std::strin
        what, "Free some memory, or train without train.compiled");
 }
 
-std::string first_line(const std::exception& error) {
-  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = c10_error ? c10_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 std::unique_ptr<Runner> load(const StepPackage& package, const at::Device& device) {
   const std::string library = path_in_memory(package.library, package.path);
   const std::string name = device.is_cuda() ? "cuda" : "cpu";
@@ -63,7 +58,7 @@ std::unique_ptr<Runner> load(const StepPackage& package, const at::Device& devic
     return maker->second(library, /*num_models=*/1, device.str(), /*bin_dir=*/"",
                          /*run_single_threaded=*/true);
   } catch (const std::exception& error) {
-    fail_package("its library does not load: " + first_line(error), package.path);
+    fail_package("its library does not load: " + first_line(error.what()), package.path);
   }
 }
 
@@ -167,7 +162,7 @@ CompiledStep::Output CompiledStep::run(const at::Tensor& images, const at::Tenso
     outputs = state_->runner->run({ordered, labels, factor});
     TORCH_CHECK(outputs.size() == state_->count, outputs.size(), " outputs, not ", state_->count);
   } catch (const std::exception& error) {
-    fail(ErrorKind::kRun, "the compiled step failed: " + first_line(error), state_->path,
+    fail(ErrorKind::kRun, "the compiled step failed: " + first_line(error.what()), state_->path,
          "Train without train.compiled");
   }
   if (first) state_->require_loss(expected, outputs[1].item<double>());

@@ -8,7 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include "saturate/data/error.h"
-#include "step/creation.h"
+#include "step/switches.h"
 
 namespace saturate {
 namespace {

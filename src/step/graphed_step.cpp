@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -42,13 +42,6 @@ bool is_alike(DeviceBatch& a, DeviceBatch& b) {
   const auto left = inputs_of(a), right = inputs_of(b);
   return std::equal(left.begin(), left.end(), right.begin(), right.end(),
                     [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
-}
-
-// torch's errors continue with a stack trace and advice.
-std::string first_line(const std::exception& error) {
-  const auto* torchs = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torchs ? torchs->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
 }
 
 bool takes_rate_from_device(const OptimizerOptions& options) {
@@ -181,7 +174,7 @@ bool GraphedStep::record(Recording& recording, const std::function<void()>& body
     recording.graph->capture(body);
   } catch (const std::exception& error) {
     step_.abandon();
-    give_up(first_line(error));
+    give_up(first_line(error.what()));
     return false;
   }
   ++recorded_;
@@ -202,6 +195,24 @@ void GraphedStep::give_up(const std::string& why) {
   given_up_ = why;
   optimizer_.read_rate_from({});
   recordings_.clear();
+}
+
+namespace {
+
+class ClosureGraph : public StepGraph {
+ public:
+  void warm_up(const std::function<void()>& body) override { body(); }
+  void capture(const std::function<void()>& body) override { body_ = body; }
+  void replay() override { body_(); }
+
+ private:
+  std::function<void()> body_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepGraph> make_closure_graph() {
+  return std::make_unique<ClosureGraph>();
 }
 
 }  // namespace saturate

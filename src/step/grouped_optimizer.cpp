@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "saturate/data/error.h"
-#include "step/creation.h"
+#include "step/switches.h"
 
 namespace saturate {
 namespace {

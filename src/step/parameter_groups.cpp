@@ -1,5 +1,4 @@
 // Per-parameter settings: weight decay, learning-rate factors, freezing.
-#include <fmt/format.h>
 #include <fnmatch.h>
 
 #include <algorithm>

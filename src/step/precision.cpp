@@ -1,17 +1,11 @@
 #include "step/precision.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
 #include "saturate/model.h"
 
 namespace saturate {
-
-void allow_tf32(bool allowed) {
-  at::globalContext().setAllowTF32CuBLAS(allowed);
-  at::globalContext().setAllowTF32CuDNN(allowed);
-}
 
 void store_all_in_half(Model& model, PrecisionMode mode) {
   if (mode != PrecisionMode::kFp16O3) return;

@@ -1,4 +1,4 @@
-// Effects of a precision mode: autocast for a scope, TF32 for the process.
+// Effects of a precision mode: autocast for a scope, and whether TF32 is used.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -10,10 +10,6 @@
 namespace saturate {
 
 class Model;
-
-// Whether float matrix products on a GPU may round their inputs to TF32. Not a scope, because
-// backward, which runs after the forward's scope, needs it too. No effect on the CPU.
-void allow_tf32(bool allowed);
 
 // The reduced-precision type of a mode, if it has one.
 inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {

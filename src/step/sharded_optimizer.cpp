@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 
-#include "reduce/waiting.h"
+#include "reduce/heartbeat.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/optimizer.h"

@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "base/checksum.h"
+#include "base/printable.h"
 #include "recipe/option_row.h"
 #include "saturate/data/error.h"
 
@@ -48,10 +49,6 @@ std::vector<std::byte> read_record(caffe2::serialize::PyTorchStreamReader& archi
   const auto [data, size] = archive.getRecord(name);
   const auto* bytes = static_cast<const std::byte*>(data.get());
   return {bytes, bytes + size};
-}
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 json json_of(const OptionValue& value) {

@@ -30,7 +30,8 @@ std::vector<OptionRow> model_rows() {
       text(SATURATE_OPTION(model.weights_prefix),
            "Prefix of the names to load from model.weights, such as \"backbone.\", or "
            "\"model_ema.\" of a .pt file with several sets of weights; other tensors are ignored. "
-           "Empty: detected, after module., model. and _orig_mod."),
+           "Empty: detected, after up to two of module. and model.; _orig_mod., "
+           "_fsdp_wrapped_module. and _checkpoint_wrapped_module. are ignored anywhere."),
       text_list(SATURATE_OPTION(model.weights_match),
                 "Patterns of names to load from model.weights, such as \"encoder.*\"; the rest of "
                 "the model is initialised randomly. Empty: everything."),

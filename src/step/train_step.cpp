@@ -1,6 +1,5 @@
 #include "saturate/train_step.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -9,7 +8,6 @@
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
 #include <string_view>
@@ -18,12 +16,11 @@
 #include "model/norm_hook.h"
 #include "saturate/data/error.h"
 #include "saturate/gradient_reducer.h"
-#include "saturate/memory.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
 #include "step/compiled_step.h"
-#include "step/creation.h"
 #include "step/precision.h"
+#include "step/switches.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -109,7 +106,12 @@ std::vector<Stage> stages_for(std::vector<Stage> stages, int segments) {
 
 TrainStep::TrainStep(Model& model, const Task& task, Optimizer& optimizer,
                      const StepOptions& options, Ledger& ledger)
-    : model_(model), task_(task), optimizer_(optimizer), options_(options), ledger_(ledger) {
+    : model_(model),
+      task_(task),
+      optimizer_(optimizer),
+      options_(options),
+      ledger_(ledger),
+      switches_(std::make_unique<SwitchesScope>()) {
   const PrecisionOptions& precision = options.precision;
   if (options.label_smoothing > 0 && !task.is_cross_entropy())
     fail(ErrorKind::kUsage, "the model's own loss does not support label smoothing",
@@ -131,11 +133,12 @@ TrainStep::TrainStep(Model& model, const Task& task, Optimizer& optimizer,
 TrainStep::~TrainStep() = default;
 
 void TrainStep::set_switches() const {
-  allow_tf32(uses_tf32(options_.precision.mode, options_.precision.tf32));
-  at::globalContext().setBenchmarkCuDNN(options_.cudnn_benchmark);
-  torch::autograd::AnomalyMode::set_enabled(options_.detect_anomaly);
-  set_create_on_device(options_.create_on_device);
-  if (model_.parameters().at(0).tensor.is_cpu()) keep_host_memory(options_.keep_memory);
+  Switches to{.tf32 = uses_tf32(options_.precision.mode, options_.precision.tf32),
+              .cudnn_benchmark = options_.cudnn_benchmark,
+              .detect_anomaly = options_.detect_anomaly,
+              .create_on_device = options_.create_on_device};
+  if (model_.parameters().at(0).tensor.is_cpu()) to.keep_host_memory = options_.keep_memory;
+  switches_->set(to);
 }
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
@@ -287,7 +290,8 @@ std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
                                 const EvaluationOptions& options) {
   const c10::InferenceMode inference(options.inference_mode);
   const c10::NoGradGuard no_grad;
-  allow_tf32(uses_tf32(options.precision, options.tf32));
+  const SwitchesScope switches;
+  switches.set({.tf32 = uses_tf32(options.precision, options.tf32)});
   model.set_training(false);
   RunningMetrics metrics(task);
   DeviceBatch batch;

@@ -1,7 +1,6 @@
 #include "trace/device_phases.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace saturate {
 

@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/thread_pool.h"
-#include "base/version.h"
 
 namespace saturate {
 namespace {
@@ -72,7 +71,7 @@ std::string build_commit() {
 
 std::vector<std::pair<std::string, std::string>> host_facts() {
   const Host host = this_host();
-  return {{"saturate", kVersion},
+  return {{"saturate", SATURATE_VERSION},
           {"libtorch", TORCH_VERSION},
           {"compiler", "g++ " __VERSION__},
           {"build", build_kind()},

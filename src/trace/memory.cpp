@@ -13,7 +13,7 @@
 #include <limits>
 #include <vector>
 
-#include "trace/cuda_memory.h"
+#include "trace/cuda_calls.h"
 #include "trace/kept_blocks.h"
 
 namespace saturate {
@@ -63,9 +63,10 @@ class CountingAllocator : public c10::Allocator {
   int64_t take_peak() { return peak_.exchange(live_); }
   int64_t budget() const { return budget_; }
   void set_budget(int64_t bytes) { budget_ = bytes; }
-  void set_keeps(bool keeps) {
-    keeps_ = keeps && !kFindsUseAfterFree;
+  bool set_keeps(bool keeps) {
+    const bool kept = keeps_.exchange(keeps && !kFindsUseAfterFree);
     if (!keeps) release_kept();
+    return kept;
   }
   void release_kept() { free_all(kept_.take_all()); }
 
@@ -185,8 +186,8 @@ class CudaMemory : public TensorMemory {
 
 }  // namespace
 
-void keep_host_memory(bool keep) {
-  CountingAllocator::get().set_keeps(keep);
+bool keep_host_memory(bool keep) {
+  return CountingAllocator::get().set_keeps(keep);
 }
 
 TensorMemory& tensor_memory(const at::Device& device) {

@@ -13,7 +13,7 @@
 #include "base/spans.h"
 #include "base/wall_clock.h"
 #include "saturate/data/error.h"
-#include "trace/cuda_capture.h"
+#include "trace/cuda_calls.h"
 #include "trace/trace_format.h"
 
 namespace saturate {

@@ -1,6 +1,5 @@
 // What the fake's devices are: as many as SATURATE_FAKE_CUDA_DEVICES says and CUDA_VISIBLE_DEVICES
 // leaves, all of a kind.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

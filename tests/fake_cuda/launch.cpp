@@ -1,7 +1,6 @@
 // Kernels: torch's do nothing. Our own is its CPU twin, with one thread for a block's.
 #include <cstring>
 #include <memory>
-#include <string>
 #include <unordered_map>
 
 #include "image/finish_passes.h"

@@ -3,7 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "reduce/nccl.h"
+#include "reduce/backends.h"
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/fake_cuda/host_testing.h"

@@ -27,7 +27,7 @@ network, nor a compiler.
 Without a GPU, it compiles what it can (the kernels if there is nvcc), runs their twins on the CPU, and writes nothing.
 
 Exit codes: 0, nothing failed on a GPU (skipped items are listed); 1, something failed; 2, options that cannot be used;
-3, no GPU; 4, nvidia-smi sees a GPU, but the program does not.
+3, no GPU; 4, nvidia-smi sees a GPU, but the program does not; 5, no GPU, and a twin failed.
 """
 
 import argparse
@@ -253,4 +253,4 @@ def main():
         return 3
     passed = run_twins(build)
     print(f"gpu-check: no GPU; the CPU's twins {'passed' if passed else 'FAILED'}; nothing was written")
-    return 3 if passed else 1
+    return 3 if passed else 5

@@ -24,7 +24,7 @@ import tempfile
 import time
 
 import peer_report
-from step_peers import make_environment, write_noise
+from step_peers import write_noise
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -155,7 +155,7 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
-        python = arguments.python or make_environment(folder)
+        python = arguments.python or peer_report.make_environment(folder)
         peers = {"saturate": Saturate(arguments, folder), "python": Python(arguments, python)}
         values = {}
         for _ in range(arguments.rounds):

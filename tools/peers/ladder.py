@@ -32,7 +32,6 @@ import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PACKAGES = ["torch==2.11.0", "torchvision==0.26.0"]
 # The recipe's keys that are supported here, with saturate's defaults.
 DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "optimizer.name": "sgd",
             "optimizer.fused": True, "optimizer.set_to_none": True, "optimizer.freeze": [],
@@ -307,13 +306,6 @@ def print_table(found):
               file=sys.stderr)
 
 
-def make_environment(folder):
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    python = folder / "venv/bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    return python
-
-
 def main():
     import peer_report
 
@@ -326,7 +318,7 @@ def main():
     arguments = parser.parse_args()
     ladder, rungs = read_ladder(arguments.ladder)
     with tempfile.TemporaryDirectory() as path:
-        python = arguments.python or make_environment(pathlib.Path(path))
+        python = arguments.python or peer_report.make_environment(pathlib.Path(path))
         probe = subprocess.run([python, "-c", "import torch; print(torch.cuda.is_available())"], check=True,
                                capture_output=True, text=True)
         found = run_rungs(rungs, python, probe.stdout.strip() == "True", arguments.rounds, arguments.seconds)

@@ -6,7 +6,10 @@ import pathlib
 import platform
 import statistics
 import subprocess
+import sys
 import time
+
+PACKAGES = ["torch==2.11.0", "torchvision==0.26.0"]
 
 
 def cpu_name():
@@ -17,6 +20,14 @@ def cpu_name():
 
 def cores():
     return len(os.sched_getaffinity(0))
+
+
+def make_environment(folder):
+    """A new interpreter below `folder` with the peers' packages."""
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    python = folder / "venv/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    return python
 
 
 def with_spread(row, values):

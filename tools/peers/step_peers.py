@@ -30,7 +30,6 @@ import peer_report
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PACKAGES = ["torch==2.11.0", "torchvision==0.26.0"]
 CASES = {
     "mlp-sgd": {"model": "mlp", "optimizer": "sgd", "size": 16, "batch": 64, "images": 60000,
                 "threads": 1, "variants": ["eager", "bf16", "compile"], "precisions": ["fp32"]},
@@ -178,13 +177,6 @@ def run_case(entries, rounds, seconds):
     return rows
 
 
-def make_environment(folder):
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    python = folder / "venv/bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    return python
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -202,7 +194,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
-        python = arguments.python or make_environment(folder)
+        python = arguments.python or peer_report.make_environment(folder)
         for name in arguments.cases.split(","):
             with contextlib.ExitStack() as stack:
                 entries = start(python, arguments.saturate, folder, name,

@@ -1,4 +1,4 @@
-// Whether other data are of the classes, and of the size, that a model was trained on.
+// Whether data and a recipe fit a model, and a run that is resumed.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 
 #include "run/checkpoint.h"
 #include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 
@@ -21,5 +23,17 @@ std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, co
 // have others all the same, of as many classes.
 void require_same_data(const Checkpoint& saved, const Dataset& data, const std::string& source,
                        bool changed);
+
+// to_toml()'s lines as "section.key = value", without its headers.
+std::string with_full_keys(const std::string& toml);
+
+// Fails with kUsage naming both values if `recipe` has another seed or train.batch than `saved`,
+// the recipe in the checkpoint at `path`: it would train on other batches.
+void require_same_batches(const Recipe& saved, const Recipe& recipe, const std::string& path);
+
+// Throws `error`, which loading a checkpoint's tensors has thrown, with both values of each key
+// that determines these tensors and has changed since; unchanged if none has.
+[[noreturn]] void fail_naming_changes(const Error& error, const Recipe& saved,
+                                      const Recipe& recipe);
 
 }  // namespace saturate

@@ -1,8 +1,16 @@
+// Paths and locks of files.
 #pragma once
 
 #include <string>
 
 namespace saturate {
+
+// "." for a path without a slash.
+inline std::string parent_folder(const std::string& path) {
+  const auto slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
 
 // Whether any process holds Env::lock() of this file. Writes nothing and needs only read access; a
 // file that is missing or unreadable counts as free. A process that locks the file at this moment

@@ -1,7 +1,7 @@
 #include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include "trace/cuda_capture.h"
+#include "trace/cuda_calls.h"
 
 namespace saturate {
 

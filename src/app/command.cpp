@@ -1,10 +1,17 @@
+#include "app/command.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <sstream>
 #include <string_view>
 
-#include "app/command.h"
+#include "base/printable.h"
+#include "reduce/binding.h"
+#include "run/setup.h"
+#include "saturate/group.h"
 
 namespace saturate {
 namespace {
@@ -69,6 +76,31 @@ int stop_signal() {
 
 int signal_to_pass_on() {
   return has_hung_up != 0 ? SIGHUP : noted_signal;
+}
+
+std::shared_ptr<Group> join_group(const Recipe& recipe) {
+  const World world = this_world();
+  if (world.size == 1) return nullptr;
+  bind_process(world, recipe.train.device != "cpu",
+               recipe.distributed.backend == CollectiveBackend::kGloo);
+  return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
+}
+
+std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& settings) {
+  std::vector<std::string> keys;
+  for (const std::string& setting : settings) keys.push_back(setting.substr(0, setting.find('=')));
+  std::istringstream all(to_toml(parse_recipe(to_toml(recipe), "recipe", settings)));
+  std::string lines, section, shown;
+  for (std::string line; std::getline(all, line);) {
+    if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
+    const std::string name = line.substr(0, line.find(' '));
+    const std::string key = section.empty() ? name : section + "." + name;
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
+    if (section != shown) lines += "  [" + section + "]\n";
+    shown = section;
+    lines += "  " + printable(line) + "\n";
+  }
+  return lines;
 }
 
 }  // namespace saturate

@@ -1,0 +1,79 @@
+#include "step/switches.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "saturate/memory.h"
+
+namespace saturate {
+namespace {
+
+using torch::autograd::AnomalyMode;
+
+std::atomic<bool> create_on_device = true;
+
+// Values from before the first scope.
+struct FormerSwitches {
+  bool tf32_cublas, tf32_cudnn, cudnn_benchmark, detect_anomaly, create_on_device;
+  std::optional<bool> keep_host_memory;  // empty until a scope sets it
+};
+
+std::mutex scopes_mutex;
+int scopes = 0;
+FormerSwitches former;
+
+}  // namespace
+
+SwitchesScope::SwitchesScope() {
+  const std::lock_guard lock(scopes_mutex);
+  if (scopes++ > 0) return;
+  const at::Context& context = at::globalContext();
+  former = {context.allowTF32CuBLAS(), context.allowTF32CuDNN(), context.benchmarkCuDNN(),
+            AnomalyMode::is_enabled(), create_on_device,         {}};
+}
+
+SwitchesScope::~SwitchesScope() {
+  const std::lock_guard lock(scopes_mutex);
+  if (--scopes > 0) return;
+  at::Context& context = at::globalContext();
+  context.setAllowTF32CuBLAS(former.tf32_cublas);
+  context.setAllowTF32CuDNN(former.tf32_cudnn);
+  context.setBenchmarkCuDNN(former.cudnn_benchmark);
+  AnomalyMode::set_enabled(former.detect_anomaly);
+  create_on_device = former.create_on_device;
+  if (former.keep_host_memory) keep_host_memory(*former.keep_host_memory);
+}
+
+void SwitchesScope::set(const Switches& switches) const {
+  const std::lock_guard lock(scopes_mutex);
+  at::Context& context = at::globalContext();
+  if (switches.tf32) {
+    context.setAllowTF32CuBLAS(*switches.tf32);
+    context.setAllowTF32CuDNN(*switches.tf32);
+  }
+  if (switches.cudnn_benchmark) context.setBenchmarkCuDNN(*switches.cudnn_benchmark);
+  if (switches.detect_anomaly) AnomalyMode::set_enabled(*switches.detect_anomaly);
+  if (switches.create_on_device) create_on_device = *switches.create_on_device;
+  if (!switches.keep_host_memory) return;
+  const bool kept = keep_host_memory(*switches.keep_host_memory);
+  if (!former.keep_host_memory) former.keep_host_memory = kept;
+}
+
+at::Tensor zeros_there(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  if (create_on_device) return at::zeros(sizes, options);
+  return at::zeros(sizes, options.device(at::kCPU)).to(options.device());
+}
+
+at::Tensor zeros_like_there(const at::Tensor& tensor) {
+  if (create_on_device) return at::zeros_like(tensor);
+  const at::Tensor host = at::empty_like(tensor, tensor.options().device(at::kCPU));
+  return host.zero_().to(tensor.device());
+}
+
+}  // namespace saturate

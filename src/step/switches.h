@@ -1,0 +1,37 @@
+// The process's switches: those of torch that a step sets, and where the step creates its temporary
+// tensors (train.create_on_device).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace saturate {
+
+// Empty: left as it is.
+struct Switches {
+  std::optional<bool> tf32 = {};  // float matrix products on a GPU may round their inputs to TF32
+  std::optional<bool> cudnn_benchmark = {}, detect_anomaly = {};
+  std::optional<bool> keep_host_memory = {};  // see memory.h
+  // False: temporary tensors are created on the host and copied, as naive loops do; each such copy
+  // waits for the device.
+  std::optional<bool> create_on_device = {};
+};
+
+// The only owner of these switches: while any SwitchesScope lives, the last set() counts; the end
+// of the last scope restores the values from before the first. Not bound to a thread, because
+// backward runs on threads of its own.
+class SwitchesScope {
+ public:
+  SwitchesScope();
+  ~SwitchesScope();
+  SwitchesScope(const SwitchesScope&) = delete;
+  SwitchesScope& operator=(const SwitchesScope&) = delete;
+
+  void set(const Switches& switches) const;
+};
+
+at::Tensor zeros_there(at::IntArrayRef sizes, const at::TensorOptions& options);
+at::Tensor zeros_like_there(const at::Tensor& tensor);
+
+}  // namespace saturate
