@@ -16,7 +16,7 @@ namespace saturate {
 class WatchedMetric : public Observer {
  public:
   explicit WatchedMetric(const TrainOptions& options)
-      : monitor_(options.monitor), stopping_(make_early_stopping(options)) {}
+      : monitor_(options.monitor), stopping_(options) {}
 
   void after_epoch(const EpochEvent& event, ObserverContext&) override;
   void after_evaluation(const EvaluationEvent& event, ObserverContext&) override;
