@@ -1,6 +1,5 @@
 #include "report/report.h"
 
-#include "base/version.h"
 #include "report/page_text.h"
 #include "report/report_assets.h"
 #include "report/report_data.h"
@@ -10,7 +9,7 @@ namespace saturate {
 std::string make_report(std::span<const RunReading> runs, std::span<const LadderReading> ladders) {
   const std::string data = script_json(report_data(runs, ladders));
   return fill_page(page_html(), {{"css", page_css()},
-                                 {"version", kVersion},
+                                 {"version", SATURATE_VERSION},
                                  {"data", data},
                                  {"chart_js", chart_js()},
                                  {"script", page_js()}});
