@@ -12,6 +12,7 @@
 
 #include "feed/device_stream.h"
 #include "saturate/feed.h"
+#include "trace/stream_clock.h"
 
 namespace saturate {
 namespace {
