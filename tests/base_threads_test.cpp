@@ -22,6 +22,7 @@ namespace saturate {
 namespace {
 
 using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
 
 // How each of two threads stands, of a pool that is asked to be so much nicer than its maker.
 std::vector<int> nice_levels(int nice) {
