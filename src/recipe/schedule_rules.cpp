@@ -26,8 +26,6 @@ void require_cycle(const Recipe& recipe, const std::string& where) {
   if (by_momentum && recipe.optimizer.momentum == 0)
     fail_option("schedule.cycle_momentum", "needs a momentum to cycle",
                 "Set it to false, or optimizer.momentum above 0", where);
-  if (recipe.schedule.momentum_low > recipe.schedule.momentum_high)
-    fail_option("schedule.momentum_low", "is above schedule.momentum_high", "Swap them", where);
 }
 
 }  // namespace
@@ -58,7 +56,7 @@ void validate_schedule(const Recipe& recipe, const std::string& where) {
                 "Give data.eval_source, or another schedule", where);
   if (name == "plateau" && recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
     fail_option("train.eval_every", "is 0, and schedule \"plateau\" needs evaluations",
-                "Make it 1 or more, or set train.eval_every_steps", where);
+                "Make it 1 or more, or such as \"500 steps\"", where);
 }
 
 }  // namespace saturate
