@@ -22,9 +22,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VARIANTS = {
-    "no saves": ["checkpoint.every_steps=0"],
-    "background": ["checkpoint.background=true"],
-    "foreground": ["checkpoint.background=false"],
+    "no saves": ["checkpoint.every=0"],
+    "background": ["debug.off=[]"],
+    "foreground": ['debug.off=["background"]'],
 }
 WARM_UP = 4  # steps left out
 AFFECTED_S = 1  # seconds from a save on that may feel it; two steps at least
@@ -55,8 +55,7 @@ def train(saturate, folder, arguments, settings):
         f"train.batch={arguments.batch}",
         f"train.epochs={arguments.batch * arguments.steps / 100000}",
         "schedule.warmup_epochs=0",
-        "checkpoint.every=0",
-        f"checkpoint.every_steps={arguments.every}",
+        f"checkpoint.every={arguments.every} steps",
         "watch.every=1",
     ]
     for setting in fixed + settings:

@@ -140,7 +140,7 @@ TEST(Classify, EvaluationThatTakesMostOfTheTimeIsTheCause) {
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
   const WhatIf& fix = diagnosis.fixes.front();
-  EXPECT_EQ(fix.text(), "train.eval_every_steps=360") << "180 times as rare: at most 5 %";
+  EXPECT_EQ(fix.text(), "train.eval_every='360 steps'") << "180 times as rare: at most 5 %";
   EXPECT_FALSE(fix.measured);
   EXPECT_DOUBLE_EQ(fix.gain->ratio, 1000.0 / 105);
   EXPECT_DOUBLE_EQ(diagnosis.fixes.back().gain->ratio, 1000.0 / (900 + 100.0 / 3))
@@ -179,7 +179,7 @@ TEST(Classify, SavesBetweenTurnsAreCountedToo) {
             std::string::npos)
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
-  EXPECT_EQ(diagnosis.fixes[0].text(), "checkpoint.background=true");
+  EXPECT_EQ(diagnosis.fixes[0].text(), "debug.off=[]");
   EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 3);
   EXPECT_EQ(diagnosis.fixes[1].text(), "checkpoint.every=200");
 }
@@ -190,7 +190,7 @@ TEST(Classify, SaysWhatEachWayOfSavingMemoryDoes) {
   };
   EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Work is done over again"));
   EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is computed in parts"));
-  EXPECT_TRUE(summary("train.keep_memory=true").starts_with("Memory is given back"));
+  EXPECT_TRUE(summary("debug.off=[]").starts_with("Memory is given back"));
   EXPECT_TRUE(summary("train.batch=32").starts_with("The batch is larger"));
 }
 

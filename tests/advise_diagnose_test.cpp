@@ -75,10 +75,9 @@ TEST_F(Diagnosing, TheRecipesOwnFailureIsAnError) {
 // Most of such a run is evaluation, whatever its steps wait for.
 TEST_F(Diagnosing, EvaluationIsTimedAndCounted) {
   DiagnoseOptions asked = options(1);
-  const Recipe recipe =
-      recipe_with({"data.source=synth:size=16,count=400", "train.epochs=4",
-                   "data.eval_source=synth:size=16,count=4000,split=test", "train.eval_every=0",
-                   "train.eval_every_steps=2", "watch.histograms=7"});
+  const Recipe recipe = recipe_with({"data.source=synth:size=16,count=400", "train.epochs=4",
+                                     "data.eval_source=synth:size=16,count=4000,split=test",
+                                     "train.eval_every=2 steps", "watch.histograms=7"});
   found = measure(env, recipe, asked);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->evaluations.times, 100);
@@ -94,11 +93,11 @@ TEST_F(Diagnosing, ASaveThatNoTurnSawIsTimed) {
   DiagnoseOptions asked = options(1);
   asked.wanted = [](const WhatIf&) { return false; };
   env.delay({FileOp::kSync, "checkpoints"}, 50 * testing::kMillisecond, 50 * testing::kMillisecond);
-  found = measure(env,
-                  recipe_with({"data.source=synth:size=16,count=400000", "train.epochs=3",
-                               "checkpoint.every=1", "checkpoint.background=false",
-                               "data.eval_source=synth:size=16,count=100,split=test"}),
-                  asked);
+  found = measure(
+      env,
+      recipe_with({"data.source=synth:size=16,count=400000", "train.epochs=3", "checkpoint.every=1",
+                   "debug.off=background", "data.eval_source=synth:size=16,count=100,split=test"}),
+      asked);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->saves.times, 3);
   EXPECT_GE(found->saves.seconds, 0.05);

@@ -76,11 +76,11 @@ class PlantedFault : public Diagnosing {
   // own, and a step's fixed cost weigh as much as what is computed. A step that uses all cores
   // waits for the slowest of them, so that its times vary most: two minutes.
   std::vector<std::string> of_all_cores(std::vector<std::string> settings) {
-    settings.insert(settings.end(),
-                    {"data.source=synth:size=32,count=2000", "data.cache=ram",
-                     "data.cache_form=decoded", "data.threads=1", "augment.size=32",
-                     "model.name=resnet9", "model.width=0.2", "train.batch=256",
-                     "train.threads=" + std::to_string(available_cores()), "precision.mode=auto"});
+    settings.insert(
+        settings.end(),
+        {"data.source=synth:size=32,count=2000", "data.cache=ram:decoded", "data.threads=1",
+         "augment.size=32", "model.name=resnet9", "model.width=0.2", "train.batch=256",
+         "train.threads=" + std::to_string(available_cores()), "precision.mode=auto"});
     return settings;
   }
 
@@ -127,9 +127,9 @@ TEST_F(PlantedFault, TooMuchAugmentation) {
   wanted = [](const WhatIf& what_if) {
     return what_if.cause == Cause::kAugmentation || what_if.cause == Cause::kDecode;
   };
-  const std::vector<std::string> settings = {
-      photographs(128, 20, 20), "train.batch=32", "augment.size=64",  "augment.policy=rand",
-      "augment.policy_ops=8",   "augment.blur=1", "augment.rotate=30"};
+  const std::vector<std::string> settings = {photographs(128, 20, 20), "train.batch=32",
+                                             "augment.size=64",        "augment.policy=rand:8",
+                                             "augment.blur=1",         "augment.rotate=30"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation) << report;
   expect_realised(settings, diagnosis);
@@ -146,9 +146,9 @@ TEST_F(PlantedFault, ABatchOfTwo) {
 
 TEST_F(PlantedFault, ACheckpointEveryStep) {
   env.delay({FileOp::kSync, "checkpoints"}, 20 * kMillisecond, 20 * kMillisecond);
-  const std::vector<std::string> settings = {
-      "data.source=synth:size=16,count=400", "model.name=resnet9", "model.width=0.1",
-      "checkpoint.every_steps=1", "checkpoint.background=false"};
+  const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
+                                             "model.name=resnet9", "model.width=0.1",
+                                             "checkpoint.every=1 step", "debug.off=background"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo) << report;
   EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone saves nothing";
@@ -158,7 +158,7 @@ TEST_F(PlantedFault, ACheckpointEveryStep) {
 // On a CPU there is nothing to wait for but the debugging that reads every gradient.
 TEST_F(PlantedFault, AHostThatLooksAtEveryGradient) {
   const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
-                                             "train.detect_anomaly=true"};
+                                             "debug.checks=anomaly"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kHostSync) << report;
   expect_realised(settings, diagnosis);

@@ -194,6 +194,18 @@ TEST(Sweep, IsTheGridWithTheLastListFastest) {
   EXPECT_EQ(sweep.rungs[3].previous, 2u);
 }
 
+TEST(Sweep, ListsOfTextsAreValues) {
+  const Ladder sweep =
+      make_sweep("r.toml", Texts{"debug.off=[],[\"fused\", \"set_to_none\"],tf32",
+                                 "checkpoint.every=[\"1 epoch\", \"5 steps\"],10 minutes"});
+  ASSERT_EQ(sweep.rungs.size(), 6u);
+  EXPECT_EQ(sweep.rungs[2].set, (Texts{"debug.off=[\"fused\", \"set_to_none\"]",
+                                       "checkpoint.every=[\"1 epoch\", \"5 steps\"]"}));
+  EXPECT_EQ(sweep.rungs[5].set, (Texts{"debug.off=tf32", "checkpoint.every=10 minutes"}));
+  for (const Rung& rung : sweep.rungs)
+    EXPECT_NO_THROW(parse_recipe("[data]\nsource = \"synth:\"\n", "r.toml", rung.set));
+}
+
 TEST(Sweep, WhatIsNoGridIsRefused) {
   const auto refused = [](const Texts& over) {
     return std::string(error_of([&] { make_sweep("r.toml", over); }).what());

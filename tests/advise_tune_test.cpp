@@ -82,7 +82,7 @@ TEST(Tune, KeepsWhatPays) {
   FaultEnv env(Env::posix());
   env.delay({FileOp::kSync, "checkpoints"}, 20'000'000, 20'000'000);
   const TuneOptions options = options_in(dir, 0.25, 4);
-  const Recipe recipe = small_recipe({"checkpoint.every_steps=1", "checkpoint.background=false"});
+  const Recipe recipe = small_recipe({"checkpoint.every=1 step", "debug.off=background"});
   const auto tuning = tune(env, recipe, options);
   ASSERT_TRUE(tuning);
   ASSERT_FALSE(tuning->steps.empty());

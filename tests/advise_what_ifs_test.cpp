@@ -41,10 +41,10 @@ Machine eight_cores() {
 }
 
 TEST(WhatIfs, OfAPlainRecipe) {
-  EXPECT_EQ(texts(input_what_ifs(plain_recipe({}), eight_cores(), photographs())),
-            (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
-                                   "data.decode=fast", "data.cache=ram",
-                                   "data.cache=ram data.cache_form=decoded"}));
+  EXPECT_EQ(
+      texts(input_what_ifs(plain_recipe({}), eight_cores(), photographs())),
+      (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
+                             "data.decode=fast", "data.cache=ram", "data.cache=ram:decoded"}));
   EXPECT_EQ(
       texts(step_what_ifs(plain_recipe({}), eight_cores(), photographs(), 0)),
       (std::set<std::string>{"train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
@@ -52,19 +52,20 @@ TEST(WhatIfs, OfAPlainRecipe) {
 
 TEST(WhatIfs, OfAPoorRecipe) {
   const Recipe recipe =
-      plain_recipe({"train.channels_last=false", "train.checkpoint_segments=3",
-                    "train.accumulate=2", "checkpoint.every_steps=1", "checkpoint.background=false",
-                    "optimizer.fused=false", "train.late_metrics=false",
-                    "train.detect_anomaly=true", "train.threads=1", "checkpoint.every=0"});
+      plain_recipe({"train.checkpoint_segments=3", "train.accumulate=2", "train.threads=1",
+                    "checkpoint.every=1 step", "debug.checks=anomaly",
+                    "debug.off=['fused', 'channels_last', 'late_metrics', 'background']"});
   Machine machine = eight_cores();
   machine.has_bf16 = true;
-  EXPECT_EQ(
-      texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
-      (std::set<std::string>{
-          "train.channels_last=true", "train.checkpoint_segments=0", "train.accumulate=1",
-          "checkpoint.every_steps=100", "checkpoint.background=true", "optimizer.fused=true",
-          "train.late_metrics=true", "train.detect_anomaly=false", "train.threads=8",
-          "precision.mode=bf16", "train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
+  EXPECT_EQ(texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
+            (std::set<std::string>{
+                "debug.off=['fused', 'late_metrics', 'background']",  // channels_last is on
+                "debug.off=['fused', 'channels_last', 'late_metrics']",
+                "debug.off=['channels_last', 'late_metrics', 'background']",
+                "debug.off=['fused', 'channels_last', 'background']", "debug.checks=[]",
+                "train.checkpoint_segments=0", "train.accumulate=1", "checkpoint.every='100 steps'",
+                "train.threads=8", "precision.mode=bf16", "train.batch=128", "train.batch=32",
+                "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
@@ -72,7 +73,7 @@ TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
       plain_recipe({"augment.policy=rand", "augment.blur=0.5", "data.decode=fast"});
   const auto all = texts(input_what_ifs(recipe, eight_cores(), photographs()));
   EXPECT_TRUE(all.contains("augment.policy=none augment.blur=0"));
-  EXPECT_TRUE(all.contains("data.cache=ram data.cache_form=decoded data.decode=exact"));
+  EXPECT_TRUE(all.contains("data.cache=ram:decoded data.decode=exact"));
   EXPECT_FALSE(all.contains("data.decode=fast"));
   EXPECT_EQ(texts(single_effects(recipe)),
             (std::set<std::string>{"augment.policy=none", "augment.blur=0"}));
@@ -84,7 +85,7 @@ TEST(WhatIfs, ASourceThatDoesNotFitInMemoryIsNotCached) {
   machine.memory_bytes = 5e8;  // half of it is offered: 0.1 GB fits, 0.5 GB does not
   const auto found = texts(input_what_ifs(plain_recipe({}), machine, photographs()));
   EXPECT_TRUE(found.contains("data.cache=ram"));
-  EXPECT_TRUE(found.contains("data.cache=ram data.cache_form=decoded skipped"));
+  EXPECT_TRUE(found.contains("data.cache=ram:decoded skipped"));
 }
 
 TEST(WhatIfs, AGpusMemoryKernelAndStreamsAreTried) {
@@ -186,8 +187,9 @@ TEST(WhatIfs, EvaluationsAndSavesOfATrainingAreCounted) {
 
 TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
   const auto asked = asked_what_ifs(
-      {"train.compiled=a.pt2", "data.threads=3", "model.width=2", "optimizer.set_to_none=true",
-       "train.keep_memory=true", "train.cudnn_benchmark=true", "train.create_on_device=true",
+      plain_recipe({}),
+      {"train.compiled=a.pt2", "data.threads=3", "model.width=2", "debug.off=set_to_none",
+       "debug.off=keep_memory", "debug.off=cudnn_benchmark", "debug.off=create_on_device",
        "watch.every=50", "watch.csv=false", "pipeline.copy=true", "pipeline.augment=true"});
   ASSERT_EQ(asked.size(), 11u);
   EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);

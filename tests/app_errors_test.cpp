@@ -45,8 +45,7 @@ TEST_F(CommandErrors, AValueOutOfRangeNamesKeyAndRange) {
   expect_error(train(kSmallSynth, "--set train.epochs=1e300"), 2, {"2^53 steps", "train.epochs"});
   expect_error(train("synth:size=1"), 2, {"size"});
   expect_error(train(kSmallSynth, "--set model.classes=3"), 2, {"model.classes is 3", "10"});
-  expect_error(train(kSmallSynth, "--set train.eval_shift=16"), 2,
-               {"train.eval_shift is 16", "16"});
+  expect_error(train(kSmallSynth, "--set train.tta=shift:16"), 2, {"train.tta shifts by 16", "16"});
   expect_error(train(kSmallSynth, "--set train.device=cpu --set augment.device=cuda"), 2,
                {"the run is not on a GPU", "augment.device"});
   expect_error(train(kSmallSynth, "--set train.batch=199 --set model.name=resnet18"), 2,

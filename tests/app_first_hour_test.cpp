@@ -40,7 +40,7 @@ TEST_F(FirstHour, TheFirstLinesSayWhatIsTrainedOnWhatAndHow) {
 }
 
 TEST_F(FirstHour, AResumedRunSaysFromWhichStep) {
-  ASSERT_EQ(train("run", {"checkpoint.background=false"}).exit_code, 0);
+  ASSERT_EQ(train("run", {"debug.off=background"}).exit_code, 0);
   remove_checkpoints(dir / "run", {20});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "run"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;

@@ -51,10 +51,12 @@ class KilledRun : public ::testing::Test {
 
 TEST_F(KilledRun, LosesNothingAndEndsAsIfNothingHadHappened) {
   recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
-  write_file(recipe, read_text(recipe) + "[checkpoint]\nevery_steps = 2\nkeep = 2\n");
+  write_file(recipe,
+             read_text(recipe) + "[checkpoint]\nevery = [\"1 epoch\", \"2 steps\"]\nkeep = 2\n");
   std::string text = read_text(recipe);
-  text.replace(text.find("epochs = 2"), 10,
-               "epochs = 6\nema = 0.9\nlookahead = 0.5\nlookahead_every = 3\neval_every_steps = 7");
+  text.replace(
+      text.find("epochs = 2"), 10,
+      "epochs = 6\nema = 0.9\nlookahead = [0.5, 3]\neval_every = [\"1 epoch\", \"7 steps\"]");
   write_file(recipe, text);
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_EQ(exit_code_of(start_saturate(arguments("whole", 2), dir / "whole.log")), 0)

@@ -56,8 +56,7 @@ TEST_F(SegmentCommand, TheRecipeLearnsAndEvalFindsWhatTheRunSaid) {
 
 TEST_F(SegmentCommand, AResumedRunGoesOnAsTheUninterrupted) {
   ASSERT_EQ(train("whole").exit_code, 0);
-  ASSERT_EQ(train("cut", {"checkpoint.keep_best=false", "checkpoint.background=false"}).exit_code,
-            0);
+  ASSERT_EQ(train("cut", {"checkpoint.keep_best=false", "debug.off=background"}).exit_code, 0);
   remove_checkpoints(dir / "cut", {10, 15});
   const CommandResult resumed = run_saturate("train --quiet --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;

@@ -19,18 +19,14 @@ double rate_at(const std::string& folder, int step) {
 
 // The scaler backs off at first, and the schedule falls: both have a memory to restore.
 TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
-  const std::vector<std::string> settings = {"train.epochs=4",
-                                             "model.name=mlp",  // fp16 convolutions are slow here
-                                             "precision.mode=fp16",
-                                             "precision.initial_scale=16777216",
-                                             "precision.growth_interval=7",
-                                             "train.accumulate=3",
-                                             "train.clip_norm=1",
-                                             "schedule.name=plateau",
-                                             "schedule.metric=accuracy",
-                                             "schedule.threshold=1",
-                                             "schedule.patience=0",
-                                             "schedule.gamma=0.5"};
+  const std::vector<std::string> settings = {
+      "train.epochs=4",
+      "model.name=mlp",  // fp16 convolutions are slow here
+      "precision.mode=fp16",   "precision.loss_scale=[16777216,7]",
+      "train.accumulate=3",    "train.clip_norm=1",
+      "schedule.name=plateau", "schedule.metric=accuracy",
+      "schedule.threshold=1",  "schedule.patience=0",
+      "schedule.gamma=0.5"};
   const CommandResult whole = train("whole", settings);
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   ASSERT_EQ(train("cut", settings).exit_code, 0);
@@ -153,12 +149,11 @@ TEST_F(StepSettings, EveryRecordHasThePeaksOfWhatItCovers) {
 TEST_F(StepSettings, MetricsAreReadLateOrAtOnce) {
   const std::vector<std::string> late = {"optimizer.lr=1e30", "watch.every=5"};
   std::vector<std::string> at_once = late;
-  at_once.push_back("train.late_metrics=false");
+  at_once.push_back("debug.off=late_metrics");
   expect_failed_run(train("late", late), 4, {"not finite by step 5"});
   expect_failed_run(train("at_once", at_once), 4, {"not finite by step 2"});
   ASSERT_EQ(train("a", {"train.epochs=1", "watch.every=3"}).exit_code, 0);
-  ASSERT_EQ(train("b", {"train.epochs=1", "watch.every=3", "train.late_metrics=false"}).exit_code,
-            0);
+  ASSERT_EQ(train("b", {"train.epochs=1", "watch.every=3", "debug.off=late_metrics"}).exit_code, 0);
   const auto expected = losses(dir / "a", "step"), found = losses(dir / "b", "step");
   ASSERT_FALSE(expected.empty());
   ASSERT_EQ(found.size(), expected.size());

@@ -139,7 +139,7 @@ TEST_F(SurvivingRun, TheSummaryNeedsNoReader) {
   };
   EXPECT_EQ(code_of("train " + recipe), 0) << read_text(dir / "err");
   EXPECT_EQ(code_of("launch --nproc-per-node 1 -- train " + recipe), 0) << read_text(dir / "err");
-  EXPECT_EQ(code_of("train " + recipe + " --set optimizer.lr=1e30 checkpoint.every_steps=1"), 4);
+  EXPECT_EQ(code_of("train " + recipe + " --set optimizer.lr=1e30 checkpoint.every='1 step'"), 4);
   EXPECT_NE(read_text(dir / "err").find("the loss is not finite"), std::string::npos)
       << read_text(dir / "err");
 }
@@ -209,11 +209,11 @@ TEST_F(SurvivingRun, WallTimeIsLimited) {
 }
 
 TEST_F(SurvivingRun, EvaluatesAndSavesBySteps) {
-  ASSERT_EQ(train("run", {"train.eval_every=0", "train.eval_every_steps=6", "checkpoint.every=0",
-                          "checkpoint.every_steps=4", "checkpoint.background=false",
-                          "checkpoint.keep=9", "checkpoint.keep_best=false"})
-                .exit_code,
-            0);
+  ASSERT_EQ(
+      train("run", {"train.eval_every=6 steps", "checkpoint.every=4 steps", "debug.off=background",
+                    "checkpoint.keep=9", "checkpoint.keep_best=false"})
+          .exit_code,
+      0);
   std::vector<int> evaluated, saved;
   for (const auto& record : read_metrics(dir / "run"))
     if (record["kind"] == "eval") evaluated.push_back(record["step"]);
@@ -226,8 +226,8 @@ TEST_F(SurvivingRun, EvaluatesAndSavesBySteps) {
 
 TEST_F(SurvivingRun, StopsEarlyAndEndsWithTheBestWeights) {
   // Held to be better the larger it is, the loss is best at first.
-  ASSERT_EQ(train("run", {"train.monitor=eval_loss", "train.monitor_mode=max", "train.early_stop=2",
-                          "train.epochs=50", "train.ema=0.5"})
+  ASSERT_EQ(train("run", {"train.monitor=eval_loss:max", "train.early_stop=2", "train.epochs=50",
+                          "train.ema=0.5"})
                 .exit_code,
             0);
   const auto records = read_metrics(dir / "run");
@@ -245,7 +245,7 @@ TEST_F(SurvivingRun, StopsEarlyAndEndsWithTheBestWeights) {
 }
 
 TEST_F(SurvivingRun, AfterGoingBackEveryCommandTakesTheNewBranch) {
-  ASSERT_EQ(train("run", {"checkpoint.every_steps=5", "checkpoint.keep=9"}).exit_code, 0);
+  ASSERT_EQ(train("run", {"checkpoint.every=5 steps", "checkpoint.keep=9"}).exit_code, 0);
   const std::string run = dir / "run", checkpoints = run + "/checkpoints/step-000000";
   ASSERT_TRUE(std::filesystem::exists(checkpoints + "20.safetensors"));
   // The new branch ends at step 10, where an epoch ends.
@@ -352,7 +352,7 @@ TEST_F(SurvivingRun, PredictionsAreOneLineASample) {
 }
 
 TEST_F(SurvivingRun, MemoryStaysFlat) {
-  ASSERT_EQ(train("run", {"model.name=mlp", "train.epochs=200", "checkpoint.every_steps=5",
+  ASSERT_EQ(train("run", {"model.name=mlp", "train.epochs=200", "checkpoint.every=5 steps",
                           "train.ema=0.9", "watch.every=50"})
                 .exit_code,
             0);

@@ -1,6 +1,8 @@
 // Whole runs of `saturate train` and `eval`: what they write, that they repeat, resume and stop.
 #include <gtest/gtest.h>
 
+#include "run/checkpoint.h"
+#include "saturate/data/env.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {
@@ -63,7 +65,7 @@ TEST_F(TrainCommand, EvalPrintsTheAccuracyThatTrainingPrinted) {
 
 TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
   ASSERT_EQ(train("whole", {"train.epochs=3"}).exit_code, 0);
-  ASSERT_EQ(train("cut", {"train.epochs=3", "checkpoint.background=false"}).exit_code, 0);
+  ASSERT_EQ(train("cut", {"train.epochs=3", "debug.off=background"}).exit_code, 0);
   remove_checkpoints(dir / "cut", {20, 30});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
@@ -71,9 +73,57 @@ TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
   expect_same_losses(dir / "whole", dir / "cut", "eval");
 }
 
+// A run's recipe as earlier versions wrote it.
+std::string with_retired_keys(std::string toml) {
+  const auto replace = [&](const std::string& now, const std::string& before) {
+    const auto at = toml.find(now);
+    ASSERT_NE(at, std::string::npos) << now << " in\n" << toml;
+    toml.replace(at, now.size(), before);
+  };
+  replace("betas = [0.8, 0.999]\n", "beta1 = 0.8\nbeta2 = 0.999\nfused = false\n");
+  replace("cycle_momentum = [0.85, 0.95]\n", "cycle_momentum = true\nmomentum_low = 0.85\n");
+  replace("cache = 'ram:decoded'\n", "cache = 'ram'\ncache_form = 'decoded'\n");
+  replace("tta = ['shift:1']\n", "eval_flip = false\neval_shift = 1\n");
+  replace("\n[debug]\noff = ['fused']\nchecks = []\n", "");
+  return toml;
+}
+
+TEST_F(TrainCommand, ARunOfAnEarlierVersionIsResumedEvaluatedAndExported) {
+  const std::vector<std::string> settings = {
+      "train.epochs=3",         "optimizer.name=adam",
+      "optimizer.lr=0.001",     "optimizer.betas=[0.8, 0.999]",
+      "data.cache=ram:decoded", "train.tta=shift:1",
+      "debug.off=fused"};
+  ASSERT_EQ(train("whole", settings).exit_code, 0);
+  ASSERT_EQ(train("old", settings).exit_code, 0);
+  remove_checkpoints(dir / "old", {20, 30});
+  const std::string recipe_path = dir / "old/recipe.toml";
+  write_file(recipe_path, with_retired_keys(read_text(recipe_path)));
+  const std::string path = dir / "old/checkpoints/step-00000010.safetensors";
+  Checkpoint checkpoint = read_checkpoint(Env::posix(), path);
+  checkpoint.recipe_toml = with_retired_keys(checkpoint.recipe_toml);
+  write_checkpoint(Env::posix(), path, checkpoint);
+
+  for (const std::string& command :
+       {"eval " + path + " --data " + kSmallSynthTest, "report " + (dir / "old"),
+        "export " + path + " --format safetensors --out " + (dir / "w.safetensors")}) {
+    const CommandResult result = run_saturate(command);
+    EXPECT_EQ(result.exit_code, 0) << command << ": " << result.err;
+  }
+  const CommandResult resumed = run_saturate("train --resume " + (dir / "old"));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_same_losses(dir / "whole", dir / "old", "step");
+  expect_same_losses(dir / "whole", dir / "old", "eval");
+
+  write_file(dir / "new.toml", with_retired_keys(read_text(dir / "whole/recipe.toml")));
+  const CommandResult refused = run_saturate("train " + (dir / "new.toml"));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find(" is now "), std::string::npos) << refused.err;
+}
+
 TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {
   ASSERT_EQ(train("run", {"train.epochs=4", "checkpoint.keep=2", "checkpoint.keep_best=false",
-                          "checkpoint.background=false"})
+                          "debug.off=background"})
                 .exit_code,
             0);
   std::vector<std::string> names;
@@ -181,7 +231,7 @@ TEST_F(TrainCommand, HalfImagesChangeNothingForAModelInThatHalf) {
 TEST_F(TrainCommand, PhotographsOnTheDeviceGiveTheLossesOfALoaderThatDecodes) {
   const std::string crop = "augment.crop=random_resized";
   ASSERT_EQ(train("fed", {crop}).exit_code, 0);
-  ASSERT_EQ(train("held", {crop, "data.cache=device", "data.cache_form=decoded"}).exit_code, 0);
+  ASSERT_EQ(train("held", {crop, "data.cache=device:decoded"}).exit_code, 0);
   expect_same_losses(dir / "fed", dir / "held", "step");
   expect_same_losses(dir / "fed", dir / "held", "eval");
 }

@@ -108,7 +108,7 @@ TEST_F(Stage, TooLittleSpaceIsToldBeforeAnythingIsCopied) {
   } small(env);
   const Error error = error_of([&] { stage(small, uri); });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-  EXPECT_NE(error.remedy().find("data.stage_folder"), std::string::npos);
+  EXPECT_NE(error.remedy().find("data.stage"), std::string::npos);
   EXPECT_EQ(small.count({FileOp::kCreate, ""}), 0u);
 }
 

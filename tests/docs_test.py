@@ -139,7 +139,8 @@ def problems(page, command, compiler):
     prose, blocks = prose_and_blocks(text)
     yield from broken_links(page, prose)
     yield from missing_paths(prose)
-    yield from command.wrong_keys(text)
+    if page.name != "CHANGELOG.md":  # which names keys of earlier versions
+        yield from command.wrong_keys(text)
     for language, block in blocks:
         yield from broken_snippet(language, block, compiler)
         if language in ("", "sh"):

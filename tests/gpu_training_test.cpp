@@ -44,7 +44,7 @@ TEST_F(GpuTraining, ImagesOnTheDeviceGiveTheLoadersLosses) {
 TEST_F(GpuTraining, APipelineGivesTheSerialLosses) {
   const auto serial = step_losses("serial", {"train.device=cuda"});
   const auto piped = step_losses("piped", {"train.device=cuda", "pipeline.copy=true",
-                                           "pipeline.augment=true", "pipeline.check=true"});
+                                           "pipeline.augment=true", "debug.checks=streams"});
   ASSERT_EQ(piped.size(), serial.size());
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(piped[i], serial[i], 1e-4) << "step " << i;
 }
@@ -75,9 +75,9 @@ TEST_F(GpuTraining, AGraphGivesThePlainLosses) {
 
 TEST_F(GpuTraining, AStepThatLooksAtNumbersIsNotRecordedAndGoesOn) {
   const CommandResult result =
-      train("run", {"train.device=cuda", "train.graph=auto", "train.detect_anomaly=true"});
+      train("run", {"train.device=cuda", "train.graph=auto", "debug.checks=anomaly"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.out.find("train.graph: not used: train.detect_anomaly"), std::string::npos)
+  EXPECT_NE(result.out.find("train.graph: not used: debug.checks has anomaly"), std::string::npos)
       << result.out;
 }
 

@@ -193,7 +193,7 @@ class TwoHosts(NetTest):
 
     def test_a_cut_link_ends_all_and_the_run_goes_on_exactly(self):
         hosts, whole, cut = self.hosts(), self.folder / "whole", self.folder / "cut"
-        settings = ["train.eval_every=0", "checkpoint.every=0", "checkpoint.every_steps=50",
+        settings = ["train.eval_every=0", "checkpoint.every=50 steps",
                     f"distributed.timeout_s={TIMEOUT_S}"]
         started = self.launch_on_both(hosts, *self.training(cut, *settings, "train.epochs=1e5"))
         self.wait_until(lambda: checkpoints(cut), *started[0])
@@ -223,7 +223,7 @@ class Kills(NetTest):
         """Kills a run, and looks for what it left."""
         process, log = self.start(host, "log", [
             "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
-            *self.training(out, "train.epochs=1e5", "checkpoint.every_steps=20", resume=out.exists())])
+            *self.training(out, "train.epochs=1e5", 'checkpoint.every=["1 epoch", "20 steps"]', resume=out.exists())])
         before = len(records(out, "step"))
         self.wait_until(lambda: len(records(out, "step")) > before and checkpoints(out), process, log)
         ranks = self.ranks(host)

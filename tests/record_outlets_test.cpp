@@ -217,7 +217,7 @@ TEST_F(PrometheusEndpoint, ListensWhereItIsTold) {
   recipe.watch.prometheus_address = "192.0.2.1";  // of documentation (RFC 5737), no machine's
   const Error error = error_of([&] { open(); });
   EXPECT_EQ(error.exit_code(), 2);
-  EXPECT_EQ(error.where(), "watch.prometheus_address");
+  EXPECT_EQ(error.where(), "watch.prometheus");
 }
 
 TEST_F(PrometheusEndpoint, ListensOnLoopbackAlone) {
@@ -241,7 +241,7 @@ TEST_F(PrometheusEndpoint, APortThatIsTakenIsAnErrorAndAnEndedRunFreesIt) {
     const auto sinks = open();
     const Error error = error_of([&] { open(); });
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_EQ(error.where(), "watch.prometheus_port");
+    EXPECT_EQ(error.where(), "watch.prometheus");
   }
   EXPECT_EQ(ask(loopback(), port, "/metrics", own_name()), "refused");
   EXPECT_EQ(open().size(), 1u);

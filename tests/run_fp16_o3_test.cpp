@@ -16,7 +16,8 @@ using testing::small_recipe;
 using testing::TempDir;
 
 Recipe all_half_recipe() {
-  Recipe recipe = small_recipe("[checkpoint]\nevery = 0\nevery_steps = 4\nbackground = false\n");
+  Recipe recipe =
+      small_recipe("[checkpoint]\nevery = \"4 steps\"\n[debug]\noff = [\"background\"]\n");
   recipe.model.name = "resnet9";  // has BatchNorm
   recipe.model.width = 0.125;
   recipe.train.channels_last = true;

@@ -18,7 +18,7 @@ using testing::TempDir;
 // Five steps an epoch, of which the last has half as many images; 25 steps.
 constexpr const char* kRecipe =
     "seed = 5\n[data]\nsource = \"synth:size=16,count=90,classes=3\"\nthreads = 1\n"
-    "[augment]\ncrop = \"pad\"\npadding = 2\n[model]\nname = \"resnet9\"\nwidth = 0.0625\n"
+    "[augment]\ncrop = \"pad:2\"\n[model]\nname = \"resnet9\"\nwidth = 0.0625\n"
     "[optimizer]\nlr = 0.05\n[schedule]\nwarmup_epochs = 1\n"
     "[train]\nbatch = 20\nepochs = 5\nthreads = 1\ndevice = \"cpu\"\n"
     "[checkpoint]\nkeep_best = false\n[watch]\nevery = 1\n";
@@ -87,26 +87,26 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"Sgd", {"train.label_smoothing=0.1", "optimizer.layer_decay=0.9"}},
         Case{"HeldImages", {"data.cache=device", "augment.rotate=20", "augment.contrast=0.4"}},
-        Case{"HeldPhotographs",
-             {"data.cache=device", "data.cache_form=decoded", "augment.crop=random_resized",
-              "augment.brightness=0.3"}},
+        Case{
+            "HeldPhotographs",
+            {"data.cache=device:decoded", "augment.crop=random_resized", "augment.brightness=0.3"}},
         Case{"AccumulatedAdamw",
              {"optimizer.name=adamw", "optimizer.lr=0.003", "train.accumulate=2",
               "train.clip_norm=0.5", "train.ema=0.9"}},
         Case{"AdamWithKeptGradients",
-             {"optimizer.name=adam", "optimizer.lr=0.003", "optimizer.set_to_none=false"}},
+             {"optimizer.name=adam", "optimizer.lr=0.003", "debug.off=set_to_none"}},
         Case{"ScaledHalf",
-             {"precision.mode=fp16", "precision.initial_scale=16777216",
-              "precision.growth_interval=3", "model.name=simple_cnn", "model.width=0.25"}},
+             {"precision.mode=fp16", "precision.loss_scale=[16777216, 3]", "model.name=simple_cnn",
+              "model.width=0.25"}},
         Case{"Masters", {"precision.mode=bf16-o2", "model.name=simple_cnn", "model.width=0.25"}},
         Case{"Dropout", {"model.name=mobilenet_v2", "model.width=0.25", "model.dropout=0.5"}},
         Case{"Pipeline",
-             {"pipeline.copy=true", "pipeline.check=true", "data.cache=device",
+             {"pipeline.copy=true", "debug.checks=streams", "data.cache=device",
               "augment.brightness=0.3"}},
         Case{"WholePipeline", {"pipeline.copy=true", "pipeline.augment=true"}},
         Case{"Evaluations",
              {"data.eval_source=synth:size=16,count=20,classes=3,split=test", "train.ema=0.8",
-              "train.eval_every_steps=3"}},
+              "train.eval_every=[\"1 epoch\", \"3 steps\"]"}},
         Case{"Masks",
              {"data.source=synth:size=16,count=90,classes=2,masks=true", "train.task=segment",
               "model.name=toy_seg", "model.width=0.25", "train.accumulate=2"}},
@@ -191,9 +191,9 @@ TEST(WhyNoGraph, NamesTheSettingInTheWay) {
       "");
   EXPECT_NE(why({}, 2).find("several processes"), std::string::npos);
   for (const char* setting :
-       {"distributed.mode=dp", "train.detect_anomaly=true", "train.checkpoint_segments=2",
-        "train.create_on_device=false", "watch.histograms=5", "augment.mixup=0.2",
-        "augment.cutmix=1", "optimizer.fused=false", "train.compiled=a.pt2"}) {
+       {"distributed.mode=dp", "debug.checks=anomaly", "train.checkpoint_segments=2",
+        "debug.off=create_on_device", "watch.histograms=5", "augment.mixup=0.2", "augment.cutmix=1",
+        "debug.off=fused", "train.compiled=a.pt2"}) {
     const std::string key = std::string(setting).substr(0, std::string(setting).find('='));
     EXPECT_NE(why({setting}).find(key), std::string::npos) << setting << ": " << why({setting});
   }

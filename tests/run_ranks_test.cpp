@@ -232,8 +232,8 @@ TEST(RankRuns, WhatDecidesWhenProcessesTalkIsComparedBeforeTheFirstStep) {
                     [](Recipe& recipe, TrainerOptions&, int rank) {
                       if (rank > 0) recipe.train.late_metrics = !recipe.train.late_metrics;
                     }),
-            "the recipe of ranks 1, 2 differs from rank 0's: rank 1 has train.late_metrics = "
-            "false, not train.late_metrics = true");
+            "the recipe of ranks 1, 2 differs from rank 0's: rank 1 has debug.off = "
+            "['late_metrics'], not debug.off = []");
   EXPECT_EQ(refusal(2,
                     [](Recipe&, TrainerOptions& options, int rank) {
                       if (rank > 0) options.save = false;

@@ -22,7 +22,7 @@ using testing::TempDir;
 
 constexpr const char* kRecipe =
     "[data]\nsource = \"synth:size=16,count=64,classes=2,masks=true\"\nthreads = 1\n"
-    "[augment]\ncrop = \"pad\"\npadding = 2\nrotate = 10\n"
+    "[augment]\ncrop = \"pad:2\"\nrotate = 10\n"
     "[model]\nname = \"toy_seg\"\nwidth = 0.25\n"
     "[optimizer]\nname = \"adamw\"\nlr = 0.01\n"
     "[train]\ntask = \"segment\"\nbatch = 8\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n"
@@ -108,7 +108,7 @@ TEST(PipelinedRun, EqualsTheSerialOneOverAThousandSteps) {
   pipelined.before_stage = delays();
   Trainer(Env::posix(), recipe_with(frozen_with(lengthy)), serial).run();
   auto set = frozen_with(lengthy);
-  set.insert(set.end(), {"pipeline.copy=true", "pipeline.encoder=true", "pipeline.check=true"});
+  set.insert(set.end(), {"pipeline.copy=true", "pipeline.encoder=true", "debug.checks=streams"});
   Trainer(Env::posix(), recipe_with(set), pipelined).run();
   const auto expected = steps_of(dir / "serial"), found = steps_of(dir / "pipelined");
   ASSERT_EQ(expected.size(), 1000u);
@@ -131,14 +131,14 @@ TEST(PipelinedRun, EqualsTheSerialOneWithAllThatLooksAtWeights) {
       "augment.contrast=0.3",
       "train.ema=0.9",
       "train.accumulate=3",
-      "train.eval_every_steps=3",
+      "train.eval_every=[\"1 epoch\", \"3 steps\"]",
       "train.epochs=4",
       "data.eval_source=synth:size=16,count=8,classes=2,split=test,masks=true"};
   Trainer(Env::posix(), recipe_with(frozen_with(more)), quiet(dir / "serial")).run();
   TrainerOptions options = quiet(dir / "pipelined");
   options.before_stage = delays();
   auto set = frozen_with(more);
-  set.insert(set.end(), {"pipeline.augment=true", "pipeline.encoder=true", "pipeline.check=true"});
+  set.insert(set.end(), {"pipeline.augment=true", "pipeline.encoder=true", "debug.checks=streams"});
   Trainer(Env::posix(), recipe_with(set), options).run();
   EXPECT_EQ(steps_of(dir / "pipelined"), steps_of(dir / "serial"));
 }
@@ -193,7 +193,7 @@ TEST(SegmentationRun, WhatCannotBeIsRefusedAtOnce) {
   refused({"augment.cutmix=0.2"}, "augment.cutmix");
   refused({"data.cache=device"}, "data.cache");
   refused({"data.stage=tmpfs"}, "data.stage");
-  refused({"train.eval_shift=1"}, "train.eval_shift");
+  refused({"train.tta=shift:1"}, "train.tta");
   refused({"model.name=mlp"}, "gives one class to an image");
   refused({"train.task=classify"}, "the source has masks");
   refused({"data.source=synth:size=16"}, "the source has no masks");
@@ -201,7 +201,7 @@ TEST(SegmentationRun, WhatCannotBeIsRefusedAtOnce) {
   refused({"train.task=classify", "train.monitor=eval_iou"}, "train.monitor");
   refused({"train.task=classify", kFrozen[1], "train.compiled=step.pt2"}, "freeze_statistics");
   refused({"train.compiled=step.pt2"}, "train.compiled");
-  refused({"pipeline.check=true"}, "pipeline.check");
+  refused({"debug.checks=streams"}, "debug.checks");
   refused({"pipeline.encoder=true"}, "optimizer.freeze is empty");
   refused({"pipeline.encoder=true", kFrozen[0]}, "optimizer.freeze_statistics");
   refused({"pipeline.encoder=true", kFrozen[1], "optimizer.freeze=[\"encoder.0.*\"]"},

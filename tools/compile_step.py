@@ -41,7 +41,7 @@ SETTINGS = (
     "precision.mode",
     "train.label_smoothing",
     "train.device",
-    "train.channels_last",
+    "train.channels_last",  # true without "channels_last" in debug.off
 )
 TYPES = {"bf16": "bfloat16", "fp16": "float16"}  # by precision.mode; float32 otherwise
 # Processor features that -march=native may use, as named in /proc/cpuinfo.
@@ -115,6 +115,8 @@ def resolved_recipe(args):
 
 
 def value_of(recipe, key):
+    if key == "train.channels_last":
+        return "channels_last" not in recipe["debug"]["off"]
     section, name = key.split(".")
     return recipe[section][name]
 
@@ -168,7 +170,7 @@ def make_step(torch, module, recipe):
 def prepare(torch, module, recipe):
     """Sets device, memory order and frozen parameters, as saturate does."""
     module.train()
-    if recipe["train"]["channels_last"]:
+    if value_of(recipe, "train.channels_last"):
         module.to(recipe["train"]["device"], memory_format=torch.channels_last)
     else:
         module.to(recipe["train"]["device"])
@@ -188,7 +190,7 @@ def parts_of(recipe, processes):
 
 def example_inputs(torch, recipe, part, dtype):
     size, device = recipe["augment"]["size"], recipe["train"]["device"]
-    order = torch.channels_last if recipe["train"]["channels_last"] else torch.contiguous_format
+    order = torch.channels_last if value_of(recipe, "train.channels_last") else torch.contiguous_format
     images = torch.randn(part, 3, size, size, device=device, dtype=dtype)
     labels = torch.arange(part, device=device) % recipe["model"]["classes"]
     return images.contiguous(memory_format=order), labels, torch.ones((), device=device, dtype=dtype)

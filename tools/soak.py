@@ -65,10 +65,8 @@ def main():
         settings = [
             "train.epochs=100000",
             f"train.max_minutes={arguments.minutes}",
-            "train.eval_every=0",
-            "train.eval_every_steps=150",
-            "checkpoint.every=0",
-            "checkpoint.every_steps=40",
+            "train.eval_every=150 steps",
+            "checkpoint.every=40 steps",
             "train.ema=0.99",
             "data.source=synth:count=4000,size=32",
             "data.eval_source=synth:count=500,size=32,split=test",

@@ -21,7 +21,6 @@ _KEYS = {
     "batch": "train.batch",
     "size": "augment.size",
     "crop": "augment.crop",
-    "padding": "augment.padding",
     "flip": "augment.flip",
     "threads": "data.threads",
     "prefetch": "data.prefetch",
@@ -118,6 +117,7 @@ class Loader:
     No pixel is copied.
     names: whether batches are (images, labels, names).
     options: any other key of a recipe, such as {"augment.hue": 0.1}.
+    padding: border in pixels of crop="pad" and "pad_reflect", which may also be written crop="pad:4".
 
     The other arguments are keys of a recipe, with its defaults (docs/recipe.md). A batch's contents depend only
     on them, the seed and the epoch, not on threads. Raises saturate.Error.
@@ -129,6 +129,9 @@ class Loader:
     def __init__(self, source, *, train=True, dtype="float32", layout="nchw", to="numpy",
                  names=False, options=None, **arguments):
         overrides = [f"{key}={_text(value)}" for key, value in (options or {}).items()]
+        padding = arguments.pop("padding", None)
+        if padding is not None and str(arguments.get("crop")).startswith("pad"):
+            arguments["crop"] += f":{padding}"
         for name, value in arguments.items():
             if name not in _KEYS:
                 raise TypeError(f"Loader() has no argument {name!r}; keys of a recipe go in options")

@@ -89,13 +89,9 @@ Gain gain_of_fewer(const Interlude& now, double times, double whole_s) {
   return exactly(whole_s / (whole_s - now.seconds * (now.times - times)));
 }
 
-// As settings: the keys that count, each by so much larger.
-std::vector<std::string> rarer(const std::vector<std::pair<const char*, double>>& keys,
-                               double factor) {
-  std::vector<std::string> settings;
-  for (const auto& [key, every] : keys)
-    if (every > 0) settings.push_back(fmt::format("{}={:g}", key, every * factor));
-  return settings;
+// An interval that is so much longer, within what its key allows.
+int rarer(int every, double factor, double most) {
+  return int(std::min(most, std::round(every * factor)));
 }
 
 WhatIf inferred(Cause cause, std::vector<std::string> settings, const Gain& gain,
@@ -125,13 +121,16 @@ void infer_evaluation(const Measurements& found, std::vector<WhatIf>& what_ifs) 
     return;
   }
   const double factor = factor_for(share, kEvaluationShare);
-  what_ifs.push_back(
-      inferred(Cause::kEvaluation,
-               rarer({{"train.eval_every_steps", double(train.eval_every_steps)},
-                      {"train.eval_every", double(train.eval_every)}},
-                     factor),
-               gain_of_fewer(now, std::max(1.0, now.times / factor), found.whole_s()),
-               "early_stop, plateau and the choice of the best weights see fewer evaluations"));
+  what_ifs.push_back(inferred(
+      Cause::kEvaluation,
+      {setting_after(found.recipe, "train.eval_every",
+                     [&](Recipe& recipe) {
+                       TrainOptions& each = recipe.train;
+                       each.eval_every = rarer(each.eval_every, factor, 1 << 20);
+                       each.eval_every_steps = rarer(each.eval_every_steps, factor, 1 << 30);
+                     })},
+      gain_of_fewer(now, std::max(1.0, now.times / factor), found.whole_s()),
+      "early_stop, plateau and the choice of the best weights see fewer evaluations"));
 }
 
 // For saves that came in no turn: the others were measured.
@@ -141,16 +140,22 @@ void infer_saves(const Measurements& found, std::vector<WhatIf>& what_ifs) {
   if (whole <= 0 || now.seconds * now.times <= 0) return;
   const CheckpointOptions& checkpoint = found.recipe.checkpoint;
   const double factor = factor_for(now.seconds * now.times / whole, kSaveShare);
-  what_ifs.push_back(inferred(Cause::kCheckpointIo,
-                              rarer({{"checkpoint.every_steps", double(checkpoint.every_steps)},
-                                     {"checkpoint.every_minutes", checkpoint.every_minutes},
-                                     {"checkpoint.every", double(checkpoint.every)}},
-                                    factor),
-                              gain_of_fewer(now, now.times / factor, whole),
-                              "a failure loses as much more work"));
+  what_ifs.push_back(
+      inferred(Cause::kCheckpointIo,
+               {setting_after(found.recipe, "checkpoint.every",
+                              [&](Recipe& recipe) {
+                                CheckpointOptions& each = recipe.checkpoint;
+                                each.every = rarer(each.every, factor, 1 << 20);
+                                each.every_steps = rarer(each.every_steps, factor, 1 << 30);
+                                each.every_minutes *= factor;
+                              })},
+               gain_of_fewer(now, now.times / factor, whole), "a failure loses as much more work"));
   if (!checkpoint.background)
-    what_ifs.push_back(inferred(Cause::kCheckpointIo, {"checkpoint.background=true"},
-                                gain_of_fewer(now, 0, whole), "at most, if no step feels it"));
+    what_ifs.push_back(
+        inferred(Cause::kCheckpointIo,
+                 {setting_after(found.recipe, "debug.off",
+                                [](Recipe& recipe) { recipe.checkpoint.background = true; })},
+                 gain_of_fewer(now, 0, whole), "at most, if no step feels it"));
 }
 
 // The gain of training from a gain of its steps, which are a share of it.
@@ -240,7 +245,7 @@ std::string_view what_of(const WhatIf& fix) {
   static constexpr std::pair<std::string_view, std::string_view> kOfMemory[] = {
       {"train.checkpoint_", "Work is done over again to save memory"},
       {"train.accumulate", "The batch is computed in parts to save memory"},
-      {"train.keep_memory", "Memory is given back and asked for again in every step"},
+      {"debug.off", "Memory is given back and asked for again in every step"},
       {"train.batch", "The batch is larger than the machine computes well"}};
   if (fix.cause == Cause::kMemory)
     for (const auto& [key, what] : kOfMemory)

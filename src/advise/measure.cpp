@@ -327,7 +327,7 @@ std::optional<Measurements> Measuring::run() {
   machine.augments = machine.on_gpu && has_finish_kernel();
   machine.memory_bytes = double(available_memory());
   const Recipe& recipe = found_.recipe;
-  std::vector<WhatIf> all = asked_what_ifs(options_.tries);
+  std::vector<WhatIf> all = asked_what_ifs(recipe, options_.tries);
   const auto add = [&](std::vector<WhatIf> more) {
     all.insert(all.end(), more.begin(), more.end());
   };

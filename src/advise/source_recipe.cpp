@@ -100,13 +100,11 @@ void set_network(MadeSettings& settings, int side, bool gpu, bool masks) {
   const int size = small ? std::max(16, side) : side < 96 ? 64 : side < 160 ? 96 : gpu ? 224 : 128;
   settings.set("augment.size", size);
   if (small) {
-    settings.set("augment.crop", "pad");
-    settings.set("augment.padding", std::max(1, size / 10));
-    settings.set("augment.pad_mode", "reflect");
+    settings.set("augment.crop", fmt::format("pad_reflect:{}", std::max(1, size / 10)));
   } else {
     settings.set("data.decode", "fast");
     settings.set("augment.crop", "random_resized");
-    settings.set("augment.scale_min", 0.25);
+    settings.set("augment.scale", "[0.25, 1]");
     settings.set("augment.eval_resize", 1.143);
   }
   settings.set("model.name", masks ? "unet" : small ? "resnet9" : "resnet18");

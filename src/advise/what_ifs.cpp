@@ -71,7 +71,7 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
   const bool kept = cache.mode == CacheMode::kRam;
   add(!kept, Cause::kStorage, {"data.cache=ram"}, Alters::kNothing, source.bytes);
   const bool fast = recipe.data.decode == DecodeMode::kFast;
-  std::vector<std::string> decoded = {"data.cache=ram", "data.cache_form=decoded"};
+  std::vector<std::string> decoded = {"data.cache=ram:decoded"};
   if (fast) decoded.push_back("data.decode=exact");
   add(source.is_encoded && !(kept && cache.form == CacheForm::kDecoded), Cause::kDecode, decoded,
       fast ? Alters::kRounding : Alters::kNothing, source.pixel_bytes);
@@ -102,24 +102,26 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
                     kMostOnDevice * 1e-9, bytes * 1e-9));
 }
 
-void add_checkpoints(const CheckpointOptions& checkpoint, double share, WhatIfs& what_ifs) {
+void add_checkpoints(const Recipe& recipe, double share, WhatIfs& what_ifs) {
+  const CheckpointOptions& checkpoint = recipe.checkpoint;
   const double factor =
       share < 1 ? std::max(kLeastFactor, std::ceil(share / (1 - share) / kCheckpointShare))
                 : kLeastFactor;
-  std::vector<std::string> rarer;
-  if (checkpoint.every_steps > 0)
-    rarer.push_back(fmt::format("checkpoint.every_steps={:.0f}",
-                                std::min(1e9, checkpoint.every_steps * factor)));
-  if (share > kCheckpointShare && checkpoint.every_minutes > 0)
-    rarer.push_back(
-        fmt::format("checkpoint.every_minutes={:g}", checkpoint.every_minutes * factor));
-  if (share > kCheckpointShare && checkpoint.every > 0)
-    rarer.push_back(
-        fmt::format("checkpoint.every={:.0f}", std::min(1e6, checkpoint.every * factor)));
-  what_ifs.add_if(!rarer.empty(), Cause::kCheckpointIo, Alters::kNothing, rarer,
+  const bool is_slow = share > kCheckpointShare;
+  const bool applies = checkpoint.every_steps > 0 ||
+                       (is_slow && (checkpoint.every_minutes > 0 || checkpoint.every > 0));
+  const auto save_rarely = [&](Recipe& rarer) {
+    CheckpointOptions& each = rarer.checkpoint;
+    each.every_steps = int(std::min(1e9, each.every_steps * factor));
+    if (is_slow) each.every_minutes *= factor;
+    if (is_slow) each.every = int(std::min(1e6, each.every * factor));
+  };
+  what_ifs.add_if(applies, Cause::kCheckpointIo, Alters::kNothing,
+                  {setting_after(recipe, "checkpoint.every", save_rarely)},
                   "a failure loses as much more work");
   what_ifs.add_if(!checkpoint.background && share > 0, Cause::kCheckpointIo, Alters::kNothing,
-                  {"checkpoint.background=true"});
+                  {setting_after(recipe, "debug.off",
+                                 [](Recipe& each) { each.checkpoint.background = true; })});
 }
 
 // On a GPU a record is a wait for the device, and so another cause.
@@ -159,6 +161,26 @@ void add_batches(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_
                   {fmt::format("train.batch={}", batch * 2)}, note);
   what_ifs.add_if(batch >= 4, Cause::kMemory, Alters::kTraining,
                   {fmt::format("train.batch={}", batch / 2)}, note);
+}
+
+// Of the switches of [debug] that two recipes differ in.
+Cause cause_of_switches(const Recipe& a, const Recipe& b) {
+  const auto differs = [&](auto section, auto member) {
+    return (a.*section).*member != (b.*section).*member;
+  };
+  const auto train = [&](auto member) { return differs(&Recipe::train, member); };
+  const auto optimizer = [&](auto member) { return differs(&Recipe::optimizer, member); };
+  if (train(&TrainOptions::keep_memory)) return Cause::kMemory;
+  if (train(&TrainOptions::channels_last) || train(&TrainOptions::cudnn_benchmark))
+    return Cause::kLayout;
+  if (optimizer(&OptimizerOptions::fused) || optimizer(&OptimizerOptions::set_to_none))
+    return Cause::kLaunchOverhead;
+  if (differs(&Recipe::checkpoint, &CheckpointOptions::background)) return Cause::kCheckpointIo;
+  if (differs(&Recipe::precision, &PrecisionOptions::tf32)) return Cause::kPrecision;
+  if (train(&TrainOptions::late_metrics) || train(&TrainOptions::create_on_device) ||
+      train(&TrainOptions::detect_anomaly))
+    return Cause::kHostSync;
+  return Cause::kComputeBound;
 }
 
 }  // namespace
@@ -204,26 +226,34 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
   const auto add = [&](bool applies, Cause cause, Alters alters, const std::string& setting) {
     what_ifs.add_if(applies, cause, alters, {setting});
   };
-  add(train.detect_anomaly, Cause::kHostSync, Alters::kNothing, "train.detect_anomaly=false");
-  add(!train.late_metrics, Cause::kHostSync, Alters::kNothing, "train.late_metrics=true");
+  const auto switched_on = [&](const auto& change) {
+    return setting_after(recipe, "debug.off", change);
+  };
+  add(train.detect_anomaly, Cause::kHostSync, Alters::kNothing,
+      setting_after(recipe, "debug.checks",
+                    [](Recipe& each) { each.train.detect_anomaly = false; }));
+  add(!train.late_metrics, Cause::kHostSync, Alters::kNothing,
+      switched_on([](Recipe& each) { each.train.late_metrics = true; }));
   add(machine.on_gpu && recipe.watch.every < kRareRecord, Cause::kHostSync, Alters::kNothing,
       fmt::format("watch.every={}", kRareRecord));
   add(machine.on_gpu && !train.create_on_device, Cause::kHostSync, Alters::kNothing,
-      "train.create_on_device=true");
+      switched_on([](Recipe& each) { each.train.create_on_device = true; }));
   add_records(recipe.watch, machine, what_ifs);
-  add_checkpoints(recipe.checkpoint, checkpoint_share, what_ifs);
+  add_checkpoints(recipe, checkpoint_share, what_ifs);
   add(train.checkpoint_segments > 0, Cause::kMemory, Alters::kNothing,
       "train.checkpoint_segments=0");
   add(train.accumulate > 1, Cause::kMemory, Alters::kTraining, "train.accumulate=1");
   add(!machine.on_gpu && !train.keep_memory, Cause::kMemory, Alters::kNothing,
-      "train.keep_memory=true");
-  add(!train.channels_last, Cause::kLayout, Alters::kRounding, "train.channels_last=true");
+      switched_on([](Recipe& each) { each.train.keep_memory = true; }));
+  add(!train.channels_last, Cause::kLayout, Alters::kRounding,
+      switched_on([](Recipe& each) { each.train.channels_last = true; }));
   add(machine.on_gpu && !train.cudnn_benchmark, Cause::kLayout, Alters::kRounding,
-      "train.cudnn_benchmark=true");
+      switched_on([](Recipe& each) { each.train.cudnn_benchmark = true; }));
   add_precisions(recipe.precision.mode, machine, what_ifs);
-  add(!recipe.optimizer.fused, Cause::kLaunchOverhead, Alters::kRounding, "optimizer.fused=true");
+  add(!recipe.optimizer.fused, Cause::kLaunchOverhead, Alters::kRounding,
+      switched_on([](Recipe& each) { each.optimizer.fused = true; }));
   add(!recipe.optimizer.set_to_none, Cause::kLaunchOverhead, Alters::kNothing,
-      "optimizer.set_to_none=true");
+      switched_on([](Recipe& each) { each.optimizer.set_to_none = true; }));
   add(!train.compiled.empty(), Cause::kLaunchOverhead, Alters::kRounding, "train.compiled=");
   add_graph(recipe, machine, what_ifs);
   add_batches(recipe, source, what_ifs);
@@ -257,13 +287,13 @@ double saves_of(const CheckpointOptions& checkpoint, double epochs, double epoch
          std::floor(times(epochs, double(checkpoint.every)) + 1e-9);
 }
 
-std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
+std::vector<WhatIf> asked_what_ifs(const Recipe& recipe, const std::vector<std::string>& settings) {
   // The longest first of those that begin alike.
   static constexpr std::pair<std::string_view, Cause> kCauses[] = {
       {"data.threads", Cause::kInputThreads},
       {"data.prefetch", Cause::kInputThreads},
       {"data.decode", Cause::kDecode},
-      {"data.cache_form", Cause::kDecode},
+      {"data.cache=ram:decoded", Cause::kDecode},
       {"data.", Cause::kStorage},
       {"augment.", Cause::kAugmentation},
       {"pipeline.augment", Cause::kAugmentation},
@@ -271,20 +301,12 @@ std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
       {"checkpoint.", Cause::kCheckpointIo},
       {"watch.every", Cause::kHostSync},
       {"watch.", Cause::kLogging},
-      {"train.late_metrics", Cause::kHostSync},
-      {"train.detect_anomaly", Cause::kHostSync},
-      {"train.create_on_device", Cause::kHostSync},
       {"precision.", Cause::kPrecision},
-      {"train.channels_last", Cause::kLayout},
-      {"train.cudnn_benchmark", Cause::kLayout},
       {"train.checkpoint_", Cause::kMemory},
       {"train.accumulate", Cause::kMemory},
-      {"train.keep_memory", Cause::kMemory},
       {"train.batch", Cause::kSmallBatch},
       {"train.compiled", Cause::kLaunchOverhead},
-      {"train.graph", Cause::kLaunchOverhead},
-      {"optimizer.fused", Cause::kLaunchOverhead},
-      {"optimizer.set_to_none", Cause::kLaunchOverhead}};
+      {"train.graph", Cause::kLaunchOverhead}};
   WhatIfs what_ifs;
   for (const std::string& setting : settings) {
     Cause cause = Cause::kComputeBound;
@@ -293,6 +315,9 @@ std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings) {
       cause = other;
       break;
     }
+    if (setting.starts_with("debug."))
+      cause = cause_of_switches(
+          recipe, parse_recipe(to_toml(recipe), "--try", std::vector<std::string>{setting}));
     what_ifs.add_if(true, cause, Alters::kTraining, {setting}, "as asked for");
   }
   return std::move(what_ifs.list);

@@ -33,8 +33,15 @@ double evaluations_of(const TrainOptions& train, double epochs, double epoch_ste
 double saves_of(const CheckpointOptions& checkpoint, double epochs, double epoch_steps,
                 double run_s);
 
-// Settings that a user asks to try.
-std::vector<WhatIf> asked_what_ifs(const std::vector<std::string>& settings);
+// "KEY=VALUE" of the recipe after a change of its members.
+template <class Change>
+std::string setting_after(Recipe recipe, const std::string& key, const Change& change) {
+  change(recipe);
+  return setting_of(recipe, key);
+}
+
+// Settings that a user asks to try over `recipe`.
+std::vector<WhatIf> asked_what_ifs(const Recipe& recipe, const std::vector<std::string>& settings);
 
 // Whether it lies in what the loader does; the others lie in the step.
 bool is_input(Cause cause);

@@ -127,7 +127,7 @@ void add_bench_storage(CLI::App& bench, int& exit_code) {
                    "Maximum number of samples read in one measurement")
       ->check(CLI::Range(size_t{1}, size_t{1} << 31))
       ->capture_default_str();
-  command->add_option("--block", arguments->block, "As data.shuffle_block")
+  command->add_option("--block", arguments->block, "As the number of data.shuffle=block:128")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str();
   command->add_option("--repeats", arguments->repeats, "Measurements of each variant")

@@ -97,7 +97,7 @@ int eval(const EvalArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
   const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
-  Recipe recipe = parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
+  Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);
   const at::Device device = resolve_device(recipe.train.device);
   resolve_machine(recipe, device);  // --set may have restored "auto" values
   set_compute_threads(recipe.train.threads);

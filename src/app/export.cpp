@@ -43,7 +43,7 @@ int export_model(const ExportArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
   const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
-  const Recipe recipe = parse_recipe(checkpoint.recipe_toml, path);
+  const Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path);
   const bool script = arguments.format == "torchscript";
   const std::string out = !arguments.out.empty()
                               ? arguments.out

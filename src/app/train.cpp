@@ -79,7 +79,7 @@ std::optional<Recipe> recipe_of_checkpoint(Env& env, const TrainArguments& argum
   if (this_world().rank == 0)
     print_warning(fmt::format("{} cannot be used ({}): the recipe in {} takes its place", damaged,
                               reason, path));
-  return parse_recipe(checkpoint.recipe_toml, path, arguments.overrides);
+  return parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);
 }
 
 Recipe recipe_of(Env& env, const TrainArguments& arguments) {
@@ -88,7 +88,8 @@ Recipe recipe_of(Env& env, const TrainArguments& arguments) {
   const std::string path = recipe_path(env, arguments.folder);
   if (const auto reason = given.empty() ? recipe_damage(env, path) : ""; !reason.empty())
     if (const auto saved = recipe_of_checkpoint(env, arguments, path, reason)) return *saved;
-  return load_recipe(env, path, arguments.overrides);
+  return given.empty() ? load_saved_recipe(env, path, arguments.overrides)
+                       : load_recipe(env, path, arguments.overrides);
 }
 
 // A run stopped during set-up, for example while copying data.

@@ -1,20 +1,23 @@
 // The option table's rows for input: [data], [augment]. Adding a key: a member in
 // saturate/data_options.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
-#include "recipe/option_row.h"
+#include "recipe/compound_rows.h"
 
 namespace saturate {
 namespace {
 
 OptionRow shuffle_row() {
-  OptionRow row =
-      choice(SATURATE_OPTION_AS("data.shuffle", data.shuffle.mode),
-             std::vector<std::pair<std::string, ShuffleMode>>{{"full", ShuffleMode::kFull},
-                                                              {"block", ShuffleMode::kBlock},
-                                                              {"none", ShuffleMode::kNone}},
-             "The order of an epoch: full is a uniform random permutation; block shuffles blocks "
-             "of neighbours and mixes eight of them at a time, for storage with slow seeks; none "
-             "keeps the source's order. true and false mean full and none.");
+  const auto mode = SATURATE_MEMBER(data.shuffle.mode);
+  OptionRow row = one_word(
+      "data.shuffle",
+      {Word("full").sets(mode, ShuffleMode::kFull),
+       Word("block")
+           .sets(mode, ShuffleMode::kBlock)
+           .takes("samples", SATURATE_MEMBER(data.shuffle.block), {1, 1 << 30}),
+       Word("none").sets(mode, ShuffleMode::kNone)},
+      "The order of an epoch: full is a uniform random permutation; block shuffles blocks of "
+      "neighbours (block:128: of 128 samples, the default) and mixes eight of them at a time, for "
+      "storage with slow seeks; none keeps the source's order. true and false mean full and none.");
   row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
     // Recipes have booleans, --set has text.
     const bool is_full = value == OptionValue(true) || value == OptionValue(std::string("true"));
@@ -26,32 +29,61 @@ OptionRow shuffle_row() {
   return row;
 }
 
+OptionRow cache_row() {
+  const auto word = [](const char* name, CacheMode mode, CacheForm form) {
+    return Word(name)
+        .sets(SATURATE_MEMBER(data.cache.mode), mode)
+        .sets(SATURATE_MEMBER(data.cache.form), form);
+  };
+  return one_word(
+      "data.cache",
+      {Word("none").sets(SATURATE_MEMBER(data.cache.mode), CacheMode::kNone),
+       word("ram", CacheMode::kRam, CacheForm::kEncoded),
+       word("ram:decoded", CacheMode::kRam, CacheForm::kDecoded),
+       word("device", CacheMode::kDevice, CacheForm::kEncoded),
+       word("device:decoded", CacheMode::kDevice, CacheForm::kDecoded)},
+      "Where samples are kept after they are read: ram keeps what fits the budget in memory; "
+      "device reads all of them before the first step and keeps them as bytes, at augment.size, on "
+      "the training device, which draws batches from there. ram keeps encoded files; ram:decoded "
+      "their pixels, which are many times larger and need no decoding after the first epoch (with "
+      "data.decode = \"exact\"). device:decoded keeps whole training images, which augment.crop = "
+      "\"random_resized\" needs.");
+}
+
+OptionRow stage_row() {
+  const char* key = "data.stage";
+  OptionRow row = text(
+      SATURATE_OPTION_AS(key, data.stage.folder),
+      "tmpfs copies the sources' samples to /dev/shm before the first is used, FOLDER to a folder "
+      "in memory or on a fast disk, written with a /; the copy is removed when the run ends, "
+      "however it ends.");
+  row.type = "none|tmpfs|FOLDER";
+  row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const std::string* given = std::get_if<std::string>(&value);
+    if (!given || (*given != "none" && *given != "tmpfs" && given->find('/') == std::string::npos))
+      fail_option(key, "must be none, tmpfs or a folder's path",
+                  "Write a folder with a /, such as \"/scratch\"", where);
+    recipe.data.stage = {};
+    if (*given == "none") return;
+    recipe.data.stage.mode = StageMode::kTmpfs;
+    if (*given != "tmpfs") recipe.data.stage.folder = *given;
+  };
+  row.get = [](const Recipe& recipe) {
+    const StageOptions& stage = recipe.data.stage;
+    if (stage.mode == StageMode::kNone) return OptionValue(std::string("none"));
+    const bool is_default = stage.folder == StageOptions().folder;
+    return OptionValue(is_default ? std::string("tmpfs") : stage.folder);
+  };
+  return row;
+}
+
 std::vector<OptionRow> storage_rows() {
   return {
-      choice(
-          SATURATE_OPTION_AS("data.cache", data.cache.mode),
-          std::vector<std::pair<std::string, CacheMode>>{
-              {"none", CacheMode::kNone}, {"ram", CacheMode::kRam}, {"device", CacheMode::kDevice}},
-          "Where samples are kept after they are read: ram keeps what fits the budget in memory; "
-          "device reads all of them before the first step and keeps them as bytes, at "
-          "augment.size, on the training device, which draws batches from there; with augment.crop "
-          "= \"random_resized\" it needs data.cache_form = \"decoded\" and keeps whole training "
-          "images."),
-      choice(SATURATE_OPTION_AS("data.cache_form", data.cache.form),
-             std::vector<std::pair<std::string, CacheForm>>{{"encoded", CacheForm::kEncoded},
-                                                            {"decoded", CacheForm::kDecoded}},
-             "What is cached of an image: the encoded file, or its pixels, which are many times "
-             "larger and need no decoding after the first epoch (with data.decode = \"exact\")."),
+      cache_row(),
       number(SATURATE_OPTION_AS("data.cache_gb", data.cache.gb), {0, INFINITY}, "GB (1e9 bytes)",
              "Budget of data.cache, for training and evaluation together; samples beyond it are "
              "read every time. 0: half of the memory available at the start."),
-      choice(SATURATE_OPTION_AS("data.stage", data.stage.mode),
-             std::vector<std::pair<std::string, StageMode>>{{"none", StageMode::kNone},
-                                                            {"tmpfs", StageMode::kTmpfs}},
-             "tmpfs copies the sources' samples to data.stage_folder before the first is used; the "
-             "copy is removed when the run ends, however it ends."),
-      text(SATURATE_OPTION_AS("data.stage_folder", data.stage.folder),
-           "Where data.stage copies to: a folder in memory, or on a fast disk."),
+      stage_row(),
   };
 }
 
@@ -81,9 +113,49 @@ std::vector<OptionRow> source_rows() {
              "What a broken image causes: fail stops at the first and names it; skip counts, names "
              "and leaves out."),
       shuffle_row(),
-      integer(SATURATE_OPTION_AS("data.shuffle_block", data.shuffle.block), {1, 1 << 30}, "samples",
-              "Samples in one block of data.shuffle = \"block\"."),
   };
+}
+
+OptionRow crop_row() {
+  const auto crop = SATURATE_MEMBER(augment.crop);
+  const auto pad = [&](const char* name, PadMode mode) {
+    return Word(name)
+        .sets(crop, CropKind::kPad)
+        .sets(SATURATE_MEMBER(augment.pad_mode), mode)
+        .takes("pixels", SATURATE_MEMBER(augment.padding), {0, 1024});
+  };
+  return one_word(
+      "augment.crop",
+      {Word("none").sets(crop, CropKind::kNone), Word("center").sets(crop, CropKind::kCenter),
+       Word("random_resized").sets(crop, CropKind::kRandomResized), pad("pad", PadMode::kZero),
+       pad("pad_reflect", PadMode::kReflect)},
+      "Training crop: none resizes the whole image; center as in evaluation; random_resized is "
+      "RandomResizedCrop; pad shifts the image by up to 4 pixels (pad:2: by up to 2) and fills the "
+      "border with zeros, pad_reflect with the image mirrored.");
+}
+
+OptionRow flip_row() {
+  OptionRow row = number(
+      SATURATE_OPTION(augment.flip), {0, 1}, "probability",
+      "Horizontal flip in training. alternate draws an image's flip once, with this probability "
+      "(alternate: 0.5), and inverts it every epoch: any two consecutive epochs show both sides, "
+      "which learns faster than random flips (arXiv 2404.00498).");
+  const Word alternate = Word("alternate")
+                             .sets(SATURATE_MEMBER(augment.flip_alternate), true)
+                             .takes("probability", SATURATE_MEMBER(augment.flip), {0, 1, true});
+  row.type = "number|" + alternate.form();
+  row.set = [=, key = row.key, set = row.set](Recipe& recipe, const OptionValue& value,
+                                              const std::string& where) {
+    recipe.augment.flip_alternate = false;
+    const std::string* text = std::get_if<std::string>(&value);
+    if (text && text->starts_with(alternate.name))
+      return find_word({alternate}, *text, key, where).set(recipe, *text, key, where);
+    set(recipe, value, where);
+  };
+  row.get = [=, get = row.get](const Recipe& recipe) {
+    return alternate.describes(recipe) ? OptionValue(alternate.text(recipe)) : get(recipe);
+  };
+  return row;
 }
 
 std::vector<OptionRow> crop_rows() {
@@ -106,32 +178,14 @@ std::vector<OptionRow> crop_rows() {
       integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
               "Side of the square images the model gets; 0: the shorter side of the first training "
               "image."),
-      choice(SATURATE_OPTION(augment.crop),
-             std::vector<std::pair<std::string, CropKind>>{
-                 {"none", CropKind::kNone},
-                 {"center", CropKind::kCenter},
-                 {"random_resized", CropKind::kRandomResized},
-                 {"pad", CropKind::kPad}},
-             "Training crop: none resizes the whole image; center as in evaluation; random_resized "
-             "is RandomResizedCrop; pad shifts the image by up to augment.padding."),
-      integer(SATURATE_OPTION(augment.padding), {0, 1024}, "pixels", "Border of crop = \"pad\"."),
-      choice(SATURATE_OPTION(augment.pad_mode),
-             std::vector<std::pair<std::string, PadMode>>{{"zero", PadMode::kZero},
-                                                          {"reflect", PadMode::kReflect}},
-             "What fills the border."),
-      number(SATURATE_OPTION(augment.scale_min), {0, 1, true}, "share of area",
-             "Smallest crop of random_resized."),
-      number(SATURATE_OPTION(augment.scale_max), {0, 1, true}, "share of area",
-             "Largest crop of random_resized."),
-      number(SATURATE_OPTION(augment.ratio_min), {0, 100, true}, "width/height",
-             "Narrowest crop of random_resized."),
-      number(SATURATE_OPTION(augment.ratio_max), {0, 100, true}, "width/height",
-             "Widest crop of random_resized."),
-      number(SATURATE_OPTION(augment.flip), {0, 1}, "probability", "Horizontal flip in training."),
-      flag(SATURATE_OPTION(augment.flip_alternate),
-           "Draws an image's flip once, with probability augment.flip, and inverts it every epoch: "
-           "any two consecutive epochs show both sides, which learns faster than random flips "
-           "(arXiv 2404.00498)."),
+      crop_row(),
+      low_and_high("augment.scale", part("low", SATURATE_MEMBER(augment.scale_min), {0, 1, true}),
+                   part("high", SATURATE_MEMBER(augment.scale_max), {0, 1, true}), "share of area",
+                   "Smallest and largest crop of random_resized."),
+      low_and_high("augment.ratio", part("low", SATURATE_MEMBER(augment.ratio_min), {0, 100, true}),
+                   part("high", SATURATE_MEMBER(augment.ratio_max), {0, 100, true}), "width/height",
+                   "Narrowest and widest crop of random_resized."),
+      flip_row(),
       number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
              "Evaluation resizes the shorter side to this many times augment.size, then crops the "
              "centre; 1.143 is ImageNet's 256 for 224."),
@@ -156,16 +210,18 @@ std::vector<OptionRow> geometry_rows() {
 }
 
 std::vector<OptionRow> policy_rows() {
+  const auto policy = SATURATE_MEMBER(augment.policy);
   return {
-      choice(SATURATE_OPTION(augment.policy),
-             std::vector<std::pair<std::string, Policy>>{
-                 {"none", Policy::kNone}, {"trivial", Policy::kTrivial}, {"rand", Policy::kRand}},
-             "trivial is TrivialAugment Wide: one of fourteen operations, of random magnitude; "
-             "rand is RandAugment: several, of one magnitude."),
-      integer(SATURATE_OPTION(augment.policy_ops), {1, 8}, "operations",
-              "Number of RandAugment operations."),
-      integer(SATURATE_OPTION(augment.policy_magnitude), {0, 30}, "of 30",
-              "Strength of the RandAugment operations."),
+      one_word(
+          "augment.policy",
+          {Word("none").sets(policy, Policy::kNone), Word("trivial").sets(policy, Policy::kTrivial),
+           Word("rand")
+               .sets(policy, Policy::kRand)
+               .takes("operations", SATURATE_MEMBER(augment.policy_ops), {1, 8})
+               .takes("magnitude", SATURATE_MEMBER(augment.policy_magnitude), {0, 30})},
+          "trivial is TrivialAugment Wide: one of fourteen operations, of random magnitude; "
+          "rand is RandAugment: several (1 to 8), of one magnitude (0 to 30); rand alone is "
+          "rand:2:9."),
   };
 }
 
@@ -197,20 +253,20 @@ std::vector<OptionRow> blur_and_erase_rows() {
   return {
       number(SATURATE_OPTION(augment.blur), {0, 1}, "probability",
              "Gaussian blur, truncated at three standard deviations."),
-      number(SATURATE_OPTION(augment.blur_sigma_min), {0, 10, true}, "pixels",
-             "Smallest standard deviation of the blur."),
-      number(SATURATE_OPTION(augment.blur_sigma_max), {0, 10, true}, "pixels",
-             "Largest standard deviation of the blur."),
+      low_and_high("augment.blur_sigma",
+                   part("low", SATURATE_MEMBER(augment.blur_sigma_min), {0, 10, true}),
+                   part("high", SATURATE_MEMBER(augment.blur_sigma_max), {0, 10, true}), "pixels",
+                   "Smallest and largest standard deviation of the blur."),
       number(SATURATE_OPTION(augment.erase), {0, 1}, "probability",
              "Fills a box with augment.mean (Random Erasing, Cutout)."),
-      number(SATURATE_OPTION(augment.erase_scale_min), {0, 1, true}, "share of area",
-             "Smallest box of erase."),
-      number(SATURATE_OPTION(augment.erase_scale_max), {0, 1, true}, "share of area",
-             "Largest box of erase."),
-      number(SATURATE_OPTION(augment.erase_ratio_min), {0, 100, true}, "height/width",
-             "Widest box of erase."),
-      number(SATURATE_OPTION(augment.erase_ratio_max), {0, 100, true}, "height/width",
-             "Narrowest box of erase."),
+      low_and_high("augment.erase_scale",
+                   part("low", SATURATE_MEMBER(augment.erase_scale_min), {0, 1, true}),
+                   part("high", SATURATE_MEMBER(augment.erase_scale_max), {0, 1, true}),
+                   "share of area", "Smallest and largest box of erase."),
+      low_and_high("augment.erase_ratio",
+                   part("low", SATURATE_MEMBER(augment.erase_ratio_min), {0, 100, true}),
+                   part("high", SATURATE_MEMBER(augment.erase_ratio_max), {0, 100, true}),
+                   "height/width", "Widest and narrowest box of erase."),
   };
 }
 
@@ -224,25 +280,12 @@ std::vector<OptionRow> data_rows() {
 void validate_data(const DataOptions& data, const std::string& where) {
   if (data.cache.mode == CacheMode::kRam && data.cache.form == CacheForm::kDecoded &&
       data.decode == DecodeMode::kFast)
-    fail_option("data.cache_form",
-                "= decoded keeps whole images, which data.decode = fast never decodes",
-                "Set data.decode=exact, or data.cache_form=encoded", where);
+    fail_option("data.cache",
+                "= ram:decoded keeps whole images, which data.decode = fast never decodes",
+                "Set data.decode=exact, or data.cache=ram", where);
 }
 
 void validate_augment(const AugmentOptions& augment, const std::string& where) {
-  const auto in_order = [&](double low, double high, const std::string& name) {
-    if (low > high)
-      fail_option("augment." + name + "_min", "is above augment." + name + "_max", "Swap them",
-                  where);
-  };
-  in_order(augment.scale_min, augment.scale_max, "scale");
-  in_order(augment.ratio_min, augment.ratio_max, "ratio");
-  in_order(augment.blur_sigma_min, augment.blur_sigma_max, "blur_sigma");
-  in_order(augment.erase_scale_min, augment.erase_scale_max, "erase_scale");
-  in_order(augment.erase_ratio_min, augment.erase_ratio_max, "erase_ratio");
-  if (augment.flip_alternate && augment.flip == 0)
-    fail_option("augment.flip_alternate", "flips images, and augment.flip = 0 does not",
-                "Leave it out, or set augment.flip=0.5", where);
   for (double deviation : augment.std)
     if (!(deviation > 0))
       fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);

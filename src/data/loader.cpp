@@ -60,10 +60,9 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "Leave places out");
   require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
-          "augment.policy_ops", "Set it to 8 or less");
+          "augment.policy", "Give rand 8 operations or less");
   make_normalize(augment);  // fails here, and not on a thread, which could not report it
-  require(options.shuffle.block > 0, "no sample in a block", "data.shuffle_block",
-          "Set it to 1 or more");
+  require(options.shuffle.block > 0, "no sample in a block", "data.shuffle", "Set it to 1 or more");
   require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
           "Split it");
 }

@@ -77,7 +77,7 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
   const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
   fail(ErrorKind::kUsage,
        uri + " takes " + megabytes(needed) + ", and " + megabytes(free) + " are free", folder,
-       "Set data.stage_folder to a folder with more space, or data.stage=none");
+       "Set data.stage to a folder with more space, or to none");
 }
 
 struct Copied {
@@ -120,7 +120,7 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
   static std::atomic<int> counter{0};
   const std::string& folder = options.folder;
   if (!env.is_directory(folder))
-    fail(ErrorKind::kUsage, "no such folder", folder, "Create it, or change data.stage_folder");
+    fail(ErrorKind::kUsage, "no such folder", folder, "Create it, or change data.stage");
   remove_leftovers(env, folder);
   require_space(env, *source, uri, folder, threads);
   const std::string path = folder + "/" + kPrefix + std::to_string(::getpid()) + "-" +

@@ -43,7 +43,15 @@ std::vector<OptionRow> data_rows();
 std::vector<OptionRow> step_rows();
 std::vector<OptionRow> watch_rows();
 std::vector<OptionRow> distributed_rows();
+std::vector<OptionRow> debug_rows();
 std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>> parts);
+
+// A key of earlier versions: `row` stores what it meant, and `now` is the key that replaced it.
+struct RetiredRow {
+  OptionRow row;
+  std::string now;
+};
+const std::vector<RetiredRow>& retired_rows();
 
 // Checks that span several keys; fails with kUsage.
 void validate_recipe(const Recipe& recipe, const std::string& where);

@@ -19,8 +19,8 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 }
 
 const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table =
-      concatenated({run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows()});
+  static const std::vector<OptionRow> table = concatenated(
+      {run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows(), debug_rows()});
   return table;
 }
 
@@ -32,9 +32,23 @@ std::vector<std::string> known_keys() {
   return keys;
 }
 
+// A retired key that was set.
+struct RetiredUse {
+  const RetiredRow* retired;
+  std::string where;
+  bool is_override;
+};
+
+const RetiredRow* find_retired(const std::string& key) {
+  for (const auto& retired : retired_rows())
+    if (retired.row.key == key) return &retired;
+  return nullptr;
+}
+
 const OptionRow& find_row(const std::string& key, const std::string& where) {
   for (const auto& row : option_table())
     if (row.key == key) return row;
+  if (const RetiredRow* retired = find_retired(key)) return retired->row;
   for (const auto& row : option_table())
     if (row.key.starts_with(key + "."))
       fail(ErrorKind::kUsage, key + " is a section, which has no value", where,
@@ -67,8 +81,10 @@ std::string place(const std::string& where, const toml::node& node) {
   return fmt::format("{}:{}", where, node.source().begin.line);
 }
 
-void apply_table(Recipe& recipe, const toml::table& table, const std::string& prefix,
-                 const std::string& where) {
+// `each` is called with the key, the value and the place of each line.
+template <class Each>
+void visit_table(const toml::table& table, const std::string& prefix, const std::string& where,
+                 const Each& each) {
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     if (const auto* section = node.as_table()) {
@@ -80,12 +96,26 @@ void apply_table(Recipe& recipe, const toml::table& table, const std::string& pr
                        [&](const std::string& known) { return known.starts_with(key + "."); }))
         fail(ErrorKind::kUsage, "unknown section [" + key + "]", place(where, node),
              "`saturate list options` prints the keys by section");
-      apply_table(recipe, *section, key + ".", where);
+      visit_table(*section, key + ".", where, each);
     } else {
-      find_row(key, place(where, node))
-          .set(recipe, to_value(node, key, place(where, node)), place(where, node));
+      each(key, node, place(where, node));
     }
   }
+}
+
+// Retired keys come last, since the key that replaced one also stores what it does not say.
+std::vector<RetiredUse> apply_table(Recipe& recipe, const toml::table& table,
+                                    const std::string& where) {
+  std::vector<RetiredUse> uses;
+  for (const bool retired : {false, true})
+    visit_table(table, "", where,
+                [&](const std::string& key, const toml::node& node, const std::string& line) {
+                  const RetiredRow* old = find_retired(key);
+                  if (retired != (old != nullptr)) return;
+                  find_row(key, line).set(recipe, to_value(node, key, line), line);
+                  if (old) uses.push_back({old, line, false});
+                });
+  return uses;
 }
 
 toml::table parse_toml(const std::string& text, const std::string& where) {
@@ -126,13 +156,18 @@ OptionValue override_value(const OptionRow& row, const std::string& value,
   return value;
 }
 
-void apply_override(Recipe& recipe, const std::string& text) {
+// `retired`: whether to apply it only if its key is retired, or only if not.
+void apply_override(Recipe& recipe, const std::string& text, bool retired,
+                    std::vector<RetiredUse>& uses) {
   const std::string where = "--set " + text;
   const auto equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     fail(ErrorKind::kUsage, "an override has no value", where, "Write it as section.key=value");
   const std::string value = text.substr(equals + 1);
   const OptionRow& row = find_row(text.substr(0, equals), where);
+  const RetiredRow* old = find_retired(row.key);
+  if (retired != (old != nullptr)) return;
+  if (old) uses.push_back({old, where, true});
   const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
   if (row.is_text && !quoted) {
     require_utf8(value, where);
@@ -169,6 +204,29 @@ std::string format_value(const OptionValue& value) {
   return std::visit(format, value);
 }
 
+// Names the key that replaced a retired one, with the value that the whole recipe gives it.
+[[noreturn]] void fail_retired(const Recipe& recipe, const RetiredUse& use) {
+  const std::string& key = use.retired->now;
+  const OptionRow& row = find_row(key, use.where);
+  const std::string value = format_value(row.get(recipe));
+  const bool is_default = row.get(recipe) == row.get(Recipe());
+  fail(ErrorKind::kUsage, use.retired->row.key + " is now " + key, use.where,
+       is_default ? fmt::format("Leave it out: {} = {} is the default", key, value)
+                  : "Write " + (use.is_override ? setting_of(recipe, key) : key + " = " + value));
+}
+
+Recipe parsed(const std::string& toml, const std::string& where,
+              std::span<const std::string> overrides, bool is_saved) {
+  Recipe recipe;
+  std::vector<RetiredUse> uses = apply_table(recipe, parse_toml(toml, where), where);
+  if (is_saved) uses.clear();
+  for (const bool retired : {false, true})
+    for (const auto& text : overrides) apply_override(recipe, text, retired, uses);
+  if (!uses.empty()) fail_retired(recipe, uses.front());
+  validate_recipe(recipe, where);
+  return recipe;
+}
+
 std::string read_recipe(Env& env, const std::string& path) {
   try {
     const std::vector<std::byte> bytes = read_file(env, path);
@@ -201,15 +259,21 @@ std::vector<const OptionRow*> rows_by_section() {
 
 Recipe parse_recipe(const std::string& text, const std::string& where,
                     std::span<const std::string> overrides) {
-  Recipe recipe;
-  apply_table(recipe, parse_toml(text, where), "", where);
-  for (const auto& override_text : overrides) apply_override(recipe, override_text);
-  validate_recipe(recipe, where);
-  return recipe;
+  return parsed(text, where, overrides, /*is_saved=*/false);
+}
+
+Recipe parse_saved_recipe(const std::string& text, const std::string& where,
+                          std::span<const std::string> overrides) {
+  return parsed(text, where, overrides, /*is_saved=*/true);
 }
 
 Recipe load_recipe(Env& env, const std::string& path, std::span<const std::string> overrides) {
   return parse_recipe(read_recipe(env, path), path, overrides);
+}
+
+Recipe load_saved_recipe(Env& env, const std::string& path,
+                         std::span<const std::string> overrides) {
+  return parse_saved_recipe(read_recipe(env, path), path, overrides);
 }
 
 std::string recipe_damage(Env& env, const std::string& path) {
@@ -219,6 +283,13 @@ std::string recipe_damage(Env& env, const std::string& path) {
   } catch (const Error& error) {
     return error.reason();
   }
+}
+
+std::string setting_of(const Recipe& recipe, const std::string& key) {
+  const OptionRow& row = find_row(key, key);
+  const OptionValue value = row.get(recipe);
+  const std::string* text = std::get_if<std::string>(&value);
+  return key + "=" + (row.is_text && text ? *text : format_value(value));
 }
 
 std::string to_toml(const Recipe& recipe) {

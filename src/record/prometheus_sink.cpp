@@ -119,12 +119,11 @@ class PrometheusSink : public MetricsSink {
     if (server_.bind_to_port(address, port)) return;
     if (errno == EADDRINUSE)
       fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address),
-           "watch.prometheus_port", "Choose another one, or 0 for none");
+           "watch.prometheus", "Choose another port, or leave it out");
     fail(ErrorKind::kUsage,
          fmt::format("cannot listen at {} port {}: {}", address, port,
                      errno != 0 ? std::strerror(errno) : "no such address"),
-         "watch.prometheus_address",
-         "Give an address of this machine, or 0.0.0.0 for all that it has");
+         "watch.prometheus", "Give an address of this machine, or 0.0.0.0 for all that it has");
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) {

@@ -21,6 +21,41 @@ OptionRow trace_row() {
   return row;
 }
 
+// "9400", "0.0.0.0:9400", "::1:9400"; an integer in a recipe is a port too.
+OptionRow prometheus_row() {
+  const char* key = "watch.prometheus";
+  OptionRow row = text(
+      SATURATE_OPTION_AS(key, watch.prometheus_address),
+      "Serves Prometheus metrics at http://ADDRESS:PORT/metrics, and health probes at /healthz, "
+      "during the run. ADDRESS is one of this machine, 0.0.0.0 for all of them. Without it only "
+      "this machine is served, at 127.0.0.1; at any other, everyone who can connect can read the "
+      "run's metrics. Empty: off.");
+  row.type = "PORT|ADDRESS:PORT";
+  row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const int64_t* number = std::get_if<int64_t>(&value);
+    const std::string* text = std::get_if<std::string>(&value);
+    const std::string given = number ? std::to_string(*number) : text ? *text : "none";
+    recipe.watch.prometheus_port = 0;
+    recipe.watch.prometheus_address = WatchOptions().prometheus_address;
+    if (given.empty() || given == "0") return;
+    const auto colon = given.rfind(':');
+    const int64_t port = positive_number(given.substr(colon == std::string::npos ? 0 : colon + 1));
+    if (port < 1 || port > 65535 || colon == 0)
+      fail_option(key, "has no port of 1 to 65535 in \"" + given + "\"",
+                  "Write it as 9400, or as 0.0.0.0:9400", where);
+    recipe.watch.prometheus_port = int(port);
+    if (colon != std::string::npos) recipe.watch.prometheus_address = given.substr(0, colon);
+  };
+  row.get = [](const Recipe& recipe) {
+    const WatchOptions& watch = recipe.watch;
+    if (watch.prometheus_port == 0) return OptionValue(std::string());
+    const std::string port = std::to_string(watch.prometheus_port);
+    const bool is_default = watch.prometheus_address == WatchOptions().prometheus_address;
+    return OptionValue(is_default ? port : watch.prometheus_address + ":" + port);
+  };
+  return row;
+}
+
 }  // namespace
 
 std::vector<OptionRow> watch_rows() {
@@ -32,12 +67,7 @@ std::vector<OptionRow> watch_rows() {
            "Writes loss, accuracy, speed, memory, time shares and the recipe for TensorBoard, in "
            "tb/ of the run's folder."),
       flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
-      integer(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "port",
-              "Serves Prometheus metrics at http://ADDRESS:PORT/metrics, and health probes at "
-              "/healthz, during the run; 0: off."),
-      text(SATURATE_OPTION(watch.prometheus_address),
-           "Address of this machine to listen on; 0.0.0.0 for all of them. The default serves this "
-           "machine only; on any other, everyone who can connect can read the run's metrics."),
+      prometheus_row(),
       text(SATURATE_OPTION(watch.prometheus_hosts),
            "Allowed values of the request's Host header besides localhost and that address, "
            "separated by commas; *: any. Other requests are refused, such as those of other sites' "

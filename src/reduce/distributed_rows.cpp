@@ -1,9 +1,10 @@
 // The option table's rows for [distributed], which have an effect where several processes train.
-#include "recipe/option_row.h"
+#include "recipe/compound_rows.h"
 
 namespace saturate {
 
 std::vector<OptionRow> distributed_rows() {
+  const auto compress = SATURATE_MEMBER(distributed.compress);
   return {
       choice(SATURATE_OPTION(distributed.mode),
              std::vector<std::pair<std::string, ParallelMode>>{{"ddp", ParallelMode::kDdp},
@@ -24,17 +25,17 @@ std::vector<OptionRow> distributed_rows() {
              "the first is at most 1 MiB."),
       number(SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
              "Longest wait for another process before the run fails."),
-      choice(SATURATE_OPTION(distributed.compress),
-             std::vector<std::pair<std::string, Compress>>{{"none", Compress::kNone},
-                                                           {"bf16", Compress::kBf16},
-                                                           {"fp16", Compress::kFp16},
-                                                           {"powersgd", Compress::kPowerSgd}},
-             "bf16, fp16: rounds gradients for transfer, half the bytes. powersgd: sends each "
-             "gradient matrix as two low-rank factors, with error feedback to the next step. "
-             "Results differ from those of one process."),
-      integer(
-          SATURATE_OPTION(distributed.powersgd_rank), {1, 1024}, "columns",
-          "Rank of compress = \"powersgd\": a higher one is more accurate and sends more bytes."),
+      one_word("distributed.compress",
+               {Word("none").sets(compress, Compress::kNone),
+                Word("bf16").sets(compress, Compress::kBf16),
+                Word("fp16").sets(compress, Compress::kFp16),
+                Word("powersgd")
+                    .sets(compress, Compress::kPowerSgd)
+                    .takes("rank", SATURATE_MEMBER(distributed.powersgd_rank), {1, 1024})},
+               "bf16, fp16: rounds gradients for transfer, half the bytes. powersgd: sends each "
+               "gradient matrix as two low-rank factors, with error feedback to the next step; a "
+               "higher rank (1 to 1024, without one 4) is more accurate and sends more bytes. "
+               "Results differ from those of one process."),
       choice(SATURATE_OPTION(distributed.uneven),
              std::vector<std::pair<std::string, Uneven>>{
                  {"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},

@@ -54,13 +54,13 @@ void validate_held(const Recipe& recipe, const std::string& where) {
     fail_option("data.cache",
                 "= device keeps images at augment.size, and augment.crop = random_resized cuts "
                 "from the photographs",
-                "Set data.cache_form=decoded, which keeps whole photographs there, data.cache=ram, "
-                "or another augment.crop",
+                "Set data.cache=device:decoded, which keeps whole photographs there, "
+                "data.cache=ram, or another augment.crop",
                 where);
   if (recipe.data.decode == DecodeMode::kFast)
-    fail_option("data.cache_form",
-                "= decoded keeps whole images, which data.decode = fast never decodes",
-                "Set data.decode=exact, or data.cache=ram with data.cache_form=encoded", where);
+    fail_option("data.cache",
+                "= device:decoded keeps whole images, which data.decode = fast never decodes",
+                "Set data.decode=exact, or data.cache=ram", where);
 }
 
 void validate_segmentation(const Recipe& recipe, const std::string& where) {
@@ -76,8 +76,8 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
     fail_option("data.stage", "copies images alone, and train.task=segment needs masks",
                 "Set data.stage=none; data.cache=ram keeps masks too", where);
   if (recipe.train.eval_shift > 0)
-    fail_option("train.eval_shift", "averages the logits of shifted images",
-                "Set it to 0 with train.task=segment", where);
+    fail_option("train.tta", "averages the logits of shifted images",
+                "Leave \"shift\" out with train.task=segment", where);
   if (!recipe.train.compiled.empty())
     fail_option("train.compiled", "knows one label for each image",
                 "Leave it out with train.task=segment", where);
@@ -89,7 +89,7 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
 void validate_pipeline(const Recipe& recipe, const std::string& where) {
   const PipelineOptions& pipeline = recipe.pipeline;
   if (pipeline.check && pipeline.copy == Toggle::kOff && !pipeline.any())
-    fail_option("pipeline.check", "has no stream to check",
+    fail_option("debug.checks", "= streams has no stream to check",
                 "Set pipeline.copy, pipeline.augment or pipeline.encoder", where);
   if (!pipeline.encoder) return;
   if (recipe.optimizer.freeze.empty())
@@ -133,7 +133,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
       recipe.train.eval_every == 0 && recipe.train.eval_every_steps == 0)
     fail_option("train.early_stop",
                 "needs evaluations during the run, and the only one is at the end",
-                "Set train.eval_every or train.eval_every_steps", where);
+                "Set train.eval_every", where);
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
     fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
                 "Make it less than train.epochs", where);
@@ -141,8 +141,8 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   validate_model(recipe.model, where);
   validate_memory(recipe.train, where);
   if (recipe.precision.mode == PrecisionMode::kTf32 && !recipe.precision.tf32)
-    fail_option("precision.tf32", "is false, and precision.mode is tf32",
-                "Set precision.mode to fp32, or leave precision.tf32 out", where);
+    fail_option("debug.off", "has tf32, and precision.mode is tf32",
+                "Set precision.mode to fp32, or leave it out of debug.off", where);
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_held(recipe, where);

@@ -41,7 +41,7 @@ Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string
   std::string path;
   const Checkpoint checkpoint = find_checkpoint(
       env, *resume, [](const std::string&) {}, &path);
-  const TrainOptions saved = parse_recipe(checkpoint.recipe_toml, path).train;
+  const TrainOptions saved = parse_saved_recipe(checkpoint.recipe_toml, path).train;
   recipe.train.batch = saved.batch;
   recipe.train.accumulate = saved.accumulate;
   recipe.train.effective_batch = 0;

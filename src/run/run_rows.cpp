@@ -2,10 +2,35 @@
 // saturate/recipe.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
 
-#include "recipe/option_row.h"
+#include "recipe/compound_rows.h"
 
 namespace saturate {
 namespace {
+
+OptionRow monitor_row() {
+  const std::pair<const char*, Monitor> metrics[] = {
+      {"eval_accuracy", Monitor::kEvalAccuracy}, {"eval_accuracy5", Monitor::kEvalAccuracy5},
+      {"eval_loss", Monitor::kEvalLoss},         {"train_accuracy", Monitor::kTrainAccuracy},
+      {"train_loss", Monitor::kTrainLoss},       {"eval_iou", Monitor::kEvalIou}};
+  const std::pair<const char*, MonitorMode> modes[] = {
+      {"", MonitorMode::kAuto}, {":min", MonitorMode::kMin}, {":max", MonitorMode::kMax}};
+  std::vector<Word> words;
+  std::string type;
+  for (const auto& [name, metric] : metrics) {
+    type += std::string(type.empty() ? "" : "|") + name;
+    for (const auto& [ending, mode] : modes)
+      words.push_back(Word(std::string(name) + ending)
+                          .sets(SATURATE_MEMBER(train.monitor), metric)
+                          .sets(SATURATE_MEMBER(train.monitor_mode), mode));
+  }
+  OptionRow row = one_word(
+      "train.monitor", std::move(words),
+      "The metric for the best weights and early stopping: of each evaluation, or of each training "
+      "epoch. eval_iou: mean intersection over union, with train.task=segment. Lower is better for "
+      "a loss, higher for accuracy and IoU; \"eval_loss:max\" says otherwise.");
+  row.type = type + "[:min|:max]";
+  return row;
+}
 
 // Long: a table, a row a key.
 std::vector<OptionRow> train_rows() {
@@ -44,46 +69,42 @@ std::vector<OptionRow> train_rows() {
           "Images in one evaluation batch; 0: train.batch, or what fits at once if that is auto."),
       number(SATURATE_OPTION(train.label_smoothing), {0, 1}, "",
              "Share of the target probability spread evenly over all classes."),
-      flag(
-          SATURATE_OPTION(train.eval_flip),
-          "Evaluation averages the logits of each image and of its mirror image: more accurate, at "
-          "twice the cost."),
-      integer(
-          SATURATE_OPTION(train.eval_shift), {0, 16}, "pixels",
-          "Evaluation averages each image's logits with those of two shifted copies (up and left, "
-          "down and right), which together have equal weight: three times the cost; 0: off."),
+      word_list(
+          "train.tta",
+          {Word("flip")
+               .sets(SATURATE_MEMBER(train.eval_flip), true)
+               .means("its mirror image, "
+                      "at twice the cost"),
+           Word("shift")
+               .takes("pixels", SATURATE_MEMBER(train.eval_shift), {1, 16})
+               .means("two copies shifted by 1 to 16 pixels (up and left, down and right), which "
+                      "together "
+                      "have equal weight, at three times the cost")},
+          "Test-time augmentation: evaluation averages the logits of each image with those of "
+          "changed copies, which is more accurate."),
       flag(SATURATE_OPTION(train.drop_last), "Drops an epoch's last batch if it is not full."),
-      integer(SATURATE_OPTION(train.eval_every), {0, 1 << 20}, "epochs",
-              "Epochs between evaluations; 0: not by epochs. The end of a run always evaluates."),
-      integer(SATURATE_OPTION(train.eval_every_steps), {0, 1 << 30}, "steps",
-              "Steps between additional evaluations; 0: not by steps."),
+      intervals("train.eval_every",
+                {part("epochs", SATURATE_MEMBER(train.eval_every), {0, 1 << 20}),
+                 part("steps", SATURATE_MEMBER(train.eval_every_steps), {0, 1 << 30})},
+                "Time between evaluations: a number of epochs, a text such as \"500 steps\", or a "
+                "list of both, [\"1 epoch\", \"500 steps\"]; 0: none before the end. The end of a "
+                "run always evaluates."),
       number(SATURATE_OPTION(train.ema), {0, 1}, "decay",
              "Decay of an exponential moving average of the weights, such as 0.999; evaluation and "
              "`saturate eval` use the average. 0: off."),
-      number(SATURATE_OPTION(train.lookahead), {0, 1}, "share",
-             "Lookahead: slow weights follow the trained ones, which then restart from them; this "
-             "share of the slow weights is kept each time (1 minus the paper's alpha). 0: off."),
-      integer(SATURATE_OPTION(train.lookahead_every), {1, 1 << 20}, "steps",
-              "Steps between updates of the slow weights."),
-      number(SATURATE_OPTION(train.lookahead_power), {0, 16}, "",
-             "train.lookahead grows from 0 with this power of the run's progress; 0: constant."),
+      part_list(
+          "train.lookahead",
+          {part("share", SATURATE_MEMBER(train.lookahead), {0, 1}),
+           part("steps", SATURATE_MEMBER(train.lookahead_every), {1, 1 << 20}),
+           part("power", SATURATE_MEMBER(train.lookahead_power), {0, 16})},
+          1, "",
+          "Lookahead: slow weights follow the trained ones, which then restart from them, "
+          "every 5 steps or as many as the second number says; this share of the slow weights "
+          "is kept each time (1 minus the paper's alpha), and grows from 0 with the third "
+          "number as power of the run's progress (0: constant). 0: off."),
       number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
              "Evaluates, saves and ends after this wall time of the process; 0: no limit."),
-      choice(
-          SATURATE_OPTION(train.monitor),
-          std::vector<std::pair<std::string, Monitor>>{{"eval_accuracy", Monitor::kEvalAccuracy},
-                                                       {"eval_accuracy5", Monitor::kEvalAccuracy5},
-                                                       {"eval_loss", Monitor::kEvalLoss},
-                                                       {"train_accuracy", Monitor::kTrainAccuracy},
-                                                       {"train_loss", Monitor::kTrainLoss},
-                                                       {"eval_iou", Monitor::kEvalIou}},
-          "The metric for the best weights and early stopping: of each evaluation, or of each "
-          "training epoch. eval_iou: mean intersection over union, with train.task=segment."),
-      choice(
-          SATURATE_OPTION(train.monitor_mode),
-          std::vector<std::pair<std::string, MonitorMode>>{
-              {"auto", MonitorMode::kAuto}, {"min", MonitorMode::kMin}, {"max", MonitorMode::kMax}},
-          "Whether lower or higher is better; auto: lower for a loss, higher for accuracy or IoU."),
+      monitor_row(),
       integer(SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
               "Ends the run after this many consecutive values of train.monitor without "
               "improvement, or if it is not finite; 0: never."),
@@ -98,26 +119,6 @@ std::vector<OptionRow> train_rows() {
       integer(SATURATE_OPTION(train.threads), {0, 1024}, "threads",
               "Intra-op threads on the CPU; 0: one per available core. Results may differ in the "
               "last bits between thread counts."),
-      flag(SATURATE_OPTION(train.channels_last),
-           "Keeps images and weights in NHWC memory order, the fastest for convolutions."),
-      flag(SATURATE_OPTION(train.cudnn_benchmark),
-           "On a GPU, cuDNN times its algorithms for each new shape and keeps the fastest."),
-      flag(SATURATE_OPTION(train.create_on_device),
-           "Creates a step's temporary tensors on their device; false: on the host, then copies "
-           "them."),
-      flag(SATURATE_OPTION(train.keep_memory),
-           "On the CPU, reuses freed memory for later tensors; false: large blocks are returned to "
-           "the system, which clears and maps them again each time."),
-      flag(SATURATE_OPTION(train.inference_mode),
-           "Evaluates in torch's inference mode, which skips autograd bookkeeping; false: only "
-           "without gradients."),
-      flag(SATURATE_OPTION(train.late_metrics),
-           "Reads loss and accuracy from the device only when a record is due; false: after each "
-           "step, which waits for the device and detects a non-finite loss at once."),
-      flag(SATURATE_OPTION(train.detect_anomaly),
-           "torch's anomaly detection: an error names the operator whose gradient is NaN. Up to a "
-           "hundred times slower for small models: LibTorch records a C++ stack trace for every "
-           "operator, unlike Python."),
       text(SATURATE_OPTION(train.compiled),
            "A step compiled ahead of time by tools/compile_step.py for this recipe, such as "
            "step.pt2, which replaces the model's forward and backward; empty: none."),
@@ -142,27 +143,22 @@ std::vector<OptionRow> pipeline_rows() {
            "Computes a frozen encoder's features for the next batches on a separate stream, "
            "overlapping the decoder's training. Needs a model with an encoder (unet, toy_seg), "
            "optimizer.freeze=[\"encoder.*\"] and optimizer.freeze_statistics=true."),
-      flag(SATURATE_OPTION(pipeline.check),
-           "Checks the streams' use of memory: a missing wait, a wrong record_stream or a copy "
-           "from unpinned memory ends the run and names the line that caused it."),
   };
 }
 
 std::vector<OptionRow> checkpoint_rows() {
   return {
-      integer(SATURATE_OPTION(checkpoint.every), {0, 1 << 20}, "epochs",
-              "Epochs between checkpoints; 0: not by epochs. The end of a run, and Ctrl-C, always "
-              "save."),
-      integer(SATURATE_OPTION(checkpoint.every_steps), {0, 1 << 30}, "steps",
-              "Steps between additional checkpoints; 0: not by steps."),
-      number(SATURATE_OPTION(checkpoint.every_minutes), {0, kInf}, "minutes",
-             "Saves when this time has passed since the last save; 0: not by time."),
+      intervals("checkpoint.every",
+                {part("epochs", SATURATE_MEMBER(checkpoint.every), {0, 1 << 20}),
+                 part("steps", SATURATE_MEMBER(checkpoint.every_steps), {0, 1 << 30}),
+                 part("minutes", SATURATE_MEMBER(checkpoint.every_minutes), {0, kInf})},
+                "Time between checkpoints: a number of epochs, a text such as \"500 steps\" or "
+                "\"10 minutes\" (since the last one), or a list of them, [\"1 epoch\", \"10 "
+                "minutes\"]; 0: none before the end. The end of a run, and Ctrl-C, always save."),
       integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
               "How many of the newest checkpoints are kept."),
       flag(SATURATE_OPTION(checkpoint.keep_best),
            "Saves whenever train.monitor improves, and keeps that checkpoint too."),
-      flag(SATURATE_OPTION(checkpoint.background),
-           "Writes a copy on a separate thread while training continues."),
   };
 }
 

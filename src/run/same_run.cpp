@@ -31,7 +31,7 @@ bool same_class(const std::string& a, const std::string& b) {
 
 // A remedy, with the source that the run had if it was another one.
 std::string give_what_it_had(const Checkpoint& saved, const std::string& source) {
-  const std::string had = parse_recipe(saved.recipe_toml, source).data.source;
+  const std::string had = parse_saved_recipe(saved.recipe_toml, source).data.source;
   return "Give the data that it had" + (had == source ? "" : ", " + had);
 }
 

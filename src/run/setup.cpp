@@ -165,7 +165,7 @@ void resolve_machine(Recipe& recipe, const at::Device& device) {
   PipelineOptions& pipeline = recipe.pipeline;
   if (pipeline.copy == Toggle::kAuto) pipeline.copy = device.is_cuda() ? Toggle::kOn : Toggle::kOff;
   if (pipeline.check && !pipeline.any())
-    fail(ErrorKind::kUsage, "the run has no pipeline on a CPU", "pipeline.check",
+    fail(ErrorKind::kUsage, "the run has no pipeline on a CPU", "debug.checks=streams",
          "Set pipeline.copy, pipeline.augment or pipeline.encoder, or leave it out");
 }
 
@@ -184,7 +184,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data, recipe.data.on_error);
   if (recipe.train.eval_shift >= recipe.augment.size)
     fail(ErrorKind::kUsage,
-         fmt::format("train.eval_shift is {}, and images have only {} pixels a side",
+         fmt::format("train.tta shifts by {}, and images have only {} pixels a side",
                      recipe.train.eval_shift, recipe.augment.size),
          recipe.data.source, "Shift by a pixel or two");
   resolve_machine(recipe, device);

@@ -125,7 +125,7 @@ std::vector<std::string> Trainer::State::resume() {
   Checkpoint checkpoint = find_checkpoint(run.env, *run.options.resume, print_warning, &path);
   const Recipe& recipe = run.recipe;
   require_same_data(checkpoint, input.data(), recipe.data.source, run.options.changed_data);
-  const Recipe saved = parse_recipe(checkpoint.recipe_toml, path);
+  const Recipe saved = parse_saved_recipe(checkpoint.recipe_toml, path);
   require_same_batches(saved, recipe, path);
   StateVisitor visitor(StateVisitor::Purpose::kResume, checkpoint, path);
   try {

@@ -67,18 +67,19 @@ std::string why_no_graph(const Recipe& recipe, int processes) {
   if (recipe.distributed.mode == ParallelMode::kDp)
     return "distributed.mode=dp splits each batch on the host";
   if (!train.compiled.empty()) return "train.compiled replaces the step already";
-  if (train.detect_anomaly) return "train.detect_anomaly=true checks each gradient on the host";
+  if (train.detect_anomaly)
+    return "debug.checks has anomaly, which checks each gradient on the host";
   if (train.checkpoint_segments != 0)
     return "train.checkpoint_segments restores the random state on the host";
-  if (!train.create_on_device) return "train.create_on_device=false copies from the host";
+  if (!train.create_on_device) return "debug.off has create_on_device, and copies from the host";
   if (recipe.watch.histograms > 0) return "watch.histograms reads gradients during the step";
   if (augment.mixup > 0 || augment.cutmix > 0)
     return "augment.mixup and augment.cutmix take their parameters from the host";
   if (!takes_rate_from_device(recipe.optimizer))
     return "the optimizer takes its learning rate from the host: " + names_of_fused() +
-           " with optimizer.fused=true can read it on the device";
+           " can read it on the device, without \"fused\" in debug.off";
   if (traits_of(recipe.schedule).is_cycle && recipe.schedule.cycle_momentum)
-    return "schedule.cycle_momentum=true changes the momentum on the host";
+    return "schedule.cycle_momentum changes the momentum on the host";
   return "";
 }
 

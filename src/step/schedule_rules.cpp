@@ -23,9 +23,7 @@ void require_milestones(const ScheduleOptions& schedule, double epochs, const st
 void require_cycle(const Recipe& recipe, const std::string& where) {
   if (traits_of(recipe.optimizer).has_momentum && recipe.optimizer.momentum == 0)
     fail_option("schedule.cycle_momentum", "needs a momentum to cycle",
-                "Set it to false, or optimizer.momentum above 0", where);
-  if (recipe.schedule.momentum_low > recipe.schedule.momentum_high)
-    fail_option("schedule.momentum_low", "is above schedule.momentum_high", "Swap them", where);
+                "Set it to [], or optimizer.momentum above 0", where);
 }
 
 }  // namespace
@@ -57,7 +55,7 @@ void validate_schedule(const Recipe& recipe, const std::string& where) {
       recipe.train.eval_every_steps == 0)
     fail_option("train.eval_every",
                 "is 0, and schedule \"" + schedule.name + "\" needs evaluations",
-                "Make it 1 or more, or set train.eval_every_steps", where);
+                "Make it 1 or more, or such as \"500 steps\"", where);
 }
 
 }  // namespace saturate

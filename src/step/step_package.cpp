@@ -65,12 +65,12 @@ json json_of(const OptionValue& value) {
 
 // "KEY A, not B" for each setting in which the package and this recipe differ.
 void compare_settings(const json& settings, const Recipe& recipe, std::vector<std::string>& found) {
-  for (const OptionRow& row : option_table()) {
-    if (!settings.contains(row.key)) continue;
-    const json here = json_of(row.get(recipe)), there = settings[row.key];
-    if (here != there)
-      found.push_back(fmt::format("{} {}, not {}", row.key, there.dump(), here.dump()));
-  }
+  const auto compare = [&](const std::string& key, const json& here) {
+    if (settings.contains(key) && settings[key] != here)
+      found.push_back(fmt::format("{} {}, not {}", key, settings[key].dump(), here.dump()));
+  };
+  for (const OptionRow& row : option_table()) compare(row.key, json_of(row.get(recipe)));
+  compare("train.channels_last", recipe.train.channels_last);  // no key of a recipe
 }
 
 // Sizes and strides; strides only of dimensions above one, as the others are arbitrary.

@@ -2,7 +2,7 @@
 // key: a member in saturate/step_options.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
 
-#include "recipe/option_row.h"
+#include "recipe/compound_rows.h"
 
 namespace saturate {
 namespace {
@@ -17,11 +17,6 @@ std::vector<OptionRow> model_rows() {
           "Multiplies the model's channels (a transformer's heads), to trade accuracy for speed."),
       number(SATURATE_OPTION(model.dropout), {0, 0.99}, "share",
              "mobilenet_v2: dropout before the last layer. A compiled step needs 0."),
-      choice(SATURATE_OPTION(model.attention),
-             std::vector<std::pair<std::string, Attention>>{{"sdpa", Attention::kSdpa},
-                                                            {"naive", Attention::kNaive}},
-             "vit_tiny, vit_b_16: torch's fused attention, or the formula written out, which "
-             "stores the matrix of all pairs of tokens."),
       text(SATURATE_OPTION(model.weights),
            "A file of pretrained weights, matched by name: safetensors, a checkpoint (averaged "
            "weights if train.ema made some), or .pt as written by torch.save(model.state_dict(), "
@@ -50,10 +45,11 @@ std::vector<OptionRow> optimizer_rows() {
              "sgd, adam, lars: L2 penalty added to gradients; adamw, lamb, muon: decoupled decay."),
       flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
            "Applies weight decay to BatchNorm's weights and to biases too."),
-      number(SATURATE_OPTION(optimizer.beta1), {0, 1}, "",
-             "adam, adamw, lamb, muon: decay of the mean gradient."),
-      number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "",
-             "adam, adamw, lamb, muon: decay of the mean square."),
+      part_list("optimizer.betas",
+                {part("beta1", SATURATE_MEMBER(optimizer.beta1), {0, 1}),
+                 part("beta2", SATURATE_MEMBER(optimizer.beta2), {0, 1})},
+                2, "",
+                "adam, adamw, lamb, muon: decay of the mean gradient and of the mean square."),
       number(SATURATE_OPTION(optimizer.eps), {1e-37, 1}, "",
              "adam, adamw, lamb, lars, muon: added to the denominator."),
       number(SATURATE_OPTION(optimizer.trust), {0, kMostFactor, true}, "",
@@ -73,12 +69,30 @@ std::vector<OptionRow> optimizer_rows() {
       flag(SATURATE_OPTION(optimizer.freeze_statistics),
            "BatchNorms with frozen parameters use their running statistics in training too, and do "
            "not update them."),
-      flag(SATURATE_OPTION(optimizer.fused),
-           "sgd, adam, adamw, and muon's AdamW part: one kernel updates all parameters; false: "
-           "separate operators for each parameter."),
-      flag(SATURATE_OPTION(optimizer.set_to_none),
-           "Frees gradients after a step; false: zeroes them in place, which keeps their memory."),
   };
+}
+
+OptionRow cycle_row() {
+  OptionRow row = low_and_high(
+      "schedule.cycle_momentum", part("low", SATURATE_MEMBER(schedule.momentum_low), {0, 1}),
+      part("high", SATURATE_MEMBER(schedule.momentum_high), {0, 1}), "",
+      "onecycle: momentum (beta1 for the Adam family) falls to the first while the rate "
+      "rises and rises to the second while it falls, replacing optimizer.momentum or "
+      "beta1 of optimizer.betas. false or []: off.");
+  row.type = "list of numbers|false";
+  row.set = [set = row.set](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const bool* flag = std::get_if<bool>(&value);  // true: the default, as runs of old saved it
+    const auto* list = std::get_if<std::vector<double>>(&value);
+    const ScheduleOptions defaults;
+    recipe.schedule.cycle_momentum = flag ? *flag : !(list && list->empty());
+    recipe.schedule.momentum_low = defaults.momentum_low;
+    recipe.schedule.momentum_high = defaults.momentum_high;
+    if (!flag && recipe.schedule.cycle_momentum) set(recipe, value, where);
+  };
+  row.get = [get = row.get](const Recipe& recipe) {
+    return recipe.schedule.cycle_momentum ? get(recipe) : OptionValue(false);
+  };
+  return row;
 }
 
 std::vector<OptionRow> schedule_rows() {
@@ -110,13 +124,7 @@ std::vector<OptionRow> schedule_rows() {
           "onecycle: fraction of steps (epochs with schedule.per=epoch) in which the rate rises."),
       number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
              "onecycle: initial rate."),
-      flag(SATURATE_OPTION(schedule.cycle_momentum),
-           "onecycle: momentum (beta1 for the Adam family) falls while the rate rises and rises "
-           "while it falls, replacing optimizer.momentum or optimizer.beta1."),
-      number(SATURATE_OPTION(schedule.momentum_low), {0, 1}, "",
-             "onecycle: momentum at the peak rate."),
-      number(SATURATE_OPTION(schedule.momentum_high), {0, 1}, "",
-             "onecycle: momentum at both ends."),
+      cycle_row(),
       choice(SATURATE_OPTION(schedule.metric),
              std::vector<std::pair<std::string, PlateauMetric>>{
                  {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
@@ -149,15 +157,15 @@ std::vector<OptionRow> precision_rows() {
           "master weights in the optimizer; fp16-o3 has no master weights and stores the "
           "optimizer's state in fp16 too, for comparison: small updates are lost; auto is bf16 if "
           "the hardware has it, else fp32; default is bf16 on a GPU, fp32 on a CPU."),
-      flag(SATURATE_OPTION(precision.tf32),
-           "In all modes except fp32, which is exact: the remaining fp32 matrix products may round "
-           "their inputs to TF32 on a GPU."),
-      number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "",
-             "fp16: initial loss scale. It halves at a step whose loss or gradients overflow, "
-             "which is skipped; a run whose scale falls below 2^-14, or that skips eight steps in "
-             "a row and a whole epoch, ends with an error."),
-      integer(SATURATE_OPTION(precision.growth_interval), {1, 1 << 30}, "steps",
-              "fp16: steps without overflow before the scale doubles."),
+      part_list(
+          "precision.loss_scale",
+          {part("initial", SATURATE_MEMBER(precision.initial_scale), {1, 16777216}),
+           part("growth interval", SATURATE_MEMBER(precision.growth_interval), {1, 1 << 30})},
+          1, "",
+          "fp16: initial loss scale, and the steps without overflow before it doubles (2000). It "
+          "halves at a step whose loss or gradients overflow, which is skipped; a run whose scale "
+          "falls below 2^-14, or that skips eight steps in a row and a whole epoch, ends with an "
+          "error."),
   };
 }
 

@@ -5,16 +5,12 @@
 #include "recipe/option_row.h"
 
 namespace saturate {
-namespace {
 
-// A positive integer, or 0 if it is none.
-int64_t step_number(std::string_view text) {
+int64_t positive_number(std::string_view text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
 }
-
-}  // namespace
 
 TraceWindow parse_trace(const std::string& text, const std::string& where) {
   if (text.empty()) return {};
@@ -29,8 +25,9 @@ TraceWindow parse_trace(const std::string& text, const std::string& where) {
   const auto dash = range.find('-');
   TraceWindow window;
   window.kind = kind == "steps" ? TraceKind::kSteps : TraceKind::kNsight;
-  window.first = step_number(range.substr(0, dash));
-  window.last = dash == std::string_view::npos ? window.first : step_number(range.substr(dash + 1));
+  window.first = positive_number(range.substr(0, dash));
+  window.last =
+      dash == std::string_view::npos ? window.first : positive_number(range.substr(dash + 1));
   if (window.first == 0 || window.last < window.first)
     refuse("has no range of steps in \"" + text + "\"");
   if (window.last - window.first >= kMostTracedSteps)

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace saturate {
 
@@ -23,5 +24,8 @@ constexpr int64_t kMostTracedSteps = 1000;
 // "steps:100-110", "nsight:100-110", a single number for a single step, "" for none. Fails with
 // kUsage on anything else, and on more than kMostTracedSteps.
 TraceWindow parse_trace(const std::string& text, const std::string& where);
+
+// A positive integer, or 0 if `text` is none.
+int64_t positive_number(std::string_view text);
 
 }  // namespace saturate

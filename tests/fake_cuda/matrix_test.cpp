@@ -54,7 +54,7 @@ std::vector<Combination> all_models() {
       settings.insert(settings.end(), kSegmenting.begin(), kSegmenting.end());
     rows.push_back({name, settings});
     if (is_vit) {
-      settings.push_back("model.attention=naive");
+      settings.push_back("debug.off=sdpa");
       rows.push_back({name + "_naive", settings});
     }
   }
@@ -65,12 +65,11 @@ std::vector<Combination> all_precisions_and_optimizers() {
   std::vector<Combination> rows;
   for (const char* mode : {"fp32", "tf32", "bf16", "fp16", "bf16-o2", "fp16-o2", "fp16-o3", "auto"})
     for (const auto& entry : optimizers())
-      for (const char* fused : {"true", "false"})
+      for (const char* fused : {"[]", "fused"})
         rows.push_back(
-            {std::string(mode) + "_" + std::string(entry.name) + (fused[0] == 't' ? "" : "_plain"),
+            {std::string(mode) + "_" + std::string(entry.name) + (fused[0] == '[' ? "" : "_plain"),
              {"model.name=simple_cnn", "model.width=0.25", std::string("precision.mode=") + mode,
-              "optimizer.name=" + std::string(entry.name),
-              std::string("optimizer.fused=") + fused}});
+              "optimizer.name=" + std::string(entry.name), std::string("debug.off=") + fused}});
   return graphed(rows);
 }
 
@@ -80,10 +79,11 @@ std::vector<Combination> all_pipelines() {
     const bool copy = bits & 1, augment = bits & 2, encoder = bits & 4, held = bits & 8;
     if (encoder && held) continue;  // masks are not held on the device
     const auto text = [](bool on) { return std::string(on ? "true" : "false"); };
-    Settings settings = {"pipeline.copy=" + text(copy), "pipeline.augment=" + text(augment),
-                         "pipeline.encoder=" + text(encoder),
-                         "pipeline.check=" + text(copy || augment || encoder),
-                         std::string("data.cache=") + (held ? "device" : "none")};
+    Settings settings = {
+        "pipeline.copy=" + text(copy), "pipeline.augment=" + text(augment),
+        "pipeline.encoder=" + text(encoder),
+        std::string("debug.checks=") + (copy || augment || encoder ? "streams" : "[]"),
+        std::string("data.cache=") + (held ? "device" : "none")};
     if (encoder) {
       settings.insert(settings.end(), kSegmenting.begin(), kSegmenting.end());
       settings.insert(settings.end(),
@@ -115,17 +115,17 @@ std::vector<Combination> all_else() {
       {"checkpointed_vit",
        {"model.name=vit_tiny", "model.width=0.34", "train.checkpoint_segments=auto"}},
       {"vit_fp32", {"model.name=vit_tiny", "model.width=0.34", "precision.mode=fp32"}},
-      {"averaged", {"train.ema=0.9", held_out, "train.eval_every_steps=3"}},
-      {"lookahead", {"train.lookahead=0.5", "train.lookahead_every=2"}},
-      {"evaluated", {held_out, "train.eval_flip=true", "train.eval_shift=1"}},
-      {"evaluated_held", {held_out, "data.cache=device", "train.inference_mode=false"}},
+      {"averaged", {"train.ema=0.9", held_out, "train.eval_every=[\"1 epoch\", \"3 steps\"]"}},
+      {"lookahead", {"train.lookahead=[0.5, 2]"}},
+      {"evaluated", {held_out, "train.tta=[\"flip\", \"shift:1\"]"}},
+      {"evaluated_held", {held_out, "data.cache=device", "debug.off=inference_mode"}},
       {"dropout", {"model.name=mobilenet_v2", "model.width=0.125", "model.dropout=0.5"}},
-      {"planar", {"model.name=simple_cnn", "train.channels_last=false"}},
-      {"early_metrics", {"train.late_metrics=false"}},
-      {"host_made", {"train.create_on_device=false"}},
-      {"kept_gradients", {"optimizer.set_to_none=false"}},
+      {"planar", {"model.name=simple_cnn", "debug.off=channels_last"}},
+      {"early_metrics", {"debug.off=late_metrics"}},
+      {"host_made", {"debug.off=create_on_device"}},
+      {"kept_gradients", {"debug.off=set_to_none"}},
       {"smoothed", {"train.label_smoothing=0.1"}},
-      {"anomalies", {"train.detect_anomaly=true"}},
+      {"anomalies", {"debug.checks=anomaly"}},
       {"histograms", {"watch.histograms=2"}},
       {"samples", {"watch.samples=8", "watch.every=2"}},
       {"batch_auto", {"train.batch=auto", "train.effective_batch=10", "train.memory_gb=0.5"}},

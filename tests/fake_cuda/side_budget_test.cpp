@@ -33,8 +33,9 @@ TEST_F(SideBudget, AnEvaluationWaitsAsOftenHoweverManyBatchesItHas) {
     SCOPED_TRACE(std::to_string(images) + " images");
     const std::string held_out =
         "data.eval_source=synth:size=16,split=test,count=" + std::to_string(images);
-    const HostRun run = run_on_host(
-        host_recipe({"pipeline.copy=true", held_out, "train.eval_every_steps=6"}), dir / "run");
+    const HostRun run = run_on_host(host_recipe({"pipeline.copy=true", held_out,
+                                                 "train.eval_every=[\"1 epoch\", \"6 steps\"]"}),
+                                    dir / "run");
     ASSERT_EQ(run.result.steps, kHostSteps);
     const Counts& evaluated = run.steps[11];
     std::printf("%-24s %s\n", "Evaluation", to_text(evaluated).c_str());

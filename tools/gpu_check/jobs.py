@@ -26,9 +26,9 @@ GRAPH_PRECISIONS = ["bf16", "fp16"]
 SWEEPS = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
-    ("images in GPU memory", ["data.cache=ram,device"], ["data.cache_form=decoded"]),
-    ("photographs in GPU memory, random-resized crops", ["data.cache=ram,device"],
-     ["data.cache_form=decoded", "augment.crop=random_resized"]),
+    ("images in GPU memory", ["data.cache=ram:decoded,device:decoded"], []),
+    ("photographs in GPU memory, random-resized crops", ["data.cache=ram:decoded,device:decoded"],
+     ["augment.crop=random_resized"]),
     ("images in half precision", ["augment.output=fp32,fp16"], ["precision.mode=fp16", "augment.device=cuda"]),
     ("half-precision weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
     ("batch", ["train.batch=32,128,512"], []),

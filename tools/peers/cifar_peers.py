@@ -87,9 +87,8 @@ PEERS = {"DataLoader": data_loader, "whole_batch": whole_batch}
 
 
 def ours(command, source, threads, seconds):
-    settings = ["augment.size=32", "augment.crop=pad", f"augment.padding={PADDING}",
-                "augment.pad_mode=reflect", "data.cache=ram", "data.cache_form=decoded",
-                f"train.batch={BATCH}"]
+    settings = ["augment.size=32", f"augment.crop=pad_reflect:{PADDING}",
+                "data.cache=ram:decoded", f"train.batch={BATCH}"]
     arguments = [command, "bench", "loader", source, "--threads", str(threads), "--repeats", "1",
                  "--seconds", str(seconds)]
     for setting in settings:

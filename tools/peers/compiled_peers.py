@@ -77,7 +77,7 @@ def serve(args):
     recipe = json.loads(sys.stdin.readline())
     torch.set_num_threads(recipe["train"]["threads"])
     size, batch = recipe["augment"]["size"], recipe["train"]["batch"]
-    order = torch.channels_last if recipe["train"]["channels_last"] else torch.contiguous_format
+    order = torch.channels_last if "channels_last" not in recipe["debug"]["off"] else torch.contiguous_format
     reduced = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe["precision"]["mode"])
 
     def make(compiled):

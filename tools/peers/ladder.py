@@ -34,14 +34,16 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 # The recipe's keys that are supported here, with saturate's defaults.
 DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "optimizer.name": "sgd",
-            "optimizer.fused": True, "optimizer.set_to_none": True, "optimizer.freeze": [],
-            "train.batch": 128, "train.channels_last": True, "train.late_metrics": True,
-            "train.detect_anomaly": False, "train.create_on_device": True,
-            "train.cudnn_benchmark": True, "train.threads": 0, "train.device": "auto",
-            "precision.mode": "default", "precision.tf32": True, "augment.size": 0, "data.source": ""}
+            "optimizer.freeze": [], "train.batch": 128, "train.threads": 0, "train.device": "auto",
+            "precision.mode": "default", "augment.size": 0, "data.source": "", "debug.off": [],
+            "debug.checks": []}
+# The names in debug.off and debug.checks that have a counterpart here, or need none.
+SWITCHES = {"debug.off": {"fused", "set_to_none", "channels_last", "late_metrics", "create_on_device",
+                          "cudnn_benchmark", "tf32", "background", "inference_mode", "keep_memory"},
+            "debug.checks": {"anomaly"}}
 # Keys that do not affect a step on prepared batches.
 WITHOUT_EFFECT = ("seed", "data.eval_source", "schedule.", "train.epochs", "optimizer.lr", "optimizer.momentum",
-                  "optimizer.weight_decay", "augment.crop", "augment.padding", "augment.mean", "augment.std",
+                  "optimizer.weight_decay", "augment.crop", "augment.mean", "augment.std",
                   "augment.flip", "checkpoint.", "watch.")
 # Student's t, two-sided 95 %, for 1 to 4 degrees of freedom.
 STUDENT = [12.706, 4.303, 3.182, 2.776]
@@ -63,7 +65,7 @@ def parse_setting(text):
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return key, value
+        return key, [value] if key in SWITCHES else value
 
 
 def read_ladder(path):
@@ -100,6 +102,11 @@ def why_skipped(rung, has_gpu):
     if rung["processes"] > 1:
         return f"needs processes>={rung['processes']}"
     for key, value in rung["settings"].items():
+        if key in SWITCHES and (others := set(value) - SWITCHES[key]):
+            return f"{key} with {', '.join(sorted(others))} has no counterpart here"
+        # A rung that switches other things off measures what it leaves on.
+        if key == "debug.off" and value and "keep_memory" not in value:
+            return "keep_memory has no counterpart here"
         # A setting that is off needs no counterpart.
         if value is not False and key not in DEFAULTS and not key.startswith(WITHOUT_EFFECT):
             return f"{key} has no counterpart here"
@@ -122,6 +129,7 @@ def make_step(settings):
     from model_twins import make_twin
 
     chosen = DEFAULTS | {key: value for key, value in settings.items() if key in DEFAULTS}
+    off = chosen["debug.off"]
     drawn = source_options(chosen["data.source"])
     size = chosen["augment.size"] or int(drawn.get("size", 32))
     classes = chosen["model.classes"] or int(drawn.get("classes", 10))
@@ -129,17 +137,16 @@ def make_step(settings):
     device = torch.device("cuda" if has_gpu else "cpu")
     torch.manual_seed(0)
     torch.set_num_threads(chosen["train.threads"] or len(os.sched_getaffinity(0)))
-    torch.autograd.set_detect_anomaly(chosen["train.detect_anomaly"])
-    torch.backends.cudnn.benchmark = chosen["train.cudnn_benchmark"]
+    torch.autograd.set_detect_anomaly("anomaly" in chosen["debug.checks"])
+    torch.backends.cudnn.benchmark = "cudnn_benchmark" not in off
     mode = chosen["precision.mode"]
     if mode == "default":
         mode = "bf16" if has_gpu else "fp32"
     if mode == "auto":
         flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii")
         mode = "bf16" if has_gpu or "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = chosen["precision.tf32"] and mode != "fp32"
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32  # torch's default is on
-    memory_format = torch.channels_last if chosen["train.channels_last"] else torch.contiguous_format
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = "tf32" not in off and mode != "fp32"
+    memory_format = torch.channels_last if "channels_last" not in off else torch.contiguous_format
     model = make_twin(chosen["model.name"], classes, size, chosen["model.width"])
     model = model.to(device=device, memory_format=memory_format)
     for name, parameter in model.named_parameters():
@@ -147,9 +154,9 @@ def make_step(settings):
                                          for pattern in chosen["optimizer.freeze"]))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     makers = {"sgd": lambda: torch.optim.SGD(trained, lr=0.0, momentum=0.9, nesterov=True, weight_decay=5e-4,
-                                             fused=chosen["optimizer.fused"]),
-              "adam": lambda: torch.optim.Adam(trained, lr=0.0, fused=chosen["optimizer.fused"]),
-              "adamw": lambda: torch.optim.AdamW(trained, lr=0.0, fused=chosen["optimizer.fused"])}
+                                             fused="fused" not in off),
+              "adam": lambda: torch.optim.Adam(trained, lr=0.0, fused="fused" not in off),
+              "adamw": lambda: torch.optim.AdamW(trained, lr=0.0, fused="fused" not in off)}
     optimizer = makers[chosen["optimizer.name"]]()
     batch = chosen["train.batch"]
     images = [torch.randn(batch, 3, size, size).contiguous(memory_format=memory_format) for _ in range(8)]
@@ -168,8 +175,8 @@ def make_step(settings):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad(set_to_none=chosen["optimizer.set_to_none"])
-        if chosen["train.late_metrics"]:
+        optimizer.zero_grad(set_to_none="set_to_none" not in off)
+        if "late_metrics" not in off:
             state["loss"] += loss.detach()
         else:
             loss.item()

@@ -62,7 +62,8 @@ mode = "{precision}"
 batch = {batch}
 threads = {threads}
 drop_last = true
-channels_last = {channels_last}
+[debug]
+off = {off}
 """
 
 
@@ -88,7 +89,7 @@ class Saturate:
         self.recipe.write_text(RECIPE.format(
             images=images, labels=labels, precision=precision, model=case["model"],
             optimizer=case["optimizer"], batch=case["batch"], threads=case["threads"],
-            channels_last="false" if case["model"] == "mlp" else "true"), encoding="utf-8")
+            off='["channels_last"]' if case["model"] == "mlp" else "[]"), encoding="utf-8")
         self.command, self.out = command, folder / "step.json"
         self.name, self.batch, self.label = name, case["batch"], precision
         self.settings = []

@@ -138,12 +138,23 @@ Recipe load_recipe(Env& env, const std::string& path, std::span<const std::strin
 Recipe parse_recipe(const std::string& text, const std::string& where,
                     std::span<const std::string> overrides = {});
 
+// The same for a run's own recipe, as to_toml() wrote it in this version or an earlier one: keys of
+// earlier versions have the meaning that they had. Elsewhere they are an error that names the key
+// to use instead.
+Recipe load_saved_recipe(Env& env, const std::string& path,
+                         std::span<const std::string> overrides = {});
+Recipe parse_saved_recipe(const std::string& text, const std::string& where,
+                          std::span<const std::string> overrides = {});
+
 // The reason why a file cannot be any run's recipe: it cannot be read, is not TOML, or names no
 // data.source. Empty if it can; a wrong key or value is for load_recipe() to find.
 std::string recipe_damage(Env& env, const std::string& path);
 
 // Complete TOML that parse_recipe parses to the same recipe.
 std::string to_toml(const Recipe& recipe);
+
+// "KEY=VALUE", an override that gives `key` the value that it has in `recipe`.
+std::string setting_of(const Recipe& recipe, const std::string& key);
 
 // Checks for options that several processes do not support; fails with kUsage. `train.device` is
 // resolved.
