@@ -99,7 +99,7 @@ TEST_F(StepSettings, FrozenParametersStayAndAreSaved) {
 }
 
 TEST_F(StepSettings, EveryOptimizerLearns) {
-  for (const std::string name : {"sgd", "adam", "adamw", "lars", "lamb", "muon"}) {
+  for (const std::string name : {"sgd", "adam", "adamw", "lars", "lamb", "rmsprop", "muon"}) {
     const bool layerwise = name == "lars";
     const CommandResult result =
         train(name, {"optimizer.name=" + name, layerwise ? "optimizer.lr=5" : "optimizer.lr=0.01",

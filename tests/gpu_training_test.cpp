@@ -103,7 +103,7 @@ TEST_F(GpuTraining, TheDefaultPrecisionIsBf16) {
 }
 
 TEST_F(GpuTraining, EveryOptimizerLearns) {
-  for (const char* name : {"sgd", "adam", "adamw", "lamb", "lars", "muon"}) {
+  for (const char* name : {"sgd", "adam", "adamw", "lamb", "lars", "rmsprop", "muon"}) {
     const bool adaptive = std::string(name) != "sgd" && std::string(name) != "lars";
     const auto found =
         step_losses(name, {"train.device=cuda", std::string("optimizer.name=") + name,

@@ -200,7 +200,7 @@ TEST(WhyNoGraph, NamesTheSettingInTheWay) {
   EXPECT_NE(
       why({"schedule.name=onecycle", "schedule.warmup_epochs=0"}).find("schedule.cycle_momentum"),
       std::string::npos);
-  for (const char* name : {"lars", "lamb", "muon"})
+  for (const char* name : {"lars", "lamb", "rmsprop", "muon"})
     EXPECT_NE(why({std::string("optimizer.name=") + name}).find("learning rate"), std::string::npos)
         << name;
 }

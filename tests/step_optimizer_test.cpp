@@ -150,7 +150,7 @@ TEST_P(Foreach, EqualsItsReferenceInDoublePrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizer, Foreach, ::testing::Values("lars", "lamb", "muon"),
+INSTANTIATE_TEST_SUITE_P(Optimizer, Foreach, ::testing::Values("lars", "lamb", "rmsprop", "muon"),
                          [](const auto& tested) { return tested.param; });
 
 class FoundInf : public ::testing::TestWithParam<std::string> {};
@@ -172,7 +172,8 @@ TEST_P(FoundInf, LeavesTheStepOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizer, FoundInf,
-                         ::testing::Values("sgd", "adam", "adamw", "lars", "lamb", "muon"),
+                         ::testing::Values("sgd", "adam", "adamw", "lars", "lamb", "rmsprop",
+                                           "muon"),
                          [](const auto& tested) { return tested.param; });
 
 class Plain : public ::testing::TestWithParam<std::string> {};
@@ -233,7 +234,8 @@ TEST_P(Resume, ContinuesBitEqually) {
 
 INSTANTIATE_TEST_SUITE_P(Optimizer, Resume,
                          ::testing::Values(OptimizerOptions{}, with_name("adam"), adamw(),
-                                           with_name("lars"), with_name("lamb"), with_name("muon")),
+                                           with_name("lars"), with_name("lamb"),
+                                           with_name("rmsprop"), with_name("muon")),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST(Optimizer, LoadedStateIsACopy) {

@@ -13,5 +13,7 @@
   ROW(lamb,                                                                                     \
       "AdamW with a rate per layer, for very large batches; timm's clips: train.clip_norm=1",   \
       .is_adaptive = true)                                                                      \
+  ROW(rmsprop, "gradients divided by their root mean square", .has_momentum = true,             \
+      .is_adaptive = true)                                                                      \
   ROW(muon, "orthogonalised momentum for matrices and filters, AdamW for the rest",             \
       .has_momentum = true)

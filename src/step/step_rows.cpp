@@ -39,19 +39,22 @@ std::vector<OptionRow> optimizer_rows() {
   return {
       text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
       number(SATURATE_OPTION(optimizer.lr), {0, kMostFactor}, "", "Peak learning rate."),
-      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "", "sgd, lars, muon: momentum."),
+      number(SATURATE_OPTION(optimizer.momentum), {0, 1}, "",
+             "sgd, lars, rmsprop, muon: momentum."),
       flag(SATURATE_OPTION(optimizer.nesterov), "sgd, lars, muon: Nesterov momentum."),
       number(SATURATE_OPTION(optimizer.weight_decay), {0, kMostFactor}, "",
-             "sgd, adam, lars: L2 penalty added to gradients; adamw, lamb, muon: decoupled decay."),
+             "sgd, adam, lars, rmsprop: L2 penalty added to gradients; adamw, lamb, muon: "
+             "decoupled decay."),
       flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
            "Applies weight decay to BatchNorm's weights and to biases too."),
       part_list("optimizer.betas",
                 {part("beta1", SATURATE_MEMBER(optimizer.beta1), {0, 1}),
                  part("beta2", SATURATE_MEMBER(optimizer.beta2), {0, 1})},
                 2, "",
-                "adam, adamw, lamb, muon: decay of the mean gradient and of the mean square."),
+                "adam, adamw, lamb, muon: decay of the mean gradient and of the mean square; "
+                "rmsprop: the latter alone."),
       number(SATURATE_OPTION(optimizer.eps), {1e-37, 1}, "",
-             "adam, adamw, lamb, lars, muon: added to the denominator."),
+             "adam, adamw, lamb, lars, rmsprop, muon: added to the denominator."),
       number(SATURATE_OPTION(optimizer.trust), {0, kMostFactor, true}, "",
              "lars: a layer's step as a share of its weights' norm, at a learning rate of 1."),
       number(

@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Averaged", {"pipeline.copy=true", "train.ema=0.9"}},
         Case{"Adamw", {"pipeline.copy=true", "optimizer.name=adamw"}},
         Case{"Lamb", {"pipeline.copy=true", "optimizer.name=lamb"}},
+        Case{"RmsProp", {"pipeline.copy=true", "optimizer.name=rmsprop"}},
         Case{"Muon", {"pipeline.copy=true", "optimizer.name=muon"}},
         Case{"Checkpointed",
              {"pipeline.copy=true", "model.name=resnet18", "model.width=0.125",

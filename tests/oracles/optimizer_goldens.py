@@ -1,4 +1,4 @@
-"""Writes tests/goldens/step: torch.optim with fused=True, torch.optim.Muon, timm's Lars and Lamb.
+"""Writes tests/goldens/step: torch.optim with fused=True, torch.optim.RMSprop and Muon, timm's Lars and Lamb.
 
 Run: for c in avx2 default; do ATEN_CPU_CAPABILITY=$c python tests/oracles/optimizer_goldens.py; done
 (torch 2.11, timm 1.0.31 without what it depends on). The fused kernels round
@@ -139,5 +139,6 @@ optimizer_golden("adam", torch.optim.Adam, 1e-2,
 double_golden("lars", lambda p: [Lars(decay_groups(p, 1e-2), momentum=0.9, nesterov=True,
                                       trust_coeff=0.02)])
 double_golden("lamb", lamb)
+double_golden("rmsprop", lambda p: [torch.optim.RMSprop(decay_groups(p, 1e-2), alpha=0.95, momentum=0.9)])
 torch.Tensor.bfloat16 = torch.Tensor.double  # Muon's iteration: the program has bf16 on a GPU alone
 double_golden("muon", muon)
