@@ -69,8 +69,9 @@ TEST_F(SegmentCommand, PipelinedEqualsSerial) {
   const std::vector<std::string> frozen = {"optimizer.freeze=[\"encoder.*\"]",
                                            "optimizer.freeze_statistics=true"};
   auto piped = frozen;
-  for (const char* stage : {"copy", "augment", "encoder", "check"})
+  for (const char* stage : {"copy", "augment", "encoder"})
     piped.push_back("pipeline." + std::string(stage) + "=true");
+  piped.push_back("debug.checks=streams");
   ASSERT_EQ(train("serial", frozen).exit_code, 0);
   const CommandResult result = train("piped", piped);
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -114,7 +114,6 @@ void infer_evaluation(const Measurements& found, std::vector<WhatIf>& what_ifs) 
   const Interlude& now = found.evaluations;
   const double share = found.evaluation_share();
   if (share <= 0) return;
-  const TrainOptions& train = found.recipe.train;
   if (now.times <= 1) {  // the one at the end
     what_ifs.push_back(
         inferred(Cause::kEvaluation, {}, gain_of_fewer(now, 0, found.whole_s()), "at most"));
