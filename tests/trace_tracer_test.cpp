@@ -7,11 +7,11 @@
 #include <sstream>
 
 #include "base/fault_env.h"
-#include "trace/trace_window.h"
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
 #include "tests/trainer_testing.h"
 #include "trace/trace_format.h"
+#include "trace/trace_window.h"
 
 namespace saturate {
 namespace {

@@ -77,7 +77,7 @@ struct Repeats {
   int64_t expansion, channels, blocks, stride;
 };
 constexpr Repeats kGroups[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
-                             {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
+                               {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
 
 class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
  public:

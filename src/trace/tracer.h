@@ -12,9 +12,9 @@
 #include <optional>
 #include <string>
 
-#include "trace/trace_window.h"
 #include "saturate/data/env.h"
 #include "saturate/ledger.h"
+#include "trace/trace_window.h"
 
 namespace saturate {
 
