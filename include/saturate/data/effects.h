@@ -59,6 +59,8 @@ struct SampleKey {
   uint32_t epoch;
   uint64_t index;
   RandomStream stream(RandomUse use) const { return {seed, epoch, index, use}; }
+  // Of a kind of effect that has no RandomUse, as those after kEqualize have none.
+  RandomStream stream(EffectKind kind) const { return stream(RandomUse(100 + uint32_t(kind))); }
 };
 
 // The kAffine matrix of torchvision's F.affine(angle, translate, scale, shear, center) for an image
