@@ -26,6 +26,7 @@ std::vector<EffectList> drawn_lists(int size) {
   options.brightness = options.contrast = options.saturation = 0.4;
   options.hue = 0.1;
   options.grey = options.blur = options.erase = 0.5;
+  options.gaussian_noise = 0.05;
   std::vector<EffectList> lists;
   for (uint64_t index = 0; index < kCount; ++index)
     lists.push_back(draw_effects(options, {1, 0, index}));

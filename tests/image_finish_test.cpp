@@ -35,6 +35,7 @@ std::vector<EffectList> mixed_lists(int size) {
       {erase, {EffectKind::kSolarize, {100}}, {EffectKind::kPosterize, {3}}},
       {{EffectKind::kSaturation, {1.4f}}, {EffectKind::kGrey, {}}},
       {{EffectKind::kContrast, {0.7f}}, {EffectKind::kEqualize, {}}},
+      {affine, {EffectKind::kNoise, {40, 7, 9}}, erase},
       {{EffectKind::kBlur, {1.1f}}, affine},
       {affine, {EffectKind::kAutocontrast, {}}, {EffectKind::kSharpness, {1.7f}}}};
   std::vector<EffectList> lists;

@@ -142,7 +142,7 @@ TEST(DrawEffects, AllThatARecipeCanAskForFitsIntoAList) {
   options.policy_ops = 8;
   options.rotate = options.brightness = options.contrast = options.saturation = 0.5;
   options.hue = 0.1;
-  options.grey = options.blur = options.erase = 1;
+  options.grey = options.blur = options.erase = options.gaussian_noise = 1;
   int most = 0;
   for (uint64_t i = 0; i < 1000; ++i) most = std::max(most, draw_effects(options, {4, 0, i}).count);
   EXPECT_EQ(most, kMaxEffects);

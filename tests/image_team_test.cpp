@@ -40,7 +40,8 @@ std::vector<Effect> every_effect() {
           {EffectKind::kPosterize, {3}},
           {EffectKind::kSolarize, {100}},
           {EffectKind::kAutocontrast, {}},
-          {EffectKind::kEqualize, {}}};
+          {EffectKind::kEqualize, {}},
+          {EffectKind::kNoise, {40, 7, 9}}};
 }
 
 // Each alone, and each after each.

@@ -257,6 +257,8 @@ std::vector<OptionRow> blur_and_erase_rows() {
                    part("low", SATURATE_MEMBER(augment.blur_sigma_min), {0, 10, true}),
                    part("high", SATURATE_MEMBER(augment.blur_sigma_max), {0, 10, true}), "pixels",
                    "Smallest and largest standard deviation of the blur."),
+      number(SATURATE_OPTION(augment.gaussian_noise), {0, 1}, "share of range",
+             "Adds Gaussian noise of this standard deviation to each channel of each pixel."),
       number(SATURATE_OPTION(augment.erase), {0, 1}, "probability",
              "Fills a box with augment.mean (Random Erasing, Cutout)."),
       low_and_high("augment.erase_scale",

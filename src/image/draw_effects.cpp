@@ -1,5 +1,5 @@
 // Draws the effects of a sample in the same way as torchvision's RandomAffine, ColorJitter,
-// RandomGrayscale, GaussianBlur and RandomErasing.
+// RandomGrayscale, GaussianBlur, GaussianNoise and RandomErasing.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -46,6 +46,14 @@ void draw_blur(const AugmentOptions& options, const SampleKey& key, EffectList& 
   if (!random.bernoulli(options.blur)) return;
   const double sigma = random.uniform(options.blur_sigma_min, options.blur_sigma_max);
   list.add(EffectKind::kBlur, static_cast<float>(sigma));
+}
+
+void draw_noise(const AugmentOptions& options, const SampleKey& key, EffectList& list) {
+  if (options.gaussian_noise == 0) return;
+  const uint32_t seed = key.stream(EffectKind::kNoise).next_u32();
+  Effect& effect = list.add(EffectKind::kNoise, static_cast<float>(255 * options.gaussian_noise));
+  effect.value[1] = static_cast<float>(seed & 0xffff);
+  effect.value[2] = static_cast<float>(seed >> 16);
 }
 
 // RandomErasing.make_params: ten tries, then nothing. Ratios are height over width there.
@@ -117,6 +125,7 @@ EffectList draw_effects(const AugmentOptions& options, const SampleKey& key) {
   draw_policy(options, key, list);
   draw_colour(options, key, list);
   draw_blur(options, key, list);
+  draw_noise(options, key, list);
   draw_erase(options, key, list);
   return list;
 }

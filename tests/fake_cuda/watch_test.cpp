@@ -82,7 +82,7 @@ TEST_F(Watched, AMissingWaitBetweenStagesIsFound) {
   fake_cuda::control()->leave_out_waits("BatchPipeline::launch");
   const std::string found = findings({"pipeline.copy=true", "pipeline.augment=true"});
   EXPECT_NE(found.find("without waiting for stream"), std::string::npos) << found;
-  EXPECT_NE(found.find("BatchPipeline::launch"), std::string::npos) << found;
+  EXPECT_NE(found.find("BatchStages::finish"), std::string::npos) << found;
 }
 
 TEST_F(Watched, AMissingRecordStreamIsFound) {

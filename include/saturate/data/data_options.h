@@ -79,6 +79,7 @@ struct AugmentOptions {
   double grey = 0;                                        // probability
   double blur = 0;                                        // probability
   double blur_sigma_min = 0.1, blur_sigma_max = 2;        // pixels
+  double gaussian_noise = 0;                              // standard deviation, share of range
   double erase = 0;                                       // probability
   double erase_scale_min = 0.02, erase_scale_max = 0.33;  // share of the image's area
   double erase_ratio_min = 0.3, erase_ratio_max = 3.3;    // height over width

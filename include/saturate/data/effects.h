@@ -33,6 +33,8 @@ enum class EffectKind : int32_t {
   kSolarize,      // [1] inverts levels from this one on
   kAutocontrast,  // [0] each channel stretched to 0..255
   kEqualize,      // [0] each channel's histogram equalised, as Pillow does it
+  kNoise,         // [3] standard deviation of Gaussian noise, levels; the lower and the upper 16
+                  // bits of its seed
 };
 
 struct Effect {
@@ -40,7 +42,7 @@ struct Effect {
   float value[7];
 };
 
-constexpr int kMaxEffects = 16;
+constexpr int kMaxEffects = 17;
 
 struct EffectList {
   int32_t count = 0;
@@ -75,8 +77,8 @@ void set_affine(const AffineSpec& spec, Effect& effect);
 AffineSpec draw_affine(const AugmentOptions& options, const SampleKey& key);
 
 // The effects of one training sample, in this order: affine, the policy's, brightness, contrast,
-// saturation, hue, grey, blur, erase. Each operation has its own random stream, so enabling one
-// does not change the others' draws. REQUIRES: options.size > 0.
+// saturation, hue, grey, blur, noise, erase. Each operation has its own random stream, so enabling
+// one does not change the others' draws. REQUIRES: options.size > 0.
 EffectList draw_effects(const AugmentOptions& options, const SampleKey& key);
 
 // Scratch memory of apply_effects; grows to the largest image and is kept. One per thread.
