@@ -32,7 +32,7 @@ test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitiz
 	@$(MAKE) --no-print-directory test PRESET=asan-ubsan
 	@$(MAKE) --no-print-directory test PRESET=tsan
 
-page-test: build ## open reports in headless Chromium
+page-test: command ## open reports in headless Chromium
 	@tools/setup.sh --dev
 	@[ -x build/page-venv/bin/python ] || { rm -rf build/page-venv && \
 	  python3 -m venv build/page-venv.tmp && \
@@ -49,7 +49,7 @@ tensorboard-test: build ## have TensorBoard's own reader read what a run writes 
 	@SATURATE_PYTHON=$(CURDIR)/build/tensorboard-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='TensorBoardReader*'
 
-net-test: build ## train across network namespaces, cut links, kill launchers; needs root
+net-test: command ## train across network namespaces, cut links, kill launchers; needs root
 	@tools/setup.sh --dev
 	@tests/net_test.py --saturate $(BUILD)/saturate || [ $$? = 77 ]
 
@@ -60,7 +60,7 @@ gpu-check-rehearsal: ## run tools/gpu-check as on a bare GPU machine, on that ru
 	@tools/setup.sh --dev
 	@tests/gpu_check_rehearsal.sh || [ $$? = 77 ]
 
-docs-test: build ## hold README.md and docs/ against the program: links, keys, options, snippets
+docs-test: command ## hold README.md and docs/ against the program: links, keys, options, snippets
 	@tools/performance_page.py --check
 	@tests/docs_test.py $(BUILD)
 
@@ -99,7 +99,7 @@ kills: build ## kill a run at KILLS=200 random points, and resume it each time
 compiled: build ## compare the compiled steps of MODELS="mlp resnet18 mobilenet_v2 vit_tiny" with eager ones
 	@SATURATE_COMPILED="$(MODELS)" $(BUILD)/tests/saturate_tests --gtest_filter='CompiledStepTest.Trains*'
 
-soak: build ## train for SOAK_MINUTES=60: memory, threads and open files must stay as they are
+soak: command ## train for SOAK_MINUTES=60: memory, threads and open files must stay as they are
 	@tools/soak.py --saturate $(BUILD)/saturate --minutes $(SOAK_MINUTES)
 
 fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
