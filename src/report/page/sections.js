@@ -29,7 +29,7 @@ function phaseTable({figures}) {
     device ? timed(phase, device[phase]) : null, el('td', {class: 'soft meaning'}, phaseMeanings[phase])));
   return table('Time by phase',
                [head('Phase'), el('th', {class: 'meter-cell'}), ...numberHeads(['Share', 'Time', 'ms a step']),
-                ...numberHeads(device ? ['On the GPU', 'ms a step'] : []), head('What it is')], rows);
+                ...numberHeads(device ? ['On the GPU', 'ms a step'] : []), head('What it is', 'meaning')], rows);
 }
 
 function comparedPhases() {
