@@ -140,7 +140,7 @@ TEST(Classify, EvaluationThatTakesMostOfTheTimeIsTheCause) {
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
   const WhatIf& fix = diagnosis.fixes.front();
-  EXPECT_EQ(fix.text(), "train.eval_every='360 steps'") << "180 times as rare: at most 5 %";
+  EXPECT_EQ(fix.text(), "train.eval_every=\"360 steps\"") << "180 times as rare: at most 5 %";
   EXPECT_FALSE(fix.measured);
   EXPECT_DOUBLE_EQ(fix.gain->ratio, 1000.0 / 105);
   EXPECT_DOUBLE_EQ(diagnosis.fixes.back().gain->ratio, 1000.0 / (900 + 100.0 / 3))

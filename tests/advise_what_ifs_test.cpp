@@ -54,29 +54,30 @@ TEST(WhatIfs, OfAPoorRecipe) {
   const Recipe recipe =
       plain_recipe({"train.checkpoint_segments=3", "train.accumulate=2", "train.threads=1",
                     "checkpoint.every=1 step", "debug.checks=anomaly",
-                    "debug.off=['fused', 'channels_last', 'late_metrics', 'background']"});
+                    "debug.off=[\"fused\", \"channels_last\", \"late_metrics\", \"background\"]"});
   Machine machine = eight_cores();
   machine.has_bf16 = true;
   EXPECT_EQ(texts(step_what_ifs(recipe, machine, photographs(), 0.5)),
             (std::set<std::string>{
-                "debug.off=['fused', 'late_metrics', 'background']",  // channels_last is on
-                "debug.off=['fused', 'channels_last', 'late_metrics']",
-                "debug.off=['channels_last', 'late_metrics', 'background']",
-                "debug.off=['fused', 'channels_last', 'background']", "debug.checks=[]",
-                "train.checkpoint_segments=0", "train.accumulate=1", "checkpoint.every='100 steps'",
-                "train.threads=8", "precision.mode=bf16", "train.batch=128", "train.batch=32",
-                "train.graph=auto skipped"}));
+                "debug.off=[\"fused\", \"late_metrics\", \"background\"]",  // channels_last is on
+                "debug.off=[\"fused\", \"channels_last\", \"late_metrics\"]",
+                "debug.off=[\"channels_last\", \"late_metrics\", \"background\"]",
+                "debug.off=[\"fused\", \"channels_last\", \"background\"]", "debug.checks=[]",
+                "train.checkpoint_segments=0", "train.accumulate=1",
+                "checkpoint.every=\"100 steps\"", "train.threads=8", "precision.mode=bf16",
+                "train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
 }
 
 TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
-  const Recipe recipe =
-      plain_recipe({"augment.policy=rand", "augment.blur=0.5", "data.decode=fast"});
+  const Recipe recipe = plain_recipe({"augment.policy=rand", "augment.blur=0.5",
+                                      "augment.gaussian_noise=0.1", "data.decode=fast"});
   const auto all = texts(input_what_ifs(recipe, eight_cores(), photographs()));
-  EXPECT_TRUE(all.contains("augment.policy=none augment.blur=0"));
+  EXPECT_TRUE(all.contains("augment.policy=none augment.blur=0 augment.gaussian_noise=0"));
   EXPECT_TRUE(all.contains("data.cache=ram:decoded data.decode=exact"));
   EXPECT_FALSE(all.contains("data.decode=fast"));
-  EXPECT_EQ(texts(single_effects(recipe)),
-            (std::set<std::string>{"augment.policy=none", "augment.blur=0"}));
+  EXPECT_EQ(
+      texts(single_effects(recipe)),
+      (std::set<std::string>{"augment.policy=none", "augment.blur=0", "augment.gaussian_noise=0"}));
   EXPECT_TRUE(single_effects(plain_recipe({"augment.blur=0.5"})).empty());
 }
 

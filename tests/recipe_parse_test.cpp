@@ -193,7 +193,7 @@ TEST(Recipe, AnOverrideThatIsNotTomlIsRefusedByItsKey) {
   refused("optimizer.lr=fast", "optimizer.lr must be a number");
   refused("train.drop_last=yes", "train.drop_last must be true or false");
   refused("augment.mean=[1, 2", "augment.mean must be a list of 3 numbers");
-  refused("optimizer.freeze=[stem*]", "optimizer.freeze must be a list of text");
+  refused("optimizer.freeze=[stem*", "optimizer.freeze must be a list of text");
   refused("seed=99999999999999999999", "seed must be an integer");
   refused("model.name=\"a\"b\"", "model.name has quotes that do not enclose one text");
   EXPECT_EQ(recipe_error(kMinimal, {"optimizer.lr=1\nx = 2"}).find("optimizer.lr must be a number"),

@@ -68,7 +68,7 @@ struct TrainerOptions {
   // A model with its weights, drawn by the program; model.weights still replaces them. It is moved
   // to the run's device, and trained itself: no other run may use it meanwhile.
   std::shared_ptr<Model> model;
-  // Loss and metrics, of outputs and labels in the shapes of the recipe's train.task.
+  // Loss and metrics, shapes as train.task's; in one process only. No file has it: give it again.
   std::shared_ptr<const Task> task;
   // Makes the optimizer for the model's parameters, grouped by the recipe's settings.
   std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)> optimizer;

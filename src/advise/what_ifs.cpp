@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "recipe/option_row.h"
 #include "step/graphed_step.h"
 
 namespace saturate {
@@ -32,24 +33,16 @@ class WhatIfs {
   std::vector<WhatIf> list;
 };
 
-// Settings that switch an effect off, one each for those that the recipe has on.
-std::vector<std::string> effects_off(const AugmentOptions& augment) {
+// Settings that switch an effect off, one each for those that the recipe has on: all numbers of
+// [augment] that are 0 by default.
+std::vector<std::string> effects_off(const Recipe& recipe) {
   std::vector<std::string> settings;
-  if (augment.policy != Policy::kNone) settings.push_back("augment.policy=none");
-  for (const auto& [name, value] : {std::pair{"rotate", augment.rotate},
-                                    {"shear", augment.shear},
-                                    {"translate", augment.translate},
-                                    {"zoom", augment.zoom},
-                                    {"brightness", augment.brightness},
-                                    {"contrast", augment.contrast},
-                                    {"saturation", augment.saturation},
-                                    {"hue", augment.hue},
-                                    {"grey", augment.grey},
-                                    {"blur", augment.blur},
-                                    {"erase", augment.erase},
-                                    {"mixup", augment.mixup},
-                                    {"cutmix", augment.cutmix}})
-    if (value > 0) settings.push_back(fmt::format("augment.{}=0", name));
+  if (recipe.augment.policy != Policy::kNone) settings.push_back("augment.policy=none");
+  const OptionValue off = 0.0;
+  const Recipe defaults;
+  for (const OptionRow& row : option_table())
+    if (row.key.starts_with("augment.") && row.get(defaults) == off && row.get(recipe) != off)
+      settings.push_back(row.key + "=0");
   return settings;
 }
 
@@ -205,7 +198,7 @@ std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
                       !(recipe.data.cache.mode != CacheMode::kNone &&
                         recipe.data.cache.form == CacheForm::kDecoded),
                   Cause::kDecode, Alters::kRounding, {"data.decode=fast"});
-  const auto off = effects_off(recipe.augment);
+  const auto off = effects_off(recipe);
   what_ifs.add_if(!off.empty(), Cause::kAugmentation, Alters::kTraining, off,
                   "another training: less augmentation");
   add_caches(recipe, machine, source, what_ifs);
@@ -264,7 +257,7 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
 
 std::vector<WhatIf> single_effects(const Recipe& recipe) {
   WhatIfs what_ifs;
-  const auto off = effects_off(recipe.augment);
+  const auto off = effects_off(recipe);
   for (const std::string& setting : off)
     what_ifs.add_if(off.size() > 1, Cause::kAugmentation, Alters::kTraining, {setting},
                     "another training: less augmentation");
@@ -315,9 +308,13 @@ std::vector<WhatIf> asked_what_ifs(const Recipe& recipe, const std::vector<std::
       cause = other;
       break;
     }
-    if (setting.starts_with("debug."))
-      cause = cause_of_switches(
-          recipe, parse_recipe(to_toml(recipe), "--try", std::vector<std::string>{setting}));
+    try {
+      if (setting.starts_with("debug."))
+        cause = cause_of_switches(
+            recipe, parse_recipe(to_toml(recipe), "--try", std::vector<std::string>{setting}));
+    } catch (const Error&) {
+      // As it is measured, without evaluation, the recipe may break a rule.
+    }
     what_ifs.add_if(true, cause, Alters::kTraining, {setting}, "as asked for");
   }
   return std::move(what_ifs.list);

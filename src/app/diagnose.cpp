@@ -10,6 +10,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "trace/host.h"
@@ -39,9 +40,17 @@ std::string interval(const WhatIf& what_if) {
          (what_if.measured ? "" : " inferred");
 }
 
+// As --set takes it, for copying.
+std::string pasted(const WhatIf& what_if) {
+  std::string text;
+  for (const std::string& setting : what_if.settings)
+    text += (text.empty() ? "" : " ") + shell_word(setting);
+  return text;
+}
+
 void print_what_if(const WhatIf& what_if, const std::string& more) {
   const std::string text =
-      what_if.settings.empty() ? std::string(cause_name(what_if.cause)) : what_if.text();
+      what_if.settings.empty() ? std::string(cause_name(what_if.cause)) : pasted(what_if);
   fmt::print("  {:<44} {:>6.2f}x {:<13} {}\n", text, what_if.gain->ratio, interval(what_if), more);
 }
 
@@ -124,7 +133,7 @@ void print_diagnosis(const Diagnosis& diagnosis, const Measurements& found) {
   for (const WhatIf& what_if : diagnosis.idle) print_what_if(what_if, "");
   if (!diagnosis.skipped.empty()) fmt::print("\nnot measured\n");
   for (const WhatIf& what_if : diagnosis.skipped)
-    fmt::print("  {:<44} {}\n", what_if.text(), what_if.skipped);
+    fmt::print("  {:<44} {}\n", pasted(what_if), what_if.skipped);
 }
 
 Json gain_json(const WhatIf& what_if) {

@@ -71,8 +71,9 @@ OptionRow stage_row() {
   row.get = [](const Recipe& recipe) {
     const StageOptions& stage = recipe.data.stage;
     if (stage.mode == StageMode::kNone) return OptionValue(std::string("none"));
-    const bool is_default = stage.folder == StageOptions().folder;
-    return OptionValue(is_default ? std::string("tmpfs") : stage.folder);
+    if (stage.folder == StageOptions().folder) return OptionValue(std::string("tmpfs"));
+    const bool is_path = stage.folder.find('/') != std::string::npos;
+    return OptionValue(is_path ? stage.folder : "./" + stage.folder);
   };
   return row;
 }

@@ -63,6 +63,17 @@ std::optional<std::vector<std::string>> given_texts(const OptionValue& value) {
   return std::nullopt;
 }
 
+[[noreturn]] void fail_twice(const std::string& key, const std::string& name,
+                             const std::string& where) {
+  fail_option(key, "has " + name + " twice", "Give it once", where);
+}
+
+std::vector<double> values_of(const Recipe& recipe, const std::vector<Part>& parts) {
+  std::vector<double> values;
+  for (const Part& each : parts) values.push_back(each.get(recipe));
+  return values;
+}
+
 // "500 steps" and "1 step" have the unit "steps".
 void set_interval(Recipe& recipe, const std::vector<Part>& parts, const std::string& text,
                   const std::string& key, const std::string& where) {
@@ -142,7 +153,13 @@ OptionRow intervals(std::string key, std::vector<Part> parts, std::string doc) {
                   "Write it as 2, \"500 steps\" or [\"1 epoch\", \"500 steps\"]", where);
     for (const Part& each : parts) each.store(recipe, 0);
     if (!texts) return parts[0].set(recipe, numbers[0], key, where);
-    for (const std::string& text : *texts) set_interval(recipe, parts, text, key, where);
+    for (const std::string& text : *texts) {
+      const std::vector<double> before = values_of(recipe, parts);
+      set_interval(recipe, parts, text, key, where);
+      for (size_t i = 0; i < parts.size(); ++i)
+        if (before[i] != 0 && before[i] != parts[i].get(recipe))
+          fail_twice(key, parts[i].name, where);
+    }
   };
   auto get = [=](const Recipe& recipe) {
     std::vector<std::string> texts;
@@ -177,7 +194,7 @@ void Word::set(Recipe& recipe, const std::string& text, const std::string& key,
   for (const auto& each : choose) each(recipe);
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto given = i < numbers.size() ? parsed_number(numbers[i]) : parts[i].default_value();
-    if (!given)
+    if (!given || (i >= numbers.size() && !parts[i].range.contains(*given)))
       fail_option(key, "has no number in \"" + text + "\"", "Write it as " + form(), where);
     parts[i].set(recipe, *given, key, where);
   }
@@ -195,7 +212,9 @@ std::string Word::form() const {
     numbers += ':';
     for (const char c : each.name) numbers += char(std::toupper(c));
   }
-  return numbers.empty() ? name : name + "[" + numbers + "]";
+  if (numbers.empty()) return name;
+  const bool has_default = parts[0].range.contains(parts[0].default_value());
+  return name + (has_default ? "[" + numbers + "]" : numbers);
 }
 
 const Word& find_word(const std::vector<Word>& words, const std::string& text,
@@ -243,8 +262,13 @@ OptionRow word_list(std::string key, std::vector<Word> words, std::string doc) {
       for (const auto& each : word.clear) each(recipe);
       for (const Part& each : word.parts) each.store(recipe, each.default_value());
     }
-    for (const std::string& text : *texts)
-      find_word(words, text, key, where).set(recipe, text, key, where);
+    std::vector<const Word*> seen;
+    for (const std::string& text : *texts) {
+      const Word& word = find_word(words, text, key, where);
+      if (std::ranges::find(seen, &word) != seen.end()) fail_twice(key, word.name, where);
+      seen.push_back(&word);
+      word.set(recipe, text, key, where);
+    }
   };
   auto get = [=](const Recipe& recipe) {
     std::vector<std::string> texts;

@@ -5,8 +5,11 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
+#include <utility>
 
+#include "base/printable.h"
 #include "recipe/option_row.h"
 #include "saturate/data/env.h"
 
@@ -37,6 +40,7 @@ struct RetiredUse {
   const RetiredRow* retired;
   std::string where;
   bool is_override;
+  bool now_is_given;  // in the same file
 };
 
 const RetiredRow* find_retired(const std::string& key) {
@@ -107,13 +111,15 @@ void visit_table(const toml::table& table, const std::string& prefix, const std:
 std::vector<RetiredUse> apply_table(Recipe& recipe, const toml::table& table,
                                     const std::string& where) {
   std::vector<RetiredUse> uses;
+  std::set<std::string> given;
   for (const bool retired : {false, true})
     visit_table(table, "", where,
                 [&](const std::string& key, const toml::node& node, const std::string& line) {
                   const RetiredRow* old = find_retired(key);
                   if (retired != (old != nullptr)) return;
                   find_row(key, line).set(recipe, to_value(node, key, line), line);
-                  if (old) uses.push_back({old, line, false});
+                  if (old) uses.push_back({old, line, false, given.contains(old->now)});
+                  given.insert(key);
                 });
   return uses;
 }
@@ -140,6 +146,21 @@ void require_utf8(const std::string& text, const std::string& where) {
     fail(ErrorKind::kUsage, "the value is not UTF-8", where, "Rename the file, or link to it");
 }
 
+// The words of "[fused, sdpa]", a list whose quotes a shell has removed; empty if it is none.
+std::vector<std::string> bare_words(std::string_view value) {
+  std::vector<std::string> words;
+  if (!value.starts_with('[') || !value.ends_with(']') ||
+      value.find_first_of("[]\"'\\", 1) != value.size() - 1)
+    return words;
+  std::istringstream list(std::string(value.substr(1, value.size() - 2)));
+  for (std::string word; std::getline(list, word, ',');) {
+    const auto begin = word.find_first_not_of(' '), end = word.find_last_not_of(' ');
+    if (begin == std::string::npos) return {};
+    words.push_back(word.substr(begin, end - begin + 1));
+  }
+  return words;
+}
+
 // An override's value as TOML. What is not TOML, such as `ten`, counts as text: the key refuses it
 // with its own type and range, and `auto` needs no quotes.
 OptionValue override_value(const OptionRow& row, const std::string& value,
@@ -150,6 +171,7 @@ OptionValue override_value(const OptionRow& row, const std::string& value,
   } catch (const toml::parse_error&) {
     // Its words do not name the key.
   }
+  if (auto words = bare_words(value); !words.empty()) return words;
   if (row.is_text)
     fail_option(row.key, "has quotes that do not enclose one text",
                 "Leave out the outer quotes, or write \\\" for those within", where);
@@ -167,8 +189,9 @@ void apply_override(Recipe& recipe, const std::string& text, bool retired,
   const OptionRow& row = find_row(text.substr(0, equals), where);
   const RetiredRow* old = find_retired(row.key);
   if (retired != (old != nullptr)) return;
-  if (old) uses.push_back({old, where, true});
-  const bool quoted = value.size() >= 2 && value.front() == '"' && value.back() == '"';
+  if (old) uses.push_back({old, where, true, false});
+  const bool quoted = value.size() >= 2 && value.front() == value.back() &&
+                      (value.front() == '"' || value.front() == '\'');
   if (row.is_text && !quoted) {
     require_utf8(value, where);
     row.set(recipe, value, where);
@@ -204,25 +227,49 @@ std::string format_value(const OptionValue& value) {
   return std::visit(format, value);
 }
 
-// Names the key that replaced a retired one, with the value that the whole recipe gives it.
-[[noreturn]] void fail_retired(const Recipe& recipe, const RetiredUse& use) {
+// Has the key that replaced a retired one check what the retired one stored, so that a recipe that
+// is saved can be read again. Two numbers in the wrong order, which had no effect, change places.
+void settle(Recipe& recipe, const RetiredUse& use) {
+  const OptionRow& row = find_row(use.retired->now, use.where);
+  OptionValue value = row.get(recipe);
+  try {
+    row.set(recipe, value, use.where);
+  } catch (const Error&) {
+    auto* numbers = std::get_if<std::vector<double>>(&value);
+    if (!numbers || numbers->size() != 2) throw;
+    std::swap(numbers->front(), numbers->back());
+    row.set(recipe, value, use.where);
+  }
+}
+
+// Names the key that replaced the first retired one, with the value that the whole recipe gives it.
+[[noreturn]] void fail_retired(Recipe recipe, const std::vector<RetiredUse>& uses) {
+  const RetiredUse& use = uses.front();
+  settle(recipe, use);
   const std::string& key = use.retired->now;
   const OptionRow& row = find_row(key, use.where);
   const std::string value = format_value(row.get(recipe));
-  const bool is_default = row.get(recipe) == row.get(Recipe());
-  fail(ErrorKind::kUsage, use.retired->row.key + " is now " + key, use.where,
-       is_default ? fmt::format("Leave it out: {} = {} is the default", key, value)
-                  : "Write " + (use.is_override ? setting_of(recipe, key) : key + " = " + value));
+  const std::string others =
+      uses.size() > 1 ? fmt::format(", the first of {} old keys", uses.size()) : "";
+  std::string remedy = fmt::format("Write {} = {}", key, value);
+  if (row.get(recipe) == row.get(Recipe()))
+    remedy = fmt::format("Leave it out: {} = {} is the default, of {}", key, value, row.type);
+  else if (use.is_override)
+    remedy = "Write --set " + shell_word(setting_of(recipe, key));
+  else if (use.now_is_given)
+    remedy = fmt::format("Leave it out, and write {} = {} in one line", key, value);
+  fail(ErrorKind::kUsage, use.retired->row.key + " is now " + key + others, use.where, remedy);
 }
 
 Recipe parsed(const std::string& toml, const std::string& where,
               std::span<const std::string> overrides, bool is_saved) {
   Recipe recipe;
   std::vector<RetiredUse> uses = apply_table(recipe, parse_toml(toml, where), where);
-  if (is_saved) uses.clear();
+  const std::vector<RetiredUse> saved = is_saved ? std::exchange(uses, {}) : uses;
   for (const bool retired : {false, true})
     for (const auto& text : overrides) apply_override(recipe, text, retired, uses);
-  if (!uses.empty()) fail_retired(recipe, uses.front());
+  if (!uses.empty()) fail_retired(recipe, uses);
+  for (const RetiredUse& use : saved) settle(recipe, use);
   validate_recipe(recipe, where);
   return recipe;
 }
@@ -289,7 +336,11 @@ std::string setting_of(const Recipe& recipe, const std::string& key) {
   const OptionRow& row = find_row(key, key);
   const OptionValue value = row.get(recipe);
   const std::string* text = std::get_if<std::string>(&value);
-  return key + "=" + (row.is_text && text ? *text : format_value(value));
+  // Double quotes, since a shell's are single.
+  std::string given = row.is_text && text ? *text : format_value(value);
+  if (!row.is_text && given.find_first_of("\"\\") == std::string::npos)
+    std::ranges::replace(given, '\'', '"');
+  return key + "=" + given;
 }
 
 std::string to_toml(const Recipe& recipe) {

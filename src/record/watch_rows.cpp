@@ -21,7 +21,7 @@ OptionRow trace_row() {
   return row;
 }
 
-// "9400", "0.0.0.0:9400", "::1:9400"; an integer in a recipe is a port too.
+// "9400", "0.0.0.0:9400", "[::1]:9400"; an integer in a recipe is a port too.
 OptionRow prometheus_row() {
   const char* key = "watch.prometheus";
   OptionRow row = text(
@@ -44,13 +44,17 @@ OptionRow prometheus_row() {
       fail_option(key, "has no port of 1 to 65535 in \"" + given + "\"",
                   "Write it as 9400, or as 0.0.0.0:9400", where);
     recipe.watch.prometheus_port = int(port);
-    if (colon != std::string::npos) recipe.watch.prometheus_address = given.substr(0, colon);
+    if (colon == std::string::npos) return;
+    std::string& address = recipe.watch.prometheus_address = given.substr(0, colon);
+    if (address.starts_with('[') && address.ends_with(']'))  // of IPv6
+      address = address.substr(1, address.size() - 2);
   };
   row.get = [](const Recipe& recipe) {
     const WatchOptions& watch = recipe.watch;
     if (watch.prometheus_port == 0) return OptionValue(std::string());
     const std::string port = std::to_string(watch.prometheus_port);
-    const bool is_default = watch.prometheus_address == WatchOptions().prometheus_address;
+    const bool is_default = watch.prometheus_address.empty() ||
+                            watch.prometheus_address == WatchOptions().prometheus_address;
     return OptionValue(is_default ? port : watch.prometheus_address + ":" + port);
   };
   return row;

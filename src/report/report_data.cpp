@@ -23,7 +23,8 @@ ordered_json page_json(const Value& value) {
   return value;
 }
 ordered_json page_json(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json();
+  constexpr double kMostShown = 1e300;  // a chart's axis goes beyond its values
+  return std::abs(value) < kMostShown ? ordered_json(value) : ordered_json();
 }
 template <class Value>
 ordered_json page_json(const std::optional<Value>& value);  // null if empty

@@ -26,6 +26,9 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
     require_named(recipe.distributed.mode != ParallelMode::kDp, "distributed.mode=dp", by_name);
     recipe.model.name = own;
   }
+  if (options.task && options.group)
+    fail(ErrorKind::kUsage, "a program's own task trains in one process only", "the program",
+         "Leave out TrainerOptions::task, or the group");
   if (options.task)
     require_named(train.batch != kAutomatic, "train.batch=auto", "the task that train.task names");
   if (options.optimizer) {

@@ -83,8 +83,8 @@ void Recorder::prepare_watching(const RunPosition& position) {
     tracer_ =
         std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
                                  run_.device, run_.options.out);
-  // Its pages tell of one class for an image.
-  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify) {
+  // Its pages tell of one class for an image, and of cross entropy.
+  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify && !run_.options.task) {
     gallery_ = std::make_shared<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
     add_observer(gallery_);

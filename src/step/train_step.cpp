@@ -152,6 +152,9 @@ void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics
   const double whole = double(reducer_ ? batch.whole : batch.count());
   const std::vector<DeviceBatch> parts = split(batch, options_.part);
   counted_ = parts.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
+  if (counted_.defined()) counted_ = counted_.clamp_min(1);
+  if (counted_.defined() && whole != double(batch.count()))
+    counted_ = counted_ * (whole / double(batch.count()));  // its share of all processes' loss
   const at::Tensor statistics = flat_statistics();
   for (const DeviceBatch& part : parts) {
     const bool last = &part == &parts.back();
@@ -190,7 +193,7 @@ TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool
   if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
   const Output output = forward(part, last);
   if (counted_.defined())  // the loss weight is known only on the device
-    backward(output.loss * (task_.counted(part.labels) / counted_.clamp_min(1)), 1, last);
+    backward(output.loss * (task_.counted(part.labels) / counted_), 1, last);
   else
     backward(output.loss, share, last);
   return output;
