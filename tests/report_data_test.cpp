@@ -160,7 +160,7 @@ TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
   EXPECT_EQ(shown["steps"]["time_s"], json({2.0 / 3}));
   EXPECT_EQ(shown["figures"]["loss"], 1.0 / 7);
   write_file(dir / "run/metrics.jsonl", step_line(10, 1, 0, 0, 1.7e308));
-  EXPECT_EQ(run("run")["steps"]["loss"], json({nullptr})) << "no axis ends above it";
+  EXPECT_TRUE(run("run")["steps"]["loss"].is_null()) << "no axis ends above it";
 }
 
 // A trace of `steps` steps of 1,000 us, each with a phase and `calls` short operators.

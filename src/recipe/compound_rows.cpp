@@ -70,6 +70,7 @@ std::optional<std::vector<std::string>> given_texts(const OptionValue& value) {
 
 std::vector<double> values_of(const Recipe& recipe, const std::vector<Part>& parts) {
   std::vector<double> values;
+  values.reserve(parts.size());
   for (const Part& each : parts) values.push_back(each.get(recipe));
   return values;
 }
@@ -122,8 +123,7 @@ OptionRow part_list(std::string key, std::vector<Part> parts, size_t least, std:
       parts[i].set(recipe, i < given.size() ? given[i] : parts[i].default_value(), key, where);
   };
   auto get = [=](const Recipe& recipe) {
-    std::vector<double> numbers;
-    for (const Part& each : parts) numbers.push_back(each.get(recipe));
+    std::vector<double> numbers = values_of(recipe, parts);
     while (numbers.size() > least && numbers.back() == parts[numbers.size() - 1].default_value())
       numbers.pop_back();
     return numbers.size() == 1 ? OptionValue(numbers[0]) : OptionValue(numbers);
