@@ -17,6 +17,7 @@
 
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -111,9 +112,7 @@ TEST(ParallelFor, RethrowsTheFirstErrorByIndex) {
 
 // In a process of its own, which has addresses for some stacks and not for all.
 TEST(ThreadPool, SaysSoWhereTheSystemHasNoMoreThreads) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers take addresses of their own";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
   const auto run = [] {
     size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;

@@ -9,6 +9,7 @@
 #include "data/export.h"
 #include "saturate/data/loader.h"
 #include "tests/data_testing.h"
+#include "tests/paths.h"
 
 namespace saturate {
 namespace {
@@ -134,9 +135,7 @@ TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
 
 // Threads of the loader end the process where anything leaves them.
 TEST(LoaderMemory, NoneForAThreadsBuffersIsAnErrorOfTheEpoch) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers end the process at such an allocation";
-#endif
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers end the process at such an allocation";
   const OwnDataset data([](Sample&) {});
   AugmentOptions augment = own_augment();
   augment.size = 1 << 30;  // its scratch memory has more bytes than there are addresses
