@@ -112,10 +112,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
                        const PixelFormat& format, std::byte* out) {
-  struct Session {
-    JpegDecoder& jpeg;
-    ~Session() { jpeg.close(); }
-  } const session{jpeg_};
+  const CodecSession<JpegDecoder> session{jpeg_};
   const JpegPlanes planes =
       jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size), segments_);
   if (!plan(planes, transform, size)) return false;

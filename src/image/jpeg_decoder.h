@@ -1,6 +1,5 @@
 #pragma once
 
-#include <csetjmp>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -79,18 +78,10 @@ class JpegDecoder {
   void close();
 
  private:
-  struct Errors {
-    jpeg_error_mgr base;  // first, so that libjpeg's pointer to it is a pointer to Errors
-    std::jmp_buf jump;
-  };
-  [[noreturn]] static void on_error(j_common_ptr info);
   static void on_message(j_common_ptr info, int level);
   static void on_progress(j_common_ptr info);
 
   void create();
-  // Runs `body`, which may call libjpeg; false if libjpeg failed.
-  template <class Body>
-  bool guarded(const Body& body);
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
   void limit_columns(JpegPlanes& planes, const Box& crop);
@@ -99,7 +90,7 @@ class JpegDecoder {
 
   const Markers markers_;
   jpeg_decompress_struct info_{};
-  Errors errors_{};
+  JpegErrors errors_;
   jpeg_progress_mgr progress_{};
   std::vector<uint8_t> cmyk_row_;  // [width, 4]
   int width_ = 0;                  // of the image, without padding
@@ -108,12 +99,5 @@ class JpegDecoder {
   bool in_scan_ = false;  // scan_ reads the planes
   int bands_to_skip_ = 0;
 };
-
-template <class Body>
-bool JpegDecoder::guarded(const Body& body) {
-  if (setjmp(errors_.jump) != 0) return false;
-  body();
-  return true;
-}
 
 }  // namespace saturate
