@@ -23,15 +23,15 @@ struct Track {
   int64_t dropped GUARDED_BY(mutex) = 0;
 };
 
-struct Recorder {
+struct SpanRecorder {
   std::atomic<uint32_t> current{0};  // the current recording's number; 0: none
   Mutex mutex;
   uint32_t last GUARDED_BY(mutex) = 0;
   std::vector<std::shared_ptr<Track>> tracks GUARDED_BY(mutex);
 };
 
-Recorder& recorder() {
-  static Recorder& instance = *new Recorder;  // threads may outlive static objects
+SpanRecorder& recorder() {
+  static SpanRecorder& instance = *new SpanRecorder;  // threads may outlive static objects
   return instance;
 }
 
@@ -45,7 +45,7 @@ std::string thread_name() {
 Track* own_track(uint32_t recording) {
   thread_local std::shared_ptr<Track> own;
   if (own && own->recording == recording) return own.get();
-  Recorder& all = recorder();
+  SpanRecorder& all = recorder();
   MutexLock lock(all.mutex);
   if (all.current != recording) return nullptr;
   own = std::make_shared<Track>();
@@ -68,7 +68,7 @@ void number_namesakes(std::vector<SpanTrack>& tracks) {
 }  // namespace
 
 bool start_spans() {
-  Recorder& all = recorder();
+  SpanRecorder& all = recorder();
   MutexLock lock(all.mutex);
   if (all.current != 0) return false;
   all.current = ++all.last;
@@ -76,7 +76,7 @@ bool start_spans() {
 }
 
 std::vector<SpanTrack> stop_spans() {
-  Recorder& all = recorder();
+  SpanRecorder& all = recorder();
   std::vector<std::shared_ptr<Track>> ended;
   {
     MutexLock lock(all.mutex);

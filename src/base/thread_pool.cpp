@@ -31,21 +31,7 @@ void lower_priority(int nice) {
   if (nice > 0) setpriority(PRIO_PROCESS, 0, std::min(19, getpriority(PRIO_PROCESS, 0) + nice));
 }
 
-}  // namespace
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0
-                  ? CPU_COUNT(&set)
-                  : int(std::thread::hardware_concurrency());
-  if (const int quota = cgroup_cores(); quota > 0) cores = std::min(cores, quota);
-  return std::max(1, cores);
-}
-
-namespace {
-
-// Called where starting a thread has thrown.
+// Called in the handler of an exception that starting a thread threw.
 [[noreturn]] void fail_threads(int number, int threads, const std::string& where) {
   std::string reason = "out of memory";
   try {
@@ -63,6 +49,16 @@ namespace {
 }
 
 }  // namespace
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0
+                  ? CPU_COUNT(&set)
+                  : int(std::thread::hardware_concurrency());
+  if (const int quota = cgroup_cores(); quota > 0) cores = std::min(cores, quota);
+  return std::max(1, cores);
+}
 
 ThreadPool::ThreadPool(int threads, const std::string& name, int nice) {
   threads_.reserve(size_t(threads));

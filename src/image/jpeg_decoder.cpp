@@ -56,18 +56,6 @@ JpegDecoder::~JpegDecoder() {
   close();
 }
 
-void JpegDecoder::create() {
-  const bool created = errors_.guarded([this] {
-    jpeg_create_decompress(&info_);
-    jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
-    if (markers_ == Markers::kNeeded) return;
-    jpeg_save_markers(&info_, JPEG_COM, 0xffff);
-    for (int i = 0; i < 16; ++i) jpeg_save_markers(&info_, JPEG_APP0 + i, 0xffff);
-  });
-  if (!created) throw std::bad_alloc();
-  info_.progress = &progress_;
-}
-
 void JpegDecoder::close() {
   jpeg_destroy_decompress(&info_);
 }
@@ -84,7 +72,15 @@ void JpegDecoder::report(const std::string& where) {
 CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where,
                               int shown) {
   close();
-  create();
+  const bool created = errors_.guarded([this] {
+    jpeg_create_decompress(&info_);
+    jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
+    if (markers_ == Markers::kNeeded) return;
+    jpeg_save_markers(&info_, JPEG_COM, 0xffff);
+    for (int i = 0; i < 16; ++i) jpeg_save_markers(&info_, JPEG_APP0 + i, 0xffff);
+  });
+  if (!created) throw std::bad_alloc();
+  info_.progress = &progress_;
   const bool ok = errors_.guarded([&] {
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     jpeg_read_header(&info_, TRUE);

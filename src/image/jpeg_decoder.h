@@ -81,7 +81,6 @@ class JpegDecoder {
   static void on_message(j_common_ptr info, int level);
   static void on_progress(j_common_ptr info);
 
-  void create();
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
   void limit_columns(JpegPlanes& planes, const Box& crop);

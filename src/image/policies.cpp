@@ -17,7 +17,7 @@ constexpr EffectKind kColourEffects[] = {EffectKind::kBrightness,   EffectKind::
                                          EffectKind::kContrast,     EffectKind::kSharpness,
                                          EffectKind::kPosterize,    EffectKind::kSolarize,
                                          EffectKind::kAutocontrast, EffectKind::kEqualize};
-static_assert(size_t(kFirstColourOp) + std::size(kColourEffects) == kPolicyOps);
+static_assert(size_t(kFirstColourOp) + std::size(kColourEffects) == size_t{kPolicyOps});
 
 double colour_value(PolicyOp op, double magnitude) {
   if (op <= PolicyOp::kSharpness) return 1 + magnitude;

@@ -40,6 +40,10 @@ int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
+[[noreturn]] void fail_table(const std::string& what, const std::string& where) {
+  fail_image("JPEG in segments has " + what, where);
+}
+
 // `body`: a frame header after its length.
 bool read_components(std::span<const std::byte> body, JpegFrame& frame) {
   if (body.size() < 6 || at(body, 0) != 8) return false;
@@ -111,10 +115,6 @@ bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame) {
     }
   });
   return whole && plain && frames == 1;
-}
-
-void SegmentedJpeg::fail_table(const std::string& what, const std::string& where) const {
-  fail_image("JPEG in segments has " + what, where);
 }
 
 void SegmentedJpeg::open(std::span<const std::byte> bytes, int width, int height,

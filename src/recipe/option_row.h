@@ -110,12 +110,6 @@ auto& mutable_member(Access access, Recipe& recipe) {
   return const_cast<Member<Access>&>(access(recipe));
 }
 
-// An OptionRow::get that returns the member as it is.
-template <class Access>
-auto stored_value(Access access) {
-  return [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
-}
-
 template <class Access>
 OptionRow integer(std::string key, Access access, Range range, std::string unit, std::string doc) {
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
@@ -161,8 +155,8 @@ OptionRow number(std::string key, Access access, Range range, std::string unit, 
       fail_option(key, fmt::format("is out of range: {}", given), "Give " + range.text(), where);
     mutable_member(access, recipe) = given;
   };
-  return {key,   "number", std::move(unit),     range.text(), std::move(doc),
-          false, set,      stored_value(access)};
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "number", std::move(unit), range.text(), std::move(doc), false, set, get};
 }
 
 template <class Access>
@@ -172,7 +166,8 @@ OptionRow flag(std::string key, Access access, std::string doc) {
     if (!given) fail_option(key, "must be true or false", "Give true or false", where);
     mutable_member(access, recipe) = *given;
   };
-  return {key, "true|false", "", "", std::move(doc), false, set, stored_value(access)};
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "true|false", "", "", std::move(doc), false, set, get};
 }
 
 // True, false, or "auto".
@@ -200,7 +195,8 @@ OptionRow text(std::string key, Access access, std::string doc) {
     if (!given) fail_option(key, "must be text", "Put it in quotes", where);
     mutable_member(access, recipe) = *given;
   };
-  return {key, "text", "", "", std::move(doc), true, set, stored_value(access)};
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "text", "", "", std::move(doc), true, set, get};
 }
 
 // The words of a key, and the value that each one stores.
@@ -240,8 +236,9 @@ OptionRow numbers(std::string key, Access access, size_t count, std::string doc)
                   where);
     mutable_member(access, recipe) = *given;
   };
-  return {key, "list of numbers",   "", fmt::format("{} numbers", count), std::move(doc), false,
-          set, stored_value(access)};
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "list of numbers", "", fmt::format("{} numbers", count), std::move(doc), false, set,
+          get};
 }
 
 // A list of any length, its elements within `range`.
@@ -256,8 +253,10 @@ OptionRow number_list(std::string key, Access access, Range range, std::string u
         fail_option(key, fmt::format("is out of range: {}", number), "Give " + range.text(), where);
     mutable_member(access, recipe) = *given;
   };
-  return {key, "list of numbers",   std::move(unit), "each " + range.text(), std::move(doc), false,
-          set, stored_value(access)};
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {
+      key, "list of numbers", std::move(unit), "each " + range.text(), std::move(doc), false, set,
+      get};
 }
 
 // An empty list has no element type, and is parsed as a list of numbers.
@@ -270,7 +269,8 @@ OptionRow text_list(std::string key, Access access, std::string doc) {
       fail_option(key, "must be a list of text", "Write it as [\"a\", \"b\"]", where);
     mutable_member(access, recipe) = given ? *given : std::vector<std::string>();
   };
-  return {key, "list of text", "", "", std::move(doc), false, set, stored_value(access)};
+  auto get = [=](const Recipe& recipe) { return OptionValue(access(recipe)); };
+  return {key, "list of text", "", "", std::move(doc), false, set, get};
 }
 
 }  // namespace saturate
