@@ -19,15 +19,16 @@ class SegmentedJpeg;
 // The planes of an image as stored by libjpeg, Y alone or Y, Cb, Cr, each at its own resolution and
 // possibly reduced, limited to the columns and rows that a crop needs.
 struct JpegPlanes {
+  struct Axis {
+    int num = 1, den = 1;  // samples per pixel of the image: num / den
+    int samples = 0;       // of the whole plane
+    bool doubled = false;  // a pixel is half a sample, and read() would upsample the plane
+    bool has_ratio_of(const Axis& other) const { return num * other.den == other.num * den; }
+  };
   struct Plane {
-    int num = 1, den = 1;       // horizontal samples per pixel of the image: num / den
-    int vnum = 1, vden = 1;     // vertical
-    int width = 0, height = 0;  // samples of the whole plane
-    int first_column = 0,
-        columns = 0;    // decoded: the samples [first_column, first_column + columns)
-    int band_rows = 0;  // rows in one band
-    // A pixel is half a sample horizontally (vertically), and read() would upsample the plane.
-    bool doubled = false, vdoubled = false;
+    Axis across, down;
+    int first_column = 0, columns = 0;  // decoded samples: [first_column, first_column + columns)
+    int band_rows() const { return down.num; }  // rows of one band
   };
   int count = 0;  // 1 or 3
   Plane plane[3];
@@ -59,7 +60,7 @@ class JpegDecoder {
   // or 8. `segments`: if the open file is segmented.
   JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale,
                           const SegmentedJpeg* segments = nullptr);
-  // Reads the next band: band_rows rows of each plane to rows[plane][i], each holding `columns`
+  // Reads the next band: band_rows() rows of each plane to rows[plane][i], each holding `columns`
   // samples. The first call skips the bands before first_band. False if only read() can report what
   // is wrong with the data.
   bool read_band(const std::string& where, uint8_t* const* const rows[3]);

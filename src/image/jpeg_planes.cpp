@@ -55,19 +55,15 @@ JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, 
   JpegPlanes planes;
   planes.count = info_.num_components;
   const int height = static_cast<int>(info_.image_height);
-  const auto samples = [](int pixels, int num, int den) { return (pixels * num + den - 1) / den; };
   for (int c = 0; c < planes.count; ++c) {
     const jpeg_component_info& info = info_.comp_info[c];
-    JpegPlanes::Plane& plane = planes.plane[c];
-    plane.num = info.h_samp_factor * info.DCT_scaled_size;
-    plane.den = info_.max_h_samp_factor * DCTSIZE;
-    plane.vnum = info.v_samp_factor * info.DCT_scaled_size;
-    plane.vden = info_.max_v_samp_factor * DCTSIZE;
-    plane.width = samples(width_, plane.num, plane.den);
-    plane.height = samples(height, plane.vnum, plane.vden);
-    plane.band_rows = plane.vnum;
-    plane.doubled = scale == DCTSIZE && plane.num < plane.den;
-    plane.vdoubled = scale == DCTSIZE && plane.vnum < plane.vden;
+    const auto axis = [&](int factor, int largest_factor, int pixels) {
+      const int num = factor * info.DCT_scaled_size, den = largest_factor * DCTSIZE;
+      return JpegPlanes::Axis{num, den, (pixels * num + den - 1) / den,
+                              scale == DCTSIZE && num < den};
+    };
+    planes.plane[c].across = axis(info.h_samp_factor, info_.max_h_samp_factor, width_);
+    planes.plane[c].down = axis(info.v_samp_factor, info_.max_v_samp_factor, height);
   }
   limit_columns(planes, crop);
   const int margin = planes.count == 3 ? 2 : 0;

@@ -103,7 +103,7 @@ void visit_table(const toml::table& table, const std::string& prefix, const std:
   }
 }
 
-// Retired keys come last, since the key that replaced one also stores what it does not say.
+// Applies retired keys last, since the key that replaced one stores defaults for absent parts.
 std::vector<RetiredUse> apply_table(Recipe& recipe, const toml::table& table,
                                     const std::string& where) {
   std::vector<RetiredUse> uses;
@@ -217,8 +217,9 @@ std::string format_value(const OptionValue& value) {
   return std::visit(ValueFormat(), value);
 }
 
-// Has the key that replaced a retired one check what the retired one stored, so that a recipe that
-// is saved can be read again. Two numbers in the wrong order, which had no effect, change places.
+// Checks the value that a retired key stored by the rules of the key that replaced it, so that the
+// recipe can be saved and read again. Two numbers in the wrong order, which had no effect, are
+// exchanged.
 void settle(Recipe& recipe, const RetiredUse& use) {
   const OptionRow& row = find_row(use.retired->now, use.where);
   OptionValue value = row.get(recipe);
@@ -232,7 +233,7 @@ void settle(Recipe& recipe, const RetiredUse& use) {
   }
 }
 
-// Names the key that replaced the first retired one, with the value that the whole recipe gives it.
+// Names the key that replaced the first retired one, with its value in the whole recipe.
 [[noreturn]] void fail_retired(Recipe recipe, const std::vector<RetiredUse>& uses) {
   const RetiredUse& use = uses.front();
   settle(recipe, use);
