@@ -49,7 +49,6 @@ TEST(ThreadPool, ItsThreadsGiveWayAsAskedAndNobodyElseDoes) {
 
 TEST(ThreadPool, RunsEveryTask) {
   ThreadPool pool(3, "test");
-  EXPECT_EQ(pool.size(), 3);
   std::atomic<int> done{0};
   for (int i = 0; i < 500; ++i) pool.submit([&] { ++done; });
   pool.wait_idle();

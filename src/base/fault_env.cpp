@@ -2,49 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <utility>
-#include <vector>
+#include <iterator>
 
 #include "saturate/data/error.h"
-#include "saturate/data/random.h"
 
 namespace saturate {
 namespace {
 
-const char* verb(FileOp op) {
-  switch (op) {
-    case FileOp::kOpen:
-      return "open";
-    case FileOp::kRead:
-      return "read";
-    case FileOp::kList:
-      return "list folder";
-    case FileOp::kCreate:
-      return "create";
-    case FileOp::kWrite:
-      return "write";
-    case FileOp::kSync:
-      return "sync";
-    case FileOp::kClose:
-      return "close";
-    case FileOp::kMakeDirectories:
-      return "create folder";
-    case FileOp::kRename:
-      return "rename";
-    case FileOp::kRemove:
-      return "remove";
-    case FileOp::kSyncDirectory:
-      return "sync folder";
-  }
-  return "use";
-}
+// In FileOp's order.
+constexpr const char* kVerbs[] = {"open",   "read",   "list folder", "create",
+                                  "write",  "sync",   "close",       "create folder",
+                                  "rename", "remove", "sync folder"};
+static_assert(std::size(kVerbs) == size_t(FileOp::kSyncDirectory) + 1);
 
 [[noreturn]] void fail_injected(FileOp op, const std::string& path, int error) {
   const bool reading = op == FileOp::kOpen || op == FileOp::kRead || op == FileOp::kList;
   fail(reading ? ErrorKind::kData : ErrorKind::kRun,
-       std::string("cannot ") + verb(op) + ": " + std::strerror(error), path,
+       std::string("cannot ") + kVerbs[size_t(op)] + ": " + std::strerror(error), path,
        "This failure was injected by a FaultEnv");
 }
 
@@ -54,66 +28,45 @@ bool matches(const FaultMatch& match, FileOp op, const std::string& path) {
 
 }  // namespace
 
-struct FaultEnv::State {
-  struct Rule {
-    Fault fault;
-    uint64_t seen = 0;
-  };
-  struct Delay {
-    FaultMatch match;
-    int64_t low_ns, high_ns;
-  };
-  std::mutex mutex;
-  // All below guarded by mutex.
-  std::vector<Rule> rules;
-  std::vector<Delay> delays;
-  std::map<std::pair<FileOp, std::string>, uint64_t> counts;
-  RandomStream random{0, 0, 0, RandomUse::kSynthetic};
-  std::optional<int64_t> fake_now_ns;
-};
-
-FaultEnv::FaultEnv(Env& inner) : inner_(inner), state_(std::make_unique<State>()) {}
-FaultEnv::~FaultEnv() = default;
-
 void FaultEnv::inject(const Fault& fault) {
-  std::lock_guard lock(state_->mutex);
-  state_->rules.push_back({fault, 0});
+  MutexLock lock(mutex_);
+  rules_.push_back({fault, 0});
 }
 
 void FaultEnv::delay(const FaultMatch& match, int64_t low_ns, int64_t high_ns) {
-  std::lock_guard lock(state_->mutex);
-  state_->delays.push_back({match, low_ns, high_ns});
+  MutexLock lock(mutex_);
+  delays_.push_back({match, low_ns, high_ns});
 }
 
 void FaultEnv::clear() {
-  std::lock_guard lock(state_->mutex);
-  state_->rules.clear();
-  state_->delays.clear();
+  MutexLock lock(mutex_);
+  rules_.clear();
+  delays_.clear();
 }
 
 void FaultEnv::use_fake_clock(int64_t now_ns) {
-  std::lock_guard lock(state_->mutex);
-  state_->fake_now_ns = now_ns;
+  MutexLock lock(mutex_);
+  fake_now_ns_ = now_ns;
 }
 
 uint64_t FaultEnv::count(const FaultMatch& match) const {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(mutex_);
   uint64_t total = 0;
-  for (const auto& [key, count] : state_->counts)
+  for (const auto& [key, count] : counts_)
     if (matches(match, key.first, key.second)) total += count;
   return total;
 }
 
 FaultEnv::Verdict FaultEnv::judge(FileOp op, const std::string& path) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(mutex_);
   Verdict verdict;
-  ++state_->counts[{op, path}];
-  for (const auto& delay : state_->delays) {
+  ++counts_[{op, path}];
+  for (const auto& delay : delays_) {
     if (!matches(delay.match, op, path)) continue;
     const uint64_t range = uint64_t(delay.high_ns - delay.low_ns) + 1;
-    verdict.delay_ns += delay.low_ns + int64_t(state_->random.below(range));
+    verdict.delay_ns += delay.low_ns + int64_t(random_.below(range));
   }
-  for (auto& rule : state_->rules) {
+  for (auto& rule : rules_) {
     if (!matches(rule.fault.match, op, path)) continue;
     const uint64_t seen = rule.seen++;
     const bool due = seen >= rule.fault.skip && seen - rule.fault.skip < rule.fault.times;
@@ -124,16 +77,15 @@ FaultEnv::Verdict FaultEnv::judge(FileOp op, const std::string& path) {
   return verdict;
 }
 
-void FaultEnv::before(FileOp op, const std::string& path) {
+FaultEnv::Verdict FaultEnv::delayed(FileOp op, const std::string& path) {
   const Verdict verdict = judge(op, path);
   if (verdict.delay_ns > 0) sleep_ns(verdict.delay_ns);
-  if (verdict.error != 0) fail_injected(op, path, verdict.error);
+  return verdict;
 }
 
-FaultEnv::WriteVerdict FaultEnv::before_write(const std::string& path, uint64_t bytes) {
-  const Verdict verdict = judge(FileOp::kWrite, path);
-  if (verdict.delay_ns > 0) sleep_ns(verdict.delay_ns);
-  return {verdict.error == 0 ? bytes : std::min(bytes, verdict.written), verdict.error};
+void FaultEnv::before(FileOp op, const std::string& path) {
+  if (const Verdict verdict = delayed(op, path); verdict.error != 0)
+    fail_injected(op, path, verdict.error);
 }
 
 class FaultEnv::FaultReadableFile : public ReadableFile {
@@ -160,9 +112,10 @@ class FaultEnv::FaultWritableFile : public WritableFile {
   FaultWritableFile(FaultEnv& env, std::unique_ptr<WritableFile> file, std::string path)
       : env_(env), file_(std::move(file)), path_(std::move(path)) {}
   void append(std::span<const std::byte> bytes) override {
-    const WriteVerdict verdict = env_.before_write(path_, bytes.size());
-    file_->append(bytes.first(size_t(verdict.bytes)));
-    if (verdict.error != 0) fail_injected(FileOp::kWrite, path_, verdict.error);
+    const Verdict verdict = env_.delayed(FileOp::kWrite, path_);
+    if (verdict.error == 0) return file_->append(bytes);
+    file_->append(bytes.first(std::min(bytes.size(), size_t(verdict.written))));
+    fail_injected(FileOp::kWrite, path_, verdict.error);
   }
   void bypass_cache() override { file_->bypass_cache(); }
   void sync() override {
@@ -195,14 +148,6 @@ std::unique_ptr<WritableFile> FaultEnv::open_appendable(const std::string& path)
   return std::make_unique<FaultWritableFile>(*this, inner_.open_appendable(path), path);
 }
 
-bool FaultEnv::exists(const std::string& path) {
-  return inner_.exists(path);
-}
-
-bool FaultEnv::is_directory(const std::string& path) {
-  return inner_.is_directory(path);
-}
-
 std::vector<FileInfo> FaultEnv::list(const std::string& path) {
   before(FileOp::kList, path);
   return inner_.list(path);
@@ -228,10 +173,6 @@ void FaultEnv::remove_tree(const std::string& path) {
   inner_.remove_tree(path);
 }
 
-uint64_t FaultEnv::free_bytes(const std::string& folder) {
-  return inner_.free_bytes(folder);
-}
-
 void FaultEnv::sync_directory(const std::string& path) {
   before(FileOp::kSyncDirectory, path);
   inner_.sync_directory(path);
@@ -243,15 +184,15 @@ std::unique_ptr<FileLock> FaultEnv::lock(const std::string& path) {
 }
 
 int64_t FaultEnv::now_ns() {
-  std::lock_guard lock(state_->mutex);
-  return state_->fake_now_ns ? *state_->fake_now_ns : inner_.now_ns();
+  MutexLock lock(mutex_);
+  return fake_now_ns_ ? *fake_now_ns_ : inner_.now_ns();
 }
 
 void FaultEnv::sleep_ns(int64_t duration) {
   {
-    std::lock_guard lock(state_->mutex);
-    if (state_->fake_now_ns) {
-      *state_->fake_now_ns += duration;
+    MutexLock lock(mutex_);
+    if (fake_now_ns_) {
+      *fake_now_ns_ += duration;
       return;
     }
   }

@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "base/mutex.h"
 #include "saturate/data/env.h"
+#include "saturate/data/random.h"
 
 namespace saturate {
 
@@ -26,7 +31,7 @@ enum class FileOp {
 
 // The operations that a rule applies to.
 struct FaultMatch {
-  std::optional<FileOp> op;  // any where empty
+  std::optional<FileOp> op;  // any if empty
   std::string path;          // substring of the path; "" matches every path
 };
 
@@ -43,8 +48,7 @@ struct Fault {
 class FaultEnv : public Env {
  public:
   // `inner` must outlive this and every file opened through it.
-  explicit FaultEnv(Env& inner);
-  ~FaultEnv() override;
+  explicit FaultEnv(Env& inner) : inner_(inner) {}
 
   // Adds a rule. The first matching rule that is due fails the operation.
   void inject(const Fault& fault);
@@ -63,41 +67,49 @@ class FaultEnv : public Env {
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
   std::unique_ptr<WritableFile> open_writable(const std::string& path) override;
   std::unique_ptr<WritableFile> open_appendable(const std::string& path) override;
-  bool exists(const std::string& path) override;
-  bool is_directory(const std::string& path) override;
+  bool exists(const std::string& path) override { return inner_.exists(path); }
+  bool is_directory(const std::string& path) override { return inner_.is_directory(path); }
   std::vector<FileInfo> list(const std::string& path) override;
   void make_directories(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
   void remove_tree(const std::string& path) override;
-  uint64_t free_bytes(const std::string& folder) override;
+  uint64_t free_bytes(const std::string& folder) override { return inner_.free_bytes(folder); }
   void sync_directory(const std::string& path) override;
   std::unique_ptr<FileLock> lock(const std::string& path) override;
   int64_t now_ns() override;
   void sleep_ns(int64_t duration) override;
 
  private:
-  struct State;
   class FaultReadableFile;
   class FaultWritableFile;
-
-  // Counts the operation, waits for its delays, and fails it if a rule applies.
-  void before(FileOp op, const std::string& path);
-  // The same for a write of `bytes`: how many to write, and the errno to fail with, or 0.
-  struct WriteVerdict {
-    uint64_t bytes;
-    int error;
+  struct Rule {
+    Fault fault;
+    uint64_t seen = 0;
   };
-  WriteVerdict before_write(const std::string& path, uint64_t bytes);
+  struct Delay {
+    FaultMatch match;
+    int64_t low_ns, high_ns;
+  };
   struct Verdict {
-    int error = 0;
-    uint64_t written = 0;
+    int error = 0;         // errno to fail with; 0: none
+    uint64_t written = 0;  // as Fault's
     int64_t delay_ns = 0;
   };
+
   Verdict judge(FileOp op, const std::string& path);
+  // Counts the operation, waits for its delays, and says whether a rule fails it.
+  Verdict delayed(FileOp op, const std::string& path);
+  // The same, and fails it.
+  void before(FileOp op, const std::string& path);
 
   Env& inner_;
-  std::unique_ptr<State> state_;
+  mutable Mutex mutex_;
+  std::vector<Rule> rules_ GUARDED_BY(mutex_);
+  std::vector<Delay> delays_ GUARDED_BY(mutex_);
+  std::map<std::pair<FileOp, std::string>, uint64_t> counts_ GUARDED_BY(mutex_);
+  RandomStream random_ GUARDED_BY(mutex_){0, 0, 0, RandomUse::kSynthetic};
+  std::optional<int64_t> fake_now_ns_ GUARDED_BY(mutex_);
 };
 
 }  // namespace saturate

@@ -36,7 +36,7 @@ bool is_descriptor(const std::string& path) {
                            (path.starts_with("/dev/") && !path.starts_with("/dev/shm/")));
 }
 
-// No file may take the place of what a process has open, a device, a pipe or a socket.
+// Paths that a rename must not replace: what a process has open, a device, a pipe or a socket.
 bool is_special(const std::string& path) {
   std::error_code none;
   const fs::file_status status = fs::status(path, none);
@@ -44,7 +44,7 @@ bool is_special(const std::string& path) {
          (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status));
 }
 
-// The path that symbolic links lead to, which stay links; the file may be still to come.
+// The path that symbolic links lead to, which stay links; the file may not exist yet.
 std::string resolved(std::string path) {
   constexpr int kMostLinks = 40;  // Linux follows no more
   std::error_code none;
@@ -53,7 +53,7 @@ std::string resolved(std::string path) {
   return path;
 }
 
-// After what was printed. A file, as stdout may be one, keeps what it has.
+// Writes after everything printed so far. stdout may be a file: its contents are kept.
 void write_in_place(Env& env, const std::string& path,
                     std::span<const std::span<const std::byte>> pieces) {
   std::fflush(stdout);

@@ -290,8 +290,7 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
     entries.push_back({name, is_dir});
   }
   if (errno != 0) fail_system(ErrorKind::kData, "list folder", path);
-  std::sort(entries.begin(), entries.end(),
-            [](const FileInfo& a, const FileInfo& b) { return a.name < b.name; });
+  std::ranges::sort(entries, {}, &FileInfo::name);
   return entries;
 }
 

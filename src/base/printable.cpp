@@ -36,7 +36,8 @@ CodePoint code_point(std::string_view text, size_t at) {
 }
 
 // C0 and C1 controls, bidirectional marks, line separators.
-bool is_harmful(uint32_t value) {
+bool is_harmful(const CodePoint& point) {
+  const uint32_t value = point.value;
   const auto within = [value](uint32_t low, uint32_t high) {
     return value >= low && value <= high;
   };
@@ -44,20 +45,24 @@ bool is_harmful(uint32_t value) {
          within(0x2028, 0x202e) || within(0x2066, 0x2069);
 }
 
-// Writes each harmful byte as \x1b; `others` writes the other code points.
-template <class Others>
-std::string escaped(const std::string& text, const Others& others) {
+// Writes each byte of a code point that `is_bad` as \x1b; `others` writes the other code points.
+template <class IsBad, class Others>
+std::string escaped(const std::string& text, const IsBad& is_bad, const Others& others) {
   std::string safe;
   for (size_t at = 0; at < text.size();) {
     const CodePoint point = code_point(text, at);
     const std::string_view bytes = std::string_view(text).substr(at, point.length);
-    if (is_harmful(point.value))
+    if (is_bad(point))
       for (const char c : bytes) safe += fmt::format("\\x{:02x}", Byte(c));
     else
       others(safe, bytes);
     at += point.length;
   }
   return safe;
+}
+
+void append_bytes(std::string& safe, std::string_view bytes) {
+  safe += bytes;
 }
 
 bool is_plain(char c) {
@@ -68,20 +73,14 @@ bool is_plain(char c) {
 }  // namespace
 
 std::string printable(const std::string& text) {
-  return escaped(text, [](std::string& safe, std::string_view bytes) { safe += bytes; });
+  return escaped(text, is_harmful, append_bytes);
 }
 
 std::string as_utf8(const std::string& text) {
-  std::string valid;
-  for (size_t at = 0; at < text.size();) {
-    const CodePoint point = code_point(text, at);
-    if (point.length == 1 && point.value >= 0x80)
-      valid += fmt::format("\\x{:02x}", point.value);
-    else
-      valid += text.substr(at, point.length);
-    at += point.length;
-  }
-  return valid;
+  const auto is_stray = [](const CodePoint& point) {
+    return point.length == 1 && point.value >= 0x80;
+  };
+  return escaped(text, is_stray, append_bytes);
 }
 
 std::string shell_word(const std::string& text) {
@@ -92,7 +91,7 @@ std::string shell_word(const std::string& text) {
     return quoted + "'";
   }
   return "$'" +
-         escaped(text,
+         escaped(text, is_harmful,
                  [](std::string& safe, std::string_view bytes) {
                    if (bytes == "'" || bytes == "\\") safe += '\\';
                    safe += bytes;

@@ -1,5 +1,7 @@
 #include "saturate/data/registry.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -40,9 +42,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
 std::string suggest(std::string_view name, std::span<const std::string> known) {
   if (const std::string near = nearest_name(name, known); !near.empty())
     return "Did you mean \"" + near + "\"?";
-  std::string all = "Known: ";
-  for (size_t i = 0; i < known.size(); ++i) all += (i ? ", " : "") + known[i];
-  return all;
+  return fmt::format("Known: {}", fmt::join(known, ", "));
 }
 
 }  // namespace saturate

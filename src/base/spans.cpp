@@ -6,10 +6,10 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <utility>
 
+#include "base/mutex.h"
 #include "saturate/data/env.h"
 
 namespace saturate {
@@ -18,20 +18,20 @@ namespace {
 struct Track {
   uint32_t recording;
   std::string thread;
-  std::mutex mutex;
-  std::vector<RecordedSpan> spans;  // guarded by mutex
-  int64_t dropped = 0;              // guarded by mutex
+  Mutex mutex;
+  std::vector<RecordedSpan> spans GUARDED_BY(mutex);
+  int64_t dropped GUARDED_BY(mutex) = 0;
 };
 
-struct Recorder {
+struct SpanRecorder {
   std::atomic<uint32_t> current{0};  // the current recording's number; 0: none
-  std::mutex mutex;
-  uint32_t last = 0;                           // guarded by mutex
-  std::vector<std::shared_ptr<Track>> tracks;  // guarded by mutex
+  Mutex mutex;
+  uint32_t last GUARDED_BY(mutex) = 0;
+  std::vector<std::shared_ptr<Track>> tracks GUARDED_BY(mutex);
 };
 
-Recorder& recorder() {
-  static Recorder& instance = *new Recorder;  // threads may outlive static objects
+SpanRecorder& recorder() {
+  static SpanRecorder& instance = *new SpanRecorder;  // threads may outlive static objects
   return instance;
 }
 
@@ -45,8 +45,8 @@ std::string thread_name() {
 Track* own_track(uint32_t recording) {
   thread_local std::shared_ptr<Track> own;
   if (own && own->recording == recording) return own.get();
-  Recorder& all = recorder();
-  std::lock_guard lock(all.mutex);
+  SpanRecorder& all = recorder();
+  MutexLock lock(all.mutex);
   if (all.current != recording) return nullptr;
   own = std::make_shared<Track>();
   own->recording = recording;
@@ -61,32 +61,31 @@ void number_namesakes(std::vector<SpanTrack>& tracks) {
   for (auto& track : tracks) {
     const std::string name = track.thread;
     if (count[name] < 2) continue;
-    track.thread += ' ';
-    track.thread += std::to_string(++number[name]);
+    track.thread += " " + std::to_string(++number[name]);
   }
 }
 
 }  // namespace
 
 bool start_spans() {
-  Recorder& all = recorder();
-  std::lock_guard lock(all.mutex);
+  SpanRecorder& all = recorder();
+  MutexLock lock(all.mutex);
   if (all.current != 0) return false;
   all.current = ++all.last;
   return true;
 }
 
 std::vector<SpanTrack> stop_spans() {
-  Recorder& all = recorder();
+  SpanRecorder& all = recorder();
   std::vector<std::shared_ptr<Track>> ended;
   {
-    std::lock_guard lock(all.mutex);
+    MutexLock lock(all.mutex);
     all.current = 0;
     ended.swap(all.tracks);
   }
   std::vector<SpanTrack> tracks;
   for (const auto& track : ended) {
-    std::lock_guard lock(track->mutex);
+    MutexLock lock(track->mutex);
     tracks.push_back({track->thread, std::move(track->spans), track->dropped});
   }
   std::erase_if(tracks, [](const SpanTrack& track) { return track.spans.empty(); });
@@ -105,7 +104,7 @@ Span::~Span() {
   try {
     Track* const track = own_track(recording_);
     if (!track) return;
-    std::lock_guard lock(track->mutex);
+    MutexLock lock(track->mutex);
     if (recorder().current != recording_) return;
     if (track->spans.size() < kMostSpans)
       track->spans.push_back({name_, begin_ns_, end_ns});

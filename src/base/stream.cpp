@@ -2,12 +2,12 @@
 
 #include <pthread.h>
 
-#include <condition_variable>
 #include <deque>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace saturate {
 
@@ -67,29 +67,29 @@ class Flag : public Event {
  public:
   void reach(std::exception_ptr failure) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       reached_ = true;
       failure_ = std::move(failure);
     }
     changed_.notify_all();
   }
   bool done() const override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return reached_;
   }
 
  protected:
   void block() const override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_; });
+    MutexLock lock(mutex_);
+    while (!reached_) changed_.wait(lock);
     if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  bool reached_ = false;        // guarded by mutex_
-  std::exception_ptr failure_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  mutable Condition changed_;
+  bool reached_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr failure_ GUARDED_BY(mutex_);
 };
 
 class ThreadStream : public Stream {
@@ -98,7 +98,7 @@ class ThreadStream : public Stream {
       : Stream(name, checker), thread_([this, begin = std::move(begin)] { run(begin); }) {}
   ~ThreadStream() override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ending_ = true;
     }
     changed_.notify_all();
@@ -125,7 +125,7 @@ class ThreadStream : public Stream {
 
   void push(Task task) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       tasks_.push_back(std::move(task));
     }
     changed_.notify_all();
@@ -154,23 +154,23 @@ class ThreadStream : public Stream {
   }
 
   bool ending() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return ending_;
   }
   bool take(Task& task) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+    MutexLock lock(mutex_);
+    while (!ending_ && tasks_.empty()) changed_.wait(lock);
     if (tasks_.empty()) return false;
     task = std::move(tasks_.front());
     tasks_.pop_front();
     return true;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;  // guarded by mutex_
-  bool ending_ = false;     // guarded by mutex_
-  std::thread thread_;      // last: it uses all of the above
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Task> tasks_ GUARDED_BY(mutex_);
+  bool ending_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
 };
 
 class HostStream : public Stream {

@@ -7,14 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <condition_variable>
-#include <deque>
 #include <exception>
 #include <fstream>
-#include <mutex>
+#include <new>
 #include <system_error>
-#include <thread>
-#include <vector>
 
 #include "saturate/data/error.h"
 
@@ -31,25 +27,11 @@ int cgroup_cores() {
 
 // On Linux each thread has its own nice level; process 0 means the calling thread. If the system
 // refuses, the level stays unchanged.
-void give_way(int nice) {
+void lower_priority(int nice) {
   if (nice > 0) setpriority(PRIO_PROCESS, 0, std::min(19, getpriority(PRIO_PROCESS, 0) + nice));
 }
 
-}  // namespace
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0
-                  ? CPU_COUNT(&set)
-                  : int(std::thread::hardware_concurrency());
-  if (const int quota = cgroup_cores(); quota > 0) cores = std::min(cores, quota);
-  return std::max(1, cores);
-}
-
-namespace {
-
-// Called where starting a thread has thrown.
+// Called in the handler of an exception that starting a thread threw.
 [[noreturn]] void fail_threads(int number, int threads, const std::string& where) {
   std::string reason = "out of memory";
   try {
@@ -68,81 +50,73 @@ namespace {
 
 }  // namespace
 
-struct ThreadPool::State {
-  std::mutex mutex;
-  std::condition_variable work, idle;
-  std::deque<std::function<void()>> tasks;  // guarded by mutex
-  int running = 0;                          // guarded by mutex
-  bool ending = false;                      // guarded by mutex
-  std::vector<std::thread> threads;
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0
+                  ? CPU_COUNT(&set)
+                  : int(std::thread::hardware_concurrency());
+  if (const int quota = cgroup_cores(); quota > 0) cores = std::min(cores, quota);
+  return std::max(1, cores);
+}
 
-  void run(int nice) {
-    give_way(nice);
-    std::unique_lock lock(mutex);
-    while (true) {
-      work.wait(lock, [&] { return ending || !tasks.empty(); });
-      if (ending) return;
-      auto task = std::move(tasks.front());
-      tasks.pop_front();
-      ++running;
-      lock.unlock();
-      task();
-      task = nullptr;  // releases its captures before anyone sees the pool idle
-      lock.lock();
-      if (--running == 0 && tasks.empty()) idle.notify_all();
-    }
-  }
-
-  void end() {
-    {
-      std::lock_guard lock(mutex);
-      ending = true;
-      tasks.clear();
-    }
-    work.notify_all();
-    for (auto& thread : threads) thread.join();
-  }
-};
-
-ThreadPool::ThreadPool(int threads, const std::string& name, int nice)
-    : state_(std::make_unique<State>()) {
-  state_->threads.reserve(size_t(threads));
+ThreadPool::ThreadPool(int threads, const std::string& name, int nice) {
+  threads_.reserve(size_t(threads));
   for (int i = 0; i < threads; ++i) {
     try {
-      state_->threads.emplace_back([state = state_.get(), nice] { state->run(nice); });
+      threads_.emplace_back([this, nice] { run(nice); });
     } catch (...) {
-      state_->end();  // destroying a joinable thread would terminate the process
+      end();  // destroying a joinable thread would terminate the process
       fail_threads(i + 1, threads, name);
     }
-    pthread_setname_np(state_->threads.back().native_handle(), name.substr(0, 15).c_str());
+    pthread_setname_np(threads_.back().native_handle(), name.substr(0, 15).c_str());
   }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->end();
+void ThreadPool::run(int nice) {
+  lower_priority(nice);
+  MutexLock lock(mutex_);
+  while (true) {
+    while (!ending_ && tasks_.empty()) work_.wait(lock);
+    if (ending_) return;
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    ++running_;
+    lock.unlock();
+    task();
+    task = nullptr;  // releases its captures before anyone sees the pool idle
+    lock.lock();
+    if (--running_ == 0 && tasks_.empty()) idle_.notify_all();
+  }
+}
+
+void ThreadPool::end() {
+  {
+    MutexLock lock(mutex_);
+    ending_ = true;
+    tasks_.clear();
+  }
+  work_.notify_all();
+  for (auto& thread : threads_) thread.join();
 }
 
 void ThreadPool::submit(std::function<void()> task) {
   {
-    std::lock_guard lock(state_->mutex);
-    state_->tasks.push_back(std::move(task));
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(task));
   }
-  state_->work.notify_one();
+  work_.notify_one();
 }
 
 void ThreadPool::wait_idle() {
-  std::unique_lock lock(state_->mutex);
-  state_->idle.wait(lock, [&] { return state_->tasks.empty() && state_->running == 0; });
-}
-
-int ThreadPool::size() const {
-  return int(state_->threads.size());
+  MutexLock lock(mutex_);
+  while (!tasks_.empty() || running_ != 0) idle_.wait(lock);
 }
 
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& body) {
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};
-  std::mutex mutex;
+  Mutex mutex;
   std::exception_ptr error;    // guarded by mutex
   size_t error_index = count;  // guarded by mutex
   const auto work = [&] {
@@ -151,7 +125,7 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
         body(i);
       } catch (...) {
         failed = true;
-        std::lock_guard lock(mutex);
+        MutexLock lock(mutex);
         if (i < error_index) {
           error_index = i;
           error = std::current_exception();

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "base/mutex.h"
 #include "saturate/data/env.h"
 
 namespace saturate {
@@ -18,7 +21,7 @@ class ThreadPool {
   // level, up to 19. Fails with kRun if the system cannot start more threads. REQUIRES: threads >
   // 0, nice >= 0.
   ThreadPool(int threads, const std::string& name, int nice = 0);
-  ~ThreadPool();
+  ~ThreadPool() { end(); }
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -26,11 +29,17 @@ class ThreadPool {
   void submit(std::function<void()> task);
   // Blocks until no task is queued or running.
   void wait_idle();
-  int size() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void run(int nice);
+  void end();
+
+  Mutex mutex_;
+  Condition work_, idle_;
+  std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  int running_ GUARDED_BY(mutex_) = 0;
+  bool ending_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
 };
 
 // Calls body(i) for every i in [0, count) on up to `threads` threads, fewer if the system refuses,

@@ -14,6 +14,7 @@ namespace saturate {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torch's
+constexpr int kMost = 1 << 20;       // processes
 
 // The variables by which one launcher announces ranks.
 struct Dialect {
@@ -47,10 +48,21 @@ std::optional<int> number(const Lookup& lookup, const char* name, int low, int h
   return value;
 }
 
-int required(const Lookup& lookup, const char* name, int low, int high, const char* because) {
+[[noreturn]] void fail_missing(const char* name, const char* other) {
+  fail_variable(fmt::format("{} is missing, and {} is set", name, other), name);
+}
+
+int required(const Lookup& lookup, const char* name, int low, int high, const char* other) {
   const auto value = number(lookup, name, low, high);
-  if (!value) fail_variable(fmt::format("{} is missing, and {} is set", name, because), name);
+  if (!value) fail_missing(name, other);
   return *value;
+}
+
+// A rank among processes whose number is known.
+void require_rank(const char* rank_name, int rank, const char* size_name, int size) {
+  if (rank >= size)
+    fail_variable(fmt::format("{} is {}, and {} only {}", rank_name, rank, size_name, size),
+                  rank_name);
 }
 
 std::string text_of(const Lookup& lookup, const char* name) {
@@ -62,34 +74,25 @@ std::string text_of(const Lookup& lookup, const char* name) {
 std::optional<int> local_size(const Lookup& lookup, const Dialect& dialect) {
   if (text_of(lookup, dialect.local_size).find_first_not_of("0123456789") != std::string::npos)
     return std::nullopt;
-  return number(lookup, dialect.local_size, 1, 1 << 20);
+  return number(lookup, dialect.local_size, 1, kMost);
 }
 
 void find_master(World& world, const Lookup& lookup, const Dialect& dialect) {
   world.master = text_of(lookup, "MASTER_ADDR");
   const bool one_machine = world.local_size == world.size;
   if (world.master.empty() && !dialect.own_master && one_machine) world.master = "127.0.0.1";
-  if (world.master.empty())
-    fail_variable(fmt::format("MASTER_ADDR is missing, and {} is set", dialect.size),
-                  "MASTER_ADDR");
+  if (world.master.empty()) fail_missing("MASTER_ADDR", dialect.size);
   const auto port = number(lookup, "MASTER_PORT", 1, 65535);
-  if (!port && dialect.own_master)
-    fail_variable(fmt::format("MASTER_PORT is missing, and {} is set", dialect.size),
-                  "MASTER_PORT");
+  if (!port && dialect.own_master) fail_missing("MASTER_PORT", dialect.size);
   world.port = port.value_or(kDefaultPort);
 }
-
-constexpr int kMost = 1 << 20;
 
 World parse(const Lookup& lookup, const Dialect& dialect) {
   World world;
   world.told_by = dialect.name;
   world.size = required(lookup, dialect.size, 1, kMost, dialect.rank);
   world.rank = required(lookup, dialect.rank, 0, kMost, dialect.size);
-  if (world.rank >= world.size)
-    fail_variable(
-        fmt::format("{} is {}, and {} only {}", dialect.rank, world.rank, dialect.size, world.size),
-        dialect.rank);
+  require_rank(dialect.rank, world.rank, dialect.size, world.size);
   world.attempt = number(lookup, "TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
   if (world.size == 1) {
     world.local_size = 1;
@@ -97,10 +100,8 @@ World parse(const Lookup& lookup, const Dialect& dialect) {
   }
   world.local_rank = required(lookup, dialect.local_rank, 0, kMost, dialect.rank);
   world.local_size = local_size(lookup, dialect).value_or(0);
-  if (world.local_size > 0 && world.local_rank >= world.local_size)
-    fail_variable(fmt::format("{} is {}, and {} only {}", dialect.local_rank, world.local_rank,
-                              dialect.local_size, world.local_size),
-                  dialect.local_rank);
+  if (world.local_size > 0)
+    require_rank(dialect.local_rank, world.local_rank, dialect.local_size, world.local_size);
   find_master(world, lookup, dialect);
   world.store_elsewhere = text_of(lookup, "TORCHELASTIC_USE_AGENT_STORE") == "True";
   return world;

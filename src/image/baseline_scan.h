@@ -20,9 +20,9 @@ class SegmentedJpeg;
 // One per thread; keeps its tables and buffer between images.
 class BaselineScan {
  public:
-  // Takes over the scan that `info`, after jpeg_start_decompress(), is about to read; `info` must
-  // live until the last band, and libjpeg must not read on meanwhile. False if libjpeg has to
-  // decode it. Of a file in `segments` only those below the crop are read.
+  // Begins to decode the scan that `info`, after jpeg_start_decompress(), is about to read; `info`
+  // must live until the last band, and libjpeg must not read on meanwhile. False if libjpeg has to
+  // decode it. With `segments`, only those below the crop are read.
   bool start(jpeg_decompress_struct& info, const SegmentedJpeg* segments);
 
   // Decodes the next row of iMCUs, with the columns in info.master. Transforms it to rows[plane][i]

@@ -115,26 +115,21 @@ bool has_avx2() {
 
 }  // namespace
 
-void blend_rows(const BlendFilter& filter, const uint8_t* in, size_t stride, uint8_t* out, int n) {
-  (has_avx2() ? blend_rows_avx2 : blend_rows_plain)(filter, in, stride, out, n);
-}
-
-void blend_pixels(const BlendFilter& filter, const uint8_t* row, const int* first, uint8_t* out,
-                  int n) {
-  (has_avx2() ? blend_pixels_avx2 : blend_pixels_plain)(filter, row, first, out, n);
-}
-
-#else
+#endif
 
 void blend_rows(const BlendFilter& filter, const uint8_t* in, size_t stride, uint8_t* out, int n) {
+#ifdef __x86_64__
+  if (has_avx2()) return blend_rows_avx2(filter, in, stride, out, n);
+#endif
   blend_rows_plain(filter, in, stride, out, n);
 }
 
 void blend_pixels(const BlendFilter& filter, const uint8_t* row, const int* first, uint8_t* out,
                   int n) {
+#ifdef __x86_64__
+  if (has_avx2()) return blend_pixels_avx2(filter, row, first, out, n);
+#endif
   blend_pixels_plain(filter, row, first, out, n);
 }
-
-#endif
 
 }  // namespace saturate

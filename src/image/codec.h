@@ -18,6 +18,17 @@ struct CodecHeader {
   int orientation;    // EXIF, 1 to 8, if known before the pixels
 };
 
+// Closes a codec at the end of a scope, so that it keeps neither memory nor a pointer to the data.
+template <class Codec>
+struct CodecSession {
+  Codec& codec;
+  ~CodecSession() { codec.close(); }
+};
+
+inline std::string size_text(int width, int height) {
+  return std::to_string(width) + " x " + std::to_string(height);
+}
+
 [[noreturn]] inline void fail_image(
     std::string what, const std::string& where,
     std::source_location thrown_at = std::source_location::current()) {

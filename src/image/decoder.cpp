@@ -10,27 +10,28 @@
 namespace saturate {
 namespace {
 
+bool begins_with(std::span<const std::byte> bytes, std::string_view text) {
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
+      .starts_with(text);
+}
+
+bool is_png(std::span<const std::byte> bytes) {
+  return begins_with(bytes, "\x89PNG\r\n\x1a\n");
+}
+
 ImageFormat detect_format(std::span<const std::byte> bytes, const std::string& where) {
   if (bytes.empty()) fail_image("file is empty", where);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.starts_with("\xff\xd8\xff")) return ImageFormat::kJpeg;
-  if (text.starts_with("\x89PNG\r\n\x1a\n")) return ImageFormat::kPng;
+  if (begins_with(bytes, "\xff\xd8\xff")) return ImageFormat::kJpeg;
+  if (is_png(bytes)) return ImageFormat::kPng;
   fail_image("not a JPEG or PNG image", where);
 }
 
 void check_pixels(const CodecHeader& header, int64_t max_pixels, const std::string& where) {
   if (int64_t{header.width} * header.height <= max_pixels) return;
-  fail_image("image of " + std::to_string(header.width) + " x " + std::to_string(header.height) +
+  fail_image("image of " + size_text(header.width, header.height) +
                  " pixels is over the limit of " + std::to_string(max_pixels) + " pixels",
              where);
 }
-
-// Closes a codec after the call, so that it keeps neither memory nor a pointer into `bytes`.
-template <class Codec>
-struct Session {
-  Codec& codec;
-  ~Session() { codec.close(); }
-};
 
 }  // namespace
 
@@ -47,7 +48,7 @@ struct Decoder::State {
   template <class Codec>
   void decode(Codec& codec, std::span<const std::byte> bytes, const std::string& where,
               Image& out) {
-    const Session<Codec> session{codec};
+    const CodecSession<Codec> session{codec};
     check_pixels(codec.open(bytes, where), max_pixels, where);
     const int orientation = codec.read(where, out);
     if (orientation <= 1 || orientation > 8) return;
@@ -57,7 +58,7 @@ struct Decoder::State {
 
   template <class Codec>
   CodecHeader probe(Codec& codec, std::span<const std::byte> bytes, const std::string& where) {
-    const Session<Codec> session{codec};
+    const CodecSession<Codec> session{codec};
     return codec.open(bytes, where);
   }
 };
@@ -81,7 +82,7 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
   state.segmented.open(bytes, width, height, where);
   check_pixels({width, height, 0, 1}, state.max_pixels, where);
   const Box held = state.segmented.assemble(part, state.part);
-  const Session<JpegDecoder> session{state.jpeg};
+  const CodecSession<JpegDecoder> session{state.jpeg};
   state.jpeg.open(state.part, where, held.width);
   state.jpeg.read(where, out);
   if (out.width != held.width || out.height != held.height)
@@ -97,6 +98,21 @@ ImageInfo Decoder::probe(std::span<const std::byte> bytes, const std::string& wh
   const bool exchanged = exchanges_axes(header.orientation);
   return {format, exchanged ? header.height : header.width,
           exchanged ? header.width : header.height, header.components};
+}
+
+void decode_mask_png(std::span<const std::byte> bytes, const std::string& name, int width,
+                     int height, const std::string& image, ClassMap& out) {
+  if (!is_png(bytes))
+    fail(ErrorKind::kData, "the mask is not a PNG", name,
+         "Masks are PNG files: other formats would change the class numbers");
+  PngDecoder decoder;
+  const CodecHeader header = decoder.open(bytes, name);
+  if (header.width != width || header.height != height)
+    fail(ErrorKind::kData,
+         "the mask is of " + size_text(header.width, header.height) + " pixels, and its image " +
+             image + " of " + size_text(width, height),
+         name, "Create the mask again from this image");
+  decoder.read_numbers(name, out);
 }
 
 }  // namespace saturate

@@ -1,23 +1,18 @@
-#include <csetjmp>
+#include <png.h>
+
 #include <cstddef>
 #include <cstdlib>
 
+#include "image/codec.h"
 #include "image/libjpeg.h"
-#include "saturate/data/error.h"
-#include "saturate/data/image.h"
 
 namespace saturate {
 namespace {
 
-// A libjpeg compressor to memory. libjpeg's errors return by longjmp; see codec.h.
+// A libjpeg compressor to memory.
 class JpegEncoder {
  public:
-  JpegEncoder() {
-    info_.err = jpeg_std_error(&errors_.base);
-    errors_.base.error_exit = [](j_common_ptr info) {
-      std::longjmp(reinterpret_cast<Errors*>(info->err)->jump, 1);
-    };
-  }
+  JpegEncoder() { info_.err = &errors_.base; }
   ~JpegEncoder() {
     jpeg_destroy_compress(&info_);
     std::free(buffer_);
@@ -26,11 +21,20 @@ class JpegEncoder {
   JpegEncoder& operator=(const JpegEncoder&) = delete;
 
   bool encode(const Image& image, int quality, bool full_chroma) {
-    if (setjmp(errors_.jump) != 0) {
-      buffer_ = nullptr;  // libjpeg may have freed it while growing: leak it rather than free it
-                          // twice
-      return false;
-    }
+    const bool ok = errors_.guarded([&] { compress(image, quality, full_chroma); });
+    // libjpeg may have freed it while growing: leak it rather than free it twice.
+    if (!ok) buffer_ = nullptr;
+    return ok;
+  }
+
+  std::vector<std::byte> bytes() const {
+    const auto* data = reinterpret_cast<const std::byte*>(buffer_);
+    return {data, data + size_};
+  }
+  std::string message() { return errors_.message(info_); }
+
+ private:
+  void compress(const Image& image, int quality, bool full_chroma) {
     jpeg_create_compress(&info_);
     jpeg_mem_dest(&info_, &buffer_, &size_);
     info_.image_width = static_cast<JDIMENSION>(image.width);
@@ -47,26 +51,10 @@ class JpegEncoder {
       jpeg_write_scanlines(&info_, &row, 1);
     }
     jpeg_finish_compress(&info_);
-    return true;
   }
 
-  std::vector<std::byte> bytes() const {
-    const auto* data = reinterpret_cast<const std::byte*>(buffer_);
-    return {data, data + size_};
-  }
-  std::string message() {
-    char text[JMSG_LENGTH_MAX];
-    errors_.base.format_message(reinterpret_cast<j_common_ptr>(&info_), text);
-    return text;
-  }
-
- private:
-  struct Errors {
-    jpeg_error_mgr base;
-    std::jmp_buf jump;
-  };
   jpeg_compress_struct info_{};
-  Errors errors_{};
+  JpegErrors errors_;
   unsigned char* buffer_ = nullptr;
   unsigned long size_ = 0;
 };
@@ -74,7 +62,7 @@ class JpegEncoder {
 }  // namespace
 
 std::vector<std::byte> encode_jpeg(const Image& image, int quality, bool full_chroma) {
-  const auto size = std::to_string(image.width) + " x " + std::to_string(image.height) + " pixels";
+  const std::string size = size_text(image.width, image.height) + " pixels";
   const auto in_range = [](int side) { return side >= 1 && side <= JPEG_MAX_DIMENSION; };
   if (!in_range(image.width) || !in_range(image.height))
     fail(ErrorKind::kRun, "image cannot be stored as JPEG", size,
@@ -83,6 +71,23 @@ std::vector<std::byte> encode_jpeg(const Image& image, int quality, bool full_ch
   if (!encoder.encode(image, quality, full_chroma))
     fail(ErrorKind::kRun, "cannot encode a JPEG: " + encoder.message(), size, "Free some memory");
   return encoder.bytes();
+}
+
+// libpng's simplified interface returns errors, so nothing is thrown through C.
+std::vector<std::byte> encode_png(const uint8_t* pixels, int width, int height, int channels) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(width);
+  image.height = static_cast<png_uint_32>(height);
+  image.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::vector<std::byte> bytes(size);
+  const int row_stride = width * channels;
+  if (png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels, row_stride, nullptr) == 0)
+    fail(ErrorKind::kRun, "cannot encode a PNG: " + std::string(image.message),
+         size_text(width, height) + " pixels", "Free some memory");
+  bytes.resize(size);
+  return bytes;
 }
 
 }  // namespace saturate

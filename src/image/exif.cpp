@@ -1,7 +1,10 @@
 #include "image/exif.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 namespace saturate {
 namespace {
@@ -61,13 +64,9 @@ std::optional<int> xmp_orientation(std::string_view packet) {
   constexpr std::string_view kName = "tiff:Orientation";
   for (size_t at = packet.find(kName); at != packet.npos; at = packet.find(kName, at + 1)) {
     std::string_view rest = packet.substr(at + kName.size());
-    if (rest.starts_with("=\"")) {
-      rest.remove_prefix(2);
-    } else if (rest.starts_with(">")) {
-      rest.remove_prefix(1);
-    } else {
-      continue;
-    }
+    const size_t before = rest.starts_with("=\"") ? 2 : rest.starts_with(">") ? 1 : 0;
+    if (before == 0) continue;
+    rest.remove_prefix(before);
     if (!rest.empty() && rest[0] >= '0' && rest[0] <= '9') return rest[0] - '0';
   }
   return std::nullopt;
@@ -75,34 +74,15 @@ std::optional<int> xmp_orientation(std::string_view packet) {
 
 void apply_orientation(const Image& in, int orientation, Image& out) {
   const ptrdiff_t w = in.width, h = in.height;
+  const auto is_one_of = [=](std::initializer_list<int> orientations) {
+    return std::ranges::find(orientations, orientation) != orientations.end();
+  };
   // The source pixel of the upper left corner, and its steps right and down.
-  ptrdiff_t start = 0, right = 1, down = w;
-  switch (orientation) {
-    case 2:
-      start = w - 1, right = -1, down = w;
-      break;
-    case 3:
-      start = w * h - 1, right = -1, down = -w;
-      break;
-    case 4:
-      start = (h - 1) * w, right = 1, down = -w;
-      break;
-    case 5:
-      start = 0, right = w, down = 1;
-      break;
-    case 6:
-      start = (h - 1) * w, right = -w, down = 1;
-      break;
-    case 7:
-      start = w * h - 1, right = -w, down = -1;
-      break;
-    case 8:
-      start = w - 1, right = w, down = -1;
-      break;
-    default:
-      break;
-  }
+  const bool from_right = is_one_of({2, 3, 7, 8}), from_bottom = is_one_of({3, 4, 6, 7});
+  const ptrdiff_t start = (from_bottom ? (h - 1) * w : 0) + (from_right ? w - 1 : 0);
+  ptrdiff_t right = from_right ? -1 : 1, down = from_bottom ? -w : w;
   const bool exchanged = exchanges_axes(orientation);
+  if (exchanged) std::swap(right, down);
   out.resize(exchanged ? in.height : in.width, exchanged ? in.width : in.height);
   uint8_t* to = out.pixels.data();
   for (ptrdiff_t y = 0; y < out.height; ++y) {

@@ -56,11 +56,13 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
 bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
                              int size, Resize& resize) {
   const Box& crop = transform.crop;
-  const FastAxisSpec across{crop.x,    crop.width,  size,          plane.num,
-                            plane.den, plane.width, plane.doubled, transform.flip};
-  const FastAxisSpec down{crop.y,     crop.height,  size,           plane.vnum,
-                          plane.vden, plane.height, plane.vdoubled, false};
-  if (!axis_maker_.make(across, resize.across) || !axis_maker_.make(down, resize.down))
+  const auto make = [&](int begin, int length, const JpegPlanes::Axis& from, bool mirrored,
+                        FastAxis& axis) {
+    return axis_maker_.make(
+        {begin, length, size, from.num, from.den, from.samples, from.doubled, mirrored}, axis);
+  };
+  if (!make(crop.x, crop.width, plane.across, transform.flip, resize.across) ||
+      !make(crop.y, crop.height, plane.down, false, resize.down))
     return false;
   make_fast_gather(resize.across, resize.across.low, resize.gather);
   return true;
@@ -74,27 +76,27 @@ void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
   for (int y = 0; y < size; ++y) {
     for (int c = 0; c < planes.count; ++c) {
       const FastAxis& down = resize_of(c).down;
-      const int rows = planes.plane[c].band_rows, end = down.first[size_t(y)] + down.taps;
+      const int rows = planes.plane[c].band_rows(), end = down.first[size_t(y)] + down.taps;
       bands = std::max(bands, (end + rows - 1) / rows);
     }
     bands = std::min(bands, planes.end_band);
     bands_for_[size_t(y)] = bands;
     for (int c = 0; c < planes.count; ++c)
-      kept[c] =
-          std::max(kept[c], bands * planes.plane[c].band_rows - resize_of(c).down.first[size_t(y)]);
+      kept[c] = std::max(kept[c],
+                         bands * planes.plane[c].band_rows() - resize_of(c).down.first[size_t(y)]);
   }
   for (int c = 0; c < planes.count; ++c) {
     Ring& ring = ring_[c];
     ring.pitch = size_t(planes.plane[c].columns) + kFastSlack;
-    ring.slots = std::bit_ceil(size_t(std::max(kept[c], planes.plane[c].band_rows)));
+    ring.slots = std::bit_ceil(size_t(std::max(kept[c], planes.plane[c].band_rows())));
     grow(ring.samples, ring.pitch * ring.slots);
   }
 }
 
 bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform, int size) {
   const JpegPlanes::Plane &luma = planes.plane[0], &chroma = planes.plane[1];
-  chroma_differs_ = planes.count == 3 && (luma.num * chroma.den != chroma.num * luma.den ||
-                                          luma.vnum * chroma.vden != chroma.vnum * luma.vden);
+  chroma_differs_ = planes.count == 3 && !(luma.across.has_ratio_of(chroma.across) &&
+                                           luma.down.has_ratio_of(chroma.down));
   if (!plan_plane(luma, transform, size, resize_[0])) return false;
   if (chroma_differs_ && !plan_plane(chroma, transform, size, resize_[1])) return false;
   plan_rings(planes, size);
@@ -112,10 +114,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
                        const PixelFormat& format, std::byte* out) {
-  struct Session {
-    JpegDecoder& jpeg;
-    ~Session() { jpeg.close(); }
-  } const session{jpeg_};
+  const CodecSession<JpegDecoder> session{jpeg_};
   const JpegPlanes planes =
       jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size), segments_);
   if (!plan(planes, transform, size)) return false;
@@ -128,7 +127,7 @@ bool FastDecoder::read_band(const std::string& where, const JpegPlanes& planes, 
   constexpr int kMaxRows = 16;
   uint8_t* rows[3][kMaxRows] = {};
   for (int c = 0; c < planes.count; ++c) {
-    const int count = planes.plane[c].band_rows;
+    const int count = planes.plane[c].band_rows();
     for (int i = 0; i < count; ++i) rows[c][i] = ring_[c].row(band * count + i);
   }
   uint8_t* const* const pointers[3] = {rows[0], rows[1], rows[2]};

@@ -51,13 +51,12 @@ SATURATE_HOST_DEVICE inline void resized_pixel(const FinishArguments& batch, con
                                                int x, int y, uint8_t* out) {
   if (place.flip != 0) x = batch.size - 1 - x;
   const HeldPhoto& photo = batch.photos[place.index];
-  const HeldFilter &across = batch.filters[place.crop.width],
-                   &down = batch.filters[place.crop.height];
-  const int16_t *const columns = batch.filter_values + across.begin, *const rows =
-                                                                         batch.filter_values +
-                                                                         down.begin;
-  const int16_t *const weight_x = columns + batch.size + ptrdiff_t{x} * across.pitch,
-                       *const weight_y = rows + batch.size + ptrdiff_t{y} * down.pitch;
+  const HeldFilter& across = batch.filters[place.crop.width];
+  const HeldFilter& down = batch.filters[place.crop.height];
+  const int16_t* const columns = batch.filter_values + across.begin;
+  const int16_t* const rows = batch.filter_values + down.begin;
+  const int16_t* const weight_x = columns + batch.size + ptrdiff_t{x} * across.pitch;
+  const int16_t* const weight_y = rows + batch.size + ptrdiff_t{y} * down.pitch;
   const int64_t top = place.crop.y + static_cast<uint16_t>(rows[y]);
   const int64_t left = place.crop.x + static_cast<uint16_t>(columns[x]);
   const int64_t pitch = int64_t{photo.width} * 3;

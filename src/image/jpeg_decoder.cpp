@@ -18,18 +18,8 @@ constexpr std::string_view kExifPrefix{"Exif\0\0", 6};
 constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
 
 // Warnings that do not affect pixels.
-bool is_harmless(int message) {
-  switch (message) {
-    case JWRN_ADOBE_XFORM:
-    case JWRN_EXTRANEOUS_DATA:
-    case JWRN_JFIF_MAJOR:
-    case JWRN_NOT_SEQUENTIAL:
-    case JWRN_TOO_MUCH_DATA:
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr int kHarmless[] = {JWRN_ADOBE_XFORM, JWRN_EXTRANEOUS_DATA, JWRN_JFIF_MAJOR,
+                             JWRN_NOT_SEQUENTIAL, JWRN_TOO_MUCH_DATA};
 
 // Adobe stores inverted inks, and Pillow assumes this for every CMYK JPEG; `row` is thus 255 - ink.
 // Pillow's cmyk2rgb on the inks (libImaging/Convert.c): k' - ink * k' / 255, rounded, k' = 255 - K.
@@ -45,41 +35,25 @@ void inverted_cmyk_to_rgb(const uint8_t* row, int width, uint8_t* out) {
 
 }  // namespace
 
-void JpegDecoder::on_error(j_common_ptr info) {
-  std::longjmp(reinterpret_cast<Errors*>(info->err)->jump, 1);
-}
-
 void JpegDecoder::on_message(j_common_ptr info, int level) {
-  if (level < 0 && !is_harmless(info->err->msg_code)) on_error(info);
+  if (level < 0 && std::ranges::find(kHarmless, info->err->msg_code) == std::end(kHarmless))
+    JpegErrors::leave(info);
 }
 
 void JpegDecoder::on_progress(j_common_ptr info) {
   if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
   info->err->msg_code = JERR_BAD_PROGRESSION;
-  on_error(info);
+  JpegErrors::leave(info);
 }
 
 JpegDecoder::JpegDecoder(Markers markers) : markers_(markers) {
-  info_.err = jpeg_std_error(&errors_.base);
-  errors_.base.error_exit = on_error;
+  info_.err = &errors_.base;
   errors_.base.emit_message = on_message;
   progress_.progress_monitor = on_progress;
 }
 
 JpegDecoder::~JpegDecoder() {
   close();
-}
-
-void JpegDecoder::create() {
-  const bool created = guarded([this] {
-    jpeg_create_decompress(&info_);
-    jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
-    if (markers_ == Markers::kNeeded) return;
-    jpeg_save_markers(&info_, JPEG_COM, 0xffff);
-    for (int i = 0; i < 16; ++i) jpeg_save_markers(&info_, JPEG_APP0 + i, 0xffff);
-  });
-  if (!created) throw std::bad_alloc();
-  info_.progress = &progress_;
 }
 
 void JpegDecoder::close() {
@@ -92,16 +66,22 @@ void JpegDecoder::report(const std::string& where) {
   if (code == JWRN_JPEG_EOF || code == JERR_INPUT_EOF) fail_image("JPEG data is truncated", where);
   if (code == JERR_BAD_PROGRESSION && info_.input_scan_number > kMaxScans)
     fail_image("JPEG has more than " + std::to_string(kMaxScans) + " scans", where);
-  char text[JMSG_LENGTH_MAX];
-  errors_.base.format_message(reinterpret_cast<j_common_ptr>(&info_), text);
-  fail_image("JPEG data is corrupt or unsupported: " + std::string(text), where);
+  fail_image("JPEG data is corrupt or unsupported: " + errors_.message(info_), where);
 }
 
 CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::string& where,
                               int shown) {
   close();
-  create();
-  const bool ok = guarded([&] {
+  const bool created = errors_.guarded([this] {
+    jpeg_create_decompress(&info_);
+    jpeg_save_markers(&info_, kMarkerApp1, 0xffff);
+    if (markers_ == Markers::kNeeded) return;
+    jpeg_save_markers(&info_, JPEG_COM, 0xffff);
+    for (int i = 0; i < 16; ++i) jpeg_save_markers(&info_, JPEG_APP0 + i, 0xffff);
+  });
+  if (!created) throw std::bad_alloc();
+  info_.progress = &progress_;
+  const bool ok = errors_.guarded([&] {
     jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
     jpeg_read_header(&info_, TRUE);
   });
@@ -141,7 +121,7 @@ int JpegDecoder::read(const std::string& where, Image& out) {
   info_.do_fancy_upsampling = TRUE;
   out.resize(width_, static_cast<int>(info_.image_height));
   if (cmyk) cmyk_row_.resize(size_t(width_) * 4);
-  const bool ok = guarded([&] {
+  const bool ok = errors_.guarded([&] {
     jpeg_start_decompress(&info_);
     // So that upsampled chroma ends at the image's own border too, as without padding.
     JDIMENSION first = 0, columns = static_cast<JDIMENSION>(width_);

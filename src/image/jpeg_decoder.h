@@ -1,6 +1,5 @@
 #pragma once
 
-#include <csetjmp>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -20,15 +19,16 @@ class SegmentedJpeg;
 // The planes of an image as stored by libjpeg, Y alone or Y, Cb, Cr, each at its own resolution and
 // possibly reduced, limited to the columns and rows that a crop needs.
 struct JpegPlanes {
+  struct Axis {
+    int num = 1, den = 1;  // samples per pixel of the image: num / den
+    int samples = 0;       // of the whole plane
+    bool doubled = false;  // a pixel is half a sample, and read() would upsample the plane
+    bool has_ratio_of(const Axis& other) const { return num * other.den == other.num * den; }
+  };
   struct Plane {
-    int num = 1, den = 1;       // horizontal samples per pixel of the image: num / den
-    int vnum = 1, vden = 1;     // vertical
-    int width = 0, height = 0;  // samples of the whole plane
-    int first_column = 0,
-        columns = 0;    // decoded: the samples [first_column, first_column + columns)
-    int band_rows = 0;  // rows in one band
-    // A pixel is half a sample horizontally (vertically), and read() would upsample the plane.
-    bool doubled = false, vdoubled = false;
+    Axis across, down;
+    int first_column = 0, columns = 0;  // decoded samples: [first_column, first_column + columns)
+    int band_rows() const { return down.num; }  // rows of one band
   };
   int count = 0;  // 1 or 3
   Plane plane[3];
@@ -60,7 +60,7 @@ class JpegDecoder {
   // or 8. `segments`: if the open file is segmented.
   JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale,
                           const SegmentedJpeg* segments = nullptr);
-  // Reads the next band: band_rows rows of each plane to rows[plane][i], each holding `columns`
+  // Reads the next band: band_rows() rows of each plane to rows[plane][i], each holding `columns`
   // samples. The first call skips the bands before first_band. False if only read() can report what
   // is wrong with the data.
   bool read_band(const std::string& where, uint8_t* const* const rows[3]);
@@ -79,18 +79,9 @@ class JpegDecoder {
   void close();
 
  private:
-  struct Errors {
-    jpeg_error_mgr base;  // first, so that libjpeg's pointer to it is a pointer to Errors
-    std::jmp_buf jump;
-  };
-  [[noreturn]] static void on_error(j_common_ptr info);
   static void on_message(j_common_ptr info, int level);
   static void on_progress(j_common_ptr info);
 
-  void create();
-  // Runs `body`, which may call libjpeg; false if libjpeg failed.
-  template <class Body>
-  bool guarded(const Body& body);
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
   void limit_columns(JpegPlanes& planes, const Box& crop);
@@ -99,7 +90,7 @@ class JpegDecoder {
 
   const Markers markers_;
   jpeg_decompress_struct info_{};
-  Errors errors_{};
+  JpegErrors errors_;
   jpeg_progress_mgr progress_{};
   std::vector<uint8_t> cmyk_row_;  // [width, 4]
   int width_ = 0;                  // of the image, without padding
@@ -108,12 +99,5 @@ class JpegDecoder {
   bool in_scan_ = false;  // scan_ reads the planes
   int bands_to_skip_ = 0;
 };
-
-template <class Body>
-bool JpegDecoder::guarded(const Body& body) {
-  if (setjmp(errors_.jump) != 0) return false;
-  body();
-  return true;
-}
 
 }  // namespace saturate

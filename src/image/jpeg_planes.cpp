@@ -51,23 +51,19 @@ JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, 
   info_.dct_method = JDCT_ISLOW;
   info_.scale_num = static_cast<unsigned>(scale);
   info_.scale_denom = DCTSIZE;
-  if (!guarded([&] { jpeg_start_decompress(&info_); })) report(where);
+  if (!errors_.guarded([&] { jpeg_start_decompress(&info_); })) report(where);
   JpegPlanes planes;
   planes.count = info_.num_components;
   const int height = static_cast<int>(info_.image_height);
-  const auto share = [](int pixels, int num, int den) { return (pixels * num + den - 1) / den; };
   for (int c = 0; c < planes.count; ++c) {
     const jpeg_component_info& info = info_.comp_info[c];
-    JpegPlanes::Plane& plane = planes.plane[c];
-    plane.num = info.h_samp_factor * info.DCT_scaled_size;
-    plane.den = info_.max_h_samp_factor * DCTSIZE;
-    plane.vnum = info.v_samp_factor * info.DCT_scaled_size;
-    plane.vden = info_.max_v_samp_factor * DCTSIZE;
-    plane.width = share(width_, plane.num, plane.den);
-    plane.height = share(height, plane.vnum, plane.vden);
-    plane.band_rows = plane.vnum;
-    plane.doubled = scale == DCTSIZE && plane.num < plane.den;
-    plane.vdoubled = scale == DCTSIZE && plane.vnum < plane.vden;
+    const auto axis = [&](int factor, int largest_factor, int pixels) {
+      const int num = factor * info.DCT_scaled_size, den = largest_factor * DCTSIZE;
+      return JpegPlanes::Axis{num, den, (pixels * num + den - 1) / den,
+                              scale == DCTSIZE && num < den};
+    };
+    planes.plane[c].across = axis(info.h_samp_factor, info_.max_h_samp_factor, width_);
+    planes.plane[c].down = axis(info.v_samp_factor, info_.max_v_samp_factor, height);
   }
   limit_columns(planes, crop);
   const int margin = planes.count == 3 ? 2 : 0;
@@ -91,7 +87,7 @@ bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows
     for (int c = 0; c < info_.num_components; ++c) info_.comp_info[c].component_needed = needed;
   };
   const JDIMENSION lines = static_cast<JDIMENSION>(info_.max_v_samp_factor) * DCTSIZE;
-  const bool ok = guarded([&] {
+  const bool ok = errors_.guarded([&] {
     if (bands_to_skip_ > 0) transform(FALSE);
     for (; bands_to_skip_ > 0; --bands_to_skip_) jpeg_read_raw_data(&info_, planes, lines);
     transform(TRUE);

@@ -58,7 +58,7 @@ bool begins(const jpeg_marker_struct& marker, std::string_view text) {
       .starts_with(text);
 }
 
-// All except those that libjpeg writes by itself.
+// All except those that libjpeg writes automatically.
 void write_markers(const jpeg_decompress_struct& from, jpeg_compress_struct& to) {
   for (auto* marker = from.marker_list; marker != nullptr; marker = marker->next) {
     if (to.write_JFIF_header && marker->marker == JPEG_APP0 && begins(*marker, {"JFIF\0", 5}))
@@ -104,7 +104,7 @@ void JpegDecoder::transcode(const std::string& where, int width, int restart,
                             std::vector<std::byte>& out) {
   Compressor to(errors_.base, out);
   const int mcus = (width + mcu_size().first - 1) / mcu_size().first;
-  const bool ok = guarded([&] {
+  const bool ok = errors_.guarded([&] {
     jvirt_barray_ptr planes[MAX_COMPONENTS] = {};
     JDIMENSION columns[MAX_COMPONENTS] = {};
     for (int c = 0; c < info_.num_components; ++c) {

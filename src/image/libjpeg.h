@@ -1,5 +1,9 @@
-// jpeglib.h, which needs two headers before it, and jpegint.h, which needs jpeglib.h.
+// jpeglib.h, which needs two headers before it, jpegint.h, which needs jpeglib.h, and error
+// handling.
 #pragma once
+
+#include <csetjmp>
+#include <string>
 
 // clang-format off
 #include <cstddef>
@@ -7,3 +11,35 @@
 #include <jpeglib.h>
 #include <jpegint.h>
 // clang-format on
+
+namespace saturate {
+
+// libjpeg's errors return by longjmp to guarded(); see codec.h.
+struct JpegErrors {
+  jpeg_error_mgr base{};  // first, so that libjpeg's pointer to it is a pointer to this
+  std::jmp_buf jump{};
+
+  JpegErrors() {
+    jpeg_std_error(&base);
+    base.error_exit = leave;
+  }
+  [[noreturn]] static void leave(j_common_ptr info) {
+    std::longjmp(reinterpret_cast<JpegErrors*>(info->err)->jump, 1);
+  }
+  // Runs `body`, which may call libjpeg; false if libjpeg failed.
+  template <class Body>
+  bool guarded(const Body& body) {
+    if (setjmp(jump) != 0) return false;
+    body();
+    return true;
+  }
+  // The last error of a compressor or decompressor.
+  template <class Info>
+  std::string message(Info& info) const {
+    char text[JMSG_LENGTH_MAX];
+    base.format_message(reinterpret_cast<j_common_ptr>(&info), text);
+    return text;
+  }
+};
+
+}  // namespace saturate

@@ -7,16 +7,16 @@
 namespace saturate {
 namespace {
 
-struct Point {
+struct MaskPoint {
   int x, y;
 };
 
-bool inside(Point at, int width, int height) {
+bool inside(MaskPoint at, int width, int height) {
   return at.x >= 0 && at.x < width && at.y >= 0 && at.y < height;
 }
 
 // Maps output pixel `at` back to the cropped and resized image; false if it is outside.
-bool before_effects(const EffectList& list, int size, Point& at) {
+bool before_effects(const EffectList& list, int size, MaskPoint& at) {
   for (int n = list.count - 1; n >= 0; --n) {
     if (list.effect[n].kind != EffectKind::kAffine) continue;
     const SourcePoint from = affine_place(list.effect[n].value, size, at.x, at.y);
@@ -40,7 +40,7 @@ void transform_mask(const AugmentOptions& options, const SampleTransform& transf
   for (int y = 0; y < size; ++y)
     for (int x = 0; x < size; ++x, ++out) {
       *out = outside;
-      Point at{x, y};
+      MaskPoint at{x, y};
       if (!before_effects(list, size, at)) continue;
       if (transform.flip) at.x = size - 1 - at.x;
       at = {padded_index(at.x + transform.shift_x, size, options.pad_mode),

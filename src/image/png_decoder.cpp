@@ -57,9 +57,15 @@ CodecHeader PngDecoder::open(std::span<const std::byte> bytes, const std::string
   if (!ok) report(where);
   if (info_ == nullptr) throw std::bad_alloc();
   const bool palette = png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE;
-  return {static_cast<int>(png_get_image_width(png_, info_)),
-          static_cast<int>(png_get_image_height(png_, info_)),
-          palette ? 3 : png_get_channels(png_, info_), find_orientation()};
+  return {width(), height(), palette ? 3 : png_get_channels(png_, info_), find_orientation()};
+}
+
+int PngDecoder::width() const {
+  return static_cast<int>(png_get_image_width(png_, info_));
+}
+
+int PngDecoder::height() const {
+  return static_cast<int>(png_get_image_height(png_, info_));
 }
 
 int PngDecoder::find_orientation() {
@@ -78,21 +84,24 @@ void PngDecoder::set_rgb_output() {
   png_set_strip_alpha(png_);
   png_set_interlace_handling(png_);
   png_read_update_info(png_, info_);
-  if (png_get_rowbytes(png_, info_) != size_t(png_get_image_width(png_, info_)) * 3)
-    png_error(png_, "rows are not RGB");
+  if (png_get_rowbytes(png_, info_) != size_t(width()) * 3) png_error(png_, "rows are not RGB");
 }
 
-int PngDecoder::read(const std::string& where, Image& out) {
-  out.resize(static_cast<int>(png_get_image_width(png_, info_)),
-             static_cast<int>(png_get_image_height(png_, info_)));
-  rows_.resize(static_cast<size_t>(out.height));
-  for (int y = 0; y < out.height; ++y) rows_[static_cast<size_t>(y)] = out.row(y);
+void PngDecoder::read_rows(const std::string& where, uint8_t* out, size_t row_bytes,
+                           void (PngDecoder::*set_output)()) {
+  rows_.resize(size_t(height()));
+  for (size_t y = 0; y < rows_.size(); ++y) rows_[y] = out + y * row_bytes;
   const bool ok = guarded([&] {
-    set_rgb_output();
+    (this->*set_output)();
     png_read_image(png_, rows_.data());
     png_read_end(png_, info_);
   });
   if (!ok) report(where);
+}
+
+int PngDecoder::read(const std::string& where, Image& out) {
+  out.resize(width(), height());
+  read_rows(where, out.pixels.data(), size_t(out.width) * 3, &PngDecoder::set_rgb_output);
   return find_orientation();
 }
 
@@ -101,7 +110,7 @@ void PngDecoder::set_number_output() {
   png_set_packing(png_);
   png_set_interlace_handling(png_);
   png_read_update_info(png_, info_);
-  if (png_get_rowbytes(png_, info_) != size_t(png_get_image_width(png_, info_)))
+  if (png_get_rowbytes(png_, info_) != size_t(width()))
     png_error(png_, "rows are not of one byte a pixel");
 }
 
@@ -111,17 +120,10 @@ void PngDecoder::read_numbers(const std::string& where, ClassMap& out) {
       png_get_bit_depth(png_, info_) > 8)
     fail(ErrorKind::kData, "the mask does not have one number of up to 8 bits per pixel", where,
          "Write it as a grey PNG, or one with a palette, whose values are class numbers");
-  out.width = static_cast<int>(png_get_image_width(png_, info_));
-  out.height = static_cast<int>(png_get_image_height(png_, info_));
+  out.width = width();
+  out.height = height();
   out.classes.resize(size_t(out.width) * size_t(out.height));
-  rows_.resize(static_cast<size_t>(out.height));
-  for (size_t y = 0; y < rows_.size(); ++y) rows_[y] = out.classes.data() + y * size_t(out.width);
-  const bool ok = guarded([&] {
-    set_number_output();
-    png_read_image(png_, rows_.data());
-    png_read_end(png_, info_);
-  });
-  if (!ok) report(where);
+  read_rows(where, out.classes.data(), size_t(out.width), &PngDecoder::set_number_output);
 }
 
 }  // namespace saturate

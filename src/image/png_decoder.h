@@ -38,7 +38,12 @@ class PngDecoder {
   template <class Body>
   bool guarded(const Body& body);
   [[noreturn]] void report(const std::string& where);
+  int width() const;
+  int height() const;
   int find_orientation();
+  // Rows of `row_bytes`, as `set_output` makes them.
+  void read_rows(const std::string& where, uint8_t* out, size_t row_bytes,
+                 void (PngDecoder::*set_output)());
   void set_rgb_output();
   void set_number_output();
 

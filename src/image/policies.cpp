@@ -1,6 +1,7 @@
 #include "image/policies.h"
 
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 namespace saturate {
@@ -8,6 +9,20 @@ namespace {
 
 double degrees_of_slope(double slope) {
   return std::atan(slope) * 180 / std::numbers::pi;
+}
+
+// The effects of the operations from kFirstColourOp on.
+constexpr PolicyOp kFirstColourOp = PolicyOp::kBrightness;
+constexpr EffectKind kColourEffects[] = {EffectKind::kBrightness,   EffectKind::kSaturation,
+                                         EffectKind::kContrast,     EffectKind::kSharpness,
+                                         EffectKind::kPosterize,    EffectKind::kSolarize,
+                                         EffectKind::kAutocontrast, EffectKind::kEqualize};
+static_assert(size_t(kFirstColourOp) + std::size(kColourEffects) == size_t{kPolicyOps});
+
+double colour_value(PolicyOp op, double magnitude) {
+  if (op <= PolicyOp::kSharpness) return 1 + magnitude;
+  if (op == PolicyOp::kPosterize) return magnitude;
+  return op == PolicyOp::kSolarize ? 255 * magnitude : 0;
 }
 
 struct Ranges {
@@ -25,30 +40,13 @@ Ranges ranges_of(Policy policy, int size) {
 double policy_magnitude(Policy policy, PolicyOp op, int bin, int size) {
   const Ranges ranges = ranges_of(policy, size);
   const double share = double(bin) / (kPolicyMagnitudes - 1);
-  switch (op) {
-    case PolicyOp::kShearX:
-    case PolicyOp::kShearY:
-      return ranges.shear * share;
-    case PolicyOp::kTranslateX:
-    case PolicyOp::kTranslateY:
-      return ranges.translate * share;
-    case PolicyOp::kRotate:
-      return ranges.rotate * share;
-    case PolicyOp::kBrightness:
-    case PolicyOp::kColor:
-    case PolicyOp::kContrast:
-    case PolicyOp::kSharpness:
-      return ranges.factor * share;
-    case PolicyOp::kPosterize:
-      return std::nearbyint(8 - ranges.bits_dropped * share);
-    case PolicyOp::kSolarize:
-      return 1 - share;
-    case PolicyOp::kIdentity:
-    case PolicyOp::kAutoContrast:
-    case PolicyOp::kEqualize:
-      break;
-  }
-  return 0;
+  if (op == PolicyOp::kIdentity || op > PolicyOp::kSolarize) return 0;
+  if (op <= PolicyOp::kShearY) return ranges.shear * share;
+  if (op <= PolicyOp::kTranslateY) return ranges.translate * share;
+  if (op == PolicyOp::kRotate) return ranges.rotate * share;
+  if (op <= PolicyOp::kSharpness) return ranges.factor * share;
+  if (op == PolicyOp::kPosterize) return std::nearbyint(8 - ranges.bits_dropped * share);
+  return 1 - share;
 }
 
 bool has_sign(PolicyOp op) {
@@ -56,41 +54,22 @@ bool has_sign(PolicyOp op) {
 }
 
 void add_policy_op(PolicyOp op, double magnitude, int size, EffectList& list) {
-  AffineSpec spec;
-  const auto add_affine = [&] { set_affine(spec, list.add(EffectKind::kAffine)); };
-  const auto factor = static_cast<float>(1 + magnitude);
-  switch (op) {
-    case PolicyOp::kIdentity:
-      return;
-    case PolicyOp::kShearX:
-    case PolicyOp::kShearY:  // the first pixel's corner is fixed
-      (op == PolicyOp::kShearX ? spec.shear_x : spec.shear_y) = degrees_of_slope(magnitude);
-      spec.center_x = spec.center_y = -0.5 * size;
-      return add_affine();
-    case PolicyOp::kTranslateX:
-    case PolicyOp::kTranslateY:
-      (op == PolicyOp::kTranslateX ? spec.translate_x : spec.translate_y) = std::trunc(magnitude);
-      return add_affine();
-    case PolicyOp::kRotate:  // F.rotate has the opposite direction of F.affine
-      spec.angle = -magnitude;
-      return add_affine();
-    case PolicyOp::kBrightness:
-      return void(list.add(EffectKind::kBrightness, factor));
-    case PolicyOp::kColor:
-      return void(list.add(EffectKind::kSaturation, factor));
-    case PolicyOp::kContrast:
-      return void(list.add(EffectKind::kContrast, factor));
-    case PolicyOp::kSharpness:
-      return void(list.add(EffectKind::kSharpness, factor));
-    case PolicyOp::kPosterize:
-      return void(list.add(EffectKind::kPosterize, static_cast<float>(magnitude)));
-    case PolicyOp::kSolarize:
-      return void(list.add(EffectKind::kSolarize, static_cast<float>(255 * magnitude)));
-    case PolicyOp::kAutoContrast:
-      return void(list.add(EffectKind::kAutocontrast));
-    case PolicyOp::kEqualize:
-      return void(list.add(EffectKind::kEqualize));
+  if (op == PolicyOp::kIdentity) return;
+  if (op >= kFirstColourOp) {
+    list.add(kColourEffects[size_t(op) - size_t(kFirstColourOp)],
+             static_cast<float>(colour_value(op, magnitude)));
+    return;
   }
+  AffineSpec spec;
+  if (op <= PolicyOp::kShearY) {
+    (op == PolicyOp::kShearX ? spec.shear_x : spec.shear_y) = degrees_of_slope(magnitude);
+    spec.center_x = spec.center_y = -0.5 * size;  // the first pixel's corner is fixed
+  } else if (op <= PolicyOp::kTranslateY) {
+    (op == PolicyOp::kTranslateX ? spec.translate_x : spec.translate_y) = std::trunc(magnitude);
+  } else {
+    spec.angle = -magnitude;  // F.rotate has the opposite direction of F.affine
+  }
+  set_affine(spec, list.add(EffectKind::kAffine));
 }
 
 void draw_policy(const AugmentOptions& options, const SampleKey& key, EffectList& list) {

@@ -40,6 +40,10 @@ int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
+[[noreturn]] void fail_table(const std::string& what, const std::string& where) {
+  fail_image("JPEG in segments has " + what, where);
+}
+
 // `body`: a frame header after its length.
 bool read_components(std::span<const std::byte> body, JpegFrame& frame) {
   if (body.size() < 6 || at(body, 0) != 8) return false;
@@ -80,7 +84,7 @@ bool walk_markers(std::span<const std::byte> file, const Visit& visit) {
 
 // Whether decoding needs a marker before the scan: not EXIF, profiles or comments.
 bool is_needed(int marker) {
-  return marker < kApp0 ? true : marker == kApp0 || marker == kApp14;
+  return marker <= kApp0 || marker == kApp14;
 }
 
 }  // namespace
@@ -111,10 +115,6 @@ bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame) {
     }
   });
   return whole && plain && frames == 1;
-}
-
-void SegmentedJpeg::fail_table(const std::string& what, const std::string& where) const {
-  fail_image("JPEG in segments has " + what, where);
 }
 
 void SegmentedJpeg::open(std::span<const std::byte> bytes, int width, int height,
@@ -236,10 +236,7 @@ bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
 bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out,
                         int& width, int& height) {
   if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
-  const struct Session {
-    JpegDecoder& decoder;
-    ~Session() { decoder.close(); }
-  } session{decoder_};
+  const CodecSession<JpegDecoder> session{decoder_};
   try {
     const CodecHeader header = decoder_.open(file, "");
     if (!decoder_.has_planes()) return false;
@@ -260,10 +257,7 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
 void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
                          const std::string& where, std::vector<std::byte>& out) {
   segmented_.open(bytes, width, height, where);
-  const struct Session {
-    JpegDecoder& decoder;
-    ~Session() { decoder.close(); }
-  } session{decoder_};
+  const CodecSession<JpegDecoder> session{decoder_};
   decoder_.open(segmented_.file(), where);
   decoder_.transcode(where, width, 0, out);
 }

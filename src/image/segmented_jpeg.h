@@ -57,7 +57,6 @@ class SegmentedJpeg {
   Box assemble(const Box& part, std::vector<std::byte>& out) const;
 
  private:
-  void fail_table(const std::string& what, const std::string& where) const;
   void check_segments(std::span<const std::byte> lengths, const std::string& where);
   void put_header(std::vector<std::byte>& out, int width, int height) const;
 

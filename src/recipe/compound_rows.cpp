@@ -170,14 +170,8 @@ OptionRow intervals(std::string key, std::vector<Part> parts, std::string doc) {
     if (texts.empty() || (texts.size() == 1 && first > 0)) return OptionValue(int64_t(first));
     return texts.size() == 1 ? OptionValue(texts[0]) : OptionValue(texts);
   };
-  return {key,
-          "integer|text|list of text",
-          parts[0].name,
-          text_of_ranges(parts),
-          std::move(doc),
-          false,
-          set,
-          get};
+  const std::string range = text_of_ranges(parts);
+  return {key, "integer|text|list of text", parts[0].name, range, std::move(doc), false, set, get};
 }
 
 bool Word::describes(const Recipe& recipe) const {

@@ -30,14 +30,14 @@ struct Part {
 
 template <class Access>
 Part part(std::string name, Access access, Range range) {
-  using T = std::remove_cvref_t<decltype(access(std::declval<const Recipe&>()))>;
+  using T = Member<Access>;
   return {std::move(name), range, std::is_integral_v<T>,
           [=](const Recipe& recipe) { return double(access(recipe)); },
           [=](Recipe& recipe, double number) { mutable_member(access, recipe) = T(number); }};
 }
 
-// A list with a number for each part. Those after the first `least` may be left out, and have their
-// defaults then; the first alone needs no list.
+// A list with a number for each part. Those after the first `least` are optional, and have their
+// defaults if they are absent; the first alone needs no list.
 OptionRow part_list(std::string key, std::vector<Part> parts, size_t least, std::string unit,
                     std::string doc);
 // [low, high], in this order.
@@ -68,9 +68,10 @@ struct Word {
     return std::move(*this);
   }
 
-  // Without members to set: whether the first number has not its default.
+  // Whether all members have the word's values; without any, whether the first number differs from
+  // its default.
   bool describes(const Recipe& recipe) const;
-  // Stores what "NAME:NUMBER:NUMBER" says; numbers that are left out have their defaults.
+  // Stores the values of "NAME:NUMBER:NUMBER"; absent numbers have their defaults.
   void set(Recipe& recipe, const std::string& text, const std::string& key,
            const std::string& where) const;
   std::string text(const Recipe& recipe) const;

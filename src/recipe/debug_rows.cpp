@@ -1,5 +1,5 @@
-// The option table's rows for [debug]: what only measurements and searches for errors need. Adding
-// an optimisation to switch off: a member in its component's options, a word here.
+// The option table's rows for [debug], for measurements and for finding errors. To add an
+// optimisation to switch off: a member in its component's options, a word here.
 #include "recipe/compound_rows.h"
 
 namespace saturate {

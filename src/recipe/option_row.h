@@ -1,7 +1,7 @@
 // One row of the option table: how a recipe key is named, checked, stored and explained.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -99,22 +100,24 @@ constexpr double kMostFactor = 1e30;
   fail(ErrorKind::kUsage, key + " " + problem, where, remedy);
 }
 
+// The type of an accessor's member.
+template <class Access>
+using Member = std::remove_cvref_t<std::invoke_result_t<Access, const Recipe&>>;
+
 // Accessors are written for const recipes; setters store through the same member.
 template <class Access>
 auto& mutable_member(Access access, Recipe& recipe) {
-  using T = std::remove_cvref_t<decltype(access(recipe))>;
-  return const_cast<T&>(access(recipe));
+  return const_cast<Member<Access>&>(access(recipe));
 }
 
 template <class Access>
 OptionRow integer(std::string key, Access access, Range range, std::string unit, std::string doc) {
-  using T = std::remove_cvref_t<decltype(access(std::declval<const Recipe&>()))>;
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const int64_t* number = std::get_if<int64_t>(&value);
     if (!number) fail_option(key, "must be an integer", "Give " + range.text(), where);
     if (!range.contains(double(*number)))
       fail_option(key, fmt::format("is out of range: {}", *number), "Give " + range.text(), where);
-    mutable_member(access, recipe) = T(*number);
+    mutable_member(access, recipe) = Member<Access>(*number);
   };
   auto get = [=](const Recipe& recipe) { return OptionValue(int64_t(access(recipe))); };
   return {key, "integer", std::move(unit), range.text(), std::move(doc), false, set, get};
@@ -196,15 +199,15 @@ OptionRow text(std::string key, Access access, std::string doc) {
   return {key, "text", "", "", std::move(doc), true, set, get};
 }
 
-template <class Access, class Enum>
-OptionRow choice(std::string key, Access access, std::vector<std::pair<std::string, Enum>> choices,
-                 std::string doc) {
+// The words of a key, and the value that each one stores.
+template <class Access>
+using Choices = std::vector<std::pair<std::string, Member<Access>>>;
+
+template <class Access>
+OptionRow choice(std::string key, Access access, Choices<Access> choices, std::string doc) {
   std::vector<std::string> names;
-  std::string type;
-  for (const auto& [name, value] : choices) {
-    names.push_back(name);
-    type += (type.empty() ? "" : "|") + name;
-  }
+  for (const auto& [name, value] : choices) names.push_back(name);
+  const std::string type = fmt::format("{}", fmt::join(names, "|"));
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const std::string* given = std::get_if<std::string>(&value);
     if (!given) fail_option(key, "must be one of " + type, "Put it in quotes", where);

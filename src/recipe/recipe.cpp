@@ -29,12 +29,6 @@ const std::vector<OptionRow>& option_table() {
 
 namespace {
 
-std::vector<std::string> known_keys() {
-  std::vector<std::string> keys;
-  for (const auto& row : option_table()) keys.push_back(row.key);
-  return keys;
-}
-
 // A retired key that was set.
 struct RetiredUse {
   const RetiredRow* retired;
@@ -57,7 +51,9 @@ const OptionRow& find_row(const std::string& key, const std::string& where) {
     if (row.key.starts_with(key + "."))
       fail(ErrorKind::kUsage, key + " is a section, which has no value", where,
            "Name a key in it, such as " + row.key);
-  const std::string near = nearest_name(key, known_keys());
+  std::vector<std::string> keys;
+  for (const auto& row : option_table()) keys.push_back(row.key);
+  const std::string near = nearest_name(key, keys);
   fail(ErrorKind::kUsage, "unknown key " + key, where,
        near.empty() ? "`saturate list options` prints them all" : "Did you mean " + near + "?");
 }
@@ -81,33 +77,33 @@ OptionValue to_value(const toml::node& node, const std::string& key, const std::
        "`saturate list options` prints its type");
 }
 
-std::string place(const std::string& where, const toml::node& node) {
-  return fmt::format("{}:{}", where, node.source().begin.line);
+std::string place(const std::string& where, const toml::source_region& source) {
+  return fmt::format("{}:{}", where, source.begin.line);
 }
 
-// `each` is called with the key, the value and the place of each line.
+// Calls `each` with the key, the value and the source line of each entry.
 template <class Each>
 void visit_table(const toml::table& table, const std::string& prefix, const std::string& where,
                  const Each& each) {
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     if (const auto* section = node.as_table()) {
-      const auto keys = known_keys();
-      if (std::find(keys.begin(), keys.end(), key) != keys.end())
-        fail(ErrorKind::kUsage, key + " is a key, not a section", place(where, node),
+      const auto& rows = option_table();
+      if (std::ranges::find(rows, key, &OptionRow::key) != rows.end())
+        fail(ErrorKind::kUsage, key + " is a key, not a section", place(where, node.source()),
              "Give it a value: " + std::string(name.str()) + " = VALUE");
-      if (std::none_of(keys.begin(), keys.end(),
-                       [&](const std::string& known) { return known.starts_with(key + "."); }))
-        fail(ErrorKind::kUsage, "unknown section [" + key + "]", place(where, node),
+      const auto is_in_it = [&](const OptionRow& row) { return row.key.starts_with(key + "."); };
+      if (std::ranges::none_of(rows, is_in_it))
+        fail(ErrorKind::kUsage, "unknown section [" + key + "]", place(where, node.source()),
              "`saturate list options` prints the keys by section");
       visit_table(*section, key + ".", where, each);
     } else {
-      each(key, node, place(where, node));
+      each(key, node, place(where, node.source()));
     }
   }
 }
 
-// Retired keys come last, since the key that replaced one also stores what it does not say.
+// Applies retired keys last, since the key that replaced one stores defaults for absent parts.
 std::vector<RetiredUse> apply_table(Recipe& recipe, const toml::table& table,
                                     const std::string& where) {
   std::vector<RetiredUse> uses;
@@ -129,7 +125,7 @@ toml::table parse_toml(const std::string& text, const std::string& where) {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
     fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()),
-         fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
+         place(where, error.source()), "Correct the line");
   }
 }
 
@@ -200,35 +196,30 @@ void apply_override(Recipe& recipe, const std::string& text, bool retired,
   row.set(recipe, override_value(row, value, where), where);
 }
 
-// A float keeps a point or an exponent, so that TOML reads it back as a float.
-std::string format_number(double value) {
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".en") == std::string::npos) text += ".0";
-  return text;
-}
+struct ValueFormat {
+  std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+  std::string operator()(int64_t number) const { return std::to_string(number); }
+  // A float keeps a point or an exponent, so that TOML reads it back as a float.
+  std::string operator()(double number) const {
+    const std::string text = fmt::format("{}", number);
+    return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+  }
+  std::string operator()(const std::string& text) const { return format_text(text); }
+  template <class Item>
+  std::string operator()(const std::vector<Item>& items) const {
+    std::string list;
+    for (const Item& item : items) list += (list.empty() ? "" : ", ") + (*this)(item);
+    return "[" + list + "]";
+  }
+};
 
 std::string format_value(const OptionValue& value) {
-  struct {
-    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
-    std::string operator()(int64_t number) const { return std::to_string(number); }
-    std::string operator()(double number) const { return format_number(number); }
-    std::string operator()(const std::string& text) const { return format_text(text); }
-    std::string operator()(const std::vector<double>& numbers) const {
-      std::string list;
-      for (double number : numbers) list += (list.empty() ? "" : ", ") + format_number(number);
-      return "[" + list + "]";
-    }
-    std::string operator()(const std::vector<std::string>& texts) const {
-      std::string list;
-      for (const auto& text : texts) list += (list.empty() ? "" : ", ") + format_text(text);
-      return "[" + list + "]";
-    }
-  } format;
-  return std::visit(format, value);
+  return std::visit(ValueFormat(), value);
 }
 
-// Has the key that replaced a retired one check what the retired one stored, so that a recipe that
-// is saved can be read again. Two numbers in the wrong order, which had no effect, change places.
+// Checks the value that a retired key stored by the rules of the key that replaced it, so that the
+// recipe can be saved and read again. Two numbers in the wrong order, which had no effect, are
+// exchanged.
 void settle(Recipe& recipe, const RetiredUse& use) {
   const OptionRow& row = find_row(use.retired->now, use.where);
   OptionValue value = row.get(recipe);
@@ -242,7 +233,7 @@ void settle(Recipe& recipe, const RetiredUse& use) {
   }
 }
 
-// Names the key that replaced the first retired one, with the value that the whole recipe gives it.
+// Names the key that replaced the first retired one, with its value in the whole recipe.
 [[noreturn]] void fail_retired(Recipe recipe, const std::vector<RetiredUse>& uses) {
   const RetiredUse& use = uses.front();
   settle(recipe, use);
@@ -293,7 +284,7 @@ std::string section_of(const std::string& key) {
 std::vector<const OptionRow*> rows_by_section() {
   std::vector<std::string> order = {""};
   for (const auto& row : option_table())
-    if (std::find(order.begin(), order.end(), section_of(row.key)) == order.end())
+    if (std::ranges::find(order, section_of(row.key)) == order.end())
       order.push_back(section_of(row.key));
   std::vector<const OptionRow*> rows;
   for (const auto& section : order)

@@ -61,7 +61,7 @@ struct SampleKey {
   uint32_t epoch;
   uint64_t index;
   RandomStream stream(RandomUse use) const { return {seed, epoch, index, use}; }
-  // Of a kind of effect that has no RandomUse, as those after kEqualize have none.
+  // For an effect without a RandomUse, which are the kinds after kEqualize.
   RandomStream stream(EffectKind kind) const { return stream(RandomUse(100 + uint32_t(kind))); }
 };
 

@@ -72,13 +72,13 @@ class Env {
   virtual bool is_directory(const std::string& path) = 0;
   // Entries sorted by name, bytewise, without "." and "..". Symbolic links are followed.
   virtual std::vector<FileInfo> list(const std::string& path) = 0;
-  // Creates missing parents; an existing folder is no error.
+  // Creates missing parents; an existing folder is not an error.
   virtual void make_directories(const std::string& path) = 0;
   // Atomic replacement within one file system.
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  // Removes one file; a missing file is no error.
+  // Removes one file; a missing file is not an error.
   virtual void remove(const std::string& path) = 0;
-  // Removes a folder and everything in it, without following links; a missing one is no error.
+  // Removes a folder and everything in it, without following links; a missing one is not an error.
   virtual void remove_tree(const std::string& path) = 0;
   // Free bytes of this folder's file system; the default returns the maximum.
   virtual uint64_t free_bytes(const std::string& /*folder*/) { return UINT64_MAX; }

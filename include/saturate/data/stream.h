@@ -30,8 +30,7 @@ using Place = std::source_location;
 //   - a missing wait: memory is used that another stream may not have written yet, or may still
 //     read;
 //   - a wrong record_stream: it names the stream that made the memory, or the memory is freed while
-//     a stream that was never named may still use it, so that the allocator gives it away too
-//     early;
+//     a stream that was never named may still use it, so that the allocator reuses it too early;
 //   - a copy called async from memory that is not pinned, which waits for the device after all.
 //
 // The rules are those of a GPU and of its CPU equivalent, where most such errors are harmless:
