@@ -105,13 +105,15 @@ Trained train(const Case& how, Model& model, Group* group) {
   const bool sharded = group && how.distributed.shard_optimizer;
   const auto optimizer =
       sharded ? make_sharded_optimizer(*group, groups, make) : make(std::move(groups));
-  TrainStep step(model, classification(), *optimizer, how.step, ledger);
+  StepOptions step_options = how.step;
+  if (group && how.distributed.sync_bn) step_options.synced_world = group->world();
+  TrainStep step(model, classification(), *optimizer, step_options, ledger);
   std::optional<GradientReducer> reducer;
   std::optional<SyncBatchNorm> synced;
   if (group) {
     reducer.emplace(*group, model.parameters(), how.distributed);
     step.use_reducer(*reducer);
-    if (how.distributed.sync_bn) synced.emplace(*group);
+    if (how.distributed.sync_bn) synced.emplace(model, *group);
   }
   model.set_training(true);
   RunningMetrics metrics(classification());
@@ -305,6 +307,26 @@ TEST(SyncBatchNorm, FollowsTheJointStatistics) {
       EXPECT_TRUE(at::allclose(rank.buffers[i].tensor, expected.buffers[i].tensor, 1e-5, 1e-5))
           << rank.buffers[i].name;
   }
+}
+
+// A collective that one rank alone started would wait for the others.
+TEST(SyncBatchNorm, ChangesOneModelDuringItsLifetime) {
+  std::vector<std::unique_ptr<Model>> models;
+  for (int i = 0; i < 4; ++i) models.push_back(make_filled("simple_cnn"));
+  std::vector<std::vector<NamedTensor>> statistics(2);
+  run_ranks(2, [&](Group& group) {
+    const auto rank = size_t(group.rank());
+    Model &model = *models[rank], &other = *models[rank + 2];
+    const at::Tensor images = joint_batch(group.rank(), 4).images;
+    {
+      const SyncBatchNorm synced(model, group);
+      if (rank == 0) other.forward(images);
+      model.forward(images);
+      statistics[rank] = copy_of(model.buffers());
+    }
+    if (rank == 0) model.forward(images);
+  });
+  expect_same(statistics[0], statistics[1]);
 }
 
 TEST(ShardedOptimizer, TrainsAsAWholeOneAndSavesItsState) {

@@ -7,6 +7,8 @@
 
 namespace saturate {
 
+class NormHook;
+
 class BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
  public:
   using torch::nn::BatchNorm2dImpl::BatchNorm2dImpl;
@@ -16,6 +18,11 @@ class BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
   bool takes_hook() const {
     return options.affine() && options.track_running_stats() && options.momentum().has_value();
   }
+  // Computes training's forward from now on; null: torch's. `hook` must outlive its use.
+  void set_hook(NormHook* hook) { hook_ = hook; }
+
+ private:
+  NormHook* hook_ = nullptr;
 };
 TORCH_MODULE(BatchNorm2d);
 

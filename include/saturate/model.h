@@ -25,6 +25,8 @@ struct Module;
 
 namespace saturate {
 
+class BatchNorm2dImpl;
+
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
@@ -55,7 +57,8 @@ struct ModelFacets {
   // From now on BatchNorms whose parameters require no gradient use their running statistics in
   // training too, without updating them.
   std::function<void()> keep_frozen_statistics;
-  std::string norm_without_hook;                // the path of a BatchNorm without NormHook support
+  std::vector<BatchNorm2dImpl*> norms;  // every saturate::BatchNorm2d, for SyncBatchNorm
+  std::string norm_without_hook;        // the path of a BatchNorm that SyncBatchNorm cannot use
   const torch::jit::Module* program = nullptr;  // the TorchScript program that the model is
 };
 

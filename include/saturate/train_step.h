@@ -47,7 +47,10 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
 struct StepOptions {
   PrecisionOptions precision = {};  // with resolved mode
   double label_smoothing = 0;
-  int part = 0;                 // micro-batch size, maximum; 0: the whole batch
+  int part = 0;  // micro-batch size, maximum; 0: the whole batch
+  // Under SyncBatchNorm the world size: every rank then computes equally many micro-batches, some
+  // possibly empty, so that all join each all-reduce.
+  int synced_world = 1;
   double clip_norm = 0;         // maximum global gradient norm; 0: no clipping
   int checkpoint_segments = 0;  // of the model's stages; 0: none
   // Process-wide switches, like TF32.

@@ -36,10 +36,11 @@ ModelFacets ModuleModelBase::facets() {
     set_training(module_.is_training());
   };
   for (const auto& item : module_.named_modules()) {
-    const auto* own = dynamic_cast<const BatchNorm2dImpl*>(item.value().get());
-    if (!is_batch_norm(*item.value()) || (own && own->takes_hook())) continue;
-    facets.norm_without_hook = item.key();
-    break;
+    auto* const own = dynamic_cast<BatchNorm2dImpl*>(item.value().get());
+    if (own) facets.norms.push_back(own);
+    const bool takes_hook = own && own->takes_hook();
+    if (is_batch_norm(*item.value()) && !takes_hook && facets.norm_without_hook.empty())
+      facets.norm_without_hook = item.key();
   }
   return facets;
 }

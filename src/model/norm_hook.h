@@ -1,4 +1,4 @@
-// A hook that replaces the models' own BatchNorm.
+// A computation of BatchNorm in place of torch's: see BatchNorm2dImpl::set_hook().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,6 @@ class NormHook {
   virtual at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight,
                                const at::Tensor& bias, const at::Tensor& running_mean,
                                const at::Tensor& running_var, double momentum, double eps) = 0;
-  // Number of processes that must make the same calls, each with its own images.
-  virtual int world() const = 0;
 };
-
-// Sets the hook for training on this thread; null: torch's own. Returns the previous one.
-NormHook* set_norm_hook(NormHook* hook);
-NormHook* norm_hook();
 
 }  // namespace saturate

@@ -5,9 +5,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "model/norm_hook.h"
 #include "reduce/local_norm.h"
+#include "saturate/batch_norm.h"
+#include "saturate/model.h"
 
 namespace saturate {
 namespace {
@@ -51,22 +55,27 @@ class Normalise : public torch::autograd::Function<Normalise> {
 
 class SyncBatchNorm::Hook : public NormHook {
  public:
-  explicit Hook(Group& group) : group_(group), before_(set_norm_hook(this)) {}
-  ~Hook() override { set_norm_hook(before_); }
+  Hook(std::vector<BatchNorm2dImpl*> norms, Group& group)
+      : norms_(std::move(norms)), group_(group) {
+    for (BatchNorm2dImpl* norm : norms_) norm->set_hook(this);
+  }
+  ~Hook() override {
+    for (BatchNorm2dImpl* norm : norms_) norm->set_hook(nullptr);
+  }
   Hook(const Hook&) = delete;
   Hook& operator=(const Hook&) = delete;
 
   at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                        const at::Tensor& running_mean, const at::Tensor& running_var,
                        double momentum, double eps) override;
-  int world() const override { return group_.world(); }
 
  private:
+  const std::vector<BatchNorm2dImpl*> norms_;
   Group& group_;
-  NormHook* const before_;
 };
 
-SyncBatchNorm::SyncBatchNorm(Group& group) : hook_(std::make_unique<Hook>(group)) {}
+SyncBatchNorm::SyncBatchNorm(Model& model, Group& group)
+    : hook_(std::make_unique<Hook>(model.facets().norms, group)) {}
 SyncBatchNorm::~SyncBatchNorm() = default;
 
 at::Tensor SyncBatchNorm::Hook::normalise(const at::Tensor& input, const at::Tensor& weight,

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "model/norm_hook.h"
 #include "saturate/data/error.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/model.h"
@@ -40,17 +39,11 @@ at::Tensor unreduced(const at::Tensor& logits) {
   return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
 }
 
-// Images of the process with the most. Under SyncBatchNorm, whose all-reduces all processes must
-// join, each process computes as many micro-batches as that one, some possibly empty.
-int64_t most_images(const DeviceBatch& batch) {
-  const NormHook* const hook = norm_hook();
-  if (!hook) return batch.count();
-  return std::max<int64_t>(batch.count(), (batch.whole + hook->world() - 1) / hook->world());
-}
-
-// Views of a batch's micro-batches: the fewest of at most `part` images, of nearly equal size.
-std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
-  const int64_t most = most_images(batch);
+// Views of a batch's micro-batches, of nearly equal size: the fewest of at most `part` images for
+// the rank of `synced_world` with the most images.
+std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part, int synced_world) {
+  int64_t most = batch.count();
+  if (synced_world > 1) most = std::max(most, (batch.whole + synced_world - 1) / synced_world);
   if (part <= 0 || most <= part) return {batch};
   const int64_t count = (most + part - 1) / part;
   const auto images = batch.images.tensor_split(count), labels = batch.labels.tensor_split(count);
@@ -150,7 +143,7 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   const double whole = double(reducer_ ? batch.whole : batch.count());
-  const std::vector<DeviceBatch> parts = split(batch, options_.part);
+  const std::vector<DeviceBatch> parts = split(batch, options_.part, options_.synced_world);
   counted_ = parts.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
   if (counted_.defined()) counted_ = counted_.clamp_min(1);
   if (counted_.defined() && whole != double(batch.count()))
