@@ -5,9 +5,10 @@
 
 #include <torch/nn/modules/batchnorm.h>
 
-namespace saturate {
+#include <functional>
+#include <utility>
 
-class NormHook;
+namespace saturate {
 
 class BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
  public:
@@ -18,11 +19,13 @@ class BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
   bool takes_hook() const {
     return options.affine() && options.track_running_stats() && options.momentum().has_value();
   }
-  // Computes training's forward from now on; null: torch's. `hook` must outlive its use.
-  void set_hook(NormHook* hook) { hook_ = hook; }
+  // A hook computes training's output from `input` [N, C, H, W], and updates the running statistics
+  // of `norm`. Null: torch's own computation.
+  using Hook = std::function<at::Tensor(const BatchNorm2dImpl& norm, const at::Tensor& input)>;
+  void set_hook(Hook hook) { hook_ = std::move(hook); }
 
  private:
-  NormHook* hook_ = nullptr;
+  Hook hook_;
 };
 TORCH_MODULE(BatchNorm2d);
 

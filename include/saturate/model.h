@@ -76,8 +76,8 @@ class Model {
   // by torchvision's names if torchvision has the model, in registration order.
   virtual std::vector<NamedTensor> parameters() = 0;
   virtual std::vector<NamedTensor> buffers() = 0;
-  // Moves every tensor; 4-dimensional parameters become channels_last on request.
-  virtual void to(const at::Device& device, bool channels_last) = 0;
+  // Moves every tensor; 4-dimensional ones become channels_last on request.
+  virtual void to(const at::Device& device, bool channels_last);
   // Collected by each call, for use in set-up.
   virtual ModelFacets facets();
 };

@@ -1,19 +1,21 @@
 // BatchNorm over the images of all processes, like torch.nn.SyncBatchNorm.
 #pragma once
 
-#include <memory>
+#include <vector>
 
 #include "saturate/group.h"
 
 namespace saturate {
 
+class BatchNorm2dImpl;
 class Model;
 
 // During its lifetime, `model` computes training statistics over all processes in each
 // saturate::BatchNorm2d (batch_norm.h; torch's own is unchanged) of its ModelFacets::norms: one
 // all-reduce in each layer's forward and one in its backward. A process may have no images, and
-// accumulation needs StepOptions::synced_world. `model` and `group` must outlive this, and both
-// this and `group` the graphs made meanwhile. REQUIRES: at most one for a model.
+// accumulation needs StepOptions::synced_world. `model` must outlive this, and `group` also the
+// graphs made meanwhile; with gradient checkpointing this must outlive them too. REQUIRES: at most
+// one for a model.
 class SyncBatchNorm {
  public:
   SyncBatchNorm(Model& model, Group& group);
@@ -22,8 +24,7 @@ class SyncBatchNorm {
   SyncBatchNorm& operator=(const SyncBatchNorm&) = delete;
 
  private:
-  class Hook;
-  std::unique_ptr<Hook> hook_;
+  const std::vector<BatchNorm2dImpl*> norms_;
 };
 
 }  // namespace saturate

@@ -1,7 +1,5 @@
 #include "saturate/batch_norm.h"
 
-#include "model/norm_hook.h"
-
 namespace saturate {
 
 at::Tensor BatchNorm2dImpl::forward(const at::Tensor& input) {
@@ -9,8 +7,7 @@ at::Tensor BatchNorm2dImpl::forward(const at::Tensor& input) {
   TORCH_CHECK(takes_hook(),
               "a BatchNorm2d over processes needs affine, track_running_stats and a momentum");
   num_batches_tracked += 1;
-  return hook_->normalise(input, weight, bias, running_mean, running_var,
-                          options.momentum().value(), options.eps());
+  return hook_(*this, input);
 }
 
 }  // namespace saturate
