@@ -179,7 +179,7 @@ TEST(ReducedTraining, CountsEveryImageOnceHoweverUnevenlyTheyFall) {
 
 TEST(ReducedTraining, OfSeveralPartsSendsGradientsOnce) {
   Case how;
-  how.step.part = 2;
+  how.step.micro_batch = 2;
   how.batches = {16, 7};  // 4 parts on one rank, 2 on another
   expect_as_one(how, 2);
 }
@@ -279,12 +279,12 @@ TEST(SyncBatchNorm, PartsOfUnevenSharesAreAsMany) {
     how.model = "simple_cnn";
     how.batches = {std::ssize(order)};
     how.distributed.sync_bn = true;
-    how.step.part = part;
+    how.step.micro_batch = part;
     how.steps = 5;
     const auto ranks = train_ranks(how, 2);
     expect_same(ranks[0].parameters, ranks[1].parameters);
     how.distributed = {};
-    how.step.part = part + 1;
+    how.step.micro_batch = part + 1;
     how.order = order;
     const auto one = make_filled(how.model);
     const Trained expected = train(how, *one, nullptr);

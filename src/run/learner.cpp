@@ -156,7 +156,7 @@ std::string Learner::graph_line() const {
   if (!graphed_) return why_not_graphed_.empty() ? "" : "not used: " + why_not_graphed_;
   const std::string count =
       fmt::format("{} of {} steps replayed", graphed_->replayed(), graphed_->steps());
-  return graphed_->given_up().empty() ? count : count + ", then given up: " + graphed_->given_up();
+  return graphed_->failure().empty() ? count : count + ", then given up: " + graphed_->failure();
 }
 
 std::string Learner::weights_line() const {
