@@ -89,8 +89,8 @@ TEST(MixBatch, TrainsOnTheLossOfSoftLabels) {
       OptimizerOptions sgd;
       const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model.parameters()));
       Ledger ledger(Env::posix());
-      TrainStep step(model, classification(), *optimizer, {.label_smoothing = 0.1, .part = part},
-                     ledger);
+      TrainStep step(model, classification(), *optimizer,
+                     {.label_smoothing = 0.1, .micro_batch = part}, ledger);
       RunningMetrics running(classification());
       step.run(batch, 0.1, running);
       EXPECT_NEAR(running.read().loss, one.loss, 1e-6);

@@ -121,7 +121,7 @@ std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
   const auto optimizer = make_optimizer(
       recipe.optimizer, make_parameter_groups(recipe.optimizer, model->parameters()));
   StepOptions options;
-  options.part = 8;
+  options.micro_batch = 8;
   options.label_smoothing = recipe.train.label_smoothing;
   options.clip_norm = 0.5;
   TrainStep step(*model, classification(), *optimizer, options, ledger);

@@ -89,7 +89,7 @@ TEST(DataParallel, TrainsAsOneModelOnTheWholeBatch) {
 
 TEST(DataParallel, AccumulatesAndClipsAlike) {
   StepOptions options;
-  options.part = 5;
+  options.micro_batch = 5;
   options.clip_norm = 0.5;
   expect_close(train(*make_filled("mlp", 2), options), train(*make_filled("mlp", 1), options));
 }

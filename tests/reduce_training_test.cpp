@@ -105,13 +105,15 @@ Trained train(const Case& how, Model& model, Group* group) {
   const bool sharded = group && how.distributed.shard_optimizer;
   const auto optimizer =
       sharded ? make_sharded_optimizer(*group, groups, make) : make(std::move(groups));
-  TrainStep step(model, classification(), *optimizer, how.step, ledger);
+  StepOptions step_options = how.step;
+  if (group && how.distributed.sync_bn) step_options.synced_world = group->world();
+  TrainStep step(model, classification(), *optimizer, step_options, ledger);
   std::optional<GradientReducer> reducer;
   std::optional<SyncBatchNorm> synced;
   if (group) {
     reducer.emplace(*group, model.parameters(), how.distributed);
     step.use_reducer(*reducer);
-    if (how.distributed.sync_bn) synced.emplace(*group);
+    if (how.distributed.sync_bn) synced.emplace(model, *group);
   }
   model.set_training(true);
   RunningMetrics metrics(classification());
@@ -177,7 +179,7 @@ TEST(ReducedTraining, CountsEveryImageOnceHoweverUnevenlyTheyFall) {
 
 TEST(ReducedTraining, OfSeveralPartsSendsGradientsOnce) {
   Case how;
-  how.step.part = 2;
+  how.step.micro_batch = 2;
   how.batches = {16, 7};  // 4 parts on one rank, 2 on another
   expect_as_one(how, 2);
 }
@@ -277,12 +279,12 @@ TEST(SyncBatchNorm, PartsOfUnevenSharesAreAsMany) {
     how.model = "simple_cnn";
     how.batches = {std::ssize(order)};
     how.distributed.sync_bn = true;
-    how.step.part = part;
+    how.step.micro_batch = part;
     how.steps = 5;
     const auto ranks = train_ranks(how, 2);
     expect_same(ranks[0].parameters, ranks[1].parameters);
     how.distributed = {};
-    how.step.part = part + 1;
+    how.step.micro_batch = part + 1;
     how.order = order;
     const auto one = make_filled(how.model);
     const Trained expected = train(how, *one, nullptr);
@@ -305,6 +307,26 @@ TEST(SyncBatchNorm, FollowsTheJointStatistics) {
       EXPECT_TRUE(at::allclose(rank.buffers[i].tensor, expected.buffers[i].tensor, 1e-5, 1e-5))
           << rank.buffers[i].name;
   }
+}
+
+// A collective that one rank alone started would wait for the others.
+TEST(SyncBatchNorm, ChangesOneModelDuringItsLifetime) {
+  std::vector<std::unique_ptr<Model>> models;
+  for (int i = 0; i < 4; ++i) models.push_back(make_filled("simple_cnn"));
+  std::vector<std::vector<NamedTensor>> statistics(2);
+  run_ranks(2, [&](Group& group) {
+    const auto rank = size_t(group.rank());
+    Model &model = *models[rank], &other = *models[rank + 2];
+    const at::Tensor images = joint_batch(group.rank(), 4).images;
+    {
+      const SyncBatchNorm synced(model, group);
+      if (rank == 0) other.forward(images);
+      model.forward(images);
+      statistics[rank] = copy_of(model.buffers());
+    }
+    if (rank == 0) model.forward(images);
+  });
+  expect_same(statistics[0], statistics[1]);
 }
 
 TEST(ShardedOptimizer, TrainsAsAWholeOneAndSavesItsState) {

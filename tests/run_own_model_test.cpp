@@ -135,7 +135,7 @@ TEST(OwnLoss, IsWhatTheStepGoesDown) {
   const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model->parameters()));
   Ledger ledger(Env::posix());
   const auto task = make_task(TaskKind::kClassify, model->facets());
-  TrainStep step(*model, *task, *optimizer, {.part = 2}, ledger);
+  TrainStep step(*model, *task, *optimizer, {.micro_batch = 2}, ledger);
   const DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 2, 0}, at::kLong), {}};
   RunningMetrics running(*task);
   step.run(batch, /*lr=*/0.5, running);

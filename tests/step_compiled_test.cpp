@@ -138,7 +138,7 @@ void train_by_recipe(Recipe recipe, Model& model, Model& twin, double tolerance)
     const auto optimizer = make_optimizer(
         recipe.optimizer, make_parameter_groups(recipe.optimizer, models[i]->parameters()));
     TrainStep trained(*models[i], classification(), *optimizer,
-                      {.label_smoothing = 0.1, .part = 8, .clip_norm = 0.1}, ledger);
+                      {.label_smoothing = 0.1, .micro_batch = 8, .clip_norm = 0.1}, ledger);
     if (i == 0)
       trained.use_compiled(std::make_unique<CompiledStep>(Env::posix(), recipe, *models[i]));
     for (const int64_t count : {16, 16, 16}) {
@@ -172,7 +172,7 @@ TEST_F(CompiledStepTest, TrainsAsEagerDoes) {
     recipe.train.compiled = testing::compile_package(dir, recipe);
     const auto model = compiled_model(recipe), twin = compiled_model(recipe);
     CompiledStep step(Env::posix(), recipe, *model);
-    EXPECT_EQ(step.part(), 8);
+    EXPECT_EQ(step.micro_batch(), 8);
     // A rectifier's input is now and then nearer to 0 than rounding is, and its sign another: one
     // channel's gradients differ there, and a little all before it. In mobilenet_v2 a variance of
     // 32 values behind 50 layers was once more than 1e-5 off.

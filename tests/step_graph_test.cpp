@@ -201,10 +201,10 @@ TEST(GraphedStep, AnotherShapeIsRecordedBesideTheFirstAndAThirdEndsIt) {
   EXPECT_EQ(bench.log, "wwwcrrwwwcrr");
   bench.run(batch_of(7));
   EXPECT_EQ(bench.log, "wwwcrrwwwcrrr") << "the first is still there";
-  EXPECT_EQ(bench.graphed->given_up(), "");
+  EXPECT_EQ(bench.graphed->failure(), "");
   const at::Tensor before = bench.weight();
   bench.run(reshaped(8, {kBatch, 1, 12, 1}));
-  EXPECT_NE(bench.graphed->given_up().find("shape"), std::string::npos);
+  EXPECT_NE(bench.graphed->failure().find("shape"), std::string::npos);
   bench.run(batch_of(9));
   EXPECT_EQ(bench.log, "wwwcrrwwwcrrr");
   EXPECT_FALSE(at::equal(bench.weight(), before));
@@ -213,7 +213,7 @@ TEST(GraphedStep, AnotherShapeIsRecordedBesideTheFirstAndAThirdEndsIt) {
 // What the host did by then (gradients that are set, a scaler that waits for its update) must not
 // reach the step that is run instead.
 TEST(GraphedStep, AStepThatFailsWhileItIsRecordedLeavesNoTrace) {
-  const StepOptions half{.precision = {.mode = PrecisionMode::kFp16}, .part = 3};
+  const StepOptions half{.precision = {.mode = PrecisionMode::kFp16}, .micro_batch = 3};
   Bench broken(half, [] { return std::make_unique<HostGraph>(); }), plain(half);
   plain.optimizer->read_rate_from({});
   int updates = 0;
@@ -226,7 +226,7 @@ TEST(GraphedStep, AStepThatFailsWhileItIsRecordedLeavesNoTrace) {
     plain.step->run(batch, 0.1, plain.metrics);
     ASSERT_TRUE(at::equal(broken.weight(), plain.weight())) << i;
   }
-  EXPECT_NE(broken.graphed->given_up().find("the host wants a number"), std::string::npos);
+  EXPECT_NE(broken.graphed->failure().find("the host wants a number"), std::string::npos);
   EXPECT_EQ(broken.graphed->replayed(), 0);
   EXPECT_EQ(broken.metrics.read().samples, 7 * kBatch);
 }

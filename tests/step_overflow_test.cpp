@@ -71,7 +71,8 @@ struct Overflowing {
 
   explicit Overflowing(int part = 0)
       : step(*model, classification(), *optimizer,
-             {.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 1024}, .part = part},
+             {.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 1024},
+              .micro_batch = part},
              ledger) {
     model->set_training(true);
   }

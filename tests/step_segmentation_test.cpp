@@ -107,7 +107,7 @@ Trained train(const DeviceBatch& batch, int part, double smoothing) {
       make_optimizer(sgd, make_parameter_groups(sgd, model.parameters()), PrecisionMode::kFp32);
   Ledger ledger(Env::posix());
   StepOptions options;
-  options.part = part;
+  options.micro_batch = part;
   options.label_smoothing = smoothing;
   TrainStep step(model, segmentation(), *optimizer, options, ledger);
   Trained found;

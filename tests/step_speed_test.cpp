@@ -99,7 +99,7 @@ TEST(Speed, NarrowWeightsKeepZeroedGradientsToo) {
         options, make_parameter_groups(options, model.parameters()), PrecisionMode::kBf16O2);
     Ledger ledger(Env::posix());
     TrainStep step(model, classification(), *optimizer,
-                   {.precision = {.mode = PrecisionMode::kBf16O2}, .part = 3}, ledger);
+                   {.precision = {.mode = PrecisionMode::kBf16O2}, .micro_batch = 3}, ledger);
     DeviceBatch batch{at::randn({8, 3, 2, 2}), at::arange(8) % 4, {}};
     RunningMetrics running(classification());
     for (int i = 0; i < 3; ++i) step.run(batch, 0.1, running);

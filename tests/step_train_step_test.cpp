@@ -165,7 +165,7 @@ TEST(TrainStep, PartsOfABatchAddUpToIt) {
   for (const auto& [part, sizes] :
        std::vector<std::pair<int, std::vector<int64_t>>>{{3, {3, 2, 2}}, {6, {4, 3}}, {7, {7}}}) {
     Bench whole({.label_smoothing = 0.1}, 7, at::kDouble);
-    Bench parts({.label_smoothing = 0.1, .part = part}, 7, at::kDouble);
+    Bench parts({.label_smoothing = 0.1, .micro_batch = part}, 7, at::kDouble);
     for (Bench* bench : {&whole, &parts})
       for (int i = 0; i < 3; ++i) bench->step->run(bench->batch, /*lr=*/0.5, bench->running);
     EXPECT_TRUE(at::allclose(parts.weight(), whole.weight(), 1e-12, 0)) << part;
@@ -179,7 +179,7 @@ TEST(TrainStep, PartsOfABatchAddUpToIt) {
 }
 
 TEST(TrainStep, ClipsTheGradientOfTheWholeBatch) {
-  Bench free({}, 8), clipped({.part = 3, .clip_norm = 0.01}, 8);
+  Bench free({}, 8), clipped({.micro_batch = 3, .clip_norm = 0.01}, 8);
   const at::Tensor start = free.weight();
   for (Bench* bench : {&free, &clipped}) bench->step->run(bench->batch, 1, bench->running);
   const at::Tensor longer = free.weight() - start, change = clipped.weight() - start;
@@ -196,8 +196,9 @@ double scale_of(TrainStep& step) {
 // A half holds at most 65504, which the gradient of a loss times 2^24 exceeds.
 TEST(TrainStep, HalfPrecisionLeavesOutStepsThatOverflow) {
   Bench exact({}, 8);
-  Bench half({.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 16777216}, .part = 3},
-             8);
+  Bench half(
+      {.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 16777216}, .micro_batch = 3},
+      8);
   const at::Tensor start = half.weight();
   half.step->run(half.batch, 0.5, half.running);
   EXPECT_EQ(half.model->logits_type, at::kHalf);
@@ -232,8 +233,8 @@ TEST(TrainStep, NarrowWeightsLearnAsWideOnesDo) {
   for (const auto& [mode, masters, tolerance] :
        {std::tuple(PrecisionMode::kFp16, PrecisionMode::kFp16O2, 2e-3),
         std::tuple(PrecisionMode::kBf16, PrecisionMode::kBf16O2, 2e-2)}) {
-    Bench wide({.precision = {.mode = mode}, .part = 3}, 8);
-    Bench narrow({.precision = {.mode = masters}, .part = 3}, 8);
+    Bench wide({.precision = {.mode = mode}, .micro_batch = 3}, 8);
+    Bench narrow({.precision = {.mode = masters}, .micro_batch = 3}, 8);
     EXPECT_EQ(narrow.weight().itemsize(), 2);
     for (Bench* bench : {&wide, &narrow})
       for (int i = 0; i < 5; ++i) bench->step->run(bench->batch, 0.5, bench->running);

@@ -61,7 +61,7 @@ TEST(OwnTask, IsWhatTheStepMinimisesAndReports) {
   const auto optimizer =
       make_optimizer(plain_descent(), make_parameter_groups(plain_descent(), model->parameters()));
   Ledger ledger(Env::posix());
-  TrainStep step(*model, task, *optimizer, {.part = 2}, ledger);
+  TrainStep step(*model, task, *optimizer, {.micro_batch = 2}, ledger);
   const DeviceBatch batch{at::randn({5, 3, 2, 2}), at::randn({5}), {}};
   RunningMetrics running(task);
   step.run(batch, /*lr=*/0.5, running);

@@ -5,6 +5,9 @@
 
 #include <torch/nn/modules/batchnorm.h>
 
+#include <functional>
+#include <utility>
+
 namespace saturate {
 
 class BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
@@ -16,6 +19,13 @@ class BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
   bool takes_hook() const {
     return options.affine() && options.track_running_stats() && options.momentum().has_value();
   }
+  // A hook computes training's output from `input` [N, C, H, W], and updates the running statistics
+  // of `norm`. Null: torch's own computation.
+  using Hook = std::function<at::Tensor(const BatchNorm2dImpl& norm, const at::Tensor& input)>;
+  void set_hook(Hook hook) { hook_ = std::move(hook); }
+
+ private:
+  Hook hook_;
 };
 TORCH_MODULE(BatchNorm2d);
 

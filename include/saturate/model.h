@@ -25,6 +25,8 @@ struct Module;
 
 namespace saturate {
 
+class BatchNorm2dImpl;
+
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
@@ -55,7 +57,8 @@ struct ModelFacets {
   // From now on BatchNorms whose parameters require no gradient use their running statistics in
   // training too, without updating them.
   std::function<void()> keep_frozen_statistics;
-  std::string norm_without_hook;                // the path of a BatchNorm without NormHook support
+  std::vector<BatchNorm2dImpl*> norms;  // every saturate::BatchNorm2d, for SyncBatchNorm
+  std::string norm_without_hook;        // the path of a BatchNorm that SyncBatchNorm cannot use
   const torch::jit::Module* program = nullptr;  // the TorchScript program that the model is
 };
 
@@ -73,8 +76,8 @@ class Model {
   // by torchvision's names if torchvision has the model, in registration order.
   virtual std::vector<NamedTensor> parameters() = 0;
   virtual std::vector<NamedTensor> buffers() = 0;
-  // Moves every tensor; 4-dimensional parameters become channels_last on request.
-  virtual void to(const at::Device& device, bool channels_last) = 0;
+  // Moves every tensor; 4-dimensional ones become channels_last on request.
+  virtual void to(const at::Device& device, bool channels_last);
   // Collected by each call, for use in set-up.
   virtual ModelFacets facets();
 };

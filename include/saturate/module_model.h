@@ -22,7 +22,6 @@ class ModuleModelBase : public Model {
   void set_training(bool training) override;
   std::vector<NamedTensor> parameters() override;
   std::vector<NamedTensor> buffers() override;
-  void to(const at::Device& device, bool channels_last) override;
   ModelFacets facets() override;
 
  private:

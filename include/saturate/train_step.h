@@ -47,7 +47,10 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device);
 struct StepOptions {
   PrecisionOptions precision = {};  // with resolved mode
   double label_smoothing = 0;
-  int part = 0;                 // micro-batch size, maximum; 0: the whole batch
+  int micro_batch = 0;  // maximum size; 0: the local batch
+  // Under SyncBatchNorm the world size: every rank then computes equally many micro-batches, some
+  // possibly empty, so that all join each all-reduce.
+  int synced_world = 1;
   double clip_norm = 0;         // maximum global gradient norm; 0: no clipping
   int checkpoint_segments = 0;  // of the model's stages; 0: none
   // Process-wide switches, like TF32.
@@ -104,13 +107,13 @@ class TrainStep {
   struct Output {
     at::Tensor logits, loss;  // the model's outputs; the mean over the micro-batch
   };
-  Output compute(const DeviceBatch& part, double share, bool last);
-  Output compute_compiled(const DeviceBatch& part, double share, bool last);
-  Output forward(const DeviceBatch& part, bool last);
+  // All of one micro-batch; `weight`: its loss weight.
+  Output compute(const DeviceBatch& batch, double weight, bool last);
+  Output compute_compiled(const DeviceBatch& batch, double weight, bool last);
+  Output forward(const DeviceBatch& batch, bool last);
   at::Tensor empty_loss(const at::Tensor& logits) const;
-  at::Tensor logits_of(const DeviceBatch& part);
-  void backward(const at::Tensor& loss, double share, bool last);
-  void count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics);
+  at::Tensor logits_of(const DeviceBatch& batch);
+  void backward(const at::Tensor& loss, double weight, bool last);
   void update(double lr);
   at::Tensor flat_statistics() const;
   void keep_finite_statistics(const at::Tensor& before);

@@ -6,10 +6,6 @@
 #include "saturate/data/env.h"
 #include "saturate/model.h"
 
-namespace torch::jit {
-struct Module;
-}
-
 namespace saturate {
 
 // Writes a TorchScript program for torch.jit.load(): the evaluation forward, traced for any number
@@ -17,9 +13,5 @@ namespace saturate {
 // itself is written unchanged, with its weights. Leaves the model in evaluation mode. Writes
 // atomically; fails with kRun. REQUIRES: a model on the CPU.
 void export_torchscript(Env& env, const std::string& path, Model& model, int size);
-
-// The TorchScript program of a model, with its present weights, valid as long as the model; null
-// for any other model.
-const torch::jit::Module* program_of(Model& model);
 
 }  // namespace saturate

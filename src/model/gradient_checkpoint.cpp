@@ -13,7 +13,6 @@
 #include <memory>
 #include <string>
 
-#include "model/norm_hook.h"
 #include "model/random_state.h"
 #include "saturate/data/error.h"
 
@@ -68,12 +67,11 @@ class UncachedAutocast {
 // Restores this thread's state of a function's first run for a scope.
 class SecondRun {
  public:
-  SecondRun(RandomState& random, const AutocastState& autocast, NormHook* norm, const Stage& stage,
+  SecondRun(RandomState& random, const AutocastState& autocast, const Stage& stage,
             const at::Device& device)
       : statistics_(stage.statistics),
         random_before_(device),
         autocast_before_(device.type()),
-        norm_before_(set_norm_hook(norm)),
         recomputing_before_(std::exchange(is_recomputing, true)) {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& tensor : statistics_) values_.push_back(tensor.clone());
@@ -90,7 +88,6 @@ class SecondRun {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (size_t i = 0; i < statistics_.size(); ++i) statistics_[i].copy_(values_[i]);
     is_recomputing = recomputing_before_;
-    set_norm_hook(norm_before_);
   }
   SecondRun(const SecondRun&) = delete;
   SecondRun& operator=(const SecondRun&) = delete;
@@ -100,7 +97,6 @@ class SecondRun {
   std::vector<at::Tensor> values_;
   RandomStateScope random_before_;
   AutocastState autocast_before_;
-  NormHook* norm_before_;
   bool recomputing_before_;
 };
 
@@ -113,8 +109,7 @@ class CheckpointNode : public Node {
         input_(input, /*is_output=*/false),
         device_(input.device()),
         random_(device_),
-        autocast_(device_.type()),
-        norm_(norm_hook()) {}
+        autocast_(device_.type()) {}
 
   std::string name() const override { return "GradientCheckpoint"; }
 
@@ -156,7 +151,7 @@ class CheckpointNode : public Node {
 
  private:
   at::Tensor second_run(const at::Tensor& input) {
-    const SecondRun scope(random_, autocast_, norm_, stage_, device_);
+    const SecondRun scope(random_, autocast_, stage_, device_);
     return stage_.forward(input);
   }
 
@@ -165,7 +160,6 @@ class CheckpointNode : public Node {
   at::Device device_;
   RandomState random_;  // before the first run
   AutocastState autocast_;
-  NormHook* norm_;  // of the first run's thread: backward on a GPU runs on another
 };
 
 // Merges the stages in [begin, end).

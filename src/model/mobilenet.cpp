@@ -3,9 +3,7 @@
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/hardtanh.h>
-#include <torch/nn/init.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
@@ -102,25 +100,16 @@ class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
       const at::Tensor means = at::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
       return fc_(at::dropout(means, dropout_, is_training()));
     });
-    initialise();
+    initialise_convolutions();
+    nn::init::normal_(fc_->weight, 0, 0.01);
+    nn::init::zeros_(fc_->bias);
   }
 
  private:
   template <class Holder>
   void add(Holder module) {
     features_->push_back(module);
-    add_stage([module](const at::Tensor& x) mutable { return module(x); }, module);
-  }
-
-  // BatchNorm starts at weight 1 and bias 0 already.
-  void initialise() {
-    // Excluding itself: it has no shared_ptr yet.
-    for (const auto& module : modules(/*include_self=*/false)) {
-      if (auto* convolution = module->as<nn::Conv2d>())
-        nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
-    }
-    nn::init::normal_(fc_->weight, 0, 0.01);
-    nn::init::zeros_(fc_->bias);
+    add_module_stage(module);
   }
 
   double dropout_;

@@ -1,4 +1,6 @@
 // The table of models with their factories.
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <iterator>
 #include <vector>
@@ -41,6 +43,18 @@ void require_size(const ModelOptions& options, const ImageShape& shape, int leas
        options.name + " needs images of at least " + std::to_string(least) + " pixels, not " +
            std::to_string(shape.size),
        "augment.size", "Raise augment.size, or choose another model.name");
+}
+
+// set_data() keeps every handle that was given out pointing at the moved tensor.
+void Model::to(const at::Device& device, bool channels_last) {
+  const at::NoGradGuard no_grad;
+  for (const auto& tensors : {parameters(), buffers()})
+    for (const auto& [name, tensor] : tensors) {
+      at::Tensor moved = tensor.to(device);
+      if (channels_last && moved.dim() == 4)
+        moved = moved.contiguous(at::MemoryFormat::ChannelsLast);
+      tensor.set_data(moved);
+    }
 }
 
 ModelFacets Model::facets() {

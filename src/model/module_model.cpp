@@ -1,6 +1,5 @@
 #include "saturate/module_model.h"
 
-#include <ATen/core/grad_mode.h>
 #include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
@@ -14,6 +13,12 @@ bool is_batch_norm(torch::nn::Module& module) {
   return dynamic_cast<torch::nn::BatchNorm1dImpl*>(&module) ||
          dynamic_cast<torch::nn::BatchNorm2dImpl*>(&module) ||
          dynamic_cast<torch::nn::BatchNorm3dImpl*>(&module);
+}
+
+std::vector<NamedTensor> listed(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+  std::vector<NamedTensor> named;
+  for (const auto& item : tensors) named.push_back({item.key(), item.value()});
+  return named;
 }
 
 }  // namespace
@@ -36,36 +41,21 @@ ModelFacets ModuleModelBase::facets() {
     set_training(module_.is_training());
   };
   for (const auto& item : module_.named_modules()) {
-    const auto* own = dynamic_cast<const BatchNorm2dImpl*>(item.value().get());
-    if (!is_batch_norm(*item.value()) || (own && own->takes_hook())) continue;
-    facets.norm_without_hook = item.key();
-    break;
+    auto* const own = dynamic_cast<BatchNorm2dImpl*>(item.value().get());
+    if (own) facets.norms.push_back(own);
+    const bool takes_hook = own && own->takes_hook();
+    if (is_batch_norm(*item.value()) && !takes_hook && facets.norm_without_hook.empty())
+      facets.norm_without_hook = item.key();
   }
   return facets;
 }
 
 std::vector<NamedTensor> ModuleModelBase::parameters() {
-  std::vector<NamedTensor> named;
-  for (const auto& item : module_.named_parameters()) named.push_back({item.key(), item.value()});
-  return named;
+  return listed(module_.named_parameters());
 }
 
 std::vector<NamedTensor> ModuleModelBase::buffers() {
-  std::vector<NamedTensor> named;
-  for (const auto& item : module_.named_buffers()) named.push_back({item.key(), item.value()});
-  return named;
-}
-
-// set_data keeps every handle that was given out pointing at the moved tensor.
-void ModuleModelBase::to(const at::Device& device, bool channels_last) {
-  const at::NoGradGuard no_grad;
-  const auto move = [&](at::Tensor& tensor) {
-    auto moved = tensor.to(device);
-    if (channels_last && moved.dim() == 4) moved = moved.contiguous(at::MemoryFormat::ChannelsLast);
-    tensor.set_data(moved);
-  };
-  for (auto& parameter : module_.parameters()) move(parameter);
-  for (auto& buffer : module_.buffers()) move(buffer);
+  return listed(module_.named_buffers());
 }
 
 }  // namespace saturate

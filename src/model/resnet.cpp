@@ -5,9 +5,7 @@
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
-#include <torch/nn/init.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
@@ -128,7 +126,7 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
       for (int i = 0; i < depths[stage]; ++i) {
         Block block(kind, channels, planes, stage > 0 && i == 0 ? 2 : 1);
         layer->push_back(block);
-        add_stage([block](const at::Tensor& x) mutable { return block(x); }, block);
+        add_module_stage(block);
         channels = planes * expansion(kind);
       }
       register_module("layer" + std::to_string(stage + 1), layer);
@@ -137,19 +135,10 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
     add_stage([this](const at::Tensor& x) {
       return fc_(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
     });
-    initialise();
+    initialise_convolutions();
   }
 
  private:
-  // BatchNorm starts at weight 1 and bias 0 already.
-  void initialise() {
-    // Excluding itself: it has no shared_ptr yet.
-    for (const auto& module : modules(/*include_self=*/false)) {
-      if (auto* convolution = module->as<nn::Conv2d>())
-        nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
-    }
-  }
-
   nn::Conv2d conv1_{nullptr};
   BatchNorm2d bn1_{nullptr};
   nn::Linear fc_{nullptr};

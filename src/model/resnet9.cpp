@@ -4,14 +4,10 @@
 // The residual branches, the global max pool and the logits' scale are from D. Page's DAWNBench
 // entry (https://github.com/davidcpage/cifar10-fast).
 #include <ATen/ops/amax.h>
-#include <ATen/ops/conv2d.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/linear.h>
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
-#include "model/stages.h"
 #include "model/whitening.h"
 #include "saturate/module_model.h"
 
@@ -20,16 +16,13 @@ namespace {
 
 constexpr double kLogitScale = 0.125;
 
-class ResNet9 : public Chain {  // [N, 3, H, W] to [N, classes]
+class ResNet9 : public WhitenedChain {  // [N, 3, H, W] to [N, classes]
  public:
   ResNet9(double width, int64_t classes)
       : ResNet9(scaled(64, width), scaled(256, width), scaled(256, width), classes) {}
 
   ResNet9(int64_t width1, int64_t width2, int64_t width3, int64_t classes)
-      : stem_weight_(register_buffer(
-            "stem_weight", at::randn({kStemChannels, 3, kStemKernel, kStemKernel}) * 0.1)),
-        stem_bias_(register_parameter("stem_bias", at::zeros({kStemChannels}))),
-        conv1_(register_module("conv1", ConvNorm(kStemChannels, width1, Pool::kMax2))),
+      : conv1_(register_module("conv1", ConvNorm(kStemChannels, width1, Pool::kMax2))),
         residual1_(register_module("residual1", ConvNorm(width1, width1))),
         conv2_(register_module("conv2", ConvNorm(width1, width2, Pool::kMax2))),
         residual2_(register_module("residual2", ConvNorm(width2, width2))),
@@ -43,29 +36,20 @@ class ResNet9 : public Chain {  // [N, 3, H, W] to [N, classes]
     add_stages();
   }
 
-  static constexpr int64_t kWantedImages = kStemImages;
-
-  void prepare(const at::Tensor& images) {
-    stem_weight_.copy_(whitening_filters(images, kStemKernel, kStemComponents));
-  }
-
  private:
   void add_stages() {
     using at::Tensor;
-    add_stage([this](const Tensor& images) {
-      return at::conv2d(images, stem_weight_, stem_bias_).relu_();
-    });
-    add_stage([this](const Tensor& x) { return conv1_(x); }, conv1_);  // [N, 64, H/2, W/2]
+    add_stage([this](const Tensor& images) { return stem(images).relu_(); });
+    add_module_stage(conv1_);  // [N, 64, H/2, W/2]
     add_stage([this](const Tensor& x) { return x + residual1_(x); }, residual1_);
-    add_stage([this](const Tensor& x) { return conv2_(x); }, conv2_);  // [N, 256, H/4, W/4]
+    add_module_stage(conv2_);  // [N, 256, H/4, W/4]
     add_stage([this](const Tensor& x) { return x + residual2_(x); }, residual2_);
-    add_stage([this](const Tensor& x) { return conv3_(x); }, conv3_);  // [N, 256, H/8, W/8]
+    add_module_stage(conv3_);  // [N, 256, H/8, W/8]
     add_stage([this](const Tensor& x) { return x + residual3b_(residual3a_(x)); }, residual3a_,
               residual3b_);
     add_stage([this](const Tensor& x) { return fc_(at::amax(x, {2, 3})) * kLogitScale; });
   }
 
-  at::Tensor stem_weight_, stem_bias_;
   ConvNorm conv1_, residual1_, conv2_, residual2_, conv3_, residual3a_, residual3b_;
   torch::nn::Linear fc_;
 };

@@ -19,7 +19,7 @@ class Mlp : public Chain {
         fc2_(register_module("fc2", torch::nn::Linear(hidden, classes))) {
     // Flattened in NCHW order whatever the memory format.
     add_stage([this](const at::Tensor& images) { return fc1_(images.flatten(1)).relu_(); });
-    add_stage([this](const at::Tensor& x) { return fc2_(x); });
+    add_module_stage(fc2_);
   }
 
  private:
@@ -36,7 +36,7 @@ class SimpleCnn : public Chain {  // [N, 3, H, W] to [N, classes]
     add_stage([this](const at::Tensor& images) { return at::max_pool2d(conv1_(images), 2); },
               conv1_);
     add_stage([this](const at::Tensor& x) { return at::max_pool2d(conv2_(x), 2); }, conv2_);
-    add_stage([this](const at::Tensor& x) { return conv3_(x); }, conv3_);
+    add_module_stage(conv3_);
     add_stage([this](const at::Tensor& x) { return fc_(x.mean({2, 3})); });
   }
 

@@ -1,7 +1,8 @@
 // Networks that are a sequence of stages (see gradient_checkpoint.h).
 #pragma once
 
-#include <torch/nn/module.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/conv.h>
 
 #include <functional>
 #include <utility>
@@ -29,6 +30,20 @@ class Chain : public torch::nn::Module {
     for (const auto& buffers : {std::vector<at::Tensor>(), modules->buffers()...})
       stage.statistics.insert(stage.statistics.end(), buffers.begin(), buffers.end());
     stages_.push_back(std::move(stage));
+  }
+
+  // A module (a holder) that is a stage.
+  template <class Module>
+  void add_module_stage(Module module) {
+    add_stage([module](const at::Tensor& x) mutable { return module(x); }, module);
+  }
+
+  // As torchvision does. BatchNorm starts at weight 1 and bias 0 already.
+  void initialise_convolutions() {
+    // Excluding itself: it has no shared_ptr yet.
+    for (const auto& module : modules(/*include_self=*/false))
+      if (auto* convolution = module->as<torch::nn::Conv2d>())
+        torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
   }
 
  private:

@@ -43,17 +43,6 @@ class ScriptedModel : public Model {
   void set_training(bool training) override { module_.train(training); }
   std::vector<NamedTensor> parameters() override { return listed(module_.named_parameters()); }
   std::vector<NamedTensor> buffers() override { return listed(module_.named_buffers()); }
-
-  void to(const at::Device& device, bool channels_last) override {
-    const at::NoGradGuard no_grad;
-    for (const auto& tensors : {parameters(), buffers()})
-      for (const auto& [name, tensor] : tensors) {
-        auto moved = tensor.to(device);
-        if (channels_last && moved.dim() == 4)
-          moved = moved.contiguous(at::MemoryFormat::ChannelsLast);
-        tensor.set_data(moved);
-      }
-  }
   ModelFacets facets() override {
     ModelFacets facets;
     facets.program = &module_;

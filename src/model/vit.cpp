@@ -9,10 +9,8 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
-#include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
@@ -123,7 +121,7 @@ class VisionTransformer : public Chain {  // [N, 3, size, size] to [N, classes]
     for (int i = 0; i < kLayers; ++i) {
       EncoderLayer layer(heads, kind);
       layers->push_back("encoder_layer_" + std::to_string(i), layer);
-      add_stage([layer](const at::Tensor& x) mutable { return layer(x); });
+      add_module_stage(layer);
     }
     encoder_->register_module("layers", layers);
     ln_ = encoder_->register_module("ln", layer_norm(channels));

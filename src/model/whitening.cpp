@@ -3,8 +3,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/linalg_eigh.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 
 namespace saturate {
 
@@ -25,6 +28,19 @@ at::Tensor whitening_filters(const at::Tensor& images, int64_t kernel, int64_t c
   return at::cat({leading, -leading})
       .reshape({2 * components, channels, kernel, kernel})
       .to(images.options());
+}
+
+WhitenedChain::WhitenedChain()
+    : stem_weight_(register_buffer("stem_weight",
+                                   at::randn({kStemChannels, 3, kStemKernel, kStemKernel}) * 0.1)),
+      stem_bias_(register_parameter("stem_bias", at::zeros({kStemChannels}))) {}
+
+void WhitenedChain::prepare(const at::Tensor& images) {
+  stem_weight_.copy_(whitening_filters(images, kStemKernel, kStemComponents));
+}
+
+at::Tensor WhitenedChain::stem(const at::Tensor& images) const {
+  return at::conv2d(images, stem_weight_, stem_bias_);
 }
 
 }  // namespace saturate

@@ -3,22 +3,33 @@
 // seconds on a single GPU", arXiv 2404.00498, section 3.2).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 
-namespace saturate {
+#include "model/stages.h"
 
-// For the networks' first convolutions, which have two outputs for each component of 2 x 2 pixels
-// with three channels.
-inline constexpr int64_t kStemKernel = 2;
-inline constexpr int64_t kStemComponents = 3 * kStemKernel * kStemKernel;
-inline constexpr int64_t kStemChannels = 2 * kStemComponents;
-inline constexpr int64_t kStemImages = 2048;  // from which the filters are computed
+namespace saturate {
 
 // Filters [2 * components, C, kernel, kernel] from images [N, C, H, W]: the leading eigenvectors of
 // the patch covariance, each divided by the root of its eigenvalue, then all of them negated (for a
 // following ReLU). REQUIRES: components <= C * kernel^2.
 at::Tensor whitening_filters(const at::Tensor& images, int64_t kernel, int64_t components);
+
+// A network whose first convolution, the stem, whitens: a frozen 2x2 kernel with two outputs for
+// each component of 2 x 2 pixels with three channels, and a trained bias.
+class WhitenedChain : public Chain {
+ public:
+  static constexpr int64_t kWantedImages = 2048;
+  void prepare(const at::Tensor& images);  // sets the stem's filters
+
+ protected:
+  static constexpr int64_t kStemKernel = 2, kStemComponents = 3 * kStemKernel * kStemKernel;
+  static constexpr int64_t kStemChannels = 2 * kStemComponents;
+
+  WhitenedChain();
+  at::Tensor stem(const at::Tensor& images) const;
+
+ private:
+  at::Tensor stem_weight_, stem_bias_;
+};
 
 }  // namespace saturate

@@ -4,10 +4,9 @@
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <memory>
-
-#include "model/norm_hook.h"
 #include "reduce/local_norm.h"
+#include "saturate/batch_norm.h"
+#include "saturate/model.h"
 
 namespace saturate {
 namespace {
@@ -47,44 +46,34 @@ class Normalise : public torch::autograd::Function<Normalise> {
   }
 };
 
-}  // namespace
-
-class SyncBatchNorm::Hook : public NormHook {
- public:
-  explicit Hook(Group& group) : group_(group), before_(set_norm_hook(this)) {}
-  ~Hook() override { set_norm_hook(before_); }
-  Hook(const Hook&) = delete;
-  Hook& operator=(const Hook&) = delete;
-
-  at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                       const at::Tensor& running_mean, const at::Tensor& running_var,
-                       double momentum, double eps) override;
-  int world() const override { return group_.world(); }
-
- private:
-  Group& group_;
-  NormHook* const before_;
-};
-
-SyncBatchNorm::SyncBatchNorm(Group& group) : hook_(std::make_unique<Hook>(group)) {}
-SyncBatchNorm::~SyncBatchNorm() = default;
-
-at::Tensor SyncBatchNorm::Hook::normalise(const at::Tensor& input, const at::Tensor& weight,
-                                          const at::Tensor& bias, const at::Tensor& running_mean,
-                                          const at::Tensor& running_var, double momentum,
-                                          double eps) {
-  const LocalNorm& norm = local_norm(input.device());
-  const at::Tensor x = norm.prepared(input);
+at::Tensor normalise(Group& group, const BatchNorm2dImpl& norm, const at::Tensor& input) {
+  const LocalNorm& local = local_norm(input.device());
+  const double eps = norm.options.eps();
+  const at::Tensor x = local.prepared(input);
   LocalNorm::Joint joint;
   {
     const at::NoGradGuard no_grad;
     const at::Tensor own = x.detach();
-    const at::Tensor rows = group_.gather(norm.statistics(own, eps));
-    joint = norm.join(own, rows, {running_mean, running_var, momentum}, eps);
+    const at::Tensor rows = group.gather(local.statistics(own, eps));
+    joint = local.join(own, rows,
+                       {norm.running_mean, norm.running_var, norm.options.momentum().value()}, eps);
   }
   const at::Tensor y =
-      Normalise::apply(x, weight, bias, joint.mean, joint.inverse, joint.counts, &group_);
+      Normalise::apply(x, norm.weight, norm.bias, joint.mean, joint.inverse, joint.counts, &group);
   return y.to(input.scalar_type());
+}
+
+}  // namespace
+
+SyncBatchNorm::SyncBatchNorm(Model& model, Group& group) : norms_(model.facets().norms) {
+  for (BatchNorm2dImpl* norm : norms_)
+    norm->set_hook([&group](const BatchNorm2dImpl& own, const at::Tensor& input) {
+      return normalise(group, own, input);
+    });
+}
+
+SyncBatchNorm::~SyncBatchNorm() {
+  for (BatchNorm2dImpl* norm : norms_) norm->set_hook(nullptr);
 }
 
 }  // namespace saturate

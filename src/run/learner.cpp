@@ -59,8 +59,9 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   lookahead_ = std::move(parts.lookahead);
   const int world = run.shard().world;
   const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
-  step_ = std::make_unique<TrainStep>(*model_, *task_, *optimizer_, step_options(recipe, part),
-                                      run.ledger);
+  StepOptions options = step_options(recipe, part);
+  if (recipe.distributed.sync_bn) options.synced_world = world;
+  step_ = std::make_unique<TrainStep>(*model_, *task_, *optimizer_, options, run.ledger);
   if (!recipe.train.compiled.empty())
     step_->use_compiled(std::make_unique<CompiledStep>(run.env, recipe, *model_, world));
   if (recipe.pipeline.any()) input.feeder().use_pipeline(pipeline_setup());
@@ -130,7 +131,7 @@ void Learner::join() {
   reducer_ =
       std::make_unique<GradientReducer>(group, model_->parameters(), run_.recipe.distributed);
   step_->use_reducer(*reducer_);
-  if (run_.recipe.distributed.sync_bn) synced_ = std::make_unique<SyncBatchNorm>(group);
+  if (run_.recipe.distributed.sync_bn) synced_ = std::make_unique<SyncBatchNorm>(*model_, group);
   if (!run_.options.resume && group.rank() > 0)
     at::manual_seed(seed_of_rank(run_.recipe.seed, group.rank(), 0));
 }
@@ -155,7 +156,7 @@ std::string Learner::graph_line() const {
   if (!graphed_) return why_not_graphed_.empty() ? "" : "not used: " + why_not_graphed_;
   const std::string count =
       fmt::format("{} of {} steps replayed", graphed_->replayed(), graphed_->steps());
-  return graphed_->given_up().empty() ? count : count + ", then given up: " + graphed_->given_up();
+  return graphed_->failure().empty() ? count : count + ", then given up: " + graphed_->failure();
 }
 
 std::string Learner::weights_line() const {

@@ -137,8 +137,8 @@ void Recorder::warn_once() {
                     "falls back to the eager step, as others of its size will",
                     step.first_uncompiled()));
   const GraphedStep* const graphed = learner_.graphed();
-  if (graphed && !graphed->given_up().empty() && !std::exchange(warned_ungraphed_, true))
-    log_->warn("train.graph: the steps run as they are from here on: " + graphed->given_up());
+  if (graphed && !graphed->failure().empty() && !std::exchange(warned_ungraphed_, true))
+    log_->warn("train.graph: the steps run as they are from here on: " + graphed->failure());
   const Loader& loader = input_.loader();
   if (loader.skipped_count() != warned_train_)
     log_->warn_of_skipped(loader.skipped(), warned_train_);

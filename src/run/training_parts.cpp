@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "reduce/data_parallel.h"
@@ -13,7 +14,16 @@
 namespace saturate {
 namespace {
 
-void require_fitting(const ModelFacets& model, const Recipe& recipe) {
+// The path of a BatchNorm that SyncBatchNorm cannot use; empty: none.
+std::string unsynced_norm(Model& model, const ModelFacets& facets) {
+  constexpr std::string_view kStatistic = ".running_mean";
+  if (!facets.norm_without_hook.empty() || !facets.norms.empty()) return facets.norm_without_hook;
+  for (const auto& [name, buffer] : model.buffers())
+    if (name.ends_with(kStatistic)) return name.substr(0, name.size() - kStatistic.size());
+  return "";
+}
+
+void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe) {
   const bool segments = recipe.train.task == TaskKind::kSegment;
   if (segments && !model.per_pixel)
     fail(ErrorKind::kUsage,
@@ -26,7 +36,7 @@ void require_fitting(const ModelFacets& model, const Recipe& recipe) {
   if (recipe.pipeline.encoder && !model.encoder)
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
          "pipeline.encoder", "Choose unet or toy_seg, or leave it out");
-  const std::string& alone = model.norm_without_hook;
+  const std::string alone = unsynced_norm(made, model);
   if (recipe.distributed.sync_bn && !alone.empty())
     fail(ErrorKind::kUsage,
          "BatchNorm " + alone + " of " + recipe.model.name + " cannot work over processes",
@@ -65,7 +75,7 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
   if (fill) fill(first);
   first.to(device, recipe.train.channels_last);
   ModelFacets facets = first.facets();
-  require_fitting(facets, recipe);
+  require_fitting(first, facets, recipe);
   parts.task = own.task ? own.task : make_task(recipe.train.task, facets);
   store_all_in_half(first, recipe.precision.mode);
   if (!replicas.empty()) {
@@ -109,18 +119,17 @@ int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool 
          (lookahead ? weights : 0);
 }
 
-StepOptions step_options(const Recipe& recipe, int part) {
-  StepOptions options;
-  options.precision = recipe.precision;
-  options.label_smoothing = recipe.train.label_smoothing;
-  options.part = part;
-  options.clip_norm = recipe.train.clip_norm;
-  options.checkpoint_segments = recipe.train.checkpoint_segments;
-  options.cudnn_benchmark = recipe.train.cudnn_benchmark;
-  options.create_on_device = recipe.train.create_on_device;
-  options.keep_memory = recipe.train.keep_memory;
-  options.detect_anomaly = recipe.train.detect_anomaly;
-  return options;
+StepOptions step_options(const Recipe& recipe, int micro_batch) {
+  const TrainOptions& train = recipe.train;
+  return {.precision = recipe.precision,
+          .label_smoothing = train.label_smoothing,
+          .micro_batch = micro_batch,
+          .clip_norm = train.clip_norm,
+          .checkpoint_segments = train.checkpoint_segments,
+          .cudnn_benchmark = train.cudnn_benchmark,
+          .create_on_device = train.create_on_device,
+          .keep_memory = train.keep_memory,
+          .detect_anomaly = train.detect_anomaly};
 }
 
 }  // namespace saturate

@@ -44,7 +44,7 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
 // to be called by all processes.
 int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool lookahead);
 
-// `part`: images computed together, at most.
-StepOptions step_options(const Recipe& recipe, int part);
+// `micro_batch`: images computed together, at most.
+StepOptions step_options(const Recipe& recipe, int micro_batch);
 
 }  // namespace saturate

@@ -79,108 +79,80 @@ void bind_tensors(Runner& runner, Model& model, const std::string& path) {
 
 }  // namespace
 
-struct CompiledStep::State {
-  State(Env& env, const Recipe& recipe_in, Model& model_in, int processes);
-  // The loss as the model itself computes it; leaves the model unchanged.
-  double eager_loss(const at::Tensor& images, const at::Tensor& labels);
-  void require_loss(double expected, double found) const;
-
-  Recipe recipe;
-  Model& model;
-  std::string path;
-  int part;
-  std::vector<at::Tensor> trained;
-  std::vector<size_t> outputs;    // indices of the gradients of `trained`
-  size_t count = kFirstGradient;  // number of the library's outputs
-  std::unique_ptr<Runner> runner;
-  bool checked = false;
-};
-
-CompiledStep::State::State(Env& env, const Recipe& recipe_in, Model& model_in, int processes)
-    : recipe(recipe_in), model(model_in), path(recipe.train.compiled) {
-  const StepPackage package = read_step_package(env, path);
+CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes)
+    : recipe_(recipe), path_(recipe.train.compiled), model_(model), outputs_(kFirstGradient) {
+  const StepPackage package = read_step_package(env, path_);
   const auto parameters = model.parameters();
   const at::Device device = parameters.at(0).tensor.device();
   require_fit(package, recipe, model, processes, gpu_architecture(device));
-  part = package.about["part"];
+  micro_batch_ = package.about["part"];
   for (const auto& name : package.about["gradients"].get<std::vector<std::string>>()) {
-    const auto found = std::find_if(parameters.begin(), parameters.end(),
-                                    [&](const NamedTensor& known) { return known.name == name; });
-    if (found == parameters.end()) fail_package("it has a gradient of an unknown " + name, path);
+    const auto found = std::ranges::find(parameters, name, &NamedTensor::name);
+    if (found == parameters.end()) fail_package("it has a gradient of an unknown " + name, path_);
     if (found->tensor.requires_grad()) {
-      trained.push_back(found->tensor);
-      outputs.push_back(count);
+      trained_.push_back(found->tensor);
+      gradients_.push_back(outputs_);
     }
-    ++count;
+    ++outputs_;
   }
-  runner = load(package, device);
-  bind_tensors(*runner, model, path);
+  runner_ = load(package, device);
+  bind_tensors(*runner_, model, path_);
 }
 
-double CompiledStep::State::eager_loss(const at::Tensor& images, const at::Tensor& labels) {
+CompiledStep::~CompiledStep() = default;
+
+double CompiledStep::eager_loss(const at::Tensor& images, const at::Tensor& labels) {
   std::vector<at::Tensor> before;
-  for (const auto& buffer : model.buffers()) before.push_back(buffer.tensor.clone());
+  for (const auto& buffer : model_.buffers()) before.push_back(buffer.tensor.clone());
   at::Tensor loss;
   {
-    const AutocastScope autocast(recipe.precision.mode, images.device().type());
+    const AutocastScope autocast(recipe_.precision.mode, images.device().type());
     loss =
-        cross_entropy(model.forward(images).to(at::kFloat), labels, recipe.train.label_smoothing);
+        cross_entropy(model_.forward(images).to(at::kFloat), labels, recipe_.train.label_smoothing);
   }
-  const auto buffers = model.buffers();
+  const auto buffers = model_.buffers();
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(before[i]);
   return loss.item<double>();
 }
 
 // Detects only a different computation: rounding differs far less.
-void CompiledStep::State::require_loss(double expected, double found) const {
-  const double tolerance = reduced_type(recipe.precision.mode) ? 5e-2 : 1e-3;
+void CompiledStep::require_loss(double expected, double found) const {
+  const double tolerance = reduced_type(recipe_.precision.mode) ? 5e-2 : 1e-3;
   if (!std::isfinite(expected) || std::abs(found - expected) <= tolerance * (1 + expected)) return;
   fail_package(fmt::format("it does not compute what the model does: on the first images a loss "
                            "of {:.6g} instead of {:.6g}",
                            found, expected),
-               path);
-}
-
-CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes)
-    : state_(std::make_unique<State>(env, recipe, model, processes)) {}
-CompiledStep::~CompiledStep() = default;
-
-int CompiledStep::part() const {
-  return state_->part;
+               path_);
 }
 
 CompiledStep::Output CompiledStep::run(const at::Tensor& images, const at::Tensor& labels,
                                        const at::Tensor& factor) {
   const c10::NoGradGuard no_grad;
-  const at::MemoryFormat order = state_->recipe.train.channels_last ? at::MemoryFormat::ChannelsLast
-                                                                    : at::MemoryFormat::Contiguous;
+  const at::MemoryFormat order =
+      recipe_.train.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
   const at::Tensor ordered = images.contiguous(order);  // no copy for the loader's batches
-  const bool first = !std::exchange(state_->checked, true);
-  const double expected = first ? state_->eager_loss(ordered, labels) : 0;
+  const bool first = !std::exchange(checked_, true);
+  const double expected = first ? eager_loss(ordered, labels) : 0;
   std::vector<at::Tensor> outputs;
   try {
-    outputs = state_->runner->run({ordered, labels, factor});
-    TORCH_CHECK(outputs.size() == state_->count, outputs.size(), " outputs, not ", state_->count);
+    outputs = runner_->run({ordered, labels, factor});
+    TORCH_CHECK(outputs.size() == outputs_, outputs.size(), " outputs, not ", outputs_);
   } catch (const std::exception& error) {
-    fail(ErrorKind::kRun, "the compiled step failed: " + first_line(error.what()), state_->path,
+    fail(ErrorKind::kRun, "the compiled step failed: " + first_line(error.what()), path_,
          "Train without train.compiled");
   }
-  if (first) state_->require_loss(expected, outputs[1].item<double>());
+  if (first) require_loss(expected, outputs[1].item<double>());
   Output output{outputs[1], outputs[2], {}};
-  for (const size_t i : state_->outputs) output.gradients.push_back(std::move(outputs[i]));
+  for (const size_t i : gradients_) output.gradients.push_back(std::move(outputs[i]));
   return output;
-}
-
-const std::vector<at::Tensor>& CompiledStep::trained() const {
-  return state_->trained;
 }
 
 void CompiledStep::add_gradients(Output output) {
   const c10::NoGradGuard no_grad;
   std::vector<const void*> taken;
-  for (size_t i = 0; i < state_->trained.size(); ++i) {
+  for (size_t i = 0; i < trained_.size(); ++i) {
     at::Tensor& gradient = output.gradients[i];
-    at::Tensor& sum = state_->trained[i].mutable_grad();
+    at::Tensor& sum = trained_[i].mutable_grad();
     if (sum.defined()) {
       sum.add_(gradient);
       continue;
@@ -188,7 +160,7 @@ void CompiledStep::add_gradients(Output output) {
     // Gradients that are equal by construction, as of two biases that are added, come as one block
     // of memory, which in-place clipping and unscaling would change twice.
     const void* memory = gradient.storage().data();
-    const bool shared = std::find(taken.begin(), taken.end(), memory) != taken.end();
+    const bool shared = std::ranges::find(taken, memory) != taken.end();
     sum = shared ? gradient.clone() : std::move(gradient);
     taken.push_back(memory);
   }

@@ -6,14 +6,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "saturate/data/recipe.h"
 #include "saturate/model.h"
 
-namespace saturate {
+namespace torch::inductor {
+class AOTIModelContainerRunner;
+}
 
-class Env;
+namespace saturate {
 
 // Not for concurrent use.
 class CompiledStep {
@@ -28,11 +31,11 @@ class CompiledStep {
   ~CompiledStep();
 
   // Images of a micro-batch of run().
-  int part() const;
+  int micro_batch() const { return micro_batch_; }
 
   struct Output {
     at::Tensor loss;                    // the mean over the micro-batch
-    at::Tensor logits;                  // [part, classes] float
+    at::Tensor logits;                  // [images, classes] float
     std::vector<at::Tensor> gradients;  // of loss * factor, one for each of trained()
   };
   // Forward and backward of loss * factor, which also updates BatchNorm's statistics. `factor`: a
@@ -41,13 +44,24 @@ class CompiledStep {
   Output run(const at::Tensor& images, const at::Tensor& labels, const at::Tensor& factor);
 
   // The parameters that require a gradient. Two of their gradients may share memory.
-  const std::vector<at::Tensor>& trained() const;
+  const std::vector<at::Tensor>& trained() const { return trained_; }
   // Adds the gradients to the parameters' own.
   void add_gradients(Output output);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  // The loss as the model itself computes it; leaves the model unchanged.
+  double eager_loss(const at::Tensor& images, const at::Tensor& labels);
+  void require_loss(double expected, double found) const;
+
+  const Recipe recipe_;
+  const std::string path_;
+  Model& model_;
+  int micro_batch_ = 0;
+  std::vector<at::Tensor> trained_;
+  std::vector<size_t> gradients_;  // their indices among the library's outputs
+  size_t outputs_;                 // number of the library's outputs
+  std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner_;
+  bool checked_ = false;
 };
 
 }  // namespace saturate

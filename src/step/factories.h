@@ -33,11 +33,4 @@ inline std::vector<std::string> momentum_slots(const OptimizerOptions& options) 
 void update_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
                  const Operands& operands, double lr, const at::Tensor& found_inf);
 
-// One step with separate operators; the reference for the fused kernels. SGD uses momentum if there
-// is a slot for it.
-void plain_sgd(const OptimizerOptions& options, double weight_decay, const Operands& operands,
-               double lr);
-void plain_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
-                const Operands& operands, double lr);
-
 }  // namespace saturate

@@ -1,9 +1,12 @@
-// SGD, Adam and AdamW with torch.optim's fused=True semantics, or with plain operators.
+// SGD, Adam and AdamW with torch.optim's fused=True semantics, or with separate operators as its
+// single-tensor versions compute them (foreach=False): the reference for the fused kernels.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/pow.h>
 
 #include <optional>
 #include <utility>
@@ -25,31 +28,39 @@ void count_step(const Slot& steps) {
 
 class Sgd : public GroupedOptimizer {
  public:
-  Sgd(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
-      : GroupedOptimizer(options) {
-    for (auto& group : groups) add_group(std::move(group), momentum_slots(options));
-  }
+  using GroupedOptimizer::GroupedOptimizer;
 
  private:
   // torch's first step sets the momenta to the gradients, which equals adding to zero; but if
   // found_inf skips that step, torch's momenta stay uninitialised.
   void update(const Group& group, const Operands& operands, double lr,
               const at::Tensor& found_inf) override {
-    if (!options_.fused) {
-      unless_found_inf(operands, found_inf,
-                       [&] { plain_sgd(options_, group.about.weight_decay, operands, lr); });
-      return;
-    }
+    if (!options_.fused) return GroupedOptimizer::update(group, operands, lr, found_inf);
     const Slot momenta = operands.state.empty() ? Slot() : operands.state[0];
-    const auto move = [&](const auto& rate) {
+    const auto fused = [&](const auto& rate) {
       at::_fused_sgd_(operands.parameters, operands.gradients, momenta, group.about.weight_decay,
                       momenta.empty() ? 0 : options_.momentum, rate, /*dampening=*/0.0,
                       options_.nesterov, /*maximize=*/false, /*is_first_step=*/false,
                       /*grad_scale=*/{}, if_defined(found_inf));
     };
     const at::Tensor there = rate_for(group);
-    there.defined() ? move(there) : move(lr);
+    there.defined() ? fused(there) : fused(lr);
   }
+
+  void move(const Operands& operands, double weight_decay, double lr) const override {
+    for (size_t i = 0; i < operands.parameters.size(); ++i) {
+      const at::Tensor& parameter = operands.parameters[i];
+      at::Tensor change = operands.gradients[i];
+      if (weight_decay != 0) change = change.add(parameter, weight_decay);
+      if (!operands.state.empty()) {
+        const at::Tensor& momentum = operands.state[0][i];
+        momentum.mul_(options_.momentum).add_(change);
+        change = options_.nesterov ? change.add(momentum, options_.momentum) : momentum;
+      }
+      parameter.add_(change, -lr);
+    }
+  }
+
   bool reads_rate() const override { return options_.fused; }
 };
 
@@ -72,12 +83,32 @@ void fused_adam(const OptimizerOptions& options, Decay decay, double weight_deca
   if (found_inf.defined()) at::_foreach_sub_(steps, Slot(steps.size(), found_inf));
 }
 
+void plain_adam(const OptimizerOptions& options, Decay decay, double weight_decay,
+                const Operands& operands, double lr) {
+  // 1 - beta^step in double, as beta is close to 1; on the device, where the step count is.
+  const auto correction = [](double beta, const at::Tensor& step) {
+    return 1 - at::pow(beta, step.to(at::kDouble));
+  };
+  for (size_t i = 0; i < operands.parameters.size(); ++i) {
+    const at::Tensor& parameter = operands.parameters[i];
+    const at::Tensor &step = operands.state[0][i], &mean = operands.state[1][i],
+                     &square = operands.state[2][i];
+    at::Tensor gradient = operands.gradients[i];
+    step.add_(1);
+    if (weight_decay != 0 && decay == Decay::kL2) gradient = gradient.add(parameter, weight_decay);
+    if (weight_decay != 0 && decay == Decay::kDecoupled) parameter.mul_(1 - lr * weight_decay);
+    mean.lerp_(gradient, 1 - options.beta1);
+    square.mul_(options.beta2).addcmul_(gradient, gradient, 1 - options.beta2);
+    const at::Tensor root = correction(options.beta2, step).sqrt();
+    const at::Tensor denominator = (square.sqrt() / root).add_(options.eps);
+    parameter.sub_(mean / denominator * (lr / correction(options.beta1, step)));
+  }
+}
+
 class Adam : public GroupedOptimizer {
  public:
   Adam(const OptimizerOptions& options, Decay decay, std::vector<ParameterGroup> groups)
-      : GroupedOptimizer(options), decay_(decay) {
-    for (auto& group : groups) add_group(std::move(group), kAdamSlots);
-  }
+      : GroupedOptimizer(options, std::move(groups), kAdamSlots), decay_(decay) {}
 
  private:
   void update(const Group& group, const Operands& operands, double lr,
@@ -106,7 +137,7 @@ void update_adam(const OptimizerOptions& options, Decay decay, double weight_dec
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options,
                                     std::vector<ParameterGroup> groups) {
-  return std::make_unique<Sgd>(options, std::move(groups));
+  return std::make_unique<Sgd>(options, std::move(groups), momentum_slots(options));
 }
 
 std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options,

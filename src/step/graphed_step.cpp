@@ -109,7 +109,7 @@ void GraphedStep::run(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   if (!recording) return run_plain(batch, lr, metrics);
   set_rate(lr);
   run_recorded(*recording, batch);
-  if (!given_up_.empty()) return run_plain(batch, lr, metrics);
+  if (!failure_.empty()) return run_plain(batch, lr, metrics);
   Ledger::Scope host(ledger_, Phase::kHost);
   metrics.add(recording->counted);
 }
@@ -121,13 +121,13 @@ void GraphedStep::set_rate(double lr) {
 
 // Null if the batch has to take the eager step.
 GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
-  if (!given_up_.empty() || batch.count() != setup_.batch || batch.mixed_labels.defined())
+  if (!failure_.empty() || batch.count() != setup_.batch || batch.mixed_labels.defined())
     return nullptr;
   DeviceBatch like = batch;
   for (const auto& recording : recordings_)
     if (is_alike(recording->inputs, like)) return recording.get();
   if (recordings_.size() == kMostShapes) {
-    give_up("the inputs keep changing their shape");
+    stop_capturing("the inputs keep changing their shape");
     return nullptr;
   }
   for (at::Tensor* input : inputs_of(like))
@@ -175,7 +175,7 @@ bool GraphedStep::record(Recording& recording, const std::function<void()>& body
     recording.graph->capture(body);
   } catch (const std::exception& error) {
     step_.abandon();
-    give_up(first_line(error.what()));
+    stop_capturing(first_line(error.what()));
     return false;
   }
   ++recorded_;
@@ -188,12 +188,12 @@ void GraphedStep::run_plain(DeviceBatch& batch, double lr, RunningMetrics& metri
     Ledger::Scope finish(ledger_, Phase::kAugment);
     setup_.finish(batch);
   }
-  if (given_up_.empty()) set_rate(lr);
+  if (failure_.empty()) set_rate(lr);
   step_.run(batch, lr, metrics);
 }
 
-void GraphedStep::give_up(const std::string& why) {
-  given_up_ = why;
+void GraphedStep::stop_capturing(const std::string& why) {
+  failure_ = why;
   optimizer_.read_rate_from({});
   recordings_.clear();
 }

@@ -24,7 +24,7 @@
 namespace saturate {
 
 // Why a GPU run's steps cannot be captured, as half a sentence; empty if they may be. `processes`:
-// that train together. Later reasons are in GraphedStep::given_up().
+// that train together. Later reasons are in GraphedStep::failure().
 std::string why_no_graph(const Recipe& recipe, int processes);
 
 struct GraphSetup {
@@ -47,11 +47,11 @@ class GraphedStep {
   ~GraphedStep();
 
   // As TrainStep::run(); may finish the batch. A step that cannot be captured runs eagerly, as do
-  // all later ones: see given_up().
+  // all later ones: see failure().
   void run(DeviceBatch& batch, double lr, RunningMetrics& metrics);
 
   // Why nothing is captured any more, as half a sentence; empty otherwise.
-  const std::string& given_up() const { return given_up_; }
+  const std::string& failure() const { return failure_; }
   int recorded() const { return recorded_; }      // graphs
   int64_t replayed() const { return replayed_; }  // steps
   int64_t steps() const { return steps_; }
@@ -64,7 +64,7 @@ class GraphedStep {
   bool record(Recording& recording, const std::function<void()>& body);
   void run_plain(DeviceBatch& batch, double lr, RunningMetrics& metrics);
   void set_rate(double lr);
-  void give_up(const std::string& why);
+  void stop_capturing(const std::string& why);
 
   TrainStep& step_;
   Optimizer& optimizer_;
@@ -73,7 +73,7 @@ class GraphedStep {
   at::Tensor rate_;      // the learning rate, [] on the device
   double set_rate_ = 0;  // its value
   std::vector<std::unique_ptr<Recording>> recordings_;
-  std::string given_up_;
+  std::string failure_;
   int recorded_ = 0;
   int64_t replayed_ = 0, steps_ = 0;
 };

@@ -35,6 +35,13 @@ at::Tensor initial_state(const std::string& slot, const at::Tensor& parameter) {
 
 }  // namespace
 
+GroupedOptimizer::GroupedOptimizer(const OptimizerOptions& options,
+                                   std::vector<ParameterGroup> groups,
+                                   const std::vector<std::string>& slot_names)
+    : options_(options) {
+  for (auto& group : groups) add_group(std::move(group), slot_names);
+}
+
 void GroupedOptimizer::add_group(ParameterGroup group, std::vector<std::string> slot_names) {
   std::vector<Slot> state(slot_names.size(), Slot(group.parameters.size()));
   groups_.push_back({std::move(group), std::move(slot_names), std::move(state)});
@@ -59,6 +66,11 @@ void GroupedOptimizer::step(double lr, const at::Tensor& found_inf) {
     if (!operands.parameters.empty())
       update(group, operands, lr * group.about.lr_factor, found_inf);
   }
+}
+
+void GroupedOptimizer::update(const Group& group, const Operands& operands, double lr,
+                              const at::Tensor& found_inf) {
+  unless_found_inf(operands, found_inf, [&] { move(operands, group.about.weight_decay, lr); });
 }
 
 bool GroupedOptimizer::read_rate_from(const at::Tensor& rate) {

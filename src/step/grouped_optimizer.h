@@ -23,6 +23,8 @@ struct Operands {
 class GroupedOptimizer : public Optimizer {
  public:
   explicit GroupedOptimizer(const OptimizerOptions& options) : options_(options) {}
+  GroupedOptimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups,
+                   const std::vector<std::string>& slot_names);
   void step(double lr, const at::Tensor& found_inf) override;
   std::vector<at::Tensor> gradients() const override;
   void zero_grad() override;
@@ -42,9 +44,11 @@ class GroupedOptimizer : public Optimizer {
   // start at zero.
   void add_group(ParameterGroup group, std::vector<std::string> slot_names);
 
-  // One step of one group, without autograd. `lr` includes the group's factor.
+  // One step of one group, without autograd; `lr` includes the group's factor. Unless overridden:
+  // move(), reverted if found_inf.
   virtual void update(const Group& group, const Operands& operands, double lr,
-                      const at::Tensor& found_inf) = 0;
+                      const at::Tensor& found_inf);
+  virtual void move(const Operands& /*operands*/, double /*weight_decay*/, double /*lr*/) const {}
 
   // Whether update() uses rate_for().
   virtual bool reads_rate() const { return false; }

@@ -36,17 +36,9 @@ std::vector<at::Tensor> trust(const at::Tensor& ratio, const at::Tensor& weight_
 
 class Lars : public GroupedOptimizer {
  public:
-  Lars(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
-      : GroupedOptimizer(options) {
-    for (auto& group : groups) add_group(std::move(group), momentum_slots(options));
-  }
+  using GroupedOptimizer::GroupedOptimizer;
 
  private:
-  void update(const Group& group, const Operands& operands, double lr,
-              const at::Tensor& found_inf) override {
-    unless_found_inf(operands, found_inf, [&] { move(operands, group.about.weight_decay, lr); });
-  }
-
   // Parameters without weight decay (biases, norms) are not scaled either.
   std::vector<at::Tensor> scaled_gradients(const Operands& operands, double weight_decay) const {
     if (weight_decay == 0) return operands.gradients;
@@ -57,7 +49,7 @@ class Lars : public GroupedOptimizer {
     return scaled;
   }
 
-  void move(const Operands& operands, double weight_decay, double lr) const {
+  void move(const Operands& operands, double weight_decay, double lr) const override {
     auto change = scaled_gradients(operands, weight_decay);
     if (!operands.state.empty()) {
       const Slot& momenta = operands.state[0];
@@ -71,23 +63,15 @@ class Lars : public GroupedOptimizer {
 
 class Lamb : public GroupedOptimizer {
  public:
-  Lamb(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
-      : GroupedOptimizer(options) {
-    for (auto& group : groups) add_group(std::move(group), kAdamSlots);
-  }
+  using GroupedOptimizer::GroupedOptimizer;
 
  private:
-  void update(const Group& group, const Operands& operands, double lr,
-              const at::Tensor& found_inf) override {
-    unless_found_inf(operands, found_inf, [&] { move(operands, group.about.weight_decay, lr); });
-  }
-
   // 1 - beta^steps, one scalar per tensor; in double, as beta is close to 1.
   static std::vector<at::Tensor> bias_corrections(double beta, const Slot& steps) {
     return (1 - at::pow(beta, at::stack(steps).to(at::kDouble))).unbind();
   }
 
-  void move(const Operands& operands, double weight_decay, double lr) const {
+  void move(const Operands& operands, double weight_decay, double lr) const override {
     const auto& [beta1, beta2] = std::pair(options_.beta1, options_.beta2);
     const Slot &steps = operands.state[0], &means = operands.state[1], &squares = operands.state[2];
     at::_foreach_add_(steps, 1);
@@ -113,12 +97,12 @@ class Lamb : public GroupedOptimizer {
 
 std::unique_ptr<Optimizer> make_lars(const OptimizerOptions& options,
                                      std::vector<ParameterGroup> groups) {
-  return std::make_unique<Lars>(options, std::move(groups));
+  return std::make_unique<Lars>(options, std::move(groups), momentum_slots(options));
 }
 
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions& options,
                                      std::vector<ParameterGroup> groups) {
-  return std::make_unique<Lamb>(options, std::move(groups));
+  return std::make_unique<Lamb>(options, std::move(groups), kAdamSlots);
 }
 
 }  // namespace saturate

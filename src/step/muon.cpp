@@ -55,14 +55,13 @@ class Muon : public GroupedOptimizer {
 
   void update(const Group& group, const Operands& operands, double lr,
               const at::Tensor& found_inf) override {
-    const double weight_decay = group.about.weight_decay;
     if (group.slot_names == kAdamSlots)
-      update_adam(options_, Decay::kDecoupled, weight_decay, operands, lr, found_inf);
+      update_adam(options_, Decay::kDecoupled, group.about.weight_decay, operands, lr, found_inf);
     else
-      unless_found_inf(operands, found_inf, [&] { move(operands, weight_decay, lr); });
+      GroupedOptimizer::update(group, operands, lr, found_inf);
   }
 
-  void move(const Operands& operands, double weight_decay, double lr) const {
+  void move(const Operands& operands, double weight_decay, double lr) const override {
     const auto& [parameters, gradients, state] = operands;
     const Slot& momenta = state[0];
     at::_foreach_lerp_(momenta, gradients, 1 - options_.momentum);

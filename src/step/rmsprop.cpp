@@ -15,20 +15,10 @@ namespace {
 
 class RmsProp : public GroupedOptimizer {
  public:
-  RmsProp(const OptimizerOptions& options, std::vector<ParameterGroup> groups)
-      : GroupedOptimizer(options) {
-    std::vector<std::string> slots = momentum_slots(options);
-    slots.insert(slots.begin(), "square_avg");
-    for (auto& group : groups) add_group(std::move(group), slots);
-  }
+  using GroupedOptimizer::GroupedOptimizer;
 
  private:
-  void update(const Group& group, const Operands& operands, double lr,
-              const at::Tensor& found_inf) override {
-    unless_found_inf(operands, found_inf, [&] { move(operands, group.about.weight_decay, lr); });
-  }
-
-  void move(const Operands& operands, double weight_decay, double lr) const {
+  void move(const Operands& operands, double weight_decay, double lr) const override {
     const auto gradients =
         weight_decay == 0 ? operands.gradients
                           : at::_foreach_add(operands.gradients, operands.parameters, weight_decay);
@@ -51,7 +41,9 @@ class RmsProp : public GroupedOptimizer {
 
 std::unique_ptr<Optimizer> make_rmsprop(const OptimizerOptions& options,
                                         std::vector<ParameterGroup> groups) {
-  return std::make_unique<RmsProp>(options, std::move(groups));
+  std::vector<std::string> slots = momentum_slots(options);
+  slots.insert(slots.begin(), "square_avg");
+  return std::make_unique<RmsProp>(options, std::move(groups), slots);
 }
 
 }  // namespace saturate

@@ -7,8 +7,8 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <atomic>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "saturate/memory.h"
 
 namespace saturate {
@@ -24,14 +24,14 @@ struct FormerSwitches {
   std::optional<bool> keep_host_memory;  // empty until a scope sets it
 };
 
-std::mutex scopes_mutex;
-int scopes = 0;
-FormerSwitches former;
+Mutex scopes_mutex;
+int scopes GUARDED_BY(scopes_mutex) = 0;
+FormerSwitches former GUARDED_BY(scopes_mutex);
 
 }  // namespace
 
 SwitchesScope::SwitchesScope() {
-  const std::lock_guard lock(scopes_mutex);
+  const MutexLock lock(scopes_mutex);
   if (scopes++ > 0) return;
   const at::Context& context = at::globalContext();
   former = {context.allowTF32CuBLAS(), context.allowTF32CuDNN(), context.benchmarkCuDNN(),
@@ -39,7 +39,7 @@ SwitchesScope::SwitchesScope() {
 }
 
 SwitchesScope::~SwitchesScope() {
-  const std::lock_guard lock(scopes_mutex);
+  const MutexLock lock(scopes_mutex);
   if (--scopes > 0) return;
   at::Context& context = at::globalContext();
   context.setAllowTF32CuBLAS(former.tf32_cublas);
@@ -51,7 +51,7 @@ SwitchesScope::~SwitchesScope() {
 }
 
 void SwitchesScope::set(const Switches& switches) const {
-  const std::lock_guard lock(scopes_mutex);
+  const MutexLock lock(scopes_mutex);
   at::Context& context = at::globalContext();
   if (switches.tf32) {
     context.setAllowTF32CuBLAS(*switches.tf32);

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "model/norm_hook.h"
 #include "saturate/data/error.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/model.h"
@@ -40,34 +39,25 @@ at::Tensor unreduced(const at::Tensor& logits) {
   return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
 }
 
-// Images of the process with the most. Under SyncBatchNorm, whose all-reduces all processes must
-// join, each process computes as many micro-batches as that one, some possibly empty.
-int64_t most_images(const DeviceBatch& batch) {
-  const NormHook* const hook = norm_hook();
-  if (!hook) return batch.count();
-  return std::max<int64_t>(batch.count(), (batch.whole + hook->world() - 1) / hook->world());
-}
-
-// Views of a batch's micro-batches: the fewest of at most `part` images, of nearly equal size.
-std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t part) {
-  const int64_t most = most_images(batch);
-  if (part <= 0 || most <= part) return {batch};
-  const int64_t count = (most + part - 1) / part;
-  const auto images = batch.images.tensor_split(count), labels = batch.labels.tensor_split(count);
-  std::vector<DeviceBatch> parts(size_t(count), batch);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].images = images[i];
-    parts[i].labels = labels[i];
-  }
-  for (size_t f = 0; f < batch.features.size(); ++f) {
-    const auto features = batch.features[f].tensor_split(count);
-    for (size_t i = 0; i < parts.size(); ++i) parts[i].features[f] = features[i];
-  }
-  if (batch.mixed_labels.defined()) {
-    const auto mixed = batch.mixed_labels.tensor_split(count);
-    for (size_t i = 0; i < parts.size(); ++i) parts[i].mixed_labels = mixed[i];
-  }
-  return parts;
+// Views of a batch's micro-batches, of nearly equal size: the fewest of at most `largest` images
+// for the rank of `synced_world` with the most images.
+std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t largest, int synced_world) {
+  int64_t most = batch.count();
+  if (synced_world > 1) most = std::max(most, (batch.whole + synced_world - 1) / synced_world);
+  if (largest <= 0 || most <= largest) return {batch};
+  const int64_t count = (most + largest - 1) / largest;
+  std::vector<DeviceBatch> micro_batches(size_t(count), batch);
+  const auto spread = [&](const at::Tensor& tensor, const auto& member) {
+    if (!tensor.defined()) return;
+    const auto views = tensor.tensor_split(count);
+    for (size_t i = 0; i < views.size(); ++i) member(micro_batches[i]) = views[i];
+  };
+  spread(batch.images, [](DeviceBatch& one) -> at::Tensor& { return one.images; });
+  spread(batch.labels, [](DeviceBatch& one) -> at::Tensor& { return one.labels; });
+  spread(batch.mixed_labels, [](DeviceBatch& one) -> at::Tensor& { return one.mixed_labels; });
+  for (size_t f = 0; f < batch.features.size(); ++f)
+    spread(batch.features[f], [f](DeviceBatch& one) -> at::Tensor& { return one.features[f]; });
+  return micro_batches;
 }
 
 // Mean logits over the views of `images` [N, 3, H, W] that `options` ask for. Shifted views move
@@ -150,16 +140,18 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   const double whole = double(reducer_ ? batch.whole : batch.count());
-  const std::vector<DeviceBatch> parts = split(batch, options_.part);
-  counted_ = parts.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
+  const auto micro_batches = split(batch, options_.micro_batch, options_.synced_world);
+  counted_ = micro_batches.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
   if (counted_.defined()) counted_ = counted_.clamp_min(1);
   if (counted_.defined() && whole != double(batch.count()))
     counted_ = counted_ * (whole / double(batch.count()));  // its share of all processes' loss
   const at::Tensor statistics = flat_statistics();
-  for (const DeviceBatch& part : parts) {
-    const bool last = &part == &parts.back();
-    const Output output = compute(part, double(part.count()) / whole, last);
-    if (part.count() > 0) count(output, part, metrics);
+  for (const DeviceBatch& one : micro_batches) {
+    const bool last = &one == &micro_batches.back();
+    const Output output = compute(one, double(one.count()) / whole, last);
+    if (one.count() == 0) continue;
+    Ledger::Scope scope(ledger_, Phase::kHost);
+    metrics.add(output.loss, output.logits, one.labels, /*may_overflow=*/scaler_.has_value());
   }
   keep_finite_statistics(statistics);
   update(lr);
@@ -188,25 +180,26 @@ void TrainStep::keep_finite_statistics(const at::Tensor& before) {
   at::_foreach_copy_(statistics_, views);
 }
 
-TrainStep::Output TrainStep::compute(const DeviceBatch& part, double share, bool last) {
-  if (compiled_ && part.count() == compiled_->part()) return compute_compiled(part, share, last);
-  if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = part.count();
-  const Output output = forward(part, last);
+TrainStep::Output TrainStep::compute(const DeviceBatch& batch, double weight, bool last) {
+  if (compiled_ && batch.count() == compiled_->micro_batch())
+    return compute_compiled(batch, weight, last);
+  if (compiled_ && first_uncompiled_ == 0) first_uncompiled_ = batch.count();
+  const Output output = forward(batch, last);
   if (counted_.defined())  // the loss weight is known only on the device
-    backward(output.loss * (task_.counted(part.labels) / counted_), 1, last);
+    backward(output.loss * (task_.counted(batch.labels) / counted_), 1, last);
   else
-    backward(output.loss, share, last);
+    backward(output.loss, weight, last);
   return output;
 }
 
-TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double share, bool last) {
+TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& batch, double weight, bool last) {
   CompiledStep::Output output;
   {
     Ledger::Scope scope(ledger_, Phase::kForward);
-    const at::Tensor factor = at::full({}, share, part.images.options().dtype(at::kFloat));
-    output = compiled_->run(part.images, part.labels, scaler_ ? scaler_->scale(factor) : factor);
+    const at::Tensor factor = at::full({}, weight, batch.images.options().dtype(at::kFloat));
+    output = compiled_->run(batch.images, batch.labels, scaler_ ? scaler_->scale(factor) : factor);
   }
-  const Output told{output.logits, output.loss};
+  const Output result{output.logits, output.loss};
   if (reducer_ && last) {
     Ledger::Scope scope(ledger_, Phase::kReduce);
     reducer_->before_forward();
@@ -215,18 +208,18 @@ TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& part, double sh
     compiled_->add_gradients(std::move(output));
   }
   optimizer_.take_gradients();
-  return told;
+  return result;
 }
 
-TrainStep::Output TrainStep::forward(const DeviceBatch& part, bool last) {
+TrainStep::Output TrainStep::forward(const DeviceBatch& batch, bool last) {
   Ledger::Scope scope(ledger_, Phase::kForward);
   if (reducer_ && last) reducer_->before_forward();
-  AutocastScope autocast(options_.precision.mode, part.images.device().type());
+  AutocastScope autocast(options_.precision.mode, batch.images.device().type());
   Output output;
-  output.logits = unreduced(logits_of(part));
-  const Targets targets{part.labels, part.mixed_labels, part.lambda};
-  output.loss = part.count() == 0 ? empty_loss(output.logits)
-                                  : task_.loss(output.logits, targets, options_.label_smoothing);
+  output.logits = unreduced(logits_of(batch));
+  const Targets targets{batch.labels, batch.mixed_labels, batch.lambda};
+  output.loss = batch.count() == 0 ? empty_loss(output.logits)
+                                   : task_.loss(output.logits, targets, options_.label_smoothing);
   return output;
 }
 
@@ -235,17 +228,17 @@ at::Tensor TrainStep::empty_loss(const at::Tensor& logits) const {
   return reducer_ ? logits.sum() + reducer_->zero_loss() : logits.sum();
 }
 
-at::Tensor TrainStep::logits_of(const DeviceBatch& part) {
-  if (!part.features.empty()) return encoder_.value().decode(part.features);
+at::Tensor TrainStep::logits_of(const DeviceBatch& batch) {
+  if (!batch.features.empty()) return encoder_.value().decode(batch.features);
   return stages_.empty()
-             ? model_.forward(part.images)
-             : checkpoint_sequential(stages_, options_.checkpoint_segments, part.images);
+             ? model_.forward(batch.images)
+             : checkpoint_sequential(stages_, options_.checkpoint_segments, batch.images);
 }
 
-void TrainStep::backward(const at::Tensor& loss, double share, bool last) {
+void TrainStep::backward(const at::Tensor& loss, double weight, bool last) {
   Ledger::Scope scope(ledger_, Phase::kBackward);
-  const at::Tensor shared = share == 1 ? loss : loss * share;
-  const at::Tensor scaled = scaler_ ? scaler_->scale(shared) : shared;
+  const at::Tensor weighted = weight == 1 ? loss : loss * weight;
+  const at::Tensor scaled = scaler_ ? scaler_->scale(weighted) : weighted;
   std::optional<Ledger::Scope> exposed;  // starts when backward has nothing left to compute
   if (reducer_)
     reducer_->backward(scaled, last, [&] { exposed.emplace(ledger_, Phase::kReduce); });
@@ -253,11 +246,6 @@ void TrainStep::backward(const at::Tensor& loss, double share, bool last) {
     scaled.backward();
   exposed.reset();
   optimizer_.take_gradients();
-}
-
-void TrainStep::count(const Output& output, const DeviceBatch& part, RunningMetrics& metrics) {
-  Ledger::Scope scope(ledger_, Phase::kHost);
-  metrics.add(output.loss, output.logits, part.labels, /*may_overflow=*/scaler_.has_value());
 }
 
 void TrainStep::update(double lr) {
@@ -298,16 +286,16 @@ std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
   model.set_training(false);
   RunningMetrics metrics(task);
   DeviceBatch batch;
-  bool given_up = false;
-  while (!given_up && feeder.next(batch)) {
+  bool cancelled = false;
+  while (!cancelled && feeder.next(batch)) {
     if (batch.count() == 0) continue;  // an empty batch of this process at the end of the epoch
     AutocastScope autocast(options.precision, batch.images.device().type());
     const at::Tensor logits = averaged_logits(model, task, batch.images, options);
     metrics.add(task.mean_loss(logits, batch.labels, /*smoothing=*/0), logits, batch.labels);
-    given_up = options.observer && !options.observer(batch, logits);
+    cancelled = options.observer && !options.observer(batch, logits);
   }
   model.set_training(true);
-  return given_up ? std::nullopt : std::optional(metrics.read());
+  return cancelled ? std::nullopt : std::optional(metrics.read());
 }
 
 }  // namespace saturate
