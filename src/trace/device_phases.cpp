@@ -12,7 +12,6 @@ DevicePhases::DevicePhases(const std::function<std::unique_ptr<TimeMark>()>& mak
     slot.mark->place();
   }
 }
-DevicePhases::~DevicePhases() = default;
 
 void DevicePhases::enter(Phase phase) noexcept {
   if (failed_ || phase == Phase::kOther || phase == current_) return;

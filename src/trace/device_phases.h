@@ -27,7 +27,6 @@ class DevicePhases {
   // resources now.
   explicit DevicePhases(const std::function<std::unique_ptr<TimeMark>()>& make_mark,
                         size_t marks = kMarks);
-  ~DevicePhases();
 
   // Assigns the current stream's work from now on to `phase`. kOther is ignored: time between two
   // phases counts for the first, so that a change takes one mark. If the device is so far behind
