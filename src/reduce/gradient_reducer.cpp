@@ -11,8 +11,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <utility>
 
+#include "reduce/backends.h"
 #include "reduce/power_sgd.h"
-#include "reduce/same_host.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -44,8 +44,7 @@ class SumHook : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor& buffer = bucket.getBuffer();
     const auto type = type_.value_or(c10::promoteTypes(buffer.scalar_type(), at::kFloat));
-    std::vector<at::Tensor> tensors = {buffer.to(type)};              // the buffer itself if `type`
-                                                                      // is its own
+    std::vector<at::Tensor> tensors = {buffer.to(type)};  // the buffer itself if that is its type
     if (tensors[0].is_same(buffer)) share_memory_of(group_, buffer);  // stays there for all steps
     auto future = group_.handle().allreduce(tensors)->getFuture();
     if (bucket.isLast()) sent_();

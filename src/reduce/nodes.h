@@ -23,7 +23,7 @@ struct Ending {
   int signal = 0;         // that ended the process, or 0
   int node = 0;           // on which machine
   ErrorKind kind = ErrorKind::kRun;
-  std::string what, where;
+  std::string what = {}, where = {};
 };
 
 struct Start {

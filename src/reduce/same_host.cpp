@@ -1,5 +1,3 @@
-#include "reduce/same_host.h"
-
 #include <ATen/ops/full.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -196,7 +194,7 @@ class SameHost : public c10d::Backend {
 };
 
 // Rank 0's shared memory, or null. Collective.
-std::shared_ptr<SharedMemory> meet_in_memory(c10d::Store& store, const World& world, bool wanted) {
+std::shared_ptr<SharedMemory> join_memory(c10d::Store& store, const World& world, bool wanted) {
   std::shared_ptr<SharedMemory> memory;
   const bool one_machine = world.local_size == 0 || world.local_size == world.size;
   if (world.rank == 0) {
@@ -221,9 +219,8 @@ c10::intrusive_ptr<c10d::Backend> with_shared_memory(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<c10d::Backend>& gloo,
                                                      const World& world, milliseconds timeout,
                                                      bool wanted) {
-  auto memory = meet_in_memory(*store, world, wanted);
+  auto memory = join_memory(*store, world, wanted);
   // No rank may go on, and end, before all are connected; all get the memory or none.
-  // none.
   std::vector<at::Tensor> without = {at::full({1}, memory ? 0.0 : 1.0)};
   gloo->allreduce(without, c10d::AllreduceOptions())->wait();
   if (without[0].item<float>() != 0) return gloo;

@@ -93,22 +93,20 @@ void SharedSum::combine(void* values, size_t bytes, const Combination& how) {
   const bool in_place = arena_.holds(values);
   std::byte* const staging = part_of(place_.rank);
   do {
-    if (in_place) {
-      const size_t met = meet(next, bytes, bytes, how);
-      next += met, bytes -= met;
-      continue;
-    }
-    const size_t proposed = std::min(bytes, place_.staging);
-    if (proposed > 0) std::memcpy(staging, next, proposed);
-    const size_t met = meet(staging, proposed, bytes, how);
-    if (met > 0) std::memcpy(next, staging, met);
-    next += met, bytes -= met;
+    std::byte* const own = in_place ? next : staging;
+    const size_t proposed = in_place ? bytes : std::min(bytes, place_.staging);
+    if (!in_place && proposed > 0) std::memcpy(staging, next, proposed);
+    const size_t combined = combine_some(own, proposed, bytes, how);
+    if (!in_place && combined > 0) std::memcpy(next, staging, combined);
+    next += combined;
+    bytes -= combined;
   } while (bytes > 0);
 }
 
 // Reduces as many bytes as the smallest proposal; returns how many. One rank may have its values in
 // place while another copies them.
-size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combination& how) {
+size_t SharedSum::combine_some(std::byte* own, size_t proposed, size_t left,
+                               const Combination& how) {
   Rank& mine = state(place_.rank);
   mine.kind = how.kind;
   mine.place = uint64_t(own - part_of(place_.rank));
@@ -117,7 +115,7 @@ size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combi
   advance();
   wait_for_all();
   std::array<std::byte*, kMostRanks> parts{};
-  size_t met = proposed;
+  size_t combined = proposed;
   for (int rank = 0; rank < place_.ranks; ++rank) {
     const Rank& other = state(rank);
     if (other.left != left || other.kind != how.kind) {
@@ -126,17 +124,18 @@ size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combi
       throw RankMissing(failed_);
     }
     parts[size_t(rank)] = part_of(rank) + other.place;
-    met = std::min(met, size_t(other.proposed));
+    combined = std::min(combined, size_t(other.proposed));
   }
   // Slices begin at whole cache lines, so that no two ranks write the same line.
-  const size_t slice = rounded_up((met + size_t(place_.ranks) - 1) / size_t(place_.ranks), kLine);
-  const size_t begin = std::min(met, slice * size_t(place_.rank));
-  const size_t end = std::min(met, begin + slice);
+  const size_t slice =
+      rounded_up((combined + size_t(place_.ranks) - 1) / size_t(place_.ranks), kLine);
+  const size_t begin = std::min(combined, slice * size_t(place_.rank));
+  const size_t end = std::min(combined, begin + slice);
   for (int rank = 0; rank < place_.ranks; ++rank) parts[size_t(rank)] += begin;
   how.apply(parts.data(), place_.ranks, (end - begin) / how.value_size);
   advance();
   wait_for_all();
-  return met;
+  return combined;
 }
 
 void SharedSum::advance() {
@@ -180,9 +179,8 @@ void SharedSum::give_up(uint32_t why) {
 }
 
 void SharedSum::fail_with(uint32_t why) {
-  const bool ended = why % 2 == kEnded;
   const int rank = int((why - 1) / 2);
-  if (ended)
+  if (why % 2 == kEnded)
     failed_ = fmt::format("rank {} has ended", rank);
   else if (rank == place_.rank)
     failed_ = fmt::format("the other ranks timed out waiting for rank {}, this one", rank);
@@ -199,7 +197,7 @@ void SharedSum::wake_others() {
 std::byte* SharedArena::take(size_t bytes) {
   if (bytes > bytes_) return nullptr;
   const size_t size = rounded_up(bytes, kPage);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   size_t place = 0;
   for (const auto& [begin, length] : taken_) {
     if (begin - place >= size) break;
@@ -211,7 +209,7 @@ std::byte* SharedArena::take(size_t bytes) {
 }
 
 void SharedArena::give_back(std::byte* block) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = taken_.find(size_t(block - memory_));
   madvise(block, found->second, MADV_REMOVE);  // optional: not all systems support it
   taken_.erase(found);

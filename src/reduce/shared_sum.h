@@ -13,9 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace saturate {
 
@@ -34,8 +35,8 @@ class SharedArena {
  private:
   std::byte* const memory_;
   const size_t bytes_;
-  std::mutex mutex_;
-  std::map<size_t, size_t> taken_;  // size by offset; guarded by mutex_
+  Mutex mutex_;
+  std::map<size_t, size_t> taken_ GUARDED_BY(mutex_);  // size by offset
 };
 
 // Another rank has ended, timed out, or made a different call; what() names it.
@@ -107,7 +108,7 @@ class SharedSum {
   Header& header() const;
   Rank& state(int rank) const;
   std::byte* part_of(int rank) const;
-  size_t meet(std::byte* own, size_t proposed, size_t left, const Combination& how);
+  size_t combine_some(std::byte* own, size_t proposed, size_t left, const Combination& how);
   void advance();
   void wait_for_all();
   void wait_for(int rank);
