@@ -75,8 +75,7 @@ std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const Distribut
     case Compress::kFp16:
       return sum(at::kHalf);
     case Compress::kPowerSgd:
-      return std::make_unique<PowerSgdHook>(group.handle(), options.powersgd_rank, parameters,
-                                            sent);
+      return make_power_sgd(group.handle(), options.powersgd_rank, parameters, sent);
     case Compress::kNone:
       break;
   }

@@ -34,12 +34,6 @@ bool is_interruption(int code) {
   return code == 128 + SIGINT || code == 128 + SIGTERM;
 }
 
-ErrorKind kind_of(const RankProcess& rank) {
-  const int code = rank.killed() ? 4 : rank.exit_code();
-  if (code == int(ErrorKind::kUsage)) return ErrorKind::kUsage;
-  return code == int(ErrorKind::kData) ? ErrorKind::kData : ErrorKind::kRun;
-}
-
 std::string how_it_ended(const RankProcess& rank) {
   if (!rank.killed()) return fmt::format("failed with exit code {}", rank.exit_code());
   const int number = rank.exit_code() - 128;
@@ -177,7 +171,7 @@ class Attempt {
         .followed = rank.lost_peer(),
         .signal = rank.killed() ? rank.exit_code() - 128 : 0,
         .node = options_.node,
-        .kind = kind_of(rank),
+        .kind = rank.killed() ? ErrorKind::kRun : kind_of_code(rank.exit_code()),
         .what = fmt::format("rank {}{} {}", rank.rank(), where, how_it_ended(rank)),
         .where = rank.position().empty() ? fmt::format("process {}", rank.pid()) : rank.position()};
   }

@@ -37,13 +37,11 @@ Json to_json(const Ending& ending) {
 }
 
 Ending to_ending(const Json& json) {
-  const int kind = json.at("kind");
-  const bool known = kind == int(ErrorKind::kUsage) || kind == int(ErrorKind::kData);
   return {.failed = json.at("failed"),
           .followed = json.at("followed"),
           .signal = json.at("signal"),
           .node = json.at("node"),
-          .kind = known ? ErrorKind(kind) : ErrorKind::kRun,
+          .kind = kind_of_code(json.at("kind")),
           .what = json.at("what"),
           .where = json.at("where")};
 }

@@ -26,6 +26,12 @@ struct Ending {
   std::string what = {}, where = {};
 };
 
+// The kind whose exit code this is; kRun for a code that is no kind's.
+inline ErrorKind kind_of_code(int code) {
+  const bool known = code == int(ErrorKind::kUsage) || code == int(ErrorKind::kData);
+  return known ? ErrorKind(code) : ErrorKind::kRun;
+}
+
 struct Start {
   int number;                 // restarts so far
   int port;                   // of rank 0's store

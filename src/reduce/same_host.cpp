@@ -29,15 +29,11 @@ struct Larger {
   Value operator()(Value a, Value b) const { return a < b ? b : a; }
 };
 
-template <class T, class Wide, class Join>
-Combination combination(at::ScalarType type, c10d::ReduceOp::RedOpType operation) {
-  return {uint32_t(type) << 8 | uint32_t(operation), sizeof(T), combine_parts<T, Wide, Join>};
-}
-
 template <class T, class Wide = T>
 Combination sum_or_max(at::ScalarType type, c10d::ReduceOp::RedOpType operation) {
-  return operation == c10d::ReduceOp::SUM ? combination<T, Wide, std::plus<Wide>>(type, operation)
-                                          : combination<T, Wide, Larger<Wide>>(type, operation);
+  return {uint32_t(type) << 8 | uint32_t(operation), sizeof(T),
+          operation == c10d::ReduceOp::SUM ? combine_parts<T, Wide, std::plus<Wide>>
+                                           : combine_parts<T, Wide, Larger<Wide>>};
 }
 
 // Empty: handled by Gloo.

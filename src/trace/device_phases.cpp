@@ -1,5 +1,7 @@
 #include "trace/device_phases.h"
 
+#include <c10/core/Device.h>
+
 #include <algorithm>
 
 namespace saturate {
@@ -59,6 +61,11 @@ PhaseTimes DevicePhases::times() noexcept {
     failed_ = true;
   }
   return times_;
+}
+
+std::unique_ptr<DevicePhases> make_device_phases(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return std::make_unique<DevicePhases>([device] { return make_device_mark(device); });
 }
 
 }  // namespace saturate

@@ -60,7 +60,7 @@ class DevicePhases {
   PhaseTimes times_;
 };
 
-// Uses the device's own events. Null for a CPU.
+// With device marks. Null for a CPU.
 std::unique_ptr<DevicePhases> make_device_phases(const c10::Device& device);
 
 }  // namespace saturate

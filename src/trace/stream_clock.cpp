@@ -1,8 +1,42 @@
 #include "trace/stream_clock.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 
 namespace saturate {
+namespace {
+
+// Through c10's event interface, which is the same for all device types: compiles without CUDA.
+class DeviceMark : public TimeMark {
+ public:
+  explicit DeviceMark(const c10::Device& device)
+      : device_(device), event_(device.type(), c10::EventFlag::BACKEND_DEFAULT) {}
+
+  void place() override {
+    event_.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+  bool reached() const override { return event_.query(); }
+  double seconds_since(const TimeMark& earlier) const override {
+    return static_cast<const DeviceMark&>(earlier).event_.elapsedTime(event_) * 1e-3;
+  }
+
+ private:
+  const c10::Device device_;
+  c10::Event event_;  // with timing enabled
+};
+
+}  // namespace
+
+std::unique_ptr<TimeMark> make_device_mark(const c10::Device& device) {
+  return std::make_unique<DeviceMark>(device);
+}
+
+std::unique_ptr<StreamClock> make_stream_clock(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return std::make_unique<StreamClock>([device] { return make_device_mark(device); });
+}
 
 std::vector<StreamTime> time_between(const std::vector<StreamTime>& earlier,
                                      std::vector<StreamTime> now) {

@@ -39,6 +39,9 @@ class TimeMark {
   virtual double seconds_since(const TimeMark& earlier) const = 0;
 };
 
+// A mark made of the device's own events, in the calling thread's current stream.
+std::unique_ptr<TimeMark> make_device_mark(const c10::Device& device);
+
 // Safe from any thread, but each stream's work must come from one thread at a time.
 class StreamClock {
  public:
@@ -91,7 +94,7 @@ class StreamClock {
   std::vector<std::unique_ptr<TimeMark>> spare_ GUARDED_BY(mutex_);  // for reuse
 };
 
-// Uses the device's own events. Null for a CPU, which has no streams.
+// With device marks. Null for a CPU, which has no streams.
 std::unique_ptr<StreamClock> make_stream_clock(const c10::Device& device);
 
 }  // namespace saturate

@@ -31,15 +31,16 @@ std::string metadata(const char* what, size_t track, const std::string& argument
                      track, arguments);
 }
 
+struct Lane {
+  std::vector<TraceSpan> spans;
+  std::vector<int64_t> open_ns;  // ends of the spans open at the present moment, inner ones last
+};
+
 // Splits spans into lanes within which they nest.
-std::vector<std::vector<TraceSpan>> lanes_of(std::vector<TraceSpan> spans) {
+std::vector<Lane> lanes_of(std::vector<TraceSpan> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
     return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
   });
-  struct Lane {
-    std::vector<TraceSpan> spans;
-    std::vector<int64_t> open_ns;  // ends of the spans open at the present moment, inner ones last
-  };
   std::vector<Lane> lanes;
   for (auto& span : spans) {
     const auto fits = [&span](Lane& lane) {
@@ -51,9 +52,7 @@ std::vector<std::vector<TraceSpan>> lanes_of(std::vector<TraceSpan> spans) {
     lane->open_ns.push_back(span.end_ns);
     lane->spans.push_back(std::move(span));
   }
-  std::vector<std::vector<TraceSpan>> spread;
-  for (auto& lane : lanes) spread.push_back(std::move(lane.spans));
-  return spread;
+  return lanes;
 }
 
 std::string milliseconds(int64_t ns) {
@@ -153,7 +152,7 @@ void nest_spans(std::vector<TraceTrack>& tracks) {
     int number = 0;
     for (auto& lane : lanes_of(std::move(track.spans)))
       nested.push_back({++number == 1 ? track.name : fmt::format("{} ({})", track.name, number),
-                        track.kind, std::move(lane)});
+                        track.kind, std::move(lane.spans)});
   }
   tracks = std::move(nested);
 }
