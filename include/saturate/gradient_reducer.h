@@ -63,7 +63,7 @@ class GradientReducer {
   const bool find_unused_;
   bool enabled_ = true;
   std::vector<NamedTensor> parameters_;
-  // Of the present backward: whether all buckets are sent, its thread, and backward()'s `waiting`.
+  // During a backward: whether all buckets are sent, its thread, and the caller's `waiting`.
   bool all_sent_ = false;
   std::thread::id caller_;
   const std::function<void()>* waiting_ = nullptr;

@@ -1,7 +1,7 @@
 // PowerSGD, algorithm 2 of Vogels et al. 2019 (https://arxiv.org/abs/1905.13727).
 //
 // The gradient M [n, m] of one parameter, rank r, over W processes, whose gradients are summed:
-//   M_own += error                        what earlier steps left out
+//   M_own += error                        what earlier steps did not send
 //   P = sum over processes (M_own Q)      Q [m, r] of the step before, orthonormal
 //   P = orthonormal(P)                    [n, r]
 //   Q = sum over processes (M_own^T P)
@@ -65,7 +65,7 @@ class PowerSgdHook : public c10d::CommHookInterface {
     pending.buffer = bucket.getBuffer();
     const auto gradients = bucket.getGradients();
     const auto& parameters = bucket.getParameters();
-    std::vector<at::Tensor> parts;
+    std::vector<at::Tensor> pieces;
     for (size_t i = 0; i < gradients.size(); ++i) {
       Matrix* const matrix = matrix_of(parameters[i], gradients[i]);
       if (!matrix) {
@@ -75,11 +75,11 @@ class PowerSgdHook : public c10d::CommHookInterface {
       pending.matrices.push_back(matrix);
       matrix->error.add_(matrix->gradient);
       matrix->p = at::matmul(matrix->error, orthonormal(matrix->q));
-      parts.push_back(matrix->p.flatten());
+      pieces.push_back(matrix->p.flatten());
     }
     for (const at::Tensor& gradient : pending.uncompressed)
-      parts.push_back(gradient.flatten().to(at::kFloat));
-    send(pending, parts);
+      pieces.push_back(gradient.flatten().to(at::kFloat));
+    send(pending, pieces);
     if (bucket.isLast()) sent_();
     // The reducer waits for the buckets in this order, in parseHookResult().
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
@@ -128,8 +128,8 @@ class PowerSgdHook : public c10d::CommHookInterface {
     return &matrix;
   }
 
-  void send(Pending& bucket, const std::vector<at::Tensor>& parts) {
-    bucket.sum = at::cat(parts);
+  void send(Pending& bucket, const std::vector<at::Tensor>& pieces) {
+    bucket.sum = at::cat(pieces);
     std::vector<at::Tensor> tensors = {bucket.sum};
     bucket.work = group_.allreduce(tensors);
   }
@@ -137,14 +137,14 @@ class PowerSgdHook : public c10d::CommHookInterface {
   void send_second(Pending& bucket) {
     bucket.work->wait();
     Cutter summed(bucket.sum);
-    std::vector<at::Tensor> parts;
+    std::vector<at::Tensor> pieces;
     for (Matrix* const matrix : bucket.matrices) {
       matrix->p = orthonormal(summed.next(matrix->p.sizes()));
-      parts.push_back(at::matmul(matrix->error.t(), matrix->p).flatten());
+      pieces.push_back(at::matmul(matrix->error.t(), matrix->p).flatten());
     }
     for (const at::Tensor& gradient : bucket.uncompressed)
       gradient.copy_(summed.next(gradient.sizes()));
-    if (!parts.empty()) send(bucket, parts);
+    if (!pieces.empty()) send(bucket, pieces);
   }
 
   void finish(Pending& bucket) {

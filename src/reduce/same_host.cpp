@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kPlaceKey = "shared_memory";
+constexpr const char* kAddressKey = "shared_memory";
 // Address space for each rank's blocks; memory is committed when written.
 constexpr size_t kArena = size_t{8} << 30;
 
@@ -103,12 +103,12 @@ struct SharedSums {
 
 struct Block {
   std::shared_ptr<SharedSums> owner;
-  std::byte* place;
+  std::byte* memory;
 };
 
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
-  block->owner->sum.arena().give_back(block->place);
+  block->owner->sum.arena().release(block->memory);
 }
 
 class SameHost : public c10d::Backend {
@@ -173,11 +173,11 @@ class SameHost : public c10d::Backend {
     if (!use_ || !tensor.is_cpu() || bytes == 0 || tensor.nbytes() != bytes ||
         arena.holds(storage.data()))
       return;
-    std::byte* const place = arena.take(bytes);
-    if (!place) return;
-    std::memcpy(place, storage.data(), bytes);
+    std::byte* const moved = arena.take(bytes);
+    if (!moved) return;
+    std::memcpy(moved, storage.data(), bytes);
     // Frees the storage's previous memory.
-    storage.set_data_ptr({place, new Block{shared_, place}, free_block, at::kCPU});
+    storage.set_data_ptr({moved, new Block{shared_, moved}, free_block, at::kCPU});
   }
 
   void use(bool whether) { use_ = whether; }
@@ -196,11 +196,11 @@ std::shared_ptr<SharedMemory> join_memory(c10d::Store& store, const World& world
   if (world.rank == 0) {
     if (wanted && one_machine && world.size <= SharedSum::kMostRanks)
       memory = SharedMemory::create(SharedSum::bytes_for(world.size, kArena), world.rank);
-    const std::string place = memory ? memory->place() : "";
-    store.set(kPlaceKey, std::vector<uint8_t>(place.begin(), place.end()));
+    const std::string address = memory ? memory->address() : "";
+    store.set(kAddressKey, std::vector<uint8_t>(address.begin(), address.end()));
   } else if (wanted) {
-    const auto place = store.get(kPlaceKey);
-    memory = SharedMemory::join({place.begin(), place.end()}, world.rank);
+    const auto address = store.get(kAddressKey);
+    memory = SharedMemory::join({address.begin(), address.end()}, world.rank);
   }
   return memory;
 }
