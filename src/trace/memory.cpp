@@ -74,6 +74,7 @@ class CountingAllocator : public c10::Allocator, public TensorMemory {
     if (!keeps) release_kept();
     return kept;
   }
+
   // Installed on the first call, until the process ends.
   static CountingAllocator& get() {
     static CountingAllocator& allocator = *[] {
