@@ -19,22 +19,22 @@ std::vector<Cpu> eight_cpus() {
 }
 
 TEST(CpuParts, KeepCoresAndSocketsTogether) {
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 0, 2), (std::vector{0, 4, 2, 6}));
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 1, 2), (std::vector{1, 5, 3, 7}));
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 3, 4), (std::vector{3, 7}));
+  EXPECT_EQ(cpus_of_rank(eight_cpus(), 0, 2), (std::vector{0, 4, 2, 6}));
+  EXPECT_EQ(cpus_of_rank(eight_cpus(), 1, 2), (std::vector{1, 5, 3, 7}));
+  EXPECT_EQ(cpus_of_rank(eight_cpus(), 3, 4), (std::vector{3, 7}));
 }
 
 TEST(CpuParts, ShareOutEveryCpuOnceAndNoneWhereThereAreTooFew) {
   for (int parts = 1; parts <= 8; ++parts) {
     std::multiset<int> all;
     for (int part = 0; part < parts; ++part) {
-      const auto own = cpus_of_part(eight_cpus(), part, parts);
+      const auto own = cpus_of_rank(eight_cpus(), part, parts);
       EXPECT_FALSE(own.empty());
       all.insert(own.begin(), own.end());
     }
     EXPECT_EQ(all.size(), 8u) << parts;
   }
-  EXPECT_EQ(cpus_of_part(eight_cpus(), 8, 9).size(), 8u) << "they share all";
+  EXPECT_EQ(cpus_of_rank(eight_cpus(), 8, 9).size(), 8u) << "they share all";
 }
 
 std::vector<int> range(int first, int count) {
@@ -44,8 +44,8 @@ std::vector<int> range(int first, int count) {
 }
 
 // Eight GPUs beside two sockets of 16 processors, the second socket's first.
-std::vector<GpuPlace> eight_gpus() {
-  std::vector<GpuPlace> gpus;
+std::vector<Gpu> eight_gpus() {
+  std::vector<Gpu> gpus;
   for (int i = 0; i < 8; ++i) {
     const std::string number = std::to_string(i);
     gpus.push_back({"GPU-" + number + number + number, range(i < 4 ? 16 : 0, 16)});
@@ -66,10 +66,10 @@ TEST(GpusNear, AreThoseOfTheProcessorsNode) {
 
 TEST(GpusNear, AreDifferentOnesAndNearWhereTheyCanBe) {
   const auto all = eight_gpus();
-  const std::vector<GpuPlace> of_second(all.begin(), all.begin() + 4);
+  const std::vector<Gpu> of_second(all.begin(), all.begin() + 4);
   EXPECT_EQ(gpus_near(parts_of_32(4), of_second), (std::vector<size_t>{2, 3, 0, 1}))
       << "the second socket's processes come first";
-  EXPECT_EQ(gpus_near(parts_of_32(3), std::vector<GpuPlace>(3)), (std::vector<size_t>{0, 1, 2}))
+  EXPECT_EQ(gpus_near(parts_of_32(3), std::vector<Gpu>(3)), (std::vector<size_t>{0, 1, 2}))
       << "who knows";
   EXPECT_EQ(gpus_near({range(0, 10), range(10, 10)}, {{"", range(0, 12)}, {"", range(12, 8)}}),
             (std::vector<size_t>{0, 1}))
@@ -101,8 +101,7 @@ World local(int rank, int count) {
 }
 
 GpuChoice launched(const char* given, size_t present) {
-  return {
-      .given = given, .present = std::vector<GpuPlace>(present), .cpus = {}, .shared_out = true};
+  return {.given = given, .present = std::vector<Gpu>(present), .cpus = {}, .one_list = true};
 }
 
 TEST(VisibleGpu, IsThatOfTheLocalRankWhereNothingSaysMore) {
@@ -112,7 +111,7 @@ TEST(VisibleGpu, IsThatOfTheLocalRankWhereNothingSaysMore) {
   EXPECT_EQ(visible_gpu(local(1, 2), launched(nullptr, 0)), "1") << "who knows";
   EXPECT_EQ(visible_gpu(local(1, 2), launched("", 8)), std::nullopt) << "there are to be none";
   GpuChoice own = launched("5", 8);
-  own.shared_out = false;
+  own.one_list = false;
   EXPECT_EQ(visible_gpu(local(1, 2), own), std::nullopt) << "srun gave it its own";
 }
 
@@ -136,7 +135,7 @@ TEST(VisibleGpu, IsOneNearTheProcessorsWhereThatIsKnown) {
 TEST(VisibleGpu, IsSharedByProcessesThatTakeTurns) {
   const auto turns = [](const char* given, size_t present) {
     GpuChoice choice = launched(given, present);
-    choice.takes_turns = true;
+    choice.may_share = true;
     return choice;
   };
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(visible_gpu(local(rank, 2), turns("0", 8)), "0");
@@ -166,7 +165,7 @@ TEST(VisibleGpu, MoreProcessesThanGpusAreAnErrorOnEachOfThem) {
   World unknown = local(2, 4);
   unknown.local_size = 0;
   GpuChoice own = launched("0,1", 8);
-  own.shared_out = false;
+  own.one_list = false;
   EXPECT_EQ(testing::error_of([&] { visible_gpu(unknown, own); }).exit_code(), 2);
 }
 

@@ -18,7 +18,6 @@
 
 #include "reduce/backends.h"
 #include "reduce/heartbeat.h"
-#include "reduce/same_host.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/reduce_testing.h"

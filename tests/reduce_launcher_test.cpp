@@ -258,13 +258,13 @@ TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
 TEST(LaunchersOfMachines, AFirstOneThatNeverAnswersIsGivenUp) {
   const int listening = listen_at("127.0.0.1", 0);
   LaunchOptions options = of_node(1, port_of(listening), "exit 0");
-  options.meet_s = 1;
+  options.rendezvous_s = 1;
   const Error error = error_of([&] { launch(options, no_signal); });
   EXPECT_EQ(error.reason(), "node 0's launcher did not answer within 1 s");
   EXPECT_EQ(error.where(), fmt::format("127.0.0.1:{}", options.port));
   EXPECT_EQ(error.exit_code(), 4);
   close(listening);
-  options.meet_s = 60;
+  options.rendezvous_s = 60;
   EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it heeds signals meanwhile";
 }
 

@@ -38,7 +38,7 @@ class Ranks {
         memory_(SharedMemory::create(SharedSum::bytes_for(count, kArena, kStaging), 0)) {
     for (int rank = 0; rank < count; ++rank)
       sums_.push_back(std::make_unique<SharedSum>(
-          SharedSum::Place{memory_->data(), rank, count, kArena, kStaging},
+          SharedSum::Layout{memory_->data(), rank, count, kArena, kStaging},
           [this](int other) { return !gone_[size_t(other)]; }, timeout));
   }
   SharedSum& operator[](int rank) { return *sums_[size_t(rank)]; }
@@ -199,7 +199,7 @@ TEST(SharedArena, GivesBlocksOutAndTakesThemBack) {
   *first = std::byte{7};
   EXPECT_TRUE(arena.holds(first));
   EXPECT_FALSE(arena.holds(memory->data() + memory->size()));
-  arena.give_back(first);
+  arena.release(first);
   EXPECT_EQ(*first, std::byte{0}) << "the system has had it";
   EXPECT_EQ(arena.take(8192), nullptr);
   EXPECT_EQ(arena.take(4096), first);
@@ -210,7 +210,7 @@ TEST(SharedMemory, IsComeToByItsPlaceAlone) {
   const auto made = SharedMemory::create(8192, 0);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->has(1));
-  auto joined = SharedMemory::join(made->place(), 1);
+  auto joined = SharedMemory::join(made->address(), 1);
   ASSERT_TRUE(joined);
   EXPECT_EQ(joined->size(), 8192u);
   joined->data()[5] = std::byte{9};
@@ -219,10 +219,10 @@ TEST(SharedMemory, IsComeToByItsPlaceAlone) {
   EXPECT_TRUE(joined->has(0));
   joined->leave();
   EXPECT_FALSE(made->has(1));
-  std::string other = made->place();
+  std::string other = made->address();
   other[other.find("saturate-") + 10] ^= 1;
   EXPECT_FALSE(SharedMemory::join(other, 1)) << "another memory of that process";
-  other = made->place();
+  other = made->address();
   other[other.size() - 2] ^= 1;
   EXPECT_FALSE(SharedMemory::join(other, 1)) << "another network";
   EXPECT_FALSE(SharedMemory::join("", 1));
@@ -257,7 +257,7 @@ class TwoProcesses : public ::testing::Test {
   }
 
   [[noreturn]] void be_rank_1(void (*then)()) {
-    const auto joined = SharedMemory::join(place_, 1);
+    const auto joined = SharedMemory::join(address_, 1);
     if (!joined) _exit(1);
     SharedSum sum(
         {joined->data(), 1, 2, kArena, kStaging}, [&](int rank) { return joined->has(rank); },
@@ -287,7 +287,7 @@ class TwoProcesses : public ::testing::Test {
 
   const std::shared_ptr<SharedMemory> memory_ =
       SharedMemory::create(SharedSum::bytes_for(2, kArena, kStaging), 0);
-  const std::string place_ = memory_->place();
+  const std::string address_ = memory_->address();
   pid_t child_ = 0;
 };
 

@@ -10,10 +10,15 @@
 
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "saturate/group.h"
 #include "saturate/model.h"
+
+namespace c10d {
+class Reducer;
+}
 
 namespace saturate {
 
@@ -25,10 +30,12 @@ class GradientReducer {
   GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,
                   const DistributedOptions& options);
   ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
 
   // False: nothing is all-reduced from now on, and gradients stay local, to measure the cost of
   // all-reduce. All processes must change it before the same step.
-  void set_enabled(bool enabled);
+  void set_enabled(bool enabled) { enabled_ = enabled; }
 
   // To be called before a forward whose backward() reduces, and before sum().
   void before_forward();
@@ -47,8 +54,20 @@ class GradientReducer {
   void sum(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void run_backward(const std::vector<at::Tensor>& searched, const std::function<void()>& waiting,
+                    const std::function<void()>& backward);
+  void note_sent();
+  std::string without_gradient() const;
+
+  Group& group_;
+  const bool find_unused_;
+  bool enabled_ = true;
+  std::vector<NamedTensor> parameters_;
+  // During a backward: whether all buckets are sent, its thread, and the caller's `waiting`.
+  bool all_sent_ = false;
+  std::thread::id caller_;
+  const std::function<void()>* waiting_ = nullptr;
+  std::unique_ptr<c10d::Reducer> reducer_;
 };
 
 }  // namespace saturate

@@ -60,7 +60,6 @@ class Group {
   bool first_says(bool own);
 
   // Fails with kUsage on every rank unless `text` is the same on all, naming the ranks that differ
-  // Fails with kUsage on every rank unless `text` is the same on all, naming the ranks that differ
   // from rank 0, and the lowest one's first differing line. `what` names it, as "recipe".
   void require_same(const std::string& what, const std::string& text);
 

@@ -13,12 +13,12 @@ struct LaunchOptions {
   // Where rank 0 listens; with several machines, where node 0's launcher listens (rank 0 uses
   // another port of this address).
   std::string master = "127.0.0.1";
-  int port = 0;         // 0: a free one; single machine only
-  int restarts = 0;     // maximum number, of all processes, when one fails; node 0's counts
-  double meet_s = 300;  // timeout for node 0's launcher
-  double stall_s = 60;  // without a step, before it is reported
-  double grace_s = 15;  // for the others to end by themselves once one has failed
-  std::string program;  // run for each rank, with
+  int port = 0;               // 0: a free one; single machine only
+  int restarts = 0;           // maximum number, of all processes, when one fails; node 0's counts
+  double rendezvous_s = 300;  // timeout for node 0's launcher
+  double stall_s = 60;        // without a step, before it is reported
+  double grace_s = 15;        // for the others to end by themselves once one has failed
+  std::string program;        // run for each rank, with
   std::vector<std::string> arguments;
 };
 

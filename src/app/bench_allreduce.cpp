@@ -9,7 +9,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "reduce/binding.h"
-#include "reduce/same_host.h"
+#include "reduce/backends.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"

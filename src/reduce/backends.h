@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "saturate/data/world.h"
+#include "saturate/group.h"
 
 namespace saturate {
 
@@ -16,7 +16,7 @@ namespace saturate {
 const char* nccl_interface(const World& world, const Lookup& lookup);
 
 bool has_nccl();
-// REQUIRES: has_nccl(); `device` is a GPU, used by no other rank.
+// `device` is a GPU, used by no other rank. Fails with kUsage unless has_nccl().
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const World& world, std::chrono::milliseconds timeout,
                                             const at::Device& device);
@@ -28,5 +28,15 @@ c10::intrusive_ptr<c10d::Backend> with_shared_memory(const c10::intrusive_ptr<c1
                                                      const World& world,
                                                      std::chrono::milliseconds timeout,
                                                      bool wanted);
+
+// Moves a CPU tensor's memory to where the other ranks can add to it, so that all-reducing it needs
+// no copy; tensors that share its storage move with it. Does nothing if there is no shared memory,
+// no room left in it, or the tensor is only part of its storage. REQUIRES: nobody holds a pointer
+// into it.
+void share_memory_of(Group& group, const at::Tensor& tensor);
+
+// Turns shared memory on and off, for measurements: the same on all ranks, while no operation is in
+// flight. Returns whether there is any.
+bool use_shared_memory(Group& group, bool use);
 
 }  // namespace saturate

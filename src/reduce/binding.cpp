@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -57,23 +56,19 @@ std::vector<int> cpu_list(const std::string& text) {
 }
 
 size_t shared_by(const std::vector<int>& cpus, const std::vector<int>& near) {
-  return size_t(std::count_if(cpus.begin(), cpus.end(), [&](int id) {
-    return std::find(near.begin(), near.end(), id) != near.end();
-  }));
+  return size_t(std::ranges::count_if(
+      cpus, [&](int id) { return std::ranges::find(near, id) != near.end(); }));
 }
 
-// The location of the GPU of that name.
-GpuPlace place_of(const std::string& name, const GpuChoice& choice) {
-  if (name.starts_with("GPU-")) {
-    for (const GpuPlace& gpu : choice.present)
-      if (gpu.uuid.starts_with(name)) return gpu;
-    return {};
+// The GPU of that name in CUDA_VISIBLE_DEVICES.
+Gpu gpu_of(const std::string& name, const GpuChoice& choice) {
+  for (size_t i = 0; i < choice.present.size(); ++i) {
+    const Gpu& gpu = choice.present[i];
+    if (name.starts_with("GPU-") ? gpu.uuid.starts_with(name)
+                                 : choice.by_address && name == std::to_string(i))
+      return gpu;
   }
-  size_t number = 0;
-  const char* const end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data(), end, number);
-  const bool known = error == std::errc() && stop == end && number < choice.present.size();
-  return known && choice.by_address ? choice.present[number] : GpuPlace{};
+  return {};
 }
 
 // The GPUs visible to processes, named as in CUDA_VISIBLE_DEVICES: up to -1, as CUDA reads it.
@@ -82,12 +77,12 @@ std::vector<std::string> names_of(const GpuChoice& choice) {
   std::istringstream list(choice.given ? choice.given : "");
   for (std::string name; std::getline(list, name, ',') && name != "-1";) names.push_back(name);
   if (choice.given) return names;
-  for (const GpuPlace& gpu : choice.present)
+  for (const Gpu& gpu : choice.present)
     names.push_back(gpu.uuid.empty() ? std::to_string(names.size()) : gpu.uuid);
   return names;
 }
 
-// The parts of all processes of this machine; empty if this process must not bind.
+// The processors of each process of this machine; empty if this process must not bind.
 std::vector<std::vector<int>> bind_cpus(const World& world, bool launched) {
   if (world.local_size < 1) return {};
   cpu_set_t allowed;
@@ -97,50 +92,46 @@ std::vector<std::vector<int>> bind_cpus(const World& world, bool launched) {
   std::vector<Cpu> cpus;
   for (int id = 0; id < CPU_SETSIZE; ++id)
     if (CPU_ISSET(id, &allowed)) cpus.push_back(describe(id));
-  std::vector<std::vector<int>> parts(size_t(world.local_size));
-  for (int part = 0; part < world.local_size; ++part)
-    parts[size_t(part)] = cpus_of_part(cpus, part, world.local_size);
+  std::vector<std::vector<int>> of_ranks;
+  for (int rank = 0; rank < world.local_size; ++rank)
+    of_ranks.push_back(cpus_of_rank(cpus, rank, world.local_size));
   cpu_set_t own;
   CPU_ZERO(&own);
-  for (int id : parts[size_t(world.local_rank)]) CPU_SET(id, &own);
+  for (int id : of_ranks[size_t(world.local_rank)]) CPU_SET(id, &own);
   sched_setaffinity(0, sizeof own, &own);
-  return parts;
+  return of_ranks;
 }
 
 }  // namespace
 
-std::vector<int> cpus_of_part(std::vector<Cpu> cpus, int part, int parts) {
-  std::sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
-    return std::tie(a.socket, a.core, a.id) < std::tie(b.socket, b.core, b.id);
-  });
-  // Start of each core's threads in `cpus`.
-  std::vector<size_t> cores;
-  for (size_t i = 0; i < cpus.size(); ++i)
+std::vector<int> cpus_of_rank(std::vector<Cpu> cpus, int local_rank, int local_size) {
+  std::ranges::sort(cpus, {},
+                    [](const Cpu& cpu) { return std::tie(cpu.socket, cpu.core, cpu.id); });
+  const size_t count = size_t(local_size), own = size_t(local_rank);
+  std::vector<size_t> cores, threads;  // where each begins in `cpus`
+  for (size_t i = 0; i < cpus.size(); ++i) {
+    threads.push_back(i);
     if (i == 0 || cpus[i].core != cpus[i - 1].core || cpus[i].socket != cpus[i - 1].socket)
       cores.push_back(i);
+  }
+  std::vector<size_t>& units = cores.size() >= count ? cores : threads;
+  const bool divisible = units.size() >= count;
+  const size_t first = divisible ? units.size() * own / count : 0;
+  const size_t last = divisible ? units.size() * (own + 1) / count : units.size();
+  units.push_back(cpus.size());
   std::vector<int> ids;
-  const size_t count = size_t(parts), own = size_t(part);
-  const bool whole_cores = cores.size() >= count, divisible = cpus.size() >= count;
-  const size_t units = whole_cores ? cores.size() : cpus.size();
-  const auto begin_of = [&](size_t index) {
-    const size_t unit = units * index / count;
-    if (!whole_cores) return unit;
-    return unit < cores.size() ? cores[unit] : cpus.size();
-  };
-  const size_t first = divisible ? begin_of(own) : 0;
-  const size_t last = divisible ? begin_of(own + 1) : cpus.size();
-  for (size_t i = first; i < last; ++i) ids.push_back(cpus[i].id);
+  for (size_t i = units[first]; i < units[last]; ++i) ids.push_back(cpus[i].id);
   return ids;
 }
 
-std::vector<GpuPlace> gpus_of_machine(const std::string& root) {
+std::vector<Gpu> gpus_of_machine(const std::string& root) {
   std::error_code none;
   std::vector<std::string> addresses;
   for (const auto& entry :
        std::filesystem::directory_iterator(root + "/proc/driver/nvidia/gpus", none))
     addresses.push_back(entry.path().filename());
   std::sort(addresses.begin(), addresses.end());
-  std::vector<GpuPlace> gpus;
+  std::vector<Gpu> gpus;
   for (const std::string& address : addresses) {
     std::ifstream near(root + "/sys/bus/pci/devices/" + address + "/local_cpulist");
     std::string list;
@@ -153,7 +144,7 @@ std::vector<GpuPlace> gpus_of_machine(const std::string& root) {
 }
 
 std::vector<size_t> gpus_near(const std::vector<std::vector<int>>& cpus,
-                              const std::vector<GpuPlace>& gpus) {
+                              const std::vector<Gpu>& gpus) {
   constexpr size_t kNone = size_t(-1);
   std::vector<size_t> chosen(cpus.size(), kNone);
   std::vector<bool> taken(gpus.size());
@@ -179,15 +170,14 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
   std::vector<std::string> names = names_of(choice);
   const auto local = size_t(world.local_rank);
   if (names.empty()) return choice.given ? std::nullopt : std::optional(std::to_string(local));
-  if (names.size() == 1 && choice.given && !choice.shared_out) return std::nullopt;
+  if (names.size() == 1 && choice.given && !choice.one_list) return std::nullopt;
   const size_t processes = std::max(local + 1, size_t(world.local_size)), gpus = names.size();
-  while (choice.takes_turns && names.size() < processes)
-    names.push_back(names[names.size() - gpus]);
+  while (choice.may_share && names.size() < processes) names.push_back(names[names.size() - gpus]);
   if (processes <= names.size()) {
     if (choice.cpus.empty()) return names[local];
-    std::vector<GpuPlace> places(names.size());
-    for (size_t i = 0; i < names.size(); ++i) places[i] = place_of(names[i], choice);
-    return names[gpus_near(choice.cpus, places)[local]];
+    std::vector<Gpu> named;
+    for (const std::string& name : names) named.push_back(gpu_of(name, choice));
+    return names[gpus_near(choice.cpus, named)[local]];
   }
   const std::string count = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
   fail(ErrorKind::kUsage,
@@ -199,19 +189,19 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
        "CUDA_VISIBLE_DEVICES= in the environment");
 }
 
-void bind_process(const World& world, bool gpu, bool takes_turns) {
+void bind_process(const World& world, bool gpu, bool may_share) {
   if (world.size == 1) return;
   const bool launched = std::getenv("SATURATE_LAUNCHED") != nullptr;
-  auto parts = bind_cpus(world, launched);
+  auto cpus = bind_cpus(world, launched);
   if (!gpu) return;
   const char* const order = std::getenv("CUDA_DEVICE_ORDER");
   const auto own =
       visible_gpu(world, {.given = std::getenv(kVisible),
                           .by_address = order && std::string_view(order) == "PCI_BUS_ID",
                           .present = gpus_of_machine(),
-                          .cpus = std::move(parts),
-                          .shared_out = launched,
-                          .takes_turns = takes_turns});
+                          .cpus = std::move(cpus),
+                          .one_list = launched,
+                          .may_share = may_share});
   if (own) setenv(kVisible, own->c_str(), 1);
 }
 

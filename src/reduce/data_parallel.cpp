@@ -88,30 +88,30 @@ variable_list trained(Model& model) {
 // One autograd node for all replicas' work: parameters of the first model in, logits out.
 class ReplicasNode : public torch::autograd::Node {
  public:
-  struct Part {
+  struct Pass {
     at::Device device;
     at::Tensor logits;         // [chunk, classes], with its graph
     variable_list parameters;  // those that are trained
   };
 
-  ReplicasNode(torch::autograd::edge_list edges, std::vector<Part> parts,
+  ReplicasNode(torch::autograd::edge_list edges, std::vector<Pass> passes,
                std::shared_ptr<ReplicaThreads> threads)
-      : Node(std::move(edges)), parts_(std::move(parts)), threads_(std::move(threads)) {}
+      : Node(std::move(edges)), passes_(std::move(passes)), threads_(std::move(threads)) {}
 
   std::string name() const override { return "DataParallel"; }
-  void release_variables() override { parts_.clear(); }
+  void release_variables() override { passes_.clear(); }
 
  protected:
   variable_list apply(variable_list&& gradients) override {
     std::vector<int64_t> sizes;
-    for (const Part& part : parts_) sizes.push_back(part.logits.size(0));
+    for (const Pass& pass : passes_) sizes.push_back(pass.logits.size(0));
     const auto chunks = gradients.at(0).split_with_sizes(sizes);
-    std::vector<variable_list> found(parts_.size());
-    threads_->on_all(parts_.size(), [&](size_t i) {
-      const Part& part = parts_[i];
-      const c10::DeviceGuard guard(part.device);
-      found[i] = torch::autograd::grad({part.logits}, part.parameters,
-                                       {chunks[i].to(part.device, part.logits.scalar_type())},
+    std::vector<variable_list> found(passes_.size());
+    threads_->on_all(passes_.size(), [&](size_t i) {
+      const Pass& pass = passes_[i];
+      const c10::DeviceGuard guard(pass.device);
+      found[i] = torch::autograd::grad({pass.logits}, pass.parameters,
+                                       {chunks[i].to(pass.device, pass.logits.scalar_type())},
                                        /*retain_graph=*/false, /*create_graph=*/false,
                                        /*allow_unused=*/true);
     });
@@ -124,11 +124,11 @@ class ReplicasNode : public torch::autograd::Node {
  private:
   void add(at::Tensor& sum, const at::Tensor& other) const {
     if (!other.defined()) return;
-    const at::Tensor here = other.to(parts_[0].device);
+    const at::Tensor here = other.to(passes_[0].device);
     sum = sum.defined() ? sum + here : here;
   }
 
-  std::vector<Part> parts_;
+  std::vector<Pass> passes_;
   const std::shared_ptr<ReplicaThreads> threads_;
 };
 
@@ -145,19 +145,19 @@ class DataParallel : public Model {
     if (!at::GradMode::is_enabled() || parameters.empty()) return first().forward(images);
     replicate();
     const auto chunks = images.chunk(int64_t(replicas_.size()));
-    std::vector<ReplicasNode::Part> parts;
+    std::vector<ReplicasNode::Pass> passes;
     for (size_t i = 0; i < chunks.size(); ++i)
-      parts.push_back({replicas_[i].device, {}, trained(*replicas_[i].model)});
-    run(chunks, parts);
+      passes.push_back({replicas_[i].device, {}, trained(*replicas_[i].model)});
+    run(chunks, passes);
     std::vector<at::Tensor> logits;
-    for (const auto& part : parts) logits.push_back(part.logits.detach().to(parts[0].device));
+    for (const auto& pass : passes) logits.push_back(pass.logits.detach().to(passes[0].device));
     at::Tensor all;
     {
       const at::NoGradGuard no_grad;
       all = at::cat(logits);
     }
     const std::shared_ptr<ReplicasNode> node(
-        new ReplicasNode(torch::autograd::collect_next_edges(parameters), std::move(parts),
+        new ReplicasNode(torch::autograd::collect_next_edges(parameters), std::move(passes),
                          threads_),
         torch::autograd::deleteNode);
     torch::autograd::set_history(all, node);
@@ -200,14 +200,14 @@ class DataParallel : public Model {
     }
   }
 
-  void run(const std::vector<at::Tensor>& chunks, std::vector<ReplicasNode::Part>& parts) {
+  void run(const std::vector<at::Tensor>& chunks, std::vector<ReplicasNode::Pass>& passes) {
     const at::DeviceType type = replicas_[0].device.type();
     const bool autocast = at::autocast::is_autocast_enabled(type);
     const at::ScalarType reduced = at::autocast::get_autocast_dtype(type);
-    threads_->on_all(parts.size(), [&](size_t i) {
-      const c10::DeviceGuard guard(parts[i].device);
+    threads_->on_all(passes.size(), [&](size_t i) {
+      const c10::DeviceGuard guard(passes[i].device);
       const AutocastLike like(type, autocast, reduced);
-      parts[i].logits = replicas_[i].model->forward(chunks[i].to(parts[i].device));
+      passes[i].logits = replicas_[i].model->forward(chunks[i].to(passes[i].device));
     });
   }
 

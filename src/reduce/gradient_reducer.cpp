@@ -11,28 +11,14 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <utility>
 
+#include "reduce/backends.h"
 #include "reduce/power_sgd.h"
-#include "reduce/same_host.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
 namespace {
 
 constexpr size_t kNamed = 5;  // most unused parameters named in an error
-
-// State that backward's hooks report to the caller.
-struct SendProgress {
-  bool all_sent = false;
-  std::thread::id caller;
-  const std::function<void()>* waiting = nullptr;
-};
-
-// To be called when the last bucket's all-reduce has been started.
-void note_sent(SendProgress& progress) {
-  progress.all_sent = true;
-  if (progress.waiting && *progress.waiting && std::this_thread::get_id() == progress.caller)
-    (*progress.waiting)();
-}
 
 // All-reduces a bucket, rounded to `type` for transfer; by default in fp32 or the bucket's type,
 // whichever is wider.
@@ -44,8 +30,7 @@ class SumHook : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const at::Tensor& buffer = bucket.getBuffer();
     const auto type = type_.value_or(c10::promoteTypes(buffer.scalar_type(), at::kFloat));
-    std::vector<at::Tensor> tensors = {buffer.to(type)};              // the buffer itself if `type`
-                                                                      // is its own
+    std::vector<at::Tensor> tensors = {buffer.to(type)};  // the buffer itself if that is its type
     if (tensors[0].is_same(buffer)) share_memory_of(group_, buffer);  // stays there for all steps
     auto future = group_.handle().allreduce(tensors)->getFuture();
     if (bucket.isLast()) sent_();
@@ -65,8 +50,7 @@ class SumHook : public c10d::CommHookInterface {
 
 std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const DistributedOptions& options,
                                                    const std::vector<at::Tensor>& parameters,
-                                                   SendProgress& progress) {
-  auto sent = [&progress] { note_sent(progress); };
+                                                   const std::function<void()>& sent) {
   const auto sum = [&](std::optional<at::ScalarType> type) {
     return std::make_unique<SumHook>(group, type, sent);
   };
@@ -76,8 +60,7 @@ std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const Distribut
     case Compress::kFp16:
       return sum(at::kHalf);
     case Compress::kPowerSgd:
-      return std::make_unique<PowerSgdHook>(group.handle(), options.powersgd_rank, parameters,
-                                            sent);
+      return make_power_sgd(group.handle(), options.powersgd_rank, parameters, sent);
     case Compress::kNone:
       break;
   }
@@ -95,56 +78,53 @@ std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& pa
 
 }  // namespace
 
-struct GradientReducer::State {
-  Group& group;
-  bool find_unused;
-  bool enabled = true;
-  std::vector<NamedTensor> parameters;
-  SendProgress progress;
-  std::unique_ptr<c10d::Reducer> reducer;
+// Names of the parameters that this backward did not reach.
+std::string GradientReducer::without_gradient() const {
+  std::string names;
+  size_t count = 0;
+  for (const auto& [name, tensor] : parameters_)
+    if (!tensor.grad().defined() && ++count <= kNamed) names += (count > 1 ? ", " : "") + name;
+  return count > kNamed ? fmt::format("{} and {} more", names, count - kNamed) : names;
+}
 
-  // All-reduces what `backward` fills. Unused parameters are searched for in the graph below
-  // `searched`, if given.
-  void reduce(const std::vector<at::Tensor>& searched, const std::function<void()>& waiting,
-              const std::function<void()>& backward);
-  // Names of the parameters that this backward did not reach.
-  std::string without_gradient() const {
-    std::string names;
-    size_t count = 0;
-    for (const auto& [name, tensor] : parameters)
-      if (!tensor.grad().defined() && ++count <= kNamed) names += (count > 1 ? ", " : "") + name;
-    return count > kNamed ? fmt::format("{} and {} more", names, count - kNamed) : names;
-  }
-};
+// Called by the hook when the last bucket's all-reduce has been started.
+void GradientReducer::note_sent() {
+  all_sent_ = true;
+  if (waiting_ && *waiting_ && std::this_thread::get_id() == caller_) (*waiting_)();
+}
 
-void GradientReducer::State::reduce(const std::vector<at::Tensor>& searched,
-                                    const std::function<void()>& waiting,
-                                    const std::function<void()>& backward) {
-  progress = {false, std::this_thread::get_id(), &waiting};
-  group.guard("summing gradients", [&] {
-    reducer->prepare_for_backward(searched);
+// All-reduces what `backward` fills. Unused parameters are searched for in the graph below
+// `searched`, if given.
+void GradientReducer::run_backward(const std::vector<at::Tensor>& searched,
+                                   const std::function<void()>& waiting,
+                                   const std::function<void()>& backward) {
+  all_sent_ = false;
+  caller_ = std::this_thread::get_id();
+  waiting_ = &waiting;
+  group_.guard("summing gradients", [&] {
+    reducer_->prepare_for_backward(searched);
     backward();
   });
-  progress.waiting = nullptr;
-  if (!progress.all_sent)
+  waiting_ = nullptr;
+  if (!all_sent_)
     fail(ErrorKind::kUsage, "parameters take no part in the loss: " + without_gradient(), "model",
          "Set distributed.find_unused=true, or name them in optimizer.freeze");
 }
 
 GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,
                                  const DistributedOptions& options)
-    : state_(new State{group, options.find_unused, true, {}, {}, nullptr}) {
+    : group_(group), find_unused_(options.find_unused) {
   std::vector<at::Tensor> tensors;
   std::unordered_map<size_t, std::string> names;
   for (const auto& named : parameters) {
     if (!named.tensor.requires_grad()) continue;
     names[tensors.size()] = named.name;
     tensors.push_back(named.tensor);
-    state_->parameters.push_back(named);
+    parameters_.push_back(named);
   }
   const auto bytes = size_t(options.bucket_mb * (1 << 20));
   group.guard("preparing to sum gradients", [&] {
-    state_->reducer = std::make_unique<c10d::Reducer>(
+    reducer_ = std::make_unique<c10d::Reducer>(
         tensors, first_buckets(tensors, bytes),
         c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(&group.handle()),
         std::vector<bool>(tensors.size(), false), int64_t(bytes), options.find_unused,
@@ -152,51 +132,46 @@ GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& p
         int64_t(std::min(bytes, size_t(c10d::kDefaultFirstBucketBytes))),
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         std::vector<int64_t>());
-    state_->reducer->register_comm_hook(make_hook(group, options, tensors, state_->progress));
+    reducer_->register_comm_hook(make_hook(group, options, tensors, [this] { note_sent(); }));
   });
 }
 
 GradientReducer::~GradientReducer() = default;
 
-void GradientReducer::set_enabled(bool enabled) {
-  state_->enabled = enabled;
-}
-
 void GradientReducer::before_forward() {
-  if (!state_->enabled) return;
-  state_->group.guard("ordering the buckets of gradients",
-                      [&] { state_->reducer->rebuild_buckets(); });
+  if (!enabled_) return;
+  group_.guard("ordering the buckets of gradients", [&] { reducer_->rebuild_buckets(); });
 }
 
 void GradientReducer::backward(const at::Tensor& loss, bool reduce,
                                const std::function<void()>& waiting) {
-  if (!reduce || !state_->enabled) {
+  if (!reduce || !enabled_) {
     loss.backward();
     return;
   }
   std::vector<at::Tensor> searched;
-  if (state_->find_unused) searched.push_back(loss);
-  state_->reduce(searched, waiting, [&] { loss.backward(); });
+  if (find_unused_) searched.push_back(loss);
+  run_backward(searched, waiting, [&] { loss.backward(); });
 }
 
 at::Tensor GradientReducer::zero_loss() const {
-  at::Tensor zero = at::zeros({}, at::device(state_->group.device()).dtype(at::kFloat));
-  if (state_->find_unused) return zero;
-  for (const auto& [name, tensor] : state_->parameters) zero = zero + tensor.sum() * 0;
+  at::Tensor zero = at::zeros({}, at::device(group_.device()).dtype(at::kFloat));
+  if (find_unused_) return zero;
+  for (const auto& [name, tensor] : parameters_) zero = zero + tensor.sum() * 0;
   return zero;
 }
 
 void GradientReducer::sum(const std::vector<at::Tensor>& parameters,
                           const std::vector<at::Tensor>& gradients) {
-  if (!state_->enabled) {
+  if (!enabled_) {
     torch::autograd::backward(parameters, gradients);
     return;
   }
   std::vector<at::Tensor> searched;  // one tensor above each parameter in the graph
-  if (state_->find_unused)
+  if (find_unused_)
     for (const auto& parameter : parameters) searched.push_back(parameter.view_as(parameter));
   // Backward from the parameters themselves runs their gradient accumulators and nothing else.
-  state_->reduce(searched, {}, [&] { torch::autograd::backward(parameters, gradients); });
+  run_backward(searched, {}, [&] { torch::autograd::backward(parameters, gradients); });
 }
 
 }  // namespace saturate

@@ -15,6 +15,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -26,7 +27,6 @@
 
 #include "base/printable.h"
 #include "reduce/backends.h"
-#include "reduce/difference.h"
 #include "reduce/heartbeat.h"
 #include "reduce/listen.h"
 #include "saturate/data/error.h"
@@ -40,10 +40,6 @@ constexpr const char* kFailedKey = "failed";
 constexpr std::chrono::seconds kStoreAnswers{3};
 constexpr std::chrono::seconds kStoreSpare{10};  // added to timeouts that the store itself enforces
 constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // per broadcast, as Python's DDP
-
-milliseconds to_milliseconds(double seconds) {
-  return milliseconds(int64_t(seconds * 1e3));
-}
 
 // Threads created in its lifetime block SIGPIPE: the store's and Gloo's write to sockets of
 // processes that may have ended, which would silently kill this process.
@@ -102,7 +98,7 @@ int listening_socket(const World& world) {
   return listen_at(world.master, world.port);
 }
 
-c10::intrusive_ptr<c10d::Store> meet(const World& world, milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> connect_to_store(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = uint16_t(world.port);
   options.isServer = world.rank == 0 && !world.store_elsewhere;
@@ -126,12 +122,12 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
     // The missing ranks are named below.
   }
   report_lost_peer();
-  std::string missing;
+  std::vector<int> missing;
   for (int rank = 0; rank < world.size; ++rank)
-    if (!store.check({key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    if (!store.check({key(rank)})) missing.push_back(rank);
   fail(ErrorKind::kRun,
-       fmt::format("rank {} of {} did not connect within {:g} s", missing, world.size,
-                   double(timeout.count()) * 1e-3),
+       fmt::format("rank {} of {} did not connect within {:g} s", fmt::join(missing, ", "),
+                   world.size, double(timeout.count()) * 1e-3),
        fmt::format("{}:{}", world.master, world.port),
        "See why it did not start, or raise distributed.timeout_s");
 }
@@ -149,10 +145,10 @@ Result answered(const World& world, milliseconds timeout, const std::function<Re
        "Check that rank 0 runs there and that no other program uses the port");
 }
 
-c10::intrusive_ptr<c10d::Store> meet_all(const World& world, milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> rendezvous(const World& world, milliseconds timeout) {
   using Store = c10::intrusive_ptr<c10d::Store>;
-  const auto store =
-      answered<Store>(world, timeout, [world, timeout] { return meet(world, timeout); });
+  const auto store = answered<Store>(world, timeout,
+                                     [world, timeout] { return connect_to_store(world, timeout); });
   return answered<Store>(world, timeout, [world, timeout, store] {
     wait_for_all(*store, world, timeout);
     return store;
@@ -173,7 +169,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   }
 }
 
-// Queries the store; gives up soon.
+// Queries the store, for a few seconds at most.
 std::string ask(const c10::intrusive_ptr<c10d::Store>& store,
                 const std::function<std::string(c10d::Store&)>& question) {
   if (!store) return {};
@@ -191,12 +187,25 @@ std::string first_failure(c10d::Store& store) {
   return {bytes.begin(), bytes.end()};
 }
 
-bool wants_nccl(const DistributedOptions& options, const at::Device& device) {
-  if (!device.is_cuda() || options.backend == CollectiveBackend::kGloo) return false;
-  if (!has_nccl() && options.backend == CollectiveBackend::kNccl)
-    fail(ErrorKind::kUsage, "this build has no NCCL", "distributed.backend",
-         "Set it to gloo, or build with nvcc and a full LibTorch");
-  return has_nccl();
+// "rank 1", "ranks 1, 3 and 4 more"
+std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr size_t kMostNamed = 8;
+  const size_t named = std::min(ranks.size(), kMostNamed);
+  const std::string text = fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "",
+                                       fmt::join(ranks.data(), ranks.data() + named, ", "));
+  return named == ranks.size() ? text : fmt::format("{} and {} more", text, ranks.size() - named);
+}
+
+// The first lines in which two texts differ; "nothing" for a text that has ended.
+std::pair<std::string, std::string> first_difference(const std::string& one,
+                                                     const std::string& other) {
+  std::istringstream lines(one), others(other);
+  std::string line, other_line;
+  do {
+    if (!std::getline(lines, line)) line = "nothing";
+    if (!std::getline(others, other_line)) other_line = "nothing";
+  } while (line == other_line && (lines || others));
+  return {line, other_line};
 }
 
 }  // namespace
@@ -209,10 +218,10 @@ struct Group::State {
 
 Group::Group(const World& world, const DistributedOptions& options, const at::Device& device)
     : world_(world), device_(device), state_(std::make_unique<State>()) {
-  const milliseconds timeout = to_milliseconds(options.timeout_s);
+  const milliseconds timeout(int64_t(options.timeout_s * 1e3));
   const WithoutSigpipe without_sigpipe;
   guard("connecting to the other processes", [&] {
-    state_->store = meet_all(world, timeout);
+    state_->store = rendezvous(world, timeout);
     auto& group = state_->group = c10::make_intrusive<c10d::ProcessGroup>(
         c10::make_intrusive<c10d::PrefixStore>("group", state_->store), world.rank, world.size);
     const auto gloo = make_gloo(state_->store, world, timeout);
@@ -222,7 +231,8 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
     group->setBackend(c10::DeviceType::CPU, Type::GLOO, on_cpu);
     group->setDefaultBackend(Type::GLOO);
     if (!device.is_cuda()) return;
-    if (wants_nccl(options, device)) {
+    if (options.backend != CollectiveBackend::kGloo &&
+        (has_nccl() || options.backend == CollectiveBackend::kNccl)) {
       group->setBoundDeviceId(device);  // setBackend() sets the backend's device to the group's
       group->setBackend(c10::DeviceType::CUDA, Type::NCCL,
                         make_nccl(state_->store, world, timeout, device));
@@ -236,10 +246,7 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
 Group::~Group() {
   if (!device_.is_cuda() || !state_->group) return;
   try {
-    if (state_->failed)
-      state_->group->abort();
-    else
-      state_->group->shutdown();
+    state_->failed ? state_->group->abort() : state_->group->shutdown();
   } catch (const std::exception&) {
     // Another process has ended; its failure is already reported.
   }
@@ -276,11 +283,10 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
     return;
   } catch (const Error&) {
     throw;
-  } catch (const c10::DistError& error) {
-    reason = brief_reason(error);
-  } catch (const c10::Error&) {
-    throw;  // out of memory or a bad shape: not caused by other ranks
   } catch (const std::exception& error) {
+    // Out of memory and a bad shape are torch's other errors: not caused by other ranks.
+    if (dynamic_cast<const c10::Error*>(&error) && !dynamic_cast<const c10::DistError*>(&error))
+      throw;
     reason = brief_reason(error);
   }
   state_->failed = true;

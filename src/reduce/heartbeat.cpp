@@ -4,11 +4,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <new>
-#include <thread>
 #include <utility>
 
 namespace saturate {
@@ -26,46 +23,36 @@ void tell(const std::string& line) {
   if (send(std::atoi(given), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
 }
 
-class Beat : public Heartbeat {
- public:
-  explicit Beat(std::function<std::string()> place)
-      : place_(std::move(place)), thread_([this] { run(); }) {}
-
-  ~Beat() override {
-    {
-      std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    end_.notify_all();
-    thread_.join();
-  }
-
- private:
-  void beat() const {
-    try {
-      tell(kPlaceLine + place_() + (waits_for_others() ? kWaitingMark : ""));
-    } catch (const std::bad_alloc&) {  // skip one heartbeat
-    }
-  }
-
-  void run() {
-    std::unique_lock lock(mutex_);
-    do beat();
-    while (!end_.wait_for(lock, kInterval, [&] { return ending_; }));
-  }
-
-  const std::function<std::string()> place_;
-  std::mutex mutex_;
-  std::condition_variable end_;
-  bool ending_ = false;  // guarded by mutex_
-  std::thread thread_;   // last member: it uses all of the above
-};
-
 }  // namespace
 
-std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> place) {
+Heartbeat::Heartbeat(std::function<std::string()> position)
+    : position_(std::move(position)), thread_([this] { run(); }) {}
+
+Heartbeat::~Heartbeat() {
+  {
+    const MutexLock lock(mutex_);
+    ending_ = true;
+  }
+  end_.notify_all();
+  thread_.join();
+}
+
+void Heartbeat::run() {
+  MutexLock lock(mutex_);
+  do {
+    try {
+      tell(kPositionLine + position_() + (waits_for_others() ? kWaitingMark : ""));
+    } catch (const std::bad_alloc&) {  // skip one heartbeat
+    }
+    const auto next = std::chrono::steady_clock::now() + kInterval;
+    while (!ending_ && end_.wait_until(lock, next)) {
+    }
+  } while (!ending_);
+}
+
+std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> position) {
   if (!std::getenv(kReportVariable)) return nullptr;
-  return std::make_unique<Beat>(std::move(place));
+  return std::make_unique<Heartbeat>(std::move(position));
 }
 
 WaitingForOthers::WaitingForOthers() {

@@ -6,21 +6,34 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+
+#include "base/mutex.h"
 
 namespace saturate {
 
 // The environment variable that holds the socket.
 inline constexpr const char* kReportVariable = "SATURATE_REPORT_FD";
 inline constexpr const char* kFolderLine = "folder ";
-inline constexpr const char* kPlaceLine = "at ";
+inline constexpr const char* kPositionLine = "at ";
 
 class Heartbeat {
  public:
-  virtual ~Heartbeat() = default;
+  explicit Heartbeat(std::function<std::string()> position);
+  ~Heartbeat();
+
+ private:
+  void run();
+
+  const std::function<std::string()> position_;
+  Mutex mutex_;
+  Condition end_;
+  bool ending_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last member: it uses all of the above
 };
 
-// Null without a launcher. `place` is called on the other thread while the heartbeat lives.
-std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> place);
+// Null without a launcher. `position` is called on the other thread while the heartbeat lives.
+std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> position);
 
 // Reports to the launcher, if there is one.
 void report_folder(const std::string& folder);

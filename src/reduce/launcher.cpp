@@ -26,22 +26,12 @@ using Clock = RankProcess::Clock;
 constexpr int kPollMs = 100;
 constexpr double kStopStalls = 5;  // times stall_s: saving a checkpoint makes no steps
 
-double seconds_since(Clock::time_point then) {
-  return std::chrono::duration<double>(Clock::now() - then).count();
-}
-
 void say(const std::string& text) {
   std::fputs(fmt::format("saturate launch: {}\n", printable(text)).c_str(), stderr);
 }
 
 bool is_interruption(int code) {
   return code == 128 + SIGINT || code == 128 + SIGTERM;
-}
-
-ErrorKind kind_of(const RankProcess& rank) {
-  const int code = rank.killed() ? 4 : rank.exit_code();
-  if (code == int(ErrorKind::kUsage)) return ErrorKind::kUsage;
-  return code == int(ErrorKind::kData) ? ErrorKind::kData : ErrorKind::kRun;
 }
 
 std::string how_it_ended(const RankProcess& rank) {
@@ -173,18 +163,17 @@ class Attempt {
   }
 
   Ending ending() const {
-    Ending made;
-    made.node = options_.node;
-    if (!failed_) return made;
-    const std::string where = options_.nodes > 1 ? fmt::format(" of node {}", made.node) : "";
-    made.failed = true;
-    made.followed = failed_->lost_peer();
-    made.signal = failed_->killed() ? failed_->exit_code() - 128 : 0;
-    made.kind = kind_of(*failed_);
-    made.what = fmt::format("rank {}{} {}", failed_->rank(), where, how_it_ended(*failed_));
-    made.where =
-        failed_->place().empty() ? fmt::format("process {}", failed_->pid()) : failed_->place();
-    return made;
+    if (!failed_) return {.node = options_.node};
+    const RankProcess& rank = *failed_;
+    const std::string where = options_.nodes > 1 ? fmt::format(" of node {}", options_.node) : "";
+    return {
+        .failed = true,
+        .followed = rank.lost_peer(),
+        .signal = rank.killed() ? rank.exit_code() - 128 : 0,
+        .node = options_.node,
+        .kind = rank.killed() ? ErrorKind::kRun : kind_of_code(rank.exit_code()),
+        .what = fmt::format("rank {}{} {}", rank.rank(), where, how_it_ended(rank)),
+        .where = rank.position().empty() ? fmt::format("process {}", rank.pid()) : rank.position()};
   }
 
   // Kills processes that were told to stop but neither stop nor make progress.
@@ -205,15 +194,15 @@ class Attempt {
       RankProcess& rank = *ranks_[i];
       const double silent = seconds_since(rank.heard()), still = seconds_since(rank.moved());
       // It waits for other ranks, one of which is at fault.
-      const bool waits = silent < options_.stall_s / 2 && (rank.place().ends_with(" reduce") ||
-                                                           rank.place().ends_with(kWaitingMark));
+      const bool waits = silent < options_.stall_s / 2 && (rank.position().ends_with(" reduce") ||
+                                                           rank.position().ends_with(kWaitingMark));
       if (rank.ended() || still < options_.stall_s || waits) {
         warned_s_[i] = options_.stall_s;
         continue;
       }
       if (still < warned_s_[i]) continue;
       warned_s_[i] = 2 * still;
-      const std::string where = rank.place().empty() ? "still starting" : rank.place();
+      const std::string where = rank.position().empty() ? "still starting" : rank.position();
       say(fmt::format("rank {} (process {}) has not moved for {:.0f} s: {}{}", rank.rank(),
                       rank.pid(), still, where,
                       silent < options_.stall_s / 2 ? "" : ", and it does not respond"));

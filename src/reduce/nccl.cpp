@@ -1,11 +1,11 @@
-#include <cstdlib>
-
 #include "reduce/backends.h"
-#include "saturate/data/error.h"
 
 #ifdef SATURATE_HAS_NCCL
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#else
+#include "saturate/data/error.h"
 #endif
 
 namespace saturate {
@@ -46,7 +46,8 @@ bool has_nccl() {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, const World&,
                                             std::chrono::milliseconds, const at::Device&) {
-  fail(ErrorKind::kUsage, "this build has no NCCL", "distributed.backend", "Set it to gloo");
+  fail(ErrorKind::kUsage, "this build has no NCCL", "distributed.backend",
+       "Set it to gloo, or build with nvcc and a full LibTorch");
 }
 
 #endif

@@ -30,10 +30,6 @@ constexpr int kPatienceS = 60, kHurryS = 10;
 constexpr double kConnectS = 2;
 constexpr double kSpareS = 5;  // in addition to the grace that another machine gives its processes
 
-double since(Clock::time_point then) {
-  return std::chrono::duration<double>(Clock::now() - then).count();
-}
-
 Json to_json(const Ending& ending) {
   return {{"failed", ending.failed}, {"followed", ending.followed}, {"signal", ending.signal},
           {"node", ending.node},     {"kind", int(ending.kind)},    {"what", ending.what},
@@ -41,26 +37,20 @@ Json to_json(const Ending& ending) {
 }
 
 Ending to_ending(const Json& json) {
-  Ending ending;
-  json.at("failed").get_to(ending.failed);
-  json.at("followed").get_to(ending.followed);
-  json.at("signal").get_to(ending.signal);
-  json.at("node").get_to(ending.node);
-  json.at("what").get_to(ending.what);
-  json.at("where").get_to(ending.where);
-  const int kind = json.at("kind").get<int>();
-  if (kind == int(ErrorKind::kUsage) || kind == int(ErrorKind::kData))
-    ending.kind = ErrorKind(kind);
-  return ending;
+  return {.failed = json.at("failed"),
+          .followed = json.at("followed"),
+          .signal = json.at("signal"),
+          .node = json.at("node"),
+          .kind = kind_of_code(json.at("kind")),
+          .what = json.at("what"),
+          .where = json.at("where")};
 }
 
 Ending lost_launcher(int node, const char* how) {
-  Ending ending;
-  ending.failed = true;
-  ending.node = node;
-  ending.what = fmt::format("the launcher of node {} {}", node, how);
-  ending.where = fmt::format("node {}", node);
-  return ending;
+  return {.failed = true,
+          .node = node,
+          .what = fmt::format("the launcher of node {} {}", node, how),
+          .where = fmt::format("node {}", node)};
 }
 
 // Whether `one` is closer to the cause than `other`.
@@ -79,7 +69,7 @@ class NodesOfARun : public Nodes {
   bool wait_until(const std::function<bool()>& done, double limit_s) {
     for (auto patient = Clock::now(); !done();) {
       if (!failed() && stop_signal_() == 0) patient = Clock::now();
-      if (since(patient) > limit_s) return false;
+      if (seconds_since(patient) > limit_s) return false;
       look();
     }
     return true;
@@ -141,30 +131,25 @@ class FirstNode : public NodesOfARun {
 
   Verdict judge(const Ending& own) override {
     note(own);
-    const auto others = [&](const auto& body) {
-      for (Link& link : links_)
-        if (link.begun && !endings_.contains(link.node)) body(link);
+    const auto is_running = [&](const Link& link) {
+      return link.begun && !endings_.contains(link.node);
     };
-    const auto all_ended = [&] {
-      bool all = true;
-      others([&](Link&) { all = false; });
-      return all;
-    };
+    const auto all_ended = [&] { return std::ranges::none_of(links_, is_running); };
     if (!wait_until(all_ended, options_.grace_s + kSpareS) && failed_)
-      others([&](Link& link) {
+      for (const Link& link : links_) {
+        if (!is_running(link)) continue;
         gone_ = true;
         note(lost_launcher(link.node, "did not end its processes in time"));
-      });
+      }
     Verdict verdict{endings_.at(first_failed_), {}};
     for (const auto& [node, ending] : endings_)
       if (more_to_blame(ending, verdict.ending)) verdict.ending = ending;
-    const Ending& all = verdict.ending;
-    if (all.failed && all.kind == ErrorKind::kRun && number_ < options_.restarts && !gone_ &&
+    last_ = verdict.ending;
+    if (last_.failed && last_.kind == ErrorKind::kRun && number_ < options_.restarts && !gone_ &&
         stop_signal_() == 0)
       verdict.restart = fmt::format("{} of {}", ++number_, options_.restarts);
     restart_ = verdict.restart;
-    last_ = all;
-    if (restart_.empty()) tell_all({{"say", "over"}, {"ending", to_json(all)}});
+    if (restart_.empty()) tell_all({{"say", "over"}, {"ending", to_json(last_)}});
     return verdict;
   }
 
@@ -257,13 +242,13 @@ class OtherNode : public NodesOfARun {
   std::optional<Start> start() override {
     const auto begin = Clock::now();
     const auto in_time = [&] {
-      if (since(begin) > options_.meet_s) fail_to_meet();
+      if (seconds_since(begin) > options_.rendezvous_s) fail_to_connect();
       return stop_signal_() == 0;
     };
-    while (!met_) {
+    while (!connected_) {
       if (!in_time()) return std::nullopt;
       if (const int socket = connect_to(options_.master, options_.port, kConnectS); socket >= 0)
-        meet(socket);
+        greet(socket);
       else
         std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));
     }
@@ -304,9 +289,9 @@ class OtherNode : public NodesOfARun {
   }
 
  private:
-  void meet(int socket) {
+  void greet(int socket) {
     wire_ = Wire(socket);
-    met_ = true;
+    connected_ = true;
     wire_.say({{"say", "hello"},
                {"node", options_.node},
                {"nodes", options_.nodes},
@@ -333,10 +318,10 @@ class OtherNode : public NodesOfARun {
 
   std::string address() const { return fmt::format("{}:{}", options_.master, options_.port); }
 
-  [[noreturn]] void fail_to_meet() const {
+  [[noreturn]] void fail_to_connect() const {
     fail(ErrorKind::kRun,
-         fmt::format("node 0's launcher did not answer within {:g} s", options_.meet_s), address(),
-         "Check that it runs there with --nnodes and the same --master");
+         fmt::format("node 0's launcher did not answer within {:g} s", options_.rendezvous_s),
+         address(), "Check that it runs there with --nnodes and the same --master");
   }
 
   [[noreturn]] void fail_before_start() const {
@@ -346,7 +331,7 @@ class OtherNode : public NodesOfARun {
   }
 
   Wire wire_;
-  bool met_ = false;
+  bool connected_ = false;
   int number_ = 0, failed_ = -1;  // attempts: this one, and the last known to have failed
   std::optional<Start> next_;
   std::optional<Ending> over_;

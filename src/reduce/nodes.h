@@ -23,8 +23,14 @@ struct Ending {
   int signal = 0;         // that ended the process, or 0
   int node = 0;           // on which machine
   ErrorKind kind = ErrorKind::kRun;
-  std::string what, where;
+  std::string what = {}, where = {};
 };
+
+// The kind whose exit code this is; kRun for a code that is no kind's.
+inline ErrorKind kind_of_code(int code) {
+  const bool known = code == int(ErrorKind::kUsage) || code == int(ErrorKind::kData);
+  return known ? ErrorKind(code) : ErrorKind::kRun;
+}
 
 struct Start {
   int number;                 // restarts so far

@@ -148,14 +148,14 @@ void RankProcess::take_output(const std::string& line) {
 }
 
 void RankProcess::take_report(const std::string& line) {
-  const std::string_view folder = kFolderLine, place = kPlaceLine;
+  const std::string_view folder = kFolderLine, position = kPositionLine;
   heard_ = Clock::now();
   if (line == kLostLine) {
     lost_peer_ = true;
   } else if (line.starts_with(folder)) {
     folder_ = line.substr(folder.size());
-  } else if (line.starts_with(place) && line.substr(place.size()) != place_) {
-    place_ = line.substr(place.size());
+  } else if (line.starts_with(position) && line.substr(position.size()) != position_) {
+    position_ = line.substr(position.size());
     moved_ = heard_;
   }
 }

@@ -37,6 +37,10 @@ struct RankCommand {
   int listening = -1;  // a socket to inherit as SATURATE_LISTEN_FD, if any
 };
 
+inline double seconds_since(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
 // Killed by the system when the launcher ends for whatever reason; in its own process group, so
 // that a terminal's Ctrl-C reaches the launcher only.
 class RankProcess {
@@ -65,11 +69,11 @@ class RankProcess {
   // The end of its output; without what it writes to a terminal directly.
   const std::deque<std::string>& last_lines() const { return last_lines_; }
   bool on_terminal() const { return on_terminal_; }
-  const std::string& place() const { return place_; }    // "step 3, in forward"; "" until known
-  const std::string& folder() const { return folder_; }  // the run's, as reported by rank 0
-  bool lost_peer() const { return lost_peer_; }          // it reported that another process ended
-  Clock::time_point heard() const { return heard_; }     // time of the last report
-  Clock::time_point moved() const { return moved_; }     // time of the last change of place
+  const std::string& position() const { return position_; }  // "step 3, in forward"; "" until known
+  const std::string& folder() const { return folder_; }      // the run's, as reported by rank 0
+  bool lost_peer() const { return lost_peer_; }       // it reported that another process ended
+  Clock::time_point heard() const { return heard_; }  // time of the last report
+  Clock::time_point moved() const { return moved_; }  // time of the last change of position
 
  private:
   struct Stream {
@@ -85,7 +89,7 @@ class RankProcess {
   pid_t pid_ = -1;
   Stream out_, err_, reports_;
   std::deque<std::string> last_lines_;
-  std::string place_, folder_;
+  std::string position_, folder_;
   Clock::time_point heard_ = Clock::now(), moved_ = Clock::now();
   std::optional<int> status_;
 };

@@ -1,5 +1,3 @@
-#include "reduce/same_host.h"
-
 #include <ATen/ops/full.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -22,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr const char* kPlaceKey = "shared_memory";
+constexpr const char* kAddressKey = "shared_memory";
 // Address space for each rank's blocks; memory is committed when written.
 constexpr size_t kArena = size_t{8} << 30;
 
@@ -31,15 +29,11 @@ struct Larger {
   Value operator()(Value a, Value b) const { return a < b ? b : a; }
 };
 
-template <class T, class Wide, class Join>
-Combination combination(at::ScalarType type, c10d::ReduceOp::RedOpType operation) {
-  return {uint32_t(type) << 8 | uint32_t(operation), sizeof(T), combine_parts<T, Wide, Join>};
-}
-
 template <class T, class Wide = T>
 Combination sum_or_max(at::ScalarType type, c10d::ReduceOp::RedOpType operation) {
-  return operation == c10d::ReduceOp::SUM ? combination<T, Wide, std::plus<Wide>>(type, operation)
-                                          : combination<T, Wide, Larger<Wide>>(type, operation);
+  return {uint32_t(type) << 8 | uint32_t(operation), sizeof(T),
+          operation == c10d::ReduceOp::SUM ? combine_parts<T, Wide, std::plus<Wide>>
+                                           : combine_parts<T, Wide, Larger<Wide>>};
 }
 
 // Empty: handled by Gloo.
@@ -109,12 +103,12 @@ struct SharedSums {
 
 struct Block {
   std::shared_ptr<SharedSums> owner;
-  std::byte* place;
+  std::byte* memory;
 };
 
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
-  block->owner->sum.arena().give_back(block->place);
+  block->owner->sum.arena().release(block->memory);
 }
 
 class SameHost : public c10d::Backend {
@@ -179,11 +173,11 @@ class SameHost : public c10d::Backend {
     if (!use_ || !tensor.is_cpu() || bytes == 0 || tensor.nbytes() != bytes ||
         arena.holds(storage.data()))
       return;
-    std::byte* const place = arena.take(bytes);
-    if (!place) return;
-    std::memcpy(place, storage.data(), bytes);
+    std::byte* const moved = arena.take(bytes);
+    if (!moved) return;
+    std::memcpy(moved, storage.data(), bytes);
     // Frees the storage's previous memory.
-    storage.set_data_ptr({place, new Block{shared_, place}, free_block, at::kCPU});
+    storage.set_data_ptr({moved, new Block{shared_, moved}, free_block, at::kCPU});
   }
 
   void use(bool whether) { use_ = whether; }
@@ -196,17 +190,17 @@ class SameHost : public c10d::Backend {
 };
 
 // Rank 0's shared memory, or null. Collective.
-std::shared_ptr<SharedMemory> meet_in_memory(c10d::Store& store, const World& world, bool wanted) {
+std::shared_ptr<SharedMemory> join_memory(c10d::Store& store, const World& world, bool wanted) {
   std::shared_ptr<SharedMemory> memory;
   const bool one_machine = world.local_size == 0 || world.local_size == world.size;
   if (world.rank == 0) {
     if (wanted && one_machine && world.size <= SharedSum::kMostRanks)
       memory = SharedMemory::create(SharedSum::bytes_for(world.size, kArena), world.rank);
-    const std::string place = memory ? memory->place() : "";
-    store.set(kPlaceKey, std::vector<uint8_t>(place.begin(), place.end()));
+    const std::string address = memory ? memory->address() : "";
+    store.set(kAddressKey, std::vector<uint8_t>(address.begin(), address.end()));
   } else if (wanted) {
-    const auto place = store.get(kPlaceKey);
-    memory = SharedMemory::join({place.begin(), place.end()}, world.rank);
+    const auto address = store.get(kAddressKey);
+    memory = SharedMemory::join({address.begin(), address.end()}, world.rank);
   }
   return memory;
 }
@@ -221,9 +215,8 @@ c10::intrusive_ptr<c10d::Backend> with_shared_memory(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<c10d::Backend>& gloo,
                                                      const World& world, milliseconds timeout,
                                                      bool wanted) {
-  auto memory = meet_in_memory(*store, world, wanted);
+  auto memory = join_memory(*store, world, wanted);
   // No rank may go on, and end, before all are connected; all get the memory or none.
-  // none.
   std::vector<at::Tensor> without = {at::full({1}, memory ? 0.0 : 1.0)};
   gloo->allreduce(without, c10d::AllreduceOptions())->wait();
   if (without[0].item<float>() != 0) return gloo;

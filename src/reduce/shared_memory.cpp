@@ -70,8 +70,8 @@ std::shared_ptr<SharedMemory> SharedMemory::create(size_t bytes, int rank) {
   return made;
 }
 
-std::shared_ptr<SharedMemory> SharedMemory::join(const std::string& place, int rank) {
-  std::istringstream words(place);
+std::shared_ptr<SharedMemory> SharedMemory::join(const std::string& address, int rank) {
+  std::istringstream words(address);
   std::string path, name, space;
   if (!(words >> path >> name >> space) || space != network() || link_of(path) != shown(name))
     return nullptr;
@@ -101,7 +101,7 @@ bool SharedMemory::enter(int rank) {
   return fcntl(descriptor_, F_OFD_SETLK, &own) == 0;
 }
 
-std::string SharedMemory::place() const {
+std::string SharedMemory::address() const {
   return fmt::format("/proc/{}/fd/{} {} {}", getpid(), descriptor_, name_, network());
 }
 

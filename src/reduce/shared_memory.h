@@ -18,14 +18,15 @@ class SharedMemory {
   // Zero-filled, committed on first write; held as `rank`. Null if the system lacks memfd_create or
   // enough address space.
   static std::shared_ptr<SharedMemory> create(size_t bytes, int rank);
-  // The memory of another process, by its place(). Null if this process cannot open it: on another
-  // machine or in another network namespace (which is treated the same), or as another user.
-  static std::shared_ptr<SharedMemory> join(const std::string& place, int rank);
+  // The memory of another process, by its address(). Null if this process cannot open it: on
+  // another machine or in another network namespace (which is treated the same), or as another
+  // user.
+  static std::shared_ptr<SharedMemory> join(const std::string& address, int rank);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  std::string place() const;
+  std::string address() const;
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   // Whether another rank has joined and not left. Always false for this process's own.

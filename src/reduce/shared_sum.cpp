@@ -23,7 +23,7 @@ constexpr size_t kPage = 4096, kLine = 128;  // two cache lines, as adjacent one
 constexpr int kSpins = 200;                  // some microseconds of spinning before a system call
 constexpr milliseconds kLook{50};            // between liveness checks
 
-// Why and for which rank the first waiter gave up, as 2 rank + 1 or + 2; 0: none has.
+// Why and for which rank the first waiter failed, as 2 rank + 1 or + 2; 0: none has.
 enum : uint32_t { kEnded = 1, kLate = 2 };
 
 constexpr size_t rounded_up(size_t value, size_t to) {
@@ -56,7 +56,7 @@ struct alignas(kLine) SharedSum::Rank {
   std::atomic<uint32_t> phase;
   // The present round; read by others only between its two phases.
   uint32_t kind;
-  uint64_t place;     // in its part
+  uint64_t offset;    // in its part
   uint64_t proposed;  // bytes available there
   uint64_t left;      // remaining bytes of the call
 };
@@ -68,86 +68,85 @@ size_t SharedSum::bytes_for(int ranks, size_t arena, size_t staging) {
   return head + size_t(ranks) * (staging + arena);
 }
 
-SharedSum::SharedSum(const Place& place, std::function<bool(int)> has, milliseconds timeout)
-    : place_(place),
+SharedSum::SharedSum(const Layout& layout, std::function<bool(int)> has, milliseconds timeout)
+    : layout_(layout),
       has_(std::move(has)),
       timeout_(timeout),
-      arena_(part_of(place.rank) + place.staging, place.arena) {}
+      arena_(part_of(layout.rank) + layout.staging, layout.arena) {}
 
 SharedSum::Header& SharedSum::header() const {
-  return *reinterpret_cast<Header*>(place_.memory);
+  return *reinterpret_cast<Header*>(layout_.memory);
 }
 
 SharedSum::Rank& SharedSum::state(int rank) const {
-  return reinterpret_cast<Rank*>(place_.memory + sizeof(Header))[rank];
+  return reinterpret_cast<Rank*>(layout_.memory + sizeof(Header))[rank];
 }
 
 std::byte* SharedSum::part_of(int rank) const {
-  return place_.memory + bytes_for(place_.ranks, 0, 0) +
-         size_t(rank) * (place_.staging + place_.arena);
+  return layout_.memory + bytes_for(layout_.ranks, 0, 0) +
+         size_t(rank) * (layout_.staging + layout_.arena);
 }
 
 void SharedSum::combine(void* values, size_t bytes, const Combination& how) {
   if (!failed_.empty()) throw RankMissing(failed_);
   std::byte* next = static_cast<std::byte*>(values);
   const bool in_place = arena_.holds(values);
-  std::byte* const staging = part_of(place_.rank);
+  std::byte* const staging = part_of(layout_.rank);
   do {
-    if (in_place) {
-      const size_t met = meet(next, bytes, bytes, how);
-      next += met, bytes -= met;
-      continue;
-    }
-    const size_t proposed = std::min(bytes, place_.staging);
-    if (proposed > 0) std::memcpy(staging, next, proposed);
-    const size_t met = meet(staging, proposed, bytes, how);
-    if (met > 0) std::memcpy(next, staging, met);
-    next += met, bytes -= met;
+    std::byte* const own = in_place ? next : staging;
+    const size_t proposed = in_place ? bytes : std::min(bytes, layout_.staging);
+    if (!in_place && proposed > 0) std::memcpy(staging, next, proposed);
+    const size_t combined = combine_some(own, proposed, bytes, how);
+    if (!in_place && combined > 0) std::memcpy(next, staging, combined);
+    next += combined;
+    bytes -= combined;
   } while (bytes > 0);
 }
 
 // Reduces as many bytes as the smallest proposal; returns how many. One rank may have its values in
 // place while another copies them.
-size_t SharedSum::meet(std::byte* own, size_t proposed, size_t left, const Combination& how) {
-  Rank& mine = state(place_.rank);
+size_t SharedSum::combine_some(std::byte* own, size_t proposed, size_t left,
+                               const Combination& how) {
+  Rank& mine = state(layout_.rank);
   mine.kind = how.kind;
-  mine.place = uint64_t(own - part_of(place_.rank));
+  mine.offset = uint64_t(own - part_of(layout_.rank));
   mine.proposed = proposed;
   mine.left = left;
   advance();
   wait_for_all();
   std::array<std::byte*, kMostRanks> parts{};
-  size_t met = proposed;
-  for (int rank = 0; rank < place_.ranks; ++rank) {
+  size_t combined = proposed;
+  for (int rank = 0; rank < layout_.ranks; ++rank) {
     const Rank& other = state(rank);
     if (other.left != left || other.kind != how.kind) {
       failed_ = fmt::format("rank {} called a different all-reduce, of {} bytes, not {}", rank,
                             other.left, left);
       throw RankMissing(failed_);
     }
-    parts[size_t(rank)] = part_of(rank) + other.place;
-    met = std::min(met, size_t(other.proposed));
+    parts[size_t(rank)] = part_of(rank) + other.offset;
+    combined = std::min(combined, size_t(other.proposed));
   }
   // Slices begin at whole cache lines, so that no two ranks write the same line.
-  const size_t slice = rounded_up((met + size_t(place_.ranks) - 1) / size_t(place_.ranks), kLine);
-  const size_t begin = std::min(met, slice * size_t(place_.rank));
-  const size_t end = std::min(met, begin + slice);
-  for (int rank = 0; rank < place_.ranks; ++rank) parts[size_t(rank)] += begin;
-  how.apply(parts.data(), place_.ranks, (end - begin) / how.value_size);
+  const size_t slice =
+      rounded_up((combined + size_t(layout_.ranks) - 1) / size_t(layout_.ranks), kLine);
+  const size_t begin = std::min(combined, slice * size_t(layout_.rank));
+  const size_t end = std::min(combined, begin + slice);
+  for (int rank = 0; rank < layout_.ranks; ++rank) parts[size_t(rank)] += begin;
+  how.apply(parts.data(), layout_.ranks, (end - begin) / how.value_size);
   advance();
   wait_for_all();
-  return met;
+  return combined;
 }
 
 void SharedSum::advance() {
-  std::atomic<uint32_t>& phase = state(place_.rank).phase;
+  std::atomic<uint32_t>& phase = state(layout_.rank).phase;
   phase.store(++phase_, std::memory_order_release);
   wake_all(phase);
 }
 
 void SharedSum::wait_for_all() {
-  for (int rank = 0; rank < place_.ranks; ++rank)
-    if (rank != place_.rank) wait_for(rank);
+  for (int rank = 0; rank < layout_.ranks; ++rank)
+    if (rank != layout_.rank) wait_for(rank);
 }
 
 void SharedSum::wait_for(int rank) {
@@ -166,25 +165,24 @@ void SharedSum::wait_for(int rank) {
     if (reached(seen)) return;
     if (why != 0) fail_with(why);
     if (stopped_) throw RankMissing("this rank is ending");
-    if (gone) give_up(2 * uint32_t(rank) + kEnded);
+    if (gone) fail_all(2 * uint32_t(rank) + kEnded);
     const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
-    if (left.count() <= 0) give_up(2 * uint32_t(rank) + kLate);
+    if (left.count() <= 0) fail_all(2 * uint32_t(rank) + kLate);
     wait_while(phase, seen, std::min(kLook, left));
   }
 }
 
-void SharedSum::give_up(uint32_t why) {
+void SharedSum::fail_all(uint32_t why) {
   uint32_t first = 0;
   header().why.compare_exchange_strong(first, why);
   fail_with(first == 0 ? why : first);
 }
 
 void SharedSum::fail_with(uint32_t why) {
-  const bool ended = why % 2 == kEnded;
   const int rank = int((why - 1) / 2);
-  if (ended)
+  if (why % 2 == kEnded)
     failed_ = fmt::format("rank {} has ended", rank);
-  else if (rank == place_.rank)
+  else if (rank == layout_.rank)
     failed_ = fmt::format("the other ranks timed out waiting for rank {}, this one", rank);
   else
     failed_ =
@@ -193,25 +191,25 @@ void SharedSum::fail_with(uint32_t why) {
 }
 
 void SharedSum::wake_others() {
-  wake_all(state(place_.rank).phase);
+  wake_all(state(layout_.rank).phase);
 }
 
 std::byte* SharedArena::take(size_t bytes) {
   if (bytes > bytes_) return nullptr;
   const size_t size = rounded_up(bytes, kPage);
-  const std::lock_guard lock(mutex_);
-  size_t place = 0;
+  const MutexLock lock(mutex_);
+  size_t offset = 0;
   for (const auto& [begin, length] : taken_) {
-    if (begin - place >= size) break;
-    place = begin + length;
+    if (begin - offset >= size) break;
+    offset = begin + length;
   }
-  if (bytes_ - place < size) return nullptr;
-  taken_[place] = size;
-  return memory_ + place;
+  if (bytes_ - offset < size) return nullptr;
+  taken_[offset] = size;
+  return memory_ + offset;
 }
 
-void SharedArena::give_back(std::byte* block) {
-  const std::lock_guard lock(mutex_);
+void SharedArena::release(std::byte* block) {
+  const MutexLock lock(mutex_);
   const auto found = taken_.find(size_t(block - memory_));
   madvise(block, found->second, MADV_REMOVE);  // optional: not all systems support it
   taken_.erase(found);

@@ -13,9 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string>
+
+#include "base/mutex.h"
 
 namespace saturate {
 
@@ -28,14 +29,14 @@ class SharedArena {
   // A block of whole pages, lowest address first; null if there is no room.
   std::byte* take(size_t bytes);
   // Returns its memory to the system. REQUIRES: `block` comes from take().
-  void give_back(std::byte* block);
+  void release(std::byte* block);
   bool holds(const void* address) const;
 
  private:
   std::byte* const memory_;
   const size_t bytes_;
-  std::mutex mutex_;
-  std::map<size_t, size_t> taken_;  // size by offset; guarded by mutex_
+  Mutex mutex_;
+  std::map<size_t, size_t> taken_ GUARDED_BY(mutex_);  // size by offset
 };
 
 // Another rank has ended, timed out, or made a different call; what() names it.
@@ -80,13 +81,13 @@ class SharedSum {
   // values outside such a block.
   static size_t bytes_for(int ranks, size_t arena, size_t staging = kStaging);
 
-  struct Place {
+  struct Layout {
     std::byte* memory;  // zero-filled; bytes_for() of the same arguments
     int rank, ranks;
     size_t arena, staging = kStaging;
   };
   // `has(rank)` says whether another rank is alive; all must have joined before this is made.
-  SharedSum(const Place& place, std::function<bool(int)> has, std::chrono::milliseconds timeout);
+  SharedSum(const Layout& layout, std::function<bool(int)> has, std::chrono::milliseconds timeout);
 
   // All-reduces the values of all ranks. All ranks make the same calls in the same order. Fails
   // with RankMissing, as does every later call, when a rank is gone, times out, or passes another
@@ -107,14 +108,14 @@ class SharedSum {
   Header& header() const;
   Rank& state(int rank) const;
   std::byte* part_of(int rank) const;
-  size_t meet(std::byte* own, size_t proposed, size_t left, const Combination& how);
+  size_t combine_some(std::byte* own, size_t proposed, size_t left, const Combination& how);
   void advance();
   void wait_for_all();
   void wait_for(int rank);
-  void give_up(uint32_t why);
+  void fail_all(uint32_t why);
   [[noreturn]] void fail_with(uint32_t why);
 
-  const Place place_;
+  const Layout layout_;
   const std::function<bool(int)> has_;
   const std::chrono::milliseconds timeout_;
   SharedArena arena_;

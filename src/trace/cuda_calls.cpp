@@ -1,26 +1,51 @@
 #include "trace/cuda_calls.h"
 
-#include "saturate/data/error.h"
-
 #ifdef SATURATE_HAS_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_profiler_api.h>
+#include <nvtx3/nvToolsExt.h>
+#else
+#include "saturate/data/error.h"
 #endif
 
 namespace saturate {
 
-void limit_cuda_memory([[maybe_unused]] int device, [[maybe_unused]] double share) {
 #ifdef SATURATE_HAS_CUDA
+
+void limit_cuda_memory(int device, double share) {
   // The virtual function also links in a build without the full LibTorch.
   auto* allocator = c10::getDeviceAllocator(c10::kCUDA);
   static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(
       share, static_cast<c10::DeviceIndex>(device));
-#else
-  fail(ErrorKind::kUsage, "this build cannot limit a GPU's memory", "train.memory_gb",
-       "Leave it out, or build with CUDA (SATURATE_CUDA=ON)");
-#endif
 }
 
-#ifndef SATURATE_HAS_CUDA  // with CUDA they are in cuda_calls.cu
+bool has_cuda_capture() {
+  return true;
+}
+
+void begin_cuda_range(const char* name) {
+  nvtxRangePushA(name);
+}
+
+void end_cuda_range() {
+  nvtxRangePop();
+}
+
+void start_cuda_profiler() {
+  cudaProfilerStart();
+}
+
+void stop_cuda_profiler() {
+  cudaDeviceSynchronize();  // include the window's pending work
+  cudaProfilerStop();
+}
+
+#else
+
+void limit_cuda_memory(int, double) {
+  fail(ErrorKind::kUsage, "this build cannot limit a GPU's memory", "train.memory_gb",
+       "Leave it out, or build with CUDA (SATURATE_CUDA=ON)");
+}
 bool has_cuda_capture() {
   return false;
 }
@@ -28,6 +53,7 @@ void begin_cuda_range(const char*) {}
 void end_cuda_range() {}
 void start_cuda_profiler() {}
 void stop_cuda_profiler() {}
+
 #endif
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// What needs CUDA's headers.
+// The functions that need CUDA's headers.
 #pragma once
 
 namespace saturate {

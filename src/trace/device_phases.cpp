@@ -1,5 +1,7 @@
 #include "trace/device_phases.h"
 
+#include <c10/core/Device.h>
+
 #include <algorithm>
 
 namespace saturate {
@@ -12,7 +14,6 @@ DevicePhases::DevicePhases(const std::function<std::unique_ptr<TimeMark>()>& mak
     slot.mark->place();
   }
 }
-DevicePhases::~DevicePhases() = default;
 
 void DevicePhases::enter(Phase phase) noexcept {
   if (failed_ || phase == Phase::kOther || phase == current_) return;
@@ -60,6 +61,11 @@ PhaseTimes DevicePhases::times() noexcept {
     failed_ = true;
   }
   return times_;
+}
+
+std::unique_ptr<DevicePhases> make_device_phases(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return std::make_unique<DevicePhases>([device] { return make_device_mark(device); });
 }
 
 }  // namespace saturate

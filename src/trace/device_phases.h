@@ -27,7 +27,6 @@ class DevicePhases {
   // resources now.
   explicit DevicePhases(const std::function<std::unique_ptr<TimeMark>()>& make_mark,
                         size_t marks = kMarks);
-  ~DevicePhases();
 
   // Assigns the current stream's work from now on to `phase`. kOther is ignored: time between two
   // phases counts for the first, so that a change takes one mark. If the device is so far behind
@@ -61,7 +60,7 @@ class DevicePhases {
   PhaseTimes times_;
 };
 
-// Uses the device's own events. Null for a CPU.
+// With device marks. Null for a CPU.
 std::unique_ptr<DevicePhases> make_device_phases(const c10::Device& device);
 
 }  // namespace saturate

@@ -2,10 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/accumulate.h>
 
-#include <functional>
 #include <memory>
-#include <numeric>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -20,10 +19,6 @@ c10::IntArrayRef shape(const c10::IValue& value) {
                                                         : c10::IntArrayRef();
 }
 
-int64_t product(c10::IntArrayRef sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<int64_t>());
-}
-
 // [n, k] x [k, m].
 int64_t matrix_product(c10::IntArrayRef a, c10::IntArrayRef b) {
   return a.size() == 2 && b.size() == 2 ? 2 * a[0] * a[1] * b[1] : 0;
@@ -31,14 +26,15 @@ int64_t matrix_product(c10::IntArrayRef a, c10::IntArrayRef b) {
 
 // [b, n, k] x [b, k, m].
 int64_t batched_product(c10::IntArrayRef a, c10::IntArrayRef b) {
-  return a.size() == 3 && b.size() == 3 ? 2 * product(a) * b[2] : 0;
+  return a.size() == 3 && b.size() == 3 ? 2 * c10::multiply_integers(a) * b[2] : 0;
 }
 
 // Every element of the output [N, O, ...] (of the input, if transposed) is multiplied by every
 // element of one filter, weight [O, I / groups, ...].
 int64_t convolution(c10::IntArrayRef elements, c10::IntArrayRef weight) {
   if (elements.size() < 3 || weight.size() != elements.size()) return 0;
-  return 2 * elements[0] * product(elements.slice(2)) * product(weight);
+  return 2 * elements[0] * c10::multiply_integers(elements.slice(2)) *
+         c10::multiply_integers(weight);
 }
 
 // Output size of one dimension of a convolution.

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 namespace saturate {
-namespace {
-
-constexpr size_t kPage = 4096;
-
-}  // namespace
 
 void* KeptBlocks::take(size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  constexpr size_t kPage = 4096;
+  const MutexLock lock(mutex_);
   const auto fits = [&](const Block& block) {
     return block.bytes >= bytes && block.bytes - bytes <= kPage;
   };
@@ -25,14 +20,14 @@ void* KeptBlocks::take(size_t bytes) {
 }
 
 std::vector<KeptBlocks::Block> KeptBlocks::keep(Block block, size_t most) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   blocks_.push_back(block);
   bytes_ += block.bytes;
   return oldest_beyond(most);
 }
 
 std::vector<KeptBlocks::Block> KeptBlocks::shrink(size_t most) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return oldest_beyond(most);
 }
 
@@ -42,12 +37,6 @@ std::vector<KeptBlocks::Block> KeptBlocks::oldest_beyond(size_t most) {
   std::vector<Block> oldest(blocks_.begin(), end);
   blocks_.erase(blocks_.begin(), end);
   return oldest;
-}
-
-std::vector<KeptBlocks::Block> KeptBlocks::take_all() {
-  const std::lock_guard lock(mutex_);
-  bytes_ = 0;
-  return std::exchange(blocks_, {});
 }
 
 }  // namespace saturate

@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace saturate {
 
 // Safe to use from any thread.
 class KeptBlocks {
  public:
-  // malloc keeps smaller ones by itself.
+  // malloc keeps smaller ones.
   static constexpr size_t kLeastBytes = 64 << 10;
 
   struct Block {
@@ -29,15 +29,13 @@ class KeptBlocks {
   // The oldest ones beyond a total of `most` bytes, for the caller to free.
   std::vector<Block> shrink(size_t most);
 
-  // Everything, for the caller to free.
-  std::vector<Block> take_all();
-
  private:
-  std::vector<Block> oldest_beyond(size_t most);  // with mutex_ held
+  std::vector<Block> oldest_beyond(size_t most) NEEDS_LOCK(mutex_);
 
-  std::mutex mutex_;
-  std::vector<Block> blocks_;  // oldest first; at most some hundreds, of few sizes
-  size_t bytes_ = 0;
+  Mutex mutex_;
+  // Oldest first; at most some hundreds, of few sizes.
+  std::vector<Block> blocks_ GUARDED_BY(mutex_);
+  size_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace saturate

@@ -37,7 +37,7 @@ constexpr bool kFindsUseAfterFree = false;
 // Counts allocations of torch's allocator, and keeps large blocks on request. Pointers are that
 // allocator's own, so memory allocated before this was installed can be freed through it, and vice
 // versa.
-class CountingAllocator : public c10::Allocator {
+class CountingAllocator : public c10::Allocator, public TensorMemory {
  public:
   explicit CountingAllocator(c10::Allocator& allocator) : allocator_(allocator) {}
 
@@ -48,7 +48,7 @@ class CountingAllocator : public c10::Allocator {
     void* data = large ? kept_.take(bytes) : nullptr;
     if (!data) {
       if (large && keeps_) free_all(kept_.shrink(room_to_keep()));
-      data = allocate_anew(bytes);
+      data = allocate_new(bytes);
     }
     const int64_t more = int64_t(malloc_usable_size(data)) - int64_t(bytes);
     raise_peak(live_ += more);
@@ -59,16 +59,21 @@ class CountingAllocator : public c10::Allocator {
     allocator_.copy_data(to, from, bytes);
   }
 
-  int64_t live() const { return live_; }
-  int64_t take_peak() { return peak_.exchange(live_); }
-  int64_t budget() const { return budget_; }
-  void set_budget(int64_t bytes) { budget_ = bytes; }
+  int64_t live_bytes() const override { return live_; }
+  int64_t take_peak() override { return peak_.exchange(live_); }
+  int64_t capacity() const override { return host_memory() / 2; }
+  int64_t budget() const override { return budget_; }
+  void set_budget(int64_t bytes) override { budget_ = bytes; }
+  void release_cache() override {
+    release_kept();
+    malloc_trim(0);
+  }
+
   bool set_keeps(bool keeps) {
     const bool kept = keeps_.exchange(keeps && !kFindsUseAfterFree);
     if (!keeps) release_kept();
     return kept;
   }
-  void release_kept() { free_all(kept_.take_all()); }
 
   // Installed on the first call, until the process ends.
   static CountingAllocator& get() {
@@ -81,7 +86,8 @@ class CountingAllocator : public c10::Allocator {
   }
 
  private:
-  void* allocate_anew(size_t bytes) {
+  void release_kept() { free_all(kept_.shrink(0)); }
+  void* allocate_new(size_t bytes) {
     try {
       return allocator_.raw_allocate(bytes);
     } catch (const c10::Error&) {
@@ -137,22 +143,6 @@ class CountingAllocator : public c10::Allocator {
   std::atomic<int64_t> most_live_ = 0;  // peak of the process
 };
 
-class CpuMemory : public TensorMemory {
- public:
-  int64_t live_bytes() const override { return counter_.live(); }
-  int64_t take_peak() override { return counter_.take_peak(); }
-  int64_t capacity() const override { return host_memory() / 2; }
-  int64_t budget() const override { return counter_.budget(); }
-  void set_budget(int64_t bytes) override { counter_.set_budget(bytes); }
-  void release_cache() override {
-    counter_.release_kept();
-    malloc_trim(0);
-  }
-
- private:
-  CountingAllocator& counter_ = CountingAllocator::get();
-};
-
 class CudaMemory : public TensorMemory {
  public:
   // Before CUDA is initialised torch's allocator has no devices, and throws when asked for one.
@@ -191,10 +181,7 @@ bool keep_host_memory(bool keep) {
 }
 
 TensorMemory& tensor_memory(const at::Device& device) {
-  if (device.is_cpu()) {
-    static CpuMemory memory;
-    return memory;
-  }
+  if (device.is_cpu()) return CountingAllocator::get();
   static CudaMemory memory(device.has_index() ? device.index() : c10::DeviceIndex{0});
   return memory;
 }

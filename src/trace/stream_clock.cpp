@@ -1,13 +1,42 @@
 #include "trace/stream_clock.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
-#include <atomic>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <utility>
 
 namespace saturate {
+namespace {
+
+// Through c10's event interface, which is the same for all device types: compiles without CUDA.
+class DeviceMark : public TimeMark {
+ public:
+  explicit DeviceMark(const c10::Device& device)
+      : device_(device), event_(device.type(), c10::EventFlag::BACKEND_DEFAULT) {}
+
+  void place() override {
+    event_.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+  bool reached() const override { return event_.query(); }
+  double seconds_since(const TimeMark& earlier) const override {
+    return static_cast<const DeviceMark&>(earlier).event_.elapsedTime(event_) * 1e-3;
+  }
+
+ private:
+  const c10::Device device_;
+  c10::Event event_;  // with timing enabled
+};
+
+}  // namespace
+
+std::unique_ptr<TimeMark> make_device_mark(const c10::Device& device) {
+  return std::make_unique<DeviceMark>(device);
+}
+
+std::unique_ptr<StreamClock> make_stream_clock(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return std::make_unique<StreamClock>([device] { return make_device_mark(device); });
+}
 
 std::vector<StreamTime> time_between(const std::vector<StreamTime>& earlier,
                                      std::vector<StreamTime> now) {
@@ -20,63 +49,36 @@ std::vector<StreamTime> time_between(const std::vector<StreamTime>& earlier,
   return now;
 }
 
-struct StreamClock::State {
-  struct Piece {
-    std::unique_ptr<TimeMark> begin, end;
-    bool follows;  // the time between it and the previous piece is idle
-  };
-  struct Track {
-    StreamTime time;
-    std::deque<Piece> unread;            // in stream order
-    std::unique_ptr<TimeMark> read_end;  // of the last piece read
-    bool goes_on = false;                // the next piece follows
-  };
+std::unique_ptr<TimeMark> StreamClock::take_mark() {
+  if (spare_.empty()) return make_mark_();
+  auto mark = std::move(spare_.back());
+  spare_.pop_back();
+  return mark;
+}
 
-  explicit State(std::function<std::unique_ptr<TimeMark>()> make_mark)
-      : make(std::move(make_mark)) {}
-
-  std::unique_ptr<TimeMark> take_mark() {
-    if (spare.empty()) return make();
-    auto mark = std::move(spare.back());
-    spare.pop_back();
-    return mark;
-  }
-
-  void read(Track& track) {
-    while (!track.unread.empty() && track.unread.front().end->reached()) {
-      Piece piece = std::move(track.unread.front());
-      track.unread.pop_front();
-      track.time.busy_s += piece.end->seconds_since(*piece.begin);
-      if (track.read_end) {
-        if (piece.follows)
-          track.time.idle_s += std::max(0.0, piece.begin->seconds_since(*track.read_end));
-        spare.push_back(std::move(track.read_end));
-      }
-      spare.push_back(std::move(piece.begin));
-      track.read_end = std::move(piece.end);
+void StreamClock::read(Track& track) {
+  while (!track.unread.empty() && track.unread.front().end->reached()) {
+    Piece piece = std::move(track.unread.front());
+    track.unread.pop_front();
+    track.time.busy_s += piece.end->seconds_since(*piece.begin);
+    if (track.read_end) {
+      if (piece.follows)
+        track.time.idle_s += std::max(0.0, piece.begin->seconds_since(*track.read_end));
+      spare_.push_back(std::move(track.read_end));
     }
+    spare_.push_back(std::move(piece.begin));
+    track.read_end = std::move(piece.end);
   }
-
-  const std::function<std::unique_ptr<TimeMark>()> make;
-  std::atomic<bool> enabled{true};
-  std::mutex mutex;
-  std::map<std::string, Track> tracks;           // guarded by mutex, as the next
-  std::vector<std::unique_ptr<TimeMark>> spare;  // for reuse
-};
-
-StreamClock::StreamClock(std::function<std::unique_ptr<TimeMark>()> make_mark)
-    : state_(std::make_unique<State>(std::move(make_mark))) {}
-StreamClock::~StreamClock() = default;
+}
 
 StreamClock::Work::Work(StreamClock* clock, const std::string& stream)
-    : clock_(clock && clock->state_->enabled ? clock : nullptr), stream_(clock_ ? stream : "") {
+    : clock_(clock && clock->enabled_ ? clock : nullptr), stream_(clock_ ? stream : "") {
   if (!clock_) return;
-  State& state = *clock_->state_;
   {
-    std::lock_guard lock(state.mutex);
+    const MutexLock lock(clock_->mutex_);
     // Read here too, so that marks are reused even if nobody asks for times.
-    state.read(state.tracks[stream_]);
-    begin_ = state.take_mark();
+    clock_->read(clock_->tracks_[stream_]);
+    begin_ = clock_->take_mark();
   }
   begin_->place();
 }
@@ -84,11 +86,10 @@ StreamClock::Work::Work(StreamClock* clock, const std::string& stream)
 // The work itself reports device errors; here they cost a measurement.
 StreamClock::Work::~Work() {
   if (!clock_) return;
-  State& state = *clock_->state_;
-  std::lock_guard lock(state.mutex);
-  State::Track& track = state.tracks[stream_];
+  const MutexLock lock(clock_->mutex_);
+  Track& track = clock_->tracks_[stream_];
   try {
-    auto end = state.take_mark();
+    auto end = clock_->take_mark();
     end->place();
     track.unread.push_back({std::move(begin_), std::move(end), track.goes_on});
     track.goes_on = true;
@@ -98,20 +99,20 @@ StreamClock::Work::~Work() {
 }
 
 void StreamClock::set_enabled(bool enabled) {
-  state_->enabled = enabled;
+  enabled_ = enabled;
   leave_out();
 }
 
 void StreamClock::leave_out() {
-  std::lock_guard lock(state_->mutex);
-  for (auto& [name, track] : state_->tracks) track.goes_on = false;
+  const MutexLock lock(mutex_);
+  for (auto& [name, track] : tracks_) track.goes_on = false;
 }
 
 std::vector<StreamTime> StreamClock::times() {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(mutex_);
   std::vector<StreamTime> times;
-  for (auto& [name, track] : state_->tracks) {
-    state_->read(track);
+  for (auto& [name, track] : tracks_) {
+    read(track);
     track.time.stream = name;
     times.push_back(track.time);
   }

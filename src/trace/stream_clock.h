@@ -2,11 +2,16 @@
 // two marks in its stream, which are read when the stream has passed them, some steps later.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "saturate/ledger.h"
 
 namespace c10 {
@@ -34,11 +39,14 @@ class TimeMark {
   virtual double seconds_since(const TimeMark& earlier) const = 0;
 };
 
+// A mark made of the device's own events, in the calling thread's current stream.
+std::unique_ptr<TimeMark> make_device_mark(const c10::Device& device);
+
 // Safe from any thread, but each stream's work must come from one thread at a time.
 class StreamClock {
  public:
-  explicit StreamClock(std::function<std::unique_ptr<TimeMark>()> make_mark);
-  ~StreamClock();
+  explicit StreamClock(std::function<std::unique_ptr<TimeMark>()> make_mark)
+      : make_mark_(std::move(make_mark)) {}
 
   // Work given to the calling thread's current stream until the scope ends counts for `stream`.
   // Scopes of a stream do not nest.
@@ -66,11 +74,27 @@ class StreamClock {
   std::vector<StreamTime> times();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Piece {
+    std::unique_ptr<TimeMark> begin, end;
+    bool follows;  // the time between it and the previous piece is idle
+  };
+  struct Track {
+    StreamTime time;
+    std::deque<Piece> unread;            // in stream order
+    std::unique_ptr<TimeMark> read_end;  // of the last piece read
+    bool goes_on = false;                // the next piece follows
+  };
+  std::unique_ptr<TimeMark> take_mark() NEEDS_LOCK(mutex_);
+  void read(Track& track) NEEDS_LOCK(mutex_);
+
+  const std::function<std::unique_ptr<TimeMark>()> make_mark_;
+  std::atomic<bool> enabled_{true};
+  Mutex mutex_;
+  std::map<std::string, Track> tracks_ GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<TimeMark>> spare_ GUARDED_BY(mutex_);  // for reuse
 };
 
-// Uses the device's own events. Null for a CPU, which has no streams.
+// With device marks. Null for a CPU, which has no streams.
 std::unique_ptr<StreamClock> make_stream_clock(const c10::Device& device);
 
 }  // namespace saturate

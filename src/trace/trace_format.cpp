@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -13,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kProcess = 1;
+constexpr std::array kCategories = {"phase", "operator", "kernel", "thread"};  // by TrackKind
 
 std::string quoted(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
@@ -20,23 +23,7 @@ std::string quoted(const std::string& text) {
 
 // Nanoseconds as the format's microseconds, without rounding.
 std::string microseconds(int64_t ns) {
-  const char* sign = ns < 0 ? "-" : "";
-  const int64_t size = ns < 0 ? -ns : ns;
-  return fmt::format("{}{}.{:03}", sign, size / 1000, size % 1000);
-}
-
-const char* category(TrackKind kind) {
-  switch (kind) {
-    case TrackKind::kPhases:
-      return "phase";
-    case TrackKind::kOperators:
-      return "operator";
-    case TrackKind::kDevice:
-      return "kernel";
-    case TrackKind::kThread:
-      return "thread";
-  }
-  return "";
+  return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", std::abs(ns) / 1000, std::abs(ns) % 1000);
 }
 
 std::string metadata(const char* what, size_t track, const std::string& arguments) {
@@ -44,15 +31,16 @@ std::string metadata(const char* what, size_t track, const std::string& argument
                      track, arguments);
 }
 
+struct Lane {
+  std::vector<TraceSpan> spans;
+  std::vector<int64_t> open_ns;  // ends of the spans open at the present moment, inner ones last
+};
+
 // Splits spans into lanes within which they nest.
-std::vector<std::vector<TraceSpan>> lanes_of(std::vector<TraceSpan> spans) {
+std::vector<Lane> lanes_of(std::vector<TraceSpan> spans) {
   std::stable_sort(spans.begin(), spans.end(), [](const TraceSpan& a, const TraceSpan& b) {
     return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
   });
-  struct Lane {
-    std::vector<TraceSpan> spans;
-    std::vector<int64_t> open_ns;  // ends of the spans open at the present moment, inner ones last
-  };
   std::vector<Lane> lanes;
   for (auto& span : spans) {
     const auto fits = [&span](Lane& lane) {
@@ -64,9 +52,7 @@ std::vector<std::vector<TraceSpan>> lanes_of(std::vector<TraceSpan> spans) {
     lane->open_ns.push_back(span.end_ns);
     lane->spans.push_back(std::move(span));
   }
-  std::vector<std::vector<TraceSpan>> spread;
-  for (auto& lane : lanes) spread.push_back(std::move(lane.spans));
-  return spread;
+  return lanes;
 }
 
 std::string milliseconds(int64_t ns) {
@@ -166,7 +152,7 @@ void nest_spans(std::vector<TraceTrack>& tracks) {
     int number = 0;
     for (auto& lane : lanes_of(std::move(track.spans)))
       nested.push_back({++number == 1 ? track.name : fmt::format("{} ({})", track.name, number),
-                        track.kind, std::move(lane)});
+                        track.kind, std::move(lane.spans)});
   }
   tracks = std::move(nested);
 }
@@ -185,8 +171,8 @@ std::string trace_json(const Trace& trace) {
       text += fmt::format(
           ",\n{{\"ph\":\"X\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{}}"
           "}",
-          quoted(span.name), category(track.kind), kProcess, i + 1, microseconds(span.begin_ns),
-          microseconds(span.end_ns - span.begin_ns));
+          quoted(span.name), kCategories[size_t(track.kind)], kProcess, i + 1,
+          microseconds(span.begin_ns), microseconds(span.end_ns - span.begin_ns));
   }
   return text + "\n]}\n";
 }

@@ -43,35 +43,29 @@ int64_t bytes_of(const std::string& metadata) {
 // Adds Kineto's tracks: one for each thread that called operators, one for each stream.
 void add_operators(const kineto::ProfilerResult& result, int64_t origin_unix_ns, Trace& trace) {
   const uint64_t own_thread = at::RecordFunction::currentThreadId();
-  std::map<uint64_t, TraceTrack> threads;
-  std::map<int64_t, TraceTrack> streams;
+  std::map<std::pair<bool, int64_t>, TraceTrack> tracks;  // by stream or thread: threads first
   for (const auto& event : result.events()) {
     if (event.isHiddenEvent() || event.isAsync() || event.endNs() < event.startNs()) continue;
     const TraceSpan span{event.name(), int64_t(event.startNs()) - origin_unix_ns,
                          int64_t(event.endNs()) - origin_unix_ns};
-    if (event.deviceType() == c10::DeviceType::CPU) {
-      const uint64_t thread = event.startThreadId();
-      const std::string name =
-          thread == own_thread ? "operators" : fmt::format("operators, thread {}", thread);
-      TraceTrack& track =
-          threads.try_emplace(thread, name, TrackKind::kOperators, std::vector<TraceSpan>())
-              .first->second;
-      track.spans.push_back(span);
-      continue;
-    }
+    const bool on_device = event.deviceType() != c10::DeviceType::CPU;
+    const uint64_t thread = event.startThreadId();
     const int64_t stream = event.deviceResourceId();
-    streams
-        .try_emplace(stream, fmt::format("device, stream {}", stream), TrackKind::kDevice,
-                     std::vector<TraceSpan>())
-        .first->second.spans.push_back(span);
-    if (trace.copies && span.name.starts_with("Memcpy HtoD")) {
+    TraceTrack& track = tracks[{on_device, on_device ? stream : int64_t(thread)}];
+    if (track.name.empty()) {
+      track.kind = on_device ? TrackKind::kDevice : TrackKind::kOperators;
+      track.name = on_device              ? fmt::format("device, stream {}", stream)
+                   : thread == own_thread ? "operators"
+                                          : fmt::format("operators, thread {}", thread);
+    }
+    track.spans.push_back(span);
+    if (on_device && trace.copies && span.name.starts_with("Memcpy HtoD")) {
       ++trace.copies->count;
       trace.copies->bytes += bytes_of(event.metadataJson());
       trace.copies->ns += span.end_ns - span.begin_ns;
     }
   }
-  for (auto& [thread, track] : threads) trace.tracks.push_back(std::move(track));
-  for (auto& [stream, track] : streams) trace.tracks.push_back(std::move(track));
+  for (auto& [key, track] : tracks) trace.tracks.push_back(std::move(track));
 }
 
 void add_threads(std::vector<SpanTrack> recorded, int64_t origin_ns, Trace& trace) {
@@ -84,63 +78,33 @@ void add_threads(std::vector<SpanTrack> recorded, int64_t origin_ns, Trace& trac
   }
 }
 
-std::string window_text(const TraceWindow& window) {
-  return fmt::format("steps {} to {}", window.first, window.last);
-}
-
 }  // namespace
 
-struct Tracer::State : PhaseObserver {
-  State(Env& env_in, Ledger& ledger_in, const TraceWindow& window_in, const at::Device& device_in,
-        std::string folder_in);
-  ~State() override;
-
-  std::optional<Note> between_steps(int64_t done);
-  std::optional<Note> finish(int64_t done);
-  void charged(Phase phase, Phase next, int64_t charged_from_ns, int64_t end_ns) override;
-  std::optional<Note> begin(int64_t done);
-  Note end(int64_t done);
-  Trace collect(int64_t done);
-  Note write(const Trace& trace);
-
-  Env& env;
-  Ledger& ledger;
-  const TraceWindow window;
-  const at::Device device;
-  const std::string folder;
-  const bool marks;  // phase ranges, for NVTX
-  bool is_open = false, is_over = false;
-  int64_t begin_ns = 0, step_ns = 0;  // start of the window, and of the present step
-  int64_t unix_offset_ns = 0;         // from the ledger's clock to Unix time
-  int64_t begun_after = 0;            // steps
-  TraceTrack phases;
-};
-
-Tracer::State::State(Env& env_in, Ledger& ledger_in, const TraceWindow& window_in,
-                     const at::Device& device_in, std::string folder_in)
-    : env(env_in),
-      ledger(ledger_in),
-      window(window_in),
-      device(device_in),
-      folder(std::move(folder_in)),
-      marks(device.is_cuda() && has_cuda_capture()) {
-  if (window.kind == TraceKind::kNsight && !marks)
+Tracer::Tracer(Env& env, Ledger& ledger, const TraceWindow& window, const at::Device& device,
+               std::string folder)
+    : env_(env),
+      ledger_(ledger),
+      window_(window),
+      device_(device),
+      folder_(std::move(folder)),
+      marks_(device.is_cuda() && has_cuda_capture()),
+      is_over_(window.kind == TraceKind::kNone) {
+  if (window.kind == TraceKind::kNsight && !marks_)
     fail(ErrorKind::kUsage,
          device.is_cuda() ? "this build cannot start a GPU's profiler" : "the run is not on a GPU",
          "watch.trace", "Set watch.trace=steps:FIRST-LAST, which needs none");
-  is_over = window.kind == TraceKind::kNone;
   // Kineto would print messages about every missing device to stderr. It reads this when first
   // used.
-  if (!is_over) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
-  if (marks) begin_cuda_range(phase_name(Phase::kOther).data());
-  if (marks) ledger.observe(this);
+  if (!is_over_) ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
+  if (marks_) begin_cuda_range(phase_name(Phase::kOther).data());
+  if (marks_) ledger.observe(this);
 }
 
-Tracer::State::~State() {
-  ledger.observe(nullptr);
-  if (marks) end_cuda_range();
-  if (!is_open) return;
-  if (window.kind == TraceKind::kNsight) {
+Tracer::~Tracer() {
+  ledger_.observe(nullptr);
+  if (marks_) end_cuda_range();
+  if (!is_open_) return;
+  if (window_.kind == TraceKind::kNsight) {
     stop_cuda_profiler();
   } else {
     kineto::disableProfiler();
@@ -148,15 +112,15 @@ Tracer::State::~State() {
   }
 }
 
-void Tracer::State::charged(Phase phase, Phase next, int64_t charged_from_ns, int64_t end_ns) {
-  if (marks && next != phase) {
+void Tracer::charged(Phase phase, Phase next, int64_t charged_from_ns, int64_t end_ns) {
+  if (marks_ && next != phase) {
     end_cuda_range();
     begin_cuda_range(phase_name(next).data());
   }
-  if (!is_open || end_ns <= begin_ns) return;
+  if (!is_open_ || end_ns <= begin_ns_) return;
   const TraceSpan span{std::string(phase_name(phase)),
-                       std::max(charged_from_ns, begin_ns) - begin_ns, end_ns - begin_ns};
-  auto& spans = phases.spans;
+                       std::max(charged_from_ns, begin_ns_) - begin_ns_, end_ns - begin_ns_};
+  auto& spans = phases_.spans;
   const bool goes_on =
       !spans.empty() && spans.back().name == span.name && spans.back().end_ns == span.begin_ns;
   if (goes_on)
@@ -165,53 +129,53 @@ void Tracer::State::charged(Phase phase, Phase next, int64_t charged_from_ns, in
     spans.push_back(span);
 }
 
-std::optional<Tracer::Note> Tracer::State::begin(int64_t done) {
-  begun_after = done;
-  if (window.kind == TraceKind::kNsight) {
-    is_open = true;
+std::optional<Tracer::Note> Tracer::begin(int64_t done) {
+  begun_after_ = done;
+  if (window_.kind == TraceKind::kNsight) {
+    is_open_ = true;
     start_cuda_profiler();
     return std::nullopt;
   }
   if (!start_spans()) {
-    is_over = true;
+    is_over_ = true;
     return Note{"watch.trace: nothing was traced, as another run of this process is traced", true};
   }
-  start_kineto(device);
-  ledger.times();  // excludes earlier time from the window
-  const int64_t before_ns = env.now_ns(), unix_ns = unix_time_ns(env);
-  begin_ns = step_ns = env.now_ns();
-  unix_offset_ns = unix_ns - before_ns - (begin_ns - before_ns) / 2;
-  phases = {"phases", TrackKind::kPhases, {}};
-  is_open = true;
-  ledger.observe(this);
+  start_kineto(device_);
+  ledger_.times();  // excludes earlier time from the window
+  const int64_t before_ns = env_.now_ns(), unix_ns = unix_time_ns(env_);
+  begin_ns_ = step_ns_ = env_.now_ns();
+  unix_offset_ns_ = unix_ns - before_ns - (begin_ns_ - before_ns) / 2;
+  phases_ = {"phases", TrackKind::kPhases, {}};
+  is_open_ = true;
+  ledger_.observe(this);
   return std::nullopt;
 }
 
-Trace Tracer::State::collect(int64_t done) {
-  ledger.times();  // charges the present phase up to now
+Trace Tracer::collect(int64_t done) {
+  ledger_.times();  // charges the present phase up to now
   Trace trace;
-  trace.first_step = begun_after + 1;
+  trace.first_step = begun_after_ + 1;
   trace.last_step = done;
-  trace.wall_ns = env.now_ns() - begin_ns;
-  if (device.is_cuda()) trace.copies.emplace();
-  is_open = false;
-  if (!marks) ledger.observe(nullptr);
+  trace.wall_ns = env_.now_ns() - begin_ns_;
+  if (device_.is_cuda()) trace.copies.emplace();
+  is_open_ = false;
+  if (!marks_) ledger_.observe(nullptr);
   const auto result = kineto::disableProfiler();
-  trace.tracks.push_back(std::move(phases));
-  add_operators(*result, begin_ns + unix_offset_ns, trace);
-  add_threads(stop_spans(), begin_ns, trace);
+  trace.tracks.push_back(std::move(phases_));
+  add_operators(*result, begin_ns_ + unix_offset_ns_, trace);
+  add_threads(stop_spans(), begin_ns_, trace);
   nest_spans(trace.tracks);
   return trace;
 }
 
-Tracer::Note Tracer::State::write(const Trace& trace) {
+Tracer::Note Tracer::write(const Trace& trace) {
   const auto rows = operator_table(trace.tracks);
-  const std::string path = folder + "/trace.json";
+  const std::string path = folder_ + "/trace.json";
   std::string lost = fmt::format("the trace of steps {} to {}", trace.first_step, trace.last_step);
   try {
-    write_atomically(env, path, trace_json(trace));
+    write_atomically(env_, path, trace_json(trace));
     lost += ", but for " + path + ",";
-    write_atomically(env, folder + "/trace.txt", format_trace(trace, rows, 0));
+    write_atomically(env_, folder_ + "/trace.txt", format_trace(trace, rows, 0));
   } catch (const Error& error) {
     return {fmt::format("{} is lost, the run goes on: {}", lost, error.what()), true};
   }
@@ -220,50 +184,39 @@ Tracer::Note Tracer::State::write(const Trace& trace) {
           false};
 }
 
-Tracer::Note Tracer::State::end(int64_t done) {
-  is_over = true;
-  if (window.kind == TraceKind::kNsight) {
-    is_open = false;
+Tracer::Note Tracer::end(int64_t done) {
+  is_over_ = true;
+  if (window_.kind == TraceKind::kNsight) {
+    is_open_ = false;
     stop_cuda_profiler();
-    return {fmt::format("the profiler's window was steps {} to {}", begun_after + 1, done), false};
+    return {fmt::format("the profiler's window was steps {} to {}", begun_after_ + 1, done), false};
   }
   return write(collect(done));
 }
 
-std::optional<Tracer::Note> Tracer::State::between_steps(int64_t done) {
-  if (is_over) return std::nullopt;
-  if (is_open && window.kind == TraceKind::kSteps) {
-    ledger.times();
-    const int64_t now_ns = phases.spans.empty() ? step_ns : begin_ns + phases.spans.back().end_ns;
-    phases.spans.push_back({fmt::format("step {}", done), step_ns - begin_ns, now_ns - begin_ns});
-    step_ns = now_ns;
+std::optional<Tracer::Note> Tracer::between_steps(int64_t done) {
+  if (is_over_) return std::nullopt;
+  if (is_open_ && window_.kind == TraceKind::kSteps) {
+    ledger_.times();
+    const int64_t now_ns =
+        phases_.spans.empty() ? step_ns_ : begin_ns_ + phases_.spans.back().end_ns;
+    phases_.spans.push_back(
+        {fmt::format("step {}", done), step_ns_ - begin_ns_, now_ns - begin_ns_});
+    step_ns_ = now_ns;
   }
-  if (is_open && done >= window.last) return end(done);
-  if (!is_open && done + 1 >= window.first && done < window.last) return begin(done);
+  if (is_open_ && done >= window_.last) return end(done);
+  if (!is_open_ && done + 1 >= window_.first && done < window_.last) return begin(done);
   return std::nullopt;
 }
 
-std::optional<Tracer::Note> Tracer::State::finish(int64_t done) {
-  if (is_over) return std::nullopt;
-  if (is_open && done > begun_after) return end(done);
-  is_over = true;  // closes the window if its last step never came
-  return Note{fmt::format("watch.trace: nothing was traced, no step of this process lay in {} (the "
-                          "last one was {})",
-                          window_text(window), done),
-              true};
-}
-
-Tracer::Tracer(Env& env, Ledger& ledger, const TraceWindow& window, const at::Device& device,
-               std::string folder)
-    : state_(std::make_unique<State>(env, ledger, window, device, std::move(folder))) {}
-Tracer::~Tracer() = default;
-
-std::optional<Tracer::Note> Tracer::between_steps(int64_t done) {
-  return state_->between_steps(done);
-}
-
 std::optional<Tracer::Note> Tracer::finish(int64_t done) {
-  return state_->finish(done);
+  if (is_over_) return std::nullopt;
+  if (is_open_ && done > begun_after_) return end(done);
+  is_over_ = true;  // closes the window if its last step never came
+  return Note{fmt::format("watch.trace: nothing was traced, no step of this process lay in steps "
+                          "{} to {} (the last one was {})",
+                          window_.first, window_.last, done),
+              true};
 }
 
 }  // namespace saturate
