@@ -18,6 +18,8 @@
 #include "advise/measured_trainer.h"
 #include "data/bytes.h"
 #include "run/setup.h"
+#include "saturate/data/error.h"
+#include "saturate/model.h"
 #include "saturate/optimizer.h"
 #include "step/precision.h"
 #include "task/cross_entropy.h"

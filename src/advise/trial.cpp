@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "advise/measured_trainer.h"
+
 namespace saturate {
 namespace {
 
