@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What saving costs a run: no saves, saves in the background, saves in the foreground, interleaved.
+"""The cost of saving to a run: no saves, saves in the background, saves in the foreground, interleaved.
 
 Trains ResNet-18 on drawn images with `saturate train` and reads the steps' times from metrics.jsonl.
-A save costs what the steps from it on take longer than those around them: compared within a run, a
-machine that slows down for a minute changes little. The run without saves is measured at the same
-steps, and shows how much of a cost is noise.
-A peer, where --python names an interpreter with torch 2.11: how long torch.save of the same tensors,
-synced to disk, holds up a Python loop.
+The cost of a save is the time that the steps after it take longer than those around them: compared
+within a run, a machine that slows down for a minute changes little. The run without saves is measured
+at the same steps, and shows how much of a cost is noise.
+With --python, an interpreter with torch 2.11, also measures for how long torch.save of the same
+tensors, synced to disk, blocks a Python loop.
 
   bench/checkpoint_cost.py --rounds 5 --json results/checkpoint_cost.json
 """
@@ -26,8 +26,8 @@ VARIANTS = {
     "background": ["debug.off=[]"],
     "foreground": ['debug.off=["background"]'],
 }
-WARM_UP = 4  # steps left out
-AFFECTED_S = 1  # seconds from a save on that may feel it; two steps at least
+WARM_UP = 4  # steps
+AFFECTED_S = 1  # seconds after a save that it may slow down; two steps at least
 
 PEER = """
 import os, sys, time, torch, torchvision
@@ -62,13 +62,12 @@ def train(saturate, folder, arguments, settings):
         command += ["--set", setting]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    times = [sum(record["phases"].values()) for record in records if record["kind"] == "step"]
-    return times
+    return [sum(record["phases"].values()) for record in records if record["kind"] == "step"]
 
 
 def costs_of_saves(times, every):
-    """Of each save, the seconds it added, and by how many the longest step from it on is longer than
-    the median step around it. times[i] is what step i + 1 took, with all that came before it."""
+    """For each save, the seconds it added, and the seconds by which the longest step after it exceeds
+    the median step around it. times[i]: seconds of step i + 1, with everything before it."""
     affected = max(2, math.ceil(AFFECTED_S / statistics.median(times)))
     around = min(every - affected, 6)  # steps on each side to compare with
     assert around > 1, "too few steps between saves to compare with"
@@ -94,7 +93,7 @@ def row(name, unit, values):
 
 
 def host(saturate):
-    """What `saturate env` says of this machine and build, a line each."""
+    """This machine and build, from `saturate env`."""
     out = subprocess.run([saturate, "env"], check=True, capture_output=True, text=True).stdout
     rows = dict(line.split(None, 1) for line in out.splitlines() if len(line.split(None, 1)) == 2)
     return {key: rows.get(key) for key in ("cpu", "cores", "system", "libtorch", "build", "commit")}

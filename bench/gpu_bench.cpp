@@ -1,6 +1,6 @@
-// What a GPU does with batches on their way: copies from the host, and the kernel that ends
-// augmentation beside a plain copy, which moves as many bytes and computes nothing. Without a GPU:
-// the kernel's twin on one thread of the CPU.
+// A GPU's work on a batch before its step: copies from the host, and the kernel that ends
+// augmentation, compared with a plain copy of as many bytes. Without a GPU: the kernel's CPU
+// version on one thread.
 //   saturate_gpu_bench [SECONDS of each measurement]
 // Prints the JSON of `saturate bench`.
 #include <ATen/ops/empty.h>
@@ -32,7 +32,7 @@ class Bench {
  public:
   Bench(const at::Device& device, double seconds) : device_(device), seconds_(seconds) {}
 
-  // Rates in `unit`, of which a call of `work` does `amount`; their median.
+  // Measures rates in `unit`, of which a call of `work` does `amount`; returns their median.
   double add(const std::string& name, const std::string& unit, double amount, const Work& work) {
     int64_t calls = 1;
     while (time(work, calls) < seconds_) calls *= 2;  // warms up, too
@@ -107,7 +107,7 @@ const T* values_of(const at::Tensor& bytes) {
   return reinterpret_cast<const T*>(bytes.const_data_ptr());
 }
 
-// Photographs of 500 x 375, as ImageNet's are on average, and a crop of one for each image.
+// Photographs of ImageNet's mean size, 500 x 375, and a crop of one for each image.
 class Photographs {
  public:
   Photographs(const at::Device& device, const FinishCase& what)
@@ -141,8 +141,8 @@ class Photographs {
   at::Tensor pixels_, photos_, places_, filters_, values_;
 };
 
-// The kernel reads a byte and writes two or four for each value, as a copy of half as many bytes
-// does. What effects and crops read and write besides is theirs.
+// The kernel reads one byte and writes two or four for each value, like a copy of half as many
+// bytes. Bytes that effects and crops move in addition do not count.
 void bench_finish(Bench& bench, const at::Device& device, const FinishCase& what) {
   const saturate::PixelType type = what.options.output;
   const auto bytes = at::TensorOptions(at::kByte).device(device);
@@ -176,8 +176,7 @@ void bench_finish(Bench& bench, const at::Device& device, const FinishCase& what
   bench.add_to_last("share_reached", rate / copies);
 }
 
-// Where there is a GPU a batch that fills it, and one that does only where several blocks share an
-// image.
+// With a GPU: a batch that fills it, and one that fills it only if several blocks share an image.
 std::vector<FinishCase> finish_cases(bool has_gpu, const std::string& where) {
   const int64_t count = has_gpu ? 256 : 4;
   saturate::AugmentOptions plain, half, heavy, colour, crop;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plots what `saturate bench memory --json FILE` measured, as SVG: peak memory against depth.
+"""Plots the results of `saturate bench memory --json FILE` as SVG: peak memory against depth.
 
   build/saturate bench memory --json memory.json && bench/plot_memory.py memory.json memory.svg
 """

@@ -1,6 +1,6 @@
-// A LibTorch loop of one's own in several processes, which sum their gradients while backward goes
-// on (torch's DistributedDataParallel). Started by torchrun, mpirun or srun it is one of theirs;
-// alone, it starts two of itself.
+// A custom LibTorch loop in several processes, which all-reduce their gradients during backward
+// (like torch's DistributedDataParallel). Under torchrun, mpirun or srun it is one of their ranks;
+// without a launcher it starts two of itself.
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -13,7 +13,7 @@
 
 namespace nn = torch::nn;
 
-// Parameters and their names; the reducer's errors tell of the latter.
+// Parameters and their names, which appear in the reducer's errors.
 std::vector<saturate::NamedTensor> named(const nn::Module& module) {
   std::vector<saturate::NamedTensor> all;
   for (const auto& item : module.named_parameters()) all.push_back({item.key(), item.value()});
@@ -30,8 +30,8 @@ int train(const saturate::World& world) {
   saturate::AugmentOptions augment;
   augment.size = 32;
   saturate::LoaderOptions options;
-  options.batch = 64;                                              // of all processes together
-  options.shard = {.rank = group.rank(), .world = group.world()};  // and this one's part of it
+  options.batch = 64;                                              // the global batch
+  options.shard = {.rank = group.rank(), .world = group.world()};  // its local batch
   saturate::Loader loader(*dataset, options, augment);
   saturate::Ledger ledger(saturate::Env::posix());
   saturate::Feeder feeder(loader, at::kCPU, /*channels_last=*/true, ledger);
@@ -42,7 +42,7 @@ int train(const saturate::World& world) {
                          nn::Linear(64, int64_t(dataset->classes().size())));
   {
     const torch::NoGradGuard no_grad;
-    group.broadcast(network->parameters());  // each process drew its own
+    group.broadcast(network->parameters());  // each rank drew other weights
   }
   saturate::GradientReducer reducer(group, named(*network), distributed);
   torch::optim::Adam optimizer(network->parameters(), torch::optim::AdamOptions(0.01));
@@ -53,11 +53,11 @@ int train(const saturate::World& world) {
     for (saturate::DeviceBatch batch; feeder.next(batch);) {
       reducer.before_forward();
       const at::Tensor logits = network->forward(batch.images);
-      // Gradients are summed, so each process weighs its mean by its share of the images.
+      // The all-reduce sums: the loss weight is the local batch's share of the global batch.
       const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
       reducer.backward(loss * (double(batch.count()) / double(batch.whole)), /*reduce=*/true);
       optimizer.step();
-      // LibTorch's optimizer.zero_grad() does not take gradients that lie in the reducer's buckets.
+      // LibTorch's optimizer.zero_grad() cannot clear gradients that are in the reducer's buckets.
       for (at::Tensor& parameter : network->parameters()) parameter.mutable_grad().reset();
       sums[0].add_(loss.detach() * batch.count());
       sums[1].add_(batch.count());
@@ -67,7 +67,7 @@ int train(const saturate::World& world) {
       std::printf("epoch %u  loss %.3f  on %.0f images in %d processes\n", epoch,
                   (sums[0] / sums[1]).item<double>(), sums[1].item<double>(), group.world());
   }
-  // Bit for bit the same everywhere, or this fails and says on which rank it is not.
+  // Fails, naming the rank, unless the weights are the same bit for bit on all ranks.
   const double norm = network->parameters().back().norm().item<double>();
   group.require_same("network", std::to_string(norm) + "\n");
   return 0;

@@ -1,6 +1,6 @@
-// Fine-tuning in a loop of one's own: a frozen encoder in front of a decoder that is trained in two
-// groups, its last layer at ten times the learning rate. What the recipe's optimizer.freeze and
-// optimizer.lr_factors do for Trainer.
+// Fine-tuning in a custom loop: a frozen encoder before a decoder that is trained in two groups,
+// its last layer at ten times the learning rate. With Trainer, the recipe's optimizer.freeze and
+// optimizer.lr_factors do the same.
 #include <torch/nn.h>
 
 #include <cstdio>
@@ -25,7 +25,7 @@ int run() {
   saturate::Ledger ledger(saturate::Env::posix());
   saturate::Feeder feeder(loader, at::kCPU, /*channels_last=*/true, ledger);
 
-  // The encoder would come from a file (saturate/weights.h); filters drawn at random do here.
+  // An encoder usually comes from a file (saturate/weights.h); here its filters are random.
   torch::manual_seed(1);
   nn::Sequential encoder(nn::Conv2d(nn::Conv2dOptions(3, 64, 5).stride(2)), nn::ReLU(),
                          nn::Conv2d(nn::Conv2dOptions(64, 64, 3).stride(2)), nn::ReLU());
@@ -58,7 +58,7 @@ int run() {
     for (saturate::DeviceBatch batch; feeder.next(batch); ++step) {
       at::Tensor features;
       {
-        const torch::NoGradGuard no_grad;  // nothing is kept for a backward that does not come
+        const torch::NoGradGuard no_grad;  // the encoder has no backward
         features = encoder->forward(batch.images);
       }
       const at::Tensor logits = decoder->forward(features);

@@ -1,4 +1,4 @@
-// The loader without the rest: reads, decodes and augments an epoch of images on all cores.
+// The loader alone: reads, decodes and augments an epoch of images on all cores.
 //   loader_alone [SOURCE]
 #include <chrono>
 #include <cstdio>

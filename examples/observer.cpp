@@ -1,5 +1,4 @@
-// A run of a program's own objects: a model, its images, and an observer that logs a scalar and
-// ends the run.
+// A run of custom objects: a model, a dataset, and an observer that logs a scalar and ends the run.
 //   observer FOLDER
 #include <torch/nn/modules/linear.h>
 

@@ -1,5 +1,5 @@
-// An augmentation of one's own behind saturate's loader, with a CUDA kernel where nvcc and a GPU
-// are, and its twin on the CPU everywhere. No LibTorch needed.
+// A custom augmentation after saturate's loader: on the CPU, and as a CUDA kernel if there are nvcc
+// and a GPU. Needs no LibTorch.
 #include "own_augmentation.h"
 
 #include <cmath>
@@ -13,8 +13,8 @@ void vignette_cpu(const VignetteBatch& batch) {
   for (int64_t i = 0; i < batch.values(); ++i) batch.out[i] = vignette_value(batch, i);
 }
 
-// By seed, epoch and image alone, so that nothing depends on threads, order or device. Purposes
-// from 1000 on are not saturate's own.
+// Depends on seed, epoch and image only, not on threads, order or device. saturate itself uses no
+// RandomUse from 1000 on.
 Vignette draw_vignette(uint32_t epoch, uint64_t index, int size) {
   saturate::RandomStream random(/*seed=*/1, epoch, index, saturate::RandomUse(1000));
   return {float(random.uniform(0, size)), float(random.uniform(0, size)),
@@ -28,7 +28,7 @@ int run() {
   augment.crop = saturate::CropKind::kRandomResized;
   saturate::LoaderOptions options;
   options.batch = 64;
-  options.type = saturate::PixelType::kUint8;  // levels, as the vignette takes them
+  options.type = saturate::PixelType::kUint8;  // the vignette's input
   saturate::Loader loader(*dataset, options, augment);
 
   double before = 0, after = 0, largest = 0;  // sums of levels; difference between the devices
@@ -65,7 +65,7 @@ int run() {
     std::printf("GPU and CPU differ by %.2g at most\n", largest);
   else
     std::printf("no GPU: the CPU's twin alone\n");
-  return had_gpu && largest > 1.01 / 255 ? 1 : 0;  // a rounding may go the other way
+  return had_gpu && largest > 1.01 / 255 ? 1 : 0;  // roundings may differ
 }
 
 int main() {

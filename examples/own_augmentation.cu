@@ -1,4 +1,4 @@
-// The launcher of examples/own_augmentation.h for GPUs: one thread a value.
+// Launches examples/own_augmentation.h's function on a GPU: one thread per value.
 #include <cuda_runtime.h>
 
 #include <cstdio>

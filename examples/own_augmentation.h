@@ -1,5 +1,5 @@
-// An augmentation of one's own: one pixel function for CPU and GPU, and a launcher for each. The
-// parameters are drawn beforehand, so the two give the same. Compiled by nvcc too.
+// A custom augmentation: one pixel function for CPU and GPU, and a launcher for each. The
+// parameters are drawn beforehand, so the results are the same. Compiled by nvcc too.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Vignette {
   float strength;  // share of the light that is lost at one side's length from it
 };
 
-// A batch on its way from uint8 to normalised floats: one pass over it, both steps.
+// A batch of uint8 images that becomes normalised floats: one pass darkens and normalises.
 struct VignetteBatch {
   const uint8_t* images;      // [count, size, size, 3]
   const Vignette* vignettes;  // [count]
@@ -37,9 +37,9 @@ SATURATE_HOST_DEVICE inline float vignette_value(const VignetteBatch& batch, int
                                    batch.normalize.shift[channel]);
 }
 
-// The plain reference of the kernel.
+// The kernel's reference on the CPU.
 void vignette_cpu(const VignetteBatch& batch);
 
-// The same on the current GPU, all pointers being the CPU's: copies in, runs the kernel, copies
-// out. False where there is no GPU. In a training loop the batch would be on the GPU already.
+// The same on the current GPU, with all pointers to host memory: copies in, runs the kernel, copies
+// out. False if there is no GPU. In a training loop the batch would be on the GPU already.
 bool vignette_cuda(const VignetteBatch& batch);

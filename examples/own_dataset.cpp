@@ -1,5 +1,5 @@
-// A dataset of one's own: here, discs of two sizes, drawn on demand. What it gives may as well be
-// the bytes of JPEG or PNG files, from wherever they are.
+// A custom dataset: here, discs of two sizes, drawn on demand. A dataset can also return the bytes
+// of JPEG or PNG files from any storage.
 #include <cstdio>
 
 #include "saturate/data/error.h"

@@ -1,4 +1,4 @@
-// saturate's loader in a LibTorch loop of one's own: any torch::nn module, any torch::optim.
+// saturate's loader in a custom LibTorch loop: any torch::nn module, any torch::optim.
 #include <torch/nn.h>
 #include <torch/optim.h>
 
@@ -27,7 +27,7 @@ int run() {
   options.batch = 32;
   options.threads = int(std::thread::hardware_concurrency());
   saturate::Loader loader(*dataset, options, augment);
-  // Tells where the time went; the feeder charges waiting and copying to it.
+  // Accounts for wall time by phase; the feeder charges waiting and copying to it.
   saturate::Ledger ledger(saturate::Env::posix());
   saturate::Feeder feeder(loader, at::kCPU, /*channels_last=*/true, ledger);
 

@@ -1,5 +1,5 @@
-// A network and a loss of one's own, trained by Trainer: with its checkpoints, evaluation,
-// schedule, averaged weights and report, as any model of the table.
+// A custom network and loss, trained by Trainer with checkpoints, evaluation, schedule, averaged
+// weights and report, like any built-in model.
 //   own_model FOLDER
 #include <torch/nn.h>
 
@@ -12,7 +12,7 @@
 namespace nn = torch::nn;
 
 // Patches of 4 x 4 pixels, mixed by depthwise convolutions (a small ConvMixer), and the focal loss
-// of Lin et al. (https://arxiv.org/abs/1708.02002): easy images count for less.
+// of Lin et al. (https://arxiv.org/abs/1708.02002), which weighs easy images less.
 class PatchMixer : public nn::Module {
  public:
   explicit PatchMixer(int64_t classes) {

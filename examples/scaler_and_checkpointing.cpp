@@ -1,8 +1,7 @@
-// saturate's gradient checkpointing and GradScaler in a LibTorch loop of one's own. Checkpointing
-// keeps only some activations of a deep network for backward, and computes the others again. The
-// scaler is torch.amp.GradScaler without the host ever waiting for the device: in fp32, as here, it
-// changes nothing but the loss's scale; under autocast to fp16 it keeps small gradients from
-// becoming 0.
+// saturate's gradient checkpointing and GradScaler in a custom LibTorch loop. Checkpointing keeps
+// only some activations of a deep network for backward, and recomputes the others. The scaler is
+// torch.amp.GradScaler, but the host never waits for the device. In fp32, as here, it changes only
+// the loss scale; under autocast to fp16 it keeps small gradients from becoming 0.
 #include <torch/nn.h>
 
 #include <cstdio>
@@ -25,18 +24,18 @@ nn::Sequential make_network(int64_t width, int depth) {
 
 int main() {
   torch::manual_seed(1);
-  at::set_num_threads(1);              // for matrices as small as these
-  const at::Device device = at::kCPU;  // at::kCUDA where there is a GPU
+  at::set_num_threads(1);              // enough for such small matrices
+  const at::Device device = at::kCPU;  // or at::kCUDA
   nn::Sequential network = make_network(64, 8);
   network->to(device);
   const at::Tensor inputs = at::randn({256, 64}, device);
   const at::Tensor targets = at::linear(inputs, at::randn({1, 64}, device)).sin();
 
-  // The modules as stages, of which all but the last segment's run again in backward.
+  // The modules as stages; all but the last segment's run again in backward.
   const std::vector<saturate::Stage> stages = saturate::stages_of(*network);
   const int64_t segments = saturate::automatic_segments(stages.size());
 
-  // An optimizer that takes the scaler's verdict. torch::optim's do not: with those,
+  // This optimizer takes the scaler's found_inf. With torch::optim, write
   // `if (found_inf.item<float>() == 0) optimizer.step();`, which waits for the device.
   std::vector<saturate::NamedTensor> named;
   for (const auto& item : network->named_parameters()) named.push_back({item.key(), item.value()});
@@ -55,7 +54,7 @@ int main() {
     const std::vector<at::Tensor> gradients = optimizer->gradients();
     const at::Tensor found_inf = scaler.unscale(gradients);
     saturate::clip_gradients(gradients, 1.0);
-    optimizer->step(/*lr=*/0.002, found_inf);  // nothing where a gradient overflowed
+    optimizer->step(/*lr=*/0.002, found_inf);  // skipped if a gradient overflowed
     scaler.update();
     optimizer->zero_grad();
     if (step % 50 == 0)

@@ -1,4 +1,4 @@
-// A whole run from C++: what `saturate train` does, with the program's own hand on the settings.
+// A complete run from C++, like `saturate train`, with settings made by the program.
 //   train_recipe RECIPE.toml FOLDER
 #include <cstdio>
 

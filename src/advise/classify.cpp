@@ -3,9 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 
-#include "advise/classify_group.h"
 #include "advise/what_ifs.h"
 
 namespace saturate {
@@ -14,98 +15,82 @@ namespace {
 struct CauseText {
   std::string_view name;
   std::string_view what;  // the beginning of the summary
+  // Among causes of about the same speedup, the lowest is named: first errors in the use of the
+  // machine, whose removal costs nothing, then trade-offs.
+  int order;
 };
 
 constexpr std::array<CauseText, kCauseCount> kCauses = {{
-    {"input-threads", "The loader's threads are set badly"},
-    {"decode", "Decoding images holds the run up"},
-    {"storage", "Reading samples holds the run up"},
-    {"augmentation", "Augmenting images holds the run up"},
-    {"copy", "Copying batches to the device holds the run up"},
-    {"host-sync", "The host waits for the device within the step"},
-    {"launch-overhead", "Calls cost more than what they compute"},
-    {"small-batch", "The batch is too small to fill the hardware"},
-    {"precision", "The arithmetic is slower than the hardware's fastest"},
-    {"layout", "Images and weights lie in an order that convolutions are slow in"},
-    {"communication", "Processes wait for each other's gradients"},
-    {"straggler", "One process holds the others up"},
-    {"checkpoint-io", "Saving checkpoints holds the run up"},
-    {"memory", "What saves memory costs time"},
-    {"evaluation", "Evaluation holds the run up"},
-    {"logging", "Making records of the run holds it up"},
-    {"compute-bound", "The model's own arithmetic is the limit"},
+    {"input-threads", "The loader's threads are set badly", 1},
+    {"decode", "Decoding images holds the run up", 11},
+    {"storage", "Reading samples holds the run up", 0},
+    {"augmentation", "Augmenting images holds the run up", 12},
+    {"copy", "Copying batches to the device holds the run up", 10},
+    {"host-sync", "The host waits for the device within the step", 5},
+    {"launch-overhead", "Calls cost more than what they compute", 13},
+    {"small-batch", "The batch is too small to fill the hardware", 15},
+    {"precision", "The arithmetic is slower than the hardware's fastest", 14},
+    {"layout", "Images and weights lie in an order that convolutions are slow in", 7},
+    {"communication", "Processes wait for each other's gradients", 9},
+    {"straggler", "One process holds the others up", 8},
+    {"checkpoint-io", "Saving checkpoints holds the run up", 2},
+    {"memory", "What saves memory costs time", 6},
+    {"evaluation", "Evaluation holds the run up", 3},
+    {"logging", "Making records of the run holds it up", 4},
+    {"compute-bound", "The model's own arithmetic is the limit", 16},
 }};
 
-// Among causes whose removal gains about as much, the one to name: first what is wrong with the
-// machine's use and costs nothing to put right, then what is a trade.
-constexpr std::array<Cause, kCauseCount> kOrder = {
-    Cause::kStorage,      Cause::kInputThreads,   Cause::kCheckpointIo, Cause::kEvaluation,
-    Cause::kLogging,      Cause::kHostSync,       Cause::kMemory,       Cause::kLayout,
-    Cause::kStraggler,    Cause::kCommunication,  Cause::kCopy,         Cause::kDecode,
-    Cause::kAugmentation, Cause::kLaunchOverhead, Cause::kPrecision,    Cause::kSmallBatch,
-    Cause::kComputeBound};
-
-// Gains that differ by less, in logarithms, name no cause by themselves.
-constexpr double kAlike = 0.9;
-// A cache of decoded images also avoids reading them: as much of its gain makes storage
-// the larger part.
-constexpr double kHalf = 0.5;
-// Idle cores are the cause from this gain on, whatever less work for each image would gain.
-constexpr double kIdleCores = 1.25;
-// Cores that decide between threads and work: with all in use more threads are no remedy.
-constexpr double kBusyCores = 0.9;
-
-// The share of training that evaluation may take and still be called rare.
-constexpr double kEvaluationShare = 0.05;
-constexpr double kSaveShare = 0.01;  // and saving
-
-int rank_of(Cause cause) {
-  return int(std::find(kOrder.begin(), kOrder.end(), cause) - kOrder.begin());
+const CauseText& text_of(Cause cause) {
+  return kCauses[size_t(cause)];
 }
 
-// The most that a step without copying would gain: the ledger's share of it, and, where that was
-// measured, no more than the batch that is held, which is on the device.
+// Speedups are about the same if the ratio of their logarithms is at least this.
+constexpr double kAlike = 0.9;
+// A cache of decoded images also avoids reading them: storage is the cause from this ratio on.
+constexpr double kHalf = 0.5;
+// Idle cores are the cause from this speedup on, whatever less work for each image would gain.
+constexpr double kIdleCores = 1.25;
+// The share of cores in use from which on more threads do not help.
+constexpr double kBusyCores = 0.9;
+
+// Shares of training that are called rare.
+constexpr double kEvaluationShare = 0.05;
+constexpr double kSaveShare = 0.01;
+
+WhatIf inferred(Cause cause, const Gain& gain, std::string note,
+                std::vector<std::string> settings = {}) {
+  return {.cause = cause,
+          .settings = std::move(settings),
+          .note = std::move(note),
+          .gain = gain,
+          .measured = false};
+}
+
+// The maximum speedup of a step without copying: by the ledger's share of it, and, if that was
+// measured, at most that of the held batch, which is on the device.
 void infer_copy(const Measurements& found, std::vector<WhatIf>& what_ifs) {
   const double total = found.phases.total();
   const double share = total > 0 ? found.phases[Phase::kCopy] / total : 0;
   if (share <= 0 || share >= 1) return;
-  WhatIf what_if;
-  what_if.cause = Cause::kCopy;
-  what_if.note = "at most, if no step waited in copy";
   const double ratio = 1 / (1 - share);
-  const Gain held = found.ranks.empty() ? found.without_input : Gain{ratio, ratio, ratio};
-  what_if.gain = {std::min(ratio, held.ratio), std::min(ratio, held.low),
-                  std::min(ratio, held.high)};
-  what_if.measured = false;
+  const Gain held = found.ranks.empty() ? found.without_input : exactly(ratio);
+  const Gain gain = {std::min(ratio, held.ratio), std::min(ratio, held.low),
+                     std::min(ratio, held.high)};
+  const WhatIf what_if = inferred(Cause::kCopy, gain, "at most, if no step waited in copy");
   if (is_worth(what_if)) what_ifs.push_back(what_if);
 }
 
-Gain exactly(double ratio) {
-  return {ratio, ratio, ratio};
-}
-
-// The gain of training if `now` happened `times` times instead.
+// The speedup of training if `now` happened `times` times instead.
 Gain gain_of_fewer(const Interlude& now, double times, double whole_s) {
   return exactly(whole_s / (whole_s - now.seconds * (now.times - times)));
 }
 
-// An interval that is so much longer, within what its key allows.
+// An interval that is `factor` times as long, within its key's range.
 int rarer(int every, double factor, double most) {
   return int(std::min(most, std::round(every * factor)));
 }
 
-WhatIf inferred(Cause cause, std::vector<std::string> settings, const Gain& gain,
-                std::string note) {
-  WhatIf what_if;
-  what_if.cause = cause;
-  what_if.settings = std::move(settings);
-  what_if.gain = gain;
-  what_if.note = std::move(note);
-  what_if.measured = false;
-  return what_if;
-}
-
-// So many times as rare that it takes no more than `share` of the time.
+// The factor on an interval with which its work takes no more than `share` of the time.
 double factor_for(double taken, double share) {
   return std::max(2.0, std::ceil(taken / (1 - taken) / share - 1e-9));
 }
@@ -116,48 +101,44 @@ void infer_evaluation(const Measurements& found, std::vector<WhatIf>& what_ifs) 
   if (share <= 0) return;
   if (now.times <= 1) {  // the one at the end
     what_ifs.push_back(
-        inferred(Cause::kEvaluation, {}, gain_of_fewer(now, 0, found.whole_s()), "at most"));
+        inferred(Cause::kEvaluation, gain_of_fewer(now, 0, found.whole_s()), "at most"));
     return;
   }
   const double factor = factor_for(share, kEvaluationShare);
+  const auto evaluate_rarely = [&](Recipe& recipe) {
+    TrainOptions& each = recipe.train;
+    each.eval_every = rarer(each.eval_every, factor, 1 << 20);
+    each.eval_every_steps = rarer(each.eval_every_steps, factor, 1 << 30);
+  };
   what_ifs.push_back(inferred(
-      Cause::kEvaluation,
-      {setting_after(found.recipe, "train.eval_every",
-                     [&](Recipe& recipe) {
-                       TrainOptions& each = recipe.train;
-                       each.eval_every = rarer(each.eval_every, factor, 1 << 20);
-                       each.eval_every_steps = rarer(each.eval_every_steps, factor, 1 << 30);
-                     })},
-      gain_of_fewer(now, std::max(1.0, now.times / factor), found.whole_s()),
-      "early_stop, plateau and the choice of the best weights see fewer evaluations"));
+      Cause::kEvaluation, gain_of_fewer(now, std::max(1.0, now.times / factor), found.whole_s()),
+      "early_stop, plateau and the choice of the best weights see fewer evaluations",
+      {setting_after(found.recipe, "train.eval_every", evaluate_rarely)}));
 }
 
-// For saves that came in no turn: the others were measured.
+// For saves outside measured turns; the others were measured.
 void infer_saves(const Measurements& found, std::vector<WhatIf>& what_ifs) {
   const Interlude& now = found.saves;
   const double whole = found.whole_s();
-  if (whole <= 0 || now.seconds * now.times <= 0) return;
-  const CheckpointOptions& checkpoint = found.recipe.checkpoint;
-  const double factor = factor_for(now.seconds * now.times / whole, kSaveShare);
-  what_ifs.push_back(
-      inferred(Cause::kCheckpointIo,
-               {setting_after(found.recipe, "checkpoint.every",
-                              [&](Recipe& recipe) {
-                                CheckpointOptions& each = recipe.checkpoint;
-                                each.every = rarer(each.every, factor, 1 << 20);
-                                each.every_steps = rarer(each.every_steps, factor, 1 << 30);
-                                each.every_minutes *= factor;
-                              })},
-               gain_of_fewer(now, now.times / factor, whole), "a failure loses as much more work"));
-  if (!checkpoint.background)
-    what_ifs.push_back(
-        inferred(Cause::kCheckpointIo,
-                 {setting_after(found.recipe, "debug.off",
-                                [](Recipe& recipe) { recipe.checkpoint.background = true; })},
-                 gain_of_fewer(now, 0, whole), "at most, if no step feels it"));
+  if (whole <= 0 || now.total_s() <= 0) return;
+  const double factor = factor_for(now.total_s() / whole, kSaveShare);
+  const auto save_rarely = [&](Recipe& recipe) {
+    CheckpointOptions& each = recipe.checkpoint;
+    each.every = rarer(each.every, factor, 1 << 20);
+    each.every_steps = rarer(each.every_steps, factor, 1 << 30);
+    each.every_minutes *= factor;
+  };
+  what_ifs.push_back(inferred(Cause::kCheckpointIo, gain_of_fewer(now, now.times / factor, whole),
+                              "a failure loses as much more work",
+                              {setting_after(found.recipe, "checkpoint.every", save_rarely)}));
+  if (found.recipe.checkpoint.background) return;
+  const auto in_background = [](Recipe& recipe) { recipe.checkpoint.background = true; };
+  what_ifs.push_back(inferred(Cause::kCheckpointIo, gain_of_fewer(now, 0, whole),
+                              "at most, if no step feels it",
+                              {setting_after(found.recipe, "debug.off", in_background)}));
 }
 
-// The gain of training from a gain of its steps, which are a share of it.
+// The speedup of training from that of its steps, which are a share of it.
 Gain of_training(const Gain& steps, double share) {
   const auto scaled = [share](double ratio) { return 1 / (1 - share + share / ratio); };
   return {scaled(steps.ratio), scaled(steps.low), scaled(steps.high)};
@@ -172,17 +153,19 @@ Cause cause_of(const std::vector<WhatIf>& fixes, const Measurements& found) {
     if (fix.cause == Cause::kStorage) storage = std::max(storage, fix.gain->ratio);
   Cause cause = top.cause;
   for (const WhatIf& fix : fixes) {
-    const double part = std::log(fix.gain->ratio) / std::log(top.gain->ratio);
+    const double alike = std::log(fix.gain->ratio) / std::log(top.gain->ratio);
     const bool reading = fix.cause == Cause::kStorage && top.cause == Cause::kDecode;
     const bool starved = fix.cause == Cause::kInputThreads && is_input(top.cause) && idle_cores &&
                          fix.gain->ratio >= kIdleCores && fix.gain->ratio > storage;
-    if ((part >= (reading ? kHalf : kAlike) || starved) && rank_of(fix.cause) < rank_of(cause))
+    if ((alike >= (reading ? kHalf : kAlike) || starved) &&
+        text_of(fix.cause).order < text_of(cause).order)
       cause = fix.cause;
   }
   return cause;
 }
 
-// Nothing is worth doing, but input is what would have to be faster: the cause that came nearest.
+// For input that would have to be faster, with no change worth doing: the cause of the change with
+// the largest speedup.
 Cause cause_of_input(const Diagnosis& diagnosis) {
   const WhatIf* best = nullptr;
   for (const auto* list : {&diagnosis.uncertain, &diagnosis.idle})
@@ -204,14 +187,12 @@ std::string limits_text(const Measurements& found) {
 }
 
 const WhatIf& fix_for_cause(const Diagnosis& diagnosis) {
-  return *std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
-                       [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
+  return *std::ranges::find(diagnosis.fixes, diagnosis.cause, &WhatIf::cause);
 }
 
-// Those that no time was left for.
+// The number of changes that no time was left for.
 size_t untimed(const Diagnosis& diagnosis) {
-  return size_t(std::count_if(diagnosis.skipped.begin(), diagnosis.skipped.end(),
-                              [](const WhatIf& other) { return other.no_time; }));
+  return size_t(std::ranges::count(diagnosis.skipped, true, &WhatIf::no_time));
 }
 
 std::string too_little(const Diagnosis& diagnosis, const Measurements& found) {
@@ -233,13 +214,13 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
         "Nothing is worth doing between the {} processes: they wait for each other for {:.0f} % of "
         "their time. Diagnose one of them alone for what else there is",
         found.ranks.size(), 100 * (1 - diagnosis.efficiency));
-  std::string text(kCauses[size_t(diagnosis.cause)].what);
+  std::string text(text_of(diagnosis.cause).what);
   if (diagnosis.cause == Cause::kStraggler) text += ": " + straggler_text(found.ranks);
   return text + fmt::format("; to be rid of it makes the run {:.2f} times as fast",
                             fix_for_cause(diagnosis).gain->ratio);
 }
 
-// The cost of saving memory differs from setting to setting.
+// For a setting that saves memory, its own cost.
 std::string_view what_of(const WhatIf& fix) {
   static constexpr std::pair<std::string_view, std::string_view> kOfMemory[] = {
       {"train.checkpoint_", "Work is done over again to save memory"},
@@ -249,7 +230,7 @@ std::string_view what_of(const WhatIf& fix) {
   if (fix.cause == Cause::kMemory)
     for (const auto& [key, what] : kOfMemory)
       if (fix.text().starts_with(key)) return what;
-  return kCauses[size_t(fix.cause)].what;
+  return text_of(fix.cause).what;
 }
 
 std::string interlude_text(double share, const Interlude& each) {
@@ -291,7 +272,7 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
 }  // namespace
 
 std::string_view cause_name(Cause cause) {
-  return kCauses[size_t(cause)].name;
+  return text_of(cause).name;
 }
 
 std::string WhatIf::text() const {
@@ -299,11 +280,11 @@ std::string WhatIf::text() const {
 }
 
 double Measurements::whole_s() const {
-  return run_s + evaluations.seconds * evaluations.times + saves.seconds * saves.times;
+  return run_s + evaluations.total_s() + saves.total_s();
 }
 
 double Measurements::evaluation_share() const {
-  return run_s > 0 ? evaluations.seconds * evaluations.times / whole_s() : 0;
+  return run_s > 0 ? evaluations.total_s() / whole_s() : 0;
 }
 
 double Measurements::phase_share(Phase phase) const {
@@ -311,7 +292,7 @@ double Measurements::phase_share(Phase phase) const {
 }
 
 double Measurements::checkpoint_share() const {
-  return run_s > 0 ? phase_share(Phase::kCheckpoint) + saves.seconds * saves.times / whole_s() : 0;
+  return run_s > 0 ? phase_share(Phase::kCheckpoint) + saves.total_s() / whole_s() : 0;
 }
 
 bool is_worth(const WhatIf& what_if) {
@@ -345,9 +326,8 @@ Diagnosis classify(const Measurements& found) {
                              : diagnosis.idle)
         .push_back(what_if);
   for (auto* list : {&diagnosis.fixes, &diagnosis.uncertain, &diagnosis.idle})
-    std::stable_sort(list->begin(), list->end(), [](const WhatIf& a, const WhatIf& b) {
-      return a.gain->ratio > b.gain->ratio;
-    });
+    std::ranges::stable_sort(*list, std::greater(),
+                             [](const WhatIf& what_if) { return what_if.gain->ratio; });
   const double ceiling = std::min(found.compute_rate, found.input_rate);
   diagnosis.efficiency = grouped       ? group_efficiency(found.ranks)
                          : ceiling > 0 ? std::min(1.0, found.rate / ceiling)

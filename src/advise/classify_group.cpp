@@ -1,10 +1,11 @@
-// Who of several processes waits for whom. All make the same steps, and what a process does not
-// spend in Phase::kReduce is its own work.
-#include "advise/classify_group.h"
-
+// Which of several processes wait for which. All make the same steps; a process's own work is all
+// that it does not spend in Phase::kReduce.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+
+#include "advise/what_ifs.h"
 
 namespace saturate {
 namespace {
@@ -20,7 +21,7 @@ struct Straggler {
 
 Straggler find_straggler(const std::vector<PhaseTimes>& ranks) {
   std::vector<size_t> by_work(ranks.size());
-  for (size_t i = 0; i < ranks.size(); ++i) by_work[i] = i;
+  std::iota(by_work.begin(), by_work.end(), 0);
   std::sort(by_work.begin(), by_work.end(),
             [&](size_t a, size_t b) { return own_s(ranks[a]) > own_s(ranks[b]); });
   return {by_work[0], by_work[1], own_s(ranks[by_work[0]]) - own_s(ranks[by_work[1]])};
@@ -31,7 +32,7 @@ Phase largest_excess(const PhaseTimes& rank, const PhaseTimes& other) {
   Phase largest = Phase::kWait;
   double most = 0;
   for (int i = 0; i < kPhaseCount; ++i) {
-    const Phase phase = Phase(i);
+    const auto phase = Phase(i);
     if (phase == Phase::kReduce || rank[phase] - other[phase] <= most) continue;
     most = rank[phase] - other[phase];
     largest = phase;
@@ -39,8 +40,8 @@ Phase largest_excess(const PhaseTimes& rank, const PhaseTimes& other) {
   return largest;
 }
 
-// Steps are as long as the slowest's: round by round, what it works longer than whoever is next in
-// that round. A difference that is noise now has one sign and now the other.
+// A step takes as long as the slowest rank's. Takes from each round's the time that this rank works
+// longer than the next in that round; a difference that is noise changes its sign between rounds.
 Gain without_excess(const std::vector<std::vector<PhaseTimes>>& rounds, size_t slowest) {
   std::vector<double> now, without;
   for (size_t round = 0; round < rounds[slowest].size(); ++round) {
@@ -64,20 +65,15 @@ double group_efficiency(const std::vector<PhaseTimes>& ranks) {
 
 std::vector<WhatIf> group_what_ifs(const Measurements& found) {
   const Straggler straggler = find_straggler(found.ranks);
-  std::vector<WhatIf> what_ifs(2);
-  WhatIf& late = what_ifs[0];
-  late.cause = Cause::kStraggler;
-  late.measured = false;
-  late.gain = without_excess(found.rank_rounds, straggler.rank);
-  late.note = fmt::format("if rank {} worked no longer than rank {}, the next", straggler.rank,
-                          straggler.next);
-  WhatIf& sums = what_ifs[1];
-  sums.cause = Cause::kCommunication;
-  sums.gain = found.without_sums;
-  sums.note =
-      "without sums over the processes, which is the most that distributed.compress, "
-      "distributed.bucket_mb and train.accumulate can come to";
-  return what_ifs;
+  return {{.cause = Cause::kStraggler,
+           .note = fmt::format("if rank {} worked no longer than rank {}, the next", straggler.rank,
+                               straggler.next),
+           .gain = without_excess(found.rank_rounds, straggler.rank),
+           .measured = false},
+          {.cause = Cause::kCommunication,
+           .note = "without sums over the processes, which is the most that distributed.compress, "
+                   "distributed.bucket_mb and train.accumulate can come to",
+           .gain = found.without_sums}};
 }
 
 std::string straggler_text(const std::vector<PhaseTimes>& ranks) {

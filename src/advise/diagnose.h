@@ -50,14 +50,14 @@ enum class Alters {
 
 // One change of the recipe, and its speedup.
 struct WhatIf {
-  Cause cause = Cause::kComputeBound;  // the bottleneck it would remove
-  std::vector<std::string> settings;   // "data.threads=4"; empty: not a recipe key
+  Cause cause = Cause::kComputeBound;      // the bottleneck it would remove
+  std::vector<std::string> settings = {};  // "data.threads=4"; empty: not a recipe key
   Alters alters = Alters::kNothing;
-  std::string note;  // restricts the speedup, such as "from the second epoch on"; may be empty
+  std::string note = {};  // restricts the speedup, such as "from the second epoch on"; may be empty
   // Ratio of images/s to the recipe's own: measured in steps, and in a Diagnosis converted to the
   // whole training. Empty if not measured; `skipped` says why.
-  std::optional<Gain> gain;
-  std::string skipped;
+  std::optional<Gain> gain = std::nullopt;
+  std::string skipped = {};
   bool no_time = false;  // the reason was lack of time
   // False: `gain` is inferred from other measurements, possibly without an interval: low == high.
   bool measured = true;
@@ -70,6 +70,7 @@ struct WhatIf {
 struct Interlude {
   double seconds = 0;  // blocking time of one
   double times = 0;    // number in the whole training
+  double total_s() const { return seconds * times; }
 };
 
 // The measurements of a run of a recipe.
@@ -152,13 +153,26 @@ struct DiagnoseOptions {
   std::function<bool()> should_stop = [] { return false; };
 };
 
-// Runs the trainer of `recipe` with a learning rate of 0, taking turns with one changed trainer
+// Runs the trainer of `recipe` with a learning rate of 0, interleaved with one changed trainer
 // after another. Fails like training if the recipe itself does; a failing what-if is reported in
 // `skipped`. Empty if should_stop cancelled.
 std::optional<Measurements> measure(Env& env, const Recipe& recipe, const DiagnoseOptions& options);
 
-// The same for a run of several processes, for options.seconds of steps: each one's own work,
-// taking turns with steps without all-reduce; no other what-ifs. Collective; options.folder is the
+// The recipe with further settings ("section.key=value").
+Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings);
+
+// The images/s of two interleaved runs, one value per round.
+struct Rounds {
+  std::vector<double> before, after;
+  Gain gain() const { return paired_gain(before, after); }
+};
+
+// Measures `recipe` and another one for about options.seconds; otherwise as measure().
+std::optional<Rounds> compare(Env& env, const Recipe& recipe, const Recipe& other,
+                              const DiagnoseOptions& options);
+
+// As measure() for a run of several processes, for options.seconds of steps: each one's own work,
+// interleaved with steps without all-reduce; no other what-ifs. Collective; options.folder is the
 // same on all.
 std::optional<Measurements> measure(Env& env, const Recipe& recipe,
                                     const std::shared_ptr<Group>& group,

@@ -11,6 +11,11 @@ struct Gain {
   double ratio, low, high;
 };
 
+// A ratio without an interval.
+inline Gain exactly(double ratio) {
+  return {ratio, ratio, ratio};
+}
+
 // For rates (such as images/s; all above 0) measured in rounds, before[i] next to after[i]: what
 // slows a whole round down cancels out. With six or more rounds: exp of the median of all pairwise
 // means of log(after/before), including each round with itself, with the interval of the

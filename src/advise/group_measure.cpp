@@ -1,5 +1,5 @@
-// Measures a run of several processes: they make the same steps, so each one's own work says who
-// waits for whom; and steps that sum no gradients, in turns with the others, what the sums cost.
+// Measures a run of several processes. They make the same steps, so each one's own work shows which
+// wait for which; interleaved steps without all-reduce show the cost of the all-reduce.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
@@ -8,7 +8,6 @@
 
 #include "advise/diagnose.h"
 #include "advise/measured_trainer.h"
-#include "advise/stretch.h"
 #include "base/thread_pool.h"
 #include "saturate/data/env.h"
 #include "saturate/group.h"
@@ -20,7 +19,7 @@ namespace {
 constexpr int kFirstSteps = 10;  // that are not measured
 constexpr int kTimed = 5;        // steps after them, which tell how many a turn may have
 
-// The times of all ranks by round, as this one sees its own: [rank][round].
+// The times of all ranks, from this one's by round: [rank][round].
 std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<PhaseTimes>& own) {
   const at::Tensor row = at::empty({int64_t(own.size() * kPhaseCount)}, at::kDouble);
   double* to = row.mutable_data_ptr<double>();
@@ -37,33 +36,24 @@ std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<Phas
 }
 
 PhaseTimes mean_of(const std::vector<PhaseTimes>& rounds) {
-  PhaseTimes mean;
-  for (const PhaseTimes& round : rounds)
-    for (size_t phase = 0; phase < kPhaseCount; ++phase)
-      mean.seconds[phase] += round.seconds[phase] / double(rounds.size());
-  return mean;
+  StepTiming sum;
+  for (const PhaseTimes& round : rounds) sum.add({.phases = round});
+  return divided(sum.phases, double(rounds.size()));
 }
 
-PhaseTimes of_a_step(const StepTiming& turn) {
-  PhaseTimes times = turn.phases;
-  for (double& seconds : times.seconds) seconds /= double(turn.steps);
-  return times;
-}
-
-// A run whose steps sum gradients in one turn and leave that out in the next, in exchanged order
-// from round to round. Turns are as many steps long on every rank, so that all change over at once.
+// A run with all-reduce in one turn of a round and without in the other; their order alternates
+// between rounds. Turns have the same number of steps on every rank, so that all change together.
 class MeasuredRun {
  public:
   MeasuredRun(Env& env, const Recipe& recipe, const std::shared_ptr<Group>& group,
               const DiagnoseOptions& asked)
-      : env_(env), asked_(asked), group_(*group), trainer_(env, measured_recipe(recipe), [&] {
-          TrainerOptions options = measured_options(asked.folder, asked.should_stop);
-          options.group = group;
-          options.save = true;
-          return options;
-        }()) {}
+      : env_(env),
+        asked_(asked),
+        group_(*group),
+        trainer_(env, measured_recipe(recipe),
+                 measured_options(asked.folder, asked.should_stop, group, /*save=*/true)) {}
 
-  // False where should_stop gave up before enough was measured.
+  // False if should_stop cancelled before enough was measured.
   bool run() {
     if (!make_steps(kFirstSteps)) return false;
     const int64_t begin_ns = env_.now_ns();
@@ -77,7 +67,7 @@ class MeasuredRun {
     return rounds() >= std::min(kLeastRounds, asked_.rounds);
   }
   const Recipe& recipe() const { return trainer_.recipe(); }
-  // One of each round, with the sums or without.
+  // One of each round, with all-reduce or without.
   std::vector<StepTiming> turns(bool summing) const {
     std::vector<StepTiming> chosen;
     for (size_t i = 0; i < size_t(rounds()) * 2; ++i)
@@ -89,14 +79,14 @@ class MeasuredRun {
   static bool is_summing(size_t turn) { return turn % 2 == turn / 2 % 2; }
   int rounds() const { return int(turns_.size() / 2); }
 
-  // False where a rank gave up, on all ranks after the same step.
+  // False if a rank was cancelled, on all ranks after the same step.
   bool make_steps(int count) {
     for (int i = 0; i < count; ++i)
       if (!trainer_.step()) return false;
     return true;
   }
 
-  // For what is left of the time, at the slowest rank's speed over the steps that were timed.
+  // For the time of a turn, at the slowest rank's speed over the timed steps.
   int steps_of_turn(double timed_s) {
     const at::Tensor slowest = at::full({1}, timed_s / kTimed, at::kDouble);
     group_.max(slowest);
@@ -107,10 +97,9 @@ class MeasuredRun {
   bool take_turn(int steps) {
     sum_gradients(trainer_, is_summing(turns_.size()));
     if (!make_steps(kSettle)) return false;
-    Stretch stretch(env_);
-    stretch.begin(trainer_);
+    const Stretch stretch(env_, trainer_);
     if (!make_steps(steps)) return false;
-    turns_.push_back(stretch.timing(trainer_));
+    turns_.push_back(stretch.timing());
     return true;
   }
 
@@ -120,12 +109,6 @@ class MeasuredRun {
   std::vector<StepTiming> turns_;
   Trainer trainer_;
 };
-
-std::vector<double> rates_of(const std::vector<StepTiming>& turns) {
-  std::vector<double> rates;
-  for (const StepTiming& turn : turns) rates.push_back(turn.images_per_s());
-  return rates;
-}
 
 }  // namespace
 
@@ -139,19 +122,14 @@ std::optional<Measurements> measure(Env& env, const Recipe& recipe,
   found.recipe = run.recipe();
   const std::vector<StepTiming> turns = run.turns(/*summing=*/true);
   std::vector<PhaseTimes> own;
-  double samples = 0, wall_s = 0, cpu_s = 0;
-  for (const StepTiming& turn : turns) {
-    own.push_back(of_a_step(turn));
-    samples += double(turn.samples);
-    wall_s += turn.wall_s;
-    cpu_s += turn.cpu_s;
-  }
+  for (const StepTiming& turn : turns) own.push_back(divided(turn.phases, double(turn.steps)));
   found.rank_rounds = gather(*group, own);
   for (const auto& rounds : found.rank_rounds) found.ranks.push_back(mean_of(rounds));
   found.phases = found.ranks[0];
   found.without_sums = paired_gain(rates_of(turns), rates_of(run.turns(/*summing=*/false)));
-  found.rate = samples / wall_s;
-  found.cores_used = cpu_s / wall_s;
+  const StepTiming sum = sum_of(turns);
+  found.rate = sum.images_per_s();
+  found.cores_used = sum.cores_used();
   found.cores = available_cores();
   found.loader_threads = found.recipe.data.threads;
   found.batch = found.recipe.train.batch;

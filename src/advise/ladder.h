@@ -5,7 +5,7 @@
 //
 // Each rung runs the training loop itself in a separate process, which is paused while others are
 // measured: rungs do not share memory, caches or global settings. A rung of several processes,
-// which train as one, has one from each of the processes that run the ladder (rung_group.h).
+// which train as one, has one from each of the processes that run the ladder.
 #pragma once
 
 #include <cstdint>
@@ -117,6 +117,17 @@ struct ProcessMeasurerOptions {
 // Runs serve_rung() in one process per rung. They end with the measurer.
 std::unique_ptr<RungMeasurer> make_process_measurer(Env& env, ProcessMeasurerOptions options);
 
+// For a ladder that several processes run together (saturate launch ... -- ladder): rank 0 decides
+// what is measured when, and each starts its own process for rungs of several. Only rank 0 runs a
+// rung of one process; the others wait, and leave it the machine. Ends the wait of the others at
+// its end. Calls of start() and measure() must come within the group's time limit of each other.
+// `group` must outlive it.
+std::unique_ptr<RungMeasurer> make_group_measurer(Env& env, const Ladder& ladder,
+                                                  const ProcessMeasurerOptions& options,
+                                                  Group& group);
+// The part of every other rank, until rank 0 ends it. Fails if rank 0 is gone.
+void help_measuring(Env& env, const ProcessMeasurerOptions& options, Group& group);
+
 // Joins the processes that train with this one; returns null if there are none.
 using JoinGroup = std::function<std::shared_ptr<Group>(const Recipe&)>;
 
@@ -171,14 +182,14 @@ void check_need(const std::string& need, const std::string& where);
 
 struct SeedFigure {
   double value;      // above 0
-  std::string unit;  // a rate where it ends in "/s", else a duration
+  std::string unit;  // a rate if it ends in "/s", else a duration
   bool is_rate() const { return unit.ends_with("/s"); }
 };
 
-// Empty where it is not a number above 0 and one of the units steps/s, images/s, s and ms.
+// Empty unless it is a number above 0 and one of the units steps/s, images/s, s and ms.
 std::optional<SeedFigure> parse_seed_figure(const std::string& text);
 
-// How much faster `after` is than `before`; empty where they do not compare.
+// The speedup of `after` over `before`; empty if their units differ.
 std::optional<double> seed_gain(const std::string& before, const std::string& after);
 
 }  // namespace saturate

@@ -7,9 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "advise/ladder.h"
+#include "data/bytes.h"
 #include "saturate/data/registry.h"
 
 namespace saturate {
@@ -22,14 +24,14 @@ constexpr int kMostProcesses = 4096;  // that `launch` starts
   fail(ErrorKind::kUsage, problem, where, remedy);
 }
 
-// A table of the file. Every field is taken by name; what is left over is unknown.
+// A table of the file. Every field is taken by name; the others are unknown.
 class Section {
  public:
   // `name`: "rung \"cached\"", for messages; empty at the top.
   Section(const toml::table& table, const std::string& file, std::string name = "")
       : table_(table), file_(file), name_(std::move(name)) {}
 
-  // "FILE:LINE" of a field where it is there, else of the table; then the section's name.
+  // "FILE:LINE" of a field if it is there, else of the table; then the section's name.
   std::string where(std::string_view field = "") const {
     const toml::node* node = field.empty() ? nullptr : table_.get(field);
     const auto line = (node ? node->source() : table_.source()).begin.line;
@@ -38,8 +40,7 @@ class Section {
   void rename(std::string name) { name_ = std::move(name); }
 
   std::string text(std::string_view field) {
-    taken_.emplace_back(field);
-    const toml::node* node = table_.get(field);
+    const toml::node* node = take(field);
     if (!node) return "";
     const auto value = node->value_exact<std::string>();
     if (!value || value->empty())
@@ -54,8 +55,7 @@ class Section {
     return value;
   }
   int number(std::string_view field, int otherwise) {
-    taken_.emplace_back(field);
-    const toml::node* node = table_.get(field);
+    const toml::node* node = take(field);
     if (!node) return otherwise;
     const auto value = node->value_exact<int64_t>();
     if (!value || *value < 1 || *value > kMostProcesses)
@@ -65,8 +65,7 @@ class Section {
   }
   // A list of text; a single one may stand without brackets.
   std::vector<std::string> texts(std::string_view field) {
-    taken_.emplace_back(field);
-    const toml::node* node = table_.get(field);
+    const toml::node* node = take(field);
     if (!node) return {};
     if (const auto single = node->value_exact<std::string>()) return {*single};
     std::vector<std::string> values;
@@ -80,8 +79,7 @@ class Section {
   }
   // The tables of [[field]].
   std::vector<Section> sections(std::string_view field) {
-    taken_.emplace_back(field);
-    const toml::node* node = table_.get(field);
+    const toml::node* node = take(field);
     std::vector<Section> found;
     if (!node) return found;
     const toml::array* list = node->as_array();
@@ -95,12 +93,17 @@ class Section {
   }
   void end() const {
     for (const auto& [key, node] : table_)
-      if (std::find(taken_.begin(), taken_.end(), key.str()) == taken_.end())
+      if (std::ranges::count(taken_, key.str()) == 0)
         refuse(fmt::format("unknown field {}", key.str()), where(key.str()),
                suggest(key.str(), taken_));
   }
 
  private:
+  const toml::node* take(std::string_view field) {
+    taken_.emplace_back(field);
+    return table_.get(field);
+  }
+
   const toml::table& table_;
   const std::string& file_;
   std::string name_;
@@ -116,6 +119,40 @@ toml::table parse_table(const std::string& text, const std::string& where) {
   }
 }
 
+constexpr std::array<std::pair<std::string_view, int MachineFacts::*>, 4> kNeeds = {
+    {{"cuda", &MachineFacts::cuda},
+     {"cores", &MachineFacts::cores},
+     {"processes", &MachineFacts::processes},
+     {"nodes", &MachineFacts::nodes}}};
+
+struct Need {
+  std::string_view name;
+  int least = 0;
+  int MachineFacts::*fact = nullptr;  // null: unknown
+};
+
+// least = 0 if it is not a number.
+Need split(std::string_view text) {
+  Need need{text, 1, nullptr};
+  if (const auto at = text.find(">="); at != std::string_view::npos) {
+    need.name = text.substr(0, at);
+    const std::string_view number = text.substr(at + 2);
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), need.least);
+    if (error != std::errc() || end != number.data() + number.size()) need.least = 0;
+  }
+  for (const auto& [name, fact] : kNeeds)
+    if (name == need.name) need.fact = fact;
+  return need;
+}
+
+// For a requirement that is not a feature; empty if it is met.
+std::string unmet(const std::string& text, const MachineFacts& machine) {
+  const Need need = split(text);
+  const int here = machine.*need.fact;
+  return here >= need.least ? "" : fmt::format("{} (here {})", text, here);
+}
+
 LadderPack read_pack(Section& section) {
   LadderPack pack;
   pack.source = section.required_text("source", "synth:count=1000");
@@ -123,8 +160,7 @@ LadderPack read_pack(Section& section) {
   pack.where = section.where("out");
   section.end();
   const auto known = {"folder:", "tar:", "shard:", "lmdb:"};
-  if (std::none_of(known.begin(), known.end(),
-                   [&](const char* scheme) { return pack.out.starts_with(scheme); }))
+  if (std::ranges::none_of(known, [&](const char* scheme) { return pack.out.starts_with(scheme); }))
     refuse("out has no known scheme: " + pack.out, pack.where,
            "Write folder:, tar:, shard: or lmdb: before a path");
   return pack;
@@ -145,22 +181,19 @@ Rung read_rung(Section& section, const std::vector<Rung>& rungs) {
   rung.name = section.required_text("name", "cached");
   section.rename(fmt::format("rung \"{}\"", rung.name));
   rung.where = section.where();
-  if (rung.name == "base" || std::any_of(rungs.begin(), rungs.end(), [&](const Rung& other) {
-        return other.name == rung.name;
-      }))
+  if (rung.name == "base" || std::ranges::count(rungs, rung.name, &Rung::name) > 0)
     refuse("the name is taken", section.where("name"), "Give each rung one of its own");
   const std::string from = section.text("from");
-  if (from == "base" || rungs.empty()) {
-    if (!from.empty() && from != "base")
-      refuse("the first rung builds on the recipe", section.where("from"), "Leave from out");
-  } else {
+  if (rungs.empty() && !from.empty() && from != "base")
+    refuse("the first rung builds on the recipe", section.where("from"), "Leave from out");
+  if (from != "base" && !rungs.empty()) {
     rung.previous = from.empty() ? rungs.size() - 1 : find_rung(rungs, from, section);
     rung.set = rungs[rung.previous].set;
     rung.needs = rungs[rung.previous].needs;
     rung.processes = rungs[rung.previous].processes;
   }
   rung.processes = section.number("processes", rung.processes);
-  for (const auto& text : section.texts("set")) rung.set.push_back(text);
+  std::ranges::copy(section.texts("set"), std::back_inserter(rung.set));
   for (const auto& need : section.texts("needs")) {
     check_need(need, section.where("needs"));
     rung.needs.push_back(need);
@@ -200,47 +233,8 @@ Ladder load_ladder(Env& env, const std::string& path) {
            "Check the path; ladders/ holds examples");
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  return parse_ladder(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), path,
-                      folder);
+  return parse_ladder(std::string(as_text(bytes)), path, folder);
 }
-
-namespace {
-
-constexpr std::array<std::pair<std::string_view, int MachineFacts::*>, 4> kNeeds = {
-    {{"cuda", &MachineFacts::cuda},
-     {"cores", &MachineFacts::cores},
-     {"processes", &MachineFacts::processes},
-     {"nodes", &MachineFacts::nodes}}};
-
-struct Need {
-  std::string_view name;
-  int least = 0;
-  int MachineFacts::*fact = nullptr;  // null: unknown
-};
-
-// least = 0 where the number is none.
-Need split(std::string_view text) {
-  Need need{text, 1, nullptr};
-  if (const auto at = text.find(">="); at != std::string_view::npos) {
-    need.name = text.substr(0, at);
-    const std::string_view number = text.substr(at + 2);
-    const auto [end, error] =
-        std::from_chars(number.data(), number.data() + number.size(), need.least);
-    if (error != std::errc() || end != number.data() + number.size()) need.least = 0;
-  }
-  for (const auto& [name, fact] : kNeeds)
-    if (name == need.name) need.fact = fact;
-  return need;
-}
-
-// For a requirement that is no feature; empty if it is met.
-std::string unmet(const std::string& text, const MachineFacts& machine) {
-  const Need need = split(text);
-  const int here = machine.*need.fact;
-  return here >= need.least ? "" : fmt::format("{} (here {})", text, here);
-}
-
-}  // namespace
 
 void check_need(const std::string& text, const std::string& where) {
   if (text.starts_with(kFeature) && text.size() > kFeature.size()) return;
@@ -248,20 +242,18 @@ void check_need(const std::string& text, const std::string& where) {
   if (!need.fact) {
     std::vector<std::string> known;
     for (const auto& [name, fact] : kNeeds) known.emplace_back(name);
-    fail(ErrorKind::kUsage, fmt::format("needs has an unknown \"{}\"", need.name), where,
-         suggest(need.name, known));
+    refuse(fmt::format("needs has an unknown \"{}\"", need.name), where, suggest(need.name, known));
   }
   if (need.least < 1)
-    fail(ErrorKind::kUsage, "needs has \"" + text + "\", which is no number above 0", where,
-         fmt::format("Write it as \"{0}\" or \"{0}>=2\"", need.name));
+    refuse("needs has \"" + text + "\", which is no number above 0", where,
+           fmt::format("Write it as \"{0}\" or \"{0}>=2\"", need.name));
 }
 
 std::string unmet_needs(const Rung& rung, const MachineFacts& machine) {
   std::string needs, lacks;
   std::vector<std::string> all = rung.needs;
-  if (const std::string own = fmt::format("processes>={}", rung.processes);
-      rung.processes > 1 && std::find(all.begin(), all.end(), own) == all.end())
-    all.push_back(own);
+  const std::string own = fmt::format("processes>={}", rung.processes);
+  if (rung.processes > 1 && std::ranges::count(all, own) == 0) all.push_back(own);
   for (const std::string& need : all)
     if (need.starts_with(kFeature))
       lacks += (lacks.empty() ? "" : ", ") + need.substr(kFeature.size());
@@ -277,9 +269,10 @@ std::optional<SeedFigure> parse_seed_figure(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data(), end, figure.value);
   if (error != std::errc() || rest == end || *rest != ' ') return std::nullopt;
   figure.unit.assign(rest + 1, end);
-  const bool known = figure.unit == "steps/s" || figure.unit == "images/s" || figure.unit == "s" ||
-                     figure.unit == "ms";
-  if (!known || !std::isfinite(figure.value) || figure.value <= 0) return std::nullopt;
+  const auto units = {"steps/s", "images/s", "s", "ms"};
+  if (std::ranges::count(units, figure.unit) == 0 || !std::isfinite(figure.value) ||
+      figure.value <= 0)
+    return std::nullopt;
   return figure;
 }
 

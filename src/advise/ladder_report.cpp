@@ -28,18 +28,19 @@ std::string seed_text(const Rung& rung, const RungResult& found) {
              : rung.seed_figure;
 }
 
-// Shares of wall time over all rounds.
-PhaseTimes phase_shares(const RungResult& rung) {
-  PhaseTimes shares;
-  double wall_s = 0;
-  for (const RungTiming& timing : rung.rounds) wall_s += timing.steps.wall_s;
-  for (const RungTiming& timing : rung.rounds)
-    for (size_t i = 0; i < kPhaseCount; ++i)
-      shares.seconds[i] += timing.steps.phases.seconds[i] / wall_s;
-  return shares;
+// Over all rounds.
+StepTiming sum_of(const RungResult& rung) {
+  StepTiming sum;
+  for (const RungTiming& timing : rung.rounds) sum.add(timing.steps);
+  return sum;
 }
 
-// "wait 61 %, forward 20 %": what takes a hundredth at least, most first.
+PhaseTimes phase_shares(const RungResult& rung) {
+  const StepTiming sum = sum_of(rung);
+  return divided(sum.phases, sum.wall_s);
+}
+
+// "wait 61 %, forward 20 %": phases of at least 1 %, largest first.
 std::string phases_text(const RungResult& rung) {
   const PhaseTimes shares = phase_shares(rung);
   std::vector<Phase> phases;
@@ -54,29 +55,12 @@ std::string phases_text(const RungResult& rung) {
   return text;
 }
 
-double cores_used(const RungResult& rung) {
-  double cpu_s = 0, wall_s = 0;
-  for (const RungTiming& timing : rung.rounds) {
-    cpu_s += timing.steps.cpu_s;
-    wall_s += timing.steps.wall_s;
-  }
-  return cpu_s / wall_s;
-}
-
-std::string memory_text(const RungTiming& timing) {
-  return fmt::format("{:.2f} GiB", double(timing.memory_peak_bytes) / (1 << 30));
-}
-
-bool any_seed_figure(const Ladder& ladder) {
-  return std::any_of(ladder.rungs.begin(), ladder.rungs.end(),
-                     [](const Rung& rung) { return !rung.seed_figure.empty(); });
-}
-
-// Rows of cells; the first is the head, and what nothing was measured of says why in one cell.
+// Rows of cells; the first is the head.
 using Table = std::vector<std::vector<std::string>>;
 
 Table table_of(const Ladder& ladder, const LadderResult& result) {
-  const bool seed = any_seed_figure(ladder);
+  const bool seed =
+      std::ranges::any_of(ladder.rungs, [](const Rung& rung) { return !rung.seed_figure.empty(); });
   Table table = {{"rung", "steps/s", "images/s", "over previous", "over first", "cores", "memory"}};
   if (seed) table[0].push_back("published");
   for (size_t i = 0; i < ladder.rungs.size(); ++i) {
@@ -85,12 +69,13 @@ Table table_of(const Ladder& ladder, const LadderResult& result) {
     if (found.rounds.empty()) {
       row.insert(row.end(), {"", "", "", "", "", ""});
     } else {
-      const bool first = i == 0;
+      const double memory_gib = double(found.rounds.back().memory_peak_bytes) / (1 << 30);
       row.insert(
           row.end(),
           {fmt::format("{:.2f}", steps_per_s(found)), fmt::format("{:.1f}", images_per_s(found)),
-           gain_text(found.over_previous), first ? "" : gain_text(found.over_first),
-           fmt::format("{:.2f}", cores_used(found)), memory_text(found.rounds.back())});
+           gain_text(found.over_previous), i == 0 ? "" : gain_text(found.over_first),
+           fmt::format("{:.2f}", sum_of(found).cores_used()),
+           fmt::format("{:.2f} GiB", memory_gib)});
     }
     if (seed) row.push_back(seed_text(ladder.rungs[i], found));
     table.push_back(std::move(row));
@@ -139,14 +124,13 @@ std::string joined(const std::vector<std::string>& texts) {
 }
 
 ordered_json to_json(const Rung& rung, const RungResult& found) {
-  const auto or_null = [](const auto& value, const auto& get) {
-    return value ? ordered_json(get(*value)) : ordered_json(nullptr);
+  const auto value_of = [](const std::optional<Gain>& gain, double Gain::*member) {
+    return gain ? ordered_json((*gain).*member) : ordered_json();
+  };
+  const auto text_of = [](const std::string& text) {
+    return text.empty() ? ordered_json() : ordered_json(text);
   };
   const bool measured = !found.rounds.empty();
-  const auto ratio = [](const Gain& gain) { return gain.ratio; };
-  const auto low = [](const Gain& gain) { return gain.low; };
-  const auto high = [](const Gain& gain) { return gain.high; };
-  const auto itself = [](double value) { return value; };
   ordered_json json = {
       {"name", rung.name},
       {"set", rung.set},
@@ -154,20 +138,19 @@ ordered_json to_json(const Rung& rung, const RungResult& found) {
       {"steps_per_s", measured ? ordered_json(steps_per_s(found)) : nullptr},
       {"images_per_s", measured ? ordered_json(images_per_s(found)) : nullptr},
       {"n", found.rounds.size()},
-      {"gain_previous", or_null(found.over_previous, ratio)},
-      {"low_previous", or_null(found.over_previous, low)},
-      {"high_previous", or_null(found.over_previous, high)},
-      {"gain_first", or_null(found.over_first, ratio)},
-      {"low", or_null(found.over_first, low)},
-      {"high", or_null(found.over_first, high)},
+      {"gain_previous", value_of(found.over_previous, &Gain::ratio)},
+      {"low_previous", value_of(found.over_previous, &Gain::low)},
+      {"high_previous", value_of(found.over_previous, &Gain::high)},
+      {"gain_first", value_of(found.over_first, &Gain::ratio)},
+      {"low", value_of(found.over_first, &Gain::low)},
+      {"high", value_of(found.over_first, &Gain::high)},
       {"phases", nullptr},
-      {"cores_used", measured ? ordered_json(cores_used(found)) : nullptr},
+      {"cores_used", measured ? ordered_json(sum_of(found).cores_used()) : nullptr},
       {"memory_peak_bytes", nullptr},
       {"tensor_peak_bytes", nullptr},
-      {"skipped", found.skipped.empty() ? ordered_json(nullptr) : ordered_json(found.skipped)},
-      {"seed_figure",
-       rung.seed_figure.empty() ? ordered_json(nullptr) : ordered_json(rung.seed_figure)},
-      {"seed_gain_first", or_null(found.seed_gain, itself)}};
+      {"skipped", text_of(found.skipped)},
+      {"seed_figure", text_of(rung.seed_figure)},
+      {"seed_gain_first", found.seed_gain ? ordered_json(*found.seed_gain) : nullptr}};
   if (!measured) return json;
   json["memory_peak_bytes"] = found.rounds.back().memory_peak_bytes;
   json["tensor_peak_bytes"] = found.rounds.back().tensor_peak_bytes;

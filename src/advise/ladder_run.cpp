@@ -1,4 +1,4 @@
-// The order of measurements, and what they come to.
+// The order of measurements, and their results.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ class LadderRun {
     ++done_;
   }
 
-  // A run that fails is that rung's affair; a setting that is wrong is the user's.
+  // A run that fails ends its rung only; a wrong setting ends the ladder.
   template <class Action>
   void attempt(size_t rung, const Action& action) {
     try {
@@ -81,34 +81,31 @@ class LadderRun {
   LadderResult result_;
 };
 
-template <class Value>
-double median_over(const RungResult& rung, const Value& value) {
-  std::vector<double> values;
-  for (const RungTiming& timing : rung.rounds) values.push_back(value(timing.steps));
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
+std::vector<double> rates_of(const RungResult& rung) {
+  std::vector<double> rates;
+  for (const RungTiming& timing : rung.rounds) rates.push_back(timing.steps.images_per_s());
+  return rates;
 }
 
 // Over the rounds that both have, which are the first ones.
 std::optional<Gain> gain_of(const RungResult& before, const RungResult& after) {
-  std::vector<double> slow, fast;
-  for (size_t i = 0; i < std::min(before.rounds.size(), after.rounds.size()); ++i) {
-    slow.push_back(before.rounds[i].steps.images_per_s());
-    fast.push_back(after.rounds[i].steps.images_per_s());
-  }
+  auto slow = rates_of(before), fast = rates_of(after);
+  slow.resize(std::min(slow.size(), fast.size()));
+  fast.resize(slow.size());
   return slow.empty() ? std::nullopt : std::optional(paired_gain(slow, fast));
 }
 
 }  // namespace
 
 double steps_per_s(const RungResult& rung) {
-  return median_over(rung,
-                     [](const StepTiming& timing) { return double(timing.steps) / timing.wall_s; });
+  std::vector<double> rates;
+  for (const RungTiming& timing : rung.rounds)
+    rates.push_back(double(timing.steps.steps) / timing.steps.wall_s);
+  return median_of(rates);
 }
 
 double images_per_s(const RungResult& rung) {
-  return median_over(rung, [](const StepTiming& timing) { return timing.images_per_s(); });
+  return median_of(rates_of(rung));
 }
 
 LadderResult run_ladder(const Ladder& ladder, std::span<const std::optional<Recipe>> recipes,

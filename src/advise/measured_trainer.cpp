@@ -1,8 +1,22 @@
 #include "advise/measured_trainer.h"
 
+#include <ATen/ops/zeros.h>
+
 #include "run/trainer_state.h"
 
 namespace saturate {
+namespace {
+
+TrainResult now_of(Trainer& trainer) {
+  if (trainer.recipe().train.device == "cuda") at::zeros({}, at::Device(at::kCUDA)).item();
+  return trainer.so_far();
+}
+
+double cpu_s(const TrainResult& so_far) {
+  return so_far.cores_used * so_far.wall_s;
+}
+
+}  // namespace
 
 void sum_gradients(Trainer& trainer, bool sums) {
   trainer.state().learner.reducer()->set_enabled(sums);
@@ -50,6 +64,80 @@ void rest(Trainer& trainer) {
   Trainer::State& state = trainer.state();
   state.input.feeder().stop();
   state.saver.settle();
+}
+
+void StepTiming::add(const StepTiming& other) {
+  steps += other.steps;
+  samples += other.samples;
+  wall_s += other.wall_s;
+  cpu_s += other.cpu_s;
+  for (size_t i = 0; i < kPhaseCount; ++i) phases.seconds[i] += other.phases.seconds[i];
+}
+
+PhaseTimes divided(PhaseTimes times, double by) {
+  for (double& seconds : times.seconds) seconds /= by;
+  return times;
+}
+
+StepTiming sum_of(std::span<const StepTiming> timings) {
+  StepTiming sum;
+  for (const StepTiming& timing : timings) sum.add(timing);
+  return sum;
+}
+
+std::vector<double> rates_of(std::span<const StepTiming> timings) {
+  std::vector<double> rates;
+  for (const StepTiming& timing : timings) rates.push_back(timing.images_per_s());
+  return rates;
+}
+
+void Stretch::begin() {
+  begin_ = now_of(trainer_);
+  begin_ns_ = env_.now_ns();
+}
+
+StepTiming Stretch::timing() const {
+  const TrainResult now = now_of(trainer_);
+  StepTiming timing;
+  timing.steps = now.steps - begin_.steps;
+  timing.samples = now.samples - begin_.samples;
+  timing.phases = now.phases - begin_.phases;
+  timing.wall_s = timing.phases.total();
+  timing.cpu_s = cpu_s(now) - cpu_s(begin_);
+  return timing;
+}
+
+std::optional<StepTiming> time_steps(
+    Env& env, Trainer& trainer, double seconds,
+    const std::function<bool(int steps, double elapsed_s)>& is_settled) {
+  Stretch stretch(env, trainer);
+  for (int steps = 0; !is_settled(steps, stretch.elapsed_s()); ++steps)
+    if (!trainer.step()) return std::nullopt;
+  stretch.begin();
+  do {
+    if (!trainer.step()) return std::nullopt;
+  } while (stretch.elapsed_s() < seconds);
+  return stretch.timing();
+}
+
+std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds, int settle) {
+  return time_steps(env, trainer, seconds, [settle](int steps, double) { return steps >= settle; });
+}
+
+StepTiming time_input(Env& env, Trainer& trainer, double seconds,
+                      const std::function<bool()>& should_stop) {
+  release_batch(trainer);
+  for (int i = 0; i < kSettle; ++i) skip_batch(trainer);
+  Stretch stretch(env, trainer);
+  int64_t batches = 0, images = 0;
+  do {
+    images += skip_batch(trainer);
+    ++batches;
+  } while (stretch.elapsed_s() < seconds && !should_stop());
+  StepTiming timing = stretch.timing();
+  timing.steps = batches;
+  timing.samples = images;
+  return timing;
 }
 
 }  // namespace saturate

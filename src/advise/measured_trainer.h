@@ -1,47 +1,51 @@
-// Changes to a run that only measure it. Several trainers can take turns on a thread: all but
-// one rest.
+// Changes to a run that only measure it, and the timing of its steps. Several trainers can take
+// turns on a thread: all but one rest.
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
-#include "saturate/data/recipe.h"
+#include "advise/step_bench.h"
+#include "saturate/data/env.h"
 #include "saturate/feed.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
 
-// Only of runs of several processes: false leaves out the sums of gradients from the next step on,
-// which then trains each process by itself. All say it before the same step.
+// Only for runs of several processes: false skips the all-reduce from the next step on, so that
+// each process trains alone. All ranks call it before the same step.
 void sum_gradients(Trainer& trainer, bool sums);
 
-// The following only of runs of one process, but for release_batch() and rest().
+// The following only for runs of one process, except release_batch() and rest().
 
 // From now on every step is on the same batch, the first of this epoch's order, which is returned;
-// the loader rests. What a run costs without its input.
+// the loader rests. Shows the cost of a run without its input.
 DeviceBatch hold_batch(Trainer& trainer);
-// Goes on with the epoch's next batch.
+// Continues with the epoch's next batch.
 void release_batch(Trainer& trainer);
-// Takes the next batch from the loader for no step to see, of this epoch over and over: what input
-// costs without a step. Returns its images. REQUIRES: no batch is held.
+// Takes the next batch from the loader without a step, of this epoch again and again. Shows the
+// cost of input alone. Returns its images. REQUIRES: no batch is held.
 int64_t skip_batch(Trainer& trainer);
-// Evaluates for `seconds` at most, a batch at least, for the time that it takes alone: nothing is
-// recorded or decided by it. Returns what the run's whole evaluation takes, in seconds: one that
-// was cut short counts as much longer as it has more images. 0 without data.eval_source.
+// Evaluates at least a batch, for at most `seconds`, and records nothing. Returns the seconds of an
+// evaluation of all images, in proportion if it was cut short; 0 without data.eval_source.
 double time_evaluation(Trainer& trainer, double seconds);
-// Saves a checkpoint as when one is due, and returns for how many seconds the run waits for it.
+// Saves a checkpoint as when one is due, and returns the seconds that the run waits for it.
 double time_save(Trainer& trainer);
-// Batches that the loader has ready.
+// Number of batches that the loader has ready.
 size_t ready_batches(Trainer& trainer);
-// Whether the ledger charges phases (as it does from the start) or not, to measure its own cost.
+// Switches the ledger off or on (as it is from the start), to measure its own cost.
 void set_ledger(Trainer& trainer, bool enabled);
-// Stops the loader and waits for a checkpoint being written: the run uses nothing but memory until
+// Stops the loader and waits for a checkpoint being written: the run uses only memory until
 // hold_batch() or release_batch(), which set the process's switches for it again.
 void rest(Trainer& trainer);
 
-// Without what happens between steps, without an end before the measurements', and with weights
-// that stay as they are: no measurement meets other numbers than the one before.
+// Without work between steps, without an end before the measurements', and with constant weights,
+// so that all measurements compute the same numbers.
 inline Recipe measured_recipe(Recipe recipe) {
   recipe.data.eval_source.clear();
   recipe.optimizer.lr = 0;
@@ -49,10 +53,56 @@ inline Recipe measured_recipe(Recipe recipe) {
   recipe.train.max_minutes = 0;
   recipe.train.early_stop = 0;
   recipe.watch.progress = false;
-  recipe.watch.prometheus_port = 0;  // which the next run may want
+  recipe.watch.prometheus_port = 0;  // which the next run may use
   recipe.watch.trace.clear();
   recipe.watch.samples = recipe.watch.histograms = 0;
   return recipe;
 }
+
+constexpr int kSettle = 2;         // steps after a change that are not measured
+constexpr double kLongStep = 0.2;  // seconds
+constexpr int kLeastRounds = 3;    // of interleaved runs, to tell their difference from noise
+
+// Options of a run that is only measured; `group`: if it has several processes.
+inline TrainerOptions measured_options(std::string folder, std::function<bool()> should_stop,
+                                       std::shared_ptr<Group> group = nullptr, bool save = false) {
+  TrainerOptions options;
+  options.group = std::move(group);
+  options.out = std::move(folder);
+  options.should_stop = std::move(should_stop);
+  options.progress = Progress::Style::kSilent;
+  options.save = save;
+  return options;
+}
+
+// Some steps of a trainer, measured. Belongs to the trainer's thread.
+class Stretch {
+ public:
+  // Begins. On a GPU this, begin() and timing() wait until it has done all its work.
+  Stretch(Env& env, Trainer& trainer) : env_(env), trainer_(trainer) { begin(); }
+  void begin();
+  // The trainer's counts from begin() to now.
+  StepTiming timing() const;
+  double elapsed_s() const { return double(env_.now_ns() - begin_ns_) * 1e-9; }
+
+ private:
+  Env& env_;
+  Trainer& trainer_;
+  TrainResult begin_;
+  int64_t begin_ns_ = 0;
+};
+
+// Makes steps until `is_settled` is true for their number and seconds, then measures steps for at
+// least `seconds`, at least one. Empty if the run ends before that.
+std::optional<StepTiming> time_steps(
+    Env& env, Trainer& trainer, double seconds,
+    const std::function<bool(int steps, double elapsed_s)>& is_settled);
+// The same after `settle` steps.
+std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds, int settle);
+
+// The loader alone: takes batches for at least `seconds`, each counted as a step. Releases a held
+// batch.
+StepTiming time_input(Env& env, Trainer& trainer, double seconds,
+                      const std::function<bool()>& should_stop);
 
 }  // namespace saturate

@@ -1,5 +1,8 @@
-#include "advise/rung_processes.h"
-
+// The parent's side of measuring: one process per rung, with two pipes to it.
+//
+// In a ladder of several processes:
+//   rank 0:  {"do": "start" | "measure" | "wait" | "end", "rung", "processes", ...}, to all
+//   each:    starts or measures its process of the rung, and sends its result to all
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -9,14 +12,22 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "advise/rung_wire.h"
 #include "reduce/heartbeat.h"
+#include "reduce/listen.h"
+#include "reduce/rank_process.h"
+#include "saturate/data/world.h"
+#include "saturate/group.h"
 
 namespace saturate {
 namespace {
+
+using nlohmann::json;
 
 constexpr int kPollMs = 100;
 constexpr int kChildIn = 3, kChildOut = 4;
@@ -27,12 +38,12 @@ constexpr int kChildIn = 3, kChildOut = 4;
 }
 
 struct Pipe {
-  int read = -1, write = -1;
+  Descriptor read, write;
   Pipe() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) fail_system("no pipe can be made", errno);
-    read = ends[0];
-    write = ends[1];
+    read = Descriptor(ends[0]);
+    write = Descriptor(ends[1]);
   }
 };
 
@@ -40,9 +51,9 @@ constexpr const char* kListening = "SATURATE_LISTEN_FD";
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// How torchrun would tell a process its place, for parse_world(). A rung that trains by itself is
-// told so: this process may have been started as one of several.
-Variables place_in(const World& world) {
+// The variables from which parse_world() makes `world`, as torchrun sets them. A process that
+// trains alone has them too: this process may have been started as one of several.
+Variables variables_of(const World& world) {
   Variables variables = {{"RANK", std::to_string(world.rank)},
                          {"WORLD_SIZE", std::to_string(world.size)},
                          {"LOCAL_RANK", std::to_string(world.local_rank)},
@@ -57,14 +68,13 @@ Variables place_in(const World& world) {
   return variables;
 }
 
-// This process's environment with `variables` over it, and without what a launcher means for this
+// This process's environment, with `variables` and without those that a launcher sets for this
 // process alone.
 std::vector<std::string> environment_with(const Variables& variables) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry, name = text.substr(0, text.find('='));
-    const bool replaced = std::any_of(variables.begin(), variables.end(),
-                                      [&](const auto& own) { return own.first == name; });
+    const bool replaced = std::ranges::count(variables, name, &Variables::value_type::first) > 0;
     if (!replaced && name != kReportVariable && name != kListening) all.emplace_back(text);
   }
   for (const auto& [name, value] : variables) all.push_back(name + "=" + value);
@@ -78,32 +88,31 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-}  // namespace
-
-// Ends, at once, when this does; its files are its folder's, and go with that.
+// Killed when this object ends.
 class RungProcess {
  public:
   // `command`: the program, then its arguments. `listening`: a socket that it inherits, or -1.
   RungProcess(const std::vector<std::string>& command, Variables variables, int listening) {
-    const Pipe down, up;
+    Pipe down, up;
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    // A library's chatter on stdout does not get into the results.
+    // A library's output on stdout must not mix with the results.
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    // By way of numbers that none of them has, lest one overwrites the other.
-    const int free = std::max({down.read, up.write, kChildOut, listening}) + 1;
+    // Through numbers that none of them has, so that none overwrites another.
+    const int in = down.read.get(), out = up.write.get();
+    const int free = std::max({in, out, kChildOut, listening}) + 1;
     if (listening >= 0) {
       posix_spawn_file_actions_adddup2(&actions, listening, free + 2);
       variables.emplace_back(kListening, std::to_string(free + 2));
     }
-    posix_spawn_file_actions_adddup2(&actions, down.read, free);
-    posix_spawn_file_actions_adddup2(&actions, up.write, free + 1);
+    posix_spawn_file_actions_adddup2(&actions, in, free);
+    posix_spawn_file_actions_adddup2(&actions, out, free + 1);
     posix_spawn_file_actions_adddup2(&actions, free, kChildIn);
     posix_spawn_file_actions_adddup2(&actions, free + 1, kChildOut);
     posix_spawn_file_actions_addclose(&actions, free);
     posix_spawn_file_actions_addclose(&actions, free + 1);
-    // Out of the terminal's reach: Ctrl-C is for the parent, which ends its processes itself.
+    // In its own process group: Ctrl-C reaches the parent only, which ends its processes.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -112,44 +121,36 @@ class RungProcess {
                                    pointers_to(command).data(), pointers_to(environment).data());
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
-    close(down.read);
-    close(up.write);
-    in_ = down.write;
-    out_ = up.read;
-    reader_.emplace(out_);
-    if (failed != 0) {
-      pid_ = -1;
-      close_pipes();
-      fail_system("no process can be started", failed);
-    }
+    if (failed != 0) fail_system("no process can be started", failed);
+    in_ = std::move(down.write);
+    out_ = std::move(up.read);
+    reader_.emplace(out_.get());
   }
   ~RungProcess() {
     if (pid_ > 0) kill(pid_, SIGKILL);
     wait_for_end();
-    close_pipes();
   }
   RungProcess(const RungProcess&) = delete;
   RungProcess& operator=(const RungProcess&) = delete;
 
-  void ask(double seconds) { write_line(in_, {{"measure", seconds}}); }
+  void ask(double seconds) { write_line(in_.get(), {{"measure", seconds}}); }
 
-  // Its next line; empty where should_stop gave up. Throws what the process failed of.
-  std::optional<nlohmann::json> answer(const std::function<bool()>& should_stop) {
+  // Its next line; empty if should_stop cancelled. Throws the process's error.
+  std::optional<json> answer(const std::function<bool()>& should_stop) {
     while (!should_stop()) {
       const auto line = reader_->next(kPollMs);
       if (!line && reader_->ended())
         fail(ErrorKind::kRun, "its process " + wait_for_end(), "a rung's process",
              "Lower train.batch, or measure fewer rungs at once");
       if (!line) continue;
-      auto json = nlohmann::json::parse(*line);
-      if (json.contains("error")) throw_from_json(json);
-      return json;
+      auto said = json::parse(*line);
+      if (said.contains("error")) throw_from_json(said);
+      return said;
     }
     return std::nullopt;
   }
 
  private:
-  // How it ended.
   std::string wait_for_end() {
     int status = 0;
     if (pid_ <= 0 || waitpid(std::exchange(pid_, -1), &status, 0) < 0) return "ended";
@@ -158,68 +159,226 @@ class RungProcess {
     return WIFSIGNALED(status) ? fmt::format("crashed (signal {})", WTERMSIG(status))
                                : fmt::format("ended with code {}", WEXITSTATUS(status));
   }
-  void close_pipes() {
-    close(in_);
-    close(out_);
-  }
 
   pid_t pid_ = -1;
-  int in_ = -1, out_ = -1;
+  Descriptor in_, out_;
   std::optional<LineReader> reader_;
 };
 
-ProcessMeasurer::ProcessMeasurer(Env& env, ProcessMeasurerOptions options)
-    : env_(env), options_(std::move(options)) {
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, &sigpipe_before_);
-}
-
-ProcessMeasurer::~ProcessMeasurer() {
-  processes_.clear();
-  sigaction(SIGPIPE, &sigpipe_before_, nullptr);
-}
-
-std::string ProcessMeasurer::folder_of(size_t rung) const {
-  return fmt::format("{}/rung-{}", options_.folder, rung + 1);
-}
-
-bool ProcessMeasurer::start(size_t rung, const Recipe& recipe) {
-  return start_as(rung, recipe, World(), -1, folder_of(rung) + "/run");
-}
-
-bool ProcessMeasurer::start_as(size_t rung, const Recipe& recipe, const World& world, int listening,
-                               const std::string& folder) {
-  env_.make_directories(folder_of(rung));
-  const std::string path = folder_of(rung) + "/measured.toml";
-  write_atomically(env_, path, to_toml(recipe));
-  const std::vector<std::string> command = {options_.program, "measure-rung", path, folder,
-                                            fmt::format("{}", options_.seconds)};
-  processes_[rung] = std::make_unique<RungProcess>(command, place_in(world), listening);
-  return answer_of(rung).has_value();
-}
-
-std::optional<RungTiming> ProcessMeasurer::measure(size_t rung, double seconds) {
-  processes_.at(rung)->ask(seconds);
-  const auto answer = answer_of(rung);
-  return answer ? std::optional(timing_from_json(*answer)) : std::nullopt;
-}
-
-std::optional<nlohmann::json> ProcessMeasurer::answer_of(size_t rung) {
-  try {
-    return processes_.at(rung)->answer(options_.should_stop);
-  } catch (...) {
-    drop(rung);
-    throw;
+// Ignores SIGPIPE while it exists: a process that has ended is detected by the end of the other
+// pipe.
+class ProcessMeasurer : public RungMeasurer {
+ public:
+  ProcessMeasurer(Env& env, ProcessMeasurerOptions options)
+      : env_(env), options_(std::move(options)) {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, &sigpipe_before_);
   }
+
+  ~ProcessMeasurer() override {
+    processes_.clear();
+    sigaction(SIGPIPE, &sigpipe_before_, nullptr);
+  }
+
+  bool start(size_t rung, const Recipe& recipe) override {
+    return start_as(rung, recipe, World(), -1, folder_of(rung) + "/run");
+  }
+
+  std::optional<RungTiming> measure(size_t rung, double seconds) override {
+    processes_.at(rung)->ask(seconds);
+    const auto answer = answer_of(rung);
+    return answer ? std::optional(timing_from_json(*answer)) : std::nullopt;
+  }
+
+  // A rung's folder, not yet made.
+  std::string folder_of(size_t rung) const {
+    return fmt::format("{}/rung-{}", options_.folder, rung + 1);
+  }
+
+  // Starts a rung's process as one rank of `world`, whose run is in `folder`. `listening`: a socket
+  // at the world's port, for rank 0, which the caller keeps. False if should_stop cancelled.
+  bool start_as(size_t rung, const Recipe& recipe, const World& world, int listening,
+                const std::string& folder) {
+    env_.make_directories(folder_of(rung));
+    const std::string path = folder_of(rung) + "/measured.toml";
+    write_atomically(env_, path, to_toml(recipe));
+    const std::vector<std::string> command = {options_.program, "measure-rung", path, folder,
+                                              fmt::format("{}", options_.seconds)};
+    processes_[rung] = std::make_unique<RungProcess>(command, variables_of(world), listening);
+    return answer_of(rung).has_value();
+  }
+
+  // Ends a rung's process, if there is one, to free its memory.
+  void drop(size_t rung) { processes_.erase(rung); }
+
+ private:
+  std::optional<json> answer_of(size_t rung) {
+    try {
+      return processes_.at(rung)->answer(options_.should_stop);
+    } catch (...) {
+      drop(rung);
+      throw;
+    }
+  }
+
+  Env& env_;
+  const ProcessMeasurerOptions options_;
+  struct sigaction sigpipe_before_ {};
+  std::map<size_t, std::unique_ptr<RungProcess>> processes_;
+};
+
+bool any_has(const std::vector<json>& answers, const char* key) {
+  return std::ranges::any_of(answers, [&](const json& answer) { return answer.contains(key); });
 }
 
-void ProcessMeasurer::drop(size_t rung) {
-  processes_.erase(rung);
+// One rank's part of a ladder.
+class LadderRank {
+ public:
+  LadderRank(Env& env, const ProcessMeasurerOptions& options, Group& group)
+      : group_(group), own_(env, options) {}
+
+  ProcessMeasurer& own() { return own_; }
+
+  // Does this rank's part of a command; returns the answers of all. Collective.
+  std::vector<json> obey(const json& command, int listening) {
+    const bool takes_part = group_.rank() < command.at("processes").get<int>();
+    const json said = takes_part ? attempt(command, listening) : json::object();
+    std::vector<json> all;
+    for (const std::string& text :
+         group_.texts(said.dump(-1, ' ', false, json::error_handler_t::replace)))
+      all.push_back(json::parse(text));
+    // If one has failed, none continues.
+    if (any_has(all, "error")) own_.drop(command.at("rung"));
+    return all;
+  }
+
+ private:
+  json attempt(const json& command, int listening) {
+    const json stopped = {{"stopped", true}};
+    const size_t rung = command.at("rung");
+    try {
+      if (command.at("do") == "measure") {
+        const auto timing = own_.measure(rung, command.at("seconds"));
+        return timing ? to_json(*timing) : stopped;
+      }
+      const Recipe recipe = parse_recipe(command.at("recipe").get<std::string>(), "rung");
+      const bool started = own_.start_as(rung, recipe, world_of(command), listening,
+                                         command.at("folder").get<std::string>());
+      return started ? json::object() : stopped;
+    } catch (const Error& error) {
+      return to_json(error);
+    }
+  }
+
+  // This process among those of the rung, which are the first ranks.
+  static World world_of(const json& command) {
+    World world = this_world();
+    world.size = command.at("processes");
+    world.port = command.at("port");
+    const int first_here = world.rank - world.local_rank;
+    if (world.local_size > 0)
+      world.local_size = std::min(world.local_size, world.size - first_here);
+    return world;
+  }
+
+  Group& group_;
+  ProcessMeasurer own_;
+};
+
+// Throws one failure, if possible one that did not follow from another.
+void throw_cause(const std::vector<json>& answers) {
+  const json* cause = nullptr;
+  const auto follows = [](const json& error) {
+    return error.at("error").get<std::string>().starts_with("another process");
+  };
+  for (const json& answer : answers)
+    if (answer.contains("error") && (!cause || follows(*cause))) cause = &answer;
+  if (cause) throw_from_json(*cause);
 }
+
+class GroupMeasurer : public RungMeasurer {
+ public:
+  GroupMeasurer(Env& env, const Ladder& ladder, const ProcessMeasurerOptions& options, Group& group)
+      : group_(group), rank_(env, options, group) {
+    for (const Rung& rung : ladder.rungs) processes_.push_back(rung.processes);
+  }
+  ~GroupMeasurer() override {
+    try {
+      tell({{"do", "end"}});
+    } catch (const std::exception&) {
+      // Another process is gone, which the rest detect too.
+    }
+  }
+
+  bool start(size_t rung, const Recipe& recipe) override {
+    if (is_alone(rung)) return rank_.own().start(rung, recipe);
+    const Descriptor listening(listen_at(this_world().master, 0));
+    const auto answers = command({{"do", "start"},
+                                  {"rung", rung},
+                                  {"processes", processes_[rung]},
+                                  {"port", port_of(listening.get())},
+                                  {"folder", rank_.own().folder_of(rung) + "/run"},
+                                  {"recipe", to_toml(recipe)}},
+                                 listening.get());
+    return !any_has(answers, "stopped");
+  }
+
+  std::optional<RungTiming> measure(size_t rung, double seconds) override {
+    if (is_alone(rung)) return rank_.own().measure(rung, seconds);
+    const auto answers = command(
+        {{"do", "measure"}, {"rung", rung}, {"processes", processes_[rung]}, {"seconds", seconds}},
+        -1);
+    if (any_has(answers, "stopped")) return std::nullopt;
+    RungTiming timing = timing_from_json(answers[0]);  // whose samples are those of all
+    for (int other = 1; other < processes_[rung]; ++other) {
+      const RungTiming its = timing_from_json(answers[size_t(other)]);
+      timing.steps.cpu_s += its.steps.cpu_s;
+      timing.memory_peak_bytes += its.memory_peak_bytes;
+    }
+    return timing;
+  }
+
+ private:
+  // If so, tells the others, whose time limit begins again.
+  bool is_alone(size_t rung) {
+    if (processes_[rung] > 1) return false;
+    tell({{"do", "wait"}});
+    return true;
+  }
+  void tell(const json& what) { group_.text_of_first(what.dump()); }
+  std::vector<json> command(const json& what, int listening) {
+    tell(what);
+    auto answers = rank_.obey(what, listening);
+    throw_cause(answers);
+    return answers;
+  }
+
+  Group& group_;
+  LadderRank rank_;
+  std::vector<int> processes_;  // of each rung
+};
+
+}  // namespace
 
 std::unique_ptr<RungMeasurer> make_process_measurer(Env& env, ProcessMeasurerOptions options) {
   return std::make_unique<ProcessMeasurer>(env, std::move(options));
+}
+
+std::unique_ptr<RungMeasurer> make_group_measurer(Env& env, const Ladder& ladder,
+                                                  const ProcessMeasurerOptions& options,
+                                                  Group& group) {
+  return std::make_unique<GroupMeasurer>(env, ladder, options, group);
+}
+
+void help_measuring(Env& env, const ProcessMeasurerOptions& options, Group& group) {
+  LadderRank rank(env, options, group);
+  while (true) {
+    const json command = json::parse(group.text_of_first(""));
+    const std::string what = command.at("do");
+    if (what == "end") return;
+    if (what != "wait") rank.obey(command, -1);
+  }
 }
 
 }  // namespace saturate

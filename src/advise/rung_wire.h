@@ -1,8 +1,8 @@
-// Messages between a measuring process and its parent, one JSON object a line:
+// Messages between a measuring process and its parent, one JSON object per line:
 //
 //   parent: {"measure": seconds}     process: {"ready": true}, once; then, for each measurement,
 //                                             {"steps", "samples", "wall_s", "cpu_s", "phases",
-//                                             ...} or, as its last word, {"error", "kind", ...}
+//                                             ...} or, as its last line, {"error", "kind", ...}
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -19,14 +19,14 @@ RungTiming timing_from_json(const nlohmann::json& json);
 nlohmann::json to_json(const Error& error);
 [[noreturn]] void throw_from_json(const nlohmann::json& json);
 
-// Lines over a file descriptor, which stays its owner's.
+// Lines from a file descriptor, which the caller keeps.
 class LineReader {
  public:
   explicit LineReader(int fd) : fd_(fd) {}
-  // Waits so many milliseconds for more at most, and no longer than to a signal; -1: for ever.
-  // Empty where no line has come; see ended().
+  // Waits for more for at most so many milliseconds (-1: without a limit), or until a signal. Empty
+  // if no line has come; see ended().
   std::optional<std::string> next(int milliseconds);
-  // No line will come any more.
+  // Whether no more lines will come.
   bool ended() const { return ended_; }
 
  private:
@@ -35,7 +35,7 @@ class LineReader {
   bool ended_ = false;
 };
 
-// False where nobody reads any more.
+// False if the other end is closed.
 bool write_line(int fd, const nlohmann::json& line);
 
 }  // namespace saturate

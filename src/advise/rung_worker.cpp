@@ -1,4 +1,4 @@
-// A rung's own process: trains, and rests between the measurements that it is asked for.
+// A rung's own process: trains, and rests between the requested measurements.
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
@@ -6,39 +6,36 @@
 
 #include "advise/measured_trainer.h"
 #include "advise/rung_wire.h"
-#include "advise/stretch.h"
 #include "base/printable.h"
 #include "saturate/group.h"
 
 namespace saturate {
 namespace {
 
-constexpr double kLongestWarmUpS = 60;  // where a cache has to be filled
+constexpr double kLongestWarmUpS = 60;  // if a cache has to be filled
 
 class RungWorker {
  public:
-  // `group`: null where the process trains by itself.
+  // `group`: null if the process trains alone.
   RungWorker(Env& env, const Recipe& recipe, const std::string& folder, double seconds, int in,
              int out, const std::shared_ptr<Group>& group)
       : reader_(in),
         out_(out),
         group_(group.get()),
-        stretch_(env),
-        trainer_(env, measured_recipe(recipe), [&] {
-          TrainerOptions options = measured_options(folder, [] { return false; });
-          options.group = group;
-          return options;
-        }()) {
+        trainer_(env, measured_recipe(recipe),
+                 measured_options(
+                     folder, [] { return false; }, group)),
+        stretch_(env, trainer_) {
     const DataOptions& data = trainer_.recipe().data;
     settle_steps_ = data.prefetch + kSettle;
     fills_cache_ = data.cache.mode != CacheMode::kNone;
     goes_on_ = run_for(seconds, /*until_warm=*/true);
   }
 
-  // Until nothing more is asked for, or the run is over.
+  // Until the requests end, or the run is over.
   void serve() {
     nlohmann::json answer = {{"ready", true}};
-    while (goes_on_ && tell(answer)) {
+    while (goes_on_ && write_line(out_, answer)) {
       const auto seconds = rest();
       if (!seconds) return;
       for (int i = 0; i < settle_steps_; ++i) goes_on_ = trainer_.step();
@@ -48,11 +45,11 @@ class RungWorker {
   }
 
  private:
-  // A process alone looks at the clock after each step. Several must agree, which takes time: they
-  // look again when it will be over at the speed that they have, or after as many steps again. All
-  // look after the same steps, and each comes to the same answer. False where the run is over.
+  // A process alone reads the clock after each step. Several must agree, which takes time: they
+  // read it again when the time will be over at the present speed, but at most after twice as many
+  // steps. All read it after the same steps, with the same result. False if the run is over.
   bool run_for(double seconds, bool until_warm) {
-    stretch_.begin(trainer_);
+    stretch_.begin();
     int64_t steps = 0, next_look = 1;
     while (true) {
       if (!trainer_.step()) return false;
@@ -65,7 +62,7 @@ class RungWorker {
     }
   }
 
-  // As the process has it that has taken longest. Collective.
+  // The slowest process's. Collective.
   double elapsed_s() {
     if (!group_) return stretch_.elapsed_s();
     const at::Tensor longest = at::full({1}, stretch_.elapsed_s(), at::kDouble);
@@ -78,8 +75,8 @@ class RungWorker {
     return now.steps >= settle_steps_ && (!fills_cache_ || now.train || elapsed >= kLongestWarmUpS);
   }
 
-  // Until the next measurement is asked for; gives its seconds, or nothing where none will be. The
-  // loader rests too, so that it does not work ahead while another rung is measured.
+  // Until the next request; returns its seconds, or nothing at the end. The loader rests too, so
+  // that it does not work ahead while another rung is measured.
   std::optional<double> rest() {
     saturate::rest(trainer_);
     const auto line = reader_.next(-1);
@@ -89,11 +86,9 @@ class RungWorker {
     return seconds;
   }
 
-  bool tell(const nlohmann::json& line) { return write_line(out_, line); }
-
   RungTiming timing() {
     RungTiming timing;
-    timing.steps = stretch_.timing(trainer_);
+    timing.steps = stretch_.timing();
     const TrainResult now = trainer_.so_far();
     timing.memory_peak_bytes = now.memory_peak_bytes;
     timing.tensor_peak_bytes = now.tensor_peaks.largest();
@@ -105,8 +100,8 @@ class RungWorker {
   Group* const group_;
   bool fills_cache_ = false, goes_on_ = true;
   int settle_steps_ = 0;
-  Stretch stretch_;  // of this measurement, or of the warm-up
   Trainer trainer_;
+  Stretch stretch_;  // of this measurement, or of the warm-up
 };
 
 }  // namespace

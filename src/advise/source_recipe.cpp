@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 
+#include "advise/warm_source.h"
 #include "data/sources.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
@@ -18,16 +19,13 @@ namespace {
 
 constexpr size_t kProbed = 64;  // images whose headers are read
 
-// The sub-folder of the first of `names` that is there, in any case; else "".
+// The sub-folder with the first of `names` that exists, in upper or lower case; else "".
 std::string part_folder(const std::vector<FileInfo>& entries,
                         std::initializer_list<std::string_view> names) {
-  const auto is = [](const FileInfo& info, std::string_view name) {
-    return info.is_directory &&
-           std::ranges::equal(info.name, name, [](char a, char b) { return (a | 0x20) == b; });
-  };
+  const auto is_same = [](char a, char b) { return (a | 0x20) == b; };
   for (const std::string_view name : names)
     for (const FileInfo& info : entries)
-      if (is(info, name)) return info.name;
+      if (info.is_directory && std::ranges::equal(info.name, name, is_same)) return info.name;
   return "";
 }
 
@@ -59,70 +57,65 @@ SourceParts find_source_parts(Env& env, const std::string& source) {
   return {base + train, eval.empty() ? "" : base + eval};
 }
 
-// The median of the shorter sides of some images, evenly spread. Broken ones are passed over.
+// The median of the shorter sides of some images, evenly spread. Skips broken ones.
 int median_side(const Dataset& data) {
   Decoder decoder;
   Sample sample;
   std::vector<int> sides;
-  const size_t count = std::min(kProbed, data.size());
-  for (size_t i = 0; i < count; ++i) try {
-      data.read(i * data.size() / count, sample);
+  const auto samples = spread_samples(data.size(), kProbed);
+  for (const size_t index : samples) try {
+      data.read(index, sample);
       const ImageInfo info = probe_sample(decoder, sample);
       sides.push_back(std::min(info.width, info.height));
-    } catch (const Error& error) {
-      if (i + 1 == count && sides.empty()) throw;
+    } catch (const Error&) {
+      if (index == samples.back() && sides.empty()) throw;
     }
   std::ranges::nth_element(sides, sides.begin() + std::ssize(sides) / 2);
   return sides[sides.size() / 2];
 }
 
-// One of how many images is held out; 0: none.
+// N if one of N images is held out; 0: none.
 size_t held_out(size_t images, size_t classes) {
   if (images < 2 * classes || images < 4) return 0;
   return images < 5'000 ? std::min<size_t>(5, images) : images < 100'000 ? 10 : 20;
 }
 
-class MadeSettings {
- public:
-  template <class Value>
-  void set(const char* key, const Value& value) {
-    all_.push_back(fmt::format("{}={}", key, value));
-  }
-  std::vector<std::string> take() { return std::move(all_); }
+using Settings = std::vector<std::string>;
 
- private:
-  std::vector<std::string> all_;
-};
+template <class Value>
+void add(Settings& settings, const char* key, const Value& value) {
+  settings.push_back(fmt::format("{}={}", key, value));
+}
 
 // Small images as they are, photographs by crops.
-void set_network(MadeSettings& settings, int side, bool gpu, bool masks) {
+void set_network(Settings& settings, int side, bool gpu, bool masks) {
   const bool small = side < 48 && !masks;
   const int size = small ? std::max(16, side) : side < 96 ? 64 : side < 160 ? 96 : gpu ? 224 : 128;
-  settings.set("augment.size", size);
+  add(settings, "augment.size", size);
   if (small) {
-    settings.set("augment.crop", fmt::format("pad_reflect:{}", std::max(1, size / 10)));
+    add(settings, "augment.crop", fmt::format("pad_reflect:{}", std::max(1, size / 10)));
   } else {
-    settings.set("data.decode", "fast");
-    settings.set("augment.crop", "random_resized");
-    settings.set("augment.scale", "[0.25, 1]");
-    settings.set("augment.eval_resize", 1.143);
+    add(settings, "data.decode", "fast");
+    add(settings, "augment.crop", "random_resized");
+    add(settings, "augment.scale", "[0.25, 1]");
+    add(settings, "augment.eval_resize", 1.143);
   }
-  settings.set("model.name", masks ? "unet" : small ? "resnet9" : "resnet18");
-  if (!gpu && (small || masks)) settings.set("model.width", masks ? 0.25 : 0.5);
+  add(settings, "model.name", masks ? "unet" : small ? "resnet9" : "resnet18");
+  if (!gpu && (small || masks)) add(settings, "model.width", masks ? 0.25 : 0.5);
 }
 
-void set_optimizer(MadeSettings& settings, size_t batch, bool masks) {
+void set_optimizer(Settings& settings, size_t batch, bool masks) {
   const auto set_rate = [&](double for_128) {
-    settings.set("optimizer.lr", fmt::format("{:.4g}", for_128 * double(batch) / 128));
+    add(settings, "optimizer.lr", fmt::format("{:.4g}", for_128 * double(batch) / 128));
   };
-  settings.set("optimizer.name", masks ? "adamw" : "sgd");
+  add(settings, "optimizer.name", masks ? "adamw" : "sgd");
   set_rate(masks ? 0.003 : 0.1);
-  if (!masks) settings.set("optimizer.momentum", 0.9);
-  if (!masks) settings.set("optimizer.nesterov", "true");
-  settings.set("optimizer.weight_decay", masks ? 0.01 : 5e-4);
+  if (!masks) add(settings, "optimizer.momentum", 0.9);
+  if (!masks) add(settings, "optimizer.nesterov", "true");
+  add(settings, "optimizer.weight_decay", masks ? 0.01 : 5e-4);
 }
 
-// As long as it takes to have seen some hundred thousand images, on a CPU fewer.
+// Enough epochs for some hundred thousand images, on a CPU for fewer.
 int epochs_for(size_t images, bool gpu) {
   const double seen = gpu ? 500'000 : 100'000;
   return int(std::clamp(std::round(seen / double(images)), gpu ? 15.0 : 5.0, 100.0));
@@ -133,27 +126,27 @@ size_t batch_for(size_t images) {
   return std::bit_floor(std::min({std::max<size_t>(8, images / 16), images, size_t{128}}));
 }
 
-void set_length(MadeSettings& settings, int made, std::span<const std::string> overrides) {
+void set_length(Settings& settings, int made, std::span<const std::string> overrides) {
   const auto asked = override_of(overrides, "train.epochs");
   const double epochs = asked ? std::strtod(asked->c_str(), nullptr) : made;
-  settings.set("schedule.name", "cosine");
-  settings.set("schedule.warmup_epochs", std::min(5.0, epochs / 10));
-  settings.set("precision.mode", "auto");
-  settings.set("train.epochs", made);
-  settings.set("train.eval_every", std::max(1, made / 20));
-  settings.set("checkpoint.every", std::max(1, made / 20));
+  add(settings, "schedule.name", "cosine");
+  add(settings, "schedule.warmup_epochs", std::min(5.0, epochs / 10));
+  add(settings, "precision.mode", "auto");
+  add(settings, "train.epochs", made);
+  add(settings, "train.eval_every", std::max(1, made / 20));
+  add(settings, "checkpoint.every", std::max(1, made / 20));
 }
 
-// `every`: one of how many images is held out, where no part is there for it.
-void set_sources(MadeSettings& settings, const SourceParts& parts, size_t every) {
+// `every`: as held_out(), if the source has no part for evaluation.
+void set_sources(Settings& settings, const SourceParts& parts, size_t every) {
   if (every > 0) {
-    settings.set("data.source", fmt::format("split:train,1/{},{}", every, parts.train));
-    settings.set("data.eval_source", fmt::format("split:held,1/{},{}", every, parts.train));
+    add(settings, "data.source", fmt::format("split:train,1/{},{}", every, parts.train));
+    add(settings, "data.eval_source", fmt::format("split:held,1/{},{}", every, parts.train));
   } else {
-    settings.set("data.source", parts.train);
-    settings.set("data.eval_source", parts.eval);
+    add(settings, "data.source", parts.train);
+    add(settings, "data.eval_source", parts.eval);
   }
-  settings.set("data.on_error", "skip");
+  add(settings, "data.on_error", "skip");
 }
 
 }  // namespace
@@ -179,21 +172,21 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   const size_t batch = batch_for(images);
   const bool masks = data->has_masks();
   const bool on_gpu = gpu && override_of(overrides, "train.device") != "cpu";
-  MadeSettings settings;
-  settings.set("seed", 1);
+  Settings settings;
+  add(settings, "seed", 1);
   set_sources(settings, parts, every);
   set_network(settings, median_side(*data), on_gpu, masks);
   set_optimizer(settings, batch, masks);
   set_length(settings, epochs_for(images, on_gpu), overrides);
-  settings.set("train.batch", batch);
-  settings.set("train.drop_last", "true");
+  add(settings, "train.batch", batch);
+  add(settings, "train.drop_last", "true");
   if (masks) {
-    settings.set("train.task", "segment");
-    settings.set("train.monitor", "eval_iou");
+    add(settings, "train.task", "segment");
+    add(settings, "train.monitor", "eval_iou");
   } else {
-    settings.set("train.label_smoothing", 0.1);
+    add(settings, "train.label_smoothing", 0.1);
   }
-  return settings.take();
+  return settings;
 }
 
 }  // namespace saturate

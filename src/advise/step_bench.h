@@ -1,10 +1,12 @@
-// The cost of a recipe's step: the training loop itself, compared with a bare LibTorch loop.
+// The cost of a recipe's step: the training loop itself, compared with a bare LibTorch loop, and
+// with and without the ledger.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,9 @@
 namespace saturate {
 
 struct StepBenchOptions {
-  std::string folder;  // for the files of the measured run
+  std::string folder = {};  // for the files of the measured run
   int rounds = 5;
-  double seconds = 1;    // minimum length of each of a round's four measurements
+  double seconds = 1;    // minimum length of each of a round's measurements
   bool profile = false;  // also measure the share of oneDNN and MKL
   // Polled between steps; true cancels.
   std::function<bool()> should_stop = [] { return false; };
@@ -27,10 +29,18 @@ struct StepTiming {
   int64_t steps = 0, samples = 0;
   double wall_s = 0, cpu_s = 0;
   PhaseTimes phases;  // sums to wall_s; none for the bare loop
+  void add(const StepTiming& other);
   double images_per_s() const { return double(samples) / wall_s; }
+  double cores_used() const { return cpu_s / wall_s; }
   // Time of a step of `batch` images.
   double s_per_step(int batch) const { return wall_s / double(samples) * batch; }
 };
+
+// Each divided by a number.
+PhaseTimes divided(PhaseTimes times, double by);
+StepTiming sum_of(std::span<const StepTiming> timings);
+// images/s of each.
+std::vector<double> rates_of(std::span<const StepTiming> timings);
 
 // Time within the compute libraries, as printed by them.
 struct LibraryTimes {
@@ -56,5 +66,17 @@ struct StepBench {
 // same. Fails as training does. Empty if should_stop cancelled.
 std::optional<StepBench> bench_step(Env& env, const Recipe& recipe,
                                     const StepBenchOptions& options);
+
+// The ledger's cost: images/s of the recipe's own loop with and without it, one value per round.
+struct LedgerBench {
+  Recipe recipe;  // as run: every "auto" resolved
+  std::vector<double> on, off;
+};
+
+// Runs the trainer of `recipe` on one held batch, with a learning rate of 0. The order of the two
+// alternates between rounds. Without a profile. Fails as training does. Empty if should_stop
+// cancelled.
+std::optional<LedgerBench> bench_ledger(Env& env, const Recipe& recipe,
+                                        const StepBenchOptions& options);
 
 }  // namespace saturate

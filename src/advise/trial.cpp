@@ -2,15 +2,16 @@
 
 #include <utility>
 
+#include "advise/measured_trainer.h"
+
 namespace saturate {
 namespace {
 
 constexpr int64_t kShowEveryNs = 100'000'000;
 
 TrainerOptions options_of(const Trial::Setup& setup, std::function<bool()> should_stop) {
-  TrainerOptions options = measured_options(setup.folder, std::move(should_stop));
+  auto options = measured_options(setup.folder, std::move(should_stop), nullptr, setup.save);
   options.dataset = setup.data;
-  options.save = setup.save;
   return options;
 }
 
@@ -60,9 +61,9 @@ bool Trial::should_stop() {
   return setup_.should_stop();
 }
 
-// The loader was at rest: its threads begin with nothing ready. Starved steps take batches as they
-// come, and find none ready; else the loader works ahead until it must wait. One long step is
-// enough for what two short ones are left out for.
+// The loader's threads begin with nothing ready. If input is the limit, steps take batches as they
+// come, and find none ready; else the loader works ahead until it must wait. One long step is as
+// much warm-up as two short ones.
 bool Trial::is_settled(Turn turn, int steps, double elapsed_s) {
   if (steps < kSettle && (steps == 0 || elapsed_s < kLongStep)) return false;
   if (turn == Turn::kHeld) return true;

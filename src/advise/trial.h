@@ -1,5 +1,5 @@
-// A run that is measured a little at a time, and rests in between: several of them take turns on
-// one machine, so that what slows it down for a moment affects all of them.
+// A run that is measured in short turns, and rests in between. Several runs are interleaved on one
+// machine, so that a temporary slowdown affects all of them.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "advise/step_bench.h"
-#include "advise/stretch.h"
 #include "saturate/data/recipe.h"
 #include "saturate/trainer.h"
 
@@ -19,7 +18,7 @@ enum class Turn {
   kWhole,  // trains
   kHeld,   // trains on one batch over and over, while its loader rests
   kInput,  // only takes batches from its loader
-  // Timed by themselves, as StepTiming::wall_s of one: seconds that the run would wait for it.
+  // Timed separately, as StepTiming::wall_s of one: the seconds that the run would wait for it.
   kEvaluate,  // an evaluation, of which no more is done than there is time for
   kSave,      // a checkpoint
 };
@@ -42,7 +41,7 @@ class Trial {
   const Recipe& recipe() const { return trainer_.recipe(); }
 
   // One turn: measures `seconds` at least, a step at least, after those steps that it takes to
-  // settle. Empty where should_stop gave up; fails as training does.
+  // settle. Empty if should_stop cancelled; fails as training does.
   std::optional<StepTiming> measure(Turn turn, double seconds);
   // Whether measure() has failed.
   bool has_failed() const { return has_failed_; }

@@ -7,9 +7,9 @@
 #include <set>
 #include <sstream>
 
-#include "advise/measure.h"
-#include "advise/stretch.h"
+#include "advise/measured_trainer.h"
 #include "base/printable.h"
+#include "data/bytes.h"
 #include "record/metrics.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -17,13 +17,29 @@
 namespace saturate {
 namespace {
 
-constexpr double kFirstDiagnosis = 45;  // seconds; longer where it is cut short
-constexpr double kEnough = 1.5;         // a gain that is kept before others are measured
+constexpr double kFirstDiagnosis = 45;  // seconds; longer if it is cut short
+constexpr double kEnough = 1.5;         // a speedup that is kept before others are measured
 constexpr double kCompareShare = 0.1;   // of the time, for the two recipes at the end
 constexpr double kSpareShare = 0.05;    // of the time, for turns that last longer than planned
 constexpr double kLossShare = 0.06;     // of the time, for one training to compare the loss
 constexpr double kLongestLoss = 60;     // seconds
 constexpr int64_t kLeastSteps = 8;      // that a loss is taken from
+
+double mean_of_last_quarter(Env& env, const std::string& folder, int64_t samples) {
+  std::istringstream lines(std::string(as_text(read_file(env, folder + "/metrics.jsonl"))));
+  double sum = 0, weight = 0;
+  int64_t before = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = from_json_line(line);
+    if (!record || record->kind != "step" || !record->loss) continue;
+    const double own = double(record->samples - before);
+    before = record->samples;
+    if (4 * record->samples <= 3 * samples) continue;
+    sum += own * *record->loss;
+    weight += own;
+  }
+  return sum / weight;
+}
 
 class Tuner {
  public:
@@ -78,25 +94,25 @@ class Tuner {
 
   void start_from(const Measurements& measured) {
     found_.rate_before = found_.rate_after = measured.rate;
-    // Whole steps of twice the batch too.
+    // A multiple of twice the batch too.
     const int64_t unit = int64_t{4} * measured.recipe.train.batch;
     const double seconds = std::min(kLongestLoss, kLossShare * total_s());
     const auto steps = int64_t(seconds * measured.rate) / unit;
     found_.samples = std::max(kLeastSteps, steps) * unit;
   }
 
-  // The loss of a recipe; empty where should_stop gave up, or the time is over.
+  // The loss of a recipe; empty if should_stop cancelled, or the time is over.
   std::optional<double> loss_of(const Recipe& recipe) {
     return early_loss(env_, recipe, next_folder(), found_.samples,
                       [this] { return options_.should_stop() || left_s() <= 0; });
   }
-  // About what it takes to compare the loss of a fix with the original's.
+  // Approximate time to compare the loss of a fix with the original's.
   double loss_cost_s(const Gain& gain) const {
     const double original = found_.loss_before ? 0 : 1 / found_.rate_before;
     return double(found_.samples) * (original + 1 / (rate_ * gain.ratio));
   }
 
-  // Keeps the first fix that leaves the loss as it was; false where there is none.
+  // Keeps the first fix that leaves the loss as it was; false if there is none.
   bool apply_best(const std::vector<WhatIf>& fixes, int batch) {
     for (const WhatIf& fix : fixes) {
       if (fix.settings.empty() || !is_tunable(fix) || options_.should_stop()) continue;
@@ -140,7 +156,7 @@ class Tuner {
     return step;
   }
 
-  // The learning rate that goes with another batch.
+  // Adds the learning rate for a changed batch size.
   void add_rate(std::vector<std::string>& settings, int batch) const {
     const int changed = with_settings(found_.recipe, settings).train.batch;
     if (changed == found_.recipe.train.batch || changed == batch) return;
@@ -149,13 +165,13 @@ class Tuner {
         fmt::format("optimizer.lr={:g}", scaled_rate(optimizer, double(changed) / double(batch))));
   }
 
-  // False where should_stop gave up.
+  // False if should_stop cancelled.
   bool compare() {
-    const auto kept = [](const TuneStep& step) { return step.rejected.empty(); };
-    if (std::none_of(found_.steps.begin(), found_.steps.end(), kept)) return true;
+    const auto is_kept = [](const TuneStep& step) { return step.rejected.empty(); };
+    if (std::ranges::none_of(found_.steps, is_kept)) return true;
     DiagnoseOptions options = diagnosis(0);
     options.seconds = std::max(kLeastDiagnosis, kCompareShare * total_s());
-    const auto rounds = Measuring(env_, original_, options).compare(found_.recipe, options.seconds);
+    const auto rounds = saturate::compare(env_, original_, found_.recipe, options);
     if (!rounds) return false;
     found_.rate_before = median_of(rounds->before);
     found_.rate_after = median_of(rounds->after);
@@ -187,27 +203,6 @@ bool is_tunable(const WhatIf& what_if) {
 std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options) {
   return Tuner(env, recipe, options).run();
 }
-
-namespace {
-
-double mean_of_last_quarter(Env& env, const std::string& folder, int64_t samples) {
-  const auto bytes = read_file(env, folder + "/metrics.jsonl");
-  std::istringstream lines(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  double sum = 0, weight = 0;
-  int64_t before = 0;
-  for (std::string line; std::getline(lines, line);) {
-    const auto record = from_json_line(line);
-    if (!record || record->kind != "step" || !record->loss) continue;
-    const double own = double(record->samples - before);
-    before = record->samples;
-    if (4 * record->samples <= 3 * samples) continue;
-    sum += own * *record->loss;
-    weight += own;
-  }
-  return sum / weight;
-}
-
-}  // namespace
 
 std::optional<double> early_loss(Env& env, Recipe recipe, const std::string& folder,
                                  int64_t samples, const std::function<bool()>& should_stop) {

@@ -56,7 +56,7 @@ class Env;
 
 // Trains by `recipe` from its beginning, without evaluation and saving, on `samples` samples (those
 // of whole steps) and returns the mean loss over the last quarter of them. Fails as training does.
-// Empty where should_stop gave up.
+// Empty if should_stop cancelled.
 std::optional<double> early_loss(Env& env, Recipe recipe, const std::string& folder,
                                  int64_t samples, const std::function<bool()>& should_stop);
 

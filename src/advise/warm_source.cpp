@@ -12,27 +12,10 @@ namespace {
 
 constexpr int kReaders = 16;  // storage may be slow: more than cores
 
-// Another one's samples.
-class Borrowed : public Dataset {
+// Another dataset's samples: all, or only `picks`, repeated.
+class View : public Dataset {
  public:
-  explicit Borrowed(const Dataset& source) : source_(source) {}
-  size_t size() const override { return source_.size(); }
-  void read(size_t index, Sample& out) const override { source_.read(index, out); }
-  const std::vector<std::string>& classes() const override { return source_.classes(); }
-  bool has_masks() const override { return source_.has_masks(); }
-  const DecodedSample* decoded(size_t index) const override { return source_.decoded(index); }
-  uint64_t bytes(size_t index) const override { return source_.bytes(index); }
-  void advise(ReadAdvice advice, size_t first, size_t count) const override {
-    source_.advise(advice, first, count);
-  }
-
- private:
-  const Dataset& source_;
-};
-
-class Repeated : public Dataset {
- public:
-  Repeated(std::unique_ptr<Dataset> source, std::vector<size_t> picks)
+  explicit View(std::shared_ptr<const Dataset> source, std::vector<size_t> picks = {})
       : source_(std::move(source)), picks_(std::move(picks)) {}
   size_t size() const override { return source_->size(); }
   void read(size_t index, Sample& out) const override { source_->read(pick(index), out); }
@@ -42,15 +25,18 @@ class Repeated : public Dataset {
     return source_->decoded(pick(index));
   }
   uint64_t bytes(size_t index) const override { return source_->bytes(pick(index)); }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    if (picks_.empty()) source_->advise(advice, first, count);
+  }
 
  private:
-  size_t pick(size_t index) const { return picks_[index % picks_.size()]; }
+  size_t pick(size_t index) const { return picks_.empty() ? index : picks_[index % picks_.size()]; }
 
-  const std::unique_ptr<Dataset> source_;
+  const std::shared_ptr<const Dataset> source_;
   const std::vector<size_t> picks_;
 };
 
-// Runs `read`, and says whether the sample is sound.
+// Runs `read`, and returns whether the sample is sound.
 template <class Read>
 bool reads(const Read& read) {
   try {
@@ -96,16 +82,18 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
 
 std::unique_ptr<Dataset> warm_source(const Dataset& source, const CacheOptions& cache,
                                      std::vector<size_t> samples) {
-  auto borrowed = std::make_unique<Borrowed>(source);
-  if (cache.mode != CacheMode::kRam) return borrowed;
-  auto cached = cache_dataset(std::move(borrowed), cache);
+  // `source` stays the caller's.
+  auto view =
+      std::make_unique<View>(std::shared_ptr<const Dataset>(std::shared_ptr<void>(), &source));
+  if (cache.mode != CacheMode::kRam) return view;
+  auto cached = cache_dataset(std::move(view), cache);
   parallel_for(samples.size(), kReaders, [&](size_t i) {
     Sample sample;
     reads([&] {
       if (!cached->decoded(samples[i])) cached->read(samples[i], sample);
     });
   });
-  return std::make_unique<Repeated>(std::move(cached), std::move(samples));
+  return std::make_unique<View>(std::move(cached), std::move(samples));
 }
 
 }  // namespace saturate

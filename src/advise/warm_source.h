@@ -1,4 +1,4 @@
-// One opened source, shared by runs that take turns on it.
+// One opened source, shared by interleaved runs.
 #pragma once
 
 #include <memory>
@@ -21,12 +21,11 @@ struct SourceFacts {
 // Positions of `count` samples at most, evenly spread.
 std::vector<size_t> spread_samples(size_t size, size_t count);
 
-// Reads those samples; broken ones are passed over.
+// Reads those samples, and skips broken ones.
 SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& samples);
 
-// `source`, which must outlive the result, as a run sees it that has been through it before: where
-// `cache` keeps samples, only `samples` are handed out, again and again, and all of them are kept
-// already.
+// `source`, which must outlive the result, as a run reads it after its first epoch: if `cache`
+// keeps samples in memory, the result repeats `samples`, which are all cached already.
 std::unique_ptr<Dataset> warm_source(const Dataset& source, const CacheOptions& cache,
                                      std::vector<size_t> samples);
 

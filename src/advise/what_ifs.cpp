@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "recipe/option_row.h"
@@ -16,25 +18,20 @@ constexpr double kLeastFactor = 10;        // on the time between saves that are
 constexpr int kRareRecord = 10;            // steps between two
 constexpr double kMostOnDevice = 1e9;      // bytes of images that a trial puts on the GPU
 
-// A list that grows by what applies.
+// A list of the changes that apply.
 class WhatIfs {
  public:
   void add_if(bool applies, Cause cause, Alters alters, std::vector<std::string> settings,
               std::string note = "") {
-    if (!applies) return;
-    list.emplace_back();
-    list.back().cause = cause;
-    list.back().alters = alters;
-    list.back().settings = std::move(settings);
-    list.back().note = std::move(note);
+    if (applies) list.push_back({cause, std::move(settings), alters, std::move(note)});
   }
   void skip(std::string why) { list.back().skipped = std::move(why); }
 
   std::vector<WhatIf> list;
 };
 
-// Settings that switch an effect off, one each for those that the recipe has on: all numbers of
-// [augment] that are 0 by default.
+// A setting for each effect that the recipe has on, which switches it off: all numbers of [augment]
+// that are 0 by default.
 std::vector<std::string> effects_off(const Recipe& recipe) {
   std::vector<std::string> settings;
   if (recipe.augment.policy != Policy::kNone) settings.push_back("augment.policy=none");
@@ -46,7 +43,7 @@ std::vector<std::string> effects_off(const Recipe& recipe) {
   return settings;
 }
 
-// Keeps every sample in memory, in one form or the other.
+// Keeps every sample in memory, encoded or decoded.
 void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts& source,
                 WhatIfs& what_ifs) {
   const CacheOptions& cache = recipe.data.cache;
@@ -70,7 +67,7 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
       fast ? Alters::kRounding : Alters::kNothing, source.pixel_bytes);
 }
 
-// Work that a GPU's own memory and kernel can take over, or give back to the loader's threads.
+// Moves work between the loader's threads and the GPU.
 void add_device_input(const Recipe& recipe, const Machine& machine, const SourceFacts& source,
                       WhatIfs& what_ifs) {
   if (!machine.on_gpu || !machine.augments) return;
@@ -98,8 +95,7 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
 void add_checkpoints(const Recipe& recipe, double share, WhatIfs& what_ifs) {
   const CheckpointOptions& checkpoint = recipe.checkpoint;
   const double factor =
-      share < 1 ? std::max(kLeastFactor, std::ceil(share / (1 - share) / kCheckpointShare))
-                : kLeastFactor;
+      std::max(kLeastFactor, share < 1 ? std::ceil(share / (1 - share) / kCheckpointShare) : 0);
   const bool is_slow = share > kCheckpointShare;
   const bool applies = checkpoint.every_steps > 0 ||
                        (is_slow && (checkpoint.every_minutes > 0 || checkpoint.every > 0));
@@ -117,7 +113,7 @@ void add_checkpoints(const Recipe& recipe, double share, WhatIfs& what_ifs) {
                                  [](Recipe& each) { each.checkpoint.background = true; })});
 }
 
-// On a GPU a record is a wait for the device, and so another cause.
+// On a GPU a record waits for the device, which is another cause.
 void add_records(const WatchOptions& watch, const Machine& machine, WhatIfs& what_ifs) {
   what_ifs.add_if(!machine.on_gpu && watch.every < kRareRecord, Cause::kLogging, Alters::kNothing,
                   {fmt::format("watch.every={}", kRareRecord)});
@@ -138,7 +134,7 @@ void add_precisions(PrecisionMode mode, const Machine& machine, WhatIfs& what_if
   add(!wide && !machine.on_gpu && !machine.has_bf16, "fp32");
 }
 
-// Named where it cannot be tried too: what stands in its way may be worth changing.
+// Listed even if it cannot be tried: the reason may be worth removing.
 void add_graph(const Recipe& recipe, const Machine& machine, WhatIfs& what_ifs) {
   if (recipe.train.graph != GraphMode::kOff) return;
   what_ifs.add_if(true, Cause::kLaunchOverhead, Alters::kRounding, {"train.graph=auto"});
@@ -156,7 +152,7 @@ void add_batches(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_
                   {fmt::format("train.batch={}", batch / 2)}, note);
 }
 
-// Of the switches of [debug] that two recipes differ in.
+// For the switches of [debug] in which two recipes differ.
 Cause cause_of_switches(const Recipe& a, const Recipe& b) {
   const auto differs = [&](auto section, auto member) {
     return (a.*section).*member != (b.*section).*member;
@@ -190,7 +186,7 @@ std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
     return std::vector<std::string>{fmt::format("{}={}", key, value)};
   };
   const int threads = recipe.data.threads;
-  // Beyond the cores, more threads help where they wait for storage.
+  // More threads than cores help if they wait for storage.
   what_ifs.add_if(true, Cause::kInputThreads, Alters::kNothing,
                   set("data.threads", std::max(machine.cores, threads * 2)));
   what_ifs.add_if(source.has_jpeg && recipe.data.decode == DecodeMode::kExact &&
@@ -281,7 +277,7 @@ double saves_of(const CheckpointOptions& checkpoint, double epochs, double epoch
 }
 
 std::vector<WhatIf> asked_what_ifs(const Recipe& recipe, const std::vector<std::string>& settings) {
-  // The longest first of those that begin alike.
+  // The first prefix that matches decides.
   static constexpr std::pair<std::string_view, Cause> kCauses[] = {
       {"data.threads", Cause::kInputThreads},
       {"data.prefetch", Cause::kInputThreads},
@@ -302,12 +298,9 @@ std::vector<WhatIf> asked_what_ifs(const Recipe& recipe, const std::vector<std::
       {"train.graph", Cause::kLaunchOverhead}};
   WhatIfs what_ifs;
   for (const std::string& setting : settings) {
-    Cause cause = Cause::kComputeBound;
-    for (const auto& [prefix, other] : kCauses) {
-      if (!setting.starts_with(prefix)) continue;
-      cause = other;
-      break;
-    }
+    const auto* known = std::ranges::find_if(
+        kCauses, [&](const auto& entry) { return setting.starts_with(entry.first); });
+    Cause cause = known == std::end(kCauses) ? Cause::kComputeBound : known->second;
     try {
       if (setting.starts_with("debug."))
         cause = cause_of_switches(

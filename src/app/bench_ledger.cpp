@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "advise/gain.h"
-#include "advise/ledger_bench.h"
+#include "advise/step_bench.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
@@ -14,7 +14,7 @@ namespace {
 struct LedgerArguments {
   std::string recipe, json;
   std::vector<std::string> overrides;
-  LedgerBenchOptions options;
+  StepBenchOptions options = {.rounds = 20, .seconds = 0.5};
 };
 
 int measure(const LedgerArguments& arguments) {
@@ -23,7 +23,7 @@ int measure(const LedgerArguments& arguments) {
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
   catch_stop_signals();
   const ScratchFolder folder;
-  LedgerBenchOptions options = arguments.options;
+  StepBenchOptions options = arguments.options;
   options.folder = folder.path();
   options.should_stop = [] { return stop_signal() != 0; };
   const auto found = bench_ledger(env, recipe, options);

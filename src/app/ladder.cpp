@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "advise/rung_group.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
