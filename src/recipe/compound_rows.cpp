@@ -227,7 +227,10 @@ const Word& find_word(const std::vector<Word>& words, const std::string& text,
 
 OptionRow one_word(std::string key, std::vector<Word> words, std::string doc) {
   std::string type;
-  for (const Word& word : words) type += (type.empty() ? "" : "|") + word.form();
+  for (const Word& word : words) {
+    if (!type.empty()) type += '|';
+    type += word.form();
+  }
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const std::string* given = std::get_if<std::string>(&value);
     if (!given) fail_option(key, "must be one of " + type, "Put it in quotes", where);
