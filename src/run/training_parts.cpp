@@ -110,17 +110,16 @@ int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool 
 }
 
 StepOptions step_options(const Recipe& recipe, int part) {
-  StepOptions options;
-  options.precision = recipe.precision;
-  options.label_smoothing = recipe.train.label_smoothing;
-  options.part = part;
-  options.clip_norm = recipe.train.clip_norm;
-  options.checkpoint_segments = recipe.train.checkpoint_segments;
-  options.cudnn_benchmark = recipe.train.cudnn_benchmark;
-  options.create_on_device = recipe.train.create_on_device;
-  options.keep_memory = recipe.train.keep_memory;
-  options.detect_anomaly = recipe.train.detect_anomaly;
-  return options;
+  const TrainOptions& train = recipe.train;
+  return {.precision = recipe.precision,
+          .label_smoothing = train.label_smoothing,
+          .part = part,
+          .clip_norm = train.clip_norm,
+          .checkpoint_segments = train.checkpoint_segments,
+          .cudnn_benchmark = train.cudnn_benchmark,
+          .create_on_device = train.create_on_device,
+          .keep_memory = train.keep_memory,
+          .detect_anomaly = train.detect_anomaly};
 }
 
 }  // namespace saturate
