@@ -13,6 +13,7 @@
 
 #include "model/random_state.h"
 #include "run/setup.h"
+#include "run/single_image.h"
 #include "run/training_parts.h"
 #include "saturate/data/error.h"
 #include "saturate/memory.h"
@@ -20,14 +21,12 @@
 namespace saturate {
 namespace {
 
-// Steps of a run that is never made, on a model of their own.
+// Trial steps on a separate model.
 class Rehearsal {
  public:
-  // `effective`: images of a step, 0: as many as are computed at once.
-  Rehearsal(Env& env, const Recipe& recipe, const at::Device& device, int64_t effective)
+  Rehearsal(Env& env, const Recipe& recipe, const at::Device& device)
       : recipe_(recipe),
         device_(device),
-        effective_(effective),
         ledger_(env),
         parts_(make_training_parts(env, recipe_, device)) {
     parts_.model->set_training(true);
@@ -36,7 +35,7 @@ class Rehearsal {
                                     parts_.lookahead != nullptr);
   }
 
-  // On the CPU saving takes a copy of everything, and writing it another in the file's layout.
+  // On the CPU a save copies everything, and the writer copies it again in the file's layout.
   int64_t saving_bytes() const { return device_.is_cpu() ? 2 * saved_bytes_ : 0; }
 
   bool fits(int64_t images) {
@@ -48,11 +47,12 @@ class Rehearsal {
 
  private:
   void step(int64_t images) {
-    const int64_t whole = effective_ > 0 ? effective_ : images;
-    // A second part finds the first one's gradients in memory.
-    const int64_t count = std::min(whole, 2 * images);
+    const int64_t effective = recipe_.train.effective_batch;
+    const int64_t all = effective > 0 ? effective : images;
+    // During a second micro-batch the first one's gradients are in memory.
+    const int64_t count = std::min(all, 2 * images);
     DeviceBatch batch;
-    batch.images = this->images(count, whole);
+    batch.images = this->images(count, all);
     std::vector<int64_t> shape = {count};
     if (recipe_.train.task == TaskKind::kSegment)
       shape.insert(shape.end(), 2, recipe_.augment.size);
@@ -66,23 +66,22 @@ class Rehearsal {
     metrics.read();  // waits for the device, which may run out of memory late
   }
 
-  // As the feeder has them: `count` of a batch of `whole`; on the CPU it shares the loader's
-  // memory, which is none of torch's, unless it has to change the layout.
-  at::Tensor images(int64_t count, int64_t whole) {
+  // As the feeder's: `count` of a batch of `all`. On the CPU it shares the loader's memory, which
+  // torch did not allocate, unless it has to change the layout.
+  at::Tensor images(int64_t count, int64_t all) {
     const int64_t side = recipe_.augment.size, row = 3 * side;
     if (device_.is_cpu() && recipe_.train.channels_last) {
       pixels_.resize(size_t(count * side * row));
       for (size_t i = 0; i < pixels_.size(); ++i) pixels_[i] = float(i % 255) / 127 - 1;
       return at::from_blob(pixels_.data(), {count, 3, side, side}, {side * row, 1, row, 3});
     }
-    at::Tensor batch = at::rand({whole, 3, side, side}, at::device(device_));
+    at::Tensor batch = at::rand({all, 3, side, side}, at::device(device_));
     if (recipe_.train.channels_last) batch = batch.contiguous(at::MemoryFormat::ChannelsLast);
     return batch.narrow(0, 0, count);
   }
 
   Recipe recipe_;
   at::Device device_;
-  int64_t effective_;
   Ledger ledger_;
   TrainingParts parts_;
   int64_t saved_bytes_ = 0;
@@ -94,12 +93,12 @@ int64_t buffer_bytes(const LoaderOptions& options, int64_t side) {
   return side * side * int64_t(3 * bytes_of(options.pixel_type()) + (options.masks ? 1 : 0));
 }
 
-// Host memory of the batches that both loaders hold, as far as it depends on how many images are
-// computed at once: a batch that the recipe gives is as large as it says.
+// Host memory of the batches that both loaders hold, if their size depends on the number of images
+// that are computed at once.
 int64_t loader_bytes(const Recipe& recipe, int64_t images, int64_t most) {
   const TrainOptions& train = recipe.train;
   const int64_t side = recipe.augment.size;
-  const int64_t held = recipe.data.prefetch + 1;  // and the one that is computed
+  const int64_t held = recipe.data.prefetch + 1;  // with the one that is computed
   int64_t bytes = 0;
   if (train.effective_batch == 0)
     bytes += std::min(held, (most + images - 1) / images) * images *
@@ -109,28 +108,28 @@ int64_t loader_bytes(const Recipe& recipe, int64_t images, int64_t most) {
   return bytes;
 }
 
+const char* memory_key(const Recipe& recipe) {
+  return recipe.train.memory_gb > 0 ? "train.memory_gb" : "train.batch";
+}
+
 [[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
   const double gib = double(bytes) / double(int64_t{1} << 30);
   fail(ErrorKind::kRun,
        fmt::format("{} at {} pixels does not train in {:.3g} GiB, not with a single image",
                    recipe.model.name, recipe.augment.size, gib),
-       recipe.train.memory_gb > 0 ? "train.memory_gb" : "train.batch",
+       memory_key(recipe),
        fmt::format("{} augment.size or model.width, or set train.checkpoint_segments=auto",
                    recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower"));
 }
 
-// BatchNorm has no variance over one image of one pixel, which is what some models end in.
-bool wants_more_images(const c10::Error& error) {
-  return error.msg().find("Expected more than 1 value per channel") != std::string::npos;
-}
-
+// BatchNorm has no variance over one image of one pixel, the last layer's input in some models.
 [[noreturn]] void fail_single_image(const Recipe& recipe, int64_t most) {
   if (most > 1)
     fail(ErrorKind::kRun,
          recipe.model.name +
              " does not train with two images in memory, and BatchNorm cannot "
              "train on one",
-         recipe.train.memory_gb > 0 ? "train.memory_gb" : "train.batch",
+         memory_key(recipe),
          "Raise it, lower augment.size or model.width, or set train.checkpoint_segments=auto");
   const bool asked = recipe.train.effective_batch == 1;
   fail(ErrorKind::kUsage,
@@ -140,15 +139,15 @@ bool wants_more_images(const c10::Error& error) {
        asked ? "Set it to 2 or more" : "Give a source with more, or choose another model.name");
 }
 
-// Errors by which torch and its libraries tell that a GPU has too little memory, other than
-// OutOfMemoryError, or that a tensor has more elements than a kernel can count (2^31).
-bool tells_of_size(const c10::Error& error) {
-  static constexpr std::array kTells = {
-      "_STATUS_ALLOC_FAILED",                    // of cuBLAS and cuDNN
-      "ALLOCATION_FAILED",                       // cuDNN 9's kinds of it, of host and device
+// Whether this error, which is not OutOfMemoryError, means that a GPU has too little memory, or
+// that a tensor has more elements than a kernel can count (2^31).
+bool is_size_error(const c10::Error& error) {
+  static constexpr std::array kSigns = {
+      "_STATUS_ALLOC_FAILED",                    // cuBLAS and cuDNN
+      "ALLOCATION_FAILED",                       // cuDNN 9, for host and device
       "CUDA error: out of memory",               // the driver's, beside torch's allocator
-      "Unable to find a valid cuDNN algorithm",  // each one's workspace was refused
-      "unable to find an engine to execute",     // so, by cuDNN's graphs
+      "Unable to find a valid cuDNN algorithm",  // no algorithm's workspace could be allocated
+      "unable to find an engine to execute",     // the same in cuDNN's graphs
       "canUse32BitIndexMath",
       "32-bit index",
       "32bit index",
@@ -158,7 +157,7 @@ bool tells_of_size(const c10::Error& error) {
   };
   const std::string_view text = error.what_without_backtrace();
   return std::ranges::any_of(
-      kTells, [&](const char* tell) { return text.find(tell) != std::string_view::npos; });
+      kSigns, [&](const char* sign) { return text.find(sign) != std::string_view::npos; });
 }
 
 }  // namespace
@@ -184,7 +183,7 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
     return true;
   } catch (const c10::OutOfMemoryError&) {
   } catch (const c10::Error& error) {
-    if (!tells_of_size(error)) throw;
+    if (!is_size_error(error)) throw;
   }
   tensor_memory(device).release_cache();
   return false;
@@ -197,9 +196,9 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   std::optional<int64_t> found;
   bool single_refused = false;
   const auto search = [&] {
-    Rehearsal rehearsal(env, recipe, device, recipe.train.effective_batch);
+    Rehearsal rehearsal(env, recipe, device);
     const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
-    // train.memory_gb is of tensors alone.
+    // train.memory_gb limits tensors alone.
     const bool shared = device.is_cpu() && memory.budget() == 0;
     found = largest_that_fits(most, [&](int64_t images) {
       const int64_t held = loader_bytes(recipe, images, most);
@@ -210,7 +209,7 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
       try {
         return rehearsal.fits(images);
       } catch (const c10::Error& error) {
-        if (images > 1 || !wants_more_images(error)) throw;
+        if (images > 1 || !is_single_value_error(error)) throw;
         single_refused = true;
         return false;
       }

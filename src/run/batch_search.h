@@ -1,4 +1,4 @@
-// Finds by trying how many images fit in memory at once.
+// Finds, by trial, how many images fit in memory at once.
 #pragma once
 
 #include <c10/core/Device.h>

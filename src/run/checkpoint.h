@@ -46,6 +46,17 @@ struct Checkpoint {
   std::vector<NamedTensor> random;
 };
 
+// The tensors of a checkpoint, and the prefix of their names in its file.
+struct TensorGroup {
+  const char* prefix;
+  std::vector<NamedTensor> Checkpoint::*member;
+};
+inline constexpr TensorGroup kTensorGroups[] = {
+    {"model.", &Checkpoint::model},     {"optimizer.", &Checkpoint::optimizer},
+    {"scaler.", &Checkpoint::scaler},   {"schedule.", &Checkpoint::schedule},
+    {"average.", &Checkpoint::average}, {"lookahead.", &Checkpoint::lookahead},
+    {"random.", &Checkpoint::random}};
+
 // Writes atomically: after a crash at any time the file is either absent or complete. Fails with
 // kRun.
 void write_checkpoint(Env& env, const std::string& path, const Checkpoint& checkpoint);
@@ -95,6 +106,7 @@ class CheckpointStore {
   // there is none, or it cannot be read.
   Checkpoint read(int64_t step) const;
 
+  const std::string& folder() const { return folder_; }
   std::string path_of(int64_t step) const;  // FOLDER/step-NNNNNNNN.safetensors
 
  private:

@@ -1,4 +1,4 @@
-// The branches of a run that went back, as CheckpointStore keeps them in branches.json.
+// The branches of a run that resumed from older checkpoints: branches.json of CheckpointStore.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace saturate {
 
-// Branch 0 begins with the run, every other one where the run left an older one. The last is the
-// one that the run is on.
+// Branch 0 begins with the run, each later one where the run left an older one. The last one is the
+// run's present branch.
 class Branches {
  public:
   static constexpr const char* kFile = "branches.json";
 
-  // Those of a folder of checkpoints; branch 0 alone where it has no branches.json. Fails with kRun
-  // where that is damaged.
+  // Those of a folder of checkpoints; only branch 0 without a branches.json. Fails with kRun if
+  // that is damaged.
   static Branches read(Env& env, const std::string& folder);
   void write(Env& env, const std::string& folder) const;
 
   int current() const { return int(forks_.size()); }
-  // Whether the run has come by step `step` of `branch` on its way to where it is.
+  // Whether step `step` of `branch` is on the run's path to its present branch.
   bool on_way(int branch, int64_t step) const;
-  // Leaves `branch` behind `step` of it; -1: before its beginning.
+  // Leaves `branch` after its step `step`; -1: before its first.
   void leave(int branch, int64_t step) { forks_.push_back({known(branch), step}); }
 
  private:
@@ -32,7 +32,7 @@ class Branches {
     int64_t step;
   };
 
-  // A file that was copied here may be of another folder's branches.
+  // Branch 0 for a number of another folder's branches, as in a file that was copied here.
   int known(int branch) const { return branch < 0 || branch > current() ? 0 : branch; }
 
   std::vector<Fork> forks_;  // where branches 1, 2, ... begin

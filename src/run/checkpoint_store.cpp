@@ -1,4 +1,4 @@
-// Which checkpoints of a run there are, and saving them in the background.
+// The checkpoints in a run's folder, and saving them in the background.
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/spans.h"
+#include "run/checkpoint.h"
 #include "run/checkpoint_branches.h"
-#include "run/checkpoint_state.h"
 #include "run/staged_copy.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
@@ -19,9 +19,9 @@ namespace {
 constexpr const char* kPrefix = "step-";
 constexpr const char* kSuffix = ".safetensors";
 
-// The writing thread wakes up after each block. Scheduled as a batch job it does not push a thread
-// of the training off its core at that moment, which would hold up the whole team, and yet has its
-// full share: with a lower priority, saves on a busy machine end too late for the next.
+// The writing thread wakes up after each block. Scheduled as a batch job it does not take the core
+// of a training thread at that moment, for which the whole team would wait. Its share of the cores
+// is a full one: with a lower priority, saves on a busy machine end too late for the next.
 void schedule_as_batch() {
   const sched_param none{};
   ::sched_setscheduler(0, SCHED_BATCH, &none);
@@ -32,7 +32,7 @@ bool is_newer(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() > b.size() : a > b;
 }
 
-// Empty where it cannot be read.
+// Empty if it cannot be read.
 std::optional<Checkpoint> try_state(Env& env, const std::string& path) {
   try {
     return read_checkpoint_state(env, path);
@@ -41,7 +41,7 @@ std::optional<Checkpoint> try_state(Env& env, const std::string& path) {
   }
 }
 
-// Nobody knows of a broken file, which is left to who reads it.
+// The branch of an unreadable file is unknown: it counts, and the caller that reads it skips it.
 bool is_on_way(Env& env, const Branches& branches, const std::string& path) {
   const auto state = try_state(env, path);
   return !state || branches.on_way(state->branch, state->position.step);
@@ -93,8 +93,8 @@ std::vector<std::string> CheckpointStore::begin(const std::string& from) {
   std::erase_if(left, [&](const std::string& path) {
     return !is_newer(path, path_of(step)) && is_on_way(env_, next, path);
   });
-  const bool goes_on = !start || now.on_way(start->branch, step);
-  if (left.empty() && goes_on) return left;
+  const bool stays = !start || now.on_way(start->branch, step);
+  if (left.empty() && stays) return left;
   next.write(env_, folder_);
   branch_ = next.current();
   return left;
@@ -112,9 +112,9 @@ std::string CheckpointStore::save(Checkpoint checkpoint) {
   return path;
 }
 
-// A broken file does not count towards `keep`. Only headers are read, which tell the file's length
-// too: a file that was cut off is found, a changed byte of a tensor is not.
-// The best is told by what it says of itself: the step of a best whose save failed is no file's.
+// A broken file does not count towards `keep`. Only headers are read, which hold the file's length
+// too: a truncated file is found, a changed byte of a tensor is not.
+// The best one is known by its own state: no file has the step of a best one whose save failed.
 void CheckpointStore::remove_old(const std::string& saved) {
   int good = 0;
   bool seeks_best = options_.keep_best;
@@ -201,13 +201,11 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
 }
 
 void CheckpointWriter::start_again() {
-  future_ = std::async(std::launch::async, [this] {
-    schedule_as_batch();
-    return save();
-  });
+  future_ = std::async(std::launch::async, &CheckpointWriter::save, this);
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
+  schedule_as_batch();
   pthread_setname_np(pthread_self(), "checkpoint");
   const Span span("write checkpoint");
   Outcome outcome;
@@ -224,8 +222,7 @@ CheckpointWriter::Outcome CheckpointWriter::save() {
 }
 
 std::optional<CheckpointWriter::Outcome> CheckpointWriter::poll() {
-  if (!future_.valid() || busy()) return std::nullopt;
-  return future_.get();
+  return busy() ? std::nullopt : wait();
 }
 
 std::optional<CheckpointWriter::Outcome> CheckpointWriter::wait() {

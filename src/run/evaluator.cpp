@@ -16,30 +16,23 @@ struct Evaluator::State {
       : data(given ? std::move(given) : open_input(env, source, recipe.data)),
         resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source), source,
                                device)),
-        loader(*data, loader_options(recipe, names, shard, labels_in_model(classes, *data, source)),
-               recipe.augment, batch_allocator(device)),
         ledger(env),
-        feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
-               resident ? resident->held() : HeldImages()),
-        options(evaluation_options(recipe)) {
+        feed(*data, resident.get(),
+             loader_options(recipe, names, shard, labels_in_model(classes, *data, source)), recipe,
+             device, ledger),
+        options{.precision = recipe.precision.mode,
+                .flip = recipe.train.eval_flip,
+                .shift = recipe.train.eval_shift,
+                .tf32 = recipe.precision.tf32,
+                .inference_mode = recipe.train.inference_mode} {
     PipelineSetup pipeline{recipe.pipeline};
-    pipeline.stages.encoder = false;  // which is no part of feeding: the model is run as a whole
-    if (pipeline.stages.any()) feeder.use_pipeline(std::move(pipeline));
+    pipeline.stages.encoder = false;  // evaluation runs the model in one part
+    if (pipeline.stages.any()) feed.feeder.use_pipeline(std::move(pipeline));
   }
 
-  static EvaluationOptions evaluation_options(const Recipe& recipe) {
-    EvaluationOptions options;
-    options.precision = recipe.precision.mode;
-    options.tf32 = recipe.precision.tf32;
-    options.flip = recipe.train.eval_flip;
-    options.shift = recipe.train.eval_shift;
-    options.inference_mode = recipe.train.inference_mode;
-    return options;
-  }
-  LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard,
-                               std::vector<int64_t> labels) {
+  static LoaderOptions loader_options(const Recipe& recipe, bool names, const Shard& shard,
+                                      std::vector<int64_t> labels) {
     LoaderOptions options = eval_loader_options(recipe);
-    if (resident) options.held = resident->samples();
     options.labels = std::move(labels);
     options.names = names;
     options.shard = shard;
@@ -54,9 +47,8 @@ struct Evaluator::State {
 
   std::shared_ptr<const Dataset> data;
   std::unique_ptr<ResidentImages> resident;  // of `data`, or null
-  Loader loader;
-  Ledger ledger;  // the feeder's own: a run charges an evaluation as a whole
-  Feeder feeder;
+  Ledger ledger;  // the feeder's: a run charges an evaluation to one phase
+  InputFeed feed;
   EvaluationOptions options;
 };
 
@@ -69,10 +61,11 @@ Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const Task& task,
                                       const EvaluationObserver& observer) {
-  state_->feeder.start_epoch(0);
+  Feeder& feeder = state_->feed.feeder;
+  feeder.start_epoch(0);
   state_->options.observer = observer;
-  const auto found = evaluate(model, task, state_->feeder, state_->options);
-  state_->feeder.stop();
+  const auto found = evaluate(model, task, feeder, state_->options);
+  feeder.stop();
   return found;
 }
 
@@ -85,7 +78,7 @@ std::string Evaluator::warning() const {
 }
 
 std::vector<SkippedSample> Evaluator::skipped() const {
-  return state_->loader.skipped();
+  return state_->feed.loader.skipped();
 }
 
 }  // namespace saturate

@@ -11,12 +11,11 @@
 namespace saturate {
 
 Lookahead::Lookahead(Model& model, const TrainOptions& options) : options_(options) {
-  for (const auto& tensors : {model.parameters(), model.buffers()})
-    for (const auto& [name, tensor] : tensors) {
-      if (!tensor.is_floating_point()) continue;
-      names_.push_back(name);
-      weights_.push_back(tensor.detach());
-    }
+  for (const auto& [name, tensor] : model_state(model)) {
+    if (!tensor.is_floating_point()) continue;
+    names_.push_back(name);
+    weights_.push_back(tensor.detach());
+  }
 }
 
 void Lookahead::begin() {

@@ -37,8 +37,8 @@ void RankBuffers::before_step() {
   for (const auto& tensor : read_) versions_.push_back(tensor._version());
 }
 
-// The first step is asked about at once, so that the second has them; a model that writes to them
-// only later is sent with the next step's requests.
+// The first step's answers are all-reduced at once, so that the second step has the buffers; later
+// ones are part of the next step's vote.
 void RankBuffers::after_step() {
   for (size_t i = 0; i < read_.size(); ++i)
     written_ = written_ || read_[i]._version() != versions_[i];

@@ -1,4 +1,4 @@
-// The state of torch's random numbers in each process of a run, which dropout draws from.
+// The state of torch's random numbers on each rank, from which dropout draws.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace saturate {
 
 class Group;
 
-// Another for each rank, and after each resume: masks of dropout are not to be alike.
+// Different for each rank, and after each resume, so that dropout's masks differ.
 uint64_t seed_of_rank(uint64_t seed, int rank, int64_t step);
 
 // States of the CPU's and the device's generator by name: "cpu", and "cpu.1" of rank 1. Collective
-// where `group` is not null.
+// if `group` is not null.
 std::vector<NamedTensor> random_states(Group* group, const at::Device& device);
-// Takes this rank's of what random_states() gave; a rank that the saved run did not have begins
-// with seed_of_rank().
+// Restores this rank's of the states that random_states() returned; a rank that the saved run did
+// not have begins with seed_of_rank().
 void load_random_states(const std::vector<NamedTensor>& states, Group* group,
                         const at::Device& device, uint64_t seed, int64_t step);
 

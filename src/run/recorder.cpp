@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "record/class_results.h"
 #include "record/histograms.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
@@ -16,10 +15,10 @@
 namespace saturate {
 namespace {
 
-// The loss scale below which a run in fp16 is given up: fp16's smallest normal number, 2^-14. From
-// precision.initial_scale's default some thirty steps lead there that overflow in a row.
+// The loss scale below which a run in fp16 fails: fp16's smallest normal number, 2^-14. From
+// precision.initial_scale's default, about thirty overflows in a row lead there.
 constexpr double kLeastScale = 1.0 / 16384;
-// So many in a row, a whole epoch among them, do as well: a run may be too short for that.
+// This many in a row, with a whole epoch among them, fail too: a run may be too short for thirty.
 constexpr int64_t kMostOverflows = 8;
 
 std::string where_non_finite(Model& model) {
@@ -83,7 +82,7 @@ void Recorder::prepare_watching(const RunPosition& position) {
     tracer_ =
         std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
                                  run_.device, run_.options.out);
-  // Its pages tell of one class for an image, and of cross entropy.
+  // Its pages show one class for an image, and cross entropy.
   if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify && !run_.options.task) {
     gallery_ = std::make_shared<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
@@ -116,15 +115,16 @@ void Recorder::watch_step(const DeviceBatch& batch, const RunPosition& position,
   if (!telemetry_ || !is_first) return body();
   const FlopCounter counter;
   body();
-  // A compiled step is not seen into, nor an encoder on another thread: unknown, rather than the
-  // little beside it.
+  // The counter does not see the operations of a compiled step, nor of an encoder on another
+  // thread: then the number is unknown.
   const bool sees_all = run_.recipe.train.compiled.empty() && !run_.recipe.pipeline.encoder;
   if (counter.flop() > 0 && batch.count() > 0 && sees_all)
     telemetry_->set_flop_per_sample(double(counter.flop()) / double(batch.count()));
 }
 
 void Recorder::after_step(const RunPosition& position) {
-  log_->after_step({position, learner_.lr(), position.step % run_.recipe.watch.every == 0});
+  log_->observers().after_step(
+      {position, learner_.lr(), position.step % run_.recipe.watch.every == 0});
   warn_once();
   trace(position.step, /*ended_run=*/false);
 }
@@ -165,7 +165,7 @@ void Recorder::fail_overflow(int64_t step) {
        "Set precision.mode to bf16 or fp32, lower optimizer.lr, or set train.clip_norm=1");
 }
 
-// The first loss was computed with the weights that the run began with, which are finite.
+// The first loss was computed with the initial weights, which are finite.
 void Recorder::fail_not_finite(int64_t step) {
   const bool first = step == first_step_ + 1;
   fail(ErrorKind::kRun,
@@ -214,38 +214,6 @@ void Recorder::trace(int64_t step, bool ended_run) {
     log_->warn(note->text);
   else
     log_->note(note->text);
-}
-
-void Recorder::begin_evaluation() {
-  if (gallery_) gallery_->begin_evaluation();
-}
-
-void Recorder::see_evaluated(const DeviceBatch& batch, const at::Tensor& logits) {
-  if (gallery_) gallery_->see(batch, logits);
-}
-
-void Recorder::write_evaluation(const RunPosition& position, const Evaluation& found,
-                                double seconds, bool counts) {
-  log_->evaluation({position, found, counts}, seconds);
-}
-
-void Recorder::write_end(const RunPosition& position, RunEnd end,
-                         const std::optional<Evaluation>& last) {
-  log_->end({position, end, last});
-}
-
-void Recorder::write_classes(const Metrics& found, const at::Tensor& cells, int64_t outputs,
-                             int64_t step) {
-  const auto& classes = input_.class_names();
-  ClassResults results =
-      run_.recipe.train.task == TaskKind::kSegment
-          ? class_results(found.pixels, classes)
-          : class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, outputs,
-                          classes);
-  results.step = step;
-  or_warn("results by class", log_->observers(), [&] {
-    write_atomically(run_.env, run_.options.out + "/classes.json", class_results_json(results));
-  });
 }
 
 void Recorder::fill(TrainResult& result) {

@@ -1,21 +1,28 @@
 #include "run/run_context.h"
 
+#include <ATen/ops/empty.h>
+
 #include <cmath>
+#include <iterator>
 #include <utility>
 
-#include "run/own_objects.h"
 #include "run/setup.h"
+#include "saturate/data/error.h"
+#include "saturate/data/registry.h"
 #include "saturate/group.h"
 
 namespace saturate {
 namespace {
+
+constexpr bool Votes::*kVotes[] = {&Votes::stop, &Votes::observer, &Votes::time_is_up, &Votes::save,
+                                   &Votes::buffers};
 
 std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
   env.make_directories(folder);
   return env.lock(folder + "/.lock");
 }
 
-// Refuses what the machine lacks before data is opened.
+// Fails if the machine lacks a device, before data is opened.
 at::Device device_for(const Recipe& recipe) {
   const at::Device device = resolve_device(recipe.train.device);
   other_devices(recipe, device);
@@ -25,6 +32,42 @@ at::Device device_for(const Recipe& recipe) {
 // At least one byte for anything above 0: 0 means no limit.
 int64_t to_bytes(double gib) {
   return gib > 0 ? std::max<int64_t>(1, std::llround(gib * double(int64_t{1} << 30))) : 0;
+}
+
+void require_named(bool good, const std::string& key, const std::string& needs) {
+  if (!good)
+    fail(ErrorKind::kUsage, key + " needs " + needs + ", and the program gives its own", key,
+         "Set it otherwise, or let the recipe name one: add_model() adds a model to its table");
+}
+
+Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
+  const std::string own(kOwnObject);
+  const TrainOptions& train = recipe.train;
+  const PrecisionMode mode = recipe.precision.mode;
+  const bool has_batch = train.batch != kAutomatic;
+  if (options.model) {
+    const std::string by_name = "a model that can be built by its name";
+    require_named(has_batch, "train.batch=auto", by_name);
+    require_named(train.compiled.empty(), "train.compiled", by_name);
+    require_named(recipe.model.file.empty(), "model.file", by_name);
+    require_named(recipe.distributed.mode != ParallelMode::kDp, "distributed.mode=dp", by_name);
+    recipe.model.name = own;
+  }
+  if (options.task && options.group)
+    fail(ErrorKind::kUsage, "a program's own task trains in one process only", "the program",
+         "Leave out TrainerOptions::task, or the group");
+  if (options.task) require_named(has_batch, "train.batch=auto", "the task that train.task names");
+  if (options.optimizer) {
+    const std::string by_name = "an optimizer that can be built by its name";
+    require_named(has_batch, "train.batch=auto", by_name);
+    require_named(mode != PrecisionMode::kBf16O2, "precision.mode=bf16-o2", by_name);
+    require_named(mode != PrecisionMode::kFp16O2, "precision.mode=fp16-o2", by_name);
+    recipe.optimizer.name = own;
+  }
+  if (options.schedule) recipe.schedule.name = own;
+  if (options.dataset && recipe.data.source.empty()) recipe.data.source = own + ":";
+  if (options.eval_dataset && recipe.data.eval_source.empty()) recipe.data.eval_source = own + ":";
+  return recipe;
 }
 
 }  // namespace
@@ -58,6 +101,19 @@ bool RunContext::any(bool own) {
 
 bool RunContext::first_says(bool own) {
   return any(is_first() && own);
+}
+
+std::function<Votes()> RunContext::start_vote(const Votes& own) {
+  const at::Tensor flags = at::empty({int64_t(std::size(kVotes))}, at::kInt);
+  int* flag = flags.mutable_data_ptr<int>();
+  for (const auto vote : kVotes) *flag++ = own.*vote;
+  return [flags, wait = group->start_max(flags)] {
+    wait();
+    Votes all;
+    const int* result = flags.const_data_ptr<int>();
+    for (const auto vote : kVotes) all.*vote = *result++ != 0;
+    return all;
+  };
 }
 
 }  // namespace saturate

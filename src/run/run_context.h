@@ -1,6 +1,7 @@
-// Shared by the parts of a run: where it runs, its recipe, and the other processes.
+// Shared by the components of a run: where it runs, its recipe, and the other ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "saturate/data/loader.h"
@@ -12,23 +13,41 @@
 
 namespace saturate {
 
-// Whether what happens after every so many (0: never) is due.
+// Whether an event that happens after every `every` counts (0: never) is due.
 inline bool is_multiple(int64_t count, int64_t every) {
   return every > 0 && count > 0 && count % every == 0;
 }
 
-// Belongs to the trainer's thread, as do all parts.
+// The same for one that happens after every `epochs` epochs, and after every `steps` steps.
+inline bool is_due_at(const RunPosition& position, int64_t epochs, int64_t steps) {
+  return (position.batch == 0 && is_multiple(position.epoch, epochs)) ||
+         is_multiple(position.step, steps);
+}
+
+// A rank's votes after a step. The result of a vote: whether any rank says so.
+struct Votes {
+  bool stop = false;        // a signal came
+  bool observer = false;    // ObserverContext::stop()
+  bool time_is_up = false;  // train.max_minutes
+  bool save = false;        // of rank 0 alone: a save is due by its clock, or was put off
+  bool buffers = false;     // its steps write to buffers: see RankBuffers
+};
+
+// Belongs to the trainer's thread, as do all components.
 struct RunContext {
-  // Creates and locks the folder, and refuses what the machine lacks.
+  // Creates and locks the folder. Fails with kUsage if the machine lacks a device of the recipe,
+  // and if a setting needs a name where the program gives its own object.
   RunContext(Env& env, TrainerOptions options, const Recipe& asked);
 
   bool is_first() const;
-  // This process's share of each batch.
+  // This rank's images of each batch.
   Shard shard() const;
-  // Whether any process says so. Collective, as the next.
+  // Whether any rank says so. Collective, as are the next two.
   bool any(bool own);
   // Rank 0's answer.
   bool first_says(bool own);
+  // Starts a vote; the function that is returned waits for its result. REQUIRES: a group.
+  std::function<Votes()> start_vote(const Votes& own);
 
   Env& env;
   const TrainerOptions options;
@@ -39,7 +58,9 @@ struct RunContext {
   const MemoryBudget budget;
   Ledger ledger;
   const std::unique_ptr<StreamClock> streams;  // null on a CPU
-  Recipe recipe;  // as asked for, naming objects; then as RunInput resolves it
+  // As asked for, with "own" as the name of each object that the program gives (but a source that
+  // the recipe names keeps its name); then as RunInput resolves it.
+  Recipe recipe;
 };
 
 }  // namespace saturate

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "record/class_results.h"
 #include "saturate/group.h"
 
 namespace saturate {
@@ -34,23 +35,21 @@ RunEvaluation::RunEvaluation(RunContext& run, RunInput& input, Learner& learner,
 }
 
 bool RunEvaluation::is_due(const RunPosition& position) const {
-  const TrainOptions& train = run_.recipe.train;
-  const bool at_epoch_end = position.batch == 0;
-  return (at_epoch_end && is_multiple(position.epoch, train.eval_every)) ||
-         is_multiple(position.step, train.eval_every_steps);
+  return is_due_at(position, run_.recipe.train.eval_every, run_.recipe.train.eval_every_steps);
 }
 
-// Evaluates this process's images, and sums over all processes; empty if any gave up.
+// Evaluates this rank's images, and all-reduces the metrics; empty if any rank cancelled.
 std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, const char* title) {
   size_t done = 0;
   answers_.clear();
-  recorder_.begin_evaluation();
+  SampleGallery* const gallery = recorder_.gallery();
+  if (gallery) gallery->begin_evaluation();
   RunLog& log = recorder_.log();
   const auto found = evaluator_->run(
       learner_.model(), learner_.task(), [&](const DeviceBatch& batch, const at::Tensor& logits) {
         done += size_t(batch.count());
         answers_.add(logits, batch.labels);
-        recorder_.see_evaluated(batch, logits);
+        if (gallery) gallery->see(batch, logits);
         log.show(position, fmt::format("{} {}/{}", title, done, evaluator_->size()));
         return !run_.options.should_stop();
       });
@@ -64,7 +63,7 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
   Ledger::Scope scope(run_.ledger, Phase::kEvaluation);
   const double begin = run_.ledger.times().total();
   if (run_.streams) run_.streams->leave_out();
-  input_.feeder().settle();  // what runs beside this would see the average's weights
+  input_.feeder().settle();  // a stage of the pipeline would use the average's weights
   learner_.broadcast_buffers();
   Evaluation now;
   now.step = position.step;
@@ -78,7 +77,7 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
     now.metrics = *found;
     now.plain = plain;
   }
-  recorder_.write_evaluation(position, now, run_.ledger.times().total() - begin, counts);
+  recorder_.log().evaluation({position, now, counts}, run_.ledger.times().total() - begin);
   write_classes(now.metrics, position.step);
   last_ = now;
   changed_ = true;
@@ -101,8 +100,8 @@ double RunEvaluation::time(double seconds) {
                     done += size_t(batch.count());
                     return passed() < seconds;
                   });
-  const double whole = double(evaluator_->size()) / double(std::max<size_t>(1, done));
-  return passed() * std::max(1.0, whole) * (learner_.average() ? 2 : 1);
+  const double ratio = double(evaluator_->size()) / double(std::max<size_t>(1, done));
+  return passed() * std::max(1.0, ratio) * (learner_.average() ? 2 : 1);
 }
 
 std::optional<int64_t> RunEvaluation::best_to_restore(int64_t step) const {
@@ -153,7 +152,7 @@ std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoin
   return notes;
 }
 
-// The cells of all ranks, filled up with -1 to one length.
+// The cells of all ranks, padded with -1 to one length.
 at::Tensor RunEvaluation::all_answers() {
   const at::Tensor own = answers_.cells();
   if (!run_.group) return own;
@@ -166,13 +165,21 @@ at::Tensor RunEvaluation::all_answers() {
   return run_.group->gather(padded).flatten();
 }
 
-// Collective.
+// Writes the results by class. Collective.
 void RunEvaluation::write_classes(const Metrics& found, int64_t step) {
   const bool segments = run_.recipe.train.task == TaskKind::kSegment;
   const at::Tensor cells = segments ? at::Tensor() : all_answers();
   if (!run_.is_first()) return;
   const int64_t outputs = answers_.outputs() > 0 ? answers_.outputs() : run_.recipe.model.classes;
-  recorder_.write_classes(found, cells, outputs, step);
+  const auto& classes = input_.class_names();
+  ClassResults results =
+      segments ? class_results(found.pixels, classes)
+               : class_results({cells.const_data_ptr<int64_t>(), size_t(cells.numel())}, outputs,
+                               classes);
+  results.step = step;
+  or_warn("results by class", recorder_.log().observers(), [&] {
+    write_atomically(run_.env, run_.options.out + "/classes.json", class_results_json(results));
+  });
 }
 
 }  // namespace saturate

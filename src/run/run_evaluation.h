@@ -22,21 +22,21 @@ class RunEvaluation {
   bool exists() const { return evaluator_ != nullptr; }
   // Images; 0 without a source.
   int64_t images() const { return evaluator_ ? int64_t(evaluator_->size()) : 0; }
-  // That of the source: see Dataset.
+  // The source's: see Dataset.
   std::string warning() const { return evaluator_ ? evaluator_->warning() : ""; }
   bool is_due(const RunPosition& position) const;
-  // Evaluates, unless that was done at this step. False where it was given up: then all processes
-  // stop before another step, and a resumed run makes up for it. `counts`: for what listens to
-  // evaluations, which are the same ones in a run that nothing cut short.
-  bool run(const RunPosition& position, bool counts = true);
-  // Seconds that a whole evaluation takes, by one of `seconds` at most, of which nothing is kept.
+  // Evaluates, unless that was done at this step. False if it was cancelled: then all ranks stop
+  // before another step, and a resumed run evaluates first. `counts`: see EvaluationEvent.
+  bool run(const RunPosition& position, bool counts);
+  // An estimate of the seconds of an evaluation: from one that is cancelled after `seconds`, and
+  // has no other effect.
   double time(double seconds);
 
   // Whether there was an evaluation since the last call, which a checkpoint is to hold.
   bool take_changed() { return std::exchange(changed_, false); }
   WatchedMetric& watched() const { return *watched_; }
   const EarlyStopping::State& best() const { return watched_->best(); }
-  // The step whose weights the run is to end with, where those are others than it has.
+  // The step whose weights the run is to end with; empty if it has them already.
   std::optional<int64_t> best_to_restore(int64_t step) const;
 
   const std::optional<Evaluation>& last() const { return last_; }
@@ -44,8 +44,8 @@ class RunEvaluation {
 
   void visit(StateVisitor& visitor);
   // After visit() of a resumed run: a best value, and what "plateau" compares with, are of one
-  // metric over the same images; where they are not, they begin anew, each with a line that says
-  // so. `saved`: the recipe that the checkpoint was written by.
+  // metric over the same images. Resets each that is not, and returns a line for it. `saved`: the
+  // recipe of the run that wrote the checkpoint.
   std::vector<std::string> compare_anew(const Checkpoint& checkpoint, const Recipe& saved);
 
  private:
@@ -58,7 +58,7 @@ class RunEvaluation {
   Learner& learner_;
   Recorder& recorder_;
   const std::unique_ptr<Evaluator> evaluator_;  // null without a source
-  Answers answers_;                             // of the last evaluation, this process's part
+  Answers answers_;                             // of this rank's images, in the last evaluation
   std::optional<Evaluation> last_;
   const std::shared_ptr<WatchedMetric> watched_;
   bool changed_ = false;

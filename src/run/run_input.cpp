@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "run/checkpoint.h"
-#include "run/setup.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
 #include "saturate/group.h"
@@ -16,7 +14,7 @@
 namespace saturate {
 namespace {
 
-// Shows how far something is that is done to all of a source before the run; gives up when asked.
+// Shows the progress of a pass over a source before the run, and fails if the run is to stop.
 ProgressCallback progress_of(const RunContext& run, const std::string& title) {
   return [&run, title, bar = std::shared_ptr<Progress>()](size_t done, size_t total) mutable {
     if (run.options.should_stop())
@@ -35,7 +33,7 @@ std::shared_ptr<const Dataset> open_source(const RunContext& run) {
   return open_input(run.env, data.source, data, progress_of(run, "copy"));
 }
 
-// A resumed run goes on with the batch that was found for it.
+// A resumed run continues with the batch that was found for it.
 Recipe with_saved_batch(Env& env, Recipe recipe, const std::optional<std::string>& resume) {
   if (recipe.train.batch != kAutomatic || !resume) return recipe;
   std::string path;
@@ -69,12 +67,10 @@ RunInput::RunInput(RunContext& run)
       data_(open_source(run)),
       class_names_(names_as_utf8(data_->classes())),
       resident_(resolve()),
-      loader_(*data_, loader_options(run.shard()), run.recipe.augment, batch_allocator(run.device)),
-      feeder_(loader_, run.device, run.recipe.train.channels_last, run.ledger, run.recipe.augment,
-              resident_ ? resident_->held() : HeldImages(), run.streams.get()),
-      epoch_steps_(steps_of_epoch(loader_)) {}
+      feed_(make_feed(run.shard())),
+      epoch_steps_(steps_of_epoch(feed_.loader)) {}
 
-// Refuses what several processes cannot do before the batch is searched.
+// Fails on settings that several processes do not support before the batch is searched.
 std::unique_ptr<ResidentImages> RunInput::resolve() {
   Recipe recipe = resolve_recipe(with_saved_batch(run_.env, run_.recipe, run_.options.resume),
                                  *data_, run_.device);
@@ -84,32 +80,24 @@ std::unique_ptr<ResidentImages> RunInput::resolve() {
                        run_.recipe.data.source, run_.device, progress_of(run_, "cache"));
 }
 
-LoaderOptions RunInput::loader_options(const Shard& shard) const {
+InputFeed RunInput::make_feed(const Shard& shard) const {
   LoaderOptions options = train_loader_options(run_.recipe);
   options.shard = shard;
-  if (resident_) options.held = resident_->samples();
-  return options;
+  return InputFeed(*data_, resident_.get(), std::move(options), run_.recipe, run_.device,
+                   run_.ledger, run_.streams.get());
 }
 
 void RunInput::begin_epoch(const RunPosition& at) {
-  if (!feeder_.holds()) feeder_.start_epoch(uint32_t(at.epoch), size_t(at.batch));
+  if (!feed_.feeder.holds()) feed_.feeder.start_epoch(uint32_t(at.epoch), size_t(at.batch));
 }
 
 int64_t RunInput::place_after(const DeviceBatch& batch, const RunPosition& at) const {
-  return feeder_.holds() ? at.batch + 1 : batch.place + 1;
+  return feed_.feeder.holds() ? at.batch + 1 : batch.place + 1;
 }
 
 at::Tensor RunInput::first_images(int64_t wanted) {
-  std::optional<Loader> whole;
-  std::optional<Feeder> own;
-  if (run_.group) {
-    whole.emplace(*data_, loader_options(Shard()), run_.recipe.augment,
-                  batch_allocator(run_.device));
-    own.emplace(*whole, run_.device, run_.recipe.train.channels_last, run_.ledger,
-                run_.recipe.augment, resident_ ? resident_->held() : HeldImages(),
-                run_.streams.get());
-  }
-  Feeder& from = own ? *own : feeder_;
+  const std::unique_ptr<InputFeed> all(run_.group ? new InputFeed(make_feed(Shard())) : nullptr);
+  Feeder& from = (all ? *all : feed_).feeder;
   std::vector<at::Tensor> images;
   DeviceBatch batch;
   int64_t count = 0;
@@ -124,24 +112,24 @@ at::Tensor RunInput::first_images(int64_t wanted) {
 
 DeviceBatch RunInput::hold(int64_t epoch) {
   DeviceBatch first;
-  feeder_.start_epoch(uint32_t(epoch));
-  feeder_.next(first);
-  feeder_.finish(first);  // which changes what it is made of, and so happens once
-  feeder_.stop();
-  feeder_.hold(first);
+  feed_.feeder.start_epoch(uint32_t(epoch));
+  feed_.feeder.next(first);
+  feed_.feeder.finish(first);  // now, since it can be finished only once
+  feed_.feeder.stop();
+  feed_.feeder.hold(first);
   return first;
 }
 
 void RunInput::release(const RunPosition& at) {
-  feeder_.release();
-  feeder_.start_epoch(uint32_t(at.epoch), size_t(at.batch));
+  feed_.feeder.release();
+  feed_.feeder.start_epoch(uint32_t(at.epoch), size_t(at.batch));
 }
 
 int64_t RunInput::skip(int64_t epoch) {
   DeviceBatch batch;
-  if (!feeder_.next(batch)) {
-    feeder_.start_epoch(uint32_t(epoch));
-    feeder_.next(batch);
+  if (!feed_.feeder.next(batch)) {
+    feed_.feeder.start_epoch(uint32_t(epoch));
+    feed_.feeder.next(batch);
   }
   return batch.count();
 }

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "feed/resident.h"
 #include "run/checkpoint.h"
 #include "run/run_context.h"
-#include "saturate/feed.h"
+#include "run/setup.h"
 
 namespace saturate {
 
@@ -19,38 +18,36 @@ class RunInput {
   explicit RunInput(RunContext& run);
 
   const Dataset& data() const { return *data_; }
-  // data().classes() as UTF-8: their names in all files of the run.
+  // data().classes() as UTF-8: the names in all files of the run.
   const std::vector<std::string>& class_names() const { return class_names_; }
-  Loader& loader() { return loader_; }
-  Feeder& feeder() { return feeder_; }
+  Loader& loader() { return feed_.loader; }
+  Feeder& feeder() { return feed_.feeder; }
   int64_t epoch_steps() const { return epoch_steps_; }
 
-  // Goes on from there; a batch that is held stays.
+  // Continues at that position; does nothing while a batch is held.
   void begin_epoch(const RunPosition& at);
-  // Where the epoch goes on after this batch: past what the loader left out.
+  // The index of the batch after this one in the epoch, counting those that the loader skipped.
   int64_t place_after(const DeviceBatch& batch, const RunPosition& at) const;
-  // The first of training, about as many as wanted: with several processes those that one would
-  // see.
+  // About as many of the first training images as wanted, the same for any world size.
   at::Tensor first_images(int64_t wanted);
 
-  // From now on every batch is this one, the first of the epoch's order; the loader rests.
+  // From now on every batch is this one, the first of the epoch; the loader rests.
   DeviceBatch hold(int64_t epoch);
-  // Goes on with the loader's.
+  // Continues with the loader's batches.
   void release(const RunPosition& at);
-  // Takes a batch that no step sees, of this epoch over and over; gives its images. REQUIRES: no
-  // batch is held.
+  // Drops a batch, of this epoch again and again; returns its number of images. REQUIRES: no batch
+  // is held.
   int64_t skip(int64_t epoch);
 
  private:
   std::unique_ptr<ResidentImages> resolve();
-  LoaderOptions loader_options(const Shard& shard) const;
+  InputFeed make_feed(const Shard& shard) const;
 
   RunContext& run_;
   const std::shared_ptr<const Dataset> data_;
   const std::vector<std::string> class_names_;
   const std::unique_ptr<ResidentImages> resident_;  // of data_, or null
-  Loader loader_;
-  Feeder feeder_;
+  InputFeed feed_;
   const int64_t epoch_steps_;
 };
 

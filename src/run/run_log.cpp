@@ -11,6 +11,12 @@
 namespace saturate {
 namespace {
 
+rusage own_usage() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage;
+}
+
 void set_metrics(MetricsRecord& record, const Metrics& metrics) {
   record.loss = metrics.loss;
   record.accuracy = metrics.accuracy;
@@ -21,9 +27,15 @@ void set_metrics(MetricsRecord& record, const Metrics& metrics) {
 }  // namespace
 
 int64_t memory_peak_bytes() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t(usage.ru_maxrss) * 1024;
+  return int64_t(own_usage().ru_maxrss) * 1024;
+}
+
+double cpu_seconds() {
+  const rusage usage = own_usage();
+  const auto seconds = [](const timeval& time) {
+    return double(time.tv_sec) + time.tv_usec * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,

@@ -1,4 +1,4 @@
-// A run's records: made from its clocks and metrics, and given to the observers.
+// A run's records: made from its clocks and metrics, and passed to the observers.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,9 @@
 
 namespace saturate {
 
+// Of this process so far: its largest resident memory, and the CPU time of all its threads.
 int64_t memory_peak_bytes();
+double cpu_seconds();
 
 class RunLog {
  public:
@@ -32,7 +34,7 @@ class RunLog {
     std::vector<ObserverList::Entry> observers = {};  // before those that write and show
   };
 
-  // `ledger` and `streams` must outlive this; where the latter is null its figures are left out.
+  // `ledger` and `streams` must outlive this; without `streams` records lack its figures.
   RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
          StreamClock* streams = nullptr);
 
@@ -40,11 +42,10 @@ class RunLog {
   double time_s();
 
   void begin_epoch(const RunPosition& position);
-  void after_step(const StepEvent& event) { observers_.after_step(event); }
   // `part`: means since the last such call.
   void steps(const RunPosition& position, const Metrics& part, double lr);
   void epoch(const RunPosition& position, const Metrics& metrics, double lr);
-  // `seconds`: what it took, of both weights where there is an average.
+  // `seconds`: its duration, of both weights if there is an average.
   void evaluation(const EvaluationEvent& event, double seconds);
   void end(const EndEvent& event);
   // Peaks of the whole run so far, in this process.
@@ -64,8 +65,8 @@ class RunLog {
  private:
   MetricsRecord record(const std::string& kind, const RunPosition& position);
   void collect_peaks();
-  // On the device, since `mark`, which becomes now. Without phases that `host` did not spend since
-  // then: what the device does last before a mark, such as an evaluation, ends after it.
+  // Times on the device since `mark`, which is set to now. Without phases in which `host` spent no
+  // time since then: the device's last work before a mark, such as an evaluation, ends after it.
   std::optional<PhaseTimes> device_since(std::optional<PhaseTimes>& mark, const PhaseTimes& host);
 
   const int64_t epoch_steps_;

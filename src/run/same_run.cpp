@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <string_view>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kNewRun =
     "begin a new run with model.weights=CHECKPOINT, which starts from its weights";
 
-// As older checkpoints have the name of a class whose bytes are not UTF-8.
+// The form in which older checkpoints hold the name of a class whose bytes are not UTF-8.
 std::string name_as_once_stored(const std::string& name) {
   return nlohmann::json::parse(
       nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -29,7 +29,7 @@ bool same_class(const std::string& a, const std::string& b) {
          a == name_as_once_stored(b);
 }
 
-// A remedy, with the source that the run had if it was another one.
+// A remedy that names the run's former source if it was another one.
 std::string give_what_it_had(const Checkpoint& saved, const std::string& source) {
   const std::string had = parse_saved_recipe(saved.recipe_toml, source).data.source;
   return "Give the data that it had" + (had == source ? "" : ", " + had);
@@ -41,6 +41,30 @@ int64_t number_in_model(const std::vector<std::string>& classes, const std::stri
   if (found == classes.end())
     found = std::ranges::find_if(classes, [&](const auto& each) { return same_class(each, name); });
   return found == classes.end() ? -1 : found - classes.begin();
+}
+
+constexpr std::string_view kBatchKeys[] = {"seed", "train.batch"};
+// Which tensors a checkpoint holds, and their shapes. A section stands for its keys.
+constexpr std::string_view kTensorKeys[] = {
+    "model.",         "augment.size",  "optimizer.name", "optimizer.momentum", "optimizer.freeze",
+    "precision.mode", "schedule.name", "train.ema",      "train.lookahead",    "train.task"};
+
+// "KEY is A, and was B in the run to resume" for all of `keys` that differ; empty if none does.
+std::string changes_of(std::span<const std::string_view> keys, const Recipe& saved,
+                       const Recipe& recipe) {
+  std::istringstream before(with_full_keys(to_toml(saved))), now(with_full_keys(to_toml(recipe)));
+  std::string text;
+  // Both have the same keys in the same order.
+  for (std::string old, line; std::getline(before, old) && std::getline(now, line);) {
+    const std::string key = line.substr(0, line.find(" = ")), begin = key + " = ";
+    const bool counts = std::ranges::any_of(keys, [&](std::string_view each) {
+      return each.ends_with('.') ? key.starts_with(each) : key == each;
+    });
+    if (!counts || old == line || !old.starts_with(begin) || !line.starts_with(begin)) continue;
+    text += fmt::format("{}{} is {}, and was {}", text.empty() ? "" : "; ", key,
+                        line.substr(begin.size()), old.substr(begin.size()));
+  }
+  return text.empty() ? text : text + " in the run to resume";
 }
 
 }  // namespace
@@ -91,35 +115,6 @@ void require_same_data(const Checkpoint& saved, const Dataset& data, const std::
        give_what_it_had(saved, source) + "; add --allow-changed-data to continue with these; or " +
            kNewRun);
 }
-
-namespace {
-
-constexpr std::array<std::string_view, 2> kBatchKeys = {"seed", "train.batch"};
-// Which tensors a checkpoint holds, and their shapes. A section stands for its keys.
-constexpr std::array<std::string_view, 10> kTensorKeys = {
-    "model.",         "augment.size",  "optimizer.name", "optimizer.momentum", "optimizer.freeze",
-    "precision.mode", "schedule.name", "train.ema",      "train.lookahead",    "train.task"};
-
-// "KEY is A, and was B in the run to resume" for all of `keys` that differ; empty if none does.
-template <size_t N>
-std::string changes_of(const std::array<std::string_view, N>& keys, const Recipe& saved,
-                       const Recipe& recipe) {
-  std::istringstream before(with_full_keys(to_toml(saved))), now(with_full_keys(to_toml(recipe)));
-  std::string text;
-  // Both have the same keys in the same order.
-  for (std::string old, line; std::getline(before, old) && std::getline(now, line);) {
-    const std::string key = line.substr(0, line.find(" = ")), begin = key + " = ";
-    const bool counts = std::ranges::any_of(keys, [&](std::string_view each) {
-      return each.ends_with('.') ? key.starts_with(each) : key == each;
-    });
-    if (!counts || old == line || !old.starts_with(begin) || !line.starts_with(begin)) continue;
-    text += fmt::format("{}{} is {}, and was {}", text.empty() ? "" : "; ", key,
-                        line.substr(begin.size()), old.substr(begin.size()));
-  }
-  return text.empty() ? text : text + " in the run to resume";
-}
-
-}  // namespace
 
 std::string with_full_keys(const std::string& toml) {
   std::istringstream lines(toml);

@@ -9,14 +9,6 @@
 #include "saturate/progress.h"
 
 namespace saturate {
-namespace {
-
-bool is_due_by_count(const CheckpointOptions& when, const RunPosition& position) {
-  return (position.batch == 0 && is_multiple(position.epoch, when.every)) ||
-         is_multiple(position.step, when.every_steps);
-}
-
-}  // namespace
 
 Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluation,
              std::function<Checkpoint()> snapshot)
@@ -29,10 +21,10 @@ Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluatio
       saved_ns_(run.env.now_ns()) {}
 
 void Saver::require_room(int64_t bytes) const {
-  if (!run_.options.save || !run_.is_first()) return;
+  if (!run_.is_first()) return;
   const bool has_one = !resumed_from_.empty() && store_.holds(resumed_from_);
   const uint64_t needed = uint64_t(bytes) * (has_one ? 1 : 2);
-  const std::string folder = run_.options.out + "/checkpoints";
+  const std::string& folder = store_.folder();
   const uint64_t room = run_.env.free_bytes(folder);
   if (room >= needed) return;
   fail(ErrorKind::kRun,
@@ -57,20 +49,16 @@ void Saver::note_best() {
   best_lost_ = false;
 }
 
-bool Saver::is_due(const RunPosition& position) const {
-  const CheckpointOptions& when = run_.recipe.checkpoint;
-  return run_.options.save && unsaved_ &&
-         (is_due_by_count(when, position) ||
-          (when.every_minutes > 0 &&
-           double(run_.env.now_ns() - saved_ns_) >= when.every_minutes * 60e9));
-}
-
 bool Saver::agree(const RunPosition& position, bool voted) {
-  save_due_ = save_due_ || is_due(position);
+  const CheckpointOptions& when = run_.recipe.checkpoint;
+  const bool by_count = is_due_at(position, when.every, when.every_steps);
+  save_due_ = save_due_ ||
+              (run_.options.save && unsaved_ &&
+               (by_count || (when.every_minutes > 0 &&
+                             double(run_.env.now_ns() - saved_ns_) >= when.every_minutes * 60e9)));
   const bool own = best_unsaved_ || save_due_;
   if (!run_.group) return own;
-  const bool may_be_due =
-      best_unsaved_ || voted || is_due_by_count(run_.recipe.checkpoint, position);
+  const bool may_be_due = best_unsaved_ || voted || by_count;
   return may_be_due && run_.first_says(own && (best_unsaved_ || !writer_.busy()));
 }
 
@@ -95,7 +83,7 @@ void Saver::settle() {
   if (const auto outcome = writer_.wait()) report(*outcome);
 }
 
-// A checkpoint that could not be written is no reason to lose the run that goes on.
+// The run continues without a checkpoint that cannot be written.
 void Saver::report(const CheckpointWriter::Outcome& outcome) {
   const bool best =
       run_.recipe.checkpoint.keep_best && outcome.step == evaluation_.best().best_step;
@@ -125,7 +113,7 @@ void Saver::save_last(int64_t step) {
   report(*outcome);
 }
 
-// Once more the best weights, whose save failed, before the writer is given others.
+// Saves the best weights again if their save failed, before the writer receives others.
 void Saver::retry_best() {
   if (!best_lost_) return;
   Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);

@@ -1,4 +1,4 @@
-// When and what a run saves, and how it comes back to its best weights.
+// When and what a run saves, and how it returns to its best weights.
 #pragma once
 
 #include <functional>
@@ -13,19 +13,19 @@ namespace saturate {
 
 class Saver {
  public:
-  // `snapshot` gives the run as it is now; collective.
+  // `snapshot` returns the run as it is now; collective.
   Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluation,
         std::function<Checkpoint()> snapshot);
 
-  // Fails with kRun where the disk has no room for two checkpoints of so many bytes. The first two
-  // must fit: an older one goes only when the next is there.
+  // Fails with kRun if the disk has no room for two checkpoints of so many bytes. The first two
+  // must fit: an older one is removed only after the next is written. REQUIRES: the run saves.
   void require_room(int64_t bytes) const;
   // After a resume from the checkpoint at `path`.
   void resumed_from(const std::string& path);
-  // Before anything is written: gives the checkpoints that the run leaves.
+  // Before anything is written: returns the checkpoints that the run leaves.
   std::vector<std::string> begin_branch();
 
-  // The run has changed since its last checkpoint; note_best(): to the best weights so far.
+  // The run has changed since its last checkpoint; note_best(): its weights are the best so far.
   void note_change() { unsaved_ = true; }
   void note_best();
   // Whether a save is due and has not begun; see Votes::save.
@@ -33,25 +33,25 @@ class Saver {
   // Whether to save now. Rank 0 decides, since it has the clock and the disk. The ranks communicate
   // only if the position, or `voted` (Votes::save of the last step), says that a save may be due.
   bool agree(const RunPosition& position, bool voted);
-  // Saves the run, which is at `step`. If an earlier save is still being written, this one is put
-  // off until after a later step, unless these are the best weights or `wait` is set. Collective.
+  // Saves the run, which is at `step`. If an earlier save is still being written, this one is
+  // postponed until after a later step, unless these are the best weights or `wait` is set.
+  // Collective.
   void save(int64_t step, bool wait);
-  // Reports the save under way if it has ended.
+  // Reports the save in progress if it has ended.
   void poll();
-  // Waits for the save under way, and reports it.
+  // Waits for the save in progress, and reports it.
   void settle();
-  // The end's checkpoint, whose failure is the run's. Collective.
+  // The last checkpoint, whose failure is the run's. Collective.
   void save_last(int64_t step);
 
   // The checkpoint of the best weights, at that step; empty, with a warning, if rank 0 cannot read
   // it. Collective.
   std::optional<Checkpoint> read_best(int64_t best_step);
-  std::string path_of(int64_t step) const { return store_.path_of(step); }
+  const CheckpointStore& store() const { return store_; }
   // The last one written; empty: none.
   const std::string& last() const { return last_; }
 
  private:
-  bool is_due(const RunPosition& position) const;
   void report(const CheckpointWriter::Outcome& outcome);
   void retry_best();
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <utility>
 
 #include "base/printable.h"
 #include "base/thread_pool.h"
@@ -17,7 +18,6 @@
 #include "run/single_image.h"
 #include "saturate/data/image.h"
 #include "saturate/data/world.h"
-#include "saturate/feed.h"
 #include "saturate/train_step.h"
 #include "step/precision.h"
 #include "trace/host.h"
@@ -25,11 +25,11 @@
 namespace saturate {
 namespace {
 
-// For loader threads that share the step's cores. A thread of the step that must wait for a core
-// holds up all the others, at the end of every operation; a loader's thread holds up nobody.
+// For loader threads that share the step's cores. If one of the step's threads waits for a core,
+// all the others wait at the end of the operation; no thread waits for a loader's.
 constexpr int kLoaderNice = 10;
 
-// Halves are for a model that would round its images to the same type.
+// 16-bit images need a model that computes in the same type.
 void check_output(const Recipe& recipe) {
   const PixelType output = recipe.augment.output;
   if (output == PixelType::kFloat32) return;
@@ -40,24 +40,6 @@ void check_output(const Recipe& recipe) {
        "augment.output", "Set precision.mode=" + half + ", or augment.output=fp32");
 }
 
-}  // namespace
-
-std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
-  // A container may show the driver, and have been given no GPU.
-  std::error_code none;
-  const bool is_given = std::filesystem::exists(root + "/dev/nvidiactl", none);
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const bool is_hidden = visible && (*visible == '\0' || *visible == '-');
-  if (!is_given || is_hidden || gpus_of_machine(root).empty()) return "";
-  return has_cuda
-             ? "this machine has a GPU that CUDA does not find, and the run is on the CPU: see "
-               "whether nvidia-smi works, and whether the driver knows CUDA 13"
-             : "this machine has a GPU, and the run is on the CPU: LibTorch has no CUDA here. "
-               "Run tools/setup.sh --full and build anew, or set train.device=cpu";
-}
-
-namespace {
-
 void warn_of_idle_gpu() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -66,7 +48,69 @@ void warn_of_idle_gpu() {
   });
 }
 
+AugmentDevice resolve_augment_device(AugmentDevice asked, const at::Device& device) {
+  const bool can = device.is_cuda() && has_finish_kernel();
+  if (asked == AugmentDevice::kCuda && !can)
+    fail(ErrorKind::kUsage,
+         device.is_cuda() ? "this build has no kernel for it" : "the run is not on a GPU",
+         "augment.device", "Set augment.device=auto");
+  if (asked != AugmentDevice::kAuto) return asked;
+  return can ? AugmentDevice::kCuda : AugmentDevice::kCpu;
+}
+
+// The shorter side of the first image, skipping broken ones under data.on_error=skip.
+int first_image_side(const Dataset& data, OnError on_error) {
+  Decoder decoder;
+  Sample sample;
+  for (size_t i = 0;; ++i) {
+    try {
+      read_sample(data, i, sample);
+      const ImageInfo info = probe_sample(decoder, sample);
+      return std::min(info.width, info.height);
+    } catch (const Error&) {
+      if (on_error == OnError::kFail || i + 1 == data.size()) throw;
+    }
+  }
+}
+
+// Sets the batch by the number of images that fit in memory at once.
+void set_batch(TrainOptions& train, int fit) {
+  train.batch = train.effective_batch > 0 ? train.effective_batch : fit;
+  train.accumulate = (train.batch + fit - 1) / fit;
+}
+
+void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device) {
+  TrainOptions& train = recipe.train;
+  const int64_t most = train.effective_batch > 0 ? train.effective_batch
+                                                 : std::min<int64_t>(int64_t(data.size()), 1 << 20);
+  set_compute_threads(train.threads);
+  int fit = int(find_micro_batch(env, recipe, device, most));
+  set_batch(train, fit);
+  while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
+  train.effective_batch = 0;  // it is train.batch now
+  if (train.eval_batch == 0) train.eval_batch = images_per_part(train);
+}
+
+LoaderOptions with_held(LoaderOptions options, const ResidentImages* resident) {
+  if (resident) options.held = resident->samples();
+  return options;
+}
+
 }  // namespace
+
+std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
+  // A container may show the driver without access to a GPU.
+  std::error_code none;
+  const bool has_access = std::filesystem::exists(root + "/dev/nvidiactl", none);
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const bool is_hidden = visible && (*visible == '\0' || *visible == '-');
+  if (!has_access || is_hidden || gpus_of_machine(root).empty()) return "";
+  return has_cuda
+             ? "this machine has a GPU that CUDA does not find, and the run is on the CPU: see "
+               "whether nvidia-smi works, and whether the driver knows CUDA 13"
+             : "this machine has a GPU, and the run is on the CPU: LibTorch has no CUDA here. "
+               "Run tools/setup.sh --full and build anew, or set train.device=cpu";
+}
 
 at::Device resolve_device(const std::string& name) {
   const bool has_gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
@@ -93,53 +137,6 @@ std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& de
   for (int i = 1; i < count; ++i) others.emplace_back(at::kCUDA, i);
   return others;
 }
-
-namespace {
-
-AugmentDevice resolve_augment_device(AugmentDevice asked, const at::Device& device) {
-  const bool can = device.is_cuda() && has_finish_kernel();
-  if (asked == AugmentDevice::kCuda && !can)
-    fail(ErrorKind::kUsage,
-         device.is_cuda() ? "this build has no kernel for it" : "the run is not on a GPU",
-         "augment.device", "Set augment.device=auto");
-  if (asked != AugmentDevice::kAuto) return asked;
-  return can ? AugmentDevice::kCuda : AugmentDevice::kCpu;
-}
-
-// The shorter side of the first image, passing over broken ones where they may be skipped.
-int first_image_side(const Dataset& data, OnError on_error) {
-  Decoder decoder;
-  Sample sample;
-  for (size_t i = 0;; ++i) {
-    try {
-      read_sample(data, i, sample);
-      const ImageInfo info = probe_sample(decoder, sample);
-      return std::min(info.width, info.height);
-    } catch (const Error&) {
-      if (on_error == OnError::kFail || i + 1 == data.size()) throw;
-    }
-  }
-}
-
-// Sets the batch by the number of images that fit at once.
-void set_batch(TrainOptions& train, int fit) {
-  train.batch = train.effective_batch > 0 ? train.effective_batch : fit;
-  train.accumulate = (train.batch + fit - 1) / fit;
-}
-
-void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device) {
-  TrainOptions& train = recipe.train;
-  const int64_t most = train.effective_batch > 0 ? train.effective_batch
-                                                 : std::min<int64_t>(int64_t(data.size()), 1 << 20);
-  set_compute_threads(train.threads);
-  int fit = int(find_micro_batch(env, recipe, device, most));
-  set_batch(train, fit);
-  while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
-  train.effective_batch = 0;  // it is train.batch now
-  if (train.eval_batch == 0) train.eval_batch = images_per_part(train);
-}
-
-}  // namespace
 
 int images_per_part(const TrainOptions& train) {
   return (train.batch + train.accumulate - 1) / train.accumulate;
@@ -239,6 +236,14 @@ LoaderOptions eval_loader_options(const Recipe& recipe) {
   options.train = false;
   return options;
 }
+
+InputFeed::InputFeed(const Dataset& data, const ResidentImages* resident, LoaderOptions options,
+                     const Recipe& recipe, const at::Device& device, Ledger& ledger,
+                     StreamClock* clock)
+    : loader(data, with_held(std::move(options), resident), recipe.augment,
+             batch_allocator(device)),
+      feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
+             resident ? resident->held() : HeldImages(), clock) {}
 
 std::unique_ptr<ResidentImages> put_on_device(const Recipe& recipe, const LoaderOptions& options,
                                               const Dataset& data, const std::string& source,

@@ -3,7 +3,6 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,14 +26,15 @@ int64_t smallest_chunk(int64_t images, int64_t chunks) {
   return images - (ceil_div(images, size) - 1) * size;
 }
 
-// In a step of so many images over all processes, each in parts of `part` at most; see TrainStep.
-int64_t fewest_in_step(int64_t images, int64_t part, bool joined, const Sharing& sharing) {
-  const int64_t world = sharing.shard.world, parts = ceil_div(ceil_div(images, world), part);
+// In a step of `images` over all ranks, in micro-batches of at most `most` on each; see TrainStep.
+// `joined`: BatchNorm takes its statistics over all ranks.
+int64_t fewest_in_step(int64_t images, int64_t most, bool joined, const Sharing& sharing) {
+  const int64_t world = sharing.shard.world, rounds = ceil_div(ceil_div(images, world), most);
   int64_t fewest = images, together = 0;
   for (int64_t rank = 0; rank < std::min(world, images); ++rank) {
     const int64_t own = ceil_div(images - rank, world);
-    together += own / parts;  // of the last part, which is the smallest
-    const int64_t count = ceil_div(own, part), small = own / count;
+    together += own / rounds;  // of the last micro-batch, which is the smallest
+    const int64_t count = ceil_div(own, most), small = own / count;
     fewest = std::min(fewest, smallest_chunk(small, sharing.replicas));
     if (own % count > 0) fewest = std::min(fewest, smallest_chunk(small + 1, sharing.replicas));
   }
@@ -46,7 +46,7 @@ bool are_finite(const std::vector<at::Tensor>& tensors) {
       tensors, [](const at::Tensor& one) { return at::isfinite(one).all().item<bool>(); });
 }
 
-// Asks the model, and puts back what that changed.
+// Tries it, and restores all that the forward changes.
 bool trains_on_one_image(Model& model, const Recipe& recipe, const at::Device& device) {
   const c10::NoGradGuard no_grad;
   const RandomStateScope random(device);
@@ -64,7 +64,7 @@ bool trains_on_one_image(Model& model, const Recipe& recipe, const at::Device& d
     model.forward(image);
     trains = are_finite(buffers) || !are_finite(before);
   } catch (const c10::Error& error) {
-    trains = !is_single_value_error(error.what_without_backtrace());
+    trains = !is_single_value_error(error);
   }
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(before[i]);
   return trains;
@@ -72,16 +72,17 @@ bool trains_on_one_image(Model& model, const Recipe& recipe, const at::Device& d
 
 }  // namespace
 
-bool is_single_value_error(const std::string& message) {
+bool is_single_value_error(const c10::Error& error) {
+  const std::string message = error.what_without_backtrace();
   return message.find("Expected more than 1 value per channel") != std::string::npos;
 }
 
 int64_t fewest_together(const Recipe& recipe, size_t images, const Sharing& sharing) {
   const TrainOptions& train = recipe.train;
   const auto all = int64_t(epoch_samples(images, sharing.shard));
-  const int64_t part = ceil_div(images_per_part(train), sharing.shard.world);
+  const int64_t most = ceil_div(images_per_part(train), sharing.shard.world);
   const auto of_step = [&](int64_t count) {
-    return fewest_in_step(count, part, recipe.distributed.sync_bn, sharing);
+    return fewest_in_step(count, most, recipe.distributed.sync_bn, sharing);
   };
   const int64_t last = train.drop_last ? 0 : all % train.batch;
   int64_t fewest = all;
@@ -96,18 +97,18 @@ void require_no_single_image(Model& model, const Recipe& recipe, size_t images,
     return;
   const TrainOptions& train = recipe.train;
   const int world = sharing.shard.world;
-  const bool parts = train.accumulate > 1, shared = world * sharing.replicas > 1;
+  const bool accumulates = train.accumulate > 1, shared = world * sharing.replicas > 1;
   std::string how;
-  if (parts) how += fmt::format(" in {} parts", train.accumulate);
+  if (accumulates) how += fmt::format(" in {} parts", train.accumulate);
   if (world > 1) how += fmt::format(" over {} processes", world);
   if (sharing.replicas > 1) how += fmt::format(" over {} GPUs", sharing.replicas);
   std::string remedy = "Set train.drop_last=true, or choose another train.batch";
-  if (parts) remedy += " or train.accumulate";
+  if (accumulates) remedy += " or train.accumulate";
   if (world > 1 && !recipe.distributed.sync_bn) remedy += ", or set distributed.sync_bn=true";
   fail(ErrorKind::kUsage,
        fmt::format("{} images in batches of {}{} leave a {} of one image, which BatchNorm in {} "
                    "cannot train on",
-                   images, train.batch, how, parts || shared ? "part" : "last batch",
+                   images, train.batch, how, accumulates || shared ? "part" : "last batch",
                    recipe.model.name),
        "train.batch", remedy);
 }

@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// [O, I, H, W] as channels_last keeps it, [O, HW, I], to [O, I, HW]. Torch's own copy from one to
-// the other takes ten times as long.
+// [O, I, H, W] in channels_last layout, [O, HW, I], to [O, I, HW]. Torch's copy_() takes ten times
+// as long.
 template <class T>
 void transpose_channels(const at::Tensor& from, at::Tensor& to) {
   const int64_t inputs = from.size(1), area = from.size(2) * from.size(3);

@@ -1,4 +1,4 @@
-// Carries the state of a run's parts into a checkpoint, and back.
+// Carries the state of a run's components into a checkpoint, and back.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace saturate {
 
-// Each part has one visit() for all purposes, which passes every piece of its state.
+// Each component has one visit() for all purposes, which passes every piece of its state.
 class StateVisitor {
  public:
   enum class Purpose {
-    kSave,         // from the part to the checkpoint
-    kResume,       // from the checkpoint to the part
+    kSave,         // from the components to the checkpoint
+    kResume,       // from the checkpoint to the components
     kRestoreBest,  // likewise, but only the weights and what belongs to them
   };
 
@@ -44,7 +44,7 @@ class StateVisitor {
   template <class Get, class Set>
   void progress_tensors(std::vector<NamedTensor> Checkpoint::*member, const Get& get,
                         const Set& set) {
-    if (saves() || resumes()) tensors(member, get, set);
+    if (!restores_best()) tensors(member, get, set);
   }
 
   Checkpoint& checkpoint;

@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <utility>
 
@@ -11,17 +10,30 @@
 #include "saturate/data/error.h"
 
 namespace saturate {
+namespace {
 
-double cpu_seconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return double(time.tv_sec) + time.tv_usec * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+// Names the keys of an error that memory ran out, and of one that data.on_error=skip left one image
+// in a batch.
+template <class Body>
+auto naming_options(const TrainOptions& train, const Body& body) {
+  try {
+    return body();
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string text = error.what_without_backtrace();
+    fail(ErrorKind::kRun, text.substr(0, text.find_first_of("\n.")),
+         train.memory_gb > 0 ? "train.memory_gb" : "train.device",
+         "Lower train.batch or set it to auto, raise train.accumulate, or set "
+         "train.checkpoint_segments=auto");
+  } catch (const c10::Error& error) {
+    if (!is_single_value_error(error)) throw;
+    fail(ErrorKind::kRun, "a part of a batch has one image, which BatchNorm cannot train on",
+         "train.batch", "Choose another train.batch, or see to the samples that were left out");
+  }
 }
 
-// A resumed run first does what is still due, which may end it before its first step.
+}  // namespace
+
+// A resumed run begins with all that is still due, which may end it before its first step.
 void Trainer::State::begin() {
   has_begun = true;
   learner.begin();
@@ -52,7 +64,7 @@ bool Trainer::State::make_step() {
   return made;
 }
 
-// False where the epoch has no more.
+// False if the epoch has no more.
 bool Trainer::State::next_batch(DeviceBatch& batch) {
   if (!std::exchange(in_epoch, true)) {
     recorder.log().begin_epoch(position);
@@ -82,16 +94,17 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
   recorder.after_step(position);
 }
 
-// A step of all processes. The all-reduce of their votes begins before it and ends after it.
+// A step of all ranks. Their vote begins before it and ends after it.
 void Trainer::State::step_together(const std::function<void()>& compute) {
+  std::function<Votes()> vote;
   {
     Ledger::Scope scope(run.ledger, Phase::kReduce);
     learner.exchange_buffers();
-    agreement.begin(votes());
+    vote = run.start_vote(votes());
   }
   compute();
   Ledger::Scope scope(run.ledger, Phase::kReduce);
-  agreed = agreement.end();
+  agreed = vote();
   learner.keep_buffers(agreed.buffers);
 }
 
@@ -125,7 +138,7 @@ void Trainer::State::end_epoch(bool is_whole) {
 }
 
 // Everything due after a step or an epoch. Due dates depend on the position alone, so that a
-// resumed run catches up on what an interrupted one still owed.
+// resumed run does all that was due when the run was interrupted.
 void Trainer::State::between_steps() {
   if (evaluation.is_due(position)) evaluate();
   saver.poll();
@@ -138,7 +151,7 @@ void Trainer::State::evaluate(bool counts) {
   note_evaluation();
 }
 
-// A checkpoint is to hold what an evaluation, or an epoch, was found to be.
+// A checkpoint is to hold the results of an evaluation, or an epoch.
 void Trainer::State::note_evaluation() {
   WatchedMetric& watched = evaluation.watched();
   if (evaluation.take_changed()) saver.note_change();
@@ -164,10 +177,10 @@ void Trainer::State::finish() {
   const auto is_at_its_end = [&] { return ended == RunEnd::kDone || ended == RunEnd::kEarlyStop; };
   if (ended != RunEnd::kInterrupted) evaluate(/*counts=*/is_at_its_end());
   if (run.any(run.options.should_stop())) ended = RunEnd::kInterrupted;  // maybe in that one
-  // A run that will go on keeps the weights it has come to.
+  // A run that can be resumed keeps its last weights.
   if (is_at_its_end()) {
     restore_best();
-    // It was given up in the best weights' evaluation.
+    // The best weights' evaluation was cancelled.
     if (evaluation.exists() && !evaluation.last()) ended = RunEnd::kInterrupted;
   }
   if (is_at_its_end()) {
@@ -176,7 +189,7 @@ void Trainer::State::finish() {
   }
   recorder.record_steps(position);
   saver.save_last(position.step);
-  recorder.write_end(position, *ended, evaluation.last());
+  recorder.log().end({position, *ended, evaluation.last()});
   learner.keep_average();
 
   result.end = *ended;
@@ -185,14 +198,14 @@ void Trainer::State::finish() {
         recorder.log().observers().stop_reason().value_or("an observer of another rank");
   result.checkpoint = saver.last();
   if (result.checkpoint.empty() && run.options.save)
-    result.checkpoint = saver.path_of(position.step);
+    result.checkpoint = saver.store().path_of(position.step);
   result.skipped_count = input.loader().skipped_count();
   result.skipped = input.loader().skipped();
   so_far();
   recorder.close();
 }
 
-// Whether there is nothing left to do: no step, no evaluation, no way back to the best weights.
+// Whether there is nothing left to do: no step, no evaluation, no best weights to restore.
 bool Trainer::State::is_finished() const {
   const int64_t step = position.step;
   if (step < total_steps && !evaluation.watched().should_stop()) return false;
@@ -205,14 +218,15 @@ void Trainer::State::restore_best() {
   if (!best_step) return;
   auto best = saver.read_best(*best_step);
   if (!best) return;
-  StateVisitor visitor(StateVisitor::Purpose::kRestoreBest, *best, saver.path_of(*best_step));
+  StateVisitor visitor(StateVisitor::Purpose::kRestoreBest, *best,
+                       saver.store().path_of(*best_step));
   visit(visitor);
   saver.note_change();
   if (!evaluation.last()) evaluate(/*counts=*/false);
   recorder.log().note(fmt::format("          restored the best weights, of step {}", *best_step));
 }
 
-// Every part's state. Of several processes collective where it is saved.
+// Every component's state. Collective if it is saved.
 void Trainer::State::visit(StateVisitor& visitor) {
   visitor.value(&Checkpoint::position, position);
   visitor.value(&Checkpoint::final_weights, final_weights);
@@ -277,28 +291,6 @@ bool Trainer::State::step_or_finish() {
   }
   return !is_over;
 }
-
-namespace {
-
-// Tells a user of memory that ran out, and of a batch that data.on_error=skip left one image of.
-template <class Body>
-auto naming_options(const TrainOptions& train, const Body& body) {
-  try {
-    return body();
-  } catch (const c10::OutOfMemoryError& error) {
-    const std::string text = error.what_without_backtrace();
-    fail(ErrorKind::kRun, text.substr(0, text.find_first_of("\n.")),
-         train.memory_gb > 0 ? "train.memory_gb" : "train.device",
-         "Lower train.batch or set it to auto, raise train.accumulate, or set "
-         "train.checkpoint_segments=auto");
-  } catch (const c10::Error& error) {
-    if (!is_single_value_error(error.what_without_backtrace())) throw;
-    fail(ErrorKind::kRun, "a part of a batch has one image, which BatchNorm cannot train on",
-         "train.batch", "Choose another train.batch, or see to the samples that were left out");
-  }
-}
-
-}  // namespace
 
 Trainer::Trainer(Env& env, const Recipe& recipe, TrainerOptions options)
     : state_(naming_options(

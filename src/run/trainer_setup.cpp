@@ -1,4 +1,4 @@
-// A run's set-up before its first step: its parts, where it left off, and its folder.
+// A run's set-up before its first step: its components, its checkpoint, and its folder.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,11 +25,11 @@ int64_t steps_of_run(const Recipe& recipe, int64_t epoch_steps) {
 }
 
 // A recipe without what may differ between ranks: what depends on the machine, and outputs.
-// Sums of metrics go out every watch.every steps.
+// watch.every stays: metrics are all-reduced at these steps.
 std::string common_recipe(Recipe recipe) {
   recipe.data.threads = recipe.train.threads = 1;
   recipe.data.nice = 0;
-  recipe.data.source.clear();  // the sources are compared by what is in them
+  recipe.data.source.clear();  // the sources are compared by their contents
   recipe.data.eval_source.clear();
   recipe.data.stage = {};
   recipe.data.cache = {};
@@ -47,10 +47,9 @@ std::string describe(const Dataset& data) {
 
 std::string describe(Model& model) {
   std::string text;
-  for (const auto& tensors : {model.parameters(), model.buffers()})
-    for (const auto& [name, tensor] : tensors)
-      text += fmt::format("{} [{}]{}\n", name, fmt::join(tensor.sizes(), ", "),
-                          tensor.requires_grad() ? "" : " frozen");
+  for (const auto& [name, tensor] : model_state(model))
+    text += fmt::format("{} [{}]{}\n", name, fmt::join(tensor.sizes(), ", "),
+                        tensor.requires_grad() ? "" : " frozen");
   return text;
 }
 
@@ -91,8 +90,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
       learner(run, input, total_steps),
       recorder(run, input, learner),
       evaluation(run, input, learner, recorder),
-      saver(run, recorder, evaluation, [this] { return snapshot(); }),
-      agreement(run.group) {
+      saver(run, recorder, evaluation, [this] { return snapshot(); }) {
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
@@ -115,7 +113,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
     notes.push_back(
         fmt::format("from step {} on, this is a new branch of the run: {} of the checkpoints in {} "
                     "are left aside, where only their own path leads to them",
-                    position.step, left.size(), run.options.out + "/checkpoints"));
+                    position.step, left.size(), saver.store().folder()));
   open_folder(asked, notes);
 }
 Trainer::State::~State() = default;
@@ -178,7 +176,7 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
     log.note("train.graph=auto: the steps run as they are, for " + why);
 }
 
-// The first lines of a run: what is trained, on what, how, and from where.
+// The first lines of a run: model, data, device, steps and folder.
 void Trainer::State::introduce(const Recipe& asked) {
   const Recipe& recipe = run.recipe;
   RunLog& log = recorder.log();

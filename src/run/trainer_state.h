@@ -1,26 +1,21 @@
-// The trainer's insides: trainer.cpp is the loop over the parts below, trainer_setup.cpp what comes
-// before it. Each part keeps its own members, and shows a StateVisitor what a checkpoint holds of
-// it.
+// The trainer's state: trainer.cpp has the loop over the components below, trainer_setup.cpp the
+// set-up before it. Each component keeps its own members, and shows a StateVisitor its state.
 #pragma once
 
 #include <atomic>
 
 #include "reduce/heartbeat.h"
-#include "run/agreement.h"
 #include "run/saver.h"
 #include "saturate/trainer.h"
 #include "trace/device_phases.h"
 
 namespace saturate {
 
-// CPU time of this process so far, all threads.
-double cpu_seconds();
-
 struct Trainer::State {
   State(Env& env, const Recipe& asked, TrainerOptions options);
   ~State();
 
-  // Before the first step: trainer_setup.cpp. Lines for the log, which is opened later.
+  // Before the first step: trainer_setup.cpp. Returns lines for the log, which is opened later.
   std::vector<std::string> resume();
   void require_same_run();
   void open_folder(const Recipe& asked, const std::vector<std::string>& notes);
@@ -49,7 +44,7 @@ struct Trainer::State {
   RunContext run;
   const double cpu_begin;
   const int64_t begin_ns;
-  const std::unique_ptr<DevicePhases> device_phases;  // that the ledger tells; null on a CPU
+  const std::unique_ptr<DevicePhases> device_phases;  // null on a CPU
   std::atomic<int64_t> steps_made{0};                 // position.step, for the heartbeat's thread
   const std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`; from before the set-up
   RunInput input;
@@ -58,8 +53,7 @@ struct Trainer::State {
   Recorder recorder;
   RunEvaluation evaluation;
   Saver saver;
-  Agreement agreement;
-  Votes agreed;  // at the last step, of all processes
+  Votes agreed;  // of all ranks, at the last step
 
   RunPosition position, resumed;
   std::string resumed_from;    // the checkpoint's path

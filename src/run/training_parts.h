@@ -1,4 +1,4 @@
-// The parts of a step, made from a recipe.
+// The components of a step, made from a recipe.
 #pragma once
 
 #include <functional>

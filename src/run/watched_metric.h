@@ -11,8 +11,8 @@
 
 namespace saturate {
 
-// Observes what all ranks see alike, so they stop together without a vote; and a resumed run stops
-// by what its checkpoint says, before any event.
+// Its values are the same on all ranks, which therefore stop together without a vote. A resumed run
+// may stop by its checkpoint's state, before any event.
 class WatchedMetric : public Observer {
  public:
   explicit WatchedMetric(const TrainOptions& options)
@@ -23,7 +23,7 @@ class WatchedMetric : public Observer {
 
   // Whether a value since the last call was the best so far.
   bool take_new_best() { return std::exchange(new_best_, false); }
-  // Whether there was any value since then, which a checkpoint is to hold.
+  // Whether there was any value since the last call.
   bool take_changed() { return std::exchange(changed_, false); }
   bool should_stop() const { return stopping_.should_stop(); }
   const EarlyStopping::State& best() const { return stopping_.state(); }
