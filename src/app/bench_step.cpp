@@ -15,9 +15,7 @@ namespace {
 struct StepArguments {
   std::string recipe, json;
   std::vector<std::string> overrides;
-  int rounds = 5;
-  double seconds = 1;
-  bool profile = false;
+  StepBenchOptions options;
 };
 
 // One value per round.
@@ -155,18 +153,15 @@ int measure(const StepArguments& arguments) {
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
   catch_stop_signals();
   const ScratchFolder folder;
-  StepBenchOptions options;
+  StepBenchOptions options = arguments.options;
   options.folder = folder.path();
-  options.rounds = arguments.rounds;
-  options.seconds = arguments.seconds;
-  options.profile = arguments.profile;
   options.should_stop = [] { return stop_signal() != 0; };
   const auto found = bench_step(env, recipe, options);
-  if (!found) return 128 + stop_signal();
+  if (!found) return interrupted_code();
   const BenchReport report = report_of(*found);
   print_report(report);
   print_details(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  write_report(arguments.json, report);
   return 0;
 }
 
@@ -180,24 +175,17 @@ constexpr const char* kFooter =
 }  // namespace
 
 void add_bench_step(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<StepArguments>();
-  CLI::App* command = bench.add_subcommand("step", "The cost of a recipe's step, and its overhead");
-  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--rounds", arguments->rounds, "Measurements of each loop")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Minimum length of one measurement")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  command->add_flag("--profile", arguments->profile,
-                    "Also measure the share of a step within oneDNN and MKL, from their logs");
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->footer(kFooter);
-  command->callback([arguments, &exit_code] { exit_code = measure(*arguments); });
+  const auto [command, arguments] = add_command<StepArguments>(
+      bench, exit_code, "step", "The cost of a recipe's step, and its overhead", measure);
+  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  add_settings(command, arguments.overrides);
+  add_number(command, "--rounds", arguments.options.rounds, 1, 1000, "Measurements of each loop");
+  add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,
+             "Minimum length of one measurement");
+  command.add_flag("--profile", arguments.options.profile,
+                   "Also measure the share of a step within oneDNN and MKL, from their logs");
+  add_json_option(command, arguments.json);
+  command.footer(kFooter);
 }
 
 }  // namespace saturate
