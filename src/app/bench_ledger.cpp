@@ -29,9 +29,8 @@ int measure(const LedgerArguments& arguments) {
   const auto found = bench_ledger(env, recipe, options);
   if (!found) return interrupted_code();
   const Gain gain = paired_gain(found->on, found->off);
-  BenchReport report{"ledger",
-                     {{"ledger on", "images/s", found->on, nlohmann::ordered_json::object()},
-                      {"ledger off", "images/s", found->off, nlohmann::ordered_json::object()}}};
+  BenchReport report{
+      "ledger", {{"ledger on", "images/s", found->on}, {"ledger off", "images/s", found->off}}};
   report.rows[1].keys = {{"gain", gain.ratio}, {"low", gain.low}, {"high", gain.high}};
   print_report(report);
   fmt::print("\nwithout the ledger: {:+.2f} % images/s (95 % interval {:+.2f} to {:+.2f})\n",

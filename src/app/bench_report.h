@@ -34,9 +34,10 @@ void add_json_option(CLI::App& command, std::string& path);
 // A repeated measurement.
 struct BenchRow {
   std::string name;
-  std::string unit;             // of `values`
-  std::vector<double> values;   // one per repetition
-  nlohmann::ordered_json keys;  // additional keys of the JSON row, an object
+  std::string unit;            // of `values`
+  std::vector<double> values;  // one per repetition
+  // Additional keys of the JSON row.
+  nlohmann::ordered_json keys = nlohmann::ordered_json::object();
 };
 
 struct BenchReport {

@@ -45,8 +45,7 @@ nlohmann::ordered_json phases_ms(const std::vector<StepTiming>& timings) {
 
 BenchRow speed_row(const std::string& name, const std::vector<StepTiming>& timings, int batch) {
   BenchRow row{name, "images/s",
-               values_of(timings, [](const StepTiming& timing) { return timing.images_per_s(); }),
-               nlohmann::ordered_json::object()};
+               values_of(timings, [](const StepTiming& timing) { return timing.images_per_s(); })};
   const double s_per_step =
       median_over(timings, [&](const StepTiming& timing) { return timing.s_per_step(batch); });
   row.keys["ms_per_step"] = 1e3 * s_per_step;
@@ -59,7 +58,7 @@ BenchRow speed_row(const std::string& name, const std::vector<StepTiming>& timin
 // The time of `more` minus that of `less` in the same round.
 BenchRow difference_row(const std::string& name, const std::vector<StepTiming>& more,
                         const std::vector<StepTiming>& less, int batch) {
-  BenchRow row{name, "us/step", {}, nlohmann::ordered_json::object()};
+  BenchRow row{name, "us/step", {}};
   std::vector<double> percent;
   for (size_t i = 0; i < more.size(); ++i) {
     const double longer = more[i].s_per_step(batch), shorter = less[i].s_per_step(batch);
@@ -88,7 +87,7 @@ BenchRow library_row(const std::string& name, double library_s, const StepBench&
   const double step_s = median_over(found.held, [&](const StepTiming& timing) {
     return timing.s_per_step(found.recipe.train.batch);
   });
-  BenchRow row{name, "% of step", {100 * library_s / step_s}, nlohmann::ordered_json::object()};
+  BenchRow row{name, "% of step", {100 * library_s / step_s}};
   row.keys["ms_per_step"] = 1e3 * library_s;
   return row;
 }
@@ -101,7 +100,7 @@ double bound_of(const StepTiming& input, const StepTiming& held, bool on_gpu) {
 }
 
 BenchRow bound_row(const StepBench& found) {
-  BenchRow row{"of the bound", "%", {}, nlohmann::ordered_json::object()};
+  BenchRow row{"of the bound", "%", {}};
   std::vector<double> bounds;
   for (size_t i = 0; i < found.whole.size(); ++i) {
     bounds.push_back(bound_of(found.input[i], found.held[i], found.recipe.train.device == "cuda"));

@@ -82,6 +82,10 @@ int interrupted_code() {
   return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
 }
 
+void require_running() {
+  if (stop_signal() != 0) throw Stopped();
+}
+
 CLI::Option* add_settings(CLI::App& command, std::vector<std::string>& settings, const char* name,
                           const char* doc) {
   return command.add_option(name, settings, doc)->allow_extra_args(false);

@@ -78,6 +78,10 @@ int signal_to_pass_on();
 // process.
 int interrupted_code();
 
+// Thrown by require_running() out of a command, which then ends with interrupted_code().
+struct Stopped {};
+void require_running();
+
 // Binds this process to its part of the machine, and waits for the others; null if it is alone.
 std::shared_ptr<Group> join_group(const Recipe& recipe);
 

@@ -47,33 +47,23 @@ std::unique_ptr<Dataset> open_with_warning(Env& env, const std::string& source) 
   return dataset;
 }
 
-struct Interrupted {};
-
-// Calls `write(progress)`, which removes incomplete output when `progress` throws. Returns the exit
-// code.
+// Calls `write(progress)`, which removes incomplete output when `progress` throws.
 template <class Write>
-int write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write) {
+void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write) {
   catch_stop_signals_of_writing();
-  try {
-    Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
-    write([&](size_t done, size_t) {
-      if (stop_signal() != 0) throw Interrupted();
-      progress.update(int64_t(done), "");
-    });
-  } catch (const Interrupted&) {
-    return interrupted_code();
-  }
-  return 0;
+  Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
+  write([&](size_t done, size_t) {
+    require_running();
+    progress.update(int64_t(done), "");
+  });
 }
 
 int synth(const SynthArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, "synth:" + arguments.spec);
-  const int code =
-      write_unless_stopped(env, "synth", *dataset, [&](const ProgressCallback& progress) {
-        write_dataset(env, *dataset, arguments.out, available_cores(), progress);
-      });
-  if (code != 0) return code;
+  write_unless_stopped(env, "synth", *dataset, [&](const ProgressCallback& progress) {
+    write_dataset(env, *dataset, arguments.out, available_cores(), progress);
+  });
   const char* const scheme = arguments.out.ends_with(".tar") ? "tar:"
                              : dataset->has_masks()          ? "masks:"
                                                              : "folder:";
@@ -204,11 +194,9 @@ int pack(const PackArguments& arguments) {
   options.threads = threads_or_all(arguments.threads);
   options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;
   PackReport report;
-  const int code =
-      write_unless_stopped(env, "pack", *dataset, [&](const ProgressCallback& progress) {
-        report = pack_dataset(env, *dataset, options, progress);
-      });
-  if (code != 0) return code;
+  write_unless_stopped(env, "pack", *dataset, [&](const ProgressCallback& progress) {
+    report = pack_dataset(env, *dataset, options, progress);
+  });
   for (const auto& sample : report.skipped)
     print_warning("left out " + sample.name + ": " + sample.reason);
   fmt::print(

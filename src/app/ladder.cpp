@@ -31,12 +31,10 @@ void require_writable_names(const LadderArguments& arguments) {
       fail(ErrorKind::kUsage, "the results cannot replace a folder", path, "Name a file");
 }
 
-struct Stopped {};
-
 void make_packs_with_progress(Env& env, const Ladder& ladder, const std::string& scratch) {
   std::optional<Progress> progress;
   make_packs(env, ladder, scratch, [&](size_t done, size_t total) {
-    if (stop_signal() != 0) throw Stopped();
+    require_running();
     if (!progress || done == 0)
       progress.emplace(env, "pack", "samples", int64_t(total), Progress::Style::kAuto);
     progress->update(int64_t(done), "");
@@ -102,14 +100,6 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   return result.interrupted ? interrupted_code() : 0;
 }
 
-int measure(const Ladder& ladder, const LadderArguments& arguments) {
-  try {
-    return measure_ladder(ladder, arguments);
-  } catch (const Stopped&) {
-    return interrupted_code();
-  }
-}
-
 void add_measuring(CLI::App& command, LadderArguments& arguments) {
   add_settings(
       command, arguments.overrides, "--set",
@@ -144,7 +134,7 @@ void add_ladder(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<LadderArguments>(
       app, exit_code, "ladder", "Measure the rungs of a ladder file, and the speedup of each",
       [](const LadderArguments& given) {
-        return measure(load_ladder(Env::posix(), given.input), given);
+        return measure_ladder(load_ladder(Env::posix(), given.input), given);
       });
   command.add_option("LADDER", arguments.input, "Ladder file")->required();
   add_measuring(command, arguments);
@@ -159,7 +149,7 @@ void add_sweep(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<LadderArguments>(
       app, exit_code, "sweep", "Measure a recipe over a grid of values, the first as base",
       [](const LadderArguments& given) {
-        return measure(make_sweep(given.input, given.over), given);
+        return measure_ladder(make_sweep(given.input, given.over), given);
       });
   command.add_option("RECIPE", arguments.input, "Recipe file")->required();
   add_settings(command, arguments.over, "--over",

@@ -195,6 +195,8 @@ int main(int argc, char** argv) {
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
     return with_results_written(run(argc, argv));
+  } catch (const saturate::Stopped&) {
+    return saturate::interrupted_code();
   } catch (const saturate::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::Error& error) {

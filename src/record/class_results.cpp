@@ -129,12 +129,11 @@ std::string class_results_json(const ClassResults& results) {
 std::optional<ClassResults> parse_class_results(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
-  const auto classes = json.find("classes"), confusion = json.find("confusion");
-  if (classes == json.end() || !classes->is_array()) return std::nullopt;
+  if (!json.contains("classes") || !json["classes"].is_array()) return std::nullopt;
   ClassResults results;
   results.step = integer_at(json, "step").value_or(0);
   results.of_pixels = text_at(json, "counted") == "pixels";
-  for (const auto& of : *classes) {
+  for (const auto& of : json["classes"]) {
     if (!of.is_object()) return std::nullopt;
     const auto number = [&](const char* key) {
       return std::max<int64_t>(0, integer_at(of, key).value_or(0));
@@ -142,10 +141,9 @@ std::optional<ClassResults> parse_class_results(const std::string& text) {
     results.classes.push_back(
         {text_at(of, "name"), number("count"), number("predicted"), number("correct")});
   }
-  if (confusion != json.end() && confusion->is_array())
-    for (const auto& entry : *confusion)
-      if (const auto cell = confusion_cell(entry, results.classes.size()))
-        results.confusion.push_back(*cell);
+  for (const auto& entry : array_at(json, "confusion"))
+    if (const auto cell = confusion_cell(entry, results.classes.size()))
+      results.confusion.push_back(*cell);
   return results;
 }
 

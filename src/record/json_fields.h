@@ -30,6 +30,18 @@ inline std::optional<int64_t> integer_at(const nlohmann::json& object, const cha
   return int64_t(*value);
 }
 
+// An empty array or object if there is none.
+inline const nlohmann::json& array_at(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json kEmpty = nlohmann::json::array();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : kEmpty;
+}
+inline const nlohmann::json& object_at(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json kEmpty = nlohmann::json::object();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_object() ? *found : kEmpty;
+}
+
 // Phases of a newer version count as kOther.
 inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object,
                                            const char* key = "phases") {

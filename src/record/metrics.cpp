@@ -32,9 +32,7 @@ ordered_json to_json(const std::optional<PhaseTimes>& phases) {
 
 std::vector<StreamTime> streams_of(const nlohmann::json& json) {
   std::vector<StreamTime> streams;
-  const auto found = json.find("streams");
-  if (found == json.end() || !found->is_object()) return streams;
-  for (const auto& [name, time] : found->items())
+  for (const auto& [name, time] : object_at(json, "streams").items())
     if (time.is_object())
       streams.push_back(
           {name, number_at(time, "busy_s").value_or(0), number_at(time, "idle_s").value_or(0)});

@@ -79,7 +79,19 @@ struct GpmMetricsGet {  // nvmlGpmMetricsGet_t
 class SmActivity {
  public:
   // read() returns nothing if the library or the device is too old.
-  SmActivity(void* library, Device device);
+  SmActivity(void* library, Device device) : device_(device) {
+    Result (*query)(Device, GpmSupport*) = nullptr;
+    Result (*allocate)(GpmSample*) = nullptr;
+    GpmSupport support{kVersion, 0};
+    const bool known = find_symbol(library, query, "nvmlGpmQueryDeviceSupport") &&
+                       find_symbol(library, allocate, "nvmlGpmSampleAlloc") &&
+                       find_symbol(library, release_, "nvmlGpmSampleFree") &&
+                       find_symbol(library, take_, "nvmlGpmSampleGet") &&
+                       find_symbol(library, compare_, "nvmlGpmMetricsGet");
+    if (!known || query(device, &support) != kSuccess || support.is_supported == 0) return;
+    if (allocate(&before_) != kSuccess) before_ = nullptr;
+    if (allocate(&now_) != kSuccess) now_ = nullptr;
+  }
   ~SmActivity() {
     for (const GpmSample sample : {before_, now_})
       if (sample) release_(sample);
@@ -88,7 +100,18 @@ class SmActivity {
   SmActivity& operator=(const SmActivity&) = delete;
 
   // Mean share of the SMs that had work since the last call; empty at the first.
-  std::optional<double> read();
+  std::optional<double> read() {
+    if (!before_ || !now_ || take_(device_, now_) != kSuccess) return std::nullopt;
+    GpmMetricsGet asked;
+    asked.before = before_;
+    asked.now = now_;
+    asked.metrics[0].id = kSmUtil;
+    const bool can_compare = std::exchange(has_before_, true);
+    const bool known =
+        can_compare && compare_(&asked) == kSuccess && asked.metrics[0].result == kSuccess;
+    std::swap(before_, now_);
+    return known ? std::optional(asked.metrics[0].value / 100) : std::nullopt;
+  }
 
  private:
   Result (*take_)(Device, GpmSample) = nullptr;
@@ -98,33 +121,6 @@ class SmActivity {
   GpmSample before_ = nullptr, now_ = nullptr;
   bool has_before_ = false;
 };
-
-SmActivity::SmActivity(void* library, Device device) : device_(device) {
-  Result (*query)(Device, GpmSupport*) = nullptr;
-  Result (*allocate)(GpmSample*) = nullptr;
-  GpmSupport support{kVersion, 0};
-  const bool known = find_symbol(library, query, "nvmlGpmQueryDeviceSupport") &&
-                     find_symbol(library, allocate, "nvmlGpmSampleAlloc") &&
-                     find_symbol(library, release_, "nvmlGpmSampleFree") &&
-                     find_symbol(library, take_, "nvmlGpmSampleGet") &&
-                     find_symbol(library, compare_, "nvmlGpmMetricsGet");
-  if (!known || query(device, &support) != kSuccess || support.is_supported == 0) return;
-  if (allocate(&before_) != kSuccess) before_ = nullptr;
-  if (allocate(&now_) != kSuccess) now_ = nullptr;
-}
-
-std::optional<double> SmActivity::read() {
-  if (!before_ || !now_ || take_(device_, now_) != kSuccess) return std::nullopt;
-  GpmMetricsGet asked;
-  asked.before = before_;
-  asked.now = now_;
-  asked.metrics[0].id = kSmUtil;
-  const bool can_compare = std::exchange(has_before_, true);
-  const bool known =
-      can_compare && compare_(&asked) == kSuccess && asked.metrics[0].result == kSuccess;
-  std::swap(before_, now_);
-  return known ? std::optional(asked.metrics[0].value / 100) : std::nullopt;
-}
 
 }  // namespace
 
@@ -145,14 +141,12 @@ struct Nvml::Library {
   Result (*reasons)(Device, unsigned long long*) = nullptr;
   std::optional<SmActivity> activity;
 
-  template <class Function>
-  bool find(Function& function, const char* name) {
-    return find_symbol(handle, function, name);
-  }
-
   bool load(const std::string& path) {
     handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) return false;
+    const auto find = [this](auto& function, const char* name) {
+      return find_symbol(handle, function, name);
+    };
     find(by_uuid, "nvmlDeviceGetHandleByUUID");
     find(get_name, "nvmlDeviceGetName");
     find(utilization, "nvmlDeviceGetUtilizationRates");

@@ -1,9 +1,9 @@
-#include "report/report_data.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 
+#include "report/report.h"
 #include "report/run_figures.h"
 #include "saturate/data/recipe.h"
 

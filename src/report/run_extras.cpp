@@ -22,12 +22,6 @@ constexpr size_t kMostImages = 256;
 constexpr size_t kLargestImage = size_t{4} << 20;    // bytes
 constexpr size_t kLargestTrace = size_t{256} << 20;  // bytes
 
-const json& array_at(const json& object, const char* key) {
-  static const json kEmpty = json::array();
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array() ? *found : kEmpty;
-}
-
 // RFC 4648, section 4.
 std::string base64(std::span<const std::byte> bytes) {
   static constexpr char kDigits[] =
