@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "base/fault_env.h"
-#include "record/histograms.h"
 #include "record/sample_gallery.h"
+#include "record/sinks.h"
 #include "report/run_extras.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
@@ -91,7 +91,7 @@ TEST_F(Gallery, MixedImagesHaveBothLabels) {
   batch.lambda = 0.75;
   gallery.write_training(1, batch);
   std::vector<std::string> warnings;
-  const auto read = read_training_samples(Env::posix(), dir.path(), warnings);
+  const auto read = read_kept_images(Env::posix(), dir.path(), "training.json", warnings);
   ASSERT_TRUE(read && read->images.size() == 1);
   EXPECT_EQ(read->images[0].title, "cat 75 %, <b>dog 25 %");
   EXPECT_TRUE(read->images[0].uri.starts_with("data:image/png;base64,iVBORw0KGgo"));
@@ -142,12 +142,12 @@ TEST_F(Gallery, AReportLooksAtNoFileButTheRunsOwn) {
              R"({"step": "x", "images": [{"file": "../secret.png"}, {"file": "script.png"}, 7,
                  {"file": "fine-1.png", "labels": "none"}, {"labels": []}]})");
   std::vector<std::string> warnings;
-  const auto read = read_training_samples(Env::posix(), dir.path(), warnings);
+  const auto read = read_kept_images(Env::posix(), dir.path(), "training.json", warnings);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->images.size(), 1u);
   EXPECT_EQ(read->images[0].uri, "data:image/png;base64,iVBORw0KGgpmaW5l");
   write_file(dir / "samples/mistakes.json", "{\"images\": [");
-  EXPECT_FALSE(read_mistakes(Env::posix(), dir.path(), warnings));
+  EXPECT_FALSE(read_kept_images(Env::posix(), dir.path(), "mistakes.json", warnings));
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("mistakes.json"), std::string::npos);
 }

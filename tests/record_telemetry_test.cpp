@@ -15,7 +15,6 @@
 #include "base/thread_pool.h"
 #include "record/metrics.h"
 #include "record/nvml.h"
-#include "record/peak_rate.h"
 #include "record/system_reader.h"
 #include "record/telemetry_log.h"
 #include "record/telemetry_mean.h"

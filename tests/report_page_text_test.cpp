@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "report/page_text.h"
+#include "report/report.h"
 
 namespace saturate {
 namespace {

@@ -1,4 +1,4 @@
-// What a model reaches: means over samples.
+// Metrics of a model: means over samples.
 #pragma once
 
 #include <cstdint>

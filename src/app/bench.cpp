@@ -1,6 +1,4 @@
 // saturate bench: benchmarks of one part at a time.
-#include "app/bench.h"
-
 #include <fmt/format.h>
 
 #include <ctime>
@@ -113,17 +111,15 @@ int bench_loader(const BenchInput& arguments) {
     variant.row.keys["images"] = variant.images;
     report.rows.push_back(std::move(variant.row));
   }
-  print_report(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
-  return 0;
+  return publish(report, arguments.json);
 }
 
 void add_loader(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<BenchInput>(BenchInput{.repeats = 7, .seconds = 0.5});
-  CLI::App* command = bench.add_subcommand(
-      "loader", "Images per second of the loader: exact and fast decoding; uint8, bf16 and fp32");
-  add_bench_input(*command, *arguments);
-  command->callback([arguments, &exit_code] { exit_code = bench_loader(*arguments); });
+  const auto [command, arguments] = add_command<BenchInput>(
+      bench, exit_code, "loader",
+      "Images per second of the loader: exact and fast decoding; uint8, bf16 and fp32",
+      bench_loader, {.repeats = 7, .seconds = 0.5});
+  add_bench_input(command, arguments);
 }
 
 }  // namespace
@@ -131,13 +127,9 @@ void add_loader(CLI::App& bench, int& exit_code) {
 void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure one part at a time");
   bench->require_subcommand(1);
-  add_loader(*bench, exit_code);
-  add_bench_storage(*bench, exit_code);
-  add_bench_augment(*bench, exit_code);
-  add_bench_step(*bench, exit_code);
-  add_bench_memory(*bench, exit_code);
-  add_bench_ledger(*bench, exit_code);
-  add_bench_allreduce(*bench, exit_code);
+  for (const auto add : {add_loader, add_bench_storage, add_bench_augment, add_bench_step,
+                         add_bench_memory, add_bench_ledger, add_bench_allreduce})
+    add(*bench, exit_code);
 }
 
 void add_bench_input(CLI::App& command, BenchInput& arguments) {
@@ -145,22 +137,16 @@ void add_bench_input(CLI::App& command, BenchInput& arguments) {
       .add_option("INPUT", arguments.input,
                   "A recipe, or a source, which is then used with 224 pixels and random_resized")
       ->required();
-  command
-      .add_option("--set", arguments.overrides,
-                  "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
+  add_settings(command, arguments.overrides);
   auto* threads = command.add_option(
       "--threads", arguments.threads,
       arguments.threads.empty() ? "As 1,2; default: one per available core" : "As 1,2");
   threads->delimiter(',')->check(CLI::Range(1, 1024));
   if (!arguments.threads.empty()) threads->capture_default_str();
-  command.add_option("--repeats", arguments.repeats, "Measurements of each row")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command.add_option("--seconds", arguments.seconds, "Minimum length of one measurement")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->capture_default_str();
-  command.add_option("--json", arguments.json, "Write the rows to this file too");
+  add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each row");
+  add_number(command, "--seconds", arguments.seconds, 0.0, 3600.0,
+             "Minimum length of one measurement");
+  add_json_option(command, arguments.json);
 }
 
 Recipe recipe_of(Env& env, const BenchInput& arguments) {

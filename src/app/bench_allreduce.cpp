@@ -58,28 +58,29 @@ double measure(Env& env, Group& group, const at::Tensor& tensor, int64_t count) 
   return took.item<double>();
 }
 
-// The backend of a tensor, and whether the tensor is in shared memory.
-struct Way {
+// The device that holds a tensor, and whether the tensor is in shared memory.
+struct Placement {
   at::Device device;
   bool shared_memory = false, in_place = false;
 };
 
-std::vector<Way> ways_of(Group& group, const at::Device& best) {
-  std::vector<Way> ways;
-  if (use_shared_memory(group, true)) ways = {{at::kCPU, true, true}, {at::kCPU, true}};
-  ways.push_back({at::kCPU});
-  if (best.is_cuda()) ways.push_back({best});
-  return ways;
+std::vector<Placement> placements(Group& group, const at::Device& best) {
+  std::vector<Placement> all;
+  if (use_shared_memory(group, true)) all = {{at::kCPU, true, true}, {at::kCPU, true}};
+  all.push_back({at::kCPU});
+  if (best.is_cuda()) all.push_back({best});
+  return all;
 }
 
-BenchRow measure_size(Env& env, Group& group, const Way& way, int64_t bytes,
+BenchRow measure_size(Env& env, Group& group, const Placement& placed, int64_t bytes,
                       const AllreduceArguments& arguments) {
-  use_shared_memory(group, way.shared_memory);
-  const std::string backend = group.backend_on(way.device) + (way.in_place ? " in place" : "");
+  use_shared_memory(group, placed.shared_memory);
+  const std::string backend =
+      group.backend_on(placed.device) + (placed.in_place ? " in place" : "");
   // Zeros, so that sums stay finite.
   const at::Tensor tensor =
-      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(way.device).dtype(at::kFloat));
-  if (way.in_place) share_memory_of(group, tensor);
+      at::zeros({std::max<int64_t>(1, bytes / 4)}, at::device(placed.device).dtype(at::kFloat));
+  if (placed.in_place) share_memory_of(group, tensor);
   const double once = measure(env, group, tensor, 3);  // also the warm-up
   const auto count = std::max<int64_t>(1, std::llround(arguments.seconds * 1e6 / once));
   BenchRow row;
@@ -117,38 +118,28 @@ int bench_allreduce(const AllreduceArguments& arguments) {
   BenchReport report{"allreduce", {}};
   const at::Device best = resolve_device("auto");
   Group group(world, {}, best);
-  for (const Way& way : ways_of(group, best))
+  for (const Placement& placed : placements(group, best))
     for (double kib : arguments.kib)
-      report.rows.push_back(measure_size(env, group, way, int64_t(kib * 1024), arguments));
+      report.rows.push_back(measure_size(env, group, placed, int64_t(kib * 1024), arguments));
   if (world.rank != 0) return 0;
   print_table(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  write_report(arguments.json, report);
   return 0;
 }
 
 }  // namespace
 
 void add_bench_allreduce(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<AllreduceArguments>();
-  CLI::App* command =
-      bench.add_subcommand("allreduce", "Latency and bandwidth of all-reduce, by size and backend");
-  command
-      ->add_option("--processes", arguments->processes,
-                   "Processes to start here; none under torchrun, mpirun or srun")
-      ->check(CLI::Range(2, 4096))
-      ->capture_default_str();
-  command->add_option("--kib", arguments->kib, "Sizes, KiB, as 4,1024")
-      ->delimiter(',')
-      ->check(CLI::Range(0.004, 4e6))
-      ->capture_default_str();
-  command->add_option("--repeats", arguments->repeats, "Measurements of each size")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Minimum length of one measurement")
-      ->check(CLI::Range(0.001, 3600.0))
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->callback([arguments, &exit_code] { exit_code = bench_allreduce(*arguments); });
+  const auto [command, arguments] = add_command<AllreduceArguments>(
+      bench, exit_code, "allreduce", "Latency and bandwidth of all-reduce, by size and backend",
+      bench_allreduce);
+  add_number(command, "--processes", arguments.processes, 2, 4096,
+             "Processes to start here; none under torchrun, mpirun or srun");
+  add_number(command, "--kib", arguments.kib, 0.004, 4e6, "Sizes, KiB, as 4,1024")->delimiter(',');
+  add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each size");
+  add_number(command, "--seconds", arguments.seconds, 0.001, 3600.0,
+             "Minimum length of one measurement");
+  add_json_option(command, arguments.json);
 }
 
 }  // namespace saturate

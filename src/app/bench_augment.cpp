@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 
-#include "app/bench.h"
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "base/thread_pool.h"
@@ -134,9 +134,7 @@ double measure(Env& env, const Variant& variant, const Recipe& recipe,
     }
     rates[thread] = double(done) / passed;
   });
-  double sum = 0;
-  for (const double rate : rates) sum += rate;
-  return sum / variant.threads;
+  return std::accumulate(rates.begin(), rates.end(), 0.0) / variant.threads;
 }
 
 std::vector<Variant> make_variants(int size, const std::vector<int>& threads) {
@@ -173,20 +171,17 @@ int bench_augment(const BenchInput& arguments) {
     variant.row.keys["us_per_image"] = 1e6 / median_of(variant.row.values);
     report.rows.push_back(std::move(variant.row));
   }
-  print_report(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
-  return 0;
+  return publish(report, arguments.json);
 }
 
 }  // namespace
 
 void add_bench_augment(CLI::App& bench, int& exit_code) {
-  auto arguments =
-      std::make_shared<BenchInput>(BenchInput{.threads = {1}, .repeats = 5, .seconds = 0.2});
-  CLI::App* command = bench.add_subcommand(
-      "augment", "Images per second and core of each effect, and of a recipe's whole chain");
-  add_bench_input(*command, *arguments);
-  command->callback([arguments, &exit_code] { exit_code = bench_augment(*arguments); });
+  const auto [command, arguments] = add_command<BenchInput>(
+      bench, exit_code, "augment",
+      "Images per second and core of each effect, and of a recipe's whole chain", bench_augment,
+      {.threads = {1}, .repeats = 5, .seconds = 0.2});
+  add_bench_input(command, arguments);
 }
 
 }  // namespace saturate

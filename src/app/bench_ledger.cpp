@@ -27,38 +27,30 @@ int measure(const LedgerArguments& arguments) {
   options.folder = folder.path();
   options.should_stop = [] { return stop_signal() != 0; };
   const auto found = bench_ledger(env, recipe, options);
-  if (!found) return 128 + stop_signal();
+  if (!found) return interrupted_code();
   const Gain gain = paired_gain(found->on, found->off);
-  BenchReport report{"ledger",
-                     {{"ledger on", "images/s", found->on, nlohmann::ordered_json::object()},
-                      {"ledger off", "images/s", found->off, nlohmann::ordered_json::object()}}};
+  BenchReport report{
+      "ledger", {{"ledger on", "images/s", found->on}, {"ledger off", "images/s", found->off}}};
   report.rows[1].keys = {{"gain", gain.ratio}, {"low", gain.low}, {"high", gain.high}};
   print_report(report);
   fmt::print("\nwithout the ledger: {:+.2f} % images/s (95 % interval {:+.2f} to {:+.2f})\n",
              100 * (gain.ratio - 1), 100 * (gain.low - 1), 100 * (gain.high - 1));
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  write_report(arguments.json, report);
   return 0;
 }
 
 }  // namespace
 
 void add_bench_ledger(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<LedgerArguments>();
-  CLI::App* command = bench.add_subcommand("ledger", "The cost of the ledger in a recipe's step");
-  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--rounds", arguments->options.rounds, "Measurements of each")
-      ->check(CLI::Range(2, 1000))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->options.seconds, "Minimum length of one measurement")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->footer("Alternates the recipe's own loop on one held batch with the ledger on and off.");
-  command->callback([arguments, &exit_code] { exit_code = measure(*arguments); });
+  const auto [command, arguments] = add_command<LedgerArguments>(
+      bench, exit_code, "ledger", "The cost of the ledger in a recipe's step", measure);
+  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  add_settings(command, arguments.overrides);
+  add_number(command, "--rounds", arguments.options.rounds, 2, 1000, "Measurements of each");
+  add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,
+             "Minimum length of one measurement");
+  add_json_option(command, arguments.json);
+  command.footer("Alternates the recipe's own loop on one held batch with the ledger on and off.");
 }
 
 }  // namespace saturate

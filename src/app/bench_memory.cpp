@@ -9,8 +9,6 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "saturate/data/env.h"
@@ -87,29 +85,21 @@ int bench_memory(const MemoryArguments& arguments) {
       report.rows.push_back(std::move(row));
     }
   }
-  print_report(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
-  return 0;
+  return publish(report, arguments.json);
 }
 
 }  // namespace
 
 void add_bench_memory(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<MemoryArguments>();
-  CLI::App* command = bench.add_subcommand(
-      "memory", "Peak memory of a deep chain on the CPU, without and with gradient checkpointing");
-  command->add_option("--depths", arguments->depths, "Stages of the chain, as 16,64")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->add_option("--batch", arguments->batch, "Images")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command->add_option("--repeats", arguments->repeats, "Measurements of each variant")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->callback([arguments, &exit_code] { exit_code = bench_memory(*arguments); });
+  const auto [command, arguments] = add_command<MemoryArguments>(
+      bench, exit_code, "memory",
+      "Peak memory of a deep chain on the CPU, without and with gradient checkpointing",
+      bench_memory);
+  add_number(command, "--depths", arguments.depths, 1, 10000, "Stages of the chain, as 16,64")
+      ->delimiter(',');
+  add_number(command, "--batch", arguments.batch, 1, 65536, "Images");
+  add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each variant");
+  add_json_option(command, arguments.json);
 }
 
 }  // namespace saturate

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "record/json_fields.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 #include "trace/host.h"
@@ -33,7 +34,8 @@ void print_report(const BenchReport& report) {
   }
 }
 
-void write_report(Env& env, const std::string& path, const BenchReport& report) {
+void write_report(const std::string& path, const BenchReport& report) {
+  if (path.empty()) return;
   const Host host = this_host();
   nlohmann::ordered_json json = {{"bench", report.bench},
                                  {"host",
@@ -51,9 +53,17 @@ void write_report(Env& env, const std::string& path, const BenchReport& report) 
     entry.update(row.keys);
     json["rows"].push_back(entry);
   }
-  // A source's name may not be UTF-8.
-  write_atomically(
-      env, path, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  write_atomically(Env::posix(), path, json_text(json));
+}
+
+int publish(const BenchReport& report, const std::string& json_path) {
+  print_report(report);
+  write_report(json_path, report);
+  return 0;
+}
+
+void add_json_option(CLI::App& command, std::string& path) {
+  command.add_option("--json", path, "Write the rows to this file too");
 }
 
 void require_release_build() {

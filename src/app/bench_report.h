@@ -1,22 +1,43 @@
-// The common output of all `saturate bench` commands.
+// The common arguments and output of `saturate bench` commands.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "advise/gain.h"
+#include "saturate/data/recipe.h"
 
 namespace saturate {
 
 class Env;
 
+// The arguments of benchmarks of the input path.
+struct BenchInput {
+  std::string input = {}, json = {};
+  std::vector<std::string> overrides = {};
+  std::vector<int> threads = {};
+  int repeats = 1;
+  double seconds = 1;  // minimum length of one measurement
+};
+
+// INPUT, --set, --threads, --repeats, --seconds and --json; `arguments` holds their defaults.
+void add_bench_input(CLI::App& command, BenchInput& arguments);
+
+// The named recipe, or ImageNet's usual augmentation for a source.
+Recipe recipe_of(Env& env, const BenchInput& arguments);
+
+// --json, for publish().
+void add_json_option(CLI::App& command, std::string& path);
+
 // A repeated measurement.
 struct BenchRow {
   std::string name;
-  std::string unit;             // of `values`
-  std::vector<double> values;   // one per repetition
-  nlohmann::ordered_json keys;  // additional keys of the JSON row, an object
+  std::string unit;            // of `values`
+  std::vector<double> values;  // one per repetition
+  // Additional keys of the JSON row.
+  nlohmann::ordered_json keys = nlohmann::ordered_json::object();
 };
 
 struct BenchReport {
@@ -26,8 +47,11 @@ struct BenchReport {
 
 // Prints a table: median, minimum and maximum of each row.
 void print_report(const BenchReport& report);
-// {"bench", "host", "commit", "rows": [{"name", "unit", "median", "min", "max", "n", ...}]}.
-void write_report(Env& env, const std::string& path, const BenchReport& report);
+// Writes {"bench", "host", "commit", "rows": [{"name", "unit", "median", "min", "max", "n", ...}]},
+// unless the path is empty.
+void write_report(const std::string& path, const BenchReport& report);
+// Does both. Returns an exit code.
+int publish(const BenchReport& report, const std::string& json_path);
 
 // Fails with kUsage in a debug build.
 void require_release_build();

@@ -15,9 +15,7 @@ namespace {
 struct StepArguments {
   std::string recipe, json;
   std::vector<std::string> overrides;
-  int rounds = 5;
-  double seconds = 1;
-  bool profile = false;
+  StepBenchOptions options;
 };
 
 // One value per round.
@@ -47,8 +45,7 @@ nlohmann::ordered_json phases_ms(const std::vector<StepTiming>& timings) {
 
 BenchRow speed_row(const std::string& name, const std::vector<StepTiming>& timings, int batch) {
   BenchRow row{name, "images/s",
-               values_of(timings, [](const StepTiming& timing) { return timing.images_per_s(); }),
-               nlohmann::ordered_json::object()};
+               values_of(timings, [](const StepTiming& timing) { return timing.images_per_s(); })};
   const double s_per_step =
       median_over(timings, [&](const StepTiming& timing) { return timing.s_per_step(batch); });
   row.keys["ms_per_step"] = 1e3 * s_per_step;
@@ -61,7 +58,7 @@ BenchRow speed_row(const std::string& name, const std::vector<StepTiming>& timin
 // The time of `more` minus that of `less` in the same round.
 BenchRow difference_row(const std::string& name, const std::vector<StepTiming>& more,
                         const std::vector<StepTiming>& less, int batch) {
-  BenchRow row{name, "us/step", {}, nlohmann::ordered_json::object()};
+  BenchRow row{name, "us/step", {}};
   std::vector<double> percent;
   for (size_t i = 0; i < more.size(); ++i) {
     const double longer = more[i].s_per_step(batch), shorter = less[i].s_per_step(batch);
@@ -90,7 +87,7 @@ BenchRow library_row(const std::string& name, double library_s, const StepBench&
   const double step_s = median_over(found.held, [&](const StepTiming& timing) {
     return timing.s_per_step(found.recipe.train.batch);
   });
-  BenchRow row{name, "% of step", {100 * library_s / step_s}, nlohmann::ordered_json::object()};
+  BenchRow row{name, "% of step", {100 * library_s / step_s}};
   row.keys["ms_per_step"] = 1e3 * library_s;
   return row;
 }
@@ -103,7 +100,7 @@ double bound_of(const StepTiming& input, const StepTiming& held, bool on_gpu) {
 }
 
 BenchRow bound_row(const StepBench& found) {
-  BenchRow row{"of the bound", "%", {}, nlohmann::ordered_json::object()};
+  BenchRow row{"of the bound", "%", {}};
   std::vector<double> bounds;
   for (size_t i = 0; i < found.whole.size(); ++i) {
     bounds.push_back(bound_of(found.input[i], found.held[i], found.recipe.train.device == "cuda"));
@@ -155,18 +152,15 @@ int measure(const StepArguments& arguments) {
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
   catch_stop_signals();
   const ScratchFolder folder;
-  StepBenchOptions options;
+  StepBenchOptions options = arguments.options;
   options.folder = folder.path();
-  options.rounds = arguments.rounds;
-  options.seconds = arguments.seconds;
-  options.profile = arguments.profile;
   options.should_stop = [] { return stop_signal() != 0; };
   const auto found = bench_step(env, recipe, options);
-  if (!found) return 128 + stop_signal();
+  if (!found) return interrupted_code();
   const BenchReport report = report_of(*found);
   print_report(report);
   print_details(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
+  write_report(arguments.json, report);
   return 0;
 }
 
@@ -180,24 +174,17 @@ constexpr const char* kFooter =
 }  // namespace
 
 void add_bench_step(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<StepArguments>();
-  CLI::App* command = bench.add_subcommand("step", "The cost of a recipe's step, and its overhead");
-  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--rounds", arguments->rounds, "Measurements of each loop")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--seconds", arguments->seconds, "Minimum length of one measurement")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
-  command->add_flag("--profile", arguments->profile,
-                    "Also measure the share of a step within oneDNN and MKL, from their logs");
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->footer(kFooter);
-  command->callback([arguments, &exit_code] { exit_code = measure(*arguments); });
+  const auto [command, arguments] = add_command<StepArguments>(
+      bench, exit_code, "step", "The cost of a recipe's step, and its overhead", measure);
+  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  add_settings(command, arguments.overrides);
+  add_number(command, "--rounds", arguments.options.rounds, 1, 1000, "Measurements of each loop");
+  add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,
+             "Minimum length of one measurement");
+  command.add_flag("--profile", arguments.options.profile,
+                   "Also measure the share of a step within oneDNN and MKL, from their logs");
+  add_json_option(command, arguments.json);
+  command.footer(kFooter);
 }
 
 }  // namespace saturate

@@ -30,7 +30,7 @@ constexpr Order kOrders[] = {{"sequential", ShuffleMode::kNone},
                              {"block", ShuffleMode::kBlock},
                              {"shuffled", ShuffleMode::kFull}};
 
-// One way of reading one source.
+// A source, read in one order by some threads.
 struct StorageVariant {
   const Dataset& data;
   Order order;
@@ -104,37 +104,28 @@ int bench_storage(const StorageArguments& arguments) {
     report.rows.push_back(std::move(variant.samples));
     report.rows.push_back(std::move(variant.megabytes));
   }
-  print_report(report);
-  if (!arguments.json.empty()) write_report(env, arguments.json, report);
-  return 0;
+  return publish(report, arguments.json);
 }
 
 }  // namespace
 
 void add_bench_storage(CLI::App& bench, int& exit_code) {
-  auto arguments = std::make_shared<StorageArguments>();
-  CLI::App* command = bench.add_subcommand(
-      "storage",
+  const auto [command, arguments] = add_command<StorageArguments>(
+      bench, exit_code, "storage",
       "Samples and MB per second of sources, undecoded: in their own order, by blocks and "
-      "shuffled; cold (after dropping them from the page cache) and warm");
-  command->add_option("SOURCE", arguments->sources, "Sources, as data.source of a recipe")
+      "shuffled; cold (after dropping them from the page cache) and warm",
+      bench_storage);
+  command.add_option("SOURCE", arguments.sources, "Sources, as data.source of a recipe")
       ->required();
-  command->add_option("--threads", arguments->threads, "As 1,2; default: one per available core")
+  command.add_option("--threads", arguments.threads, "As 1,2; default: one per available core")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  command
-      ->add_option("--samples", arguments->samples,
-                   "Maximum number of samples read in one measurement")
-      ->check(CLI::Range(size_t{1}, size_t{1} << 31))
-      ->capture_default_str();
-  command->add_option("--block", arguments->block, "As the number of data.shuffle=block:128")
-      ->check(CLI::Range(1, 1 << 30))
-      ->capture_default_str();
-  command->add_option("--repeats", arguments->repeats, "Measurements of each variant")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the rows to this file too");
-  command->callback([arguments, &exit_code] { exit_code = bench_storage(*arguments); });
+  add_number(command, "--samples", arguments.samples, size_t{1}, size_t{1} << 31,
+             "Maximum number of samples read in one measurement");
+  add_number(command, "--block", arguments.block, 1, 1 << 30,
+             "As the number of data.shuffle=block:128");
+  add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each variant");
+  add_json_option(command, arguments.json);
 }
 
 }  // namespace saturate

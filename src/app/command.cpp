@@ -78,6 +78,26 @@ int signal_to_pass_on() {
   return has_hung_up != 0 ? SIGHUP : noted_signal;
 }
 
+int interrupted_code() {
+  return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+}
+
+void require_running() {
+  if (stop_signal() != 0) throw Stopped();
+}
+
+CLI::Option* add_settings(CLI::App& command, std::vector<std::string>& settings, const char* name,
+                          const char* doc) {
+  return command.add_option(name, settings, doc)->allow_extra_args(false);
+}
+
+void add_saved_model(CLI::App& command, std::string& checkpoint, bool& plain) {
+  command.add_option("CHECKPOINT", checkpoint, "A run folder (its newest) or a checkpoint")
+      ->required();
+  command.add_flag("--plain", plain,
+                   "Use the weights themselves instead of their averages (train.ema)");
+}
+
 std::shared_ptr<Group> join_group(const Recipe& recipe) {
   const World world = this_world();
   if (world.size == 1) return nullptr;

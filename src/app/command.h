@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "saturate/data/recipe.h"
@@ -34,6 +35,35 @@ void add_export(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
 
+// Adds a command that fills an Arguments, beginning as `defaults`, and stores the exit code of
+// `run`. Returns the command and its arguments, for which options are then added.
+template <class Arguments>
+std::pair<CLI::App&, Arguments&> add_command(CLI::App& app, int& exit_code, const char* name,
+                                             const char* doc, int (*run)(const Arguments&),
+                                             const Arguments& defaults = {}) {
+  const auto arguments = std::make_shared<Arguments>(defaults);
+  CLI::App* const command = app.add_subcommand(name, doc);
+  command->callback([arguments, run, &exit_code] { exit_code = run(*arguments); });
+  return {*command, *arguments};
+}
+
+// An option whose help shows the default and the range; for a list, the range of each number.
+template <class Value, class Bound>
+CLI::Option* add_number(CLI::App& command, const char* name, Value& value, Bound least, Bound most,
+                        const char* doc) {
+  return command.add_option(name, value, doc)
+      ->check(CLI::Range(least, most))
+      ->capture_default_str();
+}
+
+// --set or a similar option, which may be repeated.
+CLI::Option* add_settings(
+    CLI::App& command, std::vector<std::string>& settings, const char* name = "--set",
+    const char* doc = "section.key=value: overrides the recipe; may be repeated");
+
+// CHECKPOINT and --plain.
+void add_saved_model(CLI::App& command, std::string& checkpoint, bool& plain);
+
 // From now on the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP (unless it is ignored, as under nohup)
 // is only recorded; a further SIGINT ends the process at once. After SIGHUP, terminal descriptors
 // are redirected to /dev/null.
@@ -44,6 +74,13 @@ void catch_stop_signals_of_writing();
 int stop_signal();
 // The same, but SIGHUP as it is: other processes are to know that the terminal is gone.
 int signal_to_pass_on();
+// The exit code of a command that a signal stopped, here or, if none was recorded, in another
+// process.
+int interrupted_code();
+
+// Thrown by require_running() out of a command, which then ends with interrupted_code().
+struct Stopped {};
+void require_running();
 
 // Binds this process to its part of the machine, and waits for the others; null if it is alone.
 std::shared_ptr<Group> join_group(const Recipe& recipe);

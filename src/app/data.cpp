@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "app/command.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/export.h"
 #include "data/inspect.h"
+#include "record/json_fields.h"
 #include "saturate/data/dataset.h"
 #include "saturate/progress.h"
 
@@ -39,44 +41,29 @@ int threads_or_all(int threads) {
   return threads > 0 ? threads : available_cores();
 }
 
-// A progress bar as the callback of the data module.
-ProgressCallback show(Progress& progress) {
-  return [&progress](size_t done, size_t) { progress.update(int64_t(done), ""); };
-}
-
 std::unique_ptr<Dataset> open_with_warning(Env& env, const std::string& source) {
   auto dataset = open_dataset(env, source);
   if (const std::string warning = dataset->warning(); !warning.empty()) print_warning(warning);
   return dataset;
 }
 
-struct Interrupted {};
-
-// Calls `write(progress)`, which removes incomplete output when `progress` throws. Returns the exit
-// code.
+// Calls `write(progress)`, which removes incomplete output when `progress` throws.
 template <class Write>
-int write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write) {
+void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write) {
   catch_stop_signals_of_writing();
-  try {
-    Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
-    write([&](size_t done, size_t) {
-      if (stop_signal() != 0) throw Interrupted();
-      progress.update(int64_t(done), "");
-    });
-  } catch (const Interrupted&) {
-    return 128 + stop_signal();
-  }
-  return 0;
+  Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
+  write([&](size_t done, size_t) {
+    require_running();
+    progress.update(int64_t(done), "");
+  });
 }
 
 int synth(const SynthArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_dataset(env, "synth:" + arguments.spec);
-  const int code =
-      write_unless_stopped(env, "synth", *dataset, [&](const ProgressCallback& progress) {
-        write_dataset(env, *dataset, arguments.out, available_cores(), progress);
-      });
-  if (code != 0) return code;
+  write_unless_stopped(env, "synth", *dataset, [&](const ProgressCallback& progress) {
+    write_dataset(env, *dataset, arguments.out, available_cores(), progress);
+  });
   const char* const scheme = arguments.out.ends_with(".tar") ? "tar:"
                              : dataset->has_masks()          ? "masks:"
                                                              : "folder:";
@@ -88,11 +75,6 @@ int synth(const SynthArguments& arguments) {
 
 nlohmann::ordered_json to_json(const Spread& spread) {
   return {{"min", spread.min}, {"median", spread.median}, {"max", spread.max}};
-}
-
-// Names come from files, and may not be UTF-8.
-std::string to_text(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 nlohmann::ordered_json to_json(const std::vector<BrokenSample>& samples) {
@@ -117,25 +99,30 @@ std::string to_json(const DatasetReport& report) {
                                  {"height", to_json(report.height)},
                                  {"classes", classes},
                                  {"broken", to_json(report.broken)}};
-  if (!report.has_masks) return to_text(json);
+  if (!report.has_masks) return json_text(json);
   nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
     pixels[as_utf8(report.classes[i])] = report.class_pixels[i];
   json["class_pixels"] = pixels;
   json["ignored_pixels"] = report.ignored_pixels;
-  return to_text(json);
+  return json_text(json);
 }
 
 // For masks: the share of each class among the labelled pixels.
 void print_pixels(const DatasetReport& report) {
-  uint64_t labelled = 0;
-  for (const uint64_t pixels : report.class_pixels) labelled += pixels;
+  const uint64_t labelled =
+      std::accumulate(report.class_pixels.begin(), report.class_pixels.end(), uint64_t{0});
   if (labelled == 0) return;
   fmt::print("  masks    {:.2f}% of the pixels are ignored; of the others\n",
              100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels));
   for (size_t i = 0; i < report.classes.size(); ++i)
     fmt::print("    {:>7.2f}%  {}\n", 100.0 * double(report.class_pixels[i]) / double(labelled),
                printable(report.classes[i]));
+}
+
+void print_broken(const DatasetReport& report, const char* indent) {
+  for (const auto& sample : report.broken)
+    fmt::print("{}{}: {}\n", indent, printable(sample.name), printable(sample.reason));
 }
 
 void print_report(const DatasetReport& report, const std::string& source) {
@@ -166,23 +153,22 @@ void print_report(const DatasetReport& report, const std::string& source) {
     fmt::print("    and {} more (--json FILE lists all)\n", report.classes.size() - kShown);
   fmt::print("  broken   {} by their headers; saturate data verify decodes every image\n",
              report.broken.size());
-  for (const auto& sample : report.broken)
-    fmt::print("    {}: {}\n", printable(sample.name), printable(sample.reason));
+  print_broken(report, "    ");
 }
 
-DatasetReport examine(Env& env, const Dataset& dataset, const char* title, InspectDepth depth,
-                      int threads, size_t most) {
-  Progress progress(env, title, "images", int64_t(std::min(most, dataset.size())),
+DatasetReport examine(Env& env, const InspectArguments& arguments, const char* title,
+                      InspectDepth depth, size_t most) {
+  const auto dataset = open_with_warning(env, arguments.source);
+  Progress progress(env, title, "images", int64_t(std::min(most, dataset->size())),
                     Progress::Style::kAuto);
-  return inspect_dataset(dataset, depth, threads, show(progress), most);
+  const auto show = [&](size_t done, size_t) { progress.update(int64_t(done), ""); };
+  return inspect_dataset(*dataset, depth, threads_or_all(arguments.threads), show, most);
 }
 
 int inspect(const InspectArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_with_warning(env, arguments.source);
-  const DatasetReport report =
-      examine(env, *dataset, "inspect", InspectDepth::kHeaders, threads_or_all(arguments.threads),
-              arguments.all ? SIZE_MAX : kInspected);
+  const DatasetReport report = examine(env, arguments, "inspect", InspectDepth::kHeaders,
+                                       arguments.all ? SIZE_MAX : kInspected);
   print_report(report, arguments.source);
   if (!arguments.json.empty()) write_atomically(env, arguments.json, to_json(report));
   return 0;
@@ -190,17 +176,14 @@ int inspect(const InspectArguments& arguments) {
 
 int verify(const InspectArguments& arguments) {
   Env& env = Env::posix();
-  const auto dataset = open_with_warning(env, arguments.source);
-  const DatasetReport report = examine(env, *dataset, "verify", InspectDepth::kPixels,
-                                       threads_or_all(arguments.threads), SIZE_MAX);
-  for (const auto& sample : report.broken)
-    fmt::print("{}: {}\n", printable(sample.name), printable(sample.reason));
+  const DatasetReport report = examine(env, arguments, "verify", InspectDepth::kPixels, SIZE_MAX);
+  print_broken(report, "");
   fmt::print("{} of {} images are broken ({})\n", report.broken.size(), report.samples,
              printable(arguments.source));
   const nlohmann::ordered_json json = {{"source", arguments.source},
                                        {"samples", report.samples},
                                        {"broken", to_json(report.broken)}};
-  if (!arguments.json.empty()) write_atomically(env, arguments.json, to_text(json));
+  if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));
   return report.broken.empty() ? 0 : int(ErrorKind::kData);
 }
 
@@ -211,11 +194,9 @@ int pack(const PackArguments& arguments) {
   options.threads = threads_or_all(arguments.threads);
   options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;
   PackReport report;
-  const int code =
-      write_unless_stopped(env, "pack", *dataset, [&](const ProgressCallback& progress) {
-        report = pack_dataset(env, *dataset, options, progress);
-      });
-  if (code != 0) return code;
+  write_unless_stopped(env, "pack", *dataset, [&](const ProgressCallback& progress) {
+    report = pack_dataset(env, *dataset, options, progress);
+  });
   for (const auto& sample : report.skipped)
     print_warning("left out " + sample.name + ": " + sample.reason);
   fmt::print(
@@ -229,15 +210,13 @@ int pack(const PackArguments& arguments) {
 }
 
 void add_synth(CLI::App& data, int& exit_code) {
-  auto arguments = std::make_shared<SynthArguments>();
-  CLI::App* command =
-      data.add_subcommand("synth", "Write a procedural classification set as JPEG files");
-  command->add_option("SPEC", arguments->spec,
-                      "key=value,...: size (pixels), count, classes, difficulty (0 to 1), seed, "
-                      "split (train|test), quality (JPEG), masks (true|false)");
-  command->add_option("--out", arguments->out, "A new folder, or a new file ending in .tar")
+  const auto [command, arguments] = add_command<SynthArguments>(
+      data, exit_code, "synth", "Write a procedural classification set as JPEG files", synth);
+  command.add_option("SPEC", arguments.spec,
+                     "key=value,...: size (pixels), count, classes, difficulty (0 to 1), seed, "
+                     "split (train|test), quality (JPEG), masks (true|false)");
+  command.add_option("--out", arguments.out, "A new folder, or a new file ending in .tar")
       ->required();
-  command->callback([arguments, &exit_code] { exit_code = synth(*arguments); });
 }
 
 void add_threads(CLI::App& command, int& threads) {
@@ -252,59 +231,51 @@ void add_examined(CLI::App& command, InspectArguments& arguments) {
 }
 
 void add_inspect(CLI::App& data, int& exit_code) {
-  auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = data.add_subcommand(
-      "inspect", "Show counts, classes, sizes and formats from the headers of images");
-  add_examined(*command, *arguments);
-  command->add_flag("--all", arguments->all,
-                    fmt::format("Inspect every image, not {} evenly spread ones", kInspected));
-  command->add_flag("--headers")->group("");  // what it always does: accepted, for scripts
-  command->callback([arguments, &exit_code] { exit_code = inspect(*arguments); });
+  const auto [command, arguments] = add_command<InspectArguments>(
+      data, exit_code, "inspect",
+      "Show counts, classes, sizes and formats from the headers of images", inspect);
+  add_examined(command, arguments);
+  command.add_flag("--all", arguments.all,
+                   fmt::format("Inspect every image, not {} evenly spread ones", kInspected));
+  command.add_flag("--headers")->group("");  // always the case: accepted for old scripts
 }
 
 void add_verify(CLI::App& data, int& exit_code) {
-  auto arguments = std::make_shared<InspectArguments>();
-  CLI::App* command = data.add_subcommand(
-      "verify", "Decode every image and list broken ones; exit 3 if there are any");
-  add_examined(*command, *arguments);
-  command->callback([arguments, &exit_code] { exit_code = verify(*arguments); });
+  const auto [command, arguments] = add_command<InspectArguments>(
+      data, exit_code, "verify", "Decode every image and list broken ones; exit 3 if there are any",
+      verify);
+  add_examined(command, arguments);
 }
 
 void add_pack(CLI::App& data, int& exit_code) {
-  auto arguments = std::make_shared<PackArguments>();
-  PackOptions& options = arguments->options;
-  CLI::App* command =
-      data.add_subcommand("pack", "Convert a source without masks to another format");
-  command->add_option("SOURCE", arguments->source, "Source, as data.source of a recipe")
-      ->required();
-  command->add_option("--out", options.out, "shard:FILE, lmdb:FOLDER or tar:FILE; a new one")
+  const auto [command, arguments] = add_command<PackArguments>(
+      data, exit_code, "pack", "Convert a source without masks to another format", pack);
+  PackOptions& options = arguments.options;
+  command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
+  command.add_option("--out", options.out, "shard:FILE, lmdb:FOLDER or tar:FILE; a new one")
       ->required();
   command
-      ->add_option("--max-side", options.max_side,
-                   "Shrink images to this many pixels on their longer side")
+      .add_option("--max-side", options.max_side,
+                  "Shrink images to this many pixels on their longer side")
       ->check(CLI::Range(1, 65500));
   command
-      ->add_option("--quality", options.quality,
-                   "Encode every image as JPEG of this quality (default: images are copied; 90 "
-                   "for those that are shrunk)")
+      .add_option("--quality", options.quality,
+                  "Encode every image as JPEG of this quality (default: images are copied; 90 "
+                  "for those that are shrunk)")
       ->check(CLI::Range(1, 100));
   command
-      ->add_option("--raw-fraction", options.raw_fraction,
-                   "Store this share of the images as decoded pixels: larger, but no decoding in "
-                   "the loader (shard and lmdb)")
+      .add_option("--raw-fraction", options.raw_fraction,
+                  "Store this share of the images as decoded pixels: larger, but no decoding in "
+                  "the loader (shard and lmdb)")
       ->check(CLI::Range(0.0, 1.0));
-  command
-      ->add_option("--segment", options.segment,
-                   "Split JPEGs into segments of this many MCUs without changing a pixel, so that "
-                   "a crop is decoded on its own (shard); 0 keeps every file's bytes")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
-  command->add_flag("--verify", options.verify,
-                    "Decode every JPEG before and after splitting and compare the pixels");
-  command->add_flag("--skip-broken", arguments->skip_broken,
-                    "Skip samples that cannot be read or decoded, instead of stopping");
-  add_threads(*command, arguments->threads);
-  command->callback([arguments, &exit_code] { exit_code = pack(*arguments); });
+  add_number(command, "--segment", options.segment, 0, 64,
+             "Split JPEGs into segments of this many MCUs without changing a pixel, so that "
+             "a crop is decoded on its own (shard); 0 keeps every file's bytes");
+  command.add_flag("--verify", options.verify,
+                   "Decode every JPEG before and after splitting and compare the pixels");
+  command.add_flag("--skip-broken", arguments.skip_broken,
+                   "Skip samples that cannot be read or decoded, instead of stopping");
+  add_threads(command, arguments.threads);
 }
 
 }  // namespace
@@ -312,10 +283,7 @@ void add_pack(CLI::App& data, int& exit_code) {
 void add_data(CLI::App& app, int& exit_code) {
   CLI::App* data = app.add_subcommand("data", "Make, convert and examine datasets");
   data->require_subcommand(1);
-  add_synth(*data, exit_code);
-  add_inspect(*data, exit_code);
-  add_pack(*data, exit_code);
-  add_verify(*data, exit_code);
+  for (const auto add : {add_synth, add_inspect, add_pack, add_verify}) add(*data, exit_code);
 }
 
 }  // namespace saturate

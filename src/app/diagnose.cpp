@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
 #include "base/printable.h"
+#include "record/json_fields.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "trace/host.h"
@@ -22,9 +22,8 @@ using Json = nlohmann::ordered_json;
 
 struct DiagnoseArguments {
   std::string recipe, json, scratch = "runs";
-  std::vector<std::string> overrides, tries;
-  int rounds = 12;
-  double seconds = 60;
+  std::vector<std::string> overrides;
+  DiagnoseOptions options;
 };
 
 bool has_interval(const WhatIf& what_if) {
@@ -122,15 +121,18 @@ void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("\nto begin with, as recipe lines\n{}", recipe_lines(found.recipe, first->settings));
 }
 
+void print_others(const char* title, const std::vector<WhatIf>& what_ifs) {
+  if (!what_ifs.empty()) fmt::print("\n{}\n", title);
+  for (const WhatIf& what_if : what_ifs) print_what_if(what_if, "");
+}
+
 void print_diagnosis(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("{}{}: {}\n", diagnosis.undecided ? "perhaps " : "", cause_name(diagnosis.cause),
              diagnosis.summary);
   print_evidence(diagnosis, found);
   if (!diagnosis.fixes.empty()) print_fixes(diagnosis, found);
-  if (!diagnosis.uncertain.empty()) fmt::print("\nnot certain\n");
-  for (const WhatIf& what_if : diagnosis.uncertain) print_what_if(what_if, "");
-  if (!diagnosis.idle.empty()) fmt::print("\nnot worth doing\n");
-  for (const WhatIf& what_if : diagnosis.idle) print_what_if(what_if, "");
+  print_others("not certain", diagnosis.uncertain);
+  print_others("not worth doing", diagnosis.idle);
   if (!diagnosis.skipped.empty()) fmt::print("\nnot measured\n");
   for (const WhatIf& what_if : diagnosis.skipped)
     fmt::print("  {:<44} {}\n", pasted(what_if), what_if.skipped);
@@ -161,12 +163,6 @@ Json list_json(const std::vector<WhatIf>& what_ifs) {
   Json list = Json::array();
   for (const WhatIf& what_if : what_ifs) list.push_back(gain_json(what_if));
   return list;
-}
-
-Json phases_json(const PhaseTimes& times) {
-  Json phases = Json::object();
-  for (int i = 0; i < kPhaseCount; ++i) phases[std::string(phase_name(Phase(i)))] = times[Phase(i)];
-  return phases;
 }
 
 // Shares of the whole training outside steps; null if unknown.
@@ -236,21 +232,16 @@ int diagnose(const DiagnoseArguments& arguments) {
   const bool is_first = !group || group->rank() == 0;
   std::optional<ScratchFolder> folder;
   if (is_first) folder.emplace(arguments.scratch, "diagnose");
-  DiagnoseOptions options;
+  DiagnoseOptions options = arguments.options;
   if (folder) options.folder = folder->path();
-  options.seconds = arguments.seconds;
-  options.rounds = arguments.rounds;
-  options.tries = arguments.tries;
   options.should_stop = [] { return stop_signal() != 0; };
   const auto found = measured(env, recipe, group, options);
-  if (!found) return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+  if (!found) return interrupted_code();
   if (!is_first) return 0;
   const Diagnosis diagnosis = classify(*found);
   print_diagnosis(diagnosis, *found);
   if (!arguments.json.empty())
-    write_atomically(
-        env, arguments.json,
-        to_json(diagnosis, *found).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    write_atomically(env, arguments.json, json_text(to_json(diagnosis, *found)));
   return 0;
 }
 
@@ -262,31 +253,23 @@ constexpr const char* kDiagnoseFooter =
 }  // namespace
 
 void add_diagnose(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<DiagnoseArguments>();
-  CLI::App* command = app.add_subcommand("diagnose", "Find a run's bottleneck by experiment");
-  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
+  const auto [command, arguments] = add_command<DiagnoseArguments>(
+      app, exit_code, "diagnose", "Find a run's bottleneck by experiment", diagnose);
+  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  add_settings(command, arguments.overrides);
+  add_settings(command, arguments.options.tries, "--try",
+               "section.key=value: one more change to measure; may be repeated");
+  add_number(command, "--seconds", arguments.options.seconds, 1.0, 86400.0,
+             "Approximate total time");
+  add_number(command, "--rounds", arguments.options.rounds, 3, 1000,
+             "Maximum number of rounds per change");
   command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--try", arguments->tries,
-                   "section.key=value: one more change to measure; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--seconds", arguments->seconds, "Approximate total time")
-      ->check(CLI::Range(1.0, 86400.0))
+      .add_option("--scratch", arguments.scratch,
+                  "Where the measured runs save, in a temporary folder: give the storage of the "
+                  "real runs, so that the cost of saving is right")
       ->capture_default_str();
-  command->add_option("--rounds", arguments->rounds, "Maximum number of rounds per change")
-      ->check(CLI::Range(3, 1000))
-      ->capture_default_str();
-  command
-      ->add_option("--scratch", arguments->scratch,
-                   "Where the measured runs save, in a temporary folder: give the storage of the "
-                   "real runs, so that the cost of saving is right")
-      ->capture_default_str();
-  command->add_option("--json", arguments->json, "Write the diagnosis to this file too");
-  command->footer(kDiagnoseFooter);
-  command->callback([arguments, &exit_code] { exit_code = diagnose(*arguments); });
+  command.add_option("--json", arguments.json, "Write the diagnosis to this file too");
+  command.footer(kDiagnoseFooter);
 }
 
 }  // namespace saturate

@@ -8,7 +8,8 @@
 #include "app/command.h"
 #include "base/printable.h"
 #include "feed/compute_threads.h"
-#include "record/class_json.h"
+#include "record/class_results.h"
+#include "record/json_fields.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/evaluator.h"
@@ -29,13 +30,10 @@ void write_json(Env& env, const std::string& path, const Metrics& metrics,
   nlohmann::ordered_json json = {{"samples", metrics.samples},
                                  {"loss", metrics.loss},
                                  {"accuracy", metrics.accuracy},
-                                 {"accuracy5", nullptr}};
-  if (metrics.accuracy5) json["accuracy5"] = *metrics.accuracy5;
+                                 {"accuracy5", or_null(metrics.accuracy5)}};
   if (const auto iou = metrics.mean_iou()) json["mean_iou"] = *iou;
   add_json(json, by_class);
-  // Class names may not be UTF-8.
-  write_atomically(env, path,
-                   json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_atomically(env, path, json_text(json));
 }
 
 // A field of a CSV file (RFC 4180).
@@ -140,24 +138,17 @@ int eval(const EvalArguments& arguments) {
 }  // namespace
 
 void add_eval(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<EvalArguments>();
-  CLI::App* command = app.add_subcommand("eval", "Evaluate a saved model on a source");
-  command
-      ->add_option("CHECKPOINT", arguments->checkpoint, "A run folder (its newest) or a checkpoint")
-      ->required();
-  command->add_option("--data", arguments->data, "Source, as data.source of a recipe")->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the run's recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--predictions", arguments->predictions,
-                      "Write a CSV file: each sample's name, label, prediction and probability");
-  command->add_flag("--plain", arguments->plain,
-                    "Use the weights themselves instead of their averages (train.ema)");
-  command->add_option("--json", arguments->json,
-                      "Write the result to this file too, with every class and the whole confusion "
-                      "matrix");
-  command->callback([arguments, &exit_code] { exit_code = eval(*arguments); });
+  const auto [command, arguments] = add_command<EvalArguments>(
+      app, exit_code, "eval", "Evaluate a saved model on a source", eval);
+  add_saved_model(command, arguments.checkpoint, arguments.plain);
+  command.add_option("--data", arguments.data, "Source, as data.source of a recipe")->required();
+  add_settings(command, arguments.overrides, "--set",
+               "section.key=value: overrides the run's recipe; may be repeated");
+  command.add_option("--predictions", arguments.predictions,
+                     "Write a CSV file: each sample's name, label, prediction and probability");
+  command.add_option("--json", arguments.json,
+                     "Write the result to this file too, with every class and the whole confusion "
+                     "matrix");
 }
 
 }  // namespace saturate

@@ -62,21 +62,16 @@ int export_model(const ExportArguments& arguments) {
 }  // namespace
 
 void add_export(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<ExportArguments>();
-  CLI::App* command = app.add_subcommand("export", "Export a saved model for other programs");
+  const auto [command, arguments] = add_command<ExportArguments>(
+      app, exit_code, "export", "Export a saved model for other programs", export_model);
+  add_saved_model(command, arguments.checkpoint, arguments.plain);
   command
-      ->add_option("CHECKPOINT", arguments->checkpoint, "A run folder (its newest) or a checkpoint")
-      ->required();
-  command
-      ->add_option("--format", arguments->format,
-                   "safetensors: the weights by name; torchscript: a program that Python runs")
+      .add_option("--format", arguments.format,
+                  "safetensors: the weights by name; torchscript: a program that Python runs")
       ->required()
       ->check(CLI::IsMember({"safetensors", "torchscript"}));
-  command->add_option("--out", arguments->out,
-                      "The file (default: the model's name, in this folder)");
-  command->add_flag("--plain", arguments->plain,
-                    "Use the weights themselves instead of their averages (train.ema)");
-  command->callback([arguments, &exit_code] { exit_code = export_model(*arguments); });
+  command.add_option("--out", arguments.out,
+                     "The file (default: the model's name, in this folder)");
 }
 
 }  // namespace saturate

@@ -21,8 +21,7 @@ constexpr double kLongestWait = 3600;  // seconds, for another process of the la
 struct LadderArguments {
   std::string input, json, markdown;
   std::vector<std::string> overrides, over;
-  int rounds = 5;
-  double seconds = 1;
+  LadderOptions options;
 };
 
 void require_writable_names(const LadderArguments& arguments) {
@@ -31,12 +30,10 @@ void require_writable_names(const LadderArguments& arguments) {
       fail(ErrorKind::kUsage, "the results cannot replace a folder", path, "Name a file");
 }
 
-struct Stopped {};
-
 void make_packs_with_progress(Env& env, const Ladder& ladder, const std::string& scratch) {
   std::optional<Progress> progress;
   make_packs(env, ladder, scratch, [&](size_t done, size_t total) {
-    if (stop_signal() != 0) throw Stopped();
+    require_running();
     if (!progress || done == 0)
       progress.emplace(env, "pack", "samples", int64_t(total), Progress::Style::kAuto);
     progress->update(int64_t(done), "");
@@ -62,12 +59,12 @@ LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& argument
 
 // The processes that were started together with this one; null if there are none. A rung's own
 // processes form a separate group.
-std::unique_ptr<Group> meet(const LadderArguments& arguments) {
+std::unique_ptr<Group> join_ladder(const LadderArguments& arguments) {
   const World world = this_world();
   if (world.size == 1) return nullptr;
   DistributedOptions options;
   options.backend = CollectiveBackend::kGloo;
-  options.timeout_s = kLongestWait + arguments.seconds;
+  options.timeout_s = kLongestWait + arguments.options.seconds;
   return std::make_unique<Group>(world, options, at::kCPU);
 }
 
@@ -76,7 +73,7 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   require_writable_names(arguments);
   Env& env = Env::posix();
   catch_stop_signals();
-  const auto group = meet(arguments);
+  const auto group = join_ladder(arguments);
   // The launcher takes a position that does not change for a hanging process.
   const auto begun = env.now_ns();
   const auto heartbeat = start_heartbeat([&env, begun] {
@@ -86,44 +83,29 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   ProcessMeasurerOptions processes;
   processes.program = "/proc/self/exe";
   processes.folder = scratch.path();
-  processes.seconds = arguments.seconds;
+  processes.seconds = arguments.options.seconds;
   processes.should_stop = [] { return stop_signal() != 0; };
   if (group && group->rank() > 0) {
     help_measuring(env, processes, *group);
     return 0;
   }
-  LadderOptions options;
-  options.rounds = arguments.rounds;
-  options.seconds = arguments.seconds;
+  LadderOptions options = arguments.options;
   const LadderResult result = run(env, ladder, arguments, options, processes, group.get());
   fmt::print("{}", format_ladder(ladder, result));
   if (!arguments.json.empty())
     write_atomically(env, arguments.json, ladder_json(ladder, result, options));
   if (!arguments.markdown.empty())
     write_atomically(env, arguments.markdown, ladder_markdown(ladder, result));
-  return result.interrupted ? 128 + stop_signal() : 0;
-}
-
-int measure(const Ladder& ladder, const LadderArguments& arguments) {
-  try {
-    return measure_ladder(ladder, arguments);
-  } catch (const Stopped&) {
-    return 128 + stop_signal();
-  }
+  return result.interrupted ? interrupted_code() : 0;
 }
 
 void add_measuring(CLI::App& command, LadderArguments& arguments) {
-  command
-      .add_option(
-          "--set", arguments.overrides,
-          "section.key=value: overrides the recipe, but not the compared settings; may be repeated")
-      ->allow_extra_args(false);
-  command.add_option("--rounds", arguments.rounds, "Measurements of each")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command.add_option("--seconds", arguments.seconds, "Minimum length of one measurement")
-      ->check(CLI::Range(0.01, 3600.0))
-      ->capture_default_str();
+  add_settings(
+      command, arguments.overrides, "--set",
+      "section.key=value: overrides the recipe, but not the compared settings; may be repeated");
+  add_number(command, "--rounds", arguments.options.rounds, 1, 1000, "Measurements of each");
+  add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,
+             "Minimum length of one measurement");
   command.add_option("--json", arguments.json, "Write the results to this file too");
   command.add_option("--markdown", arguments.markdown, "The table as Markdown, to this file");
 }
@@ -148,35 +130,31 @@ void add_measure_rung(CLI::App& app) {
 }  // namespace
 
 void add_ladder(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<LadderArguments>();
-  CLI::App* command =
-      app.add_subcommand("ladder", "Measure the rungs of a ladder file, and the speedup of each");
-  command->add_option("LADDER", arguments->input, "Ladder file")->required();
-  add_measuring(*command, *arguments);
-  command->footer(
+  const auto [command, arguments] = add_command<LadderArguments>(
+      app, exit_code, "ladder", "Measure the rungs of a ladder file, and the speedup of each",
+      [](const LadderArguments& given) {
+        return measure_ladder(load_ladder(Env::posix(), given.input), given);
+      });
+  command.add_option("LADDER", arguments.input, "Ladder file")->required();
+  add_measuring(command, arguments);
+  command.footer(
       "docs/ladder.md describes the file; ladders/ holds examples. Rungs of several processes "
       "need\n"
       "as many: saturate launch --nproc-per-node 2 -- ladder LADDER");
-  command->callback([arguments, &exit_code] {
-    exit_code = measure(load_ladder(Env::posix(), arguments->input), *arguments);
-  });
   add_measure_rung(app);
 }
 
 void add_sweep(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<LadderArguments>();
-  CLI::App* command =
-      app.add_subcommand("sweep", "Measure a recipe over a grid of values, the first as base");
-  command->add_option("RECIPE", arguments->input, "Recipe file")->required();
-  command
-      ->add_option("--over", arguments->over,
-                   "section.key=a,b,c: values to compare; may be repeated, for all combinations")
-      ->allow_extra_args(false)
+  const auto [command, arguments] = add_command<LadderArguments>(
+      app, exit_code, "sweep", "Measure a recipe over a grid of values, the first as base",
+      [](const LadderArguments& given) {
+        return measure_ladder(make_sweep(given.input, given.over), given);
+      });
+  command.add_option("RECIPE", arguments.input, "Recipe file")->required();
+  add_settings(command, arguments.over, "--over",
+               "section.key=a,b,c: values to compare; may be repeated, for all combinations")
       ->required();
-  add_measuring(*command, *arguments);
-  command->callback([arguments, &exit_code] {
-    exit_code = measure(make_sweep(arguments->input, arguments->over), *arguments);
-  });
+  add_measuring(command, arguments);
 }
 
 }  // namespace saturate

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -35,8 +34,8 @@ void parse_master(const std::string& text, LaunchOptions& options) {
   options.port = port;
 }
 
-int run(LaunchArguments& arguments) {
-  LaunchOptions& options = arguments.options;
+int launch_command(const LaunchArguments& arguments) {
+  LaunchOptions options = arguments.options;
   if (!arguments.master.empty()) parse_master(arguments.master, options);
   if (options.nodes > 1 && arguments.master.empty())
     fail(ErrorKind::kUsage, "several machines need a rendezvous address", "--master",
@@ -45,9 +44,9 @@ int run(LaunchArguments& arguments) {
     fail(ErrorKind::kUsage,
          fmt::format("node {} of {} does not exist", options.node, options.nodes), "--node-rank",
          "Number the machines from 0");
-  static constexpr std::array<std::string_view, 3> kCommands = {"train", "diagnose", "ladder"};
+  static constexpr std::string_view kCommands[] = {"train", "diagnose", "ladder"};
   if (options.arguments.empty() ||
-      std::find(kCommands.begin(), kCommands.end(), options.arguments.front()) == kCommands.end())
+      std::ranges::find(kCommands, options.arguments.front()) == std::end(kCommands))
     fail(ErrorKind::kUsage, "nothing to launch", "saturate launch",
          "Write -- train RECIPE.toml after the options, or -- diagnose RECIPE.toml, or -- ladder "
          "LADDER.toml");
@@ -59,39 +58,30 @@ int run(LaunchArguments& arguments) {
 }  // namespace
 
 void add_launch(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<LaunchArguments>();
-  LaunchOptions& options = arguments->options;
-  CLI::App* command =
-      app.add_subcommand("launch", "Train in several processes, on this machine or several");
-  command->add_option("--nproc-per-node", options.processes, "Processes on this machine")
+  const auto [command, arguments] = add_command<LaunchArguments>(
+      app, exit_code, "launch", "Train in several processes, on this machine or several",
+      launch_command);
+  LaunchOptions& options = arguments.options;
+  command.add_option("--nproc-per-node", options.processes, "Processes on this machine")
       ->required()
       ->check(CLI::Range(1, 4096));
-  command->add_option("--nnodes", options.nodes, "Machines; run launch on each")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  command->add_option("--node-rank", options.node, "Which of them this is, from 0")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str();
-  command->add_option("--master", arguments->master,
-                      "HOST:PORT of the first machine, where rank 0 (with several machines the "
-                      "first launcher) listens (default: this one, any free port)");
-  command
-      ->add_option("--max-restarts", options.restarts,
-                   "Maximum number of restarts of all processes from the last checkpoint when one "
-                   "fails; with several machines, the first one's counts")
-      ->check(CLI::Range(0, 1000000))
-      ->capture_default_str();
-  command->add_option("--stall", options.stall_s, "Seconds without a step before a warning")
-      ->check(CLI::Range(1.0, 1e6))
-      ->capture_default_str();
-  command->add_option("ARGUMENTS", options.arguments,
-                      "-- train RECIPE.toml ..., -- diagnose RECIPE.toml ..., or -- ladder "
-                      "LADDER.toml ...");
-  command->positionals_at_end();
-  command->footer(
+  add_number(command, "--nnodes", options.nodes, 1, 65536, "Machines; run launch on each");
+  add_number(command, "--node-rank", options.node, 0, 65535, "Which of them this is, from 0");
+  command.add_option("--master", arguments.master,
+                     "HOST:PORT of the first machine, where rank 0 (with several machines the "
+                     "first launcher) listens (default: this one, any free port)");
+  add_number(command, "--max-restarts", options.restarts, 0, 1000000,
+             "Maximum number of restarts of all processes from the last checkpoint when one "
+             "fails; with several machines, the first one's counts");
+  add_number(command, "--stall", options.stall_s, 1.0, 1e6,
+             "Seconds without a step before a warning");
+  command.add_option("ARGUMENTS", options.arguments,
+                     "-- train RECIPE.toml ..., -- diagnose RECIPE.toml ..., or -- ladder "
+                     "LADDER.toml ...");
+  command.positionals_at_end();
+  command.footer(
       "Each process is bound to its part of the cores and GPUs. torchrun, mpirun and srun can\n"
       "start `saturate train` as well. See docs/distributed.md.");
-  command->callback([arguments, &exit_code] { exit_code = run(*arguments); });
 }
 
 }  // namespace saturate

@@ -27,8 +27,14 @@ void print_options() {
   }
 }
 
-int list(const std::string& what, bool markdown) {
-  if (markdown) {
+struct ListArguments {
+  std::string what = "all";
+  bool markdown = false;
+};
+
+int list(const ListArguments& arguments) {
+  const std::string& what = arguments.what;
+  if (arguments.markdown) {
     fmt::print("{}", recipe_markdown());
     return 0;
   }
@@ -45,13 +51,12 @@ int list(const std::string& what, bool markdown) {
 }  // namespace
 
 void add_list(CLI::App& app, int& exit_code) {
-  auto what = std::make_shared<std::string>("all");
-  auto markdown = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("list", "Print everything a recipe can name");
-  command->add_option("WHAT", *what, "all, sources, models, optimizers, schedules or options")
+  const auto [command, arguments] = add_command<ListArguments>(
+      app, exit_code, "list", "Print everything a recipe can name", list);
+  command
+      .add_option("WHAT", arguments.what, "all, sources, models, optimizers, schedules or options")
       ->check(CLI::IsMember({"all", "sources", "models", "optimizers", "schedules", "options"}));
-  command->add_flag("--markdown", *markdown, "The options as docs/recipe.md has them");
-  command->callback([what, markdown, &exit_code] { exit_code = list(*what, *markdown); });
+  command.add_flag("--markdown", arguments.markdown, "The options as docs/recipe.md has them");
 }
 
 }  // namespace saturate

@@ -139,19 +139,11 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "saturate " SATURATE_VERSION);
   app.get_formatter()->column_width(36);
   int exit_code = 0;
-  saturate::add_train(app, exit_code);
-  saturate::add_launch(app, exit_code);
-  saturate::add_eval(app, exit_code);
-  saturate::add_data(app, exit_code);
-  saturate::add_bench(app, exit_code);
-  saturate::add_ladder(app, exit_code);
-  saturate::add_sweep(app, exit_code);
-  saturate::add_diagnose(app, exit_code);
-  saturate::add_tune(app, exit_code);
-  saturate::add_report(app, exit_code);
-  saturate::add_export(app, exit_code);
-  saturate::add_list(app, exit_code);
-  saturate::add_env(app, exit_code);
+  using namespace saturate;
+  for (const auto add :
+       {add_train, add_launch, add_eval, add_data, add_bench, add_ladder, add_sweep, add_diagnose,
+        add_tune, add_report, add_export, add_list, add_env})
+    add(app, exit_code);
   require_known_commands(app, argc, argv);
   std::vector<std::string> arguments = arguments_of(argc, argv);
   warn_of_overridden_settings(arguments);
@@ -203,6 +195,8 @@ int main(int argc, char** argv) {
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
     return with_results_written(run(argc, argv));
+  } catch (const saturate::Stopped&) {
+    return saturate::interrupted_code();
   } catch (const saturate::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::Error& error) {

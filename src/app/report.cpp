@@ -40,7 +40,7 @@ std::string choose_out(const ReportArguments& arguments) {
 // An existing file is replaced only if it is a page, by its name or by how it begins: --out may
 // name a run's records by mistake.
 void require_replaceable(Env& env, const std::string& out) {
-  constexpr std::string_view kPageBegin = "<!DOCTYPE html>";  // of src/watch/report/page.html
+  constexpr std::string_view kPageBegin = "<!DOCTYPE html>";  // of src/report/page/page.html
   std::error_code none;
   if (out.ends_with(".html") || out.ends_with(".htm")) return;
   if (!std::filesystem::is_regular_file(out, none)) return;  // new, or such as /dev/stdout
@@ -82,17 +82,15 @@ int report(const ReportArguments& arguments) {
 }  // namespace
 
 void add_report(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<ReportArguments>();
-  CLI::App* command =
-      app.add_subcommand("report", "Show a run, or compare several, as one HTML file");
+  const auto [command, arguments] = add_command<ReportArguments>(
+      app, exit_code, "report", "Show a run, or compare several, as one HTML file", report);
   command
-      ->add_option("DIR", arguments->inputs,
-                   "Run folders; and files (.json) that ladder or sweep wrote with --json")
+      .add_option("DIR", arguments.inputs,
+                  "Run folders; and files (.json) that ladder or sweep wrote with --json")
       ->required();
-  command->add_option("--out", arguments->out,
-                      "The file (default DIR/report.html; report.html for several runs). Replaces "
-                      "a file that ends in .html or is an HTML page, and no other");
-  command->callback([arguments, &exit_code] { exit_code = report(*arguments); });
+  command.add_option("--out", arguments.out,
+                     "The file (default DIR/report.html; report.html for several runs). Replaces "
+                     "a file that ends in .html or is an HTML page, and no other");
 }
 
 }  // namespace saturate

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/files.h"
 #include "reduce/heartbeat.h"
 #include "run/checkpoint.h"
 #include "saturate/data/error.h"
@@ -51,7 +52,7 @@ std::vector<int> numbers_of(Env& env, const std::string& stem) {
     if (std::from_chars(begin, end, number).ptr == end && begin < end && number > 0)
       numbers.push_back(number);
   }
-  std::sort(numbers.begin(), numbers.end(), std::greater<>());
+  std::ranges::sort(numbers, std::greater());
   return numbers;
 }
 
@@ -100,9 +101,7 @@ std::string torchrun_process() {
 
 bool was_started_by(Env& env, const std::string& folder, const std::string& starter) {
   const std::string path = folder + kStarterFile;
-  if (!env.exists(path)) return false;
-  const auto bytes = read_file(env, path);
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) == starter;
+  return env.exists(path) && text_of_file(env, path) == starter;
 }
 
 // The folder of this run before it failed, if a launcher restarts it.
@@ -123,16 +122,15 @@ std::optional<std::string> folder_before(Env& env, const FolderRequest& request)
   return std::nullopt;
 }
 
-RunFolder go_on_or_start(Env& env, const std::string& folder) {
-  if (has_checkpoint(env, folder)) return {folder, folder};
-  return {folder, std::nullopt};
+RunFolder resume_or_start(Env& env, const std::string& folder) {
+  return {folder, has_checkpoint(env, folder) ? std::optional(folder) : std::nullopt};
 }
 
 RunFolder automatic_folder(Env& env, const FolderRequest& request) {
-  if (!request.out.empty()) return go_on_or_start(env, request.out);
+  if (!request.out.empty()) return resume_or_start(env, request.out);
   const std::string stem = stem_of(request.recipe);
   const auto numbers = numbers_of(env, stem);
-  return go_on_or_start(env, numbered(stem, numbers.empty() ? 1 : numbers.front()));
+  return resume_or_start(env, numbered(stem, numbers.empty() ? 1 : numbers.front()));
 }
 
 void require_some_checkpoint(Env& env, const std::string& path) {
@@ -176,7 +174,7 @@ std::string resumed_path(const FolderRequest& request) {
 RunFolder choose_run_folder(Env& env, const FolderRequest& request) {
   RunFolder chosen;
   if (const auto before = folder_before(env, request)) {
-    chosen = go_on_or_start(env, *before);
+    chosen = resume_or_start(env, *before);
     if (!chosen.resume && !request.resume.empty() && request.resume != kResumeAuto)
       chosen.resume = request.resume;
   } else {

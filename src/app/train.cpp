@@ -1,7 +1,6 @@
 // saturate train: a run from a recipe.
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -129,11 +128,6 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
   options.resume = chosen.resume;
 }
 
-// If the signal went to another process, any code will do.
-int interrupted_code() {
-  return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
-}
-
 void print_result(const TrainResult& result, const Trainer& trainer, const std::string& folder) {
   fmt::print("{}", format_summary(result));
   fmt::print("\nrun folder  {}\n", printable(folder));
@@ -189,32 +183,27 @@ int train(const TrainArguments& arguments) {
 }  // namespace
 
 void add_train(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* command =
-      app.add_subcommand("train", "Train a model from a recipe, or on a folder of images");
-  command->add_option("RECIPE", arguments->folder.recipe,
-                      "Recipe file (with --resume, the run's own if left out); or images to make a "
-                      "recipe for: a folder, or a source as data.source");
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--out", arguments->folder.out, "The run's folder (default runs/RECIPE-N)");
-  command->add_option(
-      "--resume", arguments->folder.resume,
+  const auto [command, arguments] = add_command<TrainArguments>(
+      app, exit_code, "train", "Train a model from a recipe, or on a folder of images", train);
+  command.add_option("RECIPE", arguments.folder.recipe,
+                     "Recipe file (with --resume, the run's own if left out); or images to make a "
+                     "recipe for: a folder, or a source as data.source");
+  add_settings(command, arguments.overrides);
+  command.add_option("--out", arguments.folder.out, "The run's folder (default runs/RECIPE-N)");
+  command.add_option(
+      "--resume", arguments.folder.resume,
       "A run folder or checkpoint to resume, by default in the same folder; auto: resumes the run "
       "in --out (default: the newest runs/RECIPE-N) if it has a checkpoint, else starts it");
   command
-      ->add_flag("--allow-changed-data", arguments->changed_data,
-                 "With --resume: accepts training data with another number of images, or with "
-                 "renamed classes")
-      ->needs(command->get_option("--resume"));
-  command->add_flag("--quiet", arguments->quiet, "No progress, only the summary");
-  command->add_flag(
-      "--print-recipe", arguments->print_recipe,
+      .add_flag("--allow-changed-data", arguments.changed_data,
+                "With --resume: accepts training data with another number of images, or with "
+                "renamed classes")
+      ->needs(command.get_option("--resume"));
+  command.add_flag("--quiet", arguments.quiet, "No progress, only the summary");
+  command.add_flag(
+      "--print-recipe", arguments.print_recipe,
       "Only prints the recipe, with everything that depends on data and machine resolved");
-  command->footer("`saturate list options` prints every key of a recipe.");
-  command->callback([arguments, &exit_code] { exit_code = train(*arguments); });
+  command.footer("`saturate list options` prints every key of a recipe.");
 }
 
 }  // namespace saturate

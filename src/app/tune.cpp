@@ -20,8 +20,7 @@ namespace {
 struct TuneArguments {
   std::string recipe, out, scratch = "runs";
   std::vector<std::string> overrides;
-  int rounds = 12;
-  double minutes = 5, tolerance = 0.05;
+  TuneOptions options;
 };
 
 std::string gain_text(const Gain& gain) {
@@ -56,7 +55,8 @@ std::string file_text(const Tuning& tuning, const TuneArguments& arguments) {
   std::string text =
       fmt::format("# Tuned from {} on {}, {} cores, saturate {}:\n", arguments.recipe,
                   this_host().cpu, this_host().cores, build_commit());
-  for (const std::string& line : table(tuning, arguments.tolerance)) text += "#   " + line + "\n";
+  for (const std::string& line : table(tuning, arguments.options.tolerance))
+    text += "#   " + line + "\n";
   return text + to_toml(tuning.recipe);
 }
 
@@ -68,15 +68,13 @@ int run_tune(const TuneArguments& arguments) {
     fail(ErrorKind::kUsage, "the file exists", arguments.out, "Choose another --out");
   catch_stop_signals();
   const ScratchFolder folder(arguments.scratch, "tune");
-  TuneOptions options;
+  TuneOptions options = arguments.options;
   options.folder = folder.path();
-  options.minutes = arguments.minutes;
-  options.rounds = arguments.rounds;
-  options.tolerance = arguments.tolerance;
   options.should_stop = [] { return stop_signal() != 0; };
   const auto tuning = tune(env, recipe, options);
-  if (!tuning) return 128 + stop_signal();
-  for (const std::string& line : table(*tuning, arguments.tolerance)) fmt::print("{}\n", line);
+  if (!tuning) return interrupted_code();
+  for (const std::string& line : table(*tuning, arguments.options.tolerance))
+    fmt::print("{}\n", line);
   write_atomically(env, arguments.out, file_text(*tuning, arguments));
   fmt::print("\ntrain with it: saturate train {}\n", shell_word(arguments.out));
   return 0;
@@ -85,28 +83,18 @@ int run_tune(const TuneArguments& arguments) {
 }  // namespace
 
 void add_tune(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<TuneArguments>();
-  CLI::App* command = app.add_subcommand(
-      "tune", "Apply diagnose's fixes, and keep those that speed up without changing the loss");
-  command->add_option("RECIPE", arguments->recipe, "Recipe file")->required();
-  command->add_option("--out", arguments->out, "The tuned recipe, a new file")->required();
-  command
-      ->add_option("--set", arguments->overrides,
-                   "section.key=value: overrides the recipe; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--minutes", arguments->minutes, "Approximate total time")
-      ->check(CLI::Range(0.1, 1440.0))
-      ->capture_default_str();
-  command
-      ->add_option("--tolerance", arguments->tolerance,
-                   "Allowed relative increase of the loss after the same samples")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--rounds", arguments->rounds, "Maximum number of rounds per change")
-      ->check(CLI::Range(3, 1000))
-      ->capture_default_str();
-  command->add_option("--scratch", arguments->scratch, "As in diagnose")->capture_default_str();
-  command->callback([arguments, &exit_code] { exit_code = run_tune(*arguments); });
+  const auto [command, arguments] = add_command<TuneArguments>(
+      app, exit_code, "tune",
+      "Apply diagnose's fixes, and keep those that speed up without changing the loss", run_tune);
+  TuneOptions& options = arguments.options;
+  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  command.add_option("--out", arguments.out, "The tuned recipe, a new file")->required();
+  add_settings(command, arguments.overrides);
+  add_number(command, "--minutes", options.minutes, 0.1, 1440.0, "Approximate total time");
+  add_number(command, "--tolerance", options.tolerance, 0.0, 1.0,
+             "Allowed relative increase of the loss after the same samples");
+  add_number(command, "--rounds", options.rounds, 3, 1000, "Maximum number of rounds per change");
+  command.add_option("--scratch", arguments.scratch, "As in diagnose")->capture_default_str();
 }
 
 }  // namespace saturate

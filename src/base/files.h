@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "saturate/data/env.h"
+
 namespace saturate {
 
 // "." for a path without a slash.
@@ -10,6 +12,12 @@ inline std::string parent_folder(const std::string& path) {
   const auto slash = path.find_last_of('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// The whole file as text.
+inline std::string text_of_file(Env& env, const std::string& path) {
+  const auto bytes = read_file(env, path);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 // Whether any process holds Env::lock() of this file. Writes nothing and needs only read access; a

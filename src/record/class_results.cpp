@@ -5,7 +5,6 @@
 #include <iterator>
 #include <numeric>
 
-#include "record/class_json.h"
 #include "record/json_fields.h"
 #include "saturate/train_step.h"
 
@@ -14,12 +13,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::optional<double> share_of_class(int64_t part, int64_t whole) {
-  return whole > 0 ? std::optional(double(part) / double(whole)) : std::nullopt;
-}
-
-ordered_json number_or_null(std::optional<double> value) {
-  return value ? ordered_json(*value) : ordered_json();
+std::optional<double> ratio_of_counts(int64_t count, int64_t total) {
+  return total > 0 ? std::optional(double(count) / double(total)) : std::nullopt;
 }
 
 ClassResults named_classes(size_t outputs, const std::vector<std::string>& names) {
@@ -28,6 +23,16 @@ ClassResults named_classes(size_t outputs, const std::vector<std::string>& names
   for (size_t i = 0; i < outputs; ++i)
     results.classes[i].name = i < names.size() ? names[i] : std::to_string(i);
   return results;
+}
+
+std::optional<ConfusionCell> confusion_cell(const nlohmann::json& json, size_t classes) {
+  if (!json.is_array() || json.size() != 3) return std::nullopt;
+  for (const auto& number : json)
+    if (!number.is_number_unsigned() || number.get<uint64_t>() > (uint64_t{1} << 53))
+      return std::nullopt;
+  const ConfusionCell cell{json[0], json[1], json[2]};
+  const int64_t count = int64_t(classes);
+  return cell.label < count && cell.prediction < count ? std::optional(cell) : std::nullopt;
 }
 
 // The sort key of worst_classes(): lower is worse.
@@ -39,11 +44,11 @@ double class_score(const ClassResults& results, size_t at) {
 }  // namespace
 
 std::optional<double> ClassResult::accuracy() const {
-  return share_of_class(correct, count);
+  return ratio_of_counts(correct, count);
 }
 
 std::optional<double> ClassResult::iou() const {
-  return share_of_class(correct, count + predicted - correct);
+  return ratio_of_counts(correct, count + predicted - correct);
 }
 
 ClassResults class_results(std::span<const int64_t> cells, int64_t outputs,
@@ -106,8 +111,8 @@ void add_json(ordered_json& json, const ClassResults& results) {
                        {"count", of.count},
                        {"predicted", of.predicted},
                        {"correct", of.correct},
-                       {"accuracy", number_or_null(of.accuracy())}});
-    if (results.of_pixels) classes.back()["iou"] = number_or_null(of.iou());
+                       {"accuracy", or_null(of.accuracy())}});
+    if (results.of_pixels) classes.back()["iou"] = or_null(of.iou());
   }
   for (const ConfusionCell& cell : results.confusion)
     confusion.push_back({cell.label, cell.prediction, cell.count});
@@ -119,32 +124,16 @@ void add_json(ordered_json& json, const ClassResults& results) {
 std::string class_results_json(const ClassResults& results) {
   ordered_json json = {{"step", results.step}};
   add_json(json, results);
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, -1);
 }
-
-namespace {
-
-std::optional<ConfusionCell> confusion_cell(const nlohmann::json& json, size_t classes) {
-  if (!json.is_array() || json.size() != 3) return std::nullopt;
-  for (const auto& number : json)
-    if (!number.is_number_unsigned() || number.get<uint64_t>() > (uint64_t{1} << 53))
-      return std::nullopt;
-  const ConfusionCell cell{json[0], json[1], json[2]};
-  const int64_t count = int64_t(classes);
-  return cell.label < count && cell.prediction < count ? std::optional(cell) : std::nullopt;
-}
-
-}  // namespace
-
 std::optional<ClassResults> parse_class_results(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
-  const auto classes = json.find("classes"), confusion = json.find("confusion");
-  if (classes == json.end() || !classes->is_array()) return std::nullopt;
+  if (!json.contains("classes") || !json["classes"].is_array()) return std::nullopt;
   ClassResults results;
   results.step = integer_at(json, "step").value_or(0);
   results.of_pixels = text_at(json, "counted") == "pixels";
-  for (const auto& of : *classes) {
+  for (const auto& of : json["classes"]) {
     if (!of.is_object()) return std::nullopt;
     const auto number = [&](const char* key) {
       return std::max<int64_t>(0, integer_at(of, key).value_or(0));
@@ -152,10 +141,9 @@ std::optional<ClassResults> parse_class_results(const std::string& text) {
     results.classes.push_back(
         {text_at(of, "name"), number("count"), number("predicted"), number("correct")});
   }
-  if (confusion != json.end() && confusion->is_array())
-    for (const auto& entry : *confusion)
-      if (const auto cell = confusion_cell(entry, results.classes.size()))
-        results.confusion.push_back(*cell);
+  for (const auto& entry : array_at(json, "confusion"))
+    if (const auto cell = confusion_cell(entry, results.classes.size()))
+      results.confusion.push_back(*cell);
   return results;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,6 +57,9 @@ std::vector<ConfusionCell> worst_confusions(const ClassResults& results, size_t 
 // As a table for a terminal: with up to 20 classes all of them, and the confusion matrix; otherwise
 // the worst.
 std::string format_class_results(const ClassResults& results);
+
+// Adds "counted" ("images" or "pixels"), "classes" and "confusion" to an object.
+void add_json(nlohmann::ordered_json& json, const ClassResults& results);
 
 // Converts to classes.json of a run's folder, and back; empty if the text is invalid.
 std::string class_results_json(const ClassResults& results);

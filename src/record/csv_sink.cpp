@@ -3,15 +3,16 @@
 #include <span>
 #include <sstream>
 
-#include "record/sink_list.h"
+#include "base/files.h"
+#include "record/sinks.h"
 
 namespace saturate {
 namespace {
 
 std::string head() {
-  std::string row =
-      "kind,step,epoch,samples,time_s,loss,accuracy,accuracy5,mean_iou,plain_loss,"
-      "plain_accuracy,lr,images_per_s,memory_peak_bytes";
+  std::string row = "kind,step,epoch,samples,time_s";
+  for (const auto& column : kRecordMeans) row += fmt::format(",{}", column.name);
+  row += ",memory_peak_bytes";
   for (int i = 0; i < kPhaseCount; ++i) row += fmt::format(",{}_s", phase_name(Phase(i)));
   for (const auto& column : telemetry_fields()) row += fmt::format(",{}", column.name);
   return row + "\n";
@@ -26,9 +27,8 @@ std::string field(const std::optional<T>& value) {
 std::string row_of(const MetricsRecord& record) {
   std::string row = fmt::format("{},{},{},{},{}", record.kind, record.step, record.epoch,
                                 record.samples, record.time_s);
-  row += field(record.loss) + field(record.accuracy) + field(record.accuracy5) +
-         field(record.mean_iou) + field(record.plain_loss) + field(record.plain_accuracy) +
-         field(record.lr) + field(record.images_per_s) + field(record.memory_peak_bytes);
+  for (const auto& column : kRecordMeans) row += field(record.*column.member);
+  row += field(record.memory_peak_bytes);
   for (int i = 0; i < kPhaseCount; ++i)
     row += field(record.phases ? std::optional((*record.phases)[Phase(i)]) : std::nullopt);
   for (const auto& column : telemetry_fields())
@@ -40,9 +40,7 @@ class CsvSink : public MetricsSink {
  public:
   CsvSink(Env& env, const std::string& folder) {
     const std::string path = folder + "/metrics.csv";
-    const auto bytes = read_file(env, folder + "/metrics.jsonl");
-    std::istringstream lines(
-        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    std::istringstream lines(text_of_file(env, folder + "/metrics.jsonl"));
     std::string rows = head();
     for (std::string line; std::getline(lines, line);)
       if (const auto record = from_json_line(line)) rows += row_of(*record);

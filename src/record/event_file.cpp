@@ -2,23 +2,25 @@
 
 #include <isa-l/crc.h>
 
+#include <functional>
 #include <protozero/pbf_builder.hpp>
 #include <span>
 
 namespace saturate {
 namespace {
 
-enum class EventField : protozero::pbf_tag_type {
+using FieldTag = protozero::pbf_tag_type;
+enum class EventField : FieldTag {
   kWallTime = 1,
   kStep = 2,
   kFileVersion = 3,
   kSummary = 5,
   kSessionLog = 7
 };
-enum class SessionLog : protozero::pbf_tag_type { kStatus = 1 };
+enum class SessionLog : FieldTag { kStatus = 1 };
 constexpr int kStart = 1;  // SessionLog.SessionStatus
-enum class Summary : protozero::pbf_tag_type { kValue = 1 };
-enum class Value : protozero::pbf_tag_type {
+enum class Summary : FieldTag { kValue = 1 };
+enum class Value : FieldTag {
   kTag = 1,
   kSimpleValue = 2,
   kImage = 4,
@@ -26,14 +28,9 @@ enum class Value : protozero::pbf_tag_type {
   kTensor = 8,
   kMetadata = 9
 };
-enum class ImageField : protozero::pbf_tag_type {
-  kHeight = 1,
-  kWidth = 2,
-  kColorspace = 3,
-  kEncoded = 4
-};
+enum class ImageField : FieldTag { kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4 };
 constexpr int kRgb = 3;  // Summary.Image.colorspace
-enum class HistogramField : protozero::pbf_tag_type {
+enum class HistogramField : FieldTag {
   kMin = 1,
   kMax = 2,
   kCount = 3,
@@ -42,9 +39,9 @@ enum class HistogramField : protozero::pbf_tag_type {
   kEdges = 6,
   kCounts = 7
 };
-enum class Metadata : protozero::pbf_tag_type { kPluginData = 1 };
-enum class PluginData : protozero::pbf_tag_type { kPluginName = 1 };
-enum class Tensor : protozero::pbf_tag_type { kType = 1, kStrings = 8 };
+enum class Metadata : FieldTag { kPluginData = 1 };
+enum class PluginData : FieldTag { kPluginName = 1 };
+enum class Tensor : FieldTag { kType = 1, kStrings = 8 };
 constexpr int kString = 7;  // DataType.DT_STRING
 
 template <class Tag>
@@ -61,6 +58,20 @@ std::string make_event(double wall_s, int64_t step, const Add& add) {
     add(event);
   }
   return out;
+}
+
+// An event with a summary: `add` adds the payload of one of `values` after its tag.
+template <class Values, class TagOf, class Add>
+std::string summary_event(double wall_s, int64_t step, const Values& values, const TagOf& tag_of,
+                          const Add& add) {
+  return make_event(wall_s, step, [&](Builder<EventField>& event) {
+    Builder<Summary> summary(event, EventField::kSummary);
+    for (const auto& each : values) {
+      Builder<Value> value(summary, Summary::kValue);
+      value.add_string(Value::kTag, std::invoke(tag_of, each));
+      add(value, each);
+    }
+  });
 }
 
 uint32_t masked_crc(const std::string& bytes) {
@@ -92,22 +103,15 @@ std::string restart_event(double wall_s, int64_t step) {
 
 std::string scalars_event(double wall_s, int64_t step,
                           const std::vector<std::pair<std::string, float>>& scalars) {
-  return make_event(wall_s, step, [&](Builder<EventField>& event) {
-    Builder<Summary> summary(event, EventField::kSummary);
-    for (const auto& [tag, number] : scalars) {
-      Builder<Value> value(summary, Summary::kValue);
-      value.add_string(Value::kTag, tag);
-      value.add_float(Value::kSimpleValue, number);
-    }
-  });
+  return summary_event(wall_s, step, scalars, &std::pair<std::string, float>::first,
+                       [](Builder<Value>& value, const std::pair<std::string, float>& scalar) {
+                         value.add_float(Value::kSimpleValue, scalar.second);
+                       });
 }
 
 std::string text_event(double wall_s, int64_t step, const std::string& tag,
                        const std::string& markdown) {
-  return make_event(wall_s, step, [&](Builder<EventField>& event) {
-    Builder<Summary> summary(event, EventField::kSummary);
-    Builder<Value> value(summary, Summary::kValue);
-    value.add_string(Value::kTag, tag);
+  const auto add = [&](Builder<Value>& value, const std::string&) {
     {
       Builder<Tensor> tensor(value, Value::kTensor);
       tensor.add_enum(Tensor::kType, kString);
@@ -116,44 +120,37 @@ std::string text_event(double wall_s, int64_t step, const std::string& tag,
     Builder<Metadata> metadata(value, Value::kMetadata);
     Builder<PluginData>(metadata, Metadata::kPluginData)
         .add_string(PluginData::kPluginName, "text");
-  });
+  };
+  return summary_event(wall_s, step, std::span(&tag, 1), std::identity(), add);
 }
 
 std::string images_event(double wall_s, int64_t step, const std::vector<TaggedImage>& images) {
-  return make_event(wall_s, step, [&](Builder<EventField>& event) {
-    Builder<Summary> summary(event, EventField::kSummary);
-    for (const auto& [tag, width, height, bytes] : images) {
-      Builder<Value> value(summary, Summary::kValue);
-      value.add_string(Value::kTag, tag);
-      Builder<ImageField> image(value, Value::kImage);
-      image.add_int32(ImageField::kHeight, height);
-      image.add_int32(ImageField::kWidth, width);
-      image.add_int32(ImageField::kColorspace, kRgb);
-      image.add_bytes(ImageField::kEncoded, reinterpret_cast<const char*>(bytes.data()),
-                      bytes.size());
-    }
-  });
+  const auto add = [](Builder<Value>& value, const TaggedImage& given) {
+    Builder<ImageField> image(value, Value::kImage);
+    image.add_int32(ImageField::kHeight, given.height);
+    image.add_int32(ImageField::kWidth, given.width);
+    image.add_int32(ImageField::kColorspace, kRgb);
+    image.add_bytes(ImageField::kEncoded, reinterpret_cast<const char*>(given.bytes.data()),
+                    given.bytes.size());
+  };
+  return summary_event(wall_s, step, images, &TaggedImage::tag, add);
 }
 
 std::string histograms_event(double wall_s, int64_t step,
                              const std::vector<TaggedHistogram>& histograms) {
-  return make_event(wall_s, step, [&](Builder<EventField>& event) {
-    Builder<Summary> summary(event, EventField::kSummary);
-    for (const auto& histogram : histograms) {
-      Builder<Value> value(summary, Summary::kValue);
-      value.add_string(Value::kTag, histogram.tag);
-      Builder<HistogramField> fields(value, Value::kHistogram);
-      fields.add_double(HistogramField::kMin, histogram.min);
-      fields.add_double(HistogramField::kMax, histogram.max);
-      fields.add_double(HistogramField::kCount, histogram.count);
-      fields.add_double(HistogramField::kSum, histogram.sum);
-      fields.add_double(HistogramField::kSumOfSquares, histogram.sum_of_squares);
-      fields.add_packed_double(HistogramField::kEdges, histogram.edges.begin(),
-                               histogram.edges.end());
-      fields.add_packed_double(HistogramField::kCounts, histogram.counts.begin(),
-                               histogram.counts.end());
-    }
-  });
+  const auto add = [](Builder<Value>& value, const TaggedHistogram& histogram) {
+    Builder<HistogramField> fields(value, Value::kHistogram);
+    fields.add_double(HistogramField::kMin, histogram.min);
+    fields.add_double(HistogramField::kMax, histogram.max);
+    fields.add_double(HistogramField::kCount, histogram.count);
+    fields.add_double(HistogramField::kSum, histogram.sum);
+    fields.add_double(HistogramField::kSumOfSquares, histogram.sum_of_squares);
+    fields.add_packed_double(HistogramField::kEdges, histogram.edges.begin(),
+                             histogram.edges.end());
+    fields.add_packed_double(HistogramField::kCounts, histogram.counts.begin(),
+                             histogram.counts.end());
+  };
+  return summary_event(wall_s, step, histograms, &TaggedHistogram::tag, add);
 }
 
 std::string framed(const std::string& event) {

@@ -1,7 +1,7 @@
 // TensorBoard's event files: records framed as TFRecord, each an Event in protocol buffers.
 //
-//   record  = length (8 bytes, little-endian), masked CRC-32C of it (4), event, masked CRC-32C of
-//   it (4) masked  = rotate_right(crc, 15) + 0xa282ead8
+//   record = length (8 bytes, little-endian), masked CRC-32C of it (4), event, masked CRC of it (4)
+//   masked = rotate_right(crc, 15) + 0xa282ead8
 //
 // Formats: tensorflow/core/lib/io/record_writer.h, and event.proto, summary.proto and tensor.proto
 // of tensorboard/compat/proto.

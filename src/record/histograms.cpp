@@ -1,9 +1,10 @@
-#include "record/histograms.h"
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <span>
+
+#include "record/sinks.h"
+#include "saturate/model.h"
 
 namespace saturate {
 namespace {
@@ -27,8 +28,8 @@ std::optional<TaggedHistogram> histogram_of(std::span<const float> values) {
   found.edges.back() = found.max;
   for (const float value : values) {
     if (!std::isfinite(value)) continue;
-    const double place = width > 0 ? std::ceil((value - found.min) / width) - 1 : 0;
-    ++found.counts[size_t(std::clamp(place, 0.0, double(kBins - 1)))];
+    const double bin = width > 0 ? std::ceil((value - found.min) / width) - 1 : 0;
+    ++found.counts[size_t(std::clamp(bin, 0.0, double(kBins - 1)))];
   }
   return found;
 }

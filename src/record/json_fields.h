@@ -1,4 +1,5 @@
-// Values of an untrusted JSON object: empty if the key is missing or has another type.
+// Reads the values of an untrusted JSON object, which are empty if the key is missing or has
+// another type; and writes values as JSON.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,18 @@ inline std::optional<int64_t> integer_at(const nlohmann::json& object, const cha
   return int64_t(*value);
 }
 
+// An empty array or object if there is none.
+inline const nlohmann::json& array_at(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json kEmpty = nlohmann::json::array();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : kEmpty;
+}
+inline const nlohmann::json& object_at(const nlohmann::json& object, const char* key) {
+  static const nlohmann::json kEmpty = nlohmann::json::object();
+  const auto found = object.find(key);
+  return found != object.end() && found->is_object() ? *found : kEmpty;
+}
+
 // Phases of a newer version count as kOther.
 inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object,
                                            const char* key = "phases") {
@@ -43,6 +56,22 @@ inline std::optional<PhaseTimes> phases_at(const nlohmann::json& object,
   for (const auto& [name, seconds] : found->items())
     if (seconds.is_number()) times.seconds[phase_of(name)] += seconds.get<double>();
   return times;
+}
+
+template <class Value>
+nlohmann::ordered_json or_null(const std::optional<Value>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
+inline nlohmann::ordered_json phases_json(const PhaseTimes& times) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (int i = 0; i < kPhaseCount; ++i) json[std::string(phase_name(Phase(i)))] = times[Phase(i)];
+  return json;
+}
+
+// The text of a file. Names of classes and samples may not be UTF-8.
+inline std::string json_text(const nlohmann::ordered_json& json, int indent = 2) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace saturate

@@ -3,17 +3,13 @@
 #include <span>
 #include <sstream>
 
+#include "base/files.h"
 #include "record/json_fields.h"
 
 namespace saturate {
 namespace {
 
 using nlohmann::ordered_json;
-
-template <class T>
-ordered_json or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json(nullptr);
-}
 
 ordered_json to_json(const Telemetry& telemetry) {
   ordered_json json = ordered_json::object();
@@ -31,18 +27,12 @@ ordered_json to_json(const std::vector<StreamTime>& streams) {
 }
 
 ordered_json to_json(const std::optional<PhaseTimes>& phases) {
-  if (!phases) return nullptr;
-  ordered_json json = ordered_json::object();
-  for (int i = 0; i < kPhaseCount; ++i)
-    json[std::string(phase_name(Phase(i)))] = (*phases)[Phase(i)];
-  return json;
+  return phases ? phases_json(*phases) : ordered_json();
 }
 
 std::vector<StreamTime> streams_of(const nlohmann::json& json) {
   std::vector<StreamTime> streams;
-  const auto found = json.find("streams");
-  if (found == json.end() || !found->is_object()) return streams;
-  for (const auto& [name, time] : found->items())
+  for (const auto& [name, time] : object_at(json, "streams").items())
     if (time.is_object())
       streams.push_back(
           {name, number_at(time, "busy_s").value_or(0), number_at(time, "idle_s").value_or(0)});
@@ -126,14 +116,7 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   record.epoch = number_at(json, "epoch").value_or(0);
   record.samples = integer_at(json, "samples").value_or(0);
   record.time_s = number_at(json, "time_s").value_or(0);
-  record.loss = number_at(json, "loss");
-  record.accuracy = number_at(json, "accuracy");
-  record.accuracy5 = number_at(json, "accuracy5");
-  record.mean_iou = number_at(json, "mean_iou");
-  record.lr = number_at(json, "lr");
-  record.images_per_s = number_at(json, "images_per_s");
-  record.plain_loss = number_at(json, "plain_loss");
-  record.plain_accuracy = number_at(json, "plain_accuracy");
+  for (const auto& [name, member] : kRecordMeans) record.*member = number_at(json, name);
   record.phases = phases_at(json);
   record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
   record.telemetry = telemetry_of(json);
@@ -143,11 +126,8 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
 }
 
 MetricsWriter::MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step) {
-  if (env.exists(path)) {
-    const auto bytes = read_file(env, path);
-    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    write_atomically(env, path, lines_until(text, keep_until_step));
-  }
+  if (env.exists(path))
+    write_atomically(env, path, lines_until(text_of_file(env, path), keep_until_step));
   file_ = env.open_appendable(path);
 }
 

@@ -11,6 +11,20 @@
 
 namespace saturate {
 
+// A record's means, in the order of metrics.csv.
+struct RecordMean {
+  const char* name;  // in metrics.jsonl and everywhere else
+  std::optional<double> MetricsRecord::*member;
+};
+inline constexpr RecordMean kRecordMeans[] = {{"loss", &MetricsRecord::loss},
+                                              {"accuracy", &MetricsRecord::accuracy},
+                                              {"accuracy5", &MetricsRecord::accuracy5},
+                                              {"mean_iou", &MetricsRecord::mean_iou},
+                                              {"plain_loss", &MetricsRecord::plain_loss},
+                                              {"plain_accuracy", &MetricsRecord::plain_accuracy},
+                                              {"lr", &MetricsRecord::lr},
+                                              {"images_per_s", &MetricsRecord::images_per_s}};
+
 // Wall time without evaluation and checkpoints, which images/s leaves out.
 inline double training_s(const PhaseTimes& times) {
   return times.total() - times[Phase::kEvaluation] - times[Phase::kCheckpoint];

@@ -7,8 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "record/sm_activity.h"
-
 namespace saturate {
 namespace {
 
@@ -47,6 +45,83 @@ std::string entry_of(const std::string& list, int index) {
   return begin == std::string::npos ? "" : list.substr(begin, list.find(',', begin) - begin);
 }
 
+template <class Function>
+bool find_symbol(void* library, Function& function, const char* name) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+constexpr unsigned kVersion = 1;  // of nvmlGpmSupport_t and nvmlGpmMetricsGet_t
+constexpr unsigned kSmUtil = 2;   // NVML_GPM_METRIC_SM_UTIL, percent
+using GpmSample = void*;          // nvmlGpmSample_t
+
+struct GpmSupport {  // nvmlGpmSupport_t
+  unsigned version, is_supported;
+};
+
+struct GpmMetric {  // nvmlGpmMetric_t
+  unsigned id;
+  int result;
+  double value;
+  const char *short_name, *long_name, *unit;
+};
+
+struct GpmMetricsGet {  // nvmlGpmMetricsGet_t
+  unsigned version = kVersion, count = 1;
+  GpmSample before, now;
+  // Drivers differ in the array length they expect, and access `count` entries.
+  std::array<GpmMetric, 512> metrics{};
+};
+
+// Utilisation of a GPU's multiprocessors (SMs), from NVML's GPU Performance Monitoring: Hopper and
+// later. gpu_busy says that some kernel ran; this, how much of the GPU it used. The library and the
+// device must outlive this.
+class SmActivity {
+ public:
+  // read() returns nothing if the library or the device is too old.
+  SmActivity(void* library, Device device) : device_(device) {
+    Result (*query)(Device, GpmSupport*) = nullptr;
+    Result (*allocate)(GpmSample*) = nullptr;
+    GpmSupport support{kVersion, 0};
+    const bool known = find_symbol(library, query, "nvmlGpmQueryDeviceSupport") &&
+                       find_symbol(library, allocate, "nvmlGpmSampleAlloc") &&
+                       find_symbol(library, release_, "nvmlGpmSampleFree") &&
+                       find_symbol(library, take_, "nvmlGpmSampleGet") &&
+                       find_symbol(library, compare_, "nvmlGpmMetricsGet");
+    if (!known || query(device, &support) != kSuccess || support.is_supported == 0) return;
+    if (allocate(&before_) != kSuccess) before_ = nullptr;
+    if (allocate(&now_) != kSuccess) now_ = nullptr;
+  }
+  ~SmActivity() {
+    for (const GpmSample sample : {before_, now_})
+      if (sample) release_(sample);
+  }
+  SmActivity(const SmActivity&) = delete;
+  SmActivity& operator=(const SmActivity&) = delete;
+
+  // Mean share of the SMs that had work since the last call; empty at the first.
+  std::optional<double> read() {
+    if (!before_ || !now_ || take_(device_, now_) != kSuccess) return std::nullopt;
+    GpmMetricsGet asked;
+    asked.before = before_;
+    asked.now = now_;
+    asked.metrics[0].id = kSmUtil;
+    const bool can_compare = std::exchange(has_before_, true);
+    const bool known =
+        can_compare && compare_(&asked) == kSuccess && asked.metrics[0].result == kSuccess;
+    std::swap(before_, now_);
+    return known ? std::optional(asked.metrics[0].value / 100) : std::nullopt;
+  }
+
+ private:
+  Result (*take_)(Device, GpmSample) = nullptr;
+  Result (*compare_)(GpmMetricsGet*) = nullptr;
+  Result (*release_)(GpmSample) = nullptr;
+  const Device device_;
+  GpmSample before_ = nullptr, now_ = nullptr;
+  bool has_before_ = false;
+};
+
 }  // namespace
 
 struct Nvml::Library {
@@ -66,15 +141,12 @@ struct Nvml::Library {
   Result (*reasons)(Device, unsigned long long*) = nullptr;
   std::optional<SmActivity> activity;
 
-  template <class Function>
-  bool find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(handle, name));
-    return function != nullptr;
-  }
-
   bool load(const std::string& path) {
     handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!handle) return false;
+    const auto find = [this](auto& function, const char* name) {
+      return find_symbol(handle, function, name);
+    };
     find(by_uuid, "nvmlDeviceGetHandleByUUID");
     find(get_name, "nvmlDeviceGetName");
     find(utilization, "nvmlDeviceGetUtilizationRates");

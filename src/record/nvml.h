@@ -1,12 +1,15 @@
 // A GPU's state from NVML, the library of NVIDIA's driver, loaded at run time: the same program
 // runs without it.
 //
-// Declarations follow the "NVML API Reference Guide" (docs.nvidia.com/deploy/nvml-api).
+// Declarations follow the "NVML API Reference Guide" (docs.nvidia.com/deploy/nvml-api), also for
+// its GPM functions.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "saturate/data/step_options.h"
 #include "saturate/observer.h"
 
 namespace saturate {
@@ -33,5 +36,9 @@ class Nvml {
   explicit Nvml(std::unique_ptr<Library> library);
   std::unique_ptr<Library> library_;
 };
+
+// A GPU's peak FLOP/s in dense matrix products at a precision, by NVIDIA's data sheet; empty for a
+// GPU that is not in the table. `name` is Nvml's. REQUIRES: `mode` is resolved.
+std::optional<double> peak_flop_per_s(const std::string& name, PrecisionMode mode);
 
 }  // namespace saturate

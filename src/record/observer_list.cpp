@@ -36,12 +36,19 @@ void ObserverList::tell(int64_t step, const Call& call) {
   }
 }
 
-template <class Call>
-void ObserverList::tell_of(MetricsRecord& record, const Call& call) {
+void ObserverList::tell_record(MetricsRecord& record) {
   Scalars* const before = std::exchange(target_, &record.scalars);
-  call();
   tell(record.step, [&](Observer& each) { each.on_record(record, *this); });
   target_ = before;
+}
+
+template <class Event>
+void ObserverList::tell_with_record(const Event& event, MetricsRecord& record,
+                                    void (Observer::*call)(const Event&, ObserverContext&)) {
+  Scalars* const before = std::exchange(target_, &record.scalars);
+  tell(record.step, [&](Observer& each) { (each.*call)(event, *this); });
+  target_ = before;
+  tell_record(record);
 }
 
 void ObserverList::after_step(const StepEvent& event) {
@@ -49,22 +56,20 @@ void ObserverList::after_step(const StepEvent& event) {
 }
 
 void ObserverList::after_epoch(const EpochEvent& event, MetricsRecord record) {
-  tell_of(record,
-          [&] { tell(record.step, [&](Observer& each) { each.after_epoch(event, *this); }); });
+  tell_with_record(event, record, &Observer::after_epoch);
 }
 
 void ObserverList::after_evaluation(const EvaluationEvent& event, MetricsRecord record) {
-  tell_of(record,
-          [&] { tell(record.step, [&](Observer& each) { each.after_evaluation(event, *this); }); });
+  tell_with_record(event, record, &Observer::after_evaluation);
 }
 
 void ObserverList::at_end(const EndEvent& event, MetricsRecord record) {
-  tell_of(record, [&] { tell(record.step, [&](Observer& each) { each.at_end(event, *this); }); });
+  tell_with_record(event, record, &Observer::at_end);
 }
 
 void ObserverList::on_steps(MetricsRecord record) {
   record.scalars = std::exchange(of_steps_, {});
-  tell_of(record, [] {});
+  tell_record(record);
 }
 
 void ObserverList::log(const std::string& name, double value) {

@@ -1,4 +1,4 @@
-// The observers of a run, in order, and what they ask of it.
+// The observers of a run, in order, and their requests to it.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class ObserverList : public ObserverContext {
   // A "step" record.
   void on_steps(MetricsRecord record);
 
-  // What the first stop() of this rank gave.
+  // The reason of the first stop() on this rank.
   const std::optional<std::string>& stop_reason() const { return stop_reason_; }
 
   void log(const std::string& name, double value) override;
@@ -47,8 +47,10 @@ class ObserverList : public ObserverContext {
 
   template <class Call>
   void tell(int64_t step, const Call& call);
-  template <class Call>
-  void tell_of(MetricsRecord& record, const Call& call);
+  void tell_record(MetricsRecord& record);
+  template <class Event>
+  void tell_with_record(const Event& event, MetricsRecord& record,
+                        void (Observer::*call)(const Event&, ObserverContext&));
 
   Progress& progress_;
   const std::string folder_;

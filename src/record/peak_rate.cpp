@@ -1,7 +1,7 @@
-#include "record/peak_rate.h"
-
 #include <array>
 #include <string_view>
+
+#include "record/nvml.h"
 
 namespace saturate {
 namespace {

@@ -8,12 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <set>
+#include <sstream>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/wall_clock.h"
-#include "record/sink_list.h"
+#include "record/sinks.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -29,7 +30,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Host names without port and brackets, as of "node7:9090" and "[::1]:9090".
+// The host name without port and brackets, such as in "node7:9090" and "[::1]:9090".
 std::string name_in(const std::string& host) {
   if (host.starts_with('[')) return lower(host.substr(1, host.find(']') - 1));
   return lower(host.substr(0, host.rfind(':')));
@@ -41,16 +42,11 @@ class HostNames {
  public:
   explicit HostNames(const WatchOptions& watch)
       : names_{"127.0.0.1", "localhost", "::1", lower(watch.prometheus_address)} {
-    std::string name;
-    for (const char c : watch.prometheus_hosts + ',') {
-      if (c == ' ') continue;
-      if (c != ',') {
-        name += c;
-        continue;
-      }
-      if (!name.empty()) names_.insert(lower(name));
-      name.clear();
-    }
+    std::string hosts = lower(watch.prometheus_hosts);
+    std::erase(hosts, ' ');
+    std::istringstream list(hosts);
+    for (std::string name; std::getline(list, name, ',');)
+      if (!name.empty()) names_.insert(name);
   }
   bool allow(const std::string& host) const {
     return names_.contains("*") || names_.contains(name_in(host));
@@ -85,7 +81,7 @@ class PrometheusSink : public MetricsSink {
   }
 
   void write(const MetricsRecord& record) override {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     set("step", "", double(record.step));
     set("epoch", "", record.epoch);
     set("samples", "", double(record.samples));
@@ -127,20 +123,15 @@ class PrometheusSink : public MetricsSink {
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) {
-    const std::string host = request.get_header_value("Host");
-    if (names_.allow(host)) {
-      response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
-      return;
-    }
+    if (names_.allow(request.get_header_value("Host")))
+      return response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
     response.status = 403;
     response.set_content(
-        "this run does not serve this Host name: add it to "
-        "watch.prometheus_hosts\n",
-        "text/plain");
+        "this run does not serve this Host name: add it to watch.prometheus_hosts\n", "text/plain");
   }
 
   // Names that observers give may have characters that Prometheus does not know.
-  void set(std::string name, const std::string& labels, double value) {
+  void set(std::string name, const std::string& labels, double value) NEEDS_LOCK(mutex_) {
     std::ranges::replace_if(
         name, [](unsigned char c) { return !std::isalnum(c) && c != '_'; }, '_');
     gauges_["saturate_" + name][labels] = value;
@@ -155,7 +146,7 @@ class PrometheusSink : public MetricsSink {
   }
 
   std::string text() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::string lines;
     for (const auto& [name, values] : gauges_) lines += family(name, "gauge", values);
     if (!seconds_.empty()) lines += family("saturate_phase_seconds_total", "counter", seconds_);
@@ -164,9 +155,11 @@ class PrometheusSink : public MetricsSink {
 
   Env& env_;
   const HostNames names_;
-  std::mutex mutex_;
-  std::map<std::string, std::map<std::string, double>> gauges_;  // by name, then labels
-  std::map<std::string, double> seconds_;  // by labels: the steps' seconds so far, by phase
+  Mutex mutex_;
+  // By name, then labels.
+  std::map<std::string, std::map<std::string, double>> gauges_ GUARDED_BY(mutex_);
+  // By labels: the steps' seconds so far, by phase.
+  std::map<std::string, double> seconds_ GUARDED_BY(mutex_);
   httplib::Server server_;
   std::atomic<bool> ended_ = false;
   std::thread thread_;

@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <utility>
 
-#include "saturate/data/image.h"
+#include "record/json_fields.h"
 #include "task/cross_entropy.h"
 
 namespace saturate {
@@ -21,77 +20,61 @@ using nlohmann::ordered_json;
 constexpr int kLargestPng = 64;  // pixels a side
 constexpr int kJpegQuality = 90;
 
-struct Mistake {
-  Image image;
-  int64_t label, predicted;
-  double probability, loss;
-  std::string name;
-};
+bool is_small(const Image& image) {
+  return std::max(image.width, image.height) <= kLargestPng;
+}
 
-std::string dumped(const ordered_json& json) {
-  return json.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+std::vector<std::byte> encoded(const Image& image) {
+  return is_small(image) ? encode_png(image.pixels.data(), image.width, image.height, 3)
+                         : encode_jpeg(image, kJpegQuality, true);
 }
 
 }  // namespace
 
-struct SampleGallery::State {
-  Env& env;
-  const std::string folder;
-  const std::vector<std::string> classes;
-  const Normalize normalize;
-  const int64_t count;
-  std::vector<Mistake> mistakes;  // highest loss first, at most `count`
-
-  // Undoes the normalisation. `pixels`: [3, S, S] on the host.
-  Image image_of(const at::Tensor& pixels) const {
-    const at::Tensor planes = pixels.to(at::kFloat).contiguous();
-    const float* in = planes.const_data_ptr<float>();
-    Image image;
-    image.resize(int(planes.size(2)), int(planes.size(1)));
-    const size_t area = size_t(image.width) * size_t(image.height);
-    for (size_t c = 0; c < 3; ++c)
-      for (size_t i = 0; i < area; ++i) {
-        const float value = (in[c * area + i] - normalize.shift[c]) / normalize.scale[c];
-        image.pixels[i * 3 + c] = uint8_t(std::lround(std::clamp(value, 0.0f, 255.0f)));
-      }
-    return image;
-  }
-
-  static bool is_png(const Image& image) {
-    return std::max(image.width, image.height) <= kLargestPng;
-  }
-  static std::vector<std::byte> encoded(const Image& image) {
-    return is_png(image) ? encode_png(image.pixels.data(), image.width, image.height, 3)
-                         : encode_jpeg(image, kJpegQuality, true);
-  }
-
-  std::string class_of(int64_t label) const {
-    return label >= 0 && label < std::ssize(classes) ? classes[size_t(label)]
-                                                     : std::to_string(label);
-  }
-
-  // Writes one image; returns its file's name.
-  std::string write(const std::string& kind, size_t number, const Image& image,
-                    const std::vector<std::byte>& bytes) const {
-    const std::string name =
-        fmt::format("{}-{:03}.{}", kind, number, is_png(image) ? "png" : "jpg");
-    const std::span<const std::byte> piece(bytes);
-    write_atomically(env, folder + "/" + name, {&piece, 1});
-    return name;
-  }
-};
-
 SampleGallery::SampleGallery(Env& env, const std::string& run_folder,
                              std::vector<std::string> classes, const AugmentOptions& augment,
                              int count)
-    : state_(new State{
-          env, run_folder + "/samples", std::move(classes), make_normalize(augment), count, {}}) {}
-SampleGallery::~SampleGallery() = default;
+    : env_(env),
+      folder_(run_folder + "/samples"),
+      classes_(std::move(classes)),
+      normalize_(make_normalize(augment)),
+      count_(count) {}
+
+Image SampleGallery::image_of(const at::Tensor& pixels) const {
+  const at::Tensor planes = pixels.to(at::kFloat).contiguous();
+  const float* in = planes.const_data_ptr<float>();
+  Image image;
+  image.resize(int(planes.size(2)), int(planes.size(1)));
+  const size_t area = size_t(image.width) * size_t(image.height);
+  for (size_t c = 0; c < 3; ++c)
+    for (size_t i = 0; i < area; ++i) {
+      const float value = (in[c * area + i] - normalize_.shift[c]) / normalize_.scale[c];
+      image.pixels[i * 3 + c] = uint8_t(std::lround(std::clamp(value, 0.0f, 255.0f)));
+    }
+  return image;
+}
+
+std::string SampleGallery::class_of(int64_t label) const {
+  return label >= 0 && label < std::ssize(classes_) ? classes_[size_t(label)]
+                                                    : std::to_string(label);
+}
+
+std::string SampleGallery::write_image(const std::string& kind, size_t number, const Image& image,
+                                       std::span<const std::byte> bytes) const {
+  const std::string name =
+      fmt::format("{}-{:03}.{}", kind, number, is_small(image) ? "png" : "jpg");
+  write_atomically(env_, folder_ + "/" + name, {&bytes, 1});
+  return name;
+}
+
+void SampleGallery::write_list(const std::string& name, int64_t step,
+                               const ordered_json& list) const {
+  write_atomically(env_, folder_ + "/" + name, json_text({{"step", step}, {"images", list}}, 1));
+}
 
 std::vector<TaggedImage> SampleGallery::write_training(int64_t step, const DeviceBatch& batch) {
-  State& state = *state_;
-  state.env.make_directories(state.folder);
-  const int64_t count = std::min(state.count, batch.count());
+  env_.make_directories(folder_);
+  const int64_t count = std::min(count_, batch.count());
   const at::Tensor images = batch.images.narrow(0, 0, count).to(at::kCPU);
   const at::Tensor labels = batch.labels.to(at::kCPU);
   const at::Tensor mixed =
@@ -99,69 +82,60 @@ std::vector<TaggedImage> SampleGallery::write_training(int64_t step, const Devic
   std::vector<TaggedImage> tagged;
   ordered_json list = ordered_json::array();
   for (int64_t i = 0; i < count; ++i) {
-    const Image image = state.image_of(images.select(0, i));
-    auto bytes = State::encoded(image);
+    const Image image = image_of(images.select(0, i));
+    auto bytes = encoded(image);
     const double weight = mixed.defined() ? batch.lambda : 1;
     ordered_json shown = ordered_json::array();
-    shown.push_back(
-        {{"class", state.class_of(labels.const_data_ptr<int64_t>()[i])}, {"weight", weight}});
+    shown.push_back({{"class", class_of(labels.const_data_ptr<int64_t>()[i])}, {"weight", weight}});
     if (weight < 1)
       shown.push_back(
-          {{"class", state.class_of(mixed.const_data_ptr<int64_t>()[i])}, {"weight", 1 - weight}});
-    list.push_back({{"file", state.write("training", size_t(i), image, bytes)}, {"labels", shown}});
+          {{"class", class_of(mixed.const_data_ptr<int64_t>()[i])}, {"weight", 1 - weight}});
+    list.push_back({{"file", write_image("training", size_t(i), image, bytes)}, {"labels", shown}});
     tagged.push_back({fmt::format("samples/{}", i), image.width, image.height, std::move(bytes)});
   }
-  write_atomically(state.env, state.folder + "/training.json",
-                   dumped({{"step", step}, {"images", list}}));
+  write_list("training.json", step, list);
   return tagged;
 }
 
-void SampleGallery::begin_evaluation() {
-  state_->mistakes.clear();
-}
-
 void SampleGallery::see(const DeviceBatch& batch, const at::Tensor& logits) {
-  State& state = *state_;
   const at::Tensor losses =
       cross_entropy(logits, batch.labels, /*smoothing=*/0, at::Reduction::None).to(at::kDouble);
   const at::Tensor predicted = logits.argmax(1);
   // Correct ones sort last, below every loss.
   const at::Tensor wrong = at::where(predicted.eq(batch.labels), -1.0, losses);
-  const auto [worst, places] = wrong.topk(std::min(state.count, batch.count()));
-  const at::Tensor host = worst.to(at::kCPU), at_host = places.to(at::kCPU);
+  const auto [worst, indices] = wrong.topk(std::min(count_, batch.count()));
+  const at::Tensor host = worst.to(at::kCPU), at_host = indices.to(at::kCPU);
   for (int64_t i = 0; i < host.size(0); ++i) {
     const double loss = host.const_data_ptr<double>()[i];
-    const bool is_full = std::ssize(state.mistakes) == state.count;
-    if (!(loss >= 0) || (is_full && loss <= state.mistakes.back().loss)) break;
+    const bool is_full = std::ssize(mistakes_) == count_;
+    if (!(loss >= 0) || (is_full && loss <= mistakes_.back().loss)) break;
     const int64_t at = at_host.const_data_ptr<int64_t>()[i];
-    Mistake mistake{state.image_of(batch.images.select(0, at).to(at::kCPU)),
+    Mistake mistake{image_of(batch.images.select(0, at).to(at::kCPU)),
                     batch.labels.select(0, at).item<int64_t>(),
                     predicted.select(0, at).item<int64_t>(),
                     logits.select(0, at).to(at::kDouble).softmax(0).max().item<double>(),
                     loss,
                     batch.names.empty() ? "" : batch.names[size_t(at)]};
     const auto place =
-        std::upper_bound(state.mistakes.begin(), state.mistakes.end(), loss,
+        std::upper_bound(mistakes_.begin(), mistakes_.end(), loss,
                          [](double value, const Mistake& other) { return value > other.loss; });
-    state.mistakes.insert(place, std::move(mistake));
-    if (std::ssize(state.mistakes) > state.count) state.mistakes.pop_back();
+    mistakes_.insert(place, std::move(mistake));
+    if (std::ssize(mistakes_) > count_) mistakes_.pop_back();
   }
 }
 
 void SampleGallery::write_mistakes(int64_t step) {
-  State& state = *state_;
-  state.env.make_directories(state.folder);
+  env_.make_directories(folder_);
   ordered_json list = ordered_json::array();
-  for (const Mistake& mistake : state.mistakes)
-    list.push_back({{"file", state.write("mistake", list.size(), mistake.image,
-                                         State::encoded(mistake.image))},
-                    {"class", state.class_of(mistake.label)},
-                    {"predicted", state.class_of(mistake.predicted)},
-                    {"probability", mistake.probability},
-                    {"loss", mistake.loss},
-                    {"name", mistake.name}});
-  write_atomically(state.env, state.folder + "/mistakes.json",
-                   dumped({{"step", step}, {"images", list}}));
+  for (const Mistake& mistake : mistakes_)
+    list.push_back(
+        {{"file", write_image("mistake", list.size(), mistake.image, encoded(mistake.image))},
+         {"class", class_of(mistake.label)},
+         {"predicted", class_of(mistake.predicted)},
+         {"probability", mistake.probability},
+         {"loss", mistake.loss},
+         {"name", mistake.name}});
+  write_list("mistakes.json", step, list);
 }
 
 }  // namespace saturate

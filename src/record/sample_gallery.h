@@ -9,18 +9,20 @@
 // `probability` is the predicted class's. Image files are PNG up to 64 pixels a side, else JPEG.
 #pragma once
 
-#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "record/sinks.h"
 #include "saturate/data/augment.h"
 #include "saturate/data/env.h"
+#include "saturate/data/image.h"
 #include "saturate/feed.h"
 
 namespace saturate {
 
-// A run goes on without what it would have shown.
+// A failure is a warning: the run continues without these images.
 template <class Body>
 void or_warn(const char* what, ObserverContext& run, const Body& body) {
   try {
@@ -36,14 +38,13 @@ class SampleGallery : public Observer {
   // Saves `count` images of each kind. `augment`: the normalisation of the pixels.
   SampleGallery(Env& env, const std::string& run_folder, std::vector<std::string> classes,
                 const AugmentOptions& augment, int count);
-  ~SampleGallery() override;
 
   // Writes the first images of a batch of step `step`, and returns them, tagged "samples/0" etc.
   std::vector<TaggedImage> write_training(int64_t step, const DeviceBatch& batch);
 
   // For an evaluation: begin, then each batch with its logits [N, classes], then write. Mistakes
   // are images with a wrong predicted class; the worst have the highest loss.
-  void begin_evaluation();
+  void begin_evaluation() { mistakes_.clear(); }
   void see(const DeviceBatch& batch, const at::Tensor& logits);
   void write_mistakes(int64_t step);
   void after_evaluation(const EvaluationEvent& event, ObserverContext& run) override {
@@ -51,8 +52,27 @@ class SampleGallery : public Observer {
   }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Mistake {
+    Image image;
+    int64_t label, predicted;
+    double probability, loss;
+    std::string name;
+  };
+
+  // Undoes the normalisation. `pixels`: [3, S, S] on the host.
+  Image image_of(const at::Tensor& pixels) const;
+  std::string class_of(int64_t label) const;
+  // Writes one image; returns its file's name.
+  std::string write_image(const std::string& kind, size_t number, const Image& image,
+                          std::span<const std::byte> bytes) const;
+  void write_list(const std::string& name, int64_t step, const nlohmann::ordered_json& list) const;
+
+  Env& env_;
+  const std::string folder_;
+  const std::vector<std::string> classes_;
+  const Normalize normalize_;
+  const int64_t count_;
+  std::vector<Mistake> mistakes_;  // highest loss first, at most `count_`
 };
 
 }  // namespace saturate

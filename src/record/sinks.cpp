@@ -1,26 +1,17 @@
 #include "record/sinks.h"
 
-#include "record/sink_list.h"
-
 namespace saturate {
 
-std::vector<NamedValue> values_of(const MetricsRecord& record) {
-  std::vector<NamedValue> values;
+std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& record) {
+  std::vector<std::pair<std::string, double>> values;
   const auto add = [&values](const char* name, const auto& value) {
-    if (value) values.push_back({name, double(*value)});
+    if (value) values.emplace_back(name, double(*value));
   };
-  add("loss", record.loss);
-  add("accuracy", record.accuracy);
-  add("accuracy5", record.accuracy5);
-  add("mean_iou", record.mean_iou);
-  add("plain_loss", record.plain_loss);
-  add("plain_accuracy", record.plain_accuracy);
-  add("lr", record.lr);
-  add("images_per_s", record.images_per_s);
+  for (const auto& [name, member] : kRecordMeans) add(name, record.*member);
   add("memory_peak_bytes", record.memory_peak_bytes);
   if (record.telemetry)
     for (const auto& field : telemetry_fields()) add(field.name, (*record.telemetry).*field.member);
-  for (const auto& [name, value] : record.scalars) values.push_back({name, value});
+  values.insert(values.end(), record.scalars.begin(), record.scalars.end());
   return values;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "record/metrics.h"
@@ -13,6 +14,8 @@
 #include "saturate/data/recipe.h"
 
 namespace saturate {
+
+struct NamedTensor;  // saturate/model.h
 
 // An encoded image.
 struct TaggedImage {
@@ -28,6 +31,11 @@ struct TaggedHistogram {
   double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
   std::vector<double> edges, counts;
 };
+
+// One for each tensor that is defined and has a finite value, tagged "PREFIX/NAME": 64 bins of
+// equal width from the smallest to the largest finite value. Waits for the device.
+std::vector<TaggedHistogram> histograms_of(const std::string& prefix,
+                                           const std::vector<NamedTensor>& tensors);
 
 // Receives every record after it is in metrics.jsonl, in order. A run goes on without a sink that
 // fails, with a warning. Belongs to one thread.
@@ -69,5 +77,19 @@ class MetricsSink : public Observer {
 // the sinks.
 std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
                                                      const std::string& folder, int64_t begin_step);
+
+// metrics.csv: one row per record. Rows of earlier processes are regenerated from metrics.jsonl.
+std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder);
+
+// tb/events.out.tfevents.*: one file per process, with the recipe and the machine as text.
+std::unique_ptr<MetricsSink> make_tensorboard_sink(Env& env, const Recipe& recipe,
+                                                   const std::string& folder, int64_t begin_step);
+
+// http://ADDRESS:PORT/metrics and /healthz while it lives. Fails with kUsage if the port is taken
+// or the address is not this machine's.
+std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& watch);
+
+// A record's numbers under the names that metric tools expect: "loss" of "train" and so on.
+std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& record);
 
 }  // namespace saturate

@@ -2,21 +2,12 @@
 
 #include <pthread.h>
 
-#include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <mutex>
 #include <new>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "record/metrics.h"
-#include "record/nvml.h"
-#include "record/peak_rate.h"
-#include "record/system_reader.h"
-#include "record/telemetry_mean.h"
 
 namespace saturate {
 namespace {
@@ -29,99 +20,81 @@ std::unique_ptr<Nvml> open_gpu(const TelemetryLog::Sources& sources) {
 
 }  // namespace
 
-struct TelemetryLog::State {
-  State(Env& env, Sources sources_in)
-      : sources(std::move(sources_in)), gpu(open_gpu(sources)), system(env) {
-    if (gpu) peak = peak_flop_per_s(gpu->name(), sources.precision);
-    thread = std::thread([this] { run(); });
-    pthread_setname_np(thread.native_handle(), "telemetry");
-  }
-  ~State() {
-    {
-      std::lock_guard lock(mutex);
-      ending = true;
-    }
-    ending_changed.notify_all();
-    thread.join();
-  }
-
-  void run() {
-    const auto interval = std::chrono::duration<double>(1 / sources.hz);
-    std::unique_lock lock(mutex);
-    while (!ending_changed.wait_for(lock, interval, [this] { return ending; })) {
-      lock.unlock();
-      std::optional<Telemetry> reading;
-      try {
-        reading = read();
-      } catch (const std::bad_alloc&) {  // skip one reading
-      }
-      lock.lock();
-      if (!reading) continue;
-      recent.add(*reading);
-      all.add(*reading);
-    }
-  }
-
-  Telemetry read() {
-    Telemetry reading = system.read();
-    if (sources.queue) reading.queue = sources.queue();
-    if (gpu) gpu->read(reading);
-    return reading;
-  }
-
-  Telemetry with_rates(Telemetry mean, int64_t count, double seconds) const {
-    if (count == 0 || seconds <= 0) return mean;
-    if (flop_per_sample) {
-      const double flop_per_s = *flop_per_sample * double(count) / seconds;
-      mean.tflop_per_s = flop_per_s * 1e-12;
-      if (peak) mean.peak_share = flop_per_s / *peak;
-    }
-    if (mean.gpu_power_w) mean.joules_per_sample = *mean.gpu_power_w * seconds / double(count);
-    return mean;
-  }
-
-  const Sources sources;
-  const std::unique_ptr<Nvml> gpu;  // used by the thread, except for its name
-  SystemReader system;              // used by the thread
-  std::optional<double> peak, flop_per_sample;
-  int64_t samples = 0;  // total reported through take()
-  double training_s = 0;
-
-  mutable std::mutex mutex;
-  std::condition_variable ending_changed;
-  bool ending = false;        // guarded by mutex
-  TelemetryMean recent, all;  // guarded by mutex
-  std::thread thread;
-};
-
 TelemetryLog::TelemetryLog(Env& env, Sources sources)
-    : state_(std::make_unique<State>(env, std::move(sources))) {}
-TelemetryLog::~TelemetryLog() = default;
+    : sources_(std::move(sources)), gpu_(open_gpu(sources_)), system_(env) {
+  if (gpu_) peak_ = peak_flop_per_s(gpu_->name(), sources_.precision);
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "telemetry");
+}
 
-void TelemetryLog::set_flop_per_sample(double flop) {
-  state_->flop_per_sample = flop;
+TelemetryLog::~TelemetryLog() {
+  {
+    const MutexLock lock(mutex_);
+    ending_ = true;
+  }
+  ending_changed_.notify_all();
+  thread_.join();
+}
+
+void TelemetryLog::run() {
+  const auto interval = std::chrono::duration<double>(1 / sources_.hz);
+  MutexLock lock(mutex_);
+  while (true) {
+    const auto due = std::chrono::steady_clock::now() + interval;
+    while (!ending_ && ending_changed_.wait_until(lock, due)) {
+    }
+    if (ending_) return;
+    lock.unlock();
+    std::optional<Telemetry> reading;
+    try {
+      reading = read();
+    } catch (const std::bad_alloc&) {  // skip one reading
+    }
+    lock.lock();
+    if (!reading) continue;
+    recent_.add(*reading);
+    all_.add(*reading);
+  }
+}
+
+Telemetry TelemetryLog::read() {
+  Telemetry reading = system_.read();
+  if (sources_.queue) reading.queue = sources_.queue();
+  if (gpu_) gpu_->read(reading);
+  return reading;
+}
+
+Telemetry TelemetryLog::with_rates(Telemetry mean, int64_t count, double seconds) const {
+  if (count == 0 || seconds <= 0) return mean;
+  if (flop_per_sample_) {
+    const double flop_per_s = *flop_per_sample_ * double(count) / seconds;
+    mean.tflop_per_s = flop_per_s * 1e-12;
+    if (peak_) mean.peak_share = flop_per_s / *peak_;
+  }
+  if (mean.gpu_power_w) mean.joules_per_sample = *mean.gpu_power_w * seconds / double(count);
+  return mean;
 }
 
 void TelemetryLog::on_record(MetricsRecord& record, ObserverContext&) {
   if (record.kind == "step")
-    record.telemetry = take(record.images / state_->sources.processes, training_s(*record.phases));
+    record.telemetry = take(record.images / sources_.processes, training_s(*record.phases));
   if (record.kind == "end") record.telemetry = whole();
 }
 
 Telemetry TelemetryLog::take(int64_t samples, double training_s) {
-  state_->samples += samples;
-  state_->training_s += training_s;
+  samples_ += samples;
+  training_s_ += training_s;
   TelemetryMean recent;
   {
-    std::lock_guard lock(state_->mutex);
-    recent = std::exchange(state_->recent, {});
+    const MutexLock lock(mutex_);
+    recent = std::exchange(recent_, {});
   }
-  return state_->with_rates(recent.mean(), samples, training_s);
+  return with_rates(recent.mean(), samples, training_s);
 }
 
 Telemetry TelemetryLog::whole() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->with_rates(state_->all.mean(), state_->samples, state_->training_s);
+  const MutexLock lock(mutex_);
+  return with_rates(all_.mean(), samples_, training_s_);
 }
 
 }  // namespace saturate

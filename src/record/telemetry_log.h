@@ -6,7 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
+#include "base/mutex.h"
+#include "record/nvml.h"
+#include "record/system_reader.h"
+#include "record/telemetry_mean.h"
 #include "saturate/data/env.h"
 #include "saturate/data/step_options.h"
 #include "saturate/observer.h"
@@ -30,7 +35,7 @@ class TelemetryLog : public Observer {
   ~TelemetryLog() override;
 
   // Floating-point operations of training on one image.
-  void set_flop_per_sample(double flop);
+  void set_flop_per_sample(double flop) { flop_per_sample_ = flop; }
 
   void on_record(MetricsRecord& record, ObserverContext&) override;
 
@@ -40,8 +45,22 @@ class TelemetryLog : public Observer {
   Telemetry whole() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void run();
+  Telemetry read();
+  Telemetry with_rates(Telemetry mean, int64_t count, double seconds) const;
+
+  const Sources sources_;
+  const std::unique_ptr<Nvml> gpu_;  // used by the thread, except for its name
+  SystemReader system_;              // used by the thread
+  std::optional<double> peak_, flop_per_sample_;
+  int64_t samples_ = 0;  // total reported through take()
+  double training_s_ = 0;
+
+  mutable Mutex mutex_;
+  Condition ending_changed_;
+  bool ending_ GUARDED_BY(mutex_) = false;
+  TelemetryMean recent_ GUARDED_BY(mutex_), all_ GUARDED_BY(mutex_);
+  std::thread thread_;
 };
 
 }  // namespace saturate

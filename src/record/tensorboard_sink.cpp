@@ -8,7 +8,7 @@
 
 #include "base/wall_clock.h"
 #include "record/event_file.h"
-#include "record/sink_list.h"
+#include "record/sinks.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -57,12 +57,8 @@ class TensorBoardSink : public MetricsSink {
   void write(const MetricsRecord& record) override {
     // The end has values of observers alone.
     std::vector<std::pair<std::string, float>> scalars;
-    if (record.kind == "end")
-      for (const auto& [name, value] : record.scalars)
-        scalars.emplace_back(name + line_of(record), float(value));
-    else
-      for (const auto& [name, value] : values_of(record))
-        scalars.emplace_back(name + line_of(record), float(value));
+    for (const auto& [name, value] : record.kind == "end" ? record.scalars : values_of(record))
+      scalars.emplace_back(name + line_of(record), float(value));
     if (record.kind == "step" && record.phases) {
       const double total = record.phases->total();
       for (int i = 0; i < kPhaseCount && total > 0; ++i)

@@ -1,12 +1,31 @@
 // A report: one self-contained HTML page that shows a run or compares several.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "report/run_reading.h"
 
 namespace saturate {
+
+// The JSON document that the page is built from: {"phases", "options", "defaults", "runs",
+// "ladders"}, figures and texts as the files have them, neither rounded nor escaped. Unknown values
+// are null. Runs are named by the last part of their folders, or by whole paths if two are equal.
+nlohmann::ordered_json report_data(std::span<const RunReading> runs,
+                                   std::span<const LadderReading> ladders);
+
+// JSON in pure ASCII that is safe inside a <script> element: no `<`, no U+2028. Invalid UTF-8
+// becomes U+FFFD; numbers that are not finite become null.
+std::string script_json(const nlohmann::ordered_json& json);
+
+// The template with each {{name}} replaced. Inserted text is not expanded again. REQUIRES: every
+// name of the template is given.
+std::string fill_page(std::string_view page,
+                      const std::vector<std::pair<std::string_view, std::string_view>>& parts);
 
 // REQUIRES: at least one run or ladder.
 std::string make_report(std::span<const RunReading> runs,

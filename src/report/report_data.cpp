@@ -1,9 +1,9 @@
-#include "report/report_data.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 
+#include "report/report.h"
 #include "report/run_figures.h"
 #include "saturate/data/recipe.h"
 
@@ -29,7 +29,7 @@ ordered_json page_json(double value) {
 template <class Value>
 ordered_json page_json(const std::optional<Value>& value);  // null if empty
 
-// Phases without time are left out.
+// Phases without time are skipped.
 ordered_json page_json(const PhaseTimes& times) {
   ordered_json json = ordered_json::object();
   for (int i = 0; i < kPhaseCount; ++i)
@@ -160,7 +160,7 @@ ordered_json time_bins(const RunReading& run) {
       const double total = bin.phases.total();
       shares.push_back(total > 0 ? bin.phases[Phase(i)] / total : 0);
     }
-    if (std::any_of(shares.begin(), shares.end(), [](double share) { return share > 0; }))
+    if (std::ranges::any_of(shares, [](double share) { return share > 0; }))
       phases[std::string(phase_name(Phase(i)))] = shares;
   }
   return {{"width_s", bins.empty() ? 0 : bins.front().end_s}, {"phases", phases}};
@@ -206,19 +206,14 @@ ordered_json page_run(const RunReading& run, const std::string& name) {
 
 ordered_json page_ladder(const LadderReading& ladder) {
   ordered_json rungs = ordered_json::array();
-  for (const auto& rung : ladder.rungs)
+  for (const auto& rung : ladder.rungs) {
     rungs.push_back({{"name", rung.name},
-                     {"steps_per_s", page_json(rung.steps_per_s)},
-                     {"images_per_s", page_json(rung.images_per_s)},
-                     {"gain_previous", page_json(rung.gain_previous)},
-                     {"gain_first", page_json(rung.gain_first)},
-                     {"low", page_json(rung.low)},
-                     {"high", page_json(rung.high)},
-                     {"memory_peak_bytes", page_json(rung.memory_peak_bytes)},
                      {"phases", page_json(rung.phases)},
                      {"skipped", rung.skipped},
                      {"seed_figure", rung.seed_figure},
                      {"set", rung.set}});
+    for (const auto& [name, member] : kRungNumbers) rungs.back()[name] = page_json(rung.*member);
+  }
   return {{"title", ladder.title}, {"rungs", rungs}};
 }
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <span>
+#include <string_view>
+#include <utility>
 
+#include "base/files.h"
 #include "record/json_fields.h"
 #include "saturate/data/error.h"
 
@@ -19,16 +21,6 @@ using nlohmann::json;
 constexpr size_t kMostImages = 256;
 constexpr size_t kLargestImage = size_t{4} << 20;    // bytes
 constexpr size_t kLargestTrace = size_t{256} << 20;  // bytes
-
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-const json& array_at(const json& object, const char* key) {
-  static const json kEmpty = json::array();
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array() ? *found : kEmpty;
-}
 
 // RFC 4648, section 4.
 std::string base64(std::span<const std::byte> bytes) {
@@ -55,7 +47,8 @@ bool is_kept_name(const std::string& name) {
 
 // Empty if the bytes are not an image format that a run writes.
 std::string image_uri(std::span<const std::byte> bytes) {
-  const std::string head = text_of(bytes.subspan(0, std::min<size_t>(8, bytes.size())));
+  const std::string_view head(reinterpret_cast<const char*>(bytes.data()),
+                              std::min<size_t>(8, bytes.size()));
   if (head == "\x89PNG\r\n\x1a\n") return "data:image/png;base64," + base64(bytes);
   if (head.starts_with("\xff\xd8\xff")) return "data:image/jpeg;base64," + base64(bytes);
   return "";
@@ -74,40 +67,19 @@ std::string labels_text(const json& image) {
   return text;
 }
 
-template <class Describe>
-std::optional<KeptImages> read_kept(Env& env, const std::string& folder, const std::string& file,
-                                    std::vector<std::string>& warnings, const Describe& describe) {
-  const std::string path = folder + "/samples/" + file;
-  if (!env.exists(path)) return std::nullopt;
-  KeptImages kept;
-  try {
-    const json root = json::parse(text_of(read_file(env, path)), nullptr, false);
-    if (!root.is_object()) {
-      warnings.push_back("samples/" + file + " cannot be read: it holds no JSON object");
-      return std::nullopt;
-    }
-    kept.step = integer_at(root, "step").value_or(0);
-    for (const auto& image : array_at(root, "images")) {
-      if (!image.is_object() || kept.images.size() == kMostImages) continue;
-      const std::string name = text_at(image, "file");
-      if (!is_kept_name(name)) continue;
-      const auto bytes = read_file(env, folder + "/samples/" + name);
-      KeptImage shown;
-      if (bytes.size() <= kLargestImage) shown.uri = image_uri(bytes);
-      if (shown.uri.empty()) continue;
-      describe(image, shown);
-      kept.images.push_back(std::move(shown));
-    }
-  } catch (const Error& error) {
-    warnings.push_back(fmt::format("samples/{} cannot be read whole: {}", file, error.reason()));
-  }
-  return kept;
+KeptImage kept_image(const json& image, std::string uri) {
+  return {.uri = std::move(uri),
+          .title = image.contains("labels") ? labels_text(image) : text_at(image, "class"),
+          .predicted = text_at(image, "predicted"),
+          .probability = number_at(image, "probability").value_or(0),
+          .loss = number_at(image, "loss").value_or(0),
+          .name = text_at(image, "name")};
 }
 
 // ---- the timeline ------------------------------------------------------------------------------
 
 struct RawSpan {
-  size_t place;  // in the file
+  size_t index;  // in the file
   int64_t track;
   std::string name;
   double begin_us, end_us;
@@ -136,7 +108,7 @@ RawTrace raw_trace(const json& root) {
       raw.step_ends_us.push_back(*begin + *length);
     }
   }
-  std::sort(raw.step_ends_us.begin(), raw.step_ends_us.end());
+  std::ranges::sort(raw.step_ends_us);
   return raw;
 }
 
@@ -163,20 +135,20 @@ Timeline timeline_of(RawTrace raw, int steps, size_t most) {
   line.left_out = choose_spans(raw, end_us, most);
   std::sort(raw.spans.begin(), raw.spans.end(), [](const RawSpan& a, const RawSpan& b) {
     if (a.begin_us != b.begin_us) return a.begin_us < b.begin_us;
-    return a.end_us != b.end_us ? a.end_us > b.end_us : a.place < b.place;
+    return a.end_us != b.end_us ? a.end_us > b.end_us : a.index < b.index;
   });
   std::map<std::string, size_t> numbers;
-  std::map<int64_t, size_t> places;
+  std::map<int64_t, size_t> indices;
   for (const auto& [track, name] : raw.tracks) {
-    places[track] = line.tracks.size();
+    indices[track] = line.tracks.size();
     line.tracks.push_back({name, {}});
   }
   for (const RawSpan& span : raw.spans) {
-    const auto place = places.find(span.track);
-    if (place == places.end()) continue;
+    const auto track = indices.find(span.track);
+    if (track == indices.end()) continue;
     const auto [name, is_new] = numbers.try_emplace(span.name, line.names.size());
     if (is_new) line.names.push_back(span.name);
-    line.tracks[place->second].spans.push_back({name->second,
+    line.tracks[track->second].spans.push_back({name->second,
                                                 std::max(0.0, span.begin_us - raw.begin_us),
                                                 std::min(line.end_us, span.end_us - raw.begin_us)});
   }
@@ -187,13 +159,7 @@ Timeline timeline_of(RawTrace raw, int steps, size_t most) {
 RungReading rung_of(const json& rung) {
   RungReading found;
   found.name = text_at(rung, "name");
-  found.steps_per_s = number_at(rung, "steps_per_s");
-  found.images_per_s = number_at(rung, "images_per_s");
-  found.gain_previous = number_at(rung, "gain_previous");
-  found.gain_first = number_at(rung, "gain_first");
-  found.low = number_at(rung, "low");
-  found.high = number_at(rung, "high");
-  found.memory_peak_bytes = number_at(rung, "memory_peak_bytes");
+  for (const auto& [name, member] : kRungNumbers) found.*member = number_at(rung, name);
   found.phases = phases_at(rung);
   found.skipped = text_at(rung, "skipped");
   found.seed_figure = text_at(rung, "seed_figure");
@@ -205,21 +171,31 @@ RungReading rung_of(const json& rung) {
 
 }  // namespace
 
-std::optional<KeptImages> read_training_samples(Env& env, const std::string& folder,
-                                                std::vector<std::string>& warnings) {
-  return read_kept(env, folder, "training.json", warnings,
-                   [](const json& image, KeptImage& shown) { shown.title = labels_text(image); });
-}
-
-std::optional<KeptImages> read_mistakes(Env& env, const std::string& folder,
-                                        std::vector<std::string>& warnings) {
-  return read_kept(env, folder, "mistakes.json", warnings, [](const json& image, KeptImage& shown) {
-    shown.title = text_at(image, "class");
-    shown.predicted = text_at(image, "predicted");
-    shown.probability = number_at(image, "probability").value_or(0);
-    shown.loss = number_at(image, "loss").value_or(0);
-    shown.name = text_at(image, "name");
-  });
+std::optional<KeptImages> read_kept_images(Env& env, const std::string& folder,
+                                           const std::string& file,
+                                           std::vector<std::string>& warnings) {
+  const std::string path = folder + "/samples/" + file;
+  if (!env.exists(path)) return std::nullopt;
+  KeptImages kept;
+  try {
+    const json root = json::parse(text_of_file(env, path), nullptr, false);
+    if (!root.is_object()) {
+      warnings.push_back("samples/" + file + " cannot be read: it holds no JSON object");
+      return std::nullopt;
+    }
+    kept.step = integer_at(root, "step").value_or(0);
+    for (const auto& image : array_at(root, "images")) {
+      if (!image.is_object() || kept.images.size() == kMostImages) continue;
+      const std::string name = text_at(image, "file");
+      if (!is_kept_name(name)) continue;
+      const auto bytes = read_file(env, folder + "/samples/" + name);
+      std::string uri = bytes.size() <= kLargestImage ? image_uri(bytes) : "";
+      if (!uri.empty()) kept.images.push_back(kept_image(image, std::move(uri)));
+    }
+  } catch (const Error& error) {
+    warnings.push_back(fmt::format("samples/{} cannot be read whole: {}", file, error.reason()));
+  }
+  return kept;
 }
 
 std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int steps, size_t most,
@@ -231,7 +207,7 @@ std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int s
       warnings.push_back("trace.json is too large for a page, and is left out");
       return std::nullopt;
     }
-    const json root = json::parse(text_of(read_file(env, path)), nullptr, false);
+    const json root = json::parse(text_of_file(env, path), nullptr, false);
     RawTrace raw;
     if (root.is_object()) raw = raw_trace(root);
     if (!raw.step_ends_us.empty()) return timeline_of(std::move(raw), steps, most);
@@ -243,7 +219,7 @@ std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int s
 }
 
 LadderReading read_ladder_json(Env& env, const std::string& path) {
-  const json root = json::parse(text_of(read_file(env, path)), nullptr, false);
+  const json root = json::parse(text_of_file(env, path), nullptr, false);
   LadderReading ladder;
   if (root.is_object())
     for (const auto& rung : array_at(root, "rungs"))

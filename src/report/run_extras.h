@@ -15,7 +15,7 @@ namespace saturate {
 struct KeptImage {
   std::string uri;    // data:image/...
   std::string title;  // its class, or "cat 70 %, dog 30 %"
-  // Of a mistake only:
+  // For a mistake only:
   std::string predicted;  // class
   double probability = 0, loss = 0;
   std::string name;  // the sample's; may be empty
@@ -26,13 +26,12 @@ struct KeptImages {
   std::vector<KeptImage> images;
 };
 
-// Reads samples/training.json and samples/mistakes.json. Empty if the file is missing. Unreadable
-// parts add to `warnings`; files with unexpected names, or that are neither PNG nor JPEG, are
+// Reads `file`, training.json or mistakes.json, of samples/. Empty if it is missing. Unreadable
+// parts add to `warnings`; images with unexpected names, or that are neither PNG nor JPEG, are
 // ignored.
-std::optional<KeptImages> read_training_samples(Env& env, const std::string& folder,
-                                                std::vector<std::string>& warnings);
-std::optional<KeptImages> read_mistakes(Env& env, const std::string& folder,
-                                        std::vector<std::string>& warnings);
+std::optional<KeptImages> read_kept_images(Env& env, const std::string& folder,
+                                           const std::string& file,
+                                           std::vector<std::string>& warnings);
 
 // Spans of a trace as shown on a page.
 struct TimelineSpan {
@@ -63,6 +62,19 @@ struct RungReading {
   std::optional<PhaseTimes> phases;       // shares of its wall time
   std::string skipped, seed_figure, set;  // empty if there is none
 };
+
+struct RungNumber {
+  const char* name;  // in the files and on the page
+  std::optional<double> RungReading::*member;
+};
+inline constexpr RungNumber kRungNumbers[] = {
+    {"steps_per_s", &RungReading::steps_per_s},
+    {"images_per_s", &RungReading::images_per_s},
+    {"gain_previous", &RungReading::gain_previous},
+    {"gain_first", &RungReading::gain_first},
+    {"low", &RungReading::low},
+    {"high", &RungReading::high},
+    {"memory_peak_bytes", &RungReading::memory_peak_bytes}};
 
 // The output of `ladder --json` or `sweep --json`.
 struct LadderReading {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "record/telemetry_mean.h"
 
@@ -31,12 +32,12 @@ void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s, const RunR
 
 // An "end" record covers only its own process, which is not all of a resumed run.
 bool ended_in_one(const RunReading& run) {
-  return run.end_phases && run.last &&
-         std::abs(run.end_phases->total() - run.last->time_s) <= 0.01 * run.last->time_s;
+  return run.end && run.end->phases &&
+         std::abs(run.end->phases->total() - run.last->time_s) <= 0.01 * run.last->time_s;
 }
 
 std::optional<PhaseTimes> whole_phases(const RunReading& run) {
-  if (ended_in_one(run)) return run.end_phases;
+  if (ended_in_one(run)) return run.end->phases;
   PhaseTimes sum;
   for (const auto& span : time_spans(run)) add(sum, span.phases);
   if (sum.total() > 0) return sum;
@@ -45,7 +46,7 @@ std::optional<PhaseTimes> whole_phases(const RunReading& run) {
 
 // Otherwise without the time between steps.
 std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
-  if (ended_in_one(run)) return run.end_device_phases;
+  if (ended_in_one(run)) return run.end->device_phases;
   PhaseTimes sum;
   for (const auto& record : run.steps)
     if (record.device_phases) add(sum, *record.device_phases);
@@ -57,10 +58,8 @@ std::optional<double> mean_images_per_s(const RunReading& run) {
   double images = 0, seconds = 0;
   for (const auto& record : run.steps) {
     if (!record.phases || !record.images_per_s) continue;
-    const double training_s = record.phases->total() - (*record.phases)[Phase::kEvaluation] -
-                              (*record.phases)[Phase::kCheckpoint];
-    images += *record.images_per_s * training_s;
-    seconds += training_s;
+    images += *record.images_per_s * training_s(*record.phases);
+    seconds += training_s(*record.phases);
   }
   if (seconds > 0) return images / seconds;
   return std::nullopt;
@@ -70,9 +69,7 @@ std::vector<StreamTime> whole_streams(const RunReading& run) {
   std::vector<StreamTime> sum;
   for (const auto& record : run.steps)
     for (const auto& time : record.streams) {
-      auto known = std::find_if(sum.begin(), sum.end(), [&](const StreamTime& other) {
-        return other.stream == time.stream;
-      });
+      auto known = std::ranges::find(sum, time.stream, &StreamTime::stream);
       if (known == sum.end()) known = sum.insert(known, {time.stream});
       known->busy_s += time.busy_s;
       known->idle_s += time.idle_s;
@@ -80,57 +77,39 @@ std::vector<StreamTime> whole_streams(const RunReading& run) {
   return sum;
 }
 
-// The mean of a value over the records that have it.
-class Mean {
- public:
-  void add(const std::optional<double>& value, double weight) {
-    if (!value) return;
-    sum_ += *value * weight;
-    weight_ += weight;
-  }
-  std::optional<double> value() const {
-    return weight_ > 0 ? std::optional(sum_ / weight_) : std::nullopt;
-  }
-
- private:
-  double sum_ = 0, weight_ = 0;
-};
-
 // Weights all records equally. Empty if none has telemetry.
-std::optional<Telemetry> mean_telemetry(const MetricsRecord* begin, const MetricsRecord* end) {
+std::optional<Telemetry> mean_telemetry(std::span<const MetricsRecord> records) {
   TelemetryMean mean;
   bool any = false;
-  for (const MetricsRecord* record = begin; record != end; ++record) {
-    if (record->telemetry) mean.add(*record->telemetry);
-    any = any || record->telemetry;
+  for (const MetricsRecord& record : records) {
+    if (record.telemetry) mean.add(*record.telemetry);
+    any = any || record.telemetry;
   }
   return any ? std::optional(mean.mean()) : std::nullopt;
 }
 
-// REQUIRES: begin < end. `step_before`: the step of the previous record.
-MetricsRecord merged(const MetricsRecord* begin, const MetricsRecord* end, int64_t step_before) {
-  MetricsRecord all = end[-1];
-  Mean loss, accuracy, accuracy5, mean_iou, lr, images_per_s;
-  for (const MetricsRecord* record = begin; record != end; ++record) {
-    const double weight = double(std::max<int64_t>(1, record->step - step_before));
-    step_before = record->step;
-    loss.add(record->loss, weight);
-    accuracy.add(record->accuracy, weight);
-    accuracy5.add(record->accuracy5, weight);
-    mean_iou.add(record->mean_iou, weight);
-    lr.add(record->lr, weight);
-    images_per_s.add(record->images_per_s, weight);
-    if (record->memory_peak_bytes)
-      all.memory_peak_bytes =
-          std::max(all.memory_peak_bytes.value_or(0), *record->memory_peak_bytes);
+// Over the records that have the value, weighted by their steps.
+std::optional<double> weighted_mean(std::span<const MetricsRecord> records, int64_t step_before,
+                                    std::optional<double> MetricsRecord::*member) {
+  double sum = 0, weights = 0;
+  for (const MetricsRecord& record : records) {
+    const double weight = double(std::max<int64_t>(1, record.step - step_before));
+    step_before = record.step;
+    if (!(record.*member)) continue;
+    sum += *(record.*member) * weight;
+    weights += weight;
   }
-  all.loss = loss.value();
-  all.accuracy = accuracy.value();
-  all.accuracy5 = accuracy5.value();
-  all.mean_iou = mean_iou.value();
-  all.lr = lr.value();
-  all.images_per_s = images_per_s.value();
-  all.telemetry = mean_telemetry(begin, end);
+  return weights > 0 ? std::optional(sum / weights) : std::nullopt;
+}
+
+// REQUIRES: there is a record. `step_before`: the step of the previous record.
+MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before) {
+  MetricsRecord all = records.back();
+  for (const auto& mean : kRecordMeans)
+    all.*mean.member = weighted_mean(records, step_before, mean.member);
+  for (const MetricsRecord& record : records)
+    all.memory_peak_bytes = std::max(all.memory_peak_bytes, record.memory_peak_bytes);
+  all.telemetry = mean_telemetry(records);
   return all;
 }
 
@@ -153,16 +132,14 @@ RunFigures figures_of(const RunReading& run) {
     figures.time_s = run.last->time_s;
     figures.epochs = run.last->epoch;
     figures.steps = run.last->step;
-    figures.samples = run.last->samples;
     figures.memory_peak_bytes = run.last->memory_peak_bytes;
   }
   figures.images_per_s = mean_images_per_s(run);
   figures.phases = whole_phases(run);
   figures.device_phases = whole_device_phases(run);
   figures.streams = whole_streams(run);
-  figures.telemetry = run.end_telemetry
-                          ? run.end_telemetry
-                          : mean_telemetry(run.steps.data(), run.steps.data() + run.steps.size());
+  figures.telemetry =
+      run.end && run.end->telemetry ? run.end->telemetry : mean_telemetry(run.steps);
   return figures;
 }
 
@@ -201,7 +178,7 @@ std::vector<MetricsRecord> thinned(const std::vector<MetricsRecord>& records, si
   std::vector<MetricsRecord> fewer;
   for (size_t i = 0; i < count; ++i) {
     const size_t begin = i * records.size() / count, end = (i + 1) * records.size() / count;
-    fewer.push_back(merged(records.data() + begin, records.data() + end,
+    fewer.push_back(merged(std::span(records).subspan(begin, end - begin),
                            begin == 0 ? 0 : records[begin - 1].step));
   }
   return fewer;

@@ -15,7 +15,7 @@ struct RunFigures {
   bool held_out = false;
   std::optional<double> best_accuracy;  // of all evaluations
   double time_s = 0, epochs = 0;
-  int64_t steps = 0, samples = 0;
+  int64_t steps = 0;
   std::optional<double> images_per_s;  // in training: without evaluation and checkpoints
   std::optional<int64_t> memory_peak_bytes;
   std::optional<PhaseTimes> phases;         // seconds over the whole run

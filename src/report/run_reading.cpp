@@ -16,17 +16,10 @@ namespace {
 constexpr int kTimelineSteps = 3;
 constexpr size_t kTimelineSpans = 6000;
 
-std::string read_text(Env& env, const std::string& path) {
-  const auto bytes = read_file(env, path);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 void add_record(RunReading& run, MetricsRecord&& record) {
   run.last = record;
   if (record.kind == "end") {
-    run.end_phases = record.phases;
-    run.end_device_phases = record.device_phases;
-    run.end_telemetry = record.telemetry;
+    run.end = std::move(record);
     run.state = RunState::kEnded;
   } else if (record.kind == "step") {
     run.steps.push_back(std::move(record));
@@ -55,8 +48,7 @@ void read_metrics(RunReading& run, const std::string& text) {
   }
   if (bad > 0)
     run.warnings.push_back(
-        fmt::format("metrics.jsonl has {} that {} no record (line {}{}), left "
-                    "out",
+        fmt::format("metrics.jsonl has {} that {} no record (line {}{}), left out",
                     bad == 1 ? "a line" : fmt::format("{} lines", bad), bad == 1 ? "is" : "are",
                     first_bad, bad == 1 ? "" : " is the first"));
 }
@@ -90,7 +82,7 @@ void read_beside(RunReading& run, Env& env, const char* name, const Read& read) 
   const std::string path = run.folder + "/" + name;
   if (!env.exists(path)) return;
   try {
-    read(read_text(env, path), path);
+    read(text_of_file(env, path));
   } catch (const Error& error) {
     run.warnings.push_back(fmt::format("{} cannot be read: {}", name, error.reason()));
   }
@@ -133,20 +125,19 @@ RunReading read_run(Env& env, const std::string& folder) {
     fail(ErrorKind::kData,
          env.is_directory(folder) ? "the folder holds no metrics.jsonl" : "no such run folder",
          folder, "Give the folder of a run, which `saturate train` prints");
-  read_metrics(run, read_text(env, metrics));
+  read_metrics(run, text_of_file(env, metrics));
   if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
-  read_beside(run, env, "recipe.toml", [&](const std::string& text, const std::string& path) {
-    run.recipe = flatten_recipe(text, path);
+  read_beside(run, env, "recipe.toml", [&](const std::string& text) {
+    run.recipe = flatten_recipe(text, folder + "/recipe.toml");
   });
-  read_beside(run, env, "host.json",
-              [&](const std::string& text, const std::string&) { read_host(run, text); });
-  read_beside(run, env, "classes.json", [&](const std::string& text, const std::string&) {
+  read_beside(run, env, "host.json", [&](const std::string& text) { read_host(run, text); });
+  read_beside(run, env, "classes.json", [&](const std::string& text) {
     run.by_class = parse_class_results(text);
     if (!run.by_class)
       run.warnings.push_back("classes.json cannot be read: it holds no results by class");
   });
-  run.training = read_training_samples(env, folder, run.warnings);
-  run.mistakes = read_mistakes(env, folder, run.warnings);
+  run.training = read_kept_images(env, folder, "training.json", run.warnings);
+  run.mistakes = read_kept_images(env, folder, "mistakes.json", run.warnings);
   run.timeline = read_timeline(env, folder, kTimelineSteps, kTimelineSpans, run.warnings);
   return run;
 }

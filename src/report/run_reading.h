@@ -27,14 +27,13 @@ struct RunReading {
   RunState state = RunState::kStopped;
   std::vector<MetricsRecord> steps, evaluations;  // as in the file
   std::optional<MetricsRecord> last;              // of any kind: the run's current position
-  std::optional<PhaseTimes> end_phases, end_device_phases;
-  std::optional<Telemetry> end_telemetry;
-  NamedTexts recipe;                     // "train.batch" and its value; empty if missing
-  NamedTexts host;                       // of host.json; likewise
-  std::optional<ClassResults> by_class;  // of classes.json: the last evaluation
+  std::optional<MetricsRecord> end;               // the last "end" record
+  NamedTexts recipe;                              // "train.batch" and its value; empty if missing
+  NamedTexts host;                                // of host.json; likewise
+  std::optional<ClassResults> by_class;           // of classes.json: the last evaluation
   std::optional<KeptImages> training, mistakes;
   std::optional<Timeline> timeline;
-  std::vector<std::string> warnings;  // what could not be read
+  std::vector<std::string> warnings;  // of files or lines that could not be read
 };
 
 // Fails with kData if the folder has no metrics.jsonl. All other damage becomes a warning.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "record/class_results.h"
 #include "record/histograms.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
