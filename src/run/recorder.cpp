@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "record/class_results.h"
-#include "record/histograms.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/optimizer.h"
