@@ -35,9 +35,15 @@ class ParametersOnly : public Model {
                                       {"bias", at::zeros({1}).requires_grad_()}};
 };
 
+TrainOptions ema(double decay) {
+  TrainOptions options;
+  options.ema = decay;
+  return options;
+}
+
 TEST(WeightAverage, FollowsTorchAndGoesOnFromItsState) {
   ParametersOnly model;
-  WeightAverage first(model, 0.9), second(model, 0.9);
+  WeightAverage first(model, ema(0.9)), second(model, ema(0.9));
   for (int update = 0; update < 50; ++update) {
     model.fill(update);
     if (update == 20) second.load_state(first.state(), "test");
@@ -54,7 +60,7 @@ TEST(WeightAverage, FollowsTorchAndGoesOnFromItsState) {
 
 TEST(WeightAverage, TheModelComputesWithItInsideAScopeOnly) {
   ParametersOnly model;
-  WeightAverage average(model, 0.5);
+  WeightAverage average(model, ema(0.5));
   const at::Tensor parameter = model.tensors[0].tensor;
   { const WeightAverage::Scope nothing_yet(&average); }
   model.fill(0);
@@ -78,7 +84,7 @@ TEST(WeightAverage, TheModelComputesWithItInsideAScopeOnly) {
 
 TEST(WeightAverage, RefusesAnothersState) {
   ParametersOnly model;
-  WeightAverage average(model, 0.5);
+  WeightAverage average(model, ema(0.5));
   const Error error = testing::error_of([&] {
     average.load_state({{"conv", at::zeros({2})}}, "some/file");
   });

@@ -103,8 +103,7 @@ int eval(const EvalArguments& arguments) {
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
   const bool averaged = !checkpoint.average.empty() && !arguments.plain;
-  auto parameters = model->parameters();
-  if (averaged) copy_by_name(checkpoint.average, parameters, path);
+  if (averaged) load_average(*model, checkpoint.average, path);
 
   const bool wants_names = !arguments.predictions.empty();
   if (wants_names && recipe.train.task == TaskKind::kSegment)

@@ -25,8 +25,7 @@ std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const 
                                   bool plain, const std::string& path) {
   auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
   load_into(*model, checkpoint.model, path);
-  auto parameters = model->parameters();
-  if (!checkpoint.average.empty() && !plain) copy_by_name(checkpoint.average, parameters, path);
+  if (!checkpoint.average.empty() && !plain) load_average(*model, checkpoint.average, path);
   return model;
 }
 

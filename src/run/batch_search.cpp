@@ -31,7 +31,7 @@ class Rehearsal {
         parts_(make_training_parts(env, recipe_, device)) {
     parts_.model->set_training(true);
     if (parts_.lookahead) parts_.lookahead->begin();
-    saved_bytes_ = checkpoint_bytes(*parts_.model, *parts_.optimizer, parts_.average != nullptr,
+    saved_bytes_ = checkpoint_bytes(*parts_.model, *parts_.optimizer, parts_.average.get(),
                                     parts_.lookahead != nullptr);
   }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -215,6 +216,14 @@ void copy_by_name(const std::vector<NamedTensor>& tensors, std::vector<NamedTens
 void load_into(Model& model, const std::vector<NamedTensor>& tensors, const std::string& where) {
   auto targets = model_state(model);
   copy_by_name(tensors, targets, where);
+}
+
+void load_average(Model& model, const std::vector<NamedTensor>& average, const std::string& where) {
+  auto targets = model.parameters();
+  for (auto& buffer : model.buffers())
+    if (std::ranges::find(average, buffer.name, &NamedTensor::name) != average.end())
+      targets.push_back(std::move(buffer));
+  copy_by_name(average, targets, where);
 }
 
 }  // namespace saturate

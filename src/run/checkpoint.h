@@ -75,6 +75,10 @@ void copy_by_name(const std::vector<NamedTensor>& tensors, std::vector<NamedTens
 // Copies tensors into a model's parameters and buffers; fails like copy_by_name.
 void load_into(Model& model, const std::vector<NamedTensor>& tensors, const std::string& where);
 
+// Copies averaged weights, Checkpoint::average, into a model: all parameters, and the buffers that
+// it has. Fails like copy_by_name.
+void load_average(Model& model, const std::vector<NamedTensor>& average, const std::string& where);
+
 // A model's parameters, then its buffers.
 std::vector<NamedTensor> model_state(Model& model);
 

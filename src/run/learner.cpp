@@ -85,8 +85,7 @@ PipelineSetup Learner::pipeline_setup() {
 }
 
 int64_t Learner::checkpoint_bytes() {
-  return saturate::checkpoint_bytes(*model_, *optimizer_, average_ != nullptr,
-                                    lookahead_ != nullptr);
+  return saturate::checkpoint_bytes(*model_, *optimizer_, average_.get(), lookahead_ != nullptr);
 }
 
 void Learner::prepare() {
@@ -211,7 +210,9 @@ void Learner::update_averages(int64_t index, int64_t total_steps) {
   if (!lookahead_ && !average_) return;
   Ledger::Scope scope(run_.ledger, Phase::kOptimizer);
   if (lookahead_) lookahead_->update(index + 1, total_steps);
-  if (average_) average_->update();
+  if (!average_ || !average_->is_due(index + 1, total_steps, input_.epoch_steps())) return;
+  if (average_->has_buffers()) broadcast_buffers();
+  average_->update();
 }
 
 void Learner::keep_average() {

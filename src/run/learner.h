@@ -31,7 +31,8 @@ class Learner {
 
   Model& model() { return *model_; }
   const Task& task() const { return *task_; }
-  WeightAverage* average() { return average_.get(); }  // null without train.ema
+  // Null without train.ema, and before its first update.
+  WeightAverage* average() { return average_ && !average_->empty() ? average_.get() : nullptr; }
   Schedule& schedule() { return schedule_; }
   GradientReducer* reducer() { return reducer_.get(); }  // null in one process
   const TrainStep& step() const { return *step_; }

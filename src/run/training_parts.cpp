@@ -98,8 +98,8 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
   parts.optimizer = group && recipe.distributed.shard_optimizer
                         ? make_sharded_optimizer(*group, std::move(groups), make)
                         : make(std::move(groups));
-  if (recipe.train.ema > 0)
-    parts.average = std::make_unique<WeightAverage>(*parts.model, recipe.train.ema);
+  if (WeightAverage::is_wanted(recipe.train))
+    parts.average = std::make_unique<WeightAverage>(*parts.model, recipe.train);
   if (recipe.train.lookahead > 0)
     parts.lookahead = std::make_unique<Lookahead>(*parts.model, recipe.train);
   int& segments = recipe.train.checkpoint_segments;
@@ -107,15 +107,15 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
   return parts;
 }
 
-int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool lookahead) {
+int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, const WeightAverage* average,
+                         bool lookahead) {
   const auto bytes_of = [](const std::vector<NamedTensor>& tensors) {
     int64_t bytes = 0;
     for (const auto& [name, tensor] : tensors) bytes += int64_t(tensor.nbytes());
     return bytes;
   };
-  const int64_t parameters = bytes_of(model.parameters());
-  const int64_t weights = parameters + bytes_of(model.buffers());
-  return weights + bytes_of(optimizer.state()) + (average ? parameters : 0) +
+  const int64_t weights = bytes_of(model.parameters()) + bytes_of(model.buffers());
+  return weights + bytes_of(optimizer.state()) + (average ? average->bytes() : 0) +
          (lookahead ? weights : 0);
 }
 

@@ -42,7 +42,8 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
 
 // Bytes of a checkpoint's tensors, the same at every step. With a sharded optimizer
 // to be called by all processes.
-int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, bool average, bool lookahead);
+int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, const WeightAverage* average,
+                         bool lookahead);
 
 // `micro_batch`: images computed together, at most.
 StepOptions step_options(const Recipe& recipe, int micro_batch);

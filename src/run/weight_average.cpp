@@ -7,25 +7,35 @@
 
 namespace saturate {
 
-WeightAverage::WeightAverage(Model& model, double decay)
-    : decay_(decay), parameters_(model.parameters()) {}
+WeightAverage::WeightAverage(Model& model, const TrainOptions& options)
+    : options_(options), tensors_(model.parameters()), parameters_(tensors_.size()) {}
+
+bool WeightAverage::is_due(int64_t, int64_t, int64_t) const {
+  return true;
+}
 
 void WeightAverage::update() {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> now;
-  now.reserve(parameters_.size());
-  for (const auto& [name, tensor] : parameters_) now.push_back(tensor.detach());
+  now.reserve(tensors_.size());
+  for (const auto& [name, tensor] : tensors_) now.push_back(tensor.detach());
   if (averages_.empty()) {
     for (const auto& tensor : now) averages_.push_back(tensor.clone());
   } else {
-    at::_foreach_lerp_(averages_, now, 1 - decay_);
+    at::_foreach_lerp_(averages_, now, 1 - options_.ema);
   }
+}
+
+int64_t WeightAverage::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors_) bytes += int64_t(tensor.nbytes());
+  return bytes;
 }
 
 void WeightAverage::swap() {
   for (size_t i = 0; i < averages_.size(); ++i) {
-    const at::Tensor own = parameters_[i].tensor.detach();
-    parameters_[i].tensor.set_data(averages_[i]);
+    const at::Tensor own = tensors_[i].tensor.detach();
+    tensors_[i].tensor.set_data(averages_[i]);
     averages_[i] = own;
   }
 }
@@ -40,8 +50,7 @@ WeightAverage::Scope::~Scope() {
 
 std::vector<NamedTensor> WeightAverage::state() const {
   std::vector<NamedTensor> state;
-  for (size_t i = 0; i < averages_.size(); ++i)
-    state.push_back({parameters_[i].name, averages_[i]});
+  for (size_t i = 0; i < averages_.size(); ++i) state.push_back({tensors_[i].name, averages_[i]});
   return state;
 }
 
@@ -49,7 +58,7 @@ void WeightAverage::load_state(const std::vector<NamedTensor>& state, const std:
   averages_.clear();
   if (state.empty()) return;
   std::vector<NamedTensor> targets;
-  for (const auto& [name, tensor] : parameters_) targets.push_back({name, tensor.detach().clone()});
+  for (const auto& [name, tensor] : tensors_) targets.push_back({name, tensor.detach().clone()});
   copy_by_name(state, targets, where);
   for (auto& target : targets) averages_.push_back(std::move(target.tensor));
 }

@@ -1,5 +1,5 @@
-// An exponential moving average of a model's parameters (EMA), which often evaluates better than
-// the parameters themselves.
+// An average of a model's weights over a run, which often evaluates better than the weights
+// themselves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,25 +7,37 @@
 #include <string>
 #include <vector>
 
+#include "saturate/data/recipe.h"
 #include "saturate/model.h"
 
 namespace saturate {
 
-// After every step, average += (1 - decay) * (parameter - average); the first update copies. Equals
-// torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(decay). Buffers (BatchNorm's
-// statistics) are not averaged: the model's own are used. Not for concurrent use.
+// train.ema: after every step, average += (1 - ema) * (parameter - average); the first update
+// copies. Equals torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(ema). Buffers
+// (BatchNorm's statistics) are not averaged: the model's own are used.
+//
+// Not for concurrent use.
 class WeightAverage {
  public:
+  static bool is_wanted(const TrainOptions& options) { return options.ema > 0; }
+
   // `model` must outlive this.
-  WeightAverage(Model& model, double decay);
+  WeightAverage(Model& model, const TrainOptions& options);
 
-  // One fused operation over all parameters; does not wait for a device.
+  // Whether an update follows step `step` of `steps`, counted from 1.
+  bool is_due(int64_t step, int64_t steps, int64_t epoch_steps) const;
+  // Whether buffers are averaged too: then they must be equal on all ranks before an update.
+  bool has_buffers() const { return tensors_.size() > parameters_; }
+  // One fused operation over all tensors; does not wait for a device.
   void update();
+  bool empty() const { return averages_.empty(); }  // before the first update
+  // Bytes of state() after an update.
+  int64_t bytes() const;
 
-  // Gives the model the averaged parameters for good. To be called last.
+  // Gives the model the averaged tensors for good. To be called last.
   void keep() { swap(); }
 
-  // During its lifetime, the model computes with the averaged parameters. Null, and an average
+  // During its lifetime, the model computes with the averaged tensors. Null, and an average
   // without updates, do nothing.
   class Scope {
    public:
@@ -38,7 +50,7 @@ class WeightAverage {
     WeightAverage* average_;
   };
 
-  // The averaged parameters by name, empty before the first update; they share storage.
+  // The averaged tensors by name, empty before the first update; they share storage.
   std::vector<NamedTensor> state() const;
   // Loads what state() returned. Fails with kRun naming `where` and the tensor that is missing or
   // has another shape.
@@ -47,9 +59,10 @@ class WeightAverage {
  private:
   void swap();
 
-  const double decay_;
-  std::vector<NamedTensor> parameters_;  // the model's own
-  std::vector<at::Tensor> averages_;     // empty before the first update
+  const TrainOptions options_;
+  std::vector<NamedTensor> tensors_;  // the model's own
+  size_t parameters_ = 0;             // the first ones of tensors_
+  std::vector<at::Tensor> averages_;  // empty before the first update
 };
 
 }  // namespace saturate
