@@ -242,6 +242,16 @@ TEST(Recipe, WhatAveragesWeightsNeedsThemWholeAndAShareBelowOne) {
   }
 }
 
+TEST(Recipe, OneAverageOfWeightsAtMost) {
+  EXPECT_NE(recipe_error(kMinimal, {"train.ema=0.9", "train.swa=0.5"})
+                .find("train.swa cannot be combined with train.ema"),
+            std::string::npos);
+  EXPECT_NE(recipe_error(kMinimal, {"train.swa=0.5", "precision.mode=bf16-o2"})
+                .find("train.swa cannot average weights"),
+            std::string::npos);
+  EXPECT_EQ(recipe_error(kMinimal, {"train.swa=0.5"}), "no error");
+}
+
 TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
   const auto refused = [](std::vector<std::string> overrides, const std::string& part) {
     overrides.push_back("train.epochs=10");

@@ -21,24 +21,85 @@ class ParametersOnly : public Model {
   at::Tensor forward(const at::Tensor& images) override { return images; }
   void set_training(bool) override {}
   std::vector<NamedTensor> parameters() override { return tensors; }
-  std::vector<NamedTensor> buffers() override { return {}; }
+  std::vector<NamedTensor> buffers() override { return statistics; }
   void to(const at::Device&, bool) override {}
 
   void fill(int update) {
     const at::NoGradGuard no_grad;
-    for (auto& [name, tensor] : tensors)
-      tensor.copy_(testing::symmetric(name + "." + std::to_string(update), tensor.sizes(), 1));
+    for (auto* group : {&tensors, &statistics})
+      for (auto& [name, tensor] : *group)
+        if (tensor.is_floating_point())
+          tensor.copy_(testing::symmetric(name + "." + std::to_string(update), tensor.sizes(), 1));
+        else
+          tensor.fill_(update);
   }
 
   std::vector<NamedTensor> tensors = {{"conv", at::zeros({4, 3, 3, 3}).requires_grad_()},
                                       {"fc", at::zeros({5, 37}).requires_grad_()},
                                       {"bias", at::zeros({1}).requires_grad_()}};
+  std::vector<NamedTensor> statistics = {{"mean", at::zeros({4})},
+                                         {"batches", at::zeros({}, at::kLong)}};
 };
 
 TrainOptions ema(double decay) {
   TrainOptions options;
   options.ema = decay;
   return options;
+}
+
+TrainOptions swa(double from) {
+  TrainOptions options;
+  options.swa = from;
+  return options;
+}
+
+// As AveragedModel(multi_avg_fn=get_swa_multi_avg_fn(), use_buffers=True).
+TEST(WeightAverage, StochasticIsTheMeanWithBuffersAndGoesOnFromItsState) {
+  ParametersOnly model;
+  WeightAverage whole(model, swa(0.5)), first(model, swa(0.5)), second(model, swa(0.5));
+  EXPECT_TRUE(whole.has_buffers());
+  std::map<std::string, at::Tensor> sums;
+  for (int update = 0; update < 7; ++update) {
+    model.fill(update);
+    for (const auto& group : {model.tensors, model.statistics})
+      for (const auto& [name, tensor] : group) {
+        const at::Tensor now = tensor.detach().to(at::kDouble);
+        sums[name] = update == 0 ? now : sums[name] + now;
+      }
+    if (update == 3) second.load_state(first.state(), "test");
+    whole.update();
+    (update < 3 ? first : second).update();
+  }
+  const auto state = whole.state(), resumed = second.state();
+  ASSERT_EQ(state.size(), 6u);
+  ASSERT_EQ(resumed.size(), 6u);
+  for (size_t i = 0; i < state.size(); ++i) {
+    const auto& [name, tensor] = state[i];
+    EXPECT_TRUE(tensor.equal(resumed[i].tensor)) << name;
+    if (name == "batches")
+      EXPECT_EQ(tensor.item<int64_t>(), 6);
+    else if (name == "n_averaged")
+      EXPECT_EQ(tensor.item<int64_t>(), 7);
+    else
+      EXPECT_TRUE(at::allclose(tensor.to(at::kDouble), sums.at(name) / 7, 0, 1e-6)) << name;
+  }
+  const at::Tensor mean = model.statistics[0].tensor, now = mean.clone();
+  {
+    const WeightAverage::Scope averaged(&whole);
+    EXPECT_TRUE(at::allclose(mean.to(at::kDouble), sums.at("mean") / 7, 0, 1e-6));
+  }
+  EXPECT_TRUE(mean.equal(now));
+  second.load_state({}, "a checkpoint from before the first update");
+  EXPECT_TRUE(second.empty());
+}
+
+TEST(WeightAverage, StochasticIsDueAtTheEndsOfEpochsAndOfTheRun) {
+  ParametersOnly model;
+  const WeightAverage average(model, swa(0.5));
+  std::vector<int64_t> due;
+  for (int64_t step = 1; step <= 14; ++step)
+    if (average.is_due(step, 14, 4)) due.push_back(step);
+  EXPECT_EQ(due, (std::vector<int64_t>{8, 12, 14}));
 }
 
 TEST(WeightAverage, FollowsTorchAndGoesOnFromItsState) {

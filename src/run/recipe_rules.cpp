@@ -117,11 +117,14 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   validate_optimizer(recipe.optimizer, where);
   if (recipe.train.ema >= 1)
     fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
+  if (recipe.train.ema > 0 && recipe.train.swa > 0)
+    fail_option("train.swa", "cannot be combined with train.ema", "Set one of them to 0", where);
   if (recipe.train.lookahead >= 1)
     fail_option("train.lookahead", "must be below 1", "Give 0 for none, or such as 0.5", where);
   const bool half = stores_narrow(recipe.precision.mode);
-  for (const auto& [key, value] : {std::pair("train.ema", recipe.train.ema),
-                                   std::pair("train.lookahead", recipe.train.lookahead)})
+  for (const auto& [key, value] :
+       {std::pair("train.ema", recipe.train.ema), std::pair("train.swa", recipe.train.swa),
+        std::pair("train.lookahead", recipe.train.lookahead)})
     if (half && value > 0)
       fail_option(key, "cannot average weights that are stored in half precision",
                   std::string("Set precision.mode to bf16 or fp16, or ") + key + "=0", where);

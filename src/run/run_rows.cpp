@@ -92,6 +92,11 @@ std::vector<OptionRow> train_rows() {
       number(SATURATE_OPTION(train.ema), {0, 1}, "decay",
              "Decay of an exponential moving average of the weights, such as 0.999; evaluation and "
              "`saturate eval` use the average. 0: off."),
+      number(
+          SATURATE_OPTION(train.swa), {0, 1}, "share",
+          "Stochastic weight averaging: from this share of the run on, such as 0.75, the weights "
+          "at the end of each epoch are averaged, with BatchNorm's statistics; evaluation and "
+          "`saturate eval` use the average. Works best with schedule.name=constant. 0: off."),
       part_list(
           "train.lookahead",
           {part("share", SATURATE_MEMBER(train.lookahead), {0, 1}),

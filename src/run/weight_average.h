@@ -16,10 +16,15 @@ namespace saturate {
 // copies. Equals torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn(ema). Buffers
 // (BatchNorm's statistics) are not averaged: the model's own are used.
 //
+// train.swa: from that share of the run on, the mean of parameters and buffers at the ends of
+// epochs and of the run; integer buffers are copied. Equals AveragedModel with
+// get_swa_multi_avg_fn() and use_buffers=True. From https://arxiv.org/abs/1803.05407, which
+// computes the statistics anew in a pass over the training data instead.
+//
 // Not for concurrent use.
 class WeightAverage {
  public:
-  static bool is_wanted(const TrainOptions& options) { return options.ema > 0; }
+  static bool is_wanted(const TrainOptions& options) { return options.ema > 0 || options.swa > 0; }
 
   // `model` must outlive this.
   WeightAverage(Model& model, const TrainOptions& options);
@@ -63,6 +68,7 @@ class WeightAverage {
   std::vector<NamedTensor> tensors_;  // the model's own
   size_t parameters_ = 0;             // the first ones of tensors_
   std::vector<at::Tensor> averages_;  // empty before the first update
+  int64_t averaged_ = 0;              // updates so far, with train.swa
 };
 
 }  // namespace saturate

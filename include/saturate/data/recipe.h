@@ -58,6 +58,7 @@ struct TrainOptions {
   bool eval_flip = false;
   int eval_shift = 0;       // pixels
   double ema = 0;           // decay of the averaged weights; 0: none
+  double swa = 0;           // share of the run after which epochs' ends are averaged; 0: none
   double lookahead = 0;     // share of the slow weights that is kept; 0: none
   int lookahead_every = 5;  // steps
   double lookahead_power = 0;
