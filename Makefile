@@ -132,12 +132,13 @@ format: ## rewrite all C++ and CUDA files in the house style
 format-check: ## say which files are not in the house style
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
 
-tidy: setup ## run clang-tidy over the torch-free modules; CHANGED=1: only over what differs from .ci/checked
+tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHANGED=1: tidy what differs from .ci/checked
 	@tools/setup.sh --dev
 	@cmake --preset tidy --log-level=NOTICE >/dev/null
 	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py; else $(CPP_FILES); fi | \
 	  grep -E '^src/(base|recipe|data|image)/.*\.cpp$$|^src/(model/.*pickle|model/safetensors_header|reduce/shared_|reduce/binding).*\.cpp$$' | \
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
+	@tools/check_locks.sh $(JOBS)
 
 ci-full: ## all that CI runs, and what it leaves out for time: tidy and fuzz whole, each source alone
 	@CI_FULL=1 .ci/run

@@ -23,7 +23,7 @@ void BatchRing::fail_waiting(const std::string& what) const {
 }
 
 bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (claimed) {
     BatchSlot& slot = *claimed->slot;
     std::move(failures.begin(), failures.end(), std::back_inserter(slot.failures));
@@ -34,7 +34,7 @@ bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>&
     if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
     claimed.reset();
   }
-  work_.wait(lock, [&] { return ending_ || unclaimed() > 0; });
+  while (!ending_ && unclaimed() == 0) work_.wait(lock);
   if (ending_) return false;
   const size_t first = next_sample_ % batch_;
   const size_t count = std::min({most_, batch_ - first, unclaimed()});
@@ -76,7 +76,7 @@ void BatchRing::open_slots() {
   bool wakes;
   {
     // All at once: a worker woken for the first of them could fall asleep before the last.
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     opened_ = opened;
     wakes = unclaimed() > 0 && (busy_ == 0 || is_short());  // busy ones claim again by themselves
   }
@@ -85,7 +85,7 @@ void BatchRing::open_slots() {
 
 void BatchRing::start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = false;
     epoch_ = epoch;
     order_ = std::move(order);
@@ -97,11 +97,14 @@ void BatchRing::start(uint32_t epoch, std::vector<uint32_t> order, size_t first_
 }
 
 bool BatchRing::wait(std::chrono::nanoseconds limit) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (taken_ == opened_) return true;
   const BatchSlot& slot = slots_[taken_ % slots_.size()];
   if (slot.left > 0 && unclaimed() > 0) work_.notify_all();
-  return progress_.wait_for(lock, limit, [&] { return slot.left == 0; });
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (slot.left > 0)
+    if (!progress_.wait_until(lock, until)) return slot.left == 0;
+  return true;
 }
 
 BatchSlot* BatchRing::front() {
@@ -112,32 +115,34 @@ BatchSlot* BatchRing::front() {
 
 void BatchRing::release() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++taken_;
   }
   open_slots();
 }
 
 void BatchRing::stop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   end_ = next_sample_ = 0;
-  if (!progress_.wait_for(lock, wait_limit_, [&] { return busy_ == 0; }))
-    fail_waiting("the loader's threads did not stop");
+  const auto until = std::chrono::steady_clock::now() + wait_limit_;
+  while (busy_ > 0)
+    if (!progress_.wait_until(lock, until) && busy_ > 0)
+      fail_waiting("the loader's threads did not stop");
   taken_ = opened_ = 0;
   for (BatchSlot& slot : slots_) slot.batch.pixels.reset();
 }
 
 void BatchRing::shut_down() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = stopping_ = true;
   }
   work_.notify_all();
 }
 
 size_t BatchRing::ready() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return finished();
 }
 

@@ -4,16 +4,15 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "saturate/data/loader.h"
 
 namespace saturate {
@@ -82,11 +81,10 @@ class BatchRing {
 
  private:
   void open_slots();
-  // With mutex_ held: samples that wait for a worker; batches that wait for the consumer; whether
-  // they may run out.
-  size_t unclaimed() const;
-  size_t finished() const;
-  bool is_short() const { return finished() < half(); }
+  // Samples that wait for a worker; batches that wait for the consumer; whether they may run out.
+  size_t unclaimed() const NEEDS_LOCK(mutex_);
+  size_t finished() const NEEDS_LOCK(mutex_);
+  bool is_short() const NEEDS_LOCK(mutex_) { return finished() < half(); }
   size_t half() const { return (slots_.size() + 1) / 2; }
   [[noreturn]] void fail_waiting(const std::string& what) const;
 
@@ -95,17 +93,17 @@ class BatchRing {
   const BufferSource take_buffer_;
 
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;
-  std::condition_variable work_, progress_;
-  // All below guarded by mutex_, except as BatchSlot says.
+  mutable Mutex mutex_;
+  Condition work_, progress_;
+  // Written under mutex_, by the consumer alone, which reads them without; slots as BatchSlot says.
   std::vector<BatchSlot> slots_;
   std::vector<uint32_t> order_;
-  uint32_t epoch_ = 0;
   size_t end_ = 0;                 // samples of the epoch
-  size_t next_sample_ = 0;         // next to be claimed
   size_t taken_ = 0, opened_ = 0;  // batches
-  size_t busy_ = 0;                // claims not finished
-  bool ending_ = false;
+  uint32_t epoch_ GUARDED_BY(mutex_) = 0;
+  size_t next_sample_ GUARDED_BY(mutex_) = 0;  // next to be claimed
+  size_t busy_ GUARDED_BY(mutex_) = 0;         // claims not finished
+  bool ending_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace saturate

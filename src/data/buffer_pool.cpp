@@ -1,10 +1,11 @@
 #include "data/buffer_pool.h"
 
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace saturate {
 namespace {
@@ -23,12 +24,12 @@ std::shared_ptr<std::byte> allocate_aligned(size_t bytes) {
 struct BufferPool::Shared {
   size_t bytes;
   BufferAllocator allocate;
-  std::mutex mutex;
-  bool closed = false;                           // guarded by mutex
-  std::vector<std::shared_ptr<std::byte>> free;  // guarded by mutex
+  Mutex mutex;
+  bool closed GUARDED_BY(mutex) = false;
+  std::vector<std::shared_ptr<std::byte>> free GUARDED_BY(mutex);
 
   void give_back(std::shared_ptr<std::byte> buffer) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (!closed) free.push_back(std::move(buffer));
   }
 };
@@ -41,7 +42,7 @@ BufferPool::BufferPool(size_t bytes, BufferAllocator allocate)
 
 BufferPool::~BufferPool() {
   std::vector<std::shared_ptr<std::byte>> unused;
-  std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   shared_->closed = true;
   unused.swap(shared_->free);
 }
@@ -49,7 +50,7 @@ BufferPool::~BufferPool() {
 std::shared_ptr<std::byte> BufferPool::take() {
   std::shared_ptr<std::byte> buffer;
   {
-    std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     if (!shared_->free.empty()) {
       buffer = std::move(shared_->free.back());
       shared_->free.pop_back();

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
@@ -124,7 +124,7 @@ class Tally {
   }
 
   void add(size_t index, Finding& found, bool count_label) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (count_label) add_label(found.label);
     if (!found.error.empty()) {
       report_.broken.push_back({index, std::move(found.name), std::move(found.error)});
@@ -156,7 +156,7 @@ class Tally {
     report_.ignored_pixels += pixels[kIgnoredClass];
   }
 
-  std::mutex mutex_;
+  Mutex mutex_;  // in add(); the others are called by one thread
   DatasetReport report_;
   Histogram widths_, heights_;
 };

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "base/mutex.h"
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
@@ -49,11 +49,11 @@ SharedEnv open_env(const std::string& path, unsigned flags) {
 
 // A process must not open the same LMDB twice: closing one would release the locks of both.
 SharedEnv share_env(const std::string& path, const std::string& data_file, unsigned flags) {
-  static std::mutex mutex;
-  static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<MDB_env>> opened;  // guarded by mutex
+  static Mutex mutex;
+  static std::map<std::pair<dev_t, ino_t>, std::weak_ptr<MDB_env>> opened GUARDED_BY(mutex);
   struct stat info {};
   if (::stat(data_file.c_str(), &info) != 0) check(errno, path);
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   std::weak_ptr<MDB_env>& known = opened[{info.st_dev, info.st_ino}];
   SharedEnv env = known.lock();
   if (!env) known = env = open_env(path, flags);

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <unordered_set>
 #include <utility>
 
+#include "base/mutex.h"
 #include "base/spans.h"
 #include "base/thread_pool.h"
 #include "data/batch_ring.h"
@@ -102,10 +102,10 @@ struct Loader::State {
   std::exception_ptr failure;  // the error that ended the epoch; consumer only
   uint32_t epoch = 0;          // consumer only
 
-  mutable std::mutex mutex;
-  std::unordered_set<uint32_t> skipped_indices;  // guarded by mutex
-  std::vector<SkippedSample> skipped;            // guarded by mutex
-  std::exception_ptr lost;                       // a failure outside any batch; guarded by mutex
+  mutable Mutex mutex;
+  std::unordered_set<uint32_t> skipped_indices GUARDED_BY(mutex);
+  std::vector<SkippedSample> skipped GUARDED_BY(mutex);
+  std::exception_ptr lost GUARDED_BY(mutex);  // a failure outside any batch
 
   ThreadPool threads;  // last: its threads use all of the above
 
@@ -171,7 +171,7 @@ struct Loader::State {
     try {
       failures.push_back({place, name_of(reader, index), error});
     } catch (...) {
-      std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       lost = error;
     }
   }
@@ -195,7 +195,7 @@ struct Loader::State {
   // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
   void settle(BatchSlot& slot) {
     {
-      std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (lost) std::rethrow_exception(lost);
     }
     auto& failures = slot.failures;
@@ -229,7 +229,7 @@ struct Loader::State {
   }
 
   void note_skipped(const BatchSlot& slot) {
-    std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     for (const SampleFailure& failed : slot.failures)
       if (skipped_indices.insert(slot.batch.samples[failed.slot].index).second &&
           skipped.size() < kSkippedKept)
@@ -335,7 +335,7 @@ void Loader::stop() {
   state_->ring.stop();
   state_->ended = true;
   state_->failure = nullptr;
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->lost = nullptr;
 }
 
@@ -344,12 +344,12 @@ size_t Loader::ready() const {
 }
 
 size_t Loader::skipped_count() const {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->skipped_indices.size();
 }
 
 std::vector<SkippedSample> Loader::skipped() const {
-  std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->skipped;
 }
 

@@ -5,30 +5,30 @@
 namespace saturate {
 
 std::optional<size_t> OrderedWindow::claim() {
-  std::unique_lock lock(mutex_);
-  room_.wait(lock, [&] { return stopped_ || next_ == count_ || next_ - taken_ < done_.size(); });
+  MutexLock lock(mutex_);
+  while (!stopped_ && next_ < count_ && next_ - taken_ >= done_.size()) room_.wait(lock);
   if (stopped_ || next_ == count_) return std::nullopt;
   return next_++;
 }
 
 void OrderedWindow::finish(size_t item, std::exception_ptr error) {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     done_[item % done_.size()] = {true, std::move(error)};
   }
   progress_.notify_one();
 }
 
 void OrderedWindow::wait() {
-  std::unique_lock lock(mutex_);
-  State& oldest = done_[taken_ % done_.size()];
-  progress_.wait(lock, [&] { return oldest.done; });
+  MutexLock lock(mutex_);
+  const State& oldest = done_[taken_ % done_.size()];
+  while (!oldest.done) progress_.wait(lock);
   if (oldest.error) std::rethrow_exception(oldest.error);
 }
 
 void OrderedWindow::release() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     done_[taken_ % done_.size()] = {};
     ++taken_;
   }
@@ -37,7 +37,7 @@ void OrderedWindow::release() {
 
 void OrderedWindow::stop() {
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopped_ = true;
   }
   room_.notify_all();

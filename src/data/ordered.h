@@ -1,13 +1,12 @@
 // Work on several threads whose results are taken in order, a bounded number of them ahead.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 
 namespace saturate {
@@ -34,12 +33,11 @@ class OrderedWindow {
     std::exception_ptr error;
   };
   const size_t count_;
-  std::mutex mutex_;
-  std::condition_variable room_, progress_;
-  // All below guarded by mutex_.
-  std::vector<State> done_;  // item i in done_[i % slots]
-  size_t next_ = 0, taken_ = 0;
-  bool stopped_ = false;
+  Mutex mutex_;
+  Condition room_, progress_;
+  std::vector<State> done_ GUARDED_BY(mutex_);  // item i in done_[i % slots]
+  size_t next_ GUARDED_BY(mutex_) = 0, taken_ GUARDED_BY(mutex_) = 0;
+  bool stopped_ GUARDED_BY(mutex_) = false;
 };
 
 // Calls produce(i, slot) for i in [0, count) on `threads` threads, and consume(i, slot) on this one

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "data/inspect.h"
 
 namespace saturate {
@@ -19,7 +19,7 @@ class ProgressMeter {
 
   void add_one() {
     if (!callback_) return;
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++done_;
     if (done_ % every_ == 0 || done_ == total_) callback_(done_, total_);
   }
@@ -28,8 +28,8 @@ class ProgressMeter {
   static constexpr size_t kMostApart = 64;  // about a second of slow work
   const ProgressCallback& callback_;
   const size_t total_, every_;
-  std::mutex mutex_;
-  size_t done_ = 0;  // guarded by mutex_
+  Mutex mutex_;
+  size_t done_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace saturate

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace saturate {
 
@@ -29,19 +30,19 @@ class ScratchPool {
 
  private:
   std::unique_ptr<T> take() {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (free_.empty()) return std::make_unique<T>();
     auto object = std::move(free_.back());
     free_.pop_back();
     return object;
   }
   void give_back(std::unique_ptr<T> object) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     free_.push_back(std::move(object));
   }
 
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<T>> free_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_ GUARDED_BY(mutex_);
 };
 
 }  // namespace saturate
