@@ -1,6 +1,6 @@
-// The traits of models, and the checks of [model].
+// The traits of models; the option table's rows for [model], and their checks.
 #include "model/model_table.h"
-#include "recipe/option_row.h"
+#include "recipe/compound_rows.h"
 
 namespace saturate {
 
@@ -10,6 +10,34 @@ ModelTraits traits_of(const ModelOptions& options) {
   SATURATE_MODELS(SATURATE_ROW)
 #undef SATURATE_ROW
   return {};
+}
+
+std::vector<OptionRow> model_rows() {
+  return {
+      text(SATURATE_OPTION(model.name), "`saturate list` prints the names."),
+      integer(SATURATE_OPTION(model.classes), {0, 1 << 20}, "classes",
+              "Outputs of the model; 0: the classes of the training source."),
+      number(
+          SATURATE_OPTION(model.width), {0, 16, true}, "times",
+          "Multiplies the model's channels (a transformer's heads), to trade accuracy for speed."),
+      number(SATURATE_OPTION(model.dropout), {0, 0.99}, "share",
+             "mobilenet_v2: dropout before the last layer. A compiled step needs 0."),
+      text(SATURATE_OPTION(model.weights),
+           "A file of pretrained weights, matched by name: safetensors, a checkpoint (averaged "
+           "weights if train.ema made some), or .pt as written by torch.save(model.state_dict(), "
+           "FILE). The last layer is reinitialised if the file's has another number of classes. "
+           "Empty: random initialisation."),
+      text(SATURATE_OPTION(model.weights_prefix),
+           "Prefix of the names to load from model.weights, such as \"backbone.\", or "
+           "\"model_ema.\" of a .pt file with several sets of weights; other tensors are ignored. "
+           "Empty: detected, after up to two of module. and model.; _orig_mod., "
+           "_fsdp_wrapped_module. and _checkpoint_wrapped_module. are ignored anywhere."),
+      text_list(SATURATE_OPTION(model.weights_match),
+                "Patterns of names to load from model.weights, such as \"encoder.*\"; the rest of "
+                "the model is initialised randomly. Empty: everything."),
+      text(SATURATE_OPTION(model.file),
+           "torchscript: the file written by torch.jit.script(module).save(FILE)."),
+  };
 }
 
 void validate_model(const ModelOptions& model, const std::string& where) {

@@ -41,6 +41,8 @@ const std::vector<OptionRow>& option_table();
 // The rows of each component.
 std::vector<OptionRow> run_rows();
 std::vector<OptionRow> data_rows();
+std::vector<OptionRow> augment_rows();
+std::vector<OptionRow> model_rows();
 std::vector<OptionRow> step_rows();
 std::vector<OptionRow> watch_rows();
 std::vector<OptionRow> distributed_rows();

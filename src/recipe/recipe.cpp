@@ -22,8 +22,9 @@ std::vector<OptionRow> concatenated(std::initializer_list<std::vector<OptionRow>
 }
 
 const std::vector<OptionRow>& option_table() {
-  static const std::vector<OptionRow> table = concatenated(
-      {run_rows(), watch_rows(), data_rows(), step_rows(), distributed_rows(), debug_rows()});
+  static const std::vector<OptionRow> table =
+      concatenated({run_rows(), watch_rows(), data_rows(), augment_rows(), model_rows(),
+                    step_rows(), distributed_rows(), debug_rows()});
   return table;
 }
 

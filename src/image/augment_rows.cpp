@@ -1,0 +1,178 @@
+// The option table's rows for [augment], and their checks. Adding a key: a member in
+// saturate/data_options.h, a row here, and
+//   build/saturate list options --markdown > docs/recipe.md
+#include "recipe/compound_rows.h"
+
+namespace saturate {
+namespace {
+
+OptionRow crop_row() {
+  const auto crop = SATURATE_MEMBER(augment.crop);
+  const auto pad = [&](const char* name, PadMode mode) {
+    return Word(name)
+        .sets(crop, CropKind::kPad)
+        .sets(SATURATE_MEMBER(augment.pad_mode), mode)
+        .takes("pixels", SATURATE_MEMBER(augment.padding), {0, 1024});
+  };
+  return one_word(
+      "augment.crop",
+      {Word("none").sets(crop, CropKind::kNone), Word("center").sets(crop, CropKind::kCenter),
+       Word("random_resized").sets(crop, CropKind::kRandomResized), pad("pad", PadMode::kZero),
+       pad("pad_reflect", PadMode::kReflect)},
+      "Training crop: none resizes the whole image; center as in evaluation; random_resized is "
+      "RandomResizedCrop; pad shifts the image by up to 4 pixels (pad:2: by up to 2) and fills the "
+      "border with zeros, pad_reflect with the image mirrored.");
+}
+
+OptionRow flip_row() {
+  OptionRow row = number(
+      SATURATE_OPTION(augment.flip), {0, 1}, "probability",
+      "Horizontal flip in training. alternate draws an image's flip once, with this probability "
+      "(alternate: 0.5), and inverts it every epoch: any two consecutive epochs show both sides, "
+      "which learns faster than random flips (arXiv 2404.00498).");
+  const Word alternate = Word("alternate")
+                             .sets(SATURATE_MEMBER(augment.flip_alternate), true)
+                             .takes("probability", SATURATE_MEMBER(augment.flip), {0, 1, true});
+  row.type = "number|" + alternate.form();
+  row.set = [=, key = row.key, set = row.set](Recipe& recipe, const OptionValue& value,
+                                              const std::string& where) {
+    recipe.augment.flip_alternate = false;
+    const std::string* text = std::get_if<std::string>(&value);
+    if (text && text->starts_with(alternate.name))
+      return find_word({alternate}, *text, key, where).set(recipe, *text, key, where);
+    set(recipe, value, where);
+  };
+  row.get = [=, get = row.get](const Recipe& recipe) {
+    return alternate.describes(recipe) ? OptionValue(alternate.text(recipe)) : get(recipe);
+  };
+  return row;
+}
+
+std::vector<OptionRow> crop_rows() {
+  return {
+      choice(SATURATE_OPTION(augment.device),
+             std::vector<std::pair<std::string, AugmentDevice>>{{"auto", AugmentDevice::kAuto},
+                                                                {"cpu", AugmentDevice::kCpu},
+                                                                {"cuda", AugmentDevice::kCuda}},
+             "Where effects and normalisation run: cuda copies cropped bytes, a quarter of the "
+             "size of floats, and finishes them in one kernel; auto: on the training GPU if this "
+             "build has the kernel."),
+      choice(SATURATE_OPTION(augment.output),
+             std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
+                                                            {"bf16", PixelType::kBfloat16},
+                                                            {"fp16", PixelType::kFloat16}},
+             "Type of the model's input: bf16 and fp16 halve what is written and copied, for "
+             "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
+             "which round images to it anyway. Only a whitening stem, which reads fp32 images "
+             "first, then starts from slightly different filters."),
+      integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
+              "Side of the square images the model gets; 0: the shorter side of the first training "
+              "image."),
+      crop_row(),
+      low_and_high("augment.scale", part("low", SATURATE_MEMBER(augment.scale_min), {0, 1, true}),
+                   part("high", SATURATE_MEMBER(augment.scale_max), {0, 1, true}), "share of area",
+                   "Smallest and largest crop of random_resized."),
+      low_and_high("augment.ratio", part("low", SATURATE_MEMBER(augment.ratio_min), {0, 100, true}),
+                   part("high", SATURATE_MEMBER(augment.ratio_max), {0, 100, true}), "width/height",
+                   "Narrowest and widest crop of random_resized."),
+      flip_row(),
+      number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
+             "Evaluation resizes the shorter side to this many times augment.size, then crops the "
+             "centre; 1.143 is ImageNet's 256 for 224."),
+      numbers(SATURATE_OPTION(augment.mean), 3,
+              "Mean of red, green, blue, for values from 0 to 1."),
+      numbers(SATURATE_OPTION(augment.std), 3, "Standard deviation of the same."),
+  };
+}
+
+std::vector<OptionRow> geometry_rows() {
+  return {
+      number(SATURATE_OPTION(augment.rotate), {0, 180}, "degrees",
+             "Rotates training images by up to this, either way; one resampling, the first effect, "
+             "together with shear, translate and zoom. The area outside the image is black."),
+      number(SATURATE_OPTION(augment.shear), {0, 80}, "degrees",
+             "Shears horizontally by up to this, either way."),
+      number(SATURATE_OPTION(augment.translate), {0, 1}, "share of size",
+             "Shifts by up to this along each axis, in whole pixels."),
+      number(SATURATE_OPTION(augment.zoom), {0, 0.9}, "share",
+             "Scales by a factor between 1 - zoom and 1 + zoom."),
+  };
+}
+
+std::vector<OptionRow> policy_rows() {
+  const auto policy = SATURATE_MEMBER(augment.policy);
+  return {
+      one_word(
+          "augment.policy",
+          {Word("none").sets(policy, Policy::kNone), Word("trivial").sets(policy, Policy::kTrivial),
+           Word("rand")
+               .sets(policy, Policy::kRand)
+               .takes("operations", SATURATE_MEMBER(augment.policy_ops), {1, 8})
+               .takes("magnitude", SATURATE_MEMBER(augment.policy_magnitude), {0, 30})},
+          "trivial is TrivialAugment Wide: one of fourteen operations, of random magnitude; "
+          "rand is RandAugment: several (1 to 8), of one magnitude (0 to 30); rand alone is "
+          "rand:2:9."),
+  };
+}
+
+std::vector<OptionRow> colour_rows() {
+  return {
+      number(SATURATE_OPTION(augment.brightness), {0, 10}, "",
+             "Brightness factor between 1 - brightness (at least 0) and 1 + brightness. Effects "
+             "are applied in this table's order, each rounding to whole levels."),
+      number(SATURATE_OPTION(augment.contrast), {0, 10}, "", "The same for contrast."),
+      number(SATURATE_OPTION(augment.saturation), {0, 10}, "", "The same for saturation."),
+      number(SATURATE_OPTION(augment.hue), {0, 0.5}, "turns",
+             "Rotates the hue by up to this, either way."),
+      number(SATURATE_OPTION(augment.grey), {0, 1}, "probability", "Converts to greyscale."),
+  };
+}
+
+std::vector<OptionRow> mix_rows() {
+  return {
+      number(SATURATE_OPTION(augment.mixup), {0, 1000}, "alpha",
+             "Blends training images with others of their batch, by a weight drawn from "
+             "Beta(alpha, alpha); 0: off. With cutmix, one of the two is drawn for each batch."),
+      number(SATURATE_OPTION(augment.cutmix), {0, 1000}, "alpha",
+             "Replaces a box of each image by that of another image of the batch, its area drawn "
+             "in the same way; 0: off."),
+  };
+}
+
+std::vector<OptionRow> blur_and_erase_rows() {
+  return {
+      number(SATURATE_OPTION(augment.blur), {0, 1}, "probability",
+             "Gaussian blur, truncated at three standard deviations."),
+      low_and_high("augment.blur_sigma",
+                   part("low", SATURATE_MEMBER(augment.blur_sigma_min), {0, 10, true}),
+                   part("high", SATURATE_MEMBER(augment.blur_sigma_max), {0, 10, true}), "pixels",
+                   "Smallest and largest standard deviation of the blur."),
+      number(SATURATE_OPTION(augment.gaussian_noise), {0, 1}, "share of range",
+             "Adds Gaussian noise of this standard deviation to each channel of each pixel."),
+      number(SATURATE_OPTION(augment.erase), {0, 1}, "probability",
+             "Fills a box with augment.mean (Random Erasing, Cutout)."),
+      low_and_high("augment.erase_scale",
+                   part("low", SATURATE_MEMBER(augment.erase_scale_min), {0, 1, true}),
+                   part("high", SATURATE_MEMBER(augment.erase_scale_max), {0, 1, true}),
+                   "share of area", "Smallest and largest box of erase."),
+      low_and_high("augment.erase_ratio",
+                   part("low", SATURATE_MEMBER(augment.erase_ratio_min), {0, 100, true}),
+                   part("high", SATURATE_MEMBER(augment.erase_ratio_max), {0, 100, true}),
+                   "height/width", "Widest and narrowest box of erase."),
+  };
+}
+
+}  // namespace
+
+std::vector<OptionRow> augment_rows() {
+  return concatenated({crop_rows(), geometry_rows(), policy_rows(), colour_rows(),
+                       blur_and_erase_rows(), mix_rows()});
+}
+
+void validate_augment(const AugmentOptions& augment, const std::string& where) {
+  for (double deviation : augment.std)
+    if (!(deviation > 0))
+      fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);
+}
+
+}  // namespace saturate
