@@ -1,11 +1,8 @@
 // Whole runs that go back, end, run out of time or of disk: what is saved, and what they go on
 // from.
-#include <ATen/ops/allclose.h>
 #include <ATen/ops/lerp.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 
@@ -308,50 +305,6 @@ TEST(Lookahead, SlowWeightsOfARunBeginBeforeItsFirstStep) {
     EXPECT_TRUE(tensor.equal(at::lerp(drawn.at(name), stepped.at(name), 0.75))) << name;
   }
   EXPECT_GT(moved, 0);
-}
-
-std::map<std::string, at::Tensor> averages_of(const std::string& file) {
-  std::map<std::string, at::Tensor> averages;
-  for (const auto& [name, tensor] : read_checkpoint(Env::posix(), file).average)
-    averages[name] = tensor;
-  return averages;
-}
-
-// Four epochs of four steps, the weights of each one's end in a file; batches have BatchNorm.
-TEST(StochasticAverage, OfARunIsTheMeanOfItsEpochsEndsAlsoIfResumed) {
-  const TempDir dir;
-  Recipe recipe = small_recipe();
-  recipe.model.name = "simple_cnn";
-  recipe.data.eval_source = "synth:size=16,count=50,split=test";
-  recipe.train.epochs = 4;
-  recipe.train.swa = 0.5;
-  recipe.checkpoint.every_steps = 2;
-  recipe.checkpoint.keep = 99;
-  recipe.checkpoint.background = false;
-  TrainResult result = run_once(recipe, saving_options(dir / "run"));
-  ASSERT_EQ(result.steps, 16);
-  const auto file = [&](const std::string& run, int step) {
-    return fmt::format("{}/checkpoints/step-{:08}.safetensors", run, step);
-  };
-  EXPECT_TRUE(averages_of(file(dir / "run", 4)).empty());
-  std::map<std::string, at::Tensor> sums;
-  for (const int step : {8, 12, 16})
-    for (const auto& [name, tensor] : weights_of(file(dir / "run", step)))
-      if (tensor.is_floating_point())
-        sums[name] =
-            sums.contains(name) ? sums[name] + tensor.to(at::kDouble) : tensor.to(at::kDouble);
-  const auto found = averages_of(file(dir / "run", 16));
-  EXPECT_TRUE(std::ranges::any_of(
-      sums, [](const auto& sum) { return sum.first.ends_with("running_mean"); }));
-  for (const auto& [name, sum] : sums)
-    EXPECT_TRUE(at::allclose(found.at(name).to(at::kDouble), sum / 3, 1e-5, 1e-6)) << name;
-
-  TrainerOptions options = resuming(dir / "resumed", file(dir / "run", 10));
-  const TrainResult resumed = run_once(recipe, options);
-  EXPECT_EQ(resumed.steps, 16);
-  EXPECT_EQ(resumed.eval->loss, result.eval->loss);
-  for (const auto& [name, tensor] : averages_of(file(dir / "resumed", 16)))
-    EXPECT_TRUE(tensor.equal(found.at(name))) << name;
 }
 
 struct SmallDisk : FaultEnv {

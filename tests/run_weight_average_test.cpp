@@ -3,15 +3,20 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
+#include "run/checkpoint.h"
 #include "run/weight_average.h"
 #include "saturate/safetensors.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/paths.h"
+#include "tests/reduce_testing.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
@@ -151,6 +156,83 @@ TEST(WeightAverage, RefusesAnothersState) {
   });
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_NE(std::string(error.what()).find("tensor conv has shape [2]"), std::string::npos);
+}
+
+using testing::run_ranks;
+using testing::saving_options;
+using testing::TempDir;
+
+// Four epochs of four steps with BatchNorm, saved every second step.
+Recipe averaging_recipe() {
+  Recipe recipe = testing::small_recipe();
+  recipe.model.name = "simple_cnn";
+  recipe.data.eval_source = "synth:size=16,count=50,split=test";
+  recipe.train.epochs = 4;
+  recipe.train.swa = 0.5;
+  recipe.checkpoint.every_steps = 2;
+  recipe.checkpoint.keep = 99;
+  recipe.checkpoint.background = false;
+  recipe.distributed.timeout_s = 30;
+  return recipe;
+}
+
+std::string file_at(const std::string& run, int step) {
+  return fmt::format("{}/checkpoints/step-{:08}.safetensors", run, step);
+}
+
+std::map<std::string, at::Tensor> by_name(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, at::Tensor> named;
+  for (const auto& [name, tensor] : tensors) named[name] = tensor;
+  return named;
+}
+
+TEST(StochasticAverage, OfARunIsTheMeanOfItsEpochsEndsAlsoIfResumed) {
+  const TempDir dir;
+  Env& env = Env::posix();
+  const Recipe recipe = averaging_recipe();
+  const TrainResult result = Trainer(env, recipe, saving_options(dir / "run")).run();
+  ASSERT_EQ(result.steps, 16);
+  EXPECT_TRUE(read_checkpoint(env, file_at(dir / "run", 4)).average.empty());
+  std::map<std::string, at::Tensor> sums;
+  for (const int step : {8, 12, 16})
+    for (const auto& [name, tensor] : read_checkpoint(env, file_at(dir / "run", step)).model)
+      if (tensor.is_floating_point()) {
+        const at::Tensor now = tensor.to(at::kDouble);
+        sums[name] = sums.contains(name) ? sums[name] + now : now;
+      }
+  EXPECT_TRUE(std::ranges::any_of(
+      sums, [](const auto& sum) { return sum.first.ends_with("running_mean"); }));
+  const auto found = by_name(read_checkpoint(env, file_at(dir / "run", 16)).average);
+  for (const auto& [name, sum] : sums)
+    EXPECT_TRUE(at::allclose(found.at(name).to(at::kDouble), sum / 3, 1e-5, 1e-6)) << name;
+
+  TrainerOptions options = saving_options(dir / "resumed");
+  options.resume = file_at(dir / "run", 10);
+  const TrainResult resumed = Trainer(env, recipe, options).run();
+  EXPECT_EQ(resumed.steps, 16);
+  EXPECT_EQ(resumed.eval->loss, result.eval->loss);
+  for (const auto& [name, tensor] : by_name(read_checkpoint(env, resumed.checkpoint).average))
+    EXPECT_TRUE(tensor.equal(found.at(name))) << name;
+}
+
+// Their statistics differ during an epoch.
+TEST(StochasticAverage, IsTheSameOnAllRanks) {
+  const TempDir dir;
+  std::map<std::string, at::Tensor> ends[2];
+  run_ranks(2, [&](Group& group) {
+    TrainerOptions options = saving_options(dir / "run");
+    options.group = std::shared_ptr<Group>(&group, [](Group*) {});
+    Trainer trainer(Env::posix(), averaging_recipe(), options);
+    trainer.run();
+    for (const auto& [name, tensor] : model_state(trainer.model()))
+      ends[group.rank()][name] = tensor.detach().clone();
+  });
+  const auto saved = by_name(read_checkpoint(Env::posix(), file_at(dir / "run", 16)).average);
+  ASSERT_GT(ends[0].size(), 4u);
+  for (const auto& [name, tensor] : ends[0]) {
+    EXPECT_TRUE(tensor.equal(ends[1].at(name))) << name;
+    EXPECT_TRUE(tensor.equal(saved.at(name))) << name;
+  }
 }
 
 }  // namespace

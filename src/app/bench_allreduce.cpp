@@ -8,8 +8,8 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
-#include "reduce/binding.h"
 #include "reduce/backends.h"
+#include "reduce/binding.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
