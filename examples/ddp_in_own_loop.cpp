@@ -55,7 +55,8 @@ int train(const saturate::World& world) {
       const at::Tensor logits = network->forward(batch.images);
       // The all-reduce sums: the loss weight is the local batch's share of the global batch.
       const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
-      reducer.backward(loss * (double(batch.count()) / double(batch.whole)), /*reduce=*/true);
+      reducer.backward(loss * (double(batch.count()) / double(batch.global_batch)),
+                       /*reduce=*/true);
       optimizer.step();
       // LibTorch's optimizer.zero_grad() cannot clear gradients that are in the reducer's buckets.
       for (at::Tensor& parameter : network->parameters()) parameter.mutable_grad().reset();

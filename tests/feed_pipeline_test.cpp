@@ -98,7 +98,7 @@ TEST(Pipeline, GivesTheBatchesOfTheSerialWay) {
         EXPECT_TRUE(at::equal(a.images, b.images)) << set << " " << i;
         EXPECT_TRUE(at::equal(a.labels, b.labels)) << set << " " << i;
         EXPECT_EQ(a.lambda, b.lambda);
-        EXPECT_EQ(a.whole, b.whole);
+        EXPECT_EQ(a.global_batch, b.global_batch);
         EXPECT_EQ(b.features.size(), stages.encoder ? 2u : 0u);
         if (stages.encoder) {
           EXPECT_TRUE(at::equal(b.features[0], a.images * 2));

@@ -27,7 +27,7 @@ DeviceBatch ranks_batch(int rank, int step, int64_t count) {
       symmetric("images." + std::to_string(step), {kWorld * count, 3, 16, 16}, 2);
   batch.images = all.narrow(0, rank * count, count).contiguous(at::MemoryFormat::ChannelsLast);
   batch.labels = (at::arange(count) + rank) % 10;
-  batch.whole = kWorld * count;
+  batch.global_batch = kWorld * count;
   return batch;
 }
 

@@ -38,7 +38,7 @@ DeviceBatch joint_batch(int step, int64_t count) {
   DeviceBatch batch;
   batch.images = symmetric("images." + std::to_string(step), {count, 3, kSide, kSide}, 2);
   batch.labels = at::arange(count) % kClasses;
-  batch.whole = count;
+  batch.global_batch = count;
   return batch;
 }
 
@@ -52,7 +52,8 @@ DeviceBatch in_order(DeviceBatch batch, const std::vector<int64_t>& order) {
 
 DeviceBatch share_of(const DeviceBatch& joint, int rank, int world) {
   DeviceBatch own = joint;
-  const at::Tensor places = at::arange(std::min<int64_t>(rank, joint.whole), joint.whole, world);
+  const at::Tensor places =
+      at::arange(std::min<int64_t>(rank, joint.global_batch), joint.global_batch, world);
   own.images = joint.images.index_select(0, places);
   own.labels = joint.labels.index_select(0, places);
   return own;

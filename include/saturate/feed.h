@@ -35,7 +35,7 @@ struct DeviceBatch {
   // For mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
   at::Tensor mixed_labels = {};  // [N] int64, on the device; undefined without mixing
   double lambda = 1;             // 0.5 to 1
-  int64_t whole = 0;             // images of the global batch
+  int64_t global_batch = 0;      // images on all ranks
   int64_t place = 0;             // index in its epoch, including those skipped by on_error
   // For a pipeline with an encoder: EncoderDecoder::encode() of the images; else empty.
   std::vector<at::Tensor> features = {};

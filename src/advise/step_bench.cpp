@@ -45,7 +45,7 @@ class BareLoop {
     store_all_in_half(*model_, recipe.precision.mode);
     model_->set_training(true);
     make_update();
-    const int64_t each = images_per_part(recipe.train), batches = (count_ + each - 1) / each;
+    const int64_t each = micro_batch_size(recipe.train), batches = (count_ + each - 1) / each;
     const auto images = batch.images.tensor_split(batches),
                labels = batch.labels.tensor_split(batches);
     for (size_t i = 0; i < size_t(batches); ++i)

@@ -31,14 +31,14 @@ size_t mask_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
 }
 
 // This process's samples of a full batch.
-size_t share_of_batch(const LoaderOptions& options) {
+size_t local_batch_size(const LoaderOptions& options) {
   const size_t world = size_t(options.shard.world), rank = size_t(options.shard.rank);
   return (options.batch + world - 1 - rank) / world;
 }
 
 // Few enough to divide each batch evenly among threads, enough to amortise the cost of claiming.
 size_t samples_a_claim(const LoaderOptions& options) {
-  return std::clamp<size_t>(share_of_batch(options) / (4 * size_t(options.threads)), 1, 16);
+  return std::clamp<size_t>(local_batch_size(options) / (4 * size_t(options.threads)), 1, 16);
 }
 
 void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment) {
@@ -116,10 +116,10 @@ struct Loader::State {
         augment(aug),
         image_size(image_bytes(opt, aug)),
         mask_size(mask_bytes(opt, aug)),
-        buffers((image_size + mask_size) * share_of_batch(opt), std::move(allocate)),
+        buffers((image_size + mask_size) * local_batch_size(opt), std::move(allocate)),
         // Held samples are not read.
         ahead(data, opt.output == BatchOutput::kPlaces ? ShuffleOptions() : opt.shuffle, opt.seed),
-        ring(size_t(opt.prefetch), share_of_batch(opt), samples_a_claim(opt), opt.wait_limit,
+        ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
              [this] { return take_buffer(); }),
         threads(opt.threads, "loader", opt.nice) {
     try {
@@ -189,7 +189,7 @@ struct Loader::State {
 
   // They are stored behind the images of a full batch.
   uint8_t* masks_of(const Batch& batch) const {
-    return reinterpret_cast<uint8_t*>(batch.pixels.get() + image_size * share_of_batch(options));
+    return reinterpret_cast<uint8_t*>(batch.pixels.get() + image_size * local_batch_size(options));
   }
 
   // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
@@ -249,7 +249,7 @@ struct Loader::State {
     out.type = options.pixel_type();
     out.size = augment.size;
     out.mix = {};
-    out.whole = std::min(options.batch, epoch_size() - taken * options.batch);
+    out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
     out.place = taken;
   }
 
@@ -262,7 +262,7 @@ struct Loader::State {
         std::swap(out, slot->batch);  // the ring fills the consumer's samples again
         describe(out);
         if (options.masks) out.masks = {out.pixels, reinterpret_cast<std::byte*>(masks_of(out))};
-        if (alone()) out.whole = out.count();
+        if (alone()) out.global_batch = out.count();
         if (options.train && !empty)
           out.mix = draw_mix(augment, {options.seed, epoch, first}, out.count());
       }
@@ -300,7 +300,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   auto order = epoch_order(state_->dataset.size(), options.seed, epoch, options.shuffle);
   if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
   if (!state_->alone()) order = rank_order(order, options.batch, options.shard);
-  const size_t end = std::min(order.size(), batches() * share_of_batch(options));
+  const size_t end = std::min(order.size(), batches() * local_batch_size(options));
   state_->epoch = epoch;
   state_->ended = false;
   try {

@@ -85,7 +85,7 @@ at::Tensor BatchStages::gathered(const Batch& batch, T BatchSample::*part, bool 
 
 void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
   const int64_t count = int64_t(batch.count()), side = batch.size;
-  out.whole = int64_t(batch.whole);
+  out.global_batch = int64_t(batch.global_batch);
   out.place = int64_t(batch.place);
   if (count > 0 && !batch.samples[0].name.empty())
     for (BatchSample& sample : batch.samples) out.names.push_back(std::move(sample.name));

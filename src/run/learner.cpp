@@ -58,8 +58,8 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   average_ = std::move(parts.average);
   lookahead_ = std::move(parts.lookahead);
   const int world = run.shard().world;
-  const int part = (images_per_part(recipe.train) + world - 1) / world;  // of this process
-  StepOptions options = step_options(recipe, part);
+  const int micro_batch = (micro_batch_size(recipe.train) + world - 1) / world;  // of this process
+  StepOptions options = step_options(recipe, micro_batch);
   if (recipe.distributed.sync_bn) options.synced_world = world;
   step_ = std::make_unique<TrainStep>(*model_, *task_, *optimizer_, options, run.ledger);
   if (!recipe.train.compiled.empty())
@@ -89,11 +89,11 @@ int64_t Learner::checkpoint_bytes() {
 }
 
 void Learner::prepare() {
-  const bool only_part = loaded_ && !run_.recipe.model.weights_match.empty();
+  const bool some_only = loaded_ && !run_.recipe.model.weights_match.empty();
   const ModelFacets facets = model_->facets();
-  if (facets.wanted_images == 0 || (loaded_ && !only_part) || !run_.is_first()) return;
+  if (facets.wanted_images == 0 || (loaded_ && !some_only) || !run_.is_first()) return;
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
-  if (only_part)
+  if (some_only)
     for (const auto& tensors : {model_->parameters(), model_->buffers()})
       for (const auto& [name, tensor] : tensors)
         if (std::ranges::find(loaded_->taken, name) != loaded_->taken.end())

@@ -88,7 +88,7 @@ void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device&
   set_batch(train, fit);
   while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
   train.effective_batch = 0;  // it is train.batch now
-  if (train.eval_batch == 0) train.eval_batch = images_per_part(train);
+  if (train.eval_batch == 0) train.eval_batch = micro_batch_size(train);
 }
 
 LoaderOptions with_held(LoaderOptions options, const ResidentImages* resident) {
@@ -138,7 +138,7 @@ std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& de
   return others;
 }
 
-int images_per_part(const TrainOptions& train) {
+int micro_batch_size(const TrainOptions& train) {
   return (train.batch + train.accumulate - 1) / train.accumulate;
 }
 

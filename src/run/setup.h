@@ -40,7 +40,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
 Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device);
 
 // Images in a micro-batch of the global batch, at most.
-int images_per_part(const TrainOptions& train);
+int micro_batch_size(const TrainOptions& train);
 
 // Settings of the training and the evaluation loader.
 LoaderOptions train_loader_options(const Recipe& recipe);

@@ -80,7 +80,7 @@ bool is_single_value_error(const c10::Error& error) {
 int64_t fewest_together(const Recipe& recipe, size_t images, const Sharing& sharing) {
   const TrainOptions& train = recipe.train;
   const auto all = int64_t(epoch_samples(images, sharing.shard));
-  const int64_t most = ceil_div(images_per_part(train), sharing.shard.world);
+  const int64_t most = ceil_div(micro_batch_size(train), sharing.shard.world);
   const auto of_step = [&](int64_t count) {
     return fewest_in_step(count, most, recipe.distributed.sync_bn, sharing);
   };

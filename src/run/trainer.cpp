@@ -84,7 +84,7 @@ void Trainer::State::train_batch(DeviceBatch& batch) {
     compute();
   learner.update_averages(position.step, total_steps);
   Ledger::Scope host(run.ledger, Phase::kHost);
-  const int64_t images = run.group ? batch.whole : batch.count();
+  const int64_t images = run.group ? batch.global_batch : batch.count();
   position.batch = input.place_after(batch, position);
   position.samples += images;
   result.samples += images;

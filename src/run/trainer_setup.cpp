@@ -163,7 +163,7 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
   RunLog& log = recorder.log();
   if (asked.train.batch == kAutomatic)
     log.note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
-                         recipe.train.batch, images_per_part(recipe.train)));
+                         recipe.train.batch, micro_batch_size(recipe.train)));
   introduce(asked);
   const std::string warning = input.data().warning(), of_evaluation = evaluation.warning();
   if (run.is_first() && run.options.save) {  // a measurement has many trainers

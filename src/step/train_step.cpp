@@ -43,7 +43,8 @@ at::Tensor unreduced(const at::Tensor& logits) {
 // for the rank of `synced_world` with the most images.
 std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t largest, int synced_world) {
   int64_t most = batch.count();
-  if (synced_world > 1) most = std::max(most, (batch.whole + synced_world - 1) / synced_world);
+  if (synced_world > 1)
+    most = std::max(most, (batch.global_batch + synced_world - 1) / synced_world);
   if (largest <= 0 || most <= largest) return {batch};
   const int64_t count = (most + largest - 1) / largest;
   std::vector<DeviceBatch> micro_batches(size_t(count), batch);
@@ -139,16 +140,17 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 }
 
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
-  const double whole = double(reducer_ ? batch.whole : batch.count());
+  const double global_batch = double(reducer_ ? batch.global_batch : batch.count());
   const auto micro_batches = split(batch, options_.micro_batch, options_.synced_world);
   counted_ = micro_batches.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
   if (counted_.defined()) counted_ = counted_.clamp_min(1);
-  if (counted_.defined() && whole != double(batch.count()))
-    counted_ = counted_ * (whole / double(batch.count()));  // its share of all processes' loss
+  if (counted_.defined() && global_batch != double(batch.count()))
+    counted_ =
+        counted_ * (global_batch / double(batch.count()));  // its share of all processes' loss
   const at::Tensor statistics = flat_statistics();
   for (const DeviceBatch& one : micro_batches) {
     const bool last = &one == &micro_batches.back();
-    const Output output = compute(one, double(one.count()) / whole, last);
+    const Output output = compute(one, double(one.count()) / global_batch, last);
     if (one.count() == 0) continue;
     Ledger::Scope scope(ledger_, Phase::kHost);
     metrics.add(output.loss, output.logits, one.labels, /*may_overflow=*/scaler_.has_value());

@@ -84,7 +84,7 @@ struct Batch {
   std::vector<BatchSample> samples;      // [count]
   Mix mix;                               // applied by the consumer: the pixels are not mixed yet
   // Size of the global batch; with several processes samples skipped by kSkip count.
-  size_t whole = 0;
+  size_t global_batch = 0;
   // Index in the epoch, including skipped batches.
   size_t place = 0;
   size_t count() const { return samples.size(); }
