@@ -93,6 +93,7 @@ std::vector<std::vector<int>> bind_cpus(const World& world, bool launched) {
   for (int id = 0; id < CPU_SETSIZE; ++id)
     if (CPU_ISSET(id, &allowed)) cpus.push_back(describe(id));
   std::vector<std::vector<int>> of_ranks;
+  of_ranks.reserve(size_t(world.local_size));
   for (int rank = 0; rank < world.local_size; ++rank)
     of_ranks.push_back(cpus_of_rank(cpus, rank, world.local_size));
   cpu_set_t own;
@@ -176,6 +177,7 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
   if (processes <= names.size()) {
     if (choice.cpus.empty()) return names[local];
     std::vector<Gpu> named;
+    named.reserve(names.size());
     for (const std::string& name : names) named.push_back(gpu_of(name, choice));
     return names[gpus_near(choice.cpus, named)[local]];
   }
