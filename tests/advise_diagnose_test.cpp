@@ -231,7 +231,7 @@ TEST_F(Diagnosing, AnEvaluationThatIsCutShortIsReckonedFromItsPart) {
   ASSERT_TRUE(part && whole);
   EXPECT_GT(whole->wall_s, 0);
   EXPECT_GT(part->wall_s, whole->wall_s / 50) << "of 2,000 batches one was done";
-  EXPECT_TRUE(trial.measure(Turn::kWhole, 0.02)) << "the run goes on";
+  EXPECT_TRUE(trial.measure(Turn::kWhole, 0.02)) << "the run continues";
 }
 
 TEST_F(Diagnosing, TwoRunsTakeTurnsAndEachGoesOn) {

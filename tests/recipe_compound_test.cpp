@@ -242,15 +242,14 @@ TEST(RetiredKeys, InAFileNameTheLineAndAllThatTheFileSays) {
             "optimizer.betas = [0.8, 0.95]");
   EXPECT_EQ(
       error_of_text(std::string(kSynthRecipe) + "[optimizer]\nbetas = [0.8, 0.9]\nbeta2 = 0.95\n"),
-      "optimizer.beta2 is now optimizer.betas (r.toml:5). Leave it out, and write "
+      "optimizer.beta2 is now optimizer.betas (r.toml:5). Remove it, and write "
       "optimizer.betas = [0.8, 0.95] in one line");
   EXPECT_EQ(error_of_text(std::string(kSynthRecipe) + "[train]\nlate_metrics = true\n"),
-            "train.late_metrics is now debug.off (r.toml:4). Leave it out: debug.off = [] is the "
+            "train.late_metrics is now debug.off (r.toml:4). Remove it: debug.off = [] is the "
             "default, of list of text");
-  EXPECT_EQ(
-      error_of_text("[augment]\npadding = 2\ncrop = \"pad\"\n" + std::string(kSynthRecipe)),
-      "augment.padding is now augment.crop (r.toml:2). Leave it out, and write augment.crop = "
-      "'pad:2' in one line");
+  EXPECT_EQ(error_of_text("[augment]\npadding = 2\ncrop = \"pad\"\n" + std::string(kSynthRecipe)),
+            "augment.padding is now augment.crop (r.toml:2). Remove it, and write augment.crop = "
+            "'pad:2' in one line");
 }
 
 // As an earlier version wrote it: old and new keys, in any order, and a flag that is a list now.

@@ -222,7 +222,7 @@ TEST(KeptByARun, AFullDiskCostsThePicturesAlone) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Trainer(env, kept_recipe(), quiet_options(dir.path())).run().steps, 4);
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("samples of training are not kept, the run goes on"), std::string::npos)
+  EXPECT_NE(said.find("samples of training are not kept, the run continues"), std::string::npos)
       << said;
   EXPECT_NE(said.find("mistakes are not kept"), std::string::npos) << said;
 }

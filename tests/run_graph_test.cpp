@@ -154,7 +154,7 @@ TEST(GraphedRunEnds, AStepThatCannotBeRecordedRunsOnWithoutAndSaysWhy) {
       run_of(dir / "refused", settings, [] { return std::make_unique<RefusedGraph>(); });
   expect_equal(refused, plain);
   EXPECT_EQ(refused.graph,
-            "0 of 25 steps replayed, then given up: operation not permitted when stream is "
+            "0 of 25 steps replayed, then the eager step: operation not permitted when stream is "
             "capturing");
 }
 

@@ -81,7 +81,7 @@ TEST_F(ResumedRun, AnotherMonitorBeginsItsBestValueAnew) {
   ASSERT_EQ(losses.size(), 4u);
   // That of the checkpoint counts: what is resumed from may be the best.
   EXPECT_EQ(resumed.result.best.best, *std::min_element(losses.begin() + 1, losses.end()));
-  EXPECT_NE(resumed.said.find("train.monitor is another than it was: its best value begins anew"),
+  EXPECT_NE(resumed.said.find("train.monitor is another than it was: its best value is reset"),
             std::string::npos)
       << resumed.said;
 }
@@ -91,7 +91,7 @@ TEST_F(ResumedRun, AnotherDirectionOfTheSameMonitorBeginsAnewToo) {
   begin(recipe);
   recipe.train.epochs = 3;
   recipe.train.monitor_mode = MonitorMode::kMin;
-  EXPECT_NE(go_on(recipe).said.find("its best value begins anew"), std::string::npos);
+  EXPECT_NE(go_on(recipe).said.find("its best value is reset"), std::string::npos);
 }
 
 TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueAndSaysNothing) {
@@ -125,7 +125,8 @@ TEST_F(ResumedRun, AnotherMetricOfPlateauDoesNotCutTheRate) {
   recipe.schedule.patience = 0;  // an accuracy is below any loss of ten classes
   const Resumed resumed = go_on(recipe);
   EXPECT_EQ(values("epoch", "lr").back(), recipe.optimizer.lr);
-  EXPECT_NE(resumed.said.find("schedule.metric is another than it was: the schedule compares anew"),
+  EXPECT_NE(resumed.said.find(
+                "schedule.metric is another than it was: the schedule compares from here on"),
             std::string::npos)
       << resumed.said;
 }

@@ -1,5 +1,5 @@
 // Steps in fp16 whose forward overflows: left out, as torch.amp.GradScaler leaves out those whose
-// gradients do, and the run goes on.
+// gradients do, and the run continues.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>

@@ -254,7 +254,7 @@ TEST(Trace, AFullDiskLosesTheTraceAndNothingElse) {
     const bool has_json = file == "trace.txt";
     EXPECT_NE(said.find("saturate: warning: the trace of steps 2 to 3" +
                         (has_json ? ", but for " + (dir / "trace.json") + "," : "") +
-                        " is lost, the run goes on"),
+                        " is lost, the run continues"),
               std::string::npos)
         << said;
     EXPECT_EQ(std::filesystem::exists(dir / "trace.json"), has_json);

@@ -47,7 +47,7 @@ SourceParts find_source_parts(Env& env, const std::string& source) {
   if (!env.is_directory(source) || scheme_of_source(env, source) != "folder") return {source, ""};
   if (env.exists(source + "/recipe.toml"))
     fail(ErrorKind::kUsage, "the folder is a run's, and holds no images", source,
-         "Go on with the run by --resume " + source + ", or train anew with " + source +
+         "Resume the run with --resume " + source + ", or start a new run with " + source +
              "/recipe.toml");
   const auto entries = env.list(source);
   const std::string train = part_folder(entries, {"train", "training"});

@@ -198,7 +198,7 @@ int pack(const PackArguments& arguments) {
     report = pack_dataset(env, *dataset, options, progress);
   });
   for (const auto& sample : report.skipped)
-    print_warning("left out " + sample.name + ": " + sample.reason);
+    print_warning("skipped " + sample.name + ": " + sample.reason);
   fmt::print(
       "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
       "stored as pixels\n"

@@ -108,7 +108,7 @@ int eval(const EvalArguments& arguments) {
   const bool wants_names = !arguments.predictions.empty();
   if (wants_names && recipe.train.task == TaskKind::kSegment)
     fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
-         "--predictions", "Leave it out");
+         "--predictions", "Remove it");
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
   if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
   Predictions predictions(checkpoint.classes);

@@ -111,8 +111,8 @@ std::vector<OptionRow> source_rows() {
       choice(SATURATE_OPTION(data.on_error),
              std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
                                                           {"skip", OnError::kSkip}},
-             "What a broken image causes: fail stops at the first and names it; skip counts, names "
-             "and leaves out."),
+             "What a broken image causes: fail stops at the first and names it; skip ignores it, "
+             "and counts and names it."),
       shuffle_row(),
   };
 }

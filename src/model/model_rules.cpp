@@ -50,7 +50,7 @@ void validate_model(const ModelOptions& model, const std::string& where) {
                 "Set model.name=torchscript, or model.weights where the file holds weights", where);
   if (scripted && model.width != 1)
     fail_option("model.width", "cannot change the program in model.file",
-                "Leave it out, and make another file", where);
+                "Remove it, and make another file", where);
 }
 
 }  // namespace saturate

@@ -96,7 +96,7 @@ std::vector<NamedTensor> chosen(const std::vector<NamedTensor>& tensors,
   }
   fail(ErrorKind::kUsage, "no name in the file begins with \"" + prefix + "\"",
        "model.weights_prefix",
-       tensors.empty() ? "Leave it out" : "The first name is " + tensors.front().name);
+       tensors.empty() ? "Remove it" : "The first name is " + tensors.front().name);
 }
 
 // The file's tensors by the model's names.

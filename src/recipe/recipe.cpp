@@ -245,11 +245,11 @@ void settle(Recipe& recipe, const RetiredUse& use) {
       uses.size() > 1 ? fmt::format(", the first of {} old keys", uses.size()) : "";
   std::string remedy = fmt::format("Write {} = {}", key, value);
   if (row.get(recipe) == row.get(Recipe()))
-    remedy = fmt::format("Leave it out: {} = {} is the default, of {}", key, value, row.type);
+    remedy = fmt::format("Remove it: {} = {} is the default, of {}", key, value, row.type);
   else if (use.is_override)
     remedy = "Write --set " + shell_word(setting_of(recipe, key));
   else if (use.now_is_given)
-    remedy = fmt::format("Leave it out, and write {} = {} in one line", key, value);
+    remedy = fmt::format("Remove it, and write {} = {} in one line", key, value);
   fail(ErrorKind::kUsage, use.retired->row.key + " is now " + key + others, use.where, remedy);
 }
 

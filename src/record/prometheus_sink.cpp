@@ -115,7 +115,7 @@ class PrometheusSink : public MetricsSink {
     if (server_.bind_to_port(address, port)) return;
     if (errno == EADDRINUSE)
       fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address),
-           "watch.prometheus", "Choose another port, or leave it out");
+           "watch.prometheus", "Choose another port, or remove it");
     fail(ErrorKind::kUsage,
          fmt::format("cannot listen at {} port {}: {}", address, port,
                      errno != 0 ? std::strerror(errno) : "no such address"),

@@ -28,7 +28,7 @@ void or_warn(const char* what, ObserverContext& run, const Body& body) {
   try {
     body();
   } catch (const Error& error) {
-    run.warn(std::string(what) + " are not kept, the run goes on: " + error.what());
+    run.warn(std::string(what) + " are not kept, the run continues: " + error.what());
   }
 }
 

@@ -64,7 +64,7 @@ class MetricsSink : public Observer {
       body();
     } catch (const Error& error) {
       has_failed_ = true;
-      run.warn(std::string(error.what()) + "; the run goes on without it");
+      run.warn(std::string(error.what()) + "; the run continues without it");
     }
   }
 

@@ -63,7 +63,7 @@ bool is_o2(PrecisionMode mode) {
 // Refuses options that distributed.mode=dp does not support.
 void validate_data_parallel(const Recipe& recipe, const std::string& where) {
   const TrainOptions& train = recipe.train;
-  const std::string remedy = "Leave it out, or set distributed.mode=ddp";
+  const std::string remedy = "Remove it, or set distributed.mode=ddp";
   const auto refuse = [&](bool set, const char* key) {
     if (set) fail_option(key, "is not supported with distributed.mode = \"dp\"", remedy, where);
   };
@@ -92,10 +92,10 @@ void validate_distributed(const Recipe& recipe, const std::string& where) {
                 "Name the parameters in optimizer.freeze, or set one of the two", where);
   if (recipe.distributed.sync_bn && traits_of(recipe.model).is_file)
     fail_option("distributed.sync_bn", "cannot change the program in model.file",
-                "Leave it out, or choose another model.name", where);
+                "Remove it, or choose another model.name", where);
   if (recipe.distributed.shard_optimizer && is_o2(recipe.precision.mode))
     fail_option("distributed.shard_optimizer", "does not shard the fp32 master weights of -o2",
-                "Set precision.mode to bf16 or fp16, or leave it out", where);
+                "Set precision.mode to bf16 or fp16, or remove it", where);
 }
 
 void validate_world(const Recipe& recipe, int processes) {
@@ -115,11 +115,11 @@ void validate_world(const Recipe& recipe, int processes) {
                 "Make train.batch a multiple of the processes times train.accumulate", where);
   if (!train.compiled.empty() && recipe.distributed.sync_bn)
     fail_option("train.compiled", "takes BatchNorm's statistics over one process's images",
-                "Leave it out, or set distributed.sync_bn=false", where);
+                "Remove it, or set distributed.sync_bn=false", where);
   if (train.task == TaskKind::kSegment)
     fail_option("train.task", "= segment supports one process only", "Train in one process", where);
   if (recipe.pipeline.encoder)
-    fail_option("pipeline.encoder", "supports one process only", "Leave it out", where);
+    fail_option("pipeline.encoder", "supports one process only", "Remove it", where);
   if (recipe.precision.mode == PrecisionMode::kFp16O3)
     fail_option("precision.mode", "= fp16-o3 supports one process only",
                 "Set it to fp16-o2 or bf16", where);

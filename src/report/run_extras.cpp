@@ -204,7 +204,7 @@ std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int s
   if (!env.exists(path)) return std::nullopt;
   try {
     if (env.open_readable(path)->size() > kLargestTrace) {
-      warnings.push_back("trace.json is too large for a page, and is left out");
+      warnings.push_back("trace.json is too large for a page, and is omitted");
       return std::nullopt;
     }
     const json root = json::parse(text_of_file(env, path), nullptr, false);

@@ -39,7 +39,7 @@ void read_metrics(RunReading& run, const std::string& text) {
       add_record(run, std::move(*record));
     } else if (cut_short) {
       run.warnings.push_back(fmt::format(
-          "metrics.jsonl ends in the middle of line {}, which is left out: its writer was stopped, "
+          "metrics.jsonl ends in the middle of line {}, which is skipped: its writer was stopped, "
           "or is writing it just now",
           number));
     } else if (++bad == 1) {
@@ -48,7 +48,7 @@ void read_metrics(RunReading& run, const std::string& text) {
   }
   if (bad > 0)
     run.warnings.push_back(
-        fmt::format("metrics.jsonl has {} that {} no record (line {}{}), left out",
+        fmt::format("metrics.jsonl has {} that {} no record (line {}{}), skipped",
                     bad == 1 ? "a line" : fmt::format("{} lines", bad), bad == 1 ? "is" : "are",
                     first_bad, bad == 1 ? "" : " is the first"));
 }

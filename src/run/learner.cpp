@@ -116,7 +116,7 @@ void Learner::require_finite() const {
        resume      ? *resume
        : from_file ? (model.weights.empty() ? model.file : model.weights)
                    : "model.name",
-       resume      ? "Go on from an older checkpoint, or train anew"
+       resume      ? "Resume from an older checkpoint, or start a new run"
        : from_file ? "Give weights that hold numbers alone"
                    : "Look at how the model draws its weights");
 }
@@ -155,7 +155,8 @@ std::string Learner::graph_line() const {
   if (!graphed_) return why_not_graphed_.empty() ? "" : "not used: " + why_not_graphed_;
   const std::string count =
       fmt::format("{} of {} steps replayed", graphed_->replayed(), graphed_->steps());
-  return graphed_->failure().empty() ? count : count + ", then given up: " + graphed_->failure();
+  return graphed_->failure().empty() ? count
+                                     : count + ", then the eager step: " + graphed_->failure();
 }
 
 std::string Learner::weights_line() const {
@@ -165,7 +166,7 @@ std::string Learner::weights_line() const {
   if (loaded_->averaged)
     text += ", the averaged ones, as of eval and export (export --plain writes the others)";
   if (!loaded_->fresh.empty())
-    text += fmt::format("; {} begin anew", fmt::join(loaded_->fresh, ", "));
+    text += fmt::format("; {} are initialised randomly", fmt::join(loaded_->fresh, ", "));
   return text;
 }
 

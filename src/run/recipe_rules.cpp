@@ -80,7 +80,7 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
                 "Leave \"shift\" out with train.task=segment", where);
   if (!recipe.train.compiled.empty())
     fail_option("train.compiled", "knows one label for each image",
-                "Leave it out with train.task=segment", where);
+                "Remove it with train.task=segment", where);
   if (recipe.train.monitor == Monitor::kEvalAccuracy5)
     fail_option("train.monitor", "= eval_accuracy5 is for classification",
                 "Set it to eval_iou or eval_accuracy", where);
@@ -145,7 +145,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   validate_memory(recipe.train, where);
   if (recipe.precision.mode == PrecisionMode::kTf32 && !recipe.precision.tf32)
     fail_option("debug.off", "has tf32, and precision.mode is tf32",
-                "Set precision.mode to fp32, or leave it out of debug.off", where);
+                "Set precision.mode to fp32, or remove it from debug.off", where);
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_held(recipe, where);
@@ -158,7 +158,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
          {std::pair("model.weights_match", !recipe.model.weights_match.empty()),
           std::pair("model.weights_prefix", !recipe.model.weights_prefix.empty())})
       if (given)
-        fail_option(key, "has no effect without model.weights", "Name the file, or leave it out",
+        fail_option(key, "has no effect without model.weights", "Name the file, or remove it",
                     where);
   validate_pipeline(recipe, where);
   validate_schedule(recipe, where);

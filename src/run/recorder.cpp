@@ -149,7 +149,7 @@ void Recorder::read_metrics(const RunPosition& position) {
   if (part.samples > part.overflowed && !std::isfinite(part.loss)) fail_not_finite(position.step);
   if (part.overflowed > 0 && !std::exchange(warned_overflow_, true))
     log_->warn(
-        fmt::format("the loss overflows in fp16 by step {}: such steps are left out, and the loss "
+        fmt::format("the loss overflows in fp16 by step {}: such steps are skipped, and the loss "
                     "scale halves",
                     position.step));
   if (part.samples > part.overflowed) sound_step_ = position.step;

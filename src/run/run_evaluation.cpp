@@ -142,13 +142,13 @@ std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoin
     const int64_t step = checkpoint.position.step;
     const bool has_one = !trains && same_images && is_done_at(step);
     watched_->begin_again(has_one ? &last_->metrics : nullptr, step);
-    notes.push_back(why(same_metric, "train.monitor") + ": its best value begins anew");
+    notes.push_back(why(same_metric, "train.monitor") + ": its best value is reset");
   }
   const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;
   if (!learner_.schedule().listens() || (same_plateau && same_images)) return notes;
   learner_.schedule().forget_best();
   notes.push_back(why(same_plateau, "schedule.metric") +
-                  ": the schedule compares anew, from the rate that it has come to");
+                  ": the schedule compares from here on, at the present rate");
   return notes;
 }
 

@@ -99,7 +99,7 @@ void Saver::report(const CheckpointWriter::Outcome& outcome) {
     std::rethrow_exception(outcome.error);
   } catch (const std::exception& error) {
     recorder_.log().warn(
-        fmt::format("step {} is not saved, the run goes on: {}", outcome.step, error.what()));
+        fmt::format("step {} is not saved, the run continues: {}", outcome.step, error.what()));
   }
 }
 

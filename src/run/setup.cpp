@@ -109,7 +109,7 @@ std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
              ? "this machine has a GPU that CUDA does not find, and the run is on the CPU: see "
                "whether nvidia-smi works, and whether the driver knows CUDA 13"
              : "this machine has a GPU, and the run is on the CPU: LibTorch has no CUDA here. "
-               "Run tools/setup.sh --full and build anew, or set train.device=cpu";
+               "Run tools/setup.sh --full and rebuild, or set train.device=cpu";
 }
 
 at::Device resolve_device(const std::string& name) {
@@ -163,7 +163,7 @@ void resolve_machine(Recipe& recipe, const at::Device& device) {
   if (pipeline.copy == Toggle::kAuto) pipeline.copy = device.is_cuda() ? Toggle::kOn : Toggle::kOff;
   if (pipeline.check && !pipeline.any())
     fail(ErrorKind::kUsage, "the run has no pipeline on a CPU", "debug.checks=streams",
-         "Set pipeline.copy, pipeline.augment or pipeline.encoder, or leave it out");
+         "Set pipeline.copy, pipeline.augment or pipeline.encoder, or remove it");
 }
 
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
@@ -192,7 +192,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
   if (recipe.pipeline.augment && device.is_cuda() && recipe.augment.device != AugmentDevice::kCuda)
     fail(ErrorKind::kUsage, "the GPU is not to augment: augment.device is cpu", "pipeline.augment",
-         "Set augment.device=cuda, with a build that has the kernel, or leave it out");
+         "Set augment.device=cuda, with a build that has the kernel, or remove it");
   return recipe;
 }
 

@@ -27,7 +27,7 @@ auto naming_options(const TrainOptions& train, const Body& body) {
   } catch (const c10::Error& error) {
     if (!is_single_value_error(error)) throw;
     fail(ErrorKind::kRun, "a part of a batch has one image, which BatchNorm cannot train on",
-         "train.batch", "Choose another train.batch, or see to the samples that were left out");
+         "train.batch", "Choose another train.batch, or see to the samples that were skipped");
   }
 }
 

@@ -35,7 +35,7 @@ void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe
          "model.name", "Set train.task=segment, or choose another model");
   if (recipe.pipeline.encoder && !model.encoder)
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
-         "pipeline.encoder", "Choose unet or toy_seg, or leave it out");
+         "pipeline.encoder", "Choose unet or toy_seg, or remove it");
   const std::string alone = unsynced_norm(made, model);
   if (recipe.distributed.sync_bn && !alone.empty())
     fail(ErrorKind::kUsage,
@@ -88,7 +88,7 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
   if (recipe.optimizer.freeze_statistics) {
     if (!facets.keep_frozen_statistics)
       fail(ErrorKind::kUsage, "the model cannot tell which of its statistics are frozen",
-           "optimizer.freeze_statistics", "Leave it out, or choose another model.name");
+           "optimizer.freeze_statistics", "Remove it, or choose another model.name");
     facets.keep_frozen_statistics();
   }
   const auto make = [&](std::vector<ParameterGroup> of) {

@@ -17,7 +17,7 @@ void require_milestones(const ScheduleOptions& schedule, double epochs, const st
     fail_option(
         "schedule.milestones",
         fmt::format("has {} when only {} epochs follow the warm-up", milestones.back(), epochs),
-        "Leave it out, or raise train.epochs", where);
+        "Remove it, or raise train.epochs", where);
 }
 
 // An optimizer without momentum has no momentum state.

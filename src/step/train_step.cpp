@@ -135,7 +135,7 @@ void TrainStep::set_switches() const {
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
   if (!task_.is_cross_entropy())
     fail(ErrorKind::kUsage, "the model has its own loss, and packages use cross entropy",
-         "train.compiled", "Leave it out");
+         "train.compiled", "Remove it");
   compiled_ = std::move(compiled);
 }
 

@@ -44,7 +44,7 @@ void stop_cuda_profiler() {
 
 void limit_cuda_memory(int, double) {
   fail(ErrorKind::kUsage, "this build cannot limit a GPU's memory", "train.memory_gb",
-       "Leave it out, or build with CUDA (SATURATE_CUDA=ON)");
+       "Remove it, or build with CUDA (SATURATE_CUDA=ON)");
 }
 bool has_cuda_capture() {
   return false;

@@ -73,7 +73,7 @@ void add_threads(std::vector<SpanTrack> recorded, int64_t origin_ns, Trace& trac
     TraceTrack shown{track.thread, TrackKind::kThread, {}};
     for (const auto& span : track.spans)
       shown.spans.push_back({span.name, span.begin_ns - origin_ns, span.end_ns - origin_ns});
-    if (track.dropped > 0) shown.name += fmt::format(" ({} spans left out)", track.dropped);
+    if (track.dropped > 0) shown.name += fmt::format(" ({} spans dropped)", track.dropped);
     trace.tracks.push_back(std::move(shown));
   }
 }
@@ -177,7 +177,7 @@ Tracer::Note Tracer::write(const Trace& trace) {
     lost += ", but for " + path + ",";
     write_atomically(env_, folder_ + "/trace.txt", format_trace(trace, rows, 0));
   } catch (const Error& error) {
-    return {fmt::format("{} is lost, the run goes on: {}", lost, error.what()), true};
+    return {fmt::format("{} is lost, the run continues: {}", lost, error.what()), true};
   }
   return {fmt::format("traced {}: open it in ui.perfetto.dev\n{}", path,
                       format_trace(trace, rows, kPrintedRows)),
