@@ -68,7 +68,7 @@ std::map<size_t, std::multiset<uint32_t>> batches_of(const Dataset& data, int wo
     Batch batch;
     for (size_t i = first; i < last && loader.next(batch); ++i) {
       for (const BatchSample& sample : batch.samples) seen[i].insert(sample.index);
-      EXPECT_EQ(batch.whole, i == 4 ? 2u : 12u);
+      EXPECT_EQ(batch.global_batch, i == 4 ? 2u : 12u);
     }
   }
   return seen;
@@ -99,7 +99,7 @@ TEST(RankOrder, AProcessWithoutASampleStillTakesTheStep) {
   EXPECT_EQ(batch.count(), 3u);
   ASSERT_TRUE(loader.next(batch));
   EXPECT_EQ(batch.count(), 0u);
-  EXPECT_EQ(batch.whole, 2u);
+  EXPECT_EQ(batch.global_batch, 2u);
   EXPECT_FALSE(loader.next(batch));
   loader.start_epoch(0, 1);
   ASSERT_TRUE(loader.next(batch)) << "after a resume too";

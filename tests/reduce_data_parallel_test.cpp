@@ -49,7 +49,7 @@ DeviceBatch batch_of(int step, int64_t count) {
   DeviceBatch batch;
   batch.images = symmetric("images." + std::to_string(step), {count, 3, kSide, kSide}, 2);
   batch.labels = at::arange(count) % kClasses;
-  batch.whole = count;
+  batch.global_batch = count;
   return batch;
 }
 

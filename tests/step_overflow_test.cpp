@@ -51,7 +51,7 @@ DeviceBatch overflow_batch(int step, bool overflows, int64_t count = 6) {
                                     {count, 3, kOverflowSide, kOverflowSide}, 2);
   if (overflows) batch.images[0][1][2][3].fill_(std::numeric_limits<float>::infinity());
   batch.labels = at::arange(count) % 3;
-  batch.whole = count;
+  batch.global_batch = count;
   return batch;
 }
 
@@ -184,7 +184,7 @@ TEST(Overflow, OfOneProcessIsAllProcesses) {
     own.step.use_reducer(reducer);
     for (int step = 0; step < 3; ++step) {
       DeviceBatch batch = overflow_batch(2 * step + group.rank(), step == 0 && group.rank() == 1);
-      batch.whole = 12;
+      batch.global_batch = 12;
       own.run(batch);
       if (step == 0) expect_all_equal(own.copies(), before);
     }
