@@ -74,7 +74,7 @@ python-test: setup ## build the Python package into a virtual environment of its
 	@build/python-venv/bin/python -m pytest -q python/tests
 	@python/stable_abi_test.sh
 
-coverage: setup ## what the tests of the rooms without torch run through, into build/coverage/report
+coverage: setup ## coverage of the tests of the modules without torch, into build/coverage/report
 	@tools/setup.sh --dev
 	@[ -x build/coverage-venv/bin/gcovr ] || { python3 -m venv build/coverage-venv.tmp && \
 	  build/coverage-venv.tmp/bin/python -m pip install -q --disable-pip-version-check gcovr==8.3 && \

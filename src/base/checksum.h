@@ -1,6 +1,8 @@
 // CRC-32 as of zlib, gzip and PNG.
 #pragma once
 
+#include <libdeflate.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -8,6 +10,8 @@
 namespace saturate {
 
 // `before`: the checksum of the preceding bytes.
-uint32_t checksum_of(std::span<const std::byte> bytes, uint32_t before = 0);
+inline uint32_t checksum_of(std::span<const std::byte> bytes, uint32_t before = 0) {
+  return libdeflate_crc32(before, bytes.data(), bytes.size());
+}
 
 }  // namespace saturate

@@ -2,6 +2,8 @@
 // Env::now_ns() only.
 #pragma once
 
+#include <time.h>
+
 #include <cstdint>
 
 #include "saturate/data/env.h"
@@ -16,6 +18,11 @@ class WallClock {
 };
 
 // Nanoseconds since 1970: from `env` if it is a WallClock, else from the system.
-int64_t unix_time_ns(Env& env);
+inline int64_t unix_time_ns(Env& env) {
+  if (auto* clock = dynamic_cast<WallClock*>(&env)) return clock->unix_ns();
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
 
 }  // namespace saturate

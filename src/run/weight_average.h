@@ -19,7 +19,7 @@ namespace saturate {
 // train.swa: from that share of the run on, the mean of parameters and buffers at the ends of
 // epochs and of the run; integer buffers are copied. Equals AveragedModel with
 // get_swa_multi_avg_fn() and use_buffers=True. From https://arxiv.org/abs/1803.05407, which
-// computes the statistics anew in a pass over the training data instead.
+// computes the statistics in a pass over the training data instead.
 //
 // Not for concurrent use.
 class WeightAverage {

@@ -1,4 +1,4 @@
-// Weights stored in half precision, with fp32 master weights for the optimizer.
+// Weights stored in half precision: with fp32 master weights for the optimizer, or without.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/equal.h>
@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "saturate/data/error.h"
+#include "saturate/model.h"
 #include "step/factories.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
@@ -121,6 +123,14 @@ void MasterOptimizer::load_state(const std::vector<NamedTensor>& state) {
 }
 
 }  // namespace
+
+void store_all_in_half(Model& model, PrecisionMode mode) {
+  if (mode != PrecisionMode::kFp16O3) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& tensors : {model.parameters(), model.buffers()})
+    for (const auto& [name, tensor] : tensors)
+      if (tensor.scalar_type() == at::kFloat) tensor.set_data(tensor.to(at::kHalf));
+}
 
 std::unique_ptr<Optimizer> make_master_optimizer(const OptimizerOptions& options,
                                                  std::vector<ParameterGroup> groups,
