@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // torch's BatchNorm2d, which under a SyncBatchNorm (sync_batch_norm.h, distributed.sync_bn) takes
 // its statistics over all processes. Same options, names and results; but under one it needs
 // weights, running statistics and a momentum, the defaults, or throws c10::Error.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Stops training when a metric no longer improves, and remembers the best weights' step.
 //
 // The rule of Lightning's EarlyStopping: a value improves if it beats the best so far by more than

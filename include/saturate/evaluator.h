@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Repeated evaluation of a model on one source.
 #pragma once
 

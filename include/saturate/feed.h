@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // From the loader's batches to tensors on the training device.
 #pragma once
 

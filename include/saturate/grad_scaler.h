@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Loss scaling for fp16: scales small gradients into its range, and skips a step whose gradients
 // overflow. Decides like torch.amp.GradScaler, but without waiting for the device: whether a step
 // counts is a scalar on the device, which the optimizer reads there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Gradient checkpointing: saves memory for time. A checkpointed function keeps only its input for
 // backward, which runs the function again to recompute its activations (Chen et al., "Training Deep
 // Nets with Sublinear Memory Cost", https://arxiv.org/abs/1604.06174). A chain of N stages in

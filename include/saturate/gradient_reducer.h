@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Distributed data parallel training: gradients are all-reduced during backward.
 //
 // Uses torch's c10d::Reducer, like Python's DistributedDataParallel. Gradients are views of

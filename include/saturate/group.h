@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Communication between processes that train together: rendezvous and collectives.
 //
 // All calls except purely local ones are collective: all ranks make the same calls in the same

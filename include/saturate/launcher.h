@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Starts and supervises the processes of a run on this machine.
 #pragma once
 

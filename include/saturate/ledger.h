@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The ledger: accounts for a run's wall time by phase.
 //
 // Exactly one phase is charged at any time, so the phases and the remainder sum to wall time by

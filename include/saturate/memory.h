@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Bytes of live tensors on a device: present number, peak and limit.
 //
 // On the CPU they are counted by a wrapper of torch's allocator, installed by the first call of

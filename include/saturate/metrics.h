@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Metrics of a model: means over samples.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Models: a registry of image classifiers and segmentation networks, and the narrow interface that
 // the step uses.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A Model from any torch::nn module. Compiles in three quarters of the time of torch/nn.h, of which
 // it includes only what is needed.
 #pragma once

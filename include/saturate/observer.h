@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Observers: what is called after each step, epoch and evaluation of a run, and at its end. All
 // that a run writes and shows while it trains (metrics.jsonl, TensorBoard, CSV, Prometheus,
 // progress, telemetry, samples) and early stopping are observers of this interface; a program adds

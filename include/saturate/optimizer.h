@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Optimizers: SGD, Adam and AdamW use LibTorch's fused operators (one call updates all parameters
 // of a group; separate operators with optimizer.fused=false), the others use at::_foreach_*
 // operators.

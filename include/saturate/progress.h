@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Progress of long operations on stderr: a live bar on a terminal, plain lines in a log.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Reading and writing the safetensors format (https://github.com/huggingface/safetensors): an
 // 8-byte little-endian header length, a JSON header, and raw little-endian tensor data.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Learning-rate schedules: factors on optimizer.lr. All but "plateau" are pure functions of the
 // step, so that resuming needs no state.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // BatchNorm over the images of all processes, like torch.nn.SyncBatchNorm.
 #pragma once
 

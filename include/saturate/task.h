@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The purpose of training: the loss of a model's outputs, how many targets of a batch count, and
 // metrics. The step and the evaluation are the same for every task.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // THE step. Training, benches and tests all run this one:
 //
 //   for each batch:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Trainer: a whole run from a recipe. Start reading here.
 //
 //   lock the folder -> open data -> (find the batch) -> build model and optimizer -> (resume)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Loads pretrained weights from a file into a model, by name.
 //
 // Files: safetensors; .pt and .pth written by torch.save() from a state_dict, or from a dictionary

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Augmentation: drawing a sample's parameters, and applying them to its pixels.
 //
 // The two are separate so that parameters can be drawn anywhere (they depend only on the seed,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The part of a recipe about input: where samples come from, and how they become batches. See
 // recipe.h.
 #pragma once

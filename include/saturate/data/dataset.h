@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Sources of samples. A Dataset maps an index to an image, encoded or as pixels, and a label;
 // everything else (order, decoding, augmentation, batches) is built on top of it.
 #pragma once

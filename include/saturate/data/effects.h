@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Effects on a training sample's pixels, after crop, resize and flip, and before normalisation.
 //
 // A sample's effects are a short list, applied in order to uint8 RGB pixels; each rounds to whole

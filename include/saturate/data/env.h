@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Env is the only access to files and clocks, so that a test can fail, shorten or delay any access.
 //
 // Every method is safe to call from any thread. Failures throw saturate::Error (kind kData when

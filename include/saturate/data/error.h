@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The only error type. Every user-visible failure is thrown as saturate::Error by fail(), and
 // main() turns it into one line on stderr and the exit code of the kind:
 //

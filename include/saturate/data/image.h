@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Pixels in memory, decoding them from JPEG and PNG, and the masks of segmentation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Opens a recipe's source, optionally copied to faster storage, optionally cached in memory. Both
 // are Datasets that wrap another one, and change no sample.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The loader: separate threads read, decode and augment samples; whole batches are delivered in
 // order, with a bounded number of them prefetched.
 //

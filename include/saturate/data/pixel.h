@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Normalisation, from uint8 to float: one function for CPU and GPU. Compiled by nvcc too.
 #pragma once
 

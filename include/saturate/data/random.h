@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3", SC'11). A stream is identified by its purpose, not by who draws it, so a sample gets
 // the same numbers for any number of threads, device and world size.

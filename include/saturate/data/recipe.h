@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A recipe: all settings of a run, as plain structs with defaults.
 //
 // The option table (src/*/*_rows.cpp) holds each key's meaning, unit and range, and generates

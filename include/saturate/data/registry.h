@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A registry is an explicit table of everything that a recipe can name, in the order that `saturate
 // list` prints. There is no static registration.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The part of a recipe about the step: model, optimizer, schedule, precision. See recipe.h.
 #pragma once
 

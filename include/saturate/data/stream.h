@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Streams of work and events between them: CUDA's, and an equivalent for the CPU, so that a
 // pipeline is written once and tested without a GPU.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The rank of a process in a distributed run, as its launcher announces it, and such runs' options.
 #pragma once
 
