@@ -16,8 +16,8 @@ KILLS ?= 200
 MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
-.PHONY: help command demo test test-all page-test tensorboard-test net-test docs-test python-test coverage kills \
-  faults compiled soak fuzz gpu-host-test gpu-check-rehearsal build install setup format format-check tidy ci-full clean
+.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test net-test docs-test python-test coverage kills \
+  faults compiled soak fuzz gpu-host-test gpu-check-rehearsal build install uninstall setup format format-check tidy ci-full clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,22 @@ tensorboard-test: build ## have TensorBoard's own reader read what a run writes 
 	  mv build/tensorboard-venv.tmp build/tensorboard-venv; }
 	@SATURATE_PYTHON=$(CURDIR)/build/tensorboard-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='TensorBoardReader*'
+
+wheels: command ## build dist/*.whl: the loader, and the command for the torch that pip has installed
+	@tools/setup.sh --dev
+	@[ -x build/wheels-venv/bin/auditwheel ] || { rm -rf build/wheels-venv.tmp && \
+	  python3 -m venv build/wheels-venv.tmp && \
+	  build/wheels-venv.tmp/bin/python -m pip install -q --disable-pip-version-check auditwheel==6.8.2 wheel==0.48.0 && \
+	  mv build/wheels-venv.tmp build/wheels-venv; }
+	@if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then \
+	  $(MAKE) --no-print-directory command PRESET=gpu-host; cuda=build-gpu-host/saturate; fi; \
+	  build/wheels-venv/bin/python tools/wheels.py $(BUILD)/saturate $$cuda
+
+wheels-test: wheels ## install the wheels into new environments, and use them
+	@tests/wheels_test.sh
+
+install-test: command ## install, move the prefix, use it as another user, uninstall
+	@tests/install_test.sh
 
 net-test: command ## train across network namespaces, cut links, kill launchers; needs root
 	@tools/setup.sh --dev
@@ -122,8 +138,13 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 setup: ## install what the build needs: Debian packages, LibTorch
 	@tools/setup.sh
 
-install: command ## copy the command, library, headers, recipes and ladders to PREFIX=/usr/local
-	@cmake --install $(BUILD) --prefix $(PREFIX) >/dev/null && echo "installed to $(PREFIX)"
+install: ## copy what is built to PREFIX=/usr/local, with LibTorch; never builds, so that sudo is harmless
+	@[ -x $(BUILD)/saturate ] || { echo "make: nothing is built yet. Run make command first, without sudo" >&2; exit 2; }
+	@umask 022 && cmake --install $(BUILD) --prefix "$(PREFIX)" >/dev/null && \
+	  tools/install_list.sh record $(BUILD)/install_manifest.txt "$(PREFIX)" && echo "installed to $(PREFIX)"
+
+uninstall: ## remove what make install copied to PREFIX=/usr/local
+	@tools/install_list.sh remove "$(PREFIX)"
 
 format: ## rewrite all C++ and CUDA files in the house style
 	@tools/setup.sh --dev
@@ -144,4 +165,4 @@ ci-full: ## all that CI runs, and what it leaves out for time: tidy and fuzz who
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage
+	@rm -rf dist build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage

@@ -28,7 +28,7 @@ set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
 set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # machine code for both, and PTX for what comes after
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
-# What CMake before 3.25.2 does not know of nvcc.
+# Settings for nvcc that CMake before 3.25.2 lacks.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 set(SATURATE_HAS_CUDA ON)

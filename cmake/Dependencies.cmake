@@ -1,4 +1,4 @@
-# What the torch-free library links; installed with it, for whoever links that.
+# Dependencies of the torch-free library; installed with it, for programs that link it.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(PNG REQUIRED)

@@ -36,8 +36,10 @@ target_compile_options(saturate_torch INTERFACE
   "SHELL:-idirafter ${torch_dir}/include"
   "SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include")
 target_link_directories(saturate_torch INTERFACE ${torch_dir}/lib)
+# A target with the property SATURATE_OWN_RPATH finds the libraries by a RUNPATH that it sets.
 target_link_options(saturate_torch INTERFACE
-  -Wl,-rpath,${torch_dir}/lib -Wl,-rpath,${cuda_lib} -Wl,-rpath-link,${cuda_lib}
+  $<$<NOT:$<BOOL:$<TARGET_PROPERTY:SATURATE_OWN_RPATH>>>:-Wl,-rpath,${torch_dir}/lib,-rpath,${cuda_lib}>
+  -Wl,-rpath-link,${cuda_lib}
   # The wheel's libraries name GPU libraries that a CPU set leaves out; nothing here calls them.
   -Wl,--allow-shlib-undefined)
 # torch_cpu registers its operators in static constructors, so it is needed even where no symbol of

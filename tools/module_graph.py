@@ -21,7 +21,7 @@ TORCH_FREE = ("base", "recipe", "image", "data")
 MOST_PUBLIC = 40
 # Public headers without a source of the same name, or with several.
 HEADER_MODULES = {
-    "dataset": "data", "data_options": "recipe", "effects": "image", "env": "base",
+    "batch_norm": "model", "dataset": "data", "data_options": "recipe", "effects": "image", "env": "base",
     "image": "image", "input": "data", "metrics": "task", "model": "model", "optimizer": "step", "pixel": "image",
     "schedule": "step", "step_options": "recipe",
 }

@@ -1,0 +1,43 @@
+# Copies the LibTorch that the command runs with to lib/saturate under the prefix, so that the command depends on no
+# folder of the user who built it. Its libraries look for each other by relative paths, which are kept.
+# Then writes the command's man page and shell completions, which it prints itself.
+# Set by the installing script: command, torch_dir, torch_full, scratch.
+get_filename_component(site_packages ${torch_dir} DIRECTORY)
+execute_process(COMMAND ldd ${command} OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "=> /[^\n]+ \\(" listed "${listed}")
+set(libraries)
+foreach(line IN LISTS listed)
+  string(REGEX REPLACE "^=> (.+) \\($" "\\1" path "${line}")
+  get_filename_component(path ${path} ABSOLUTE)
+  list(APPEND libraries ${path})
+endforeach()
+if(torch_full)  # some are loaded by name, when they are needed
+  file(GLOB loaded ${torch_dir}/lib/lib*.so* ${site_packages}/nvidia/*/lib/lib*.so*)
+  list(APPEND libraries ${loaded})
+  list(REMOVE_DUPLICATES libraries)
+endif()
+foreach(path IN LISTS libraries)
+  foreach(root IN ITEMS ${torch_dir} ${site_packages})
+    cmake_path(IS_PREFIX root ${path} NORMALIZE is_inside)
+    if(is_inside)
+      cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${root} OUTPUT_VARIABLE inside)
+      if(root STREQUAL torch_dir)
+        set(inside torch/${inside})
+      endif()
+      get_filename_component(folder ${inside} DIRECTORY)
+      file(INSTALL ${path} DESTINATION ${CMAKE_INSTALL_PREFIX}/lib/saturate/${folder})
+      break()
+    endif()
+  endforeach()
+endforeach()
+
+# A macro, since a function would keep the list of installed files to itself. ARGN: the command's arguments
+macro(install_printed folder name)
+  file(MAKE_DIRECTORY ${scratch})
+  execute_process(COMMAND ${command} ${ARGN} OUTPUT_FILE ${scratch}/${name} COMMAND_ERROR_IS_FATAL ANY)
+  file(INSTALL ${scratch}/${name} DESTINATION ${CMAKE_INSTALL_PREFIX}/share/${folder})
+endmacro()
+install_printed(man/man1 saturate.1 completion man)
+install_printed(bash-completion/completions saturate completion bash)
+install_printed(zsh/site-functions _saturate completion zsh)
+install_printed(fish/vendor_completions.d saturate.fish completion fish)
