@@ -42,7 +42,7 @@ TEST(PairedGain, OfSixRoundsAndMoreIsHodgesAndLehmanns) {
   EXPECT_NEAR(std::log(gain.high), -0.010, 1e-9);
 }
 
-// Of six, the interval is all that was seen: P(no rank is negative) is 1/64.
+// With six values the interval is their whole range: P(no rank is negative) is 1/64.
 TEST(PairedGain, OfSixRoundsHasTheirWholeRange) {
   const std::vector<double> before(6, 1), after = {1.3, 1.1, 1.4, 1.2, 1.25, 1.35};
   const Gain gain = paired_gain(before, after);

@@ -105,7 +105,7 @@ std::string tried_in(const Tuning& tuning) {
   return text;
 }
 
-// What trains something else pays, and is rejected, whatever the loss.
+// A change that trains something else is faster, and is rejected, whatever the loss.
 TEST(Tune, RejectsWhatCostsLoss) {
   SATURATE_NEEDS_TIME();
   const TempDir dir;

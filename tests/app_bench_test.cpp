@@ -226,7 +226,7 @@ TwoRounds us_of(const nlohmann::json& row) {
   return {20e6 / high, 20e6 / low};
 }
 
-// What two rows come to in each round, with either value of one beside either of the other.
+// All combinations of two rows' values in each round.
 template <class Of>
 std::array<TwoRounds, 2> by_round(const TwoRounds& a, const TwoRounds& b, const Of& of) {
   return {TwoRounds{of(a[0], b[0]), of(a[1], b[1])}, TwoRounds{of(a[0], b[1]), of(a[1], b[0])}};

@@ -1,6 +1,11 @@
 // The command line's own promises: help, lists, and making datasets.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
 #include "tests/app_testing.h"
 
 namespace saturate::testing {
@@ -11,7 +16,7 @@ TEST(Command, HelpListsEveryCommandAndEachHasItsOwn) {
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_EQ(help.err, "");
   for (const char* command : {"train", "launch", "eval", "data", "bench", "diagnose", "tune",
-                              "ladder", "sweep", "report", "export", "list", "env"}) {
+                              "ladder", "sweep", "report", "export", "list", "env", "completion"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     const CommandResult own = run_saturate(std::string(command) + " --help");
     EXPECT_EQ(own.exit_code, 0);
@@ -23,6 +28,70 @@ TEST(Command, AMisspeltCommandIsNamedWithTheNearest) {
   expect_error(run_saturate("trian recipe.toml"), 2, {"trian", "train"});
   expect_error(run_saturate("data pakc x"), 2, {"pakc", "pack", "(data)"});
   expect_error(run_saturate(""), 2, {"--help"});
+}
+
+TEST(Command, JsonMessagesAreOneObjectALine) {
+  const TempDir dir;
+  const std::string train = "train " + source_path("recipes/demo.toml") +
+                            " --set train.epochs=0.02 --set schedule.warmup_epochs=0 --out " +
+                            (dir / "run");
+  for (const std::string& command : {train + " --log-format json", "--log-format=json " + train,
+                                     train + " --log-format=json --set no.such_key=1"}) {
+    std::filesystem::remove_all(dir / "run");
+    const CommandResult result = run_saturate(command);
+    std::istringstream lines(result.err);
+    std::string line, level;
+    for (int count = 0; std::getline(lines, line); ++count) {
+      const auto json = nlohmann::json::parse(line);
+      level = json.at("level");
+      EXPECT_FALSE(json.at("message").get<std::string>().empty());
+      EXPECT_EQ(json.at("time").get<std::string>().size(), 24u) << line;
+    }
+    EXPECT_EQ(level, result.exit_code == 0 ? "info" : "error") << result.err;
+    EXPECT_EQ(result.exit_code, command.ends_with("=1") ? 2 : 0) << result.err;
+  }
+  const CommandResult several =
+      run_saturate("launch --nproc-per-node 2 -- " + train + " --set train.threads=1",
+                   "SATURATE_LOG_FORMAT=json");
+  EXPECT_EQ(several.exit_code, 0) << several.err;
+  std::istringstream lines(several.err);
+  std::set<int> ranks;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("rank")) ranks.insert(json["rank"].get<int>());
+  }
+  EXPECT_TRUE(ranks.contains(0)) << several.err;
+  expect_error(run_saturate("env --log-format xml"), 2, {"unknown log format \"xml\"", "json"});
+  expect_error(run_saturate("env --log-format"), 2, {"unknown log format \"\""});
+}
+
+TEST(Command, AShippedRecipeNeedsNoPath) {
+  const TempDir dir;
+  const CommandResult named =
+      run_saturate("train demo --print-recipe --set data.threads=1", "cd " + dir.path() + ";");
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+  EXPECT_EQ(named.out, run_saturate("train " + source_path("recipes/demo.toml") +
+                                    " --print-recipe --set data.threads=1")
+                           .out);
+  std::filesystem::create_directory(dir / "demo");  // the user's own comes first
+  expect_error(run_saturate("train demo --print-recipe", "cd " + dir.path() + ";"), 3, {"demo"});
+  expect_error(run_saturate("train no-such"), 2, {"no-such", "saturate list recipes"});
+  const CommandResult list = run_saturate("list recipes");
+  EXPECT_NE(list.out.find("  demo            Trains a small network"), std::string::npos)
+      << list.out;
+  EXPECT_NE(list.out.find("ladders\n"), std::string::npos);
+}
+
+TEST(Command, CompletionsAndTheManPageNameEveryCommand) {
+  for (const char* what : {"bash", "zsh", "fish", "man"}) {
+    const CommandResult page = run_saturate(std::string("completion ") + what);
+    EXPECT_EQ(page.exit_code, 0) << page.err;
+    for (const char* name : {"train", "inspect", "best", "set"})
+      EXPECT_NE(page.out.find(name), std::string::npos) << what << " lacks " << name;
+    EXPECT_EQ(page.out.find("measure-rung"), std::string::npos)
+        << what << " shows a hidden command";
+  }
+  EXPECT_EQ(std::system(("'" + std::string(kCommand) + "' completion bash | bash -n").c_str()), 0);
 }
 
 TEST(Command, VersionAndEnvironmentAreTold) {

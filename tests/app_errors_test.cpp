@@ -1,4 +1,4 @@
-// What a user sees when something is wrong: one line, the place, a remedy, the contract's exit
+// Errors as a user sees them: one line, the place, a remedy, the contract's exit
 // code.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -109,7 +109,7 @@ TEST_F(CommandErrors, ABatchThatSkippingLeavesOneImageOfIsNamed) {
             "model.name=resnet18");
   expect_failed_run(
       result, 4,
-      {"a part of a batch has one image, which BatchNorm cannot train on", "train.batch"});
+      {"a micro-batch has one image, which BatchNorm cannot train on", "train.batch"});
 }
 
 // By their headers: an image that is cut off is found by data verify.

@@ -1,4 +1,4 @@
-// What somebody new to the program types and reads.
+// Commands of a new user, and their output.
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"

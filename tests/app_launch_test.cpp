@@ -59,7 +59,7 @@ class Launch : public ::testing::Test {
     expect_same_weights(name, "uncut");
   }
 
-  // Of all evaluations, each over every image.
+  // The losses of all evaluations, each over every image.
   std::vector<double> accuracies(const std::string& name) {
     std::vector<double> found;
     for (const auto& record : read_metrics(dir / name))
@@ -70,7 +70,7 @@ class Launch : public ::testing::Test {
     const std::string text = read_text(dir / name + "/metrics.jsonl");
     return text.substr(0, text.find('\n'));
   }
-  // What a rank 0 says to a rank 1 that was started with `other`.
+  // The error of rank 0 if rank 1 was started with `other`.
   CommandResult start_with_other(const std::string& both, const std::string& other) {
     const std::string port = std::to_string(20000 + getpid() % 12000);
     const std::string common =
@@ -308,7 +308,8 @@ TEST_F(Launch, ALossThatIsNotFiniteEndsAll) {
 
 TEST_F(Launch, ErrorsOfUseComeBackAsTheyAre) {
   EXPECT_EQ(run(launch(2, "run", {"--set", "train.batch=1"})), 2) << said();
-  EXPECT_NE(said().find("train.batch gives some processes no image"), std::string::npos) << said();
+  EXPECT_NE(said().find("train.batch is smaller than the number of processes"), std::string::npos)
+      << said();
   EXPECT_EQ(
       run(launch(2, "run", {"--set", "data.source=folder:/nowhere"}, {"--max-restarts", "5"})), 3)
       << said();

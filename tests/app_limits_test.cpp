@@ -11,7 +11,7 @@ namespace {
 
 class Limits : public TrainingTest {};
 
-// Of a running process, KiB.
+// Memory of a running process, KiB.
 int64_t most_addresses(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(status, line);)
@@ -19,7 +19,7 @@ int64_t most_addresses(pid_t process) {
   return 0;
 }
 
-// What the small recipe takes with a thread of each kind.
+// Memory of the small recipe with one thread of each kind.
 int64_t usual_addresses(const std::string& recipe, const std::string& folder) {
   const pid_t child = start_saturate(
       {"train", recipe, "--out", folder, "--set", "data.threads=1", "--set", "train.epochs=1e5"},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "run/checkpoint.h"
 #include "saturate/safetensors.h"
@@ -126,6 +127,37 @@ TEST_F(ModelCommand, ExportsWhatEvalWouldUse) {
   EXPECT_EQ(averaged.metadata.at("format"), "pt");
   EXPECT_EQ(averaged.metadata.at("model"), "simple_cnn");
   EXPECT_EQ(nlohmann::json::parse(averaged.metadata.at("classes")).size(), 10u);
+}
+
+// The highest loss is the best here, so that the best checkpoint is an early one.
+TEST_F(ModelCommand, TheBestCheckpointCanBeChosen) {
+  ASSERT_EQ(train("run", {"train.monitor=eval_loss:max", "train.epochs=4", "checkpoint.keep=1"})
+                .exit_code,
+            0);
+  const auto losses_found = losses(dir / "run", "eval");
+  ASSERT_EQ(losses_found.size(), 4u);
+  const double highest = *std::ranges::max_element(losses_found);
+  ASSERT_GT(highest, losses_found.back());
+  const std::string eval =
+      "eval " + (dir / "run") + " --data " + kSmallSynthTest + " --json " + (dir / "eval.json");
+  ASSERT_EQ(run_saturate(eval + " --best").exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "eval.json"))["loss"], highest);
+  ASSERT_EQ(run_saturate(eval).exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "eval.json"))["loss"], losses_found.back());
+
+  const CommandResult exported =
+      run_saturate("export " + (dir / "run") + " --best --format safetensors --out " +
+                   (dir / "best.safetensors"));
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  const std::string best = best_checkpoint_path(Env::posix(), dir / "run");
+  EXPECT_NE(exported.out.find(best), std::string::npos) << exported.out;
+  EXPECT_NE(best, list_checkpoints(Env::posix(), dir / "run/checkpoints").front());
+
+  expect_error(run_saturate("eval " + best + " --best --data " + kSmallSynthTest), 2,
+               {"this is one file", "remove --best"});
+  std::filesystem::remove(best);
+  expect_error(run_saturate("eval " + (dir / "run") + " --best --data " + kSmallSynthTest), 4,
+               {"no checkpoint of its best weights", "checkpoint.keep_best=true"});
 }
 
 TEST_F(ModelCommand, AProgramIsTrainedEvaluatedResumedAndExported) {

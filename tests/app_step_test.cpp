@@ -172,7 +172,7 @@ TEST_F(StepSettings, MemoryThatRunsOutIsOneError) {
   expect_error(train("fixed", {"train.memory_gb=0.0005"}), 4,
                {"out of memory", "train.memory_gb", "train.batch"});
   expect_error(train("auto", {"train.batch=auto", "train.memory_gb=0.0005"}), 4,
-               {"not with a single image", "train.memory_gb"});
+               {"even with a single image", "train.memory_gb"});
   EXPECT_FALSE(std::filesystem::exists(dir / "auto/metrics.jsonl"));
 }
 
@@ -181,7 +181,7 @@ TEST_F(StepSettings, WhatDoesNotFitIsRefusedBeforeTraining) {
   expect_error(train("b", {"schedule.name=step", "schedule.every_epochs=0.01"}), 2,
                {"schedule.every_epochs", "less than a step"});
   expect_error(train("c", {"train.batch=19", "train.accumulate=10", "model.name=resnet18"}), 2,
-               {"leave a part of one image"});
+               {"leave a micro-batch of one image"});
   expect_error(train("d", {"train.compiled=" + (dir / "none.pt2")}), 2,
                {"the compiled step cannot be used", "No such file", dir / "none.pt2",
                 "tools/compile_step.py"});

@@ -33,7 +33,7 @@ TEST(TerminalText, AByteWithinACharacterIsNoControl) {
   EXPECT_EQ(printable("\xf8\x9b\x9b\x9b\x9b"), "\xf8\\x9b\\x9b\\x9b\\x9b") << "no UTF-8";
 }
 
-// What bash makes of the word.
+// The word as bash reads it.
 std::string through_bash(const std::string& word) {
   const std::string script =
       "bash -c \"$(cat <<'END_OF_SCRIPT'\nprintf %s " + word + "\nEND_OF_SCRIPT\n)\"";

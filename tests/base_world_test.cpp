@@ -81,6 +81,16 @@ TEST(World, ReadsMpirunsAndSrunsVariables) {
   EXPECT_EQ(pmi.size, 2);
 }
 
+TEST(World, AProcessWithoutALocalRankIsTheFirstOfItsMachine) {
+  Variables variables = kTorchrun;
+  variables.erase("LOCAL_RANK");
+  variables.erase("LOCAL_WORLD_SIZE");
+  const World world = world_of(variables);
+  EXPECT_EQ(world.rank, 3);
+  EXPECT_EQ(world.local_rank, 0);
+  EXPECT_EQ(world.local_size, 0) << "others may have been started by hand";
+}
+
 TEST(World, NamesTheVariableThatIsMissingOrWrong) {
   for (const char* missing : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     Variables variables = kTorchrun;

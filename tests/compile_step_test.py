@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/compile_step.py tells apart without torch."""
+"""Cases that tools/compile_step.py distinguishes without torch."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-// What the tests of the compiled step share: packages written by hand, and by
+// Helpers of the tests of the compiled step: packages written by hand, and by
 // tools/compile_step.py.
 #pragma once
 
@@ -66,7 +66,7 @@ inline nlohmann::json listed(const std::vector<NamedTensor>& tensors) {
   return list;
 }
 
-// What tools/compile_step.py would say of a package for this recipe and model.
+// The facts that tools/compile_step.py writes about a package for this recipe and model.
 inline nlohmann::json describe_package(const Recipe& recipe, Model& model,
                                        const std::string& library) {
   nlohmann::json gradients = nlohmann::json::array();
@@ -126,7 +126,7 @@ inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
   return path;
 }
 
-// Of those that compile a step: one thread computes, as the recipe above says.
+// Options of tests that compile a step: one compute thread, as in the recipe above.
 class CompilingTest : public ::testing::Test {
  protected:
   void SetUp() override {

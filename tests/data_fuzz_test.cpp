@@ -1,5 +1,5 @@
-// Every parser of the data and image rooms on inputs mutated at random. docs/style.md's promise for
-// hostile input: an Error or data, never a crash, a hang or a read outside.
+// Every parser of the data and image modules on inputs mutated at random. docs/style.md's promise
+// for hostile input: an Error or data, never a crash, a hang or a read outside.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -335,7 +335,7 @@ class OneSlowSample : public MemoryDataset {
   mutable size_t reads_ = 0;  // guarded by mutex_
 };
 
-// Of 4 batches of 7 the slow sample's own claim takes 7 samples at most.
+// In 4 batches of 7, the slow sample's own claim has at most 7 samples.
 TEST(Loader, ASlowSampleHoldsUpNoOtherClaim) {
   const OneSlowSample dataset(28, 21);
   LoaderOptions options = small_options();

@@ -1,4 +1,4 @@
-// What a consumer of the loader may ask beside next(): a wait that ends, labels of another model.
+// The loader's functions besides next(): a wait that ends, labels of another model.
 #include <gtest/gtest.h>
 
 #include <future>

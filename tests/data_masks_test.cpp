@@ -54,7 +54,7 @@ TEST(MaskSource, GivesEachImageItsMask) {
             21u);
 }
 
-// What is wrong, and where.
+// The defect, and its place.
 void expect_error(const std::function<void()>& body, const std::vector<std::string>& parts) {
   const std::string text = error_of(body).what();
   for (const std::string& part : parts)

@@ -1,4 +1,4 @@
-// What a dataset of a program's own may throw, and the labels it may give.
+// Exceptions and labels of a program's own dataset.
 #include <gtest/gtest.h>
 
 #include <functional>

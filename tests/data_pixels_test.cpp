@@ -102,7 +102,7 @@ TEST_F(IdxErrors, TruncatedAndForeignFiles) {
   expect_reason(flipped, "damaged");
 }
 
-// What a header claims is held against the file's size before memory is taken for it.
+// A header's claims are checked against the file's size before memory is allocated.
 TEST_F(IdxErrors, BombsAreRefusedBeforeTheyAreUnpacked) {
   const std::string claim = be32(0x803) + be32(4) + be32(60'000) + be32(60'000);
   const std::string zeros(100'000, '\0');

@@ -121,7 +121,7 @@ TEST_F(Segments, PackingOnGivesPlainFilesOfTheSamePixels) {
   }
 }
 
-// What cannot be cut because it is broken is found by whoever reads it, as without cutting.
+// A broken file is not cut, and its reader finds the defect, as without cutting.
 TEST_F(Segments, BrokenFilesAreStoredAsTheyAre) {
   const std::string file = testing::read_text(dir / "set/a/10.jpg");
   write_file(dir / "set/a/10.jpg", file.substr(0, file.size() / 2));

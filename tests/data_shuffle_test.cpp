@@ -55,7 +55,7 @@ TEST(BlockOrder, SamplesOfABlockComeWithinOneWindow) {
   EXPECT_EQ(begin, kSize);
 }
 
-// What docs/data.md promises of the quality.
+// The quality that docs/data.md promises.
 TEST(BlockOrder, APlaceIsUniformAndNeighboursAreAWindowsThirdApart) {
   constexpr size_t kSize = 1024, kWindow = 16 * kShuffleWindow;
   constexpr int kEpochs = 4000;

@@ -217,7 +217,7 @@ TEST(InspectDataset, CountsAndFindsBrokenSamples) {
   EXPECT_EQ(pixels.broken[0].name, dir / "dog/cut.jpg");
 }
 
-// Of a large source a few samples are looked at, by the first bytes of their files; the counts of
+// In a large source a few samples are examined, by the first bytes of their files; the counts of
 // classes are of all.
 TEST(InspectDataset, LooksAtAsManyAsItIsToldTo) {
   const TempDir dir;

@@ -29,7 +29,7 @@ struct Expected {
   std::string name;
 };
 
-// What Python's tarfile read: tests/oracles/tar_goldens.py.
+// Archives as Python's tarfile read them: tests/oracles/tar_goldens.py.
 std::vector<Expected> read_manifest(const std::string& path) {
   std::vector<Expected> expected;
   std::ifstream file(path);

@@ -1,4 +1,4 @@
-// What the tests of base and data share.
+// Helpers of the tests of base and data.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -35,7 +35,7 @@ def prose_and_blocks(text):
 
 @functools.cache
 def anchors(page):
-    """Of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     prose, _ = prose_and_blocks(page.read_text())
     headings = re.findall(r"^#+ (.*)$", prose, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
@@ -63,7 +63,7 @@ def missing_paths(prose):
 
 
 class Command:
-    """What `saturate` says of itself."""
+    """The output of `saturate` about itself."""
 
     def __init__(self, program):
         self.program = program

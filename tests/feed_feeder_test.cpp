@@ -74,7 +74,7 @@ TEST(Feeder, HalvesAreTheFloatsRounded) {
   }
 }
 
-// What a GPU's kernel gets, finished by its twin on the CPU: the loader's own pixels, bit for bit.
+// Input of a GPU's kernel, finished by its CPU twin: the loader's own pixels, bit for bit.
 TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
   AugmentOptions augment;

@@ -108,7 +108,7 @@ TEST(Pipeline, GivesTheBatchesOfTheSerialWay) {
   }
 }
 
-// Of the CPU's twin of a device: work is done when it was given.
+// Streams of the CPU's twin of a device: work is done when it is enqueued.
 class CountedMark : public TimeMark {
  public:
   explicit CountedMark(std::atomic<int>& placed) : placed_(placed) {}

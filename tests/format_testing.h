@@ -1,4 +1,4 @@
-// What the tests of data formats share: goldens written by tests/oracles/format_goldens.py.
+// Helpers of the tests of data formats: goldens written by tests/oracles/format_goldens.py.
 #pragma once
 
 #include <zlib.h>

@@ -1,4 +1,4 @@
-// What the tests share that need a GPU: each is skipped, and says so, where there is none.
+// Helpers of the tests that need a GPU: without one, each is skipped and says so.
 #pragma once
 
 #include <ATen/Context.h>

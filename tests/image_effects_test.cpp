@@ -239,7 +239,7 @@ TEST(DrawEffects, OneOperationHasNoInfluenceOnAnother) {
   EXPECT_NE(hue.effect[0].value[0], draw_effects(options, {7, 1, 6}).effect[0].value[0]);
 }
 
-// What draw_effects and draw_affine draw, by the names of effect_draws.txt.
+// The values that draw_effects and draw_affine draw, by the names of effect_draws.txt.
 std::map<std::string, std::vector<double>> drawn_values(int draws) {
   AugmentOptions options = everything();
   options.erase = 1;

@@ -29,13 +29,13 @@ std::vector<std::byte> whole_file(const JpegKind& kind) {
   return encode_as(test_picture(kWide, kHigh), kind, 85);
 }
 
-// Of another quality, with Huffman tables made for it.
+// A JPEG of another quality, with Huffman tables made for it.
 std::vector<std::byte> other_file() {
   const JpegKind own{.name = "own", .across = 2, .down = 2, .own_tables = true};
   return encode_as(test_picture(70, 50), own, 30);
 }
 
-// What a decoder has done before.
+// The previous work of a decoder.
 enum class Before { kNothing, kDecoded, kProbed, kFailed };
 constexpr Before kAnythingBefore[] = {Before::kNothing, Before::kDecoded, Before::kProbed,
                                       Before::kFailed};
@@ -122,7 +122,7 @@ TEST(JpegTables, CuttingIntoSegmentsTakesTheStandardOnesToo) {
   EXPECT_EQ(image.pixels, decoded_alone(whole).pixels);
 }
 
-// What docs/data.md says of fast mode: a full decode refuses what a crop above the damage does not
+// As docs/data.md says about fast mode: a full decode refuses what a crop above the damage does not
 // meet, and shows the crop as of the sound file.
 TEST(FastDecoder, DamageBelowTheCropIsNotSeenAndChangesNothing) {
   for (const JpegKind& kind : {kTableKinds[0], kTableKinds[2], kTableKinds[3]}) {

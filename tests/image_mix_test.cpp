@@ -1,4 +1,4 @@
-// What is drawn for MixUp and CutMix.
+// The random choices of MixUp and CutMix.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// What the tests of the image room share.
+// Helpers of the image tests.
 #pragma once
 
 #include <zlib.h>
@@ -62,7 +62,7 @@ inline double share_distance(std::vector<double> values, std::istringstream& lin
   }
   return distance;
 }
-// What two samples of `n` from one distribution exceed once in a thousand times.
+// A distance that two samples of `n` from one distribution exceed once in a thousand times.
 inline double share_limit(size_t n) {
   return 1.95 * std::sqrt(2.0 / double(n));
 }

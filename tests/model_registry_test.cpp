@@ -1,4 +1,4 @@
-// What every model in the table has to do.
+// Requirements on every model in the table.
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>

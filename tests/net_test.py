@@ -145,7 +145,7 @@ class NetTest(unittest.TestCase):
             self.fail(f"it still runs after {seconds} s: {log.read_text()}")
 
     def wait_until(self, condition, process, log, seconds=60):
-        """Of a run under way."""
+        """The position of a run in progress."""
         end = time.monotonic() + seconds
         while not condition():
             self.assertIsNone(process.poll(), log.read_text())
@@ -266,7 +266,7 @@ class Kills(NetTest):
 
 
     def test_a_client_that_vanishes_does_not_end_rank_0(self):
-        # What ended it without a word: SIGPIPE, as the store's thread wrote its answers.
+        # This ended it silently: SIGPIPE, as the store's thread wrote its answers.
         host, out = self.host(), self.folder / "run"
         process, log = self.start(host, "log", [
             "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",

@@ -8,7 +8,8 @@ namespace {
 // The command would set it itself and start anew, which hundreds of tests would wait for.
 [[maybe_unused]] const int kNoNewStart = setenv("GOMP_SPINCOUNT", "2000", /*overwrite=*/0);
 
-// Of a stage that tools/gpu-check made, with the command and some of the project's files in it.
+// The folder of a stage that tools/gpu-check made, with the command and some of the project's files
+// in it.
 std::string staged_or(const std::string& file, const std::string& built) {
   const char* root = std::getenv("SATURATE_TEST_ROOT");
   return root ? std::string(root) + "/" + file : built;

@@ -6,11 +6,11 @@
 
 namespace saturate::testing {
 
-// Of a file in the project, as "docs/recipe.md".
+// The path of a file in the project, such as "docs/recipe.md".
 std::string source_path(const std::string& file);
-// Of a file in the folder of real data beside the project, which may be absent.
+// The path of a file in the folder of real data beside the project, which may be absent.
 std::string shared_path(const std::string& file);
-// The command `saturate`; empty in the tests of the torch-free rooms.
+// The command `saturate`; empty in the tests of the torch-free modules.
 extern const std::string kCommand;
 // A library in place of NVIDIA's; empty likewise.
 extern const std::string kFakeNvml;

@@ -307,7 +307,7 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
   EXPECT_THROW(parse_saved_recipe(text, "r.toml", old_override), Error);
 }
 
-// What an earlier version accepted and today's keys do not: it must be readable again once saved.
+// Values that an earlier version accepted and today's keys do not: readable again once saved.
 TEST(RetiredKeys, OfARunsOwnRecipeStayReadable) {
   const std::string text =
       "[schedule]\nmomentum_low = 0.95\nmomentum_high = 0.85\n[data]\nsource = \"synth:\"\n"

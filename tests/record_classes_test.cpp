@@ -1,4 +1,4 @@
-// What an evaluation found class by class: counted, ordered, written, read and shown.
+// Results of an evaluation by class: counted, ordered, written, read and shown.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -122,7 +122,7 @@ std::vector<std::string> names_of(int count) {
   return names;
 }
 
-// Of class i, 10 images: i % 11 of them are taken for the next class.
+// 10 images of each class i: i % 11 of them are predicted as the next class.
 ClassResults many(int64_t count) {
   std::vector<int64_t> cells;
   for (int64_t i = 0; i < count; ++i)

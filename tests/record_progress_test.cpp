@@ -37,7 +37,7 @@ class Terminal {
     size.ws_col = uint16_t(width);
     ioctl(master_, TIOCSWINSZ, &size);
   }
-  // What was written since the last call: all up to a mark that is written behind it.
+  // The text written since the last call: all up to a mark that is written after it.
   std::string written() {
     std::fputc('\0', stream);
     std::string text;
@@ -50,7 +50,7 @@ class Terminal {
   int master_ = -1, slave_ = -1;
 };
 
-// What stays visible of one redrawn line.
+// The part of a redrawn line that stays visible.
 std::string visible_text(const std::string& written) {
   return std::regex_replace(written, std::regex("\x1b\\[[?0-9]*[A-Za-z]|\x1b[78]|\r|\n"), "");
 }

@@ -190,7 +190,7 @@ struct Counted {
   int64_t forward, whole;
 };
 
-// Of one image.
+// Operations per image.
 Counted count(const std::string& name, int size, int classes) {
   ModelOptions options;
   options.name = name;
@@ -209,7 +209,7 @@ Counted count(const std::string& name, int size, int classes) {
 TEST(FlopCounter, ResNet18AtTwo24IsWhatTorchvisionSays) {
   // torchvision's ResNet18_Weights.IMAGENET1K_V1.meta["_ops"]: 1.814 billion multiply-adds.
   constexpr int64_t kMultiplyAdds = 1'814'073'344;
-  // Of the first convolution, whose input needs no gradient: 112 x 112 x 64 x 3 x 7 x 7.
+  // The first convolution, whose input needs no gradient: 112 x 112 x 64 x 3 x 7 x 7.
   constexpr int64_t kFirst = 118'013'952;
   const Counted found = count("resnet18", 224, 1000);
   EXPECT_EQ(found.forward, 2 * kMultiplyAdds);

@@ -156,7 +156,7 @@ TEST(VisibleGpu, MoreProcessesThanGpusAreAnErrorOnEachOfThem) {
     const Error error =
         testing::error_of([&] { visible_gpu(local(rank, 3), launched(nullptr, 2)); });
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_EQ(error.reason(), "3 processes for 2 GPUs: each needs its own");
+    EXPECT_EQ(error.reason(), "3 processes for 2 GPUs: each needs a separate one");
     EXPECT_EQ(error.where(), "rank " + std::to_string(rank));
     EXPECT_NE(error.remedy().find("distributed.backend=gloo"), std::string::npos);
     EXPECT_NE(error.remedy().find("train.device=cpu"), std::string::npos);

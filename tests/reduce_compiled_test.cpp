@@ -20,7 +20,7 @@ using testing::symmetric;
 
 constexpr int kWorld = 2;
 
-// Of `count` images for each rank, the formula's.
+// The formula's values, for `count` images of each rank.
 DeviceBatch ranks_batch(int rank, int step, int64_t count) {
   DeviceBatch batch;
   const at::Tensor all =

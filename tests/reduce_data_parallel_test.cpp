@@ -28,7 +28,7 @@ std::unique_ptr<Model> make_one(const std::string& name, at::ScalarType type) {
   options.name = name;
   options.width = 0.25;
   auto model = make_model(options, {kClasses, kSide});
-  // What is trained is compared in double: how a float rounds depends on the batch and processor.
+  // Trained weights are compared in double: rounding of floats depends on the batch and processor.
   if (type != at::kFloat)
     for (const auto& [each, tensor] : model->parameters()) tensor.set_data(tensor.to(type));
   return model;

@@ -43,7 +43,7 @@ LaunchOptions of_bash(int processes, const std::string& script) {
   return options;
 }
 
-// Of one of two machines, with a process each.
+// The options of one of two machines, with a process each.
 LaunchOptions of_node(int node, int port, const std::string& script) {
   LaunchOptions options = of_bash(1, script);
   options.nodes = 2;
@@ -137,7 +137,7 @@ TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
   EXPECT_EQ(said.find("rank 0 (process "), std::string::npos) << said;
 }
 
-// What it says to do about a failure, with standard error there.
+// Its remedy for a failure, with standard error there.
 std::string remedy_at(int errors) {
   const ErrorsTo there(errors);
   return error_of([&] { launch(of_bash(1, "echo the disk is full >&2; exit 4"), no_signal); })

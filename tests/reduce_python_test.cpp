@@ -102,7 +102,8 @@ TEST(GradientReducer, NamesParametersThatTakeNoPart) {
   run_ranks(2, [&](Group& group) {
     const Error error = error_of([&] { train_net(nets[size_t(group.rank())], group, {}, 1); });
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_EQ(error.reason(), "parameters take no part in the loss: unused.weight, unused.bias");
+    EXPECT_EQ(error.reason(),
+              "the loss does not depend on some parameters: unused.weight, unused.bias");
     EXPECT_NE(error.remedy().find("distributed.find_unused"), std::string::npos);
   });
 }

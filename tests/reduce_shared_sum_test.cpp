@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kArena = size_t{1} << 20, kStaging = 4096;
 constexpr milliseconds kTimeout{20000};
-// Of what shall happen at once: so much longer that no slow machine is taken for having waited.
+// A bound for what must not wait: so long that no slow machine exceeds it.
 constexpr milliseconds kFarAway{200000};
 
 const Combination kFloats{1, sizeof(float), combine_parts<float, float, std::plus<float>>};
@@ -69,7 +69,7 @@ std::string failure_of(const std::function<void()>& body) {
   return "nothing";
 }
 
-// Of values whose sum depends on the order in which they are added.
+// Values whose sum depends on the order in which they are added.
 float value_of(int rank, size_t i) {
   return (rank % 2 ? -1.0f : 1.0f) * (1e-7f + float((i * 31 + size_t(rank) * 17) % 1000)) / 3.0f;
 }
@@ -271,7 +271,7 @@ class TwoProcesses : public ::testing::Test {
     _exit(0);
   }
 
-  // What the fourth sum says, of which rank 1 knows nothing.
+  // The error of the fourth sum, which rank 1 does not join.
   std::string fourth(milliseconds timeout) {
     SharedSum sum(
         {memory_->data(), 0, 2, kArena, kStaging}, [&](int rank) { return memory_->has(rank); },

@@ -33,7 +33,7 @@ OptimizerOptions sgd() {
 
 constexpr int kClasses = 3, kSide = 8;
 
-// Of every `count` images in turn, the formula's.
+// The formula's values for every `count` images in turn.
 DeviceBatch joint_batch(int step, int64_t count) {
   DeviceBatch batch;
   batch.images = symmetric("images." + std::to_string(step), {count, 3, kSide, kSide}, 2);
@@ -236,7 +236,7 @@ TEST(ReducedTraining, CompressedGradientsAreNearAndAlikeOnAllRanks) {
   }
 }
 
-// What thin matrices leave out comes with the next steps: ranks stay alike, over buckets that are
+// The remainder of thin matrices comes with the next steps: ranks stay equal, over buckets that are
 // built anew after the first step, and near.
 TEST(ReducedTraining, PowerSgdIsNearAndAlikeOnAllRanks) {
   Case how;

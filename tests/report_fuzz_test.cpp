@@ -1,4 +1,4 @@
-// What the rooms behind torch read, on inputs mutated at random: an error or data, never a crash,
+// Parsers of the modules with torch, on randomly mutated inputs: an error or data, never a crash,
 // and nothing of a run's text as markup on a report. data_fuzz_test.cpp has the other parsers.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "saturate/weights.h"
 #include "step/step_package.h"
 #include "tests/compiled_testing.h"
-#include "tests/fuzz/fuzz_rooms.h"
+#include "tests/fuzz/fuzz_torch_modules.h"
 #include "tests/fuzz/memory_env.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/report_testing.h"

@@ -95,7 +95,7 @@ def write_records(folder, *records):
 
 
 def write_all(folder):
-    """What the tests open, by its name there."""
+    """The pages that the tests open, by name."""
     write_run(folder / "plain")
     write_run(folder / "slower", speed=2.0, end=False)
     write_run(folder / "<img src=x onerror=window.hit=3>", source=HOSTILE)

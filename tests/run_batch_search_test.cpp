@@ -87,7 +87,7 @@ TrainerOptions into(const std::string& out) {
   return options;
 }
 
-// What a process has alive besides a run's own tensors is part of a budget too.
+// A budget includes what a process holds besides a run's own tensors.
 std::string memory_setting(double mib) {
   const double alive = double(tensor_memory(at::kCPU).live_bytes()) / (1 << 20);
   return "train.memory_gb=" + std::to_string((mib + alive) * kGibPerMib);
@@ -237,7 +237,7 @@ TEST(TrainBatchAuto, NotEvenOneImageIsAnErrorBeforeTraining) {
   });
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_EQ(error.where(), "train.memory_gb");
-  EXPECT_NE(error.reason().find("not with a single image"), std::string::npos) << error.what();
+  EXPECT_NE(error.reason().find("even with a single image"), std::string::npos) << error.what();
   EXPECT_NE(error.remedy().find("Raise it"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(dir / "run/metrics.jsonl"));
 }

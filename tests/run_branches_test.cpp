@@ -27,7 +27,7 @@ class BranchedRun : public ::testing::Test {
     return {Env::posix(), dir.path(), CheckpointOptions{.keep = keep, .keep_best = keep_best}};
   }
   std::string path_of(int64_t step) { return store().path_of(step); }
-  // Of the files that belong to the run, newest first.
+  // Steps of the files that belong to the run, newest first.
   std::vector<int64_t> steps() {
     std::vector<int64_t> found;
     for (const auto& path : list_checkpoints(Env::posix(), dir.path()))
@@ -142,7 +142,7 @@ TEST_F(BranchedRun, ARunFromItsBeginningOrFromElsewhereLeavesAllThatIsThere) {
   EXPECT_EQ(anew.begin(""), (std::vector<std::string>{path_of(40), path_of(10)}));
   EXPECT_TRUE(steps().empty());
   const Error error = error_of([&] { newest(); });
-  EXPECT_NE(std::string(error.what()).find("no checkpoint since it left those in the folder"),
+  EXPECT_NE(std::string(error.what()).find("the run's current branch has no checkpoint yet"),
             std::string::npos)
       << error.what();
   anew.save(written_by(1, 5));

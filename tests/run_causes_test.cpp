@@ -1,4 +1,4 @@
-// What is at fault is named where a run cannot begin, or its first steps fail.
+// The cause is named if a run cannot begin, or its first steps fail.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -125,7 +125,7 @@ TEST(Causes, AnAutomaticBatchTellsBatchNormFromALackOfMemory) {
   EXPECT_NE(error.reason().find("two images in memory, and BatchNorm"), std::string::npos)
       << error.what();
   error = cause_of(automatic_recipe("normed_none"), dir);
-  EXPECT_NE(error.reason().find("not with a single image"), std::string::npos) << error.what();
+  EXPECT_NE(error.reason().find("even with a single image"), std::string::npos) << error.what();
 }
 
 // As eval and export have it.

@@ -1,4 +1,4 @@
-// What the records of a run say of its speed.
+// The speed in the records of a run.
 #include "run/run_log.h"
 
 #include <gtest/gtest.h>

@@ -21,7 +21,7 @@ class ThreeValues : public Model {
   std::vector<NamedTensor> buffers() override { return {{"mean", mean}, {"count", count}}; }
   void to(const at::Device&, bool) override {}
 
-  // What an optimizer and a BatchNorm would do.
+  // The changes that an optimizer and a BatchNorm would make.
   void step() {
     const at::NoGradGuard no_grad;
     weight.mul_(0.9).add_(1);

@@ -78,7 +78,7 @@ Recipe own_recipe(const std::string& name) {
   return recipe;
 }
 
-// What the compiler refuses as a module's loss, and what it takes.
+// Members that the compiler rejects or accepts as a module's loss.
 class LossUnseen : public torch::nn::Module {
   at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels);
 };
@@ -180,7 +180,8 @@ TEST(OwnModel, IsRefusedWhereItsStatisticsCannotBeJoined) {
     recipe.distributed.sync_bn = true;
     const Error error = error_of(train);
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_EQ(error.reason(), fmt::format("BatchNorm norm of {} cannot work over processes", name));
+    EXPECT_EQ(error.reason(),
+              fmt::format("BatchNorm norm of {} cannot synchronise its statistics", name));
   }
   recipe.model.name = "our_norm";
   EXPECT_NO_THROW(train());

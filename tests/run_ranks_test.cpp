@@ -241,7 +241,7 @@ TEST(RankRuns, WhatDecidesWhenProcessesTalkIsComparedBeforeTheFirstStep) {
             "the run of rank 1 differs from rank 0's: it has no checkpoints, not checkpoints");
 }
 
-// What a rank shows, and its threads, are its own.
+// Each rank has its own output and threads.
 TEST(RankRuns, WhatDecidesNothingMayDiffer) {
   const TempDir dir;
   train_ranks_into(dir / "run", 2, rank_recipe("rank_linear"),
@@ -300,7 +300,7 @@ TEST(RankRuns, BuffersThatForwardReadsAreRankZeros) {
   for (size_t rank : {1, 2}) EXPECT_EQ(seen[rank], seen[0]) << rank;
 }
 
-// Of buffers that are first written to in step 4, ranks hear in step 5.
+// Buffers that are first written to in step 4 are broadcast in step 5.
 TEST(RankRuns, BuffersThatAreWrittenToLaterAreRankZerosAStepLater) {
   const TempDir dir;
   const auto seen = seen_by_ranks("rank_following_late", dir / "run");
@@ -352,9 +352,10 @@ TEST(SingleImage, IsRefusedBeforeTrainingWhereAModelCannot) {
             "resnet18 cannot train on");
   const Error two = single_image_refusal("resnet18", 33, 2);
   EXPECT_EQ(two.exit_code(), 2);
-  EXPECT_NE(std::string(two.what())
-                .find("100 images in batches of 33 over 2 processes leave a part of one image"),
-            std::string::npos)
+  EXPECT_NE(
+      std::string(two.what())
+          .find("100 images in batches of 33 over 2 processes leave a local batch of one image"),
+      std::string::npos)
       << two.what();
 }
 

@@ -257,7 +257,7 @@ TEST(EvaluationClasses, NamesThatAreNotUtf8AreToldApart) {
       (std::vector<int64_t>{1}));
 }
 
-// Of its own classes the second and third alone, from each way into memory.
+// Only the second and third of its classes, from each kind of source.
 TEST(EvaluationClasses, LabelsAreTheModels) {
   const TempDir dir;
   for (const char* name : {"bee/1.jpg", "cat/1.jpg", "cat/2.jpg"}) {

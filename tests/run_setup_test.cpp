@@ -1,4 +1,4 @@
-// What a run makes of the machine.
+// How a run adapts to the machine.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// What the tests of kernels in Highway share.
+// Helpers of the tests of kernels in Highway.
 #pragma once
 
 // As fast_simd.cpp and effect_simd.cpp have it, before any header of Highway.

@@ -210,8 +210,8 @@ TEST(GraphedStep, AnotherShapeIsRecordedBesideTheFirstAndAThirdEndsIt) {
   EXPECT_FALSE(at::equal(bench.weight(), before));
 }
 
-// What the host did by then (gradients that are set, a scaler that waits for its update) must not
-// reach the step that is run instead.
+// Changes that the host made by then (gradients that are set, a scaler that waits for its update)
+// must not reach the step that is run instead.
 TEST(GraphedStep, AStepThatFailsWhileItIsRecordedLeavesNoTrace) {
   const StepOptions half{.precision = {.mode = PrecisionMode::kFp16}, .micro_batch = 3};
   Bench broken(half, [] { return std::make_unique<HostGraph>(); }), plain(half);

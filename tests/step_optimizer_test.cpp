@@ -18,7 +18,7 @@
 
 namespace saturate {
 
-// What a parameterised test is called.
+// The name of a parameterised test.
 void PrintTo(const OptimizerOptions& options, std::ostream* out) {
   *out << options.name;
 }

@@ -22,7 +22,7 @@ class PackageTest : public ::testing::Test {
     recipe.train.compiled = dir / "step.pt2";
     about = testing::describe_package(recipe, *model, library);
   }
-  // What loading the package for `used` says.
+  // The error of loading the package for `used`.
   std::string refusal(const Recipe& used) {
     testing::write_package(recipe.train.compiled, about, library);
     const auto other = testing::compiled_model(used);

@@ -118,7 +118,8 @@ Trained train(const DeviceBatch& batch, int part, double smoothing) {
   return found;
 }
 
-// Of its logits the oracle's loss: the model's weights are the identity, but for the last class.
+// The oracle's loss of these logits: the model's weights are the identity, except for the last
+// class.
 TEST(SegmentationStep, LossIsTorchsWithIgnoredPixels) {
   const auto expected = golden();
   const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2);

@@ -40,7 +40,7 @@ OptimizerOptions optimizer_named(const std::string& name, double momentum = 0.9)
   return options;
 }
 
-// What `steps` steps subtract from a matrix.
+// The amount that `steps` steps subtract from a matrix.
 at::Tensor change(const OptimizerOptions& options, int steps) {
   const at::Tensor matrix = at::ones({3, 4}).requires_grad_();
   const auto optimizer =

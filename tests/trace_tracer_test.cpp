@@ -233,7 +233,7 @@ TEST(Trace, LoaderThreadsAndTheCheckpointsWriterHaveTheirOwnTracks) {
   EXPECT_GT(writers, 0);
 }
 
-// What a run says on stderr.
+// A run's output on stderr.
 std::string said_by(Env& env, const Recipe& recipe, const TrainerOptions& options) {
   ::testing::internal::CaptureStderr();
   Trainer(env, recipe, options).run();

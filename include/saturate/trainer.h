@@ -47,14 +47,14 @@ class Task;
 struct ParameterGroup;
 
 struct TrainerOptions {
-  // The processes that make the run; null: this one alone. All have the same `out`, `resume` and
-  // `save`, and the same recipe but for threads and the device.
+  // The processes that make the run; null: only this process. All have the same `out`, `resume` and
+  // `save`, and the same recipe except threads and the device.
   std::shared_ptr<Group> group;
   std::string out;  // the run's folder; created
-  // A run folder or a checkpoint to go on from.
+  // A run folder or a checkpoint to resume from.
   std::optional<std::string> resume;
-  // Whether a resumed run may go on with another number of training images than it had, or other
-  // names of as many classes; its epoch goes on at the same batch of the new order.
+  // Whether a resumed run may continue with another number of training images than it had, or other
+  // names of as many classes; its epoch continues at the same batch of the new order.
   bool changed_data = false;
   // Polled between steps and evaluation batches; true saves a checkpoint and ends the run early.
   std::function<bool()> should_stop = [] { return false; };
@@ -63,8 +63,8 @@ struct TrainerOptions {
 
   // Objects in place of what the recipe names. An object wins: model.name, optimizer.name and
   // schedule.name are then stored as "own", and so are sources that the recipe leaves empty. A
-  // checkpoint holds no object: a program that resumes gives it again, and the command refuses.
-  // Each rank gives its own.
+  // checkpoint holds no object: a program that resumes passes it again, and the command refuses.
+  // Each rank passes its own objects.
   //
   // A model with its weights, drawn by the program; model.weights still replaces them. It is moved
   // to the run's device, and trained itself: no other run may use it meanwhile.
@@ -118,9 +118,9 @@ class Trainer {
   Trainer(Env& env, const Recipe& recipe, TrainerOptions options);
   ~Trainer();
 
-  // Makes the next step and what is due after it: records, an evaluation, a checkpoint. False where
-  // the run is over: its end (the last evaluation, the best weights back, the last checkpoint) is
-  // then behind it. Whoever wants no more steps may stop calling; the run then has no end.
+  // Makes the next step and what is due after it: records, an evaluation, a checkpoint. Returns
+  // false if the run is over, after the last evaluation, restoring the best weights and the last
+  // checkpoint. A caller may stop calling earlier; the run then does none of these.
   bool step();
   // Makes all steps. After an error so_far() has what there is to tell.
   TrainResult run();

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "advise/ladder.h"
+#include "base/files.h"
 #include "data/bytes.h"
 #include "saturate/data/registry.h"
 
@@ -224,13 +225,14 @@ Ladder parse_ladder(const std::string& text, const std::string& where, const std
   return ladder;
 }
 
-Ladder load_ladder(Env& env, const std::string& path) {
+Ladder load_ladder(Env& env, const std::string& given) {
+  const std::string path = file_or_shipped(env, "ladders", given);
   std::vector<std::byte> bytes;
   try {
     bytes = read_file(env, path);
   } catch (const Error& error) {
     refuse("the ladder cannot be read: " + error.reason(), path,
-           "Check the path; ladders/ holds examples");
+           "Check the path; `saturate list recipes` prints those that come with saturate");
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return parse_ladder(std::string(as_text(bytes)), path, folder);

@@ -164,8 +164,8 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   const SourceParts parts = find_source_parts(env, source);
   const auto data = open_dataset(env, parts.train);
   if (data->classes().size() < 2)
-    fail(ErrorKind::kData, "the images are all of one class, with nothing to tell apart",
-         parts.train, "Put the images of each class in a folder of its own");
+    fail(ErrorKind::kData, "all images have the same class", parts.train,
+         "Put the images of each class in a separate folder");
   const bool has_eval = !parts.eval.empty() || override_of(overrides, "data.eval_source");
   const size_t every = has_eval ? 0 : held_out(data->size(), data->classes().size());
   const size_t images = every == 0 ? data->size() : data->size() - data->size() / every - 1;

@@ -23,7 +23,7 @@ enum class Turn {
   kSave,      // a checkpoint
 };
 
-// Belongs to one thread. Outside its turns the run uses memory alone.
+// Belongs to one thread. While paused, the run only uses memory.
 class Trial {
  public:
   struct Setup {

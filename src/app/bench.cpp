@@ -6,6 +6,7 @@
 #include "advise/warm_source.h"
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "base/files.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
@@ -150,8 +151,8 @@ void add_bench_input(CLI::App& command, BenchInput& arguments) {
 }
 
 Recipe recipe_of(Env& env, const BenchInput& arguments) {
-  if (arguments.input.ends_with(".toml"))
-    return load_recipe(env, arguments.input, arguments.overrides);
+  const std::string file = file_or_shipped(env, "recipes", arguments.input);
+  if (file.ends_with(".toml")) return load_recipe(env, file, arguments.overrides);
   std::vector<std::string> settings = {"data.source=" + arguments.input, "augment.size=224",
                                        "augment.crop=random_resized"};
   settings.insert(settings.end(), arguments.overrides.begin(), arguments.overrides.end());

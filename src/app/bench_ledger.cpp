@@ -44,7 +44,10 @@ int measure(const LedgerArguments& arguments) {
 void add_bench_ledger(CLI::App& bench, int& exit_code) {
   const auto [command, arguments] = add_command<LedgerArguments>(
       bench, exit_code, "ledger", "The cost of the ledger in a recipe's step", measure);
-  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  command
+      .add_option("RECIPE", arguments.recipe,
+                  "Recipe file, or the name of one that comes with saturate")
+      ->required();
   add_settings(command, arguments.overrides);
   add_number(command, "--rounds", arguments.options.rounds, 2, 1000, "Measurements of each");
   add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,

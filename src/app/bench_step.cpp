@@ -176,7 +176,10 @@ constexpr const char* kFooter =
 void add_bench_step(CLI::App& bench, int& exit_code) {
   const auto [command, arguments] = add_command<StepArguments>(
       bench, exit_code, "step", "The cost of a recipe's step, and its overhead", measure);
-  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  command
+      .add_option("RECIPE", arguments.recipe,
+                  "Recipe file, or the name of one that comes with saturate")
+      ->required();
   add_settings(command, arguments.overrides);
   add_number(command, "--rounds", arguments.options.rounds, 1, 1000, "Measurements of each loop");
   add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,

@@ -8,8 +8,10 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/log.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
+#include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/group.h"
 
@@ -21,8 +23,7 @@ constexpr int kInterruptedExit = 130;  // part of the exit code contract, for SI
 volatile sig_atomic_t noted_signal = 0, has_hung_up = 0;
 bool on_terminal = false;  // a progress bar or ^C may be on the line
 bool is_terminal[3];       // by descriptor
-const char* stop_message = "";
-size_t stop_message_size = 0;
+std::string stop_message;
 
 // The terminal is gone: writing to it would fail.
 void leave_terminal() {
@@ -39,12 +40,11 @@ extern "C" void note_signal(int signal) {
   if (noted_signal == 0) noted_signal = signal == SIGINT ? SIGINT : SIGTERM;
   static const char erase[] = "\r\x1b[K";
   if (on_terminal && write(STDERR_FILENO, erase, sizeof erase - 1) < 0) return;
-  if (write(STDERR_FILENO, stop_message, stop_message_size) < 0) return;
+  if (write(STDERR_FILENO, stop_message.data(), stop_message.size()) < 0) return;
 }
 
-void catch_signals(std::string_view text) {
-  stop_message = text.data();
-  stop_message_size = text.size();
+void catch_signals(const std::string& text) {
+  stop_message = log_line(LogLevel::kInfo, "saturate", text, {}, /*timed=*/false) + "\n";
   for (int fd = 0; fd < 3; ++fd) is_terminal[fd] = isatty(fd) == 1;
   on_terminal = is_terminal[STDERR_FILENO];
   struct sigaction action {};
@@ -63,11 +63,11 @@ void catch_signals(std::string_view text) {
 }  // namespace
 
 void catch_stop_signals() {
-  catch_signals("saturate: stopping after this step; Ctrl-C again leaves at once\n");
+  catch_signals("stopping after this step; Ctrl-C again leaves at once");
 }
 
 void catch_stop_signals_of_writing() {
-  catch_signals("saturate: stopping, and removing what was begun; Ctrl-C again leaves at once\n");
+  catch_signals("stopping, and removing what was begun; Ctrl-C again leaves at once");
 }
 
 int stop_signal() {
@@ -91,11 +91,20 @@ CLI::Option* add_settings(CLI::App& command, std::vector<std::string>& settings,
   return command.add_option(name, settings, doc)->allow_extra_args(false);
 }
 
-void add_saved_model(CLI::App& command, std::string& checkpoint, bool& plain) {
-  command.add_option("CHECKPOINT", checkpoint, "A run folder (its newest) or a checkpoint")
+void add_saved_model(CLI::App& command, SavedModelArguments& arguments) {
+  command
+      .add_option("CHECKPOINT", arguments.checkpoint, "A run folder (its newest) or a checkpoint")
       ->required();
-  command.add_flag("--plain", plain,
-                   "Use the weights themselves instead of their averages (train.ema)");
+  command.add_flag("--best", arguments.best,
+                   "Use the run's best checkpoint (train.monitor) instead of its newest");
+  command.add_flag("--plain", arguments.plain,
+                   "Use the weights themselves instead of their averages (train.ema, train.swa)");
+}
+
+Checkpoint read_saved_model(Env& env, const SavedModelArguments& arguments, std::string& path) {
+  return find_checkpoint(
+      env, arguments.best ? best_checkpoint_path(env, arguments.checkpoint) : arguments.checkpoint,
+      print_warning, &path);
 }
 
 std::shared_ptr<Group> join_group(const Recipe& recipe) {

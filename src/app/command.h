@@ -12,6 +12,7 @@
 namespace saturate {
 
 class Group;
+struct Checkpoint;
 
 // Each adds a subcommand whose callback stores the process's exit code in `exit_code`.
 void add_train(CLI::App& app, int& exit_code);
@@ -34,6 +35,7 @@ void add_report(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_list(CLI::App& app, int& exit_code);
 void add_env(CLI::App& app, int& exit_code);
+void add_completion(CLI::App& app, int& exit_code);
 
 // Adds a command that fills an Arguments, beginning as `defaults`, and stores the exit code of
 // `run`. Returns the command and its arguments, for which options are then added.
@@ -61,8 +63,14 @@ CLI::Option* add_settings(
     CLI::App& command, std::vector<std::string>& settings, const char* name = "--set",
     const char* doc = "section.key=value: overrides the recipe; may be repeated");
 
-// CHECKPOINT and --plain.
-void add_saved_model(CLI::App& command, std::string& checkpoint, bool& plain);
+// CHECKPOINT, --best and --plain.
+struct SavedModelArguments {
+  std::string checkpoint;
+  bool best = false, plain = false;
+};
+void add_saved_model(CLI::App& command, SavedModelArguments& arguments);
+// Sets `path` to the file that was chosen.
+Checkpoint read_saved_model(Env& env, const SavedModelArguments& arguments, std::string& path);
 
 // From now on the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP (unless it is ignored, as under nohup)
 // is only recorded; a further SIGINT ends the process at once. After SIGHUP, terminal descriptors
@@ -72,7 +80,7 @@ void catch_stop_signals();
 void catch_stop_signals_of_writing();
 // The recorded signal (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
 int stop_signal();
-// The same, but SIGHUP as it is: other processes are to know that the terminal is gone.
+// The same, but SIGHUP as it is: other processes must learn that the terminal closed.
 int signal_to_pass_on();
 // The exit code of a command that a signal stopped, here or, if none was recorded, in another
 // process.

@@ -255,7 +255,10 @@ constexpr const char* kDiagnoseFooter =
 void add_diagnose(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<DiagnoseArguments>(
       app, exit_code, "diagnose", "Find a run's bottleneck by experiment", diagnose);
-  command.add_option("RECIPE", arguments.recipe, "Recipe file")->required();
+  command
+      .add_option("RECIPE", arguments.recipe,
+                  "Recipe file, or the name of one that comes with saturate")
+      ->required();
   add_settings(command, arguments.overrides);
   add_settings(command, arguments.options.tries, "--try",
                "section.key=value: one more change to measure; may be repeated");

@@ -20,9 +20,9 @@ namespace saturate {
 namespace {
 
 struct EvalArguments {
-  std::string checkpoint, data, json, predictions;
+  SavedModelArguments model;
+  std::string data, json, predictions;
   std::vector<std::string> overrides;
-  bool plain = false;
 };
 
 void write_json(Env& env, const std::string& path, const Metrics& metrics,
@@ -94,7 +94,7 @@ ClassResults results_of(const Answers& answers, const Metrics& metrics,
 int eval(const EvalArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
-  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
+  const Checkpoint checkpoint = read_saved_model(env, arguments.model, path);
   Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);
   const at::Device device = resolve_device(recipe.train.device);
   resolve_machine(recipe, device);  // --set may have restored "auto" values
@@ -102,7 +102,7 @@ int eval(const EvalArguments& arguments) {
   const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
-  const bool averaged = !checkpoint.average.empty() && !arguments.plain;
+  const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
   if (averaged) load_average(*model, checkpoint.average, path);
 
   const bool wants_names = !arguments.predictions.empty();
@@ -139,7 +139,7 @@ int eval(const EvalArguments& arguments) {
 void add_eval(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<EvalArguments>(
       app, exit_code, "eval", "Evaluate a saved model on a source", eval);
-  add_saved_model(command, arguments.checkpoint, arguments.plain);
+  add_saved_model(command, arguments.model);
   command.add_option("--data", arguments.data, "Source, as data.source of a recipe")->required();
   add_settings(command, arguments.overrides, "--set",
                "section.key=value: overrides the run's recipe; may be repeated");

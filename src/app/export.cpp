@@ -16,8 +16,8 @@ namespace saturate {
 namespace {
 
 struct ExportArguments {
-  std::string checkpoint, format, out;
-  bool plain = false;
+  SavedModelArguments model;
+  std::string format, out;
 };
 
 // On the CPU, in the default memory order.
@@ -41,18 +41,18 @@ std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const 
 int export_model(const ExportArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
-  const Checkpoint checkpoint = find_checkpoint(env, arguments.checkpoint, print_warning, &path);
+  const Checkpoint checkpoint = read_saved_model(env, arguments.model, path);
   const Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path);
   const bool script = arguments.format == "torchscript";
   const std::string out = !arguments.out.empty()
                               ? arguments.out
                               : recipe.model.name + (script ? ".pt" : ".safetensors");
-  const auto model = load_model(env, checkpoint, recipe, arguments.plain, path);
+  const auto model = load_model(env, checkpoint, recipe, arguments.model.plain, path);
   if (script)
     export_torchscript(env, out, *model, checkpoint.image_size);
   else
     write_safetensors(env, out, model_state(*model), metadata(checkpoint, recipe));
-  const bool averaged = !checkpoint.average.empty() && !arguments.plain;
+  const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
   fmt::print("{}: {} of {}{}\n", printable(out), recipe.model.name, printable(path),
              averaged ? ", averaged weights" : "");
   return 0;
@@ -63,7 +63,7 @@ int export_model(const ExportArguments& arguments) {
 void add_export(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<ExportArguments>(
       app, exit_code, "export", "Export a saved model for other programs", export_model);
-  add_saved_model(command, arguments.checkpoint, arguments.plain);
+  add_saved_model(command, arguments.model);
   command
       .add_option("--format", arguments.format,
                   "safetensors: the weights by name; torchscript: a program that Python runs")

@@ -135,7 +135,10 @@ void add_ladder(CLI::App& app, int& exit_code) {
       [](const LadderArguments& given) {
         return measure_ladder(load_ladder(Env::posix(), given.input), given);
       });
-  command.add_option("LADDER", arguments.input, "Ladder file")->required();
+  command
+      .add_option("LADDER", arguments.input,
+                  "Ladder file, or the name of one that comes with saturate")
+      ->required();
   add_measuring(command, arguments);
   command.footer(
       "docs/ladder.md describes the file; ladders/ holds examples. Rungs of several processes "
@@ -150,7 +153,10 @@ void add_sweep(CLI::App& app, int& exit_code) {
       [](const LadderArguments& given) {
         return measure_ladder(make_sweep(given.input, given.over), given);
       });
-  command.add_option("RECIPE", arguments.input, "Recipe file")->required();
+  command
+      .add_option("RECIPE", arguments.input,
+                  "Recipe file, or the name of one that comes with saturate")
+      ->required();
   add_settings(command, arguments.over, "--over",
                "section.key=a,b,c: values to compare; may be repeated, for all combinations")
       ->required();

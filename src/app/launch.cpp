@@ -66,7 +66,7 @@ void add_launch(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::Range(1, 4096));
   add_number(command, "--nnodes", options.nodes, 1, 65536, "Machines; run launch on each");
-  add_number(command, "--node-rank", options.node, 0, 65535, "Which of them this is, from 0");
+  add_number(command, "--node-rank", options.node, 0, 65535, "Number of this machine, from 0");
   command.add_option("--master", arguments.master,
                      "HOST:PORT of the first machine, where rank 0 (with several machines the "
                      "first launcher) listens (default: this one, any free port)");

@@ -1,7 +1,12 @@
 // saturate list: all names for recipes.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
 #include "app/command.h"
+#include "base/files.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/recipe.h"
 #include "saturate/model.h"
@@ -27,6 +32,20 @@ void print_options() {
   }
 }
 
+// Each with the sentence that its file begins with.
+void print_shipped(const char* folder) {
+  fmt::print("{}\n", folder);
+  for (const std::string& path : shipped_files(Env::posix(), folder)) {
+    std::string text;
+    std::istringstream lines(text_of_file(Env::posix(), path));
+    for (std::string line; std::getline(lines, line) && line.starts_with("# ");)
+      text += line.substr(1);
+    const size_t end = std::min(text.find(". "), text.find_last_not_of(". ") + 1);
+    const std::string name = std::filesystem::path(path).stem();
+    fmt::print("  {:<16}{}\n", name, end > 0 ? text.substr(1, end - 1) : "");
+  }
+}
+
 struct ListArguments {
   std::string what = "all";
   bool markdown = false;
@@ -43,6 +62,10 @@ int list(const ListArguments& arguments) {
   if (all || what == "models") print_table("models (model.name)", models());
   if (all || what == "optimizers") print_table("optimizers (optimizer.name)", optimizers());
   if (all || what == "schedules") print_table("schedules (schedule.name)", schedules());
+  if (all || what == "recipes") {
+    print_shipped("recipes");
+    print_shipped("ladders");
+  }
   if (what == "options") print_options();
   if (all) fmt::print("`saturate list options` prints every key of a recipe\n");
   return 0;
@@ -54,8 +77,10 @@ void add_list(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<ListArguments>(
       app, exit_code, "list", "Print everything a recipe can name", list);
   command
-      .add_option("WHAT", arguments.what, "all, sources, models, optimizers, schedules or options")
-      ->check(CLI::IsMember({"all", "sources", "models", "optimizers", "schedules", "options"}));
+      .add_option("WHAT", arguments.what,
+                  "all, sources, models, optimizers, schedules, recipes or options")
+      ->check(CLI::IsMember(
+          {"all", "sources", "models", "optimizers", "schedules", "recipes", "options"}));
   command.add_flag("--markdown", arguments.markdown, "The options as docs/recipe.md has them");
 }
 

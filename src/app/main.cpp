@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "app/command.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
@@ -29,18 +30,50 @@ constexpr const char* kFooter =
     "SIGINT/SIGTERM (SIGUSR1 and SIGHUP count as SIGTERM) after saving a checkpoint.";
 
 int report(int code, const std::string& message) {
-  // stderr may not be writable, as on a full disk: fmt::print() would throw.
-  std::fputs(fmt::format("saturate: error: {}\n", saturate::printable(message)).c_str(), stderr);
+  saturate::print_log(saturate::LogLevel::kError, "saturate", saturate::printable(message));
   return code;
 }
 
 // Allocates no memory.
 int report_no_memory(int code) {
+  const bool json = saturate::logs_json();
+  std::fputs(json ? "{\"level\":\"error\",\"message\":\"" : "saturate: error: ", stderr);
   std::fputs(
-      "saturate: error: out of memory. Lower train.batch, data.prefetch or data.threads, or "
-      "raise the limit (ulimit -v)\n",
+      "out of memory. Lower train.batch, data.prefetch or data.threads, or raise the limit "
+      "(ulimit -v)",
       stderr);
+  std::fputs(json ? "\"}\n" : "\n", stderr);
   return code;
+}
+
+// Takes --log-format out of the arguments, wherever it stands before "--", and returns how many are
+// left: the format holds for this process and all that it starts.
+int take_log_format(int argc, char** argv) {
+  constexpr std::string_view kOption = "--log-format";
+  int kept = 0;
+  for (int i = 0; i < argc; ++i) {
+    const std::string_view text = argv[i];
+    if (text == "--") {
+      while (i < argc) argv[kept++] = argv[i++];
+      break;
+    }
+    const bool has_value =
+        text.starts_with(kOption) && text.substr(kOption.size()).starts_with('=');
+    if (text != kOption && !has_value) {
+      argv[kept++] = argv[i];
+      continue;
+    }
+    if (!has_value) ++i;
+    const std::string value = has_value  ? std::string(text.substr(kOption.size() + 1))
+                              : i < argc ? argv[i]
+                                         : "";
+    if (value != "text" && value != "json")
+      saturate::fail(saturate::ErrorKind::kUsage, "unknown log format \"" + value + "\"",
+                     std::string(kOption), "Use text or json");
+    setenv(saturate::kLogFormatVariable, value.c_str(), 1);
+  }
+  argv[kept] = nullptr;
+  return kept;
 }
 
 constexpr const char* kNoThreads =
@@ -138,11 +171,14 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "saturate " SATURATE_VERSION);
   app.get_formatter()->column_width(36);
+  std::string format;  // take_log_format() has taken it: this is for the help
+  app.add_option("--log-format", format, "Messages on stderr: text, or json (one object a line)")
+      ->type_name("FORMAT");
   int exit_code = 0;
   using namespace saturate;
   for (const auto add :
        {add_train, add_launch, add_eval, add_data, add_bench, add_ladder, add_sweep, add_diagnose,
-        add_tune, add_report, add_export, add_list, add_env})
+        add_tune, add_report, add_export, add_list, add_env, add_completion})
     add(app, exit_code);
   require_known_commands(app, argc, argv);
   std::vector<std::string> arguments = arguments_of(argc, argv);
@@ -176,7 +212,7 @@ void limit_spinning(int argc, char** argv) {
   execv("/proc/self/exe", argv);
 }
 
-// Results that cannot be written are a failure, but for those whose reader has gone.
+// Results that cannot be written are a failure, unless the reader of the output has exited.
 int with_results_written(int code) {
   errno = 0;  // if an earlier write failed, this flush may succeed
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -189,11 +225,12 @@ int with_results_written(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  limit_spinning(argc, argv);
   // Exceeding the file size limit (ulimit -f) is then an error like a full disk, not a crash.
   std::signal(SIGXFSZ, SIG_IGN);
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
+    argc = take_log_format(argc, argv);
+    limit_spinning(argc, argv);
     return with_results_written(run(argc, argv));
   } catch (const saturate::Stopped&) {
     return saturate::interrupted_code();

@@ -9,6 +9,7 @@
 #include "advise/source_recipe.h"
 #include "app/command.h"
 #include "app/run_folder.h"
+#include "base/log.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
 #include "run/checkpoint.h"
@@ -55,12 +56,15 @@ Recipe made_recipe(Env& env, const TrainArguments& arguments) {
   settings.insert(settings.end(), overrides.begin(), overrides.end());
   const Recipe recipe = parse_recipe("", arguments.folder.recipe, settings);
   if (arguments.quiet || arguments.print_recipe || this_world().rank > 0) return recipe;
-  fmt::print(stderr, "a recipe for {}; the run's folder holds it with all keys:\n{}",
-             printable(arguments.folder.recipe), recipe_lines(recipe, settings));
+  std::string lines = recipe_lines(recipe, settings);
+  if (lines.ends_with('\n')) lines.pop_back();
+  print_log(LogLevel::kInfo, "",
+            fmt::format("a recipe for {}; the run's folder holds it with all keys:\n{}",
+                        printable(arguments.folder.recipe), lines));
   if (recipe.data.eval_source.empty())
-    fmt::print(stderr,
-               "no evaluation: too few images per class to hold any out; use --set "
-               "data.eval_source=SOURCE\n");
+    print_log(LogLevel::kInfo, "",
+              "no evaluation: too few images per class to hold any out; use --set "
+              "data.eval_source=SOURCE");
   return recipe;
 }
 
@@ -98,7 +102,7 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
   } catch (const Error& error) {
     if (stop_signal() == 0) throw;
     if (options.group) options.group->report_failure("it was stopped");
-    std::fputs(fmt::format("saturate: {}\n", printable(error.what())).c_str(), stderr);
+    print_log(LogLevel::kInfo, "saturate", printable(error.what()));
     return nullptr;
   }
 }
@@ -186,8 +190,9 @@ void add_train(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<TrainArguments>(
       app, exit_code, "train", "Train a model from a recipe, or on a folder of images", train);
   command.add_option("RECIPE", arguments.folder.recipe,
-                     "Recipe file (with --resume, the run's own if left out); or images to make a "
-                     "recipe for: a folder, or a source as data.source");
+                     "Recipe file, or the name of one that comes with saturate (with --resume, the "
+                     "run's own by default); or images to make a recipe for: a folder, or a "
+                     "source as data.source");
   add_settings(command, arguments.overrides);
   command.add_option("--out", arguments.folder.out, "The run's folder (default runs/RECIPE-N)");
   command.add_option(

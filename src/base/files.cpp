@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -90,6 +91,27 @@ void write_atomically(Env& env, const std::string& asked,
 void write_atomically(Env& env, const std::string& path, const std::string& text) {
   const std::span<const std::byte> piece = std::as_bytes(std::span(text));
   write_atomically(env, path, std::span(&piece, 1));
+}
+
+std::vector<std::string> shipped_files(Env& env, const std::string& folder) {
+  std::error_code unknown;
+  const fs::path root = fs::read_symlink("/proc/self/exe", unknown).parent_path().parent_path();
+  std::vector<std::string> paths;
+  for (const fs::path& place : {root / "share/saturate" / folder, root / folder}) {
+    if (root.empty() || !env.is_directory(place)) continue;
+    for (const FileInfo& info : env.list(place))
+      if (info.name.ends_with(".toml")) paths.push_back(place / info.name);
+    if (!paths.empty()) break;
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+std::string file_or_shipped(Env& env, const std::string& folder, const std::string& given) {
+  if (given.find_first_of("/.") != std::string::npos || env.exists(given)) return given;
+  for (const std::string& path : shipped_files(env, folder))
+    if (fs::path(path).stem() == given) return path;
+  return given;
 }
 
 }  // namespace saturate

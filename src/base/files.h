@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "saturate/data/env.h"
 
@@ -24,5 +25,12 @@ inline std::string text_of_file(Env& env, const std::string& path) {
 // file that is missing or unreadable counts as free. A process that locks the file at this moment
 // waits for the check and is not refused.
 bool is_locked(const std::string& path);
+
+// The recipes or ladders that come with the program (`folder`: "recipes", "ladders"), as sorted
+// paths: of the installation or checkout to which the running executable belongs. Empty elsewhere.
+std::vector<std::string> shipped_files(Env& env, const std::string& folder);
+
+// The path of the shipped file that `given` names ("demo"), if no file has that name; else `given`.
+std::string file_or_shipped(Env& env, const std::string& folder, const std::string& given);
 
 }  // namespace saturate

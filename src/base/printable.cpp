@@ -6,8 +6,9 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <string_view>
+
+#include "base/log.h"
 
 namespace saturate {
 namespace {
@@ -109,7 +110,7 @@ std::string decimal_text(double value, int decimals) {
 }
 
 void print_warning(const std::string& text) {
-  std::fputs(fmt::format("saturate: warning: {}\n", printable(text)).c_str(), stderr);
+  print_log(LogLevel::kWarning, "saturate", printable(text));
 }
 
 }  // namespace saturate

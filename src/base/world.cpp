@@ -98,7 +98,10 @@ World parse(const Lookup& lookup, const Dialect& dialect) {
     world.local_size = 1;
     return world;
   }
-  world.local_rank = required(lookup, dialect.local_rank, 0, kMost, dialect.rank);
+  // Kubernetes' PyTorchJob starts one process per machine, and sets neither variable.
+  const bool is_alone = dialect.own_master && text_of(lookup, dialect.local_rank).empty() &&
+                        text_of(lookup, dialect.local_size).empty();
+  if (!is_alone) world.local_rank = required(lookup, dialect.local_rank, 0, kMost, dialect.rank);
   world.local_size = local_size(lookup, dialect).value_or(0);
   if (world.local_size > 0)
     require_rank(dialect.local_rank, world.local_rank, dialect.local_size, world.local_size);

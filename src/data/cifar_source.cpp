@@ -183,8 +183,8 @@ std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest) {
     found = find_files(env, path, split.empty() ? "train" : split);
   } else {
     if (!split.empty())
-      fail(ErrorKind::kUsage, "split is given, and the path is no folder", "data.source",
-           "Leave split out, or give the folder");
+      fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "data.source",
+           "Remove split, or name the folder");
     const uint64_t bytes = env.open_readable(path)->size();
     const bool fits10 = bytes % kCifar10.record() == 0;
     found = {{path}, bytes % kCifar100Fine.record() == 0 && (!fits10 || !labels.empty())};

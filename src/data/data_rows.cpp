@@ -105,13 +105,13 @@ std::vector<OptionRow> source_rows() {
       choice(SATURATE_OPTION(data.decode),
              std::vector<std::pair<std::string, DecodeMode>>{{"exact", DecodeMode::kExact},
                                                              {"fast", DecodeMode::kFast}},
-             "How images are decoded: exact gives Pillow's pixels; fast decodes only the part of a "
+             "Decoder of images: exact returns Pillow's pixels; fast decodes only the part of a "
              "JPEG that the crop needs and resizes before colour conversion, typically 50 dB from "
              "exact."),
       choice(SATURATE_OPTION(data.on_error),
              std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
                                                           {"skip", OnError::kSkip}},
-             "What a broken image causes: fail stops at the first and names it; skip ignores it, "
+             "Reaction to a broken image: fail stops at the first and names it; skip ignores it, "
              "and counts and names it."),
       shuffle_row(),
   };

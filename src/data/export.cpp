@@ -76,7 +76,7 @@ void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int
                    const ProgressCallback& progress) {
   if (dataset.has_masks()) {
     if (out.ends_with(".tar"))
-      fail(ErrorKind::kUsage, "an archive holds images alone, and these have masks", out,
+      fail(ErrorKind::kUsage, "an archive holds only images, and this source has masks", out,
            "Give --out a folder");
     return write_masks(env, dataset, out, threads, progress);
   }

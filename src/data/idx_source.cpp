@@ -123,7 +123,7 @@ std::string find_labels(Env& env, const std::string& images) {
     for (const std::string& path : {same, other})
       if (env.exists(path)) return path;
   }
-  fail(ErrorKind::kData, "no label file found beside the images", images,
+  fail(ErrorKind::kData, "no label file found next to the images", images,
        "Name it: idx:IMAGES,LABELS");
 }
 
@@ -157,8 +157,8 @@ std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest) {
   if (env.is_directory(paths[0]))
     paths[0] = find_images(env, paths[0], split.empty() ? "train" : split);
   else if (!split.empty())
-    fail(ErrorKind::kUsage, "split is given, and the path is no folder", "data.source",
-         "Leave split out, or give the folder");
+    fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "data.source",
+         "Remove split, or name the folder");
   const std::string labels = paths.size() == 2 ? paths[1] : find_labels(env, paths[0]);
   return std::make_unique<IdxSource>(env, std::move(paths[0]), labels);
 }

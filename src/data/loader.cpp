@@ -176,7 +176,7 @@ struct Loader::State {
     }
   }
 
-  // Of the sample that was last read; never empty.
+  // The name of the sample that was last read; never empty.
   static std::string name_of(const std::optional<SampleReader>& reader, uint32_t index) {
     const bool named = reader && !reader->name().empty();
     return named ? reader->name() : "sample " + std::to_string(index);

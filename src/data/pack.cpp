@@ -165,7 +165,7 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
 PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& options,
                         const ProgressCallback& progress) {
   if (dataset.has_masks())
-    fail(ErrorKind::kUsage, "the source has masks, and packed formats hold images alone",
+    fail(ErrorKind::kUsage, "the source has masks, and packed formats hold only images",
          options.out, "Train on the source itself; data.cache=ram keeps both");
   Abilities stores{};
   const auto writer = open_writer(env, dataset, options, stores);
@@ -178,7 +178,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       read_sample(dataset, i, out.sample);
       const ScratchPool<Scratch>::Lent scratch(pool);
       out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
-      // What is stored as it is was not decoded yet.
+      // A sample that is stored unchanged was not decoded yet.
       if (out.copied && options.on_error == OnError::kSkip)
         decode_sample(scratch->decoder, out.sample, scratch->image);
       out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);

@@ -60,7 +60,7 @@ class ShardSource : public IndexedSource {
     shard->file->read_at(record.offset, out.bytes);
     if (whole && checksum_of(out.bytes) != record.crc)
       fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name,
-           "Fetch the shard again, or set data.on_error=skip to leave such samples out");
+           "Fetch the shard again, or set data.on_error=skip to skip such samples");
     return record.size;
   }
 

@@ -84,7 +84,7 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri) {
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)
     fail(ErrorKind::kUsage,
-         env.exists(uri) ? "the file is of no known kind"
+         env.exists(uri) ? "the file's format is not supported"
                          : "there is no such file or folder, and no scheme is named",
          uri,
          "Check the path, or write folder:PATH, tar:PATH, ...: `saturate list sources` prints "

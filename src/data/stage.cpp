@@ -115,7 +115,7 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
                                        int threads, const ProgressCallback& progress) {
   if (options.mode == StageMode::kNone) return source;
   if (source->has_masks())
-    fail(ErrorKind::kUsage, uri + " has masks, and a staged copy holds images alone", "data.stage",
+    fail(ErrorKind::kUsage, uri + " has masks, and a staged copy holds only images", "data.stage",
          "Set data.stage=none; data.cache=ram keeps masks too");
   static std::atomic<int> counter{0};
   const std::string& folder = options.folder;

@@ -122,7 +122,7 @@ class TarSource : public IndexedSource {
       if (!is_plain_image(entries_[i])) continue;
       if (image != nullptr)
         fail(ErrorKind::kData, "two images with the same key", where,
-             "Give each image a key of its own");
+             "Give each image a unique key");
       image = &entries_[i];
     }
     if (image == nullptr) return;

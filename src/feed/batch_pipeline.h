@@ -37,7 +37,7 @@ class BatchPipeline {
   void launch(Batch& batch);
   // The oldest batch, once the step may use it; its remaining stages are run or, with `leave`, left
   // to BatchStages::finish(). Rethrows its stages' errors. Charged to
-  // `ledger`: kWait, and kAugment where augmentation has no stream of its own. REQUIRES:
+  // `ledger`: kWait, and kAugment where augmentation has no separate stream. REQUIRES:
   // !is_empty().
   void deliver(DeviceBatch& out, bool leave, Ledger& ledger);
   // Waits for all stages in flight.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "model/graph_node.h"
 #include "model/random_state.h"
 #include "saturate/data/error.h"
 
@@ -191,8 +192,7 @@ int64_t automatic_segments(size_t stages) {
 
 at::Tensor checkpoint(Stage stage, const at::Tensor& input) {
   if (!at::GradMode::is_enabled()) return stage.forward(input);
-  const std::shared_ptr<CheckpointNode> node(new CheckpointNode(std::move(stage), input),
-                                             torch::autograd::deleteNode);
+  const auto node = make_graph_node<CheckpointNode>(std::move(stage), input);
   at::Tensor output = node->first_run(input);
   torch::autograd::set_history(output, node);
   return output;

@@ -148,7 +148,7 @@ void run_legacy_head(PickleMachine& machine, const std::string& path) {
 
 void fail_pickle(const std::string& what, const std::string& path) {
   fail(ErrorKind::kRun, "not a file of weights that can be read: " + what, path,
-       "Save tensors alone, as torch.save(model.state_dict(), FILE) does, or safetensors");
+       "Save only tensors, as torch.save(model.state_dict(), FILE) does, or safetensors");
 }
 
 TensorPickle read_tensor_pickle(std::span<const std::byte> pickle, const std::string& path,

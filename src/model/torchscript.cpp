@@ -19,7 +19,7 @@ namespace {
 
 [[noreturn]] void fail_script(const std::string& problem, const std::string& path) {
   fail(ErrorKind::kUsage, "the TorchScript file cannot be trained: " + problem, path,
-       "Make one that takes images [N, 3, H, W] and gives logits [N, classes]: "
+       "Make one that takes images [N, 3, H, W] and returns logits [N, classes]: "
        "torch.jit.script(module).save(FILE)");
 }
 

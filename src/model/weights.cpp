@@ -217,8 +217,8 @@ void require_fit(const Fit& fit, const std::string& path, const std::string& pre
        !prefix.empty() ? "Set model.weights_prefix=" + prefix
        : !fit.retyped.empty()
            ? "Save them in the model's own types, dequantised if necessary"
-           : "Set model.name and model.width (for a transformer augment.size) as the weights had "
-             "them");
+           : "Set model.name and model.width (for a transformer augment.size) to the values "
+             "of the saved model");
 }
 
 bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {

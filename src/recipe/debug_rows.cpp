@@ -52,7 +52,7 @@ std::vector<OptionRow> debug_rows() {
                    "may round their inputs to TF32 on a GPU"),
            Word("sdpa")
                .sets(SATURATE_MEMBER(model.attention), Attention::kNaive)
-               .means("vit_tiny, vit_b_16: torch's fused attention, else the formula written out, "
+               .means("vit_tiny, vit_b_16: torch's fused attention, else unfused attention, "
                       "which stores the matrix of all pairs of tokens"),
            Word("background")
                .sets(SATURATE_MEMBER(checkpoint.background), false)

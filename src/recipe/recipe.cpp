@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/files.h"
 #include "base/printable.h"
 #include "recipe/option_row.h"
 #include "saturate/data/env.h"
@@ -272,7 +273,7 @@ std::string read_recipe(Env& env, const std::string& path) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   } catch (const Error& error) {
     fail(ErrorKind::kUsage, "the recipe cannot be read: " + error.reason(), path,
-         "Check the path; recipes/ holds examples");
+         "Check the path; `saturate list recipes` prints those that come with saturate");
   }
 }
 
@@ -307,7 +308,8 @@ Recipe parse_saved_recipe(const std::string& text, const std::string& where,
 }
 
 Recipe load_recipe(Env& env, const std::string& path, std::span<const std::string> overrides) {
-  return parse_recipe(read_recipe(env, path), path, overrides);
+  const std::string file = file_or_shipped(env, "recipes", path);
+  return parse_recipe(read_recipe(env, file), file, overrides);
 }
 
 Recipe load_saved_recipe(Env& env, const std::string& path,

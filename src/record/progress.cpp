@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/printable.h"
 
 namespace saturate {
@@ -84,7 +85,8 @@ Progress::Progress(Env& env, std::string title, std::string unit, int64_t total,
       style_(style),
       stream_(stream),
       begin_ns_(env.now_ns()) {
-  if (style_ == Style::kAuto) style_ = isatty(fileno(stream)) ? Style::kBar : Style::kLines;
+  if (style_ == Style::kAuto)
+    style_ = isatty(fileno(stream)) && !logs_json() ? Style::kBar : Style::kLines;
 }
 
 // Erase again, as the terminal may have become narrower since.
@@ -131,7 +133,7 @@ void Progress::update(int64_t done, const std::string& details) {
   done_ = done;
   details_ = details;
   if (style_ == Style::kLines)
-    show_text(stream_, "{}\n", line(std::string::npos));
+    show_text(stream_, "{}\n", log_line(LogLevel::kInfo, "", line(std::string::npos)));
   else
     draw("\r");
   std::fflush(stream_);
@@ -172,7 +174,7 @@ void Progress::note(const std::string& line_text) {
 
 void Progress::warn(const std::string& line_text) {
   erase();
-  show_text(stream_, "{}\n", printable(line_text));
+  show_text(stream_, "{}\n", log_line(LogLevel::kInfo, "", printable(line_text)));
   std::fflush(stream_);
 }
 

@@ -70,12 +70,14 @@ std::vector<OptionRow> watch_rows() {
       flag(SATURATE_OPTION(watch.tensorboard),
            "Writes loss, accuracy, speed, memory, time shares and the recipe for TensorBoard, in "
            "tb/ of the run's folder."),
-      flag(SATURATE_OPTION(watch.csv), "Writes metrics.csv beside metrics.jsonl."),
+      flag(SATURATE_OPTION(watch.csv), "Also writes metrics.csv, next to metrics.jsonl."),
       prometheus_row(),
-      text(SATURATE_OPTION(watch.prometheus_hosts),
-           "Allowed values of the request's Host header besides localhost and that address, "
-           "separated by commas; *: any. Other requests are refused, such as those of other sites' "
-           "pages in a browser."),
+      text(
+          SATURATE_OPTION(watch.prometheus_hosts),
+          "Allowed values of the request's Host header in addition to localhost and the address in "
+          "watch.prometheus, separated by commas; *: any. Other requests are refused, such as "
+          "those of other sites' "
+          "pages in a browser."),
       number(SATURATE_OPTION(watch.telemetry_hz), {0, 100}, "readings/s",
              "How often cores, memory, disk, network, the loader's queue and the GPU are sampled, "
              "on a separate thread; 0: never."),

@@ -183,7 +183,7 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
   }
   const std::string count = world.local_size > 0 ? fmt::format("{}", world.local_size) : "more";
   fail(ErrorKind::kUsage,
-       fmt::format("{} processes for {} GPU{}: each needs its own", count, gpus,
+       fmt::format("{} processes for {} GPU{}: each needs a separate one", count, gpus,
                    gpus == 1 ? "" : "s"),
        fmt::format("rank {}", world.rank),
        "Start as many processes as GPUs on each machine, share GPUs with "

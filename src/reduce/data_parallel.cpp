@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/graph_node.h"
 #include "saturate/data/error.h"
 #include "saturate/data/stream.h"
 #include "saturate/model.h"
@@ -156,10 +157,8 @@ class DataParallel : public Model {
       const at::NoGradGuard no_grad;
       all = at::cat(logits);
     }
-    const std::shared_ptr<ReplicasNode> node(
-        new ReplicasNode(torch::autograd::collect_next_edges(parameters), std::move(passes),
-                         threads_),
-        torch::autograd::deleteNode);
+    const auto node = make_graph_node<ReplicasNode>(torch::autograd::collect_next_edges(parameters),
+                                                    std::move(passes), threads_);
     torch::autograd::set_history(all, node);
     return all;
   }

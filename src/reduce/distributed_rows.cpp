@@ -108,13 +108,14 @@ void validate_world(const Recipe& recipe, int processes) {
     fail_option("train.batch", "is auto, which supports one process only",
                 "Give the global batch size as a number", where);
   if (train.batch < processes)
-    fail_option("train.batch", "gives some processes no image",
-                "Give at least one to each: it counts the images of all processes", where);
+    fail_option("train.batch", "is smaller than the number of processes",
+                "Set it to at least one image per process: it counts the images of all processes",
+                where);
   if (!train.compiled.empty() && train.batch % (processes * train.accumulate) != 0)
     fail_option("train.compiled", "needs micro-batches of equal size",
                 "Make train.batch a multiple of the processes times train.accumulate", where);
   if (!train.compiled.empty() && recipe.distributed.sync_bn)
-    fail_option("train.compiled", "takes BatchNorm's statistics over one process's images",
+    fail_option("train.compiled", "computes BatchNorm's statistics over one process's images",
                 "Remove it, or set distributed.sync_bn=false", where);
   if (train.task == TaskKind::kSegment)
     fail_option("train.task", "= segment supports one process only", "Train in one process", where);

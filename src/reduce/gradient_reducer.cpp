@@ -107,8 +107,8 @@ void GradientReducer::run_backward(const std::vector<at::Tensor>& searched,
   });
   waiting_ = nullptr;
   if (!all_sent_)
-    fail(ErrorKind::kUsage, "parameters take no part in the loss: " + without_gradient(), "model",
-         "Set distributed.find_unused=true, or name them in optimizer.freeze");
+    fail(ErrorKind::kUsage, "the loss does not depend on some parameters: " + without_gradient(),
+         "model", "Set distributed.find_unused=true, or name them in optimizer.freeze");
 }
 
 GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& parameters,

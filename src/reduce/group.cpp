@@ -129,7 +129,7 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
        fmt::format("rank {} of {} did not connect within {:g} s", fmt::join(missing, ", "),
                    world.size, double(timeout.count()) * 1e-3),
        fmt::format("{}:{}", world.master, world.port),
-       "See why it did not start, or raise distributed.timeout_s");
+       "Check that rank's output, or raise distributed.timeout_s");
 }
 
 // The result of a call to the store. The store enforces `timeout` where nobody listens or connects;
@@ -294,7 +294,7 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   const std::string first = ask(state_->store, first_failure);
   if (!first.empty())
     fail(ErrorKind::kRun, fmt::format("another process failed; {}", first), name(),
-         "See that process's error");
+         "Read that process's error");
   fail(ErrorKind::kRun,
        fmt::format("another process ended or did not respond in time while {}: {}", doing, reason),
        name(), "Find the rank that failed first; resume with --resume=auto");

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/log.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "reduce/heartbeat.h"
@@ -27,7 +28,7 @@ constexpr int kPollMs = 100;
 constexpr double kStopStalls = 5;  // times stall_s: saving a checkpoint makes no steps
 
 void say(const std::string& text) {
-  std::fputs(fmt::format("saturate launch: {}\n", printable(text)).c_str(), stderr);
+  print_log(LogLevel::kInfo, "saturate launch", printable(text));
 }
 
 bool is_interruption(int code) {
@@ -63,7 +64,9 @@ class Attempt {
   void show_last_lines() const {
     if (failed_->last_lines().empty()) return;
     say(fmt::format("the last lines of rank {}:", failed_->rank()));
-    for (const auto& line : failed_->last_lines()) std::fputs(("  " + line + "\n").c_str(), stderr);
+    for (const auto& line : failed_->last_lines())
+      logs_json() ? print_line_of_rank(failed_->rank(), line)
+                  : print_log(LogLevel::kInfo, "", "  " + line);
   }
   const char* where_its_lines_are() const {
     if (failed_->on_terminal()) return "See its output above";

@@ -302,7 +302,7 @@ class OtherNode : public NodesOfARun {
     const auto say = message.at("say").get<std::string>();
     if (say == "refused")
       fail(ErrorKind::kUsage, message.at("why").get<std::string>(), "saturate launch",
-           "Start every machine with the same options, and a --node-rank of its own");
+           "Start every machine with the same options, and a different --node-rank");
     if (say == "over") over_ = to_ending(message.at("ending"));
     if (say == "end") note_failing(message.at("attempt").get<int>());
     if (say != "start") return;

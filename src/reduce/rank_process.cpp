@@ -15,6 +15,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/log.h"
 #include "reduce/heartbeat.h"
 #include "saturate/data/error.h"
 
@@ -142,7 +143,7 @@ void RankProcess::read_all() {
 }
 
 void RankProcess::take_output(const std::string& line) {
-  std::fputs(fmt::format("[{}] {}\n", rank_, line).c_str(), stderr);
+  print_line_of_rank(rank_, line);
   last_lines_.push_back(line);
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
 }

@@ -115,7 +115,7 @@ const char* memory_key(const Recipe& recipe) {
 [[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
   const double gib = double(bytes) / double(int64_t{1} << 30);
   fail(ErrorKind::kRun,
-       fmt::format("{} at {} pixels does not train in {:.3g} GiB, not with a single image",
+       fmt::format("{} at {} pixels does not fit in {:.3g} GiB, even with a single image",
                    recipe.model.name, recipe.augment.size, gib),
        memory_key(recipe),
        fmt::format("{} augment.size or model.width, or set train.checkpoint_segments=auto",

@@ -173,4 +173,8 @@ Checkpoint find_checkpoint(Env& env, const std::string& path,
                            const std::function<void(const std::string&)>& warn,
                            std::string* found_path = nullptr);
 
+// The newest of list_checkpoints() that was the best by train.monitor when it was saved. Fails with
+// kRun if there is none, and with kUsage if `path` is not a folder.
+std::string best_checkpoint_path(Env& env, const std::string& path);
+
 }  // namespace saturate

@@ -33,7 +33,7 @@ Branches Branches::read(Env& env, const std::string& folder) {
     }
   } catch (const std::exception&) {
     fail(ErrorKind::kRun, "the record of the run's branches is damaged", path,
-         "Give the path of a checkpoint; or remove the record, and the newest file of all counts");
+         "Give the path of a checkpoint, or delete this file to use the newest checkpoint");
   }
   return found;
 }

@@ -57,6 +57,22 @@ std::vector<std::string> files_of(Env& env, const std::string& folder) {
   return paths;
 }
 
+// The checkpoint at `path`, or those of a run folder or checkpoints folder, newest first.
+std::vector<std::string> candidates_at(Env& env, const std::string& path) {
+  if (!env.exists(path)) fail(ErrorKind::kRun, "no such run or checkpoint", path, "Check the path");
+  if (!env.is_directory(path)) return {path};
+  const std::string inner = path + "/checkpoints";
+  const std::string folder = env.is_directory(inner) ? inner : path;
+  std::vector<std::string> candidates = list_checkpoints(env, folder);
+  if (candidates.empty() && !files_of(env, folder).empty())
+    fail(ErrorKind::kRun, "the run's current branch has no checkpoint yet", path,
+         "Give the path of an older checkpoint in the folder");
+  if (candidates.empty())
+    fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
+         "Give the folder of a run that has saved one");
+  return candidates;
+}
+
 }  // namespace
 
 CheckpointStore::CheckpointStore(Env& env, std::string folder, const CheckpointOptions& options,
@@ -149,22 +165,22 @@ std::vector<std::string> list_checkpoints(Env& env, const std::string& folder) {
   return paths;
 }
 
+std::string best_checkpoint_path(Env& env, const std::string& path) {
+  if (env.exists(path) && !env.is_directory(path))
+    fail(ErrorKind::kUsage, "--best chooses among a run's checkpoints, and this is one file", path,
+         "Give the run's folder, or remove --best");
+  for (const std::string& candidate : candidates_at(env, path)) {
+    const auto state = try_state(env, candidate);
+    if (state && state->best.best_step == state->position.step) return candidate;
+  }
+  fail(ErrorKind::kRun, "the run holds no checkpoint of its best weights", path,
+       "Remove --best; later runs keep one with checkpoint.keep_best=true and an evaluation");
+}
+
 Checkpoint find_checkpoint(Env& env, const std::string& path,
                            const std::function<void(const std::string&)>& warn,
                            std::string* found_path) {
-  if (!env.exists(path)) fail(ErrorKind::kRun, "no such run or checkpoint", path, "Check the path");
-  std::vector<std::string> candidates = {path};
-  if (env.is_directory(path)) {
-    const std::string inner = path + "/checkpoints";
-    const std::string folder = env.is_directory(inner) ? inner : path;
-    candidates = list_checkpoints(env, folder);
-    if (candidates.empty() && !files_of(env, folder).empty())
-      fail(ErrorKind::kRun, "the run has saved no checkpoint since it left those in the folder",
-           path, "Give the path of one of them");
-    if (candidates.empty())
-      fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
-           "Give the folder of a run that has saved one");
-  }
+  const std::vector<std::string> candidates = candidates_at(env, path);
   for (const auto& candidate : candidates) {
     try {
       Checkpoint checkpoint = read_checkpoint(env, candidate);

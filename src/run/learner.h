@@ -41,15 +41,15 @@ class Learner {
   // Bytes of a checkpoint's tensors. Collective.
   int64_t checkpoint_bytes();
 
-  // Before the first step of a new run: shows the model as many of the first training images as it
-  // wants to see. What came out of a file of weights stays as it is.
+  // Before the first step of a new run: passes the model the first training images that it needs
+  // for initialisation. Weights from a file are not changed.
   void prepare();
   // Else the first loss would be blamed on the learning rate. Fails with kRun.
   void require_finite() const;
   // Collective: all processes take rank 0's weights, and sum gradients from here on.
   void join();
-  // Records steps as one graph from here on where train.graph asks for it and they can be; else
-  // gives why not, as half a sentence.
+  // Captures steps as a graph from now on if train.graph is set and capture is possible; else
+  // returns the reason, as half a sentence.
   std::string plan_graph();
   // The outcome of train.graph in one line; empty if it is off.
   std::string graph_line() const;

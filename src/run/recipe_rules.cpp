@@ -25,7 +25,7 @@ bool stores_narrow(PrecisionMode mode) {
 void validate_compiled(const Recipe& recipe, const std::string& where) {
   if (stores_narrow(recipe.precision.mode))
     fail_option("train.compiled", "needs weights in fp32",
-                "Set precision.mode to bf16 or fp16, or leave train.compiled out", where);
+                "Set precision.mode to bf16 or fp16, or remove train.compiled", where);
   if (recipe.train.batch == kAutomatic)
     fail_option("train.compiled", "is made for one batch size, and train.batch is auto",
                 "Give train.batch a number", where);
@@ -33,8 +33,8 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
     fail_option("train.compiled", "keeps all activations, unlike train.checkpoint_segments",
                 "Set one of the two", where);
   if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
-    fail_option("train.compiled", "knows one label for each image",
-                "Set augment.mixup and augment.cutmix to 0, or leave train.compiled out", where);
+    fail_option("train.compiled", "supports only one label per image",
+                "Set augment.mixup and augment.cutmix to 0, or remove train.compiled", where);
   if (recipe.optimizer.freeze_statistics)
     fail_option("train.compiled",
                 "updates all statistics, and optimizer.freeze_statistics freezes some",
@@ -70,16 +70,16 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
                 "mixes labels of images, and train.task=segment has one for each pixel",
                 "Set it to 0", where);
   if (recipe.data.cache.mode == CacheMode::kDevice)
-    fail_option("data.cache", "= device keeps images alone, and train.task=segment needs masks",
+    fail_option("data.cache", "= device keeps only images, and train.task=segment needs masks",
                 "Set data.cache=ram", where);
   if (recipe.data.stage.mode != StageMode::kNone)
-    fail_option("data.stage", "copies images alone, and train.task=segment needs masks",
+    fail_option("data.stage", "copies only images, and train.task=segment needs masks",
                 "Set data.stage=none; data.cache=ram keeps masks too", where);
   if (recipe.train.eval_shift > 0)
     fail_option("train.tta", "averages the logits of shifted images",
-                "Leave \"shift\" out with train.task=segment", where);
+                "Remove \"shift\" with train.task=segment", where);
   if (!recipe.train.compiled.empty())
-    fail_option("train.compiled", "knows one label for each image",
+    fail_option("train.compiled", "supports only one label per image",
                 "Remove it with train.task=segment", where);
   if (recipe.train.monitor == Monitor::kEvalAccuracy5)
     fail_option("train.monitor", "= eval_accuracy5 is for classification",
@@ -116,11 +116,13 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 where);
   validate_optimizer(recipe.optimizer, where);
   if (recipe.train.ema >= 1)
-    fail_option("train.ema", "must be below 1", "Give 0 for none, or such as 0.999", where);
+    fail_option("train.ema", "must be below 1", "Set it to 0 for none, or to a value such as 0.999",
+                where);
   if (recipe.train.ema > 0 && recipe.train.swa > 0)
     fail_option("train.swa", "cannot be combined with train.ema", "Set one of them to 0", where);
   if (recipe.train.lookahead >= 1)
-    fail_option("train.lookahead", "must be below 1", "Give 0 for none, or such as 0.5", where);
+    fail_option("train.lookahead", "must be below 1",
+                "Set it to 0 for none, or to a value such as 0.5", where);
   const bool half = stores_narrow(recipe.precision.mode);
   for (const auto& [key, value] :
        {std::pair("train.ema", recipe.train.ema), std::pair("train.swa", recipe.train.swa),
@@ -138,7 +140,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
                 "needs evaluations during the run, and the only one is at the end",
                 "Set train.eval_every", where);
   if (recipe.schedule.warmup_epochs >= recipe.train.epochs)
-    fail_option("schedule.warmup_epochs", "leaves nothing after the warm-up",
+    fail_option("schedule.warmup_epochs", "is as long as the run or longer",
                 "Make it less than train.epochs", where);
   validate_data(recipe.data, where);
   validate_model(recipe.model, where);

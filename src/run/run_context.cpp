@@ -36,8 +36,8 @@ int64_t to_bytes(double gib) {
 
 void require_named(bool good, const std::string& key, const std::string& needs) {
   if (!good)
-    fail(ErrorKind::kUsage, key + " needs " + needs + ", and the program gives its own", key,
-         "Set it otherwise, or let the recipe name one: add_model() adds a model to its table");
+    fail(ErrorKind::kUsage, key + " needs " + needs + ", and the program passes an object", key,
+         "Change it, or use a name in the recipe: add_model() adds a model to its table");
 }
 
 Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
@@ -55,7 +55,7 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
   }
   if (options.task && options.group)
     fail(ErrorKind::kUsage, "a program's own task trains in one process only", "the program",
-         "Leave out TrainerOptions::task, or the group");
+         "Remove TrainerOptions::task or TrainerOptions::group");
   if (options.task) require_named(has_batch, "train.batch=auto", "the task that train.task names");
   if (options.optimizer) {
     const std::string by_name = "an optimizer that can be built by its name";

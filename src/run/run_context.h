@@ -29,7 +29,7 @@ struct Votes {
   bool stop = false;        // a signal came
   bool observer = false;    // ObserverContext::stop()
   bool time_is_up = false;  // train.max_minutes
-  bool save = false;        // of rank 0 alone: a save is due by its clock, or was put off
+  bool save = false;        // rank 0 only: a save is due by its clock, or was postponed
   bool buffers = false;     // its steps write to buffers: see RankBuffers
 };
 

@@ -18,7 +18,7 @@
 
 namespace saturate {
 
-// Of this process so far: its largest resident memory, and the CPU time of all its threads.
+// The largest resident memory of this process so far, and the CPU time of all its threads.
 int64_t memory_peak_bytes();
 double cpu_seconds();
 

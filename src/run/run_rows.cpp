@@ -35,14 +35,14 @@ OptionRow monitor_row() {
 // Long: a table, a row a key.
 std::vector<OptionRow> train_rows() {
   return {
-      integer(
-          SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
-          "Seed of everything random: weights, order, augmentation. The same seed gives the same "
-          "losses for any number of loader threads."),
+      integer(SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
+              "Seed of all random numbers: weights, order, augmentation. The same seed results in "
+              "the same "
+              "losses for any number of loader threads."),
       choice(SATURATE_OPTION(train.task),
              std::vector<std::pair<std::string, TaskKind>>{{"classify", TaskKind::kClassify},
                                                            {"segment", TaskKind::kSegment}},
-             "classify gives one class to an image; segment one to each pixel, with a source of "
+             "classify predicts one class per image; segment one per pixel, with a source of "
              "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg)."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),

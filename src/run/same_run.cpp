@@ -79,7 +79,7 @@ std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, co
       fail(ErrorKind::kData,
            fmt::format("class \"{}\" is unknown to the training data, which had {} classes", name,
                        classes.size()),
-           source, "Leave its images out of the source, or train with it");
+           source, "Remove its images from the source, or train with this class");
     same = same && number == int64_t(labels.size());
     labels.push_back(number);
   }

@@ -177,7 +177,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
     fail(ErrorKind::kUsage,
          fmt::format("model.classes is {}, but the training source has {} classes",
                      recipe.model.classes, classes),
-         recipe.data.source, "Leave model.classes out to take as many as there are");
+         recipe.data.source, "Remove model.classes to use the number in the data");
   if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data, recipe.data.on_error);
   if (recipe.train.eval_shift >= recipe.augment.size)
     fail(ErrorKind::kUsage,
@@ -187,11 +187,12 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   resolve_machine(recipe, device);
   check_output(recipe);
   if (recipe.data.cache.mode == CacheMode::kDevice && device.is_cuda() && !has_finish_kernel())
-    fail(ErrorKind::kUsage, "this build has no kernel that takes images there", "data.cache",
+    fail(ErrorKind::kUsage, "this build has no kernel for images in GPU memory", "data.cache",
          "Set data.cache=ram");
   recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
   if (recipe.pipeline.augment && device.is_cuda() && recipe.augment.device != AugmentDevice::kCuda)
-    fail(ErrorKind::kUsage, "the GPU is not to augment: augment.device is cpu", "pipeline.augment",
+    fail(ErrorKind::kUsage, "it needs augmentation on the GPU, and augment.device is cpu",
+         "pipeline.augment",
          "Set augment.device=cuda, with a build that has the kernel, or remove it");
   return recipe;
 }

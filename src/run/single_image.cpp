@@ -108,7 +108,10 @@ void require_no_single_image(Model& model, const Recipe& recipe, size_t images,
   fail(ErrorKind::kUsage,
        fmt::format("{} images in batches of {}{} leave a {} of one image, which BatchNorm in {} "
                    "cannot train on",
-                   images, train.batch, how, accumulates || shared ? "part" : "last batch",
+                   images, train.batch, how,
+                   accumulates ? "micro-batch"
+                   : shared    ? "local batch"
+                               : "last batch",
                    recipe.model.name),
        "train.batch", remedy);
 }

@@ -26,7 +26,7 @@ auto naming_options(const TrainOptions& train, const Body& body) {
          "train.checkpoint_segments=auto");
   } catch (const c10::Error& error) {
     if (!is_single_value_error(error)) throw;
-    fail(ErrorKind::kRun, "a part of a batch has one image, which BatchNorm cannot train on",
+    fail(ErrorKind::kRun, "a micro-batch has one image, which BatchNorm cannot train on",
          "train.batch", "Choose another train.batch, or see to the samples that were skipped");
   }
 }

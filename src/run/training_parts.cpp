@@ -27,11 +27,11 @@ void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe
   const bool segments = recipe.train.task == TaskKind::kSegment;
   if (segments && !model.per_pixel)
     fail(ErrorKind::kUsage,
-         recipe.model.name + " gives one class to an image, and train.task is segment",
+         recipe.model.name + " predicts one class per image, and train.task is segment",
          "model.name", "Choose unet or toy_seg");
   if (!segments && model.per_pixel)
     fail(ErrorKind::kUsage,
-         recipe.model.name + " gives a class to each pixel, and train.task is classify",
+         recipe.model.name + " predicts a class per pixel, and train.task is classify",
          "model.name", "Set train.task=segment, or choose another model");
   if (recipe.pipeline.encoder && !model.encoder)
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
@@ -39,18 +39,18 @@ void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe
   const std::string alone = unsynced_norm(made, model);
   if (recipe.distributed.sync_bn && !alone.empty())
     fail(ErrorKind::kUsage,
-         "BatchNorm " + alone + " of " + recipe.model.name + " cannot work over processes",
+         "BatchNorm " + alone + " of " + recipe.model.name + " cannot synchronise its statistics",
          "distributed.sync_bn",
-         "Make it a saturate::BatchNorm2d, of batch_norm.h, with its default options, or leave "
-         "sync_bn out");
+         "Make it a saturate::BatchNorm2d, of batch_norm.h, with its default options, or set "
+         "distributed.sync_bn=false");
 }
 
 // An encoder that runs ahead of training must not depend on it.
 void require_frozen_encoder(Model& model) {
   for (const auto& [name, tensor] : model.parameters())
     if (name.starts_with("encoder.") && tensor.requires_grad())
-      fail(ErrorKind::kUsage, name + " of the encoder is trained", "pipeline.encoder",
-           "Set optimizer.freeze=[\"encoder.*\"]");
+      fail(ErrorKind::kUsage, "the encoder's parameter " + name + " is not frozen",
+           "pipeline.encoder", "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
 std::unique_ptr<Model> made_model(Env& env, const Recipe& recipe) {

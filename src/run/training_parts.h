@@ -26,7 +26,7 @@ struct TrainingParts {
   std::unique_ptr<Lookahead> lookahead;    // null without train.lookahead
 };
 
-// What a program gives in place of the recipe's: TrainerOptions.
+// TrainerOptions: objects that a program supplies in place of the recipe's.
 struct OwnParts {
   std::shared_ptr<Model> model;
   std::shared_ptr<const Task> task;

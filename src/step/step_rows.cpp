@@ -24,7 +24,7 @@ std::vector<OptionRow> optimizer_rows() {
                  part("beta2", SATURATE_MEMBER(optimizer.beta2), {0, 1})},
                 2, "",
                 "adam, adamw, lamb, muon: decay of the mean gradient and of the mean square; "
-                "rmsprop: the latter alone."),
+                "rmsprop: only the latter."),
       number(SATURATE_OPTION(optimizer.eps), {1e-37, 1}, "",
              "adam, adamw, lamb, lars, rmsprop, muon: added to the denominator."),
       number(SATURATE_OPTION(optimizer.trust), {0, kMostFactor, true}, "",

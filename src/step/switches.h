@@ -20,7 +20,7 @@ struct Switches {
 
 // The only owner of these switches: while any SwitchesScope lives, the last set() counts; the end
 // of the last scope restores the values from before the first. Not bound to a thread, because
-// backward runs on threads of its own.
+// backward runs on separate threads.
 class SwitchesScope {
  public:
   SwitchesScope();

@@ -1,4 +1,4 @@
-// What a step on a GPU may cost the host, as budgets: nobody waits for the device, nothing goes
+// Budgets of the host's costs of a step on a GPU: nobody waits for the device, nothing goes
 // through pageable memory, no memory is asked of the driver, and a recorded step is a launch.
 #include "tests/fake_cuda/host_testing.h"
 

@@ -1,4 +1,4 @@
-// What the fake's devices are: as many as SATURATE_FAKE_CUDA_DEVICES says and CUDA_VISIBLE_DEVICES
+// The fake's devices: as many as SATURATE_FAKE_CUDA_DEVICES says and CUDA_VISIBLE_DEVICES
 // leaves, all of a kind.
 #include <cstdio>
 #include <cstdlib>

@@ -74,7 +74,7 @@ class Observer {
   virtual void copies_pageable(const void* stream) = 0;
 };
 
-// What a test calls of the runtime that it was started on.
+// Functions of the fake runtime that tests call.
 struct Control {
   void (*read)(Counts& counts);
   // The nth call from now (1: the next) of a function of CUDA or cuBLAS gives `code`, and does

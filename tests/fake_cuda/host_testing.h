@@ -1,4 +1,4 @@
-// What the tests on the fake CUDA runtime share. They run in one process, on one such runtime, so
+// Helpers of the tests on the fake CUDA runtime. They run in one process, on one such runtime, so
 // counts are differences.
 #pragma once
 
@@ -44,7 +44,7 @@ inline void release_memory() {
   c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
-// Of all devices, after that.
+// Sums over all devices, after that.
 inline int64_t live_bytes() {
   release_memory();
   return of(counts_now(), Count::kLiveBytes);

@@ -9,7 +9,7 @@
 namespace saturate::fake_cuda {
 namespace {
 
-// Of each kernel by the function that stands for it on the host.
+// Each kernel, by the function that stands for it on the host.
 std::unordered_map<const void*, const char*>& kernels() {
   static auto& made = *new std::unordered_map<const void*, const char*>;
   return made;
@@ -61,7 +61,7 @@ using namespace saturate::fake_cuda;
 
 extern "C" {
 
-// What nvcc has a program call as it starts, and around <<<>>>.
+// Functions that nvcc makes a program call when it starts, and around <<<>>>.
 void** __cudaRegisterFatBinary(void*) {
   static void* handle[1];
   return handle;

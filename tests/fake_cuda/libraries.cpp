@@ -9,7 +9,7 @@
 namespace saturate::fake_cuda {
 namespace {
 
-// Of each handle of cuBLAS.
+// The state of each cuBLAS handle.
 std::map<void*, cudaStream_t>& streams() {
   static auto& made = *new std::map<void*, cudaStream_t>;
   return made;

@@ -4,7 +4,7 @@
 
 namespace saturate::fake_cuda {
 
-// Of each device.
+// Counters of each device.
 int64_t device_bytes();
 
 }  // namespace saturate::fake_cuda

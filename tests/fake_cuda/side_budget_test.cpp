@@ -1,4 +1,4 @@
-// What else a GPU's run may cost the host, as budgets: an evaluation, a save, SyncBatchNorm's own
+// Further budgets of the host's costs in a GPU run: an evaluation, a save, SyncBatchNorm's own
 // work, and the marks of time by phase.
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>

@@ -1,4 +1,4 @@
-// What all parts of the fake share: counts, errors planned and made, where calls come from.
+// State that all parts of the fake share: counts, planned and returned errors, callers.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -13,7 +13,7 @@ using Work = std::function<void()>;
 cudaError_t enqueue(
     cudaStream_t stream, Count counted, Work work = [] {});
 
-// What a call that is not to be made while capturing does to a capture of this thread, which is
+// The effect of a call that is forbidden during capture on a capture of this thread, which is
 // then invalid. REQUIRES: guard() is held.
 cudaError_t spoil_capture(Manner manner);
 

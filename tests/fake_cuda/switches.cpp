@@ -82,7 +82,7 @@ at::Tensor& fill(at::Tensor& tensor, const at::Scalar& value) {
   return tensor;
 }
 
-// What is to be decomposed was computed by kernels that do nothing: as if it were the identity.
+// The matrix to decompose was computed by kernels that do nothing: it counts as the identity.
 std::tuple<at::Tensor, at::Tensor> eigh(const at::Tensor& given, std::string_view, bool) {
   const at::Tensor vectors = at::zeros(given.sizes(), given.options());
   vectors.diagonal(0, -2, -1).fill_(1);

@@ -55,7 +55,7 @@ class Watched : public OnFakeCuda {
     if (fake_cuda::control()) fake_cuda::control()->leave_out_waits(nullptr);
     OnFakeCuda::TearDown();
   }
-  // What is found in a run.
+  // The findings in a run.
   std::string findings(const std::vector<std::string>& settings) {
     StreamWatch watch;
     run_on_host(host_recipe(settings), dir / "run");

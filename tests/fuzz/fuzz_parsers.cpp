@@ -19,7 +19,7 @@ void require(bool sound, const char* what) {
   if (!sound) throw std::logic_error(what);
 }
 
-// What `body` gives, or 0 where it refuses with that kind of error.
+// The result of `body`, or 0 if it fails with that kind of error.
 template <class Body>
 size_t sound_or_refused(ErrorKind kind, const Body& body) {
   try {

@@ -5,8 +5,8 @@
 #include "tests/fuzz/fuzz_image.h"
 #include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
-#include "tests/fuzz/fuzz_rooms.h"
 #include "tests/fuzz/fuzz_source.h"
+#include "tests/fuzz/fuzz_torch_modules.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace saturate::testing;

@@ -104,7 +104,7 @@ def compiled(state):
 
 
 def beside(state):
-    """What a training script saves: torchvision's keys, and plain values of many kinds."""
+    """The file of a training script: torchvision's keys, and plain values of many kinds."""
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight])
     weight.sum().backward()

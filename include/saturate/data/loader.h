@@ -54,7 +54,7 @@ std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batc
 // Allocates `bytes` (aligned to at least 64), freed with the last owner; pinned memory on a GPU.
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
-// What a batch contains of its images.
+// The form in which a batch contains its images.
 enum class BatchOutput {
   kInterleaved,  // finished pixels, [count, size, size, 3] (NHWC)
   kPlanar,       // finished pixels, [count, 3, size, size] (NCHW); never uint8
@@ -109,7 +109,7 @@ struct LoaderOptions {
   bool train = true;       // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
   BatchOutput output = BatchOutput::kInterleaved;
-  // Of finished pixels: uint8 as decoded, or bfloat16, float16 or float32, normalised.
+  // The type of finished pixels: uint8 as decoded, or bfloat16, float16 or float32, normalised.
   PixelType type = PixelType::kFloat32;
   bool names = false;  // batches carry their samples' names
   bool masks = false;  // batches carry masks, which the dataset must have; not with kPlaces

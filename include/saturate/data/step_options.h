@@ -27,7 +27,7 @@ struct ModelOptions {
 struct ModelTraits {
   bool is_file = false;  // the program in `file`
 };
-// Of the model that `options` names; the defaults if the table has none of that name.
+// Traits of the model that `options` names; the defaults if the table has none of that name.
 ModelTraits traits_of(const ModelOptions& options);
 
 struct OptimizerOptions {

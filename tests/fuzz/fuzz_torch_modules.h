@@ -1,4 +1,4 @@
-// Throws any bytes at what the rooms behind torch read: ladder files and a run's metrics. Their
+// Feeds any bytes to the parsers of modules with torch: ladder files and a run's metrics. Their
 // readers need no torch themselves.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "tests/fuzz/fuzz_rooms.h"
+#include "tests/fuzz/fuzz_torch_modules.h"
 
 #include <sstream>
 #include <stdexcept>
