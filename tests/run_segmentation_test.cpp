@@ -205,7 +205,7 @@ TEST(SegmentationRun, WhatCannotBeIsRefusedAtOnce) {
   refused({"pipeline.encoder=true"}, "optimizer.freeze is empty");
   refused({"pipeline.encoder=true", kFrozen[0]}, "optimizer.freeze_statistics");
   refused({"pipeline.encoder=true", kFrozen[1], "optimizer.freeze=[\"encoder.0.*\"]"},
-          "is trained");
+          "is not frozen");
   refused({"model.weights_match=[\"encoder.*\"]"}, "model.weights_match");
   refused({"data.eval_source=synth:size=16,classes=2"}, "the source has no masks");
 }
