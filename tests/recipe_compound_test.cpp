@@ -59,6 +59,27 @@ TEST(CompoundKeys, AListHasANumberForEachMember) {
     EXPECT_TRUE(error_with({wrong}).starts_with(std::string(wrong).substr(0, 13))) << wrong;
 }
 
+// A whole number stays one in a saved recipe.
+TEST(CompoundKeys, AListMayBeginWithAWholeNumber) {
+  const Recipe recipe = recipe_with({"train.early_stop=[5, 0.25]", "schedule.patience=[0, 3]"});
+  EXPECT_EQ(recipe.train.early_stop, 5);
+  EXPECT_EQ(recipe.train.min_delta, 0.25);
+  EXPECT_EQ(recipe.schedule.patience, 0);
+  EXPECT_EQ(recipe.schedule.cooldown, 3);
+  EXPECT_EQ(stored_value("train.early_stop=4"), "4");
+  EXPECT_EQ(stored_value("train.early_stop=[4, 0]"), "4");
+  EXPECT_EQ(stored_value("train.early_stop=[0, 0.5]"), "[0.0, 0.5]");
+  EXPECT_EQ(recipe_with({"schedule.patience=[2, 3]", "schedule.patience=7"}).schedule.cooldown, 0)
+      << "not added to";
+  EXPECT_EQ(error_with({"train.early_stop=ten"}),
+            "train.early_stop must be 1 to 2 numbers (--set train.early_stop=ten). Write it as "
+            "[values, min_delta]");
+  for (const char* wrong :
+       {"train.early_stop=2.5", "train.early_stop=[1, 2, 3]", "train.early_stop=[3, -1]",
+        "train.early_stop=-1", "schedule.patience=[1, 0.5]", "schedule.patience=true"})
+    EXPECT_TRUE(error_with({wrong}).starts_with(std::string(wrong).substr(0, 16))) << wrong;
+}
+
 TEST(CompoundKeys, MomentumCyclesBetweenTwoNumbersOrNot) {
   EXPECT_TRUE(recipe_with({}).schedule.cycle_momentum);
   for (const char* off : {"schedule.cycle_momentum=false", "schedule.cycle_momentum=[]"})
@@ -177,6 +198,7 @@ const std::map<std::string, Old>& old_values() {
       {"train.lookahead_every", {"3", "train.lookahead=[0.5, 3.0]", {"train.lookahead=0.5"}}},
       {"train.lookahead_power", {"2", "train.lookahead=[0.5, 5.0, 2.0]", {"train.lookahead=0.5"}}},
       {"train.monitor_mode", {"\"max\"", "train.monitor=eval_accuracy:max"}},
+      {"train.min_delta", {"0.5", "train.early_stop=[3.0, 0.5]", {"train.early_stop=3"}}},
       {"checkpoint.every_steps", {"5", "checkpoint.every=['1 epoch', '5 steps']"}},
       {"checkpoint.every_minutes", {"0.5", "checkpoint.every=['1 epoch', '0.5 minutes']"}},
       {"watch.prometheus_port", {"9400", "watch.prometheus=9400"}},
@@ -206,6 +228,7 @@ const std::map<std::string, Old>& old_values() {
       {"optimizer.beta2", {"0.95", "optimizer.betas=[0.9, 0.95]"}},
       {"schedule.momentum_low", {"0.8", "schedule.cycle_momentum=[0.8, 0.95]"}},
       {"schedule.momentum_high", {"0.9", "schedule.cycle_momentum=[0.85, 0.9]"}},
+      {"schedule.cooldown", {"2", "schedule.patience=[10.0, 2.0]"}},
       {"precision.initial_scale", {"1024", "precision.loss_scale=1024.0"}},
       {"precision.growth_interval", {"7", "precision.loss_scale=[65536.0, 7.0]"}}};
   return table;
@@ -265,8 +288,8 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
   for (const char* beside :
        {"data.source=\"synth:\"", "data.cache=\"ram\"", "data.shuffle=\"block\"",
         "data.stage=\"tmpfs\"", "augment.crop=\"pad\"", "augment.policy=\"rand\"",
-        "train.lookahead=0.5", "pipeline.copy=true", "schedule.cycle_momentum=true",
-        "distributed.compress=\"powersgd\""})
+        "train.lookahead=0.5", "train.early_stop=3", "pipeline.copy=true",
+        "schedule.cycle_momentum=true", "distributed.compress=\"powersgd\""})
     add(beside);
   std::string text;
   for (const auto& [section, lines] : sections) text += "[" + section + "]\n" + lines;
@@ -280,6 +303,7 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
        "train.eval_every=['1 epoch', '5 steps']",
        "train.lookahead=[0.5, 3, 2]",
        "train.monitor=eval_accuracy:max",
+       "train.early_stop=[3, 0.5]",
        "checkpoint.every=['1 epoch', '5 steps', '0.5 minutes']",
        "watch.prometheus=0.0.0.0:9400",
        "distributed.compress=powersgd:2",
@@ -296,6 +320,7 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
        "augment.erase_ratio=[0.5, 2]",
        "optimizer.betas=[0.8, 0.95]",
        "schedule.cycle_momentum=[0.8, 0.9]",
+       "schedule.patience=[10, 2]",
        "precision.loss_scale=[1024, 7]",
        "pipeline.copy=true"});
   EXPECT_EQ(to_toml(found), to_toml(expected));

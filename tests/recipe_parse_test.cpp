@@ -340,6 +340,12 @@ TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
             std::string::npos);
 }
 
+// A new key takes the place of another, or joins one (recipe/compound_rows.h).
+TEST(Recipe, HasAtMost130Keys) {
+  EXPECT_LE(option_table().size(), 130u);
+  EXPECT_EQ(option_table().size(), recipe_options().size());
+}
+
 TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
   std::ifstream file(testing::source_path("docs/recipe.md"));
   std::stringstream text;

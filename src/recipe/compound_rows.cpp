@@ -31,13 +31,15 @@ std::string names_of(const std::vector<Part>& parts) {
   return text;
 }
 
-// "2 numbers, each 0 to 1", or the range of each part.
-std::string text_of_ranges(const std::vector<Part>& parts) {
+// "2 numbers, each 0 to 1", or the range of each part; those after the first `least` are optional.
+std::string text_of_ranges(const std::vector<Part>& parts, size_t least) {
   const auto same = [&](const Part& each) {
     return each.range.text() == parts.front().range.text();
   };
   if (std::ranges::all_of(parts, same))
-    return fmt::format("{} numbers, each {}", parts.size(), parts.front().range.text());
+    return fmt::format("{}{} numbers, each {}",
+                       least < parts.size() ? fmt::format("{} to ", least) : "", parts.size(),
+                       parts.front().range.text());
   std::string text;
   for (const Part& each : parts)
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", each.name, each.range.text());
@@ -110,7 +112,7 @@ void Part::set(Recipe& recipe, double number, const std::string& key,
 
 OptionRow part_list(std::string key, std::vector<Part> parts, size_t least, std::string unit,
                     std::string doc) {
-  const std::string range = text_of_ranges(parts);
+  const std::string range = text_of_ranges(parts, least);
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const std::vector<double> given = given_numbers(value);
     if (given.size() < least || given.size() > parts.size())
@@ -126,9 +128,11 @@ OptionRow part_list(std::string key, std::vector<Part> parts, size_t least, std:
     std::vector<double> numbers = values_of(recipe, parts);
     while (numbers.size() > least && numbers.back() == parts[numbers.size() - 1].default_value())
       numbers.pop_back();
-    return numbers.size() == 1 ? OptionValue(numbers[0]) : OptionValue(numbers);
+    if (numbers.size() > 1) return OptionValue(numbers);
+    return parts[0].is_whole ? OptionValue(int64_t(numbers[0])) : OptionValue(numbers[0]);
   };
-  const std::string type = least == 1 ? "number|list of numbers" : "list of numbers";
+  const std::string alone = parts[0].is_whole ? "integer|" : "number|";
+  const std::string type = (least == 1 ? alone : "") + "list of numbers";
   return {key, type, std::move(unit), range, std::move(doc), false, set, get};
 }
 
@@ -170,7 +174,7 @@ OptionRow intervals(std::string key, std::vector<Part> parts, std::string doc) {
     if (texts.empty() || (texts.size() == 1 && first > 0)) return OptionValue(int64_t(first));
     return texts.size() == 1 ? OptionValue(texts[0]) : OptionValue(texts);
   };
-  const std::string range = text_of_ranges(parts);
+  const std::string range = text_of_ranges(parts, parts.size());
   return {key, "integer|text|list of text", parts[0].name, range, std::move(doc), false, set, get};
 }
 

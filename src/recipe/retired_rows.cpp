@@ -51,6 +51,7 @@ const std::vector<RetiredRow>& retired_rows() {
           SATURATE_OPTION(train.monitor_mode),
           {{"auto", MonitorMode::kAuto}, {"min", MonitorMode::kMin}, {"max", MonitorMode::kMax}},
           "train.monitor"),
+      old_number(SATURATE_OPTION(train.min_delta), {0, kInf}, "train.early_stop"),
       old_number(SATURATE_OPTION(checkpoint.every_steps), {0, 1 << 30}, "checkpoint.every"),
       old_number(SATURATE_OPTION(checkpoint.every_minutes), {0, kInf}, "checkpoint.every"),
       old_number(SATURATE_OPTION(watch.prometheus_port), {0, 65535}, "watch.prometheus"),
@@ -82,6 +83,7 @@ const std::vector<RetiredRow>& retired_rows() {
       old_number(SATURATE_OPTION(optimizer.beta2), {0, 1}, "optimizer.betas"),
       old_number(SATURATE_OPTION(schedule.momentum_low), {0, 1}, "schedule.cycle_momentum"),
       old_number(SATURATE_OPTION(schedule.momentum_high), {0, 1}, "schedule.cycle_momentum"),
+      old_number(SATURATE_OPTION(schedule.cooldown), {0, 1 << 20}, "schedule.patience"),
       old_number(SATURATE_OPTION(precision.initial_scale), {1, 16777216}, "precision.loss_scale"),
       old_number(SATURATE_OPTION(precision.growth_interval), {1, 1 << 30}, "precision.loss_scale"),
   };

@@ -110,11 +110,13 @@ std::vector<OptionRow> train_rows() {
       number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
              "Evaluates, saves and ends after this wall time of the process; 0: no limit."),
       monitor_row(),
-      integer(SATURATE_OPTION(train.early_stop), {0, 1 << 20}, "values",
-              "Ends the run after this many consecutive values of train.monitor without "
-              "improvement, or if it is not finite; 0: never."),
-      number(SATURATE_OPTION(train.min_delta), {0, kInf}, "",
-             "Minimum change that counts as an improvement."),
+      part_list("train.early_stop",
+                {part("values", SATURATE_MEMBER(train.early_stop), {0, 1 << 20}),
+                 part("min_delta", SATURATE_MEMBER(train.min_delta), {0, kInf})},
+                1, "values",
+                "Ends the run after this many consecutive values of train.monitor without "
+                "improvement, or if it is not finite; 0: never. The second number is the minimum "
+                "change that counts as an improvement (0), also for the best weights."),
       flag(SATURATE_OPTION(train.restore_best),
            "A run with train.early_stop ends with its best weights, not its last."),
       choice(SATURATE_OPTION(train.device),

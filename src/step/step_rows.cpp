@@ -104,10 +104,12 @@ std::vector<OptionRow> schedule_rows() {
              std::vector<std::pair<std::string, PlateauMetric>>{
                  {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
              "plateau: the evaluation metric that has to improve."),
-      integer(SATURATE_OPTION(schedule.patience), {0, 1 << 20}, "evaluations",
-              "plateau: evaluations without improvement before the rate drops."),
-      integer(SATURATE_OPTION(schedule.cooldown), {0, 1 << 20}, "evaluations",
-              "plateau: evaluations ignored after a drop."),
+      part_list("schedule.patience",
+                {part("patience", SATURATE_MEMBER(schedule.patience), {0, 1 << 20}),
+                 part("cooldown", SATURATE_MEMBER(schedule.cooldown), {0, 1 << 20})},
+                1, "evaluations",
+                "plateau: evaluations without improvement before the rate drops. The second number "
+                "is how many evaluations are ignored after a drop (0)."),
       number(SATURATE_OPTION(schedule.threshold), {0, 1}, "share of best",
              "plateau: minimum relative improvement."),
   };
