@@ -7,9 +7,12 @@
 The rules:
 - A module includes itself and those before it in MODULES. A public header counts as part of its module.
 - A public header (include/saturate/) includes public headers only, and there are at most 40.
-- Those of include/saturate/data/ include no others. They and the modules of TORCH_FREE include no torch.
+- Those of include/saturate/data/ include no others.
+- They, the modules of TORCH_FREE, and torch_free_sources of CMakeLists.txt include no torch header, nor a header of the
+  project that includes one.
 """
 
+import functools
 import pathlib
 import re
 import sys
@@ -17,7 +20,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = ("base", "recipe", "image", "data", "trace", "feed", "model", "reduce", "task", "step", "record", "run",
            "report", "advise", "app")
-TORCH_FREE = ("base", "recipe", "image", "data")
+TORCH_FREE = ("base", "recipe", "image", "data", "report")
 MOST_PUBLIC = 40
 # Public headers without a source of the same name, or with several.
 HEADER_MODULES = {
@@ -43,18 +46,37 @@ def module_of(path, by_source):
     return HEADER_MODULES.get(path.stem) or (next(iter(known)) if len(known) == 1 else None)
 
 
-def included(text):
-    """Paths relative to the project of its own headers, and whether torch's are included."""
-    names = INCLUDE.findall(text)
+@functools.cache
+def included(path):
+    """Paths relative to the project of its own headers that a file includes, and whether it includes torch's."""
+    names = INCLUDE.findall((ROOT / path).read_text())
     paths = [pathlib.Path("include" if name.startswith("saturate/") else "src", name) for name in names]
     return ([path for path in paths if (ROOT / path).is_file()],
             any(name.startswith(("torch/", "ATen/", "c10/")) for name in names))
 
 
+def way_to_torch(path, seen):
+    """The files from `path` to the one that includes torch, each included by the one before; empty if none does."""
+    seen.add(path)
+    headers, has_torch = included(path)
+    if has_torch:
+        return [path]
+    for header in headers:
+        if header not in seen and (rest := way_to_torch(header, seen)):
+            return [path, *rest]
+    return []
+
+
+def torch_free_sources():
+    """Sources of other modules that CMakeLists.txt compiles without torch."""
+    text = re.search(r"set\(torch_free_sources(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
+    return {pathlib.Path(name) for name in text[1].split()}
+
+
 def examine():
     """(modules that each module includes, broken rules)"""
     graph, broken = {module: set() for module in MODULES}, []
-    by_source = modules_by_source()
+    by_source, free = modules_by_source(), torch_free_sources()
     files = [path for folder in ("src", "include") for path in sorted((ROOT / folder).rglob("*"))
              if path.suffix in (".h", ".cuh", ".cpp", ".cu")]
     public = [path for path in files if path.is_relative_to(ROOT / "include")]
@@ -66,10 +88,11 @@ def examine():
         if module not in graph:
             broken.append(f"{path}: its module is not known; add it to HEADER_MODULES of tools/module_graph.py")
             continue
-        headers, has_torch = included(file.read_text())
+        headers, _ = included(path)
         is_public, is_data = file in public, path.is_relative_to("include/saturate/data")
-        if has_torch and (is_data or module in TORCH_FREE):
-            broken.append(f"{path} includes torch")
+        if is_data or path in free or module in TORCH_FREE:
+            if way := way_to_torch(path, set()):
+                broken.append(f"{' -> '.join(map(str, way))} includes torch, and may not")
         for header in headers:
             if is_public and header.parts[0] == "src":
                 broken.append(f"{path}, which is public, includes {header}, which is not")
