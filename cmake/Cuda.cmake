@@ -1,6 +1,5 @@
-# Decides SATURATE_HAS_CUDA, and makes saturate_kernels of the project's own CUDA kernels.
-# ON needs nvcc 13 alone, so that a machine with no GPU can compile and link them. AUTO is ON where
-# the LibTorch found is full too, and OFF elsewhere.
+# Sets SATURATE_HAS_CUDA, and builds the project's CUDA kernels as saturate_kernels. ON needs only nvcc 13, so that a
+# machine without a GPU can compile and link them. AUTO is ON if LibTorch is full too, else OFF.
 set(SATURATE_HAS_CUDA OFF)
 if(SATURATE_CUDA STREQUAL "OFF" OR (SATURATE_CUDA STREQUAL "AUTO" AND NOT SATURATE_TORCH_FULL))
   return()
@@ -38,6 +37,6 @@ file(GLOB kernel_sources CONFIGURE_DEPENDS src/*/*.cu)
 add_library(saturate_kernels STATIC ${kernel_sources})
 target_include_directories(saturate_kernels PRIVATE src)
 target_link_libraries(saturate_kernels PUBLIC saturate_data)
-# Without fused multiply-add, as the CPU's: an effect gives the same levels on both.
+# Without fused multiply-add, like the CPU's code, so that an effect results in the same levels on both.
 target_compile_options(saturate_kernels PRIVATE -fmad=false -Xcompiler=-Wall,-Wextra
                        $<$<BOOL:${SATURATE_WERROR}>:-Werror=all-warnings>)

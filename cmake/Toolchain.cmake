@@ -1,16 +1,16 @@
-# Warnings, sanitizers, ccache and the linker: everything that says how, not what, to compile.
+# How to compile: warnings, sanitizers, ccache and the linker.
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  # Without the checkout's own path, so that all checkouts share what one has compiled.
+  # Without the checkout's path, so that all checkouts share the objects of one.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
       CCACHE_NOHASHDIR=1 ${CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
-# Unity builds (CMAKE_UNITY_BUILD): reading torch's headers is most of what a source takes to compile, so a target's
-# sources are dealt out over `count` units, a third of the time in all. A source's unit follows from its name alone:
-# a new file changes one unit, not all of them. Names in anonymous namespaces must differ within a unit.
+# Unity builds (CMAKE_UNITY_BUILD): a source's compile time is mostly spent on torch's headers, so a target's sources
+# are combined into `count` units, which takes a third of the time. A source's name alone determines its unit, so a new
+# file changes one unit. Names in anonymous namespaces must differ within a unit.
 function(deal_out target count)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
@@ -23,7 +23,7 @@ function(deal_out target count)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# In a unit the names of one source are another's surroundings.
+# Within a unit, names of one source would shadow those of another.
 set(unity_flags $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 if(NOT CMAKE_UNITY_BUILD)
   set(unity_flags -Wshadow)
@@ -46,7 +46,7 @@ if(SATURATE_SANITIZE)
   add_compile_options(-fsanitize=${SATURATE_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # The checks hide from GCC what is initialised where: it warns of its own library's regex.
+    # With the checks GCC no longer sees all initialisations, and warns about its own library's regex.
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
   add_link_options(-fsanitize=${SATURATE_SANITIZE})

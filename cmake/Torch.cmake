@@ -1,8 +1,8 @@
-# LibTorch out of the PyPI wheel, as a target of our own, saturate_torch: the wheel's CMake package
-# asks for a CUDA toolkit even where nothing is compiled for CUDA. Installed with the library, so that
-# who links it finds LibTorch the same way.
+# LibTorch from the PyPI wheel, as the target saturate_torch. The wheel's own CMake package needs a CUDA toolkit even
+# if nothing is compiled for CUDA. This file is installed with the library, so that programs that link it find LibTorch
+# in the same way.
 
-# The cache variable stays empty unless somebody sets it, so that a LibTorch that moved is found anew.
+# The cache variable stays empty unless a user sets it, so that a LibTorch that has moved is found again.
 set(SATURATE_TORCH_DIR "" CACHE PATH "The torch package folder, with include/ and lib/, if not found")
 find_program(find_torch_script find_torch.sh REQUIRED NO_CACHE NO_DEFAULT_PATH
              PATHS ${CMAKE_CURRENT_LIST_DIR}/../tools ${CMAKE_CURRENT_LIST_DIR})
@@ -15,11 +15,11 @@ execute_process(COMMAND ${find_torch} OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRA
 if(NOT result EQUAL 0)
   message(FATAL_ERROR "LibTorch 2.11 not found: run tools/setup.sh of a checkout, or set SATURATE_TORCH_DIR")
 endif()
-# Full: its GPU part can load. A CPU set has libtorch_cuda.so too, but not what that needs.
+# Full: its GPU part can be loaded. A CPU set has libtorch_cuda.so too, but not the libraries that it needs.
 execute_process(COMMAND ${find_torch} --full OUTPUT_VARIABLE full_dir
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 set(SATURATE_TORCH_FULL OFF)
-# With the fake CUDA runtime of tests/fake_cuda a CPU set is linked as a full one.
+# With the fake CUDA runtime of tests/fake_cuda a CPU set is linked like a full one.
 if(full_dir STREQUAL torch_dir OR SATURATE_FAKE_CUDA)
   set(SATURATE_TORCH_FULL ON)
 endif()
@@ -30,20 +30,20 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
 get_filename_component(site_packages ${torch_dir} DIRECTORY)
 set(cuda_lib ${site_packages}/nvidia/cu13/lib)
 add_library(saturate_torch INTERFACE)
-# After the system's folders: the wheel carries headers of other libraries (fmt among them) in
-# versions that are not the ones linked here.
+# After the system's folders, because the wheel has headers of other libraries, such as fmt, in other versions than
+# those linked here.
 target_compile_options(saturate_torch INTERFACE
   "SHELL:-idirafter ${torch_dir}/include"
   "SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include")
 target_link_directories(saturate_torch INTERFACE ${torch_dir}/lib)
-# A target with the property SATURATE_OWN_RPATH finds the libraries by a RUNPATH that it sets.
+# A target with the property SATURATE_OWN_RPATH sets its own RUNPATH to the libraries.
 target_link_options(saturate_torch INTERFACE
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:SATURATE_OWN_RPATH>>>:-Wl,-rpath,${torch_dir}/lib,-rpath,${cuda_lib}>
   -Wl,-rpath-link,${cuda_lib}
-  # The wheel's libraries name GPU libraries that a CPU set leaves out; nothing here calls them.
+  # The wheel's libraries refer to GPU libraries that a CPU set lacks and that nothing here calls.
   -Wl,--allow-shlib-undefined)
-# torch_cpu registers its operators in static constructors, so it is needed even where no symbol of
-# it is named; torch_cuda likewise, wherever it can load.
+# torch_cpu registers its operators in static constructors, so it is linked even if none of its symbols is used; so is
+# torch_cuda if it can be loaded.
 set(torch_libraries torch_cpu c10)
 if(SATURATE_TORCH_FULL AND NOT SATURATE_CUDA STREQUAL "OFF")
   list(APPEND torch_libraries torch_cuda c10_cuda)
