@@ -134,11 +134,10 @@ class Trainer {
   // if it restored them, the averaged ones with train.ema. Valid as long as the trainer.
   Model& model();
 
-  // The library's own, for what measures a run (src/advise/measured_trainer.h).
-  struct State;
-  State& state() { return *state_; }
-
  private:
+  struct State;
+  friend struct MeasuredTrainer;  // src/advise/measured_trainer.cpp: benches change parts of a run
+
   std::unique_ptr<State> state_;
 };
 
