@@ -1,4 +1,5 @@
 // Whole runs over storage that fails, is slow or is shared, in this process.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@ namespace saturate {
 namespace {
 
 using testing::error_of;
+using testing::quiet_options;
 using testing::saving_options;
 using testing::small_recipe;
 using testing::TempDir;
@@ -234,6 +236,19 @@ TEST(Trainer, ClassesThatAreNotUtf8HaveTheSameNamesInAllFiles) {
     EXPECT_EQ(found[i]["name"], expected[i]);
     EXPECT_NE(training.find(nlohmann::json(expected[i]).dump()), std::string::npos) << training;
   }
+}
+
+TEST(Trainer, RestoresTheProcesssNumberOfThreads) {
+  const TempDir dir;
+  const int before = at::get_num_threads();
+  Recipe recipe = small_recipe();
+  recipe.train.threads = before + 1;
+  {
+    Trainer trainer(Env::posix(), recipe, quiet_options(dir / "run"));
+    EXPECT_TRUE(trainer.step());
+    EXPECT_EQ(at::get_num_threads(), before + 1);
+  }
+  EXPECT_EQ(at::get_num_threads(), before);
 }
 
 TEST(Trainer, TheLoaderGivesWayToAStepOnTheCpu) {

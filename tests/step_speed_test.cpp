@@ -1,5 +1,6 @@
 // The switches of "free speed": what each does.
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -18,6 +19,7 @@
 #include "saturate/data/error.h"
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
+#include "step/switches.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 
@@ -126,6 +128,26 @@ TEST(Speed, TheProcesssSwitchesAreRestoredByTheLastStep) {
   EXPECT_EQ(context.allowTF32CuDNN(), cudnn);
   EXPECT_FALSE(context.benchmarkCuDNN());
   EXPECT_FALSE(torch::autograd::AnomalyMode::is_enabled());
+}
+
+TEST(Speed, TheNumberOfThreadsIsRestoredIfAScopeSetIt) {
+  const int before = at::get_num_threads();
+  {
+    const SwitchesScope first;
+    {
+      const SwitchesScope second;
+      second.set({.threads = before + 1});
+      second.set({.threads = before + 2});
+    }
+    EXPECT_EQ(at::get_num_threads(), before + 2);
+  }
+  EXPECT_EQ(at::get_num_threads(), before);
+  {
+    const Bench step;
+    at::set_num_threads(before + 1);  // by the program itself
+  }
+  EXPECT_EQ(at::get_num_threads(), before + 1);
+  at::set_num_threads(before);
 }
 
 TEST(Speed, CudnnsBenchmarkFollowsTheSwitch) {

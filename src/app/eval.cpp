@@ -7,13 +7,13 @@
 
 #include "app/command.h"
 #include "base/printable.h"
-#include "feed/compute_threads.h"
 #include "record/class_results.h"
 #include "record/json_fields.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/evaluator.h"
 #include "saturate/progress.h"
+#include "step/switches.h"
 #include "task/answers.h"
 
 namespace saturate {
@@ -98,7 +98,8 @@ int eval(const EvalArguments& arguments) {
   Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);
   const at::Device device = resolve_device(recipe.train.device);
   resolve_machine(recipe, device);  // --set may have restored "auto" values
-  set_compute_threads(recipe.train.threads);
+  const SwitchesScope switches;
+  switches.set({.threads = recipe.train.threads});
   const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);

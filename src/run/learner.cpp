@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "feed/compute_threads.h"
 #include "run/rank_random.h"
 #include "run/setup.h"
 #include "run/training_parts.h"
@@ -41,7 +40,7 @@ ScheduleOptions schedule_options(const RunContext& run) {
 Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
     : run_(run), input_(input), schedule_(schedule_options(run), total_steps, input.epoch_steps()) {
   Recipe& recipe = run.recipe;
-  set_compute_threads(recipe.train.threads);
+  switches_.set({.threads = recipe.train.threads});
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !run.options.resume;
   TrainingParts parts = make_training_parts(
@@ -171,7 +170,8 @@ std::string Learner::weights_line() const {
 }
 
 void Learner::set_switches() {
-  at::set_num_threads(run_.recipe.train.threads);
+  const int threads = run_.recipe.train.threads;
+  if (at::get_num_threads() != threads) switches_.set({.threads = threads});
   step_->set_switches();
 }
 

@@ -16,6 +16,7 @@
 #include "saturate/sync_batch_norm.h"
 #include "saturate/weights.h"
 #include "step/graphed_step.h"
+#include "step/switches.h"
 
 namespace saturate {
 
@@ -81,6 +82,7 @@ class Learner {
 
   RunContext& run_;
   RunInput& input_;
+  SwitchesScope switches_;  // first: the number of threads before the run is restored last
   std::optional<LoadedWeights> loaded_;  // where model.weights were
   std::shared_ptr<Model> model_;
   std::shared_ptr<const Task> task_;

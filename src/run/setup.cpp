@@ -12,7 +12,6 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
-#include "feed/compute_threads.h"
 #include "reduce/binding.h"
 #include "run/batch_search.h"
 #include "run/single_image.h"
@@ -20,6 +19,7 @@
 #include "saturate/data/world.h"
 #include "saturate/train_step.h"
 #include "step/precision.h"
+#include "step/switches.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -83,7 +83,8 @@ void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device&
   TrainOptions& train = recipe.train;
   const int64_t most = train.effective_batch > 0 ? train.effective_batch
                                                  : std::min<int64_t>(int64_t(data.size()), 1 << 20);
-  set_compute_threads(train.threads);
+  const SwitchesScope switches;
+  switches.set({.threads = train.threads});
   int fit = int(find_micro_batch(env, recipe, device, most));
   set_batch(train, fit);
   while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);

@@ -1,6 +1,7 @@
 #include "step/switches.h"
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -9,6 +10,7 @@
 #include <atomic>
 
 #include "base/mutex.h"
+#include "feed/compute_threads.h"
 #include "saturate/memory.h"
 
 namespace saturate {
@@ -22,6 +24,7 @@ std::atomic<bool> create_on_device = true;
 struct FormerSwitches {
   bool tf32_cublas, tf32_cudnn, cudnn_benchmark, detect_anomaly, create_on_device;
   std::optional<bool> keep_host_memory;  // empty until a scope sets it
+  std::optional<int> threads;            // likewise
 };
 
 Mutex scopes_mutex;
@@ -34,8 +37,13 @@ SwitchesScope::SwitchesScope() {
   const MutexLock lock(scopes_mutex);
   if (scopes++ > 0) return;
   const at::Context& context = at::globalContext();
-  former = {context.allowTF32CuBLAS(), context.allowTF32CuDNN(), context.benchmarkCuDNN(),
-            AnomalyMode::is_enabled(), create_on_device,         {}};
+  former = {context.allowTF32CuBLAS(),
+            context.allowTF32CuDNN(),
+            context.benchmarkCuDNN(),
+            AnomalyMode::is_enabled(),
+            create_on_device,
+            {},
+            {}};
 }
 
 SwitchesScope::~SwitchesScope() {
@@ -48,10 +56,16 @@ SwitchesScope::~SwitchesScope() {
   AnomalyMode::set_enabled(former.detect_anomaly);
   create_on_device = former.create_on_device;
   if (former.keep_host_memory) keep_host_memory(*former.keep_host_memory);
+  // Starts no thread: LibTorch's pool keeps the size that it was first given.
+  if (former.threads) at::set_num_threads(*former.threads);
 }
 
 void SwitchesScope::set(const Switches& switches) const {
   const MutexLock lock(scopes_mutex);
+  if (switches.threads) {
+    if (!former.threads) former.threads = at::get_num_threads();
+    set_compute_threads(*switches.threads);
+  }
   at::Context& context = at::globalContext();
   if (switches.tf32) {
     context.setAllowTF32CuBLAS(*switches.tf32);
