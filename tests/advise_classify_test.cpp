@@ -135,7 +135,7 @@ Measurements evaluating(double seconds, double times) {
 TEST(Classify, EvaluationThatTakesMostOfTheTimeIsTheCause) {
   const Diagnosis diagnosis = classify(evaluating(1, 900));
   EXPECT_EQ(diagnosis.cause, Cause::kEvaluation);
-  EXPECT_NE(diagnosis.summary.find("Evaluation holds the run up: 90 % of the training"),
+  EXPECT_NE(diagnosis.summary.find("Evaluation is the bottleneck: 90 % of the training"),
             std::string::npos)
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
@@ -162,7 +162,8 @@ TEST(Classify, TheOneEvaluationAtTheEndHasNoSetting) {
   EXPECT_EQ(diagnosis.cause, Cause::kEvaluation);
   EXPECT_EQ(diagnosis.fixes.front().text(), "");
   EXPECT_DOUBLE_EQ(diagnosis.fixes.front().gain->ratio, 10);
-  EXPECT_NE(diagnosis.summary.find("to be rid of it"), std::string::npos) << diagnosis.summary;
+  EXPECT_NE(diagnosis.summary.find("without it the run would be"), std::string::npos)
+      << diagnosis.summary;
 }
 
 TEST(Classify, SavesBetweenTurnsAreCountedToo) {
@@ -175,7 +176,7 @@ TEST(Classify, SavesBetweenTurnsAreCountedToo) {
   found.recipe.checkpoint.background = false;
   const Diagnosis diagnosis = classify(found);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo);
-  EXPECT_NE(diagnosis.summary.find("Saving checkpoints holds the run up: 67 % of the training"),
+  EXPECT_NE(diagnosis.summary.find("Saving checkpoints is the bottleneck: 67 % of the training"),
             std::string::npos)
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
@@ -188,9 +189,9 @@ TEST(Classify, SaysWhatEachWayOfSavingMemoryDoes) {
   const auto summary = [](const std::string& setting) {
     return classify(computing({what_if(Cause::kMemory, 2, setting)})).summary;
   };
-  EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Work is done over again"));
-  EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is computed in parts"));
-  EXPECT_TRUE(summary("debug.off=[]").starts_with("Memory is given back"));
+  EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Activations are recomputed"));
+  EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is split into micro-batches"));
+  EXPECT_TRUE(summary("debug.off=[]").starts_with("Memory is freed"));
   EXPECT_TRUE(summary("train.batch=32").starts_with("The batch is larger"));
 }
 
@@ -198,8 +199,9 @@ TEST(Classify, SaysThatNothingIsWorthDoing) {
   const Diagnosis diagnosis = classify(computing({what_if(Cause::kPrecision, 0.7)}));
   EXPECT_TRUE(diagnosis.healthy);
   EXPECT_DOUBLE_EQ(diagnosis.efficiency, 0.97);
-  EXPECT_NE(diagnosis.summary.find("Nothing is worth doing: this step runs at 97 % of the slower"),
-            std::string::npos)
+  EXPECT_NE(
+      diagnosis.summary.find("No change is worth making: this step runs at 97 % of the slower"),
+      std::string::npos)
       << diagnosis.summary;
 }
 
@@ -272,7 +274,8 @@ TEST(Classify, FixesAreRankedByTheirGain) {
   ASSERT_EQ(diagnosis.idle.size(), 1u);
   ASSERT_EQ(diagnosis.skipped.size(), 1u);
   EXPECT_EQ(diagnosis.skipped[0].skipped, "does not run");
-  EXPECT_NE(diagnosis.summary.find("x.b=1 makes it 3.00 times [2.98, 3.02]"), std::string::npos)
+  EXPECT_NE(diagnosis.summary.find("x.b=1 makes it 3.00 times as fast [2.98, 3.02]"),
+            std::string::npos)
       << diagnosis.summary;
 }
 
@@ -347,7 +350,7 @@ TEST(Classify, NoiseBetweenProcessesIsNoStraggler) {
 
 TEST(Classify, CommunicationIsWhatStepsWithoutItGain) {
   Measurements found = group_of({{0, 4, 6}, {0, 5, 5}});
-  EXPECT_EQ(cause_of(found), Cause::kStraggler) << "steps without sums gained nothing";
+  EXPECT_EQ(cause_of(found), Cause::kStraggler) << "steps without all-reduces gained nothing";
   found.without_sums = gain(2, 0.1);
   const Diagnosis diagnosis = classify(found);
   EXPECT_EQ(diagnosis.cause, Cause::kCommunication);

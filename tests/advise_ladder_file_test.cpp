@@ -56,21 +56,22 @@ TEST(LadderFile, WhatIsWrongIsNamedWithFileLineRungAndField) {
   expect_ladder_refused(kHead, {"no rung", "[[rung]]"});
   expect_ladder_refused(kHead + "rungs = 1\n" + a,
                         {"unknown field rungs", "l.toml:3", "\"rung\"?"});
-  expect_ladder_refused(kHead + "rung = 1\n", {"rung must be tables", "l.toml:3"});
+  expect_ladder_refused(kHead + "rung = 1\n", {"rung must be a list of tables", "l.toml:3"});
   expect_ladder_refused(kHead + "[[rung]]\nset = []\n", {"name is missing", "l.toml:3, rung 1"});
-  expect_ladder_refused(kHead + a + a, {"name is taken", "l.toml:6, rung \"a\""});
-  expect_ladder_refused(kHead + "[[rung]]\nname = \"base\"\n", {"name is taken"});
+  expect_ladder_refused(kHead + a + a, {"name is used already", "l.toml:6, rung \"a\""});
+  expect_ladder_refused(kHead + "[[rung]]\nname = \"base\"\n", {"name is used already"});
   expect_ladder_refused(kHead + a + "sets = []\n",
                         {"unknown field sets", "l.toml:5, rung \"a\"", "\"set\"?"});
   expect_ladder_refused(kHead + a + "set = [1]\n", {"set must be a list of text", "l.toml:5"});
   expect_ladder_refused(kHead + a + "from = \"b\"\n", {"first rung builds on the recipe"});
   expect_ladder_refused(
       kHead + a + "[[rung]]\nname = \"b\"\nfrom = \"aa\"\n",
-      {"from names no rung above", "l.toml:7, rung \"b\"", "Did you mean \"a\"?"});
+      {"from is not the name of a rung above", "l.toml:7, rung \"b\"", "Did you mean \"a\"?"});
   expect_ladder_refused(kHead + a + "needs = \"cudas\"\n",
                         {"unknown \"cudas\"", "\"cuda\"?", "l.toml:5"});
-  expect_ladder_refused(kHead + a + "needs = \"cuda>=0\"\n", {"no number above 0", "\"cuda>=2\""});
-  expect_ladder_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"no number above 0"});
+  expect_ladder_refused(kHead + a + "needs = \"cuda>=0\"\n",
+                        {"not a number above 0", "\"cuda>=2\""});
+  expect_ladder_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"not a number above 0"});
   expect_ladder_refused(kHead + a + "needs = \"feature: \"\n", {"unknown \"feature: \""});
   for (const char* count : {"0", "-1", "4097", "\"2\"", "1.5"})
     expect_ladder_refused(kHead + a + "processes = " + count + "\n",

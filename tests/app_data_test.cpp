@@ -202,7 +202,7 @@ TEST(DataCommand, AnInterruptedSynthLeavesNothing) {
     kill(child, SIGINT);
     EXPECT_EQ(exit_code_of(child), 130) << read_text(logs / name);
     EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << name;
-    EXPECT_NE(read_text(logs / name).find("removing what was begun"), std::string::npos);
+    EXPECT_NE(read_text(logs / name).find("removing unfinished output"), std::string::npos);
   }
 }
 
@@ -218,7 +218,7 @@ TEST(DataCommand, AnInterruptedPackLeavesNothing) {
     EXPECT_EQ(exit_code_of(child), 143) << read_text(logs / format);
     for (const auto& left : std::filesystem::recursive_directory_iterator(dir.path()))
       EXPECT_TRUE(left.is_directory()) << left.path();
-    EXPECT_NE(read_text(logs / format).find("removing what was begun"), std::string::npos);
+    EXPECT_NE(read_text(logs / format).find("removing unfinished output"), std::string::npos);
   }
 }
 

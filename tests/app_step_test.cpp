@@ -64,7 +64,7 @@ TEST_F(StepSettings, TheRecipeForSpeedStartsOnACpuAndSaysWhatIsLeftOut) {
   EXPECT_EQ(losses(dir / "speed", "step").size(), 6u);
   EXPECT_NE(result.out.find("train.graph: not used: the run is on a CPU\n"), std::string::npos)
       << result.out;
-  EXPECT_NE(result.err.find("train.graph=auto: the steps run as they are"), std::string::npos)
+  EXPECT_NE(result.err.find("train.graph=auto: using eager steps"), std::string::npos)
       << result.err;
 }
 

@@ -151,7 +151,8 @@ TEST(CompiledStepOfProcesses, TrainsAsWithoutIt) {
     alone.train.compiled = package;
     CompiledStep step(Env::posix(), alone, *filled_network());
   });
-  EXPECT_NE(error.reason().find("8 images at a time, not 16"), std::string::npos) << error.reason();
+  EXPECT_NE(error.reason().find("micro-batches of 8 images, not 16"), std::string::npos)
+      << error.reason();
   std::vector<std::vector<at::Tensor>> found(kWorld), expected(kWorld);
   run_ranks(kWorld, [&](Group& group) {
     expected[size_t(group.rank())] = after_training(group, recipe);

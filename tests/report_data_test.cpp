@@ -194,7 +194,7 @@ TEST_F(ReportTest, ATimelineHasTheFirstStepsAndTheLongestSpans) {
   ASSERT_TRUE(line);
   EXPECT_EQ(line->steps, 2);
   EXPECT_EQ(line->end_us, 2000);
-  EXPECT_EQ(line->left_out, 104u) << "of 4 phases and 200 operators";
+  EXPECT_EQ(line->skipped, 104u) << "of 4 phases and 200 operators";
   ASSERT_EQ(line->tracks.size(), 2u);
   EXPECT_EQ(line->tracks[0].spans.size(), 4u) << "phases are longest";
   EXPECT_EQ(line->names[line->tracks[0].spans[0].name], "step 5");

@@ -264,7 +264,7 @@ TEST(CheckpointWriter, TellsOfAFailureAndWritesAgain) {
   EXPECT_TRUE(outcome->error);
   EXPECT_TRUE(list_checkpoints(env, dir.path()).empty());
   env.clear();
-  writer.start_again();
+  writer.restart();
   EXPECT_EQ(read_checkpoint(env, writer.wait()->path).position.step, 5);
 }
 

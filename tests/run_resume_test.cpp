@@ -81,7 +81,7 @@ TEST_F(ResumedRun, AnotherMonitorBeginsItsBestValueAnew) {
   ASSERT_EQ(losses.size(), 4u);
   // That of the checkpoint counts: what is resumed from may be the best.
   EXPECT_EQ(resumed.result.best.best, *std::min_element(losses.begin() + 1, losses.end()));
-  EXPECT_NE(resumed.said.find("train.monitor is another than it was: its best value is reset"),
+  EXPECT_NE(resumed.said.find("train.monitor has changed: its best value is reset"),
             std::string::npos)
       << resumed.said;
 }
@@ -126,7 +126,7 @@ TEST_F(ResumedRun, AnotherMetricOfPlateauDoesNotCutTheRate) {
   const Resumed resumed = go_on(recipe);
   EXPECT_EQ(values("epoch", "lr").back(), recipe.optimizer.lr);
   EXPECT_NE(resumed.said.find(
-                "schedule.metric is another than it was: the schedule compares from here on"),
+                "schedule.metric has changed: the schedule compares only later evaluations"),
             std::string::npos)
       << resumed.said;
 }

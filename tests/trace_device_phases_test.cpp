@@ -130,7 +130,7 @@ TEST_F(DevicePhasesTest, ADeviceThatIsTooFarBehindIsLeftOutAndNotWaitedFor) {
 TEST_F(DevicePhasesTest, WhatIsLeftOutIsNoPhases) {
   device.now_s = 100;
   enter(Phase::kForward, 1);
-  phases.leave_out();
+  phases.skip_interval();
   enter(Phase::kForward, 10);
   enter(Phase::kBackward, 12);
   EXPECT_EQ(phases.times().total(), 2);

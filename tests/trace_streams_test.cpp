@@ -81,7 +81,7 @@ TEST_F(StreamClockTest, WhatIsLeftOutIsNotCalledIdle) {
   device.reached_s = {1, 2, 10, 11, 13, 14};
   device.now_s = 20;
   work("step");
-  clock.leave_out();
+  clock.skip_interval();
   work("step");
   work("step");
   expect({{"step", 3, 2}});

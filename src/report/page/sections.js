@@ -131,10 +131,10 @@ function machineSection() {
 
 const timelineSection = () => ofRuns(({trace}, i) => {
   if (!trace) return [];
-  const leftOut = trace.left_out > 0 ? `; ${trace.left_out} of the shortest spans are left out` : '';
+  const skipped = trace.skipped > 0 ? `; the ${trace.skipped} shortest spans are skipped` : '';
   return [el('figure', {class: 'wide'},
     el('figcaption', {}, `${trace.steps} traced steps`,
-       small('of trace.json, which ui.perfetto.dev shows whole', leftOut)),
+       small('of trace.json, which ui.perfetto.dev shows whole', skipped)),
     el('div', {class: 'zoom'}),
     el('div', {class: 'plot timeline'},
        el('canvas', {'data-timeline': i, tabindex: 0, role: 'img',
