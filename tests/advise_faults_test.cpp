@@ -1,5 +1,6 @@
-// Faults planted in small runs, each found as first cause, and its gain foretold. Their outcome is
-// a matter of measured time, so they run only where SATURATE_FAULTS is set (`make faults`).
+// Faults planted in small runs: each must be found as the first cause, with a correct predicted
+// speedup. The outcome depends on measured time, so these tests run only if SATURATE_FAULTS is set
+// (`make faults`).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,13 +24,13 @@ class PlantedFault : public Diagnosing {
  protected:
   void SetUp() override { SATURATE_NEEDS_TIME(); }
 
-  // About a minute, as users have it.
+  // About a minute, the command's default.
   Diagnosis diagnose(const std::vector<std::string>& settings, double seconds = 60) {
     return Diagnosing::diagnose(settings, seconds, DiagnoseOptions().rounds);
   }
 
-  // Images per second of ordinary training after its first second, which the first epoch of every
-  // source here ends in.
+  // Images per second of ordinary training after its first second, which contains the first epoch
+  // of every source here.
   double trained_rate(const std::vector<std::string>& settings) {
     constexpr double kWarmUp = 1, kSeconds = 1.5;
     std::vector<std::string> all = settings;
@@ -50,7 +51,7 @@ class PlantedFault : public Diagnosing {
     return double(trainer.so_far().samples - before) / seconds;
   }
 
-  // Trains with and without the fix for the cause, in turns: the gain was foretold within 15 %.
+  // Trains with and without the fix for the cause, interleaved: the prediction is within 15 %.
   void expect_realised(const std::vector<std::string>& settings, const Diagnosis& diagnosis) {
     const auto fix =
         std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
@@ -72,9 +73,9 @@ class PlantedFault : public Diagnosing {
     EXPECT_NEAR(fix->gain->ratio / realised, 1, 0.15) << report;
   }
 
-  // Images that are held, and many at a time: else loader threads, which take cores from the step's
-  // own, and a step's fixed cost weigh as much as what is computed. A step that uses all cores
-  // waits for the slowest of them, so that its times vary most: two minutes.
+  // Cached images and large batches: otherwise loader threads, which take cores from the step, and
+  // a step's fixed cost would weigh as much as the computation. A step that uses all cores waits
+  // for the slowest of them, so its time varies most: measure for two minutes.
   std::vector<std::string> of_all_cores(std::vector<std::string> settings) {
     settings.insert(
         settings.end(),
@@ -88,7 +89,7 @@ class PlantedFault : public Diagnosing {
   int trained_ = 0;
 };
 
-// Steps of some milliseconds: of much shorter ones a gain of 50 is measured, and no two runs agree.
+// Steps of some milliseconds: with much shorter ones a speedup of 50 varies from run to run.
 TEST_F(PlantedFault, ASlowDisk) {
   env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
   const std::vector<std::string> settings = {photographs(64, 16, 16), "model.name=resnet9",
@@ -102,7 +103,7 @@ TEST_F(PlantedFault, ASlowDisk) {
   expect_realised(settings, diagnosis);
 }
 
-// They wait for storage, which does not fit into memory: more of them wait at once.
+// Storage that does not fit into memory: more threads wait for it at once.
 TEST_F(PlantedFault, OneLoaderThread) {
   env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
   const std::vector<std::string> settings = {photographs(64, 16, 16), "data.threads=1",
@@ -151,12 +152,12 @@ TEST_F(PlantedFault, ACheckpointEveryStep) {
                                              "checkpoint.every=1 step", "debug.off=background"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo) << report;
-  EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone saves nothing";
+  EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone does not save checkpoints";
   expect_realised(settings, diagnosis);
 }
 
-// On a CPU there is nothing to wait for but the debugging that reads every gradient.
-TEST_F(PlantedFault, AHostThatLooksAtEveryGradient) {
+// On a CPU the only wait for the device is debugging that reads every gradient.
+TEST_F(PlantedFault, AnomalyDetectionThatReadsEveryGradient) {
   const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
                                              "debug.checks=anomaly"};
   const Diagnosis diagnosis = diagnose(settings);
@@ -164,8 +165,8 @@ TEST_F(PlantedFault, AHostThatLooksAtEveryGradient) {
   expect_realised(settings, diagnosis);
 }
 
-TEST_F(PlantedFault, ThePrecisionThatThisCpuIsSlowIn) {
-  const bool pays = cpu_has_bf16();  // in convolutions that are large enough
+TEST_F(PlantedFault, APrecisionThatIsSlowOnThisCpu) {
+  const bool pays = cpu_has_bf16();  // for large convolutions
   const std::vector<std::string> settings = {"data.source=synth:size=32,count=400",
                                              "augment.size=32",
                                              "model.name=resnet9",
@@ -177,16 +178,16 @@ TEST_F(PlantedFault, ThePrecisionThatThisCpuIsSlowIn) {
   expect_realised(settings, diagnosis);
 }
 
-// The what-if needs more memory than the run that rests leaves of the budget, but not more than the
-// budget itself.
-TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
+// The what-if needs more memory than the paused run leaves of the budget, but not more than the
+// whole budget.
+TEST_F(PlantedFault, UnneededGradientCheckpointing) {
   const auto settings = of_all_cores({"train.checkpoint_segments=4", "train.memory_gb=0.3"});
   const Diagnosis diagnosis = diagnose(settings, 120);
   EXPECT_EQ(diagnosis.cause, Cause::kMemory) << report;
   expect_realised(settings, diagnosis);
 }
 
-// One of two processes reads from a slow disk, which is then put right.
+// One of two processes reads from a slow disk; then the disk is made fast.
 TEST_F(PlantedFault, AStraggler) {
   const std::vector<std::string> settings = {photographs(64, 16, 16), "model.name=resnet9",
                                              "model.width=0.2", "train.batch=32"};
@@ -216,7 +217,7 @@ TEST_F(PlantedFault, AStraggler) {
   EXPECT_NEAR(diagnosis.fixes.front().gain->ratio / realised, 1, 0.15);
 }
 
-TEST_F(PlantedFault, None) {
+TEST_F(PlantedFault, AHealthyRun) {
   EXPECT_TRUE(diagnose(of_all_cores({}), 120).healthy) << report;
 }
 

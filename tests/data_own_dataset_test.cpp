@@ -20,7 +20,7 @@ using testing::TempDir;
 
 constexpr size_t kOwnCount = 20, kOwnBad = 7;
 
-// Grey images without names; sample kOwnBad is what `spoil` makes of it.
+// Grey images without names; `spoil` replaces sample kOwnBad.
 class OwnDataset : public Dataset {
  public:
   explicit OwnDataset(std::function<void(Sample&)> spoil) : spoil_(std::move(spoil)) {}
@@ -100,7 +100,7 @@ const Spoilt kSpoiltSamples[] = {
      "raw image of 8 x 8 x 1 has 3 bytes"},
 };
 
-TEST(DatasetOfOnesOwn, WhatItThrowsNamesTheSampleAndMayBeSkipped) {
+TEST(DatasetOfOnesOwn, AnExceptionNamesTheSampleAndMayBeSkipped) {
   for (const Spoilt& row : kSpoiltSamples) {
     SCOPED_TRACE(row.what);
     const OwnDataset data(row.spoil);
@@ -116,13 +116,13 @@ TEST(DatasetOfOnesOwn, WhatItThrowsNamesTheSampleAndMayBeSkipped) {
   }
 }
 
-TEST(DatasetOfOnesOwn, SamplesWithoutANameGoByTheirIndex) {
+TEST(DatasetOfOnesOwn, SamplesWithoutANameAreNamedByIndex) {
   const OwnEpoch epoch = read_own_epoch(OwnDataset([](Sample&) {}), OnError::kFail);
   EXPECT_EQ(std::set(epoch.names.begin(), epoch.names.end()).size(), kOwnCount);
   EXPECT_TRUE(epoch.names[0].starts_with("sample ")) << epoch.names[0];
 }
 
-TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
+TEST(DatasetOfOnesOwn, CanBePackedAndInspected) {
   const TempDir dir;
   const OwnDataset data(kSpoiltSamples[0].spoil);
   PackOptions options;
@@ -133,15 +133,15 @@ TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
   EXPECT_EQ(pack_dataset(Env::posix(), data, options).skipped.size(), 1u);
 }
 
-// Threads of the loader end the process where anything leaves them.
-TEST(LoaderMemory, NoneForAThreadsBuffersIsAnErrorOfTheEpoch) {
+// An exception that leaves a loader thread ends the process.
+TEST(LoaderMemory, AFailedAllocationOfAThreadEndsTheEpoch) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizers end the process at such an allocation";
   const OwnDataset data([](Sample&) {});
   AugmentOptions augment = own_augment();
-  augment.size = 1 << 30;  // its scratch memory has more bytes than there are addresses
+  augment.size = 1 << 30;  // its scratch memory exceeds the address space
   LoaderOptions options = own_options(OnError::kSkip);
   const std::vector<HeldSample> held(kOwnCount, HeldSample{8, 8, 0, "held"});
-  options.output = BatchOutput::kPlaces;  // its buffers have no pixels, and are no problem
+  options.output = BatchOutput::kPlaces;  // its buffers have no pixels, and can be allocated
   options.held = held;
   Loader loader(data, options, augment);
   loader.start_epoch(0);

@@ -1,5 +1,5 @@
-// The launcher, over processes that are no runs: bash as each rank, launchers of several machines
-// as threads.
+// The launcher, with processes that are not training runs: bash as each rank, launchers of several
+// machines as threads.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ bool comes_soon(const std::function<bool()>& condition) {
   return true;
 }
 
-// While it lives, standard error goes elsewhere.
+// While it exists, standard error is redirected.
 class ErrorsTo {
  public:
   explicit ErrorsTo(int descriptor) : before_(dup(STDERR_FILENO)) {
@@ -85,8 +85,8 @@ class ErrorsTo {
   const int before_;
 };
 
-// As one that has not come to catching signals.
-TEST(Launcher, AProcessThatTheSignalPassedOnEndsIsStoppedAndNotFailed) {
+// As a rank that has not yet installed its signal handlers.
+TEST(Launcher, AProcessThatTheForwardedSignalEndsIsStoppedAndNotFailed) {
   LaunchOptions options;
   options.processes = 2;
   options.restarts = 3;
@@ -95,7 +95,7 @@ TEST(Launcher, AProcessThatTheSignalPassedOnEndsIsStoppedAndNotFailed) {
   EXPECT_EQ(launch(options, [] { return SIGTERM; }), 128 + SIGTERM);
 }
 
-TEST(Launcher, TheRankThatFailedByItselfIsToBlameHoweverLateItEnds) {
+TEST(Launcher, TheFirstFailedRankIsBlamedHoweverLateItEnds) {
   const Error error = error_of([] {
     launch(of_bash(2,
                    "if [ $RANK = 0 ]; then echo lost a peer >&$SATURATE_REPORT_FD; exit 4; fi\n"
@@ -137,14 +137,14 @@ TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
   EXPECT_EQ(said.find("rank 0 (process "), std::string::npos) << said;
 }
 
-// Its remedy for a failure, with standard error there.
+// The remedy of its failure, with standard error redirected there.
 std::string remedy_at(int errors) {
   const ErrorsTo there(errors);
   return error_of([&] { launch(of_bash(1, "echo the disk is full >&2; exit 4"), no_signal); })
       .remedy();
 }
 
-TEST(Launcher, OfARankOnATerminalNoLastLinesArePromised) {
+TEST(Launcher, ForARankOnATerminalNoLastLinesArePromised) {
   const int nowhere = open("/dev/null", O_WRONLY);
   EXPECT_EQ(remedy_at(nowhere), "See its last lines");
   close(nowhere);
@@ -157,7 +157,7 @@ TEST(Launcher, OfARankOnATerminalNoLastLinesArePromised) {
   close(terminal);
 }
 
-TEST(LaunchersOfMachines, StartAgainTogetherAsNode0Counts) {
+TEST(LaunchersOfMachines, RestartTogetherWithTheAttemptOfNode0) {
   const TempDir dir;
   const int port = port_of_launchers();
   const std::string script =
@@ -189,11 +189,11 @@ TEST(LaunchersOfMachines, AFailureOnOneEndsAllAndIsNamedByEach) {
   for (auto& future : errors) {
     const Error error = future.get();
     EXPECT_EQ(error.reason(), "rank 1 of node 1 failed with exit code 3");
-    EXPECT_EQ(error.exit_code(), 3) << "which would come again";
+    EXPECT_EQ(error.exit_code(), 3) << "it would fail again";
   }
 }
 
-TEST(LaunchersOfMachines, OtherOptionsAreRefused) {
+TEST(LaunchersOfMachines, DifferentOptionsAreRefused) {
   const int port = port_of_launchers();
   std::atomic<int> stop = 0;
   auto first = std::async(std::launch::async, [&] {
@@ -210,7 +210,7 @@ TEST(LaunchersOfMachines, OtherOptionsAreRefused) {
   EXPECT_EQ(first.get(), 128 + SIGTERM);
 }
 
-TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
+TEST(LaunchersOfMachines, AnEndedLauncherEndsTheProcessesOfAll) {
   const TempDir dir;
   const std::string script = "touch " + (dir / "$RANK") + "; exec sleep 600";
   const auto started = [&](const char* rank) {
@@ -255,7 +255,7 @@ TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
   close(listening);
 }
 
-TEST(LaunchersOfMachines, AFirstOneThatNeverAnswersIsGivenUp) {
+TEST(LaunchersOfMachines, WaitingForAFirstOneThatNeverRespondsEnds) {
   const int listening = listen_at("127.0.0.1", 0);
   LaunchOptions options = of_node(1, port_of(listening), "exit 0");
   options.rendezvous_s = 1;
@@ -265,11 +265,11 @@ TEST(LaunchersOfMachines, AFirstOneThatNeverAnswersIsGivenUp) {
   EXPECT_EQ(error.exit_code(), 4);
   close(listening);
   options.rendezvous_s = 60;
-  EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it heeds signals meanwhile";
+  EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it handles signals meanwhile";
 }
 
-// A stranger that connects, or says what no launcher says, changes nothing.
-TEST(LaunchersOfMachines, StrangersAreNotHeard) {
+// A stranger that connects, or sends something else than a launcher, changes nothing.
+TEST(LaunchersOfMachines, StrangersAreIgnored) {
   const int port = port_of_launchers();
   std::atomic<int> stop = 0;
   auto first = std::async(std::launch::async, [&] {
@@ -284,7 +284,7 @@ TEST(LaunchersOfMachines, StrangersAreNotHeard) {
     (void)!send(stranger, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(stranger, SHUT_WR);
     pollfd polled{stranger, POLLIN, 0};
-    EXPECT_EQ(poll(&polled, 1, 60000), 1) << "it is hung up on: " << text.substr(0, 40);
+    EXPECT_EQ(poll(&polled, 1, 60000), 1) << "the connection is closed: " << text.substr(0, 40);
     close(stranger);
   }
   EXPECT_EQ(first.wait_for(std::chrono::seconds(0)), std::future_status::timeout);

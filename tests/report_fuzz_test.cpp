@@ -1,5 +1,5 @@
-// Parsers of the modules with torch, on randomly mutated inputs: an error or data, never a crash,
-// and nothing of a run's text as markup on a report. data_fuzz_test.cpp has the other parsers.
+// Parsers of the modules with torch, on randomly mutated input: an error or data, never a crash,
+// and no text of a run becomes markup in a report. data_fuzz_test.cpp has the other parsers.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -54,8 +54,8 @@ TEST(FuzzRooms, Metrics) {
   EXPECT_GT(records, 2000u);
 }
 
-// Numbers that no counter reaches are left out, not wrapped around.
-TEST(FuzzRooms, NumbersBeyondAnyCounterAreLeftOut) {
+// Numbers beyond a counter's range are skipped, not wrapped around.
+TEST(FuzzRooms, NumbersBeyondAnyCounterAreSkipped) {
   const auto record = from_json_line(
       R"({"kind":"step","step":1e300,"samples":18446744073709551615,"memory_peak_bytes":-1e300})");
   ASSERT_TRUE(record);
@@ -64,8 +64,8 @@ TEST(FuzzRooms, NumbersBeyondAnyCounterAreLeftOut) {
   EXPECT_FALSE(record->memory_peak_bytes);
 }
 
-// A resumed run takes back what it repeats, whatever else stands there.
-TEST(FuzzRooms, AResumedRunDropsLinesThatAreNoRecords) {
+// A resumed run removes the records that it repeats, whatever other lines there are.
+TEST(FuzzRooms, AResumedRunDropsInvalidLines) {
   const testing::TempDir dir;
   const std::string kept = "{\"kind\":\"step\",\"step\":2}\n";
   testing::write_file(dir / "metrics.jsonl",
@@ -91,7 +91,7 @@ std::string trace_of_two_steps() {
   return nlohmann::json{{"traceEvents", events}}.dump();
 }
 
-// A run's folder with everything that a report reads, whose texts mean harm.
+// A run's folder with every file that a report reads, with hostile text.
 MemoryEnv hostile_run() {
   const Image pixel{1, 1, {1, 2, 3}};
   MemoryEnv env;
@@ -130,7 +130,7 @@ size_t count(const std::string& text, std::string_view part) {
   return found;
 }
 
-// Empty where the run or the ladder is refused, as it may be.
+// Empty if the run or the ladder is refused, which is allowed.
 std::string report_of(MemoryEnv& env) {
   try {
     const RunReading run = read_run(env, "run");
@@ -171,7 +171,7 @@ TEST(FuzzRooms, ReportsOfDamagedRuns) {
   EXPECT_GT(reports, 400u);
 }
 
-// A package of tools/compile_step.py is an archive whose reader is torch's.
+// A package of tools/compile_step.py is an archive; torch's code reads it.
 TEST(FuzzRooms, CompiledPackages) {
   const testing::TempDir dir;
   Recipe recipe;

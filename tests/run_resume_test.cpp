@@ -1,4 +1,4 @@
-// Runs that go on with another metric, other training data, or evaluation data of fewer classes.
+// Runs that resume with another metric, other training data, or fewer evaluation classes.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ class ResumedRun : public ::testing::Test {
 // ------------------------------------------------------------------------------
 
 // An accuracy of 0.2 would stay the best of losses around 2.
-TEST_F(ResumedRun, AnotherMonitorBeginsItsBestValueAnew) {
+TEST_F(ResumedRun, AnotherMonitorResetsTheBestValue) {
   Recipe recipe = evaluated_recipe();
   recipe.optimizer.lr = 0.01;
   begin(recipe);
@@ -79,14 +79,14 @@ TEST_F(ResumedRun, AnotherMonitorBeginsItsBestValueAnew) {
   const Resumed resumed = go_on(recipe);
   const auto losses = values("eval", "loss");
   ASSERT_EQ(losses.size(), 4u);
-  // That of the checkpoint counts: what is resumed from may be the best.
+  // The checkpoint's own evaluation counts: it may be the best.
   EXPECT_EQ(resumed.result.best.best, *std::min_element(losses.begin() + 1, losses.end()));
   EXPECT_NE(resumed.said.find("train.monitor has changed: its best value is reset"),
             std::string::npos)
       << resumed.said;
 }
 
-TEST_F(ResumedRun, AnotherDirectionOfTheSameMonitorBeginsAnewToo) {
+TEST_F(ResumedRun, AnotherDirectionOfTheMonitorResetsTheBestValueToo) {
   Recipe recipe = evaluated_recipe();
   begin(recipe);
   recipe.train.epochs = 3;
@@ -94,18 +94,18 @@ TEST_F(ResumedRun, AnotherDirectionOfTheSameMonitorBeginsAnewToo) {
   EXPECT_NE(go_on(recipe).said.find("its best value is reset"), std::string::npos);
 }
 
-TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueAndSaysNothing) {
+TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueWithoutAMessage) {
   Recipe recipe = evaluated_recipe();
   begin(recipe);
   recipe.train.epochs = 3;
-  recipe.train.monitor_mode = MonitorMode::kMax;  // as auto has it
+  recipe.train.monitor_mode = MonitorMode::kMax;  // as auto resolves it
   const Resumed resumed = go_on(recipe);
   const auto accuracies = values("eval", "accuracy");
   EXPECT_EQ(resumed.result.best.best, *std::max_element(accuracies.begin(), accuracies.end()));
   EXPECT_EQ(resumed.said.find("anew"), std::string::npos) << resumed.said;
 }
 
-TEST_F(ResumedRun, AnotherEvaluationSetBeginsTheBestValueAnew) {
+TEST_F(ResumedRun, AnotherEvaluationSetResetsTheBestValue) {
   Recipe recipe = evaluated_recipe();
   begin(recipe);
   recipe.train.epochs = 3;
@@ -116,7 +116,7 @@ TEST_F(ResumedRun, AnotherEvaluationSetBeginsTheBestValueAnew) {
       << resumed.said;
 }
 
-TEST_F(ResumedRun, AnotherMetricOfPlateauDoesNotCutTheRate) {
+TEST_F(ResumedRun, AnotherPlateauMetricDoesNotDropTheRate) {
   Recipe recipe = evaluated_recipe();
   recipe.schedule.name = "plateau";
   begin(recipe);
@@ -131,7 +131,7 @@ TEST_F(ResumedRun, AnotherMetricOfPlateauDoesNotCutTheRate) {
       << resumed.said;
 }
 
-TEST(ResumedPlateau, WhatWasCutStaysCutWhereItComparesAnew) {
+TEST(ResumedPlateau, ADroppedRateStaysDroppedWhenTheMetricChanges) {
   ScheduleOptions options;
   options.name = "plateau";
   options.patience = 0;
@@ -163,7 +163,7 @@ TEST_F(ResumedRun, AKeyThatMayNotChangeIsRefusedWithBothValues) {
             "seed is 7, and was 0; train.batch is 50, and was 25 in the run to resume");
 }
 
-TEST_F(ResumedRun, TensorsThatDoNotFitAreToldWithTheKeysThatChanged) {
+TEST_F(ResumedRun, TensorsThatDoNotFitAreNamedWithTheChangedKeys) {
   const Recipe recipe = small_recipe();
   begin(recipe);
   const auto expect_refused = [&](const Recipe& other, const std::string& changes) {
@@ -174,7 +174,7 @@ TEST_F(ResumedRun, TensorsThatDoNotFitAreToldWithTheKeysThatChanged) {
   };
   Recipe model = recipe, optimizer = recipe;
   model.model.name = "simple_cnn";
-  model.optimizer.lr = 0.01;  // which may change, and is not a cause
+  model.optimizer.lr = 0.01;  // may change, and is not a cause
   expect_refused(model, ": model.name is 'simple_cnn', and was 'mlp' in the run to resume");
   optimizer.optimizer.name = "adamw";
   expect_refused(optimizer, ": optimizer.name is 'adamw', and was 'sgd' in the run to resume");
@@ -202,7 +202,7 @@ TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
   EXPECT_EQ(go_on(recipe, options).result.steps, 20) << "four epochs of five steps";
 }
 
-TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
+TEST_F(ResumedRun, OtherClassNamesAreRefusedUnlessAllowed) {
   Recipe recipe = small_recipe();
   recipe.augment.size = 16;
   std::vector<std::string> files;
@@ -232,7 +232,7 @@ TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
 // ---- Evaluation data
 // -----------------------------------------------------------------------------
 
-TEST(EvaluationClasses, GoByTheirNames) {
+TEST(EvaluationClasses, AreMatchedByName) {
   const std::vector<std::string> model = {"ant", "bee", "cat"};
   const auto labels = [&](const std::vector<std::string>& classes) {
     return labels_in_model(model, MemoryDataset({"x"}, classes), "folder:val");
@@ -248,8 +248,8 @@ TEST(EvaluationClasses, GoByTheirNames) {
             std::string::npos);
 }
 
-// Bytes that are not UTF-8, as a checkpoint of today and an older one have them.
-TEST(EvaluationClasses, NamesThatAreNotUtf8AreToldApart) {
+// Bytes that are not UTF-8, as present and older checkpoints store them.
+TEST(EvaluationClasses, NamesThatAreNotUtf8AreDistinguished) {
   const MemoryDataset data({"x", "y"}, {"gr\xf6n", "gr\xfcn"});
   EXPECT_TRUE(labels_in_model({"gr\\xf6n", "gr\\xfcn"}, data, "folder:val").empty());
   EXPECT_EQ(

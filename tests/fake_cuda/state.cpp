@@ -43,7 +43,7 @@ void read_plan(State& state) {
   }
 }
 
-// Never destroyed: threads may call until the process is gone.
+// Never destroyed: threads may call until the process ends.
 State& state() {
   static State& made = *[] {
     auto* const begun = new State;
@@ -219,6 +219,6 @@ extern "C" const saturate::fake_cuda::Control* saturate_fake_cuda_control() {
   using namespace saturate::fake_cuda;
   static const Control control = {read_counts,  plan_failure,    take_sites, watch,
                                   launch,       program_callers, observe,    default_stream,
-                                  delay_events, leave_out_waits, begin_peak};
+                                  delay_events, skip_waits,      begin_peak};
   return &control;
 }

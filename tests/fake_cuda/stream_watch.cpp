@@ -30,7 +30,7 @@ std::string callers() {
   return fake_cuda::control()->callers(kCallers);
 }
 
-// Where a copy of pageable memory began that this thread has not waited for.
+// The start of a pageable copy that this thread has not waited for.
 thread_local std::string unwaited;
 
 struct Use {
@@ -39,7 +39,7 @@ struct Use {
   bool writes;
 };
 
-// Operators that are given memory and leave it alone; so do those that give a view of it.
+// Operators that receive memory without accessing it, such as those that return a view.
 bool leaves_alone(const c10::FunctionSchema& schema) {
   static const std::set<std::string> names = {
       "aten::record_stream", "aten::empty_like",  "aten::zeros_like", "aten::ones_like",
@@ -160,7 +160,7 @@ class StreamWatch::State : public fake_cuda::Observer {
     });
   }
 
-  // The wait of a copy that is not called async follows it at once.
+  // A synchronous copy waits right after its start.
   void settle_pageable() {
     if (!unwaited.empty()) add("a copy called async reads pageable memory", unwaited);
     unwaited.clear();
@@ -171,7 +171,7 @@ class StreamWatch::State : public fake_cuda::Observer {
     try {
       action();
     } catch (const Error& error) {
-      // Places are this file's, callers the program's.
+      // Places are in this file, callers in the program.
       static const std::regex place(" at stream_watch.cpp:[0-9]+");
       add(std::regex_replace(error.reason(), place, ""), callers());
     }
@@ -182,7 +182,7 @@ class StreamWatch::State : public fake_cuda::Observer {
       findings_.push_back(text);
   }
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   Checker checker_;
   std::map<const void*, Checker::Id> ids_;
   std::map<const void*, Checker::Mark> marks_;
@@ -193,7 +193,7 @@ class StreamWatch::State : public fake_cuda::Observer {
 
 namespace {
 
-std::mutex watching;  // guards `watch`; taken before a watch's own
+std::mutex watching;  // guards `watch`; taken before a watch's own mutex
 std::function<void(const c10::CachingDeviceAllocator::TraceEntry&)> watch;
 
 std::function<void(const std::vector<Use>&)> watch_uses;

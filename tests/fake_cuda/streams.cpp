@@ -16,14 +16,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kCallers = 4;  // that a wait is blamed on
+constexpr size_t kCallers = 4;  // the caller that is blamed for a wait
 
 struct Capture {
   unsigned long long id = 0;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;
   cudaStream_t origin = nullptr;
-  std::set<cudaStream_t> unjoined;  // whose work no other captured stream waits for yet
+  std::set<cudaStream_t> unjoined;  // no other captured stream waits for its work yet
   std::vector<Work> nodes;
   bool invalid = false;
 };
@@ -31,9 +31,9 @@ using CapturePtr = std::shared_ptr<Capture>;
 
 struct FakeEvent {
   Clock::time_point at{};
-  CapturePtr capture;  // that it was recorded in
+  CapturePtr capture;  // the capture that recorded it
   cudaStream_t stream = nullptr;
-  int64_t order = 0;  // of its record among all
+  int64_t order = 0;  // index of its record among all
   int asked = 0;      // since then
 };
 
@@ -50,7 +50,7 @@ thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 unsigned long long next_capture = 1;
 // Guarded by guard().
 int delay = 0;
-std::string left_out;
+std::string skipped_caller;
 int64_t recorded = 0, done = 0;  // all records up to this one are known to be done
 
 CapturePtr capture_of(cudaStream_t stream) {
@@ -64,7 +64,7 @@ CapturePtr capture_of_thread() {
   return nullptr;
 }
 
-// The one that an unsafe call of this thread harms.
+// The capture that an unsafe call of this thread invalidates.
 CapturePtr harmed() {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return nullptr;
   for (const auto& [stream, capture] : captures()) {
@@ -104,7 +104,7 @@ cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// The host, for what a capture recorded, which it cannot wait for.
+// The host, for captured work, which it cannot wait for.
 cudaError_t reach(cudaEvent_t event) {
   const std::lock_guard lock(guard());
   const CapturePtr capture = event_of(event).capture;
@@ -124,11 +124,11 @@ cudaError_t query(cudaEvent_t event) {
   return cudaSuccess;
 }
 
-bool is_left_out() {
+bool is_skipped() {
   std::string caller;
   {
     const std::lock_guard lock(guard());
-    caller = left_out;
+    caller = skipped_caller;
   }
   return !caller.empty() && callers(kCallers, /*program=*/true).find(caller) != std::string::npos;
 }
@@ -217,9 +217,9 @@ void delay_events(int queries) {
   delay = queries;
 }
 
-void leave_out_waits(const char* caller) {
+void skip_waits(const char* caller) {
   const std::lock_guard lock(guard());
-  left_out = caller ? caller : "";
+  skipped_caller = caller ? caller : "";
 }
 
 }  // namespace saturate::fake_cuda
@@ -264,7 +264,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   SATURATE_ENTER();
-  if (is_left_out()) return cudaSuccess;
+  if (is_skipped()) return cudaSuccess;
   tell([&](Observer& observer) { observer.waits(key_of(stream), event); });
   return wait(stream, event);
 }
@@ -318,7 +318,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const cudaError_t planned = enter(__func__);
   const cudaError_t ended = end_capture(stream, graph);
-  if (planned != cudaSuccess) *graph = nullptr;  // a capture that broke is over too
+  if (planned != cudaSuccess) *graph = nullptr;  // an invalid capture ends too
   return planned != cudaSuccess ? failed(planned) : ended;
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,

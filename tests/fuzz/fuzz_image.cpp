@@ -10,7 +10,7 @@
 namespace saturate::testing {
 namespace {
 
-// Small enough for a progressive file of many scans to end in time.
+// Small enough that a progressive file of many scans ends in time.
 constexpr int64_t kMaxPixels = 1 << 18;
 constexpr int kSide = 24;
 

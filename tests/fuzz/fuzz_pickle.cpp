@@ -13,7 +13,7 @@ void require(bool sound, const char* what) {
   if (!sound) throw std::logic_error(what);
 }
 
-// That a view of as many elements as it says would be within its storage.
+// Whether a view with that number of elements would be within its storage.
 void require_inside(const PickledTensor& tensor) {
   require(tensor.sizes.size() == tensor.strides.size(), "sizes and strides differ in number");
   require(tensor.offset >= 0 && tensor.storage_elements >= 0, "negative");
