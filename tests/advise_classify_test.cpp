@@ -21,7 +21,7 @@ WhatIf what_if(Cause cause, double ratio, const std::string& setting = "a.b=1") 
 }
 
 // Input gives 200 images/s, compute alone 1000; one of four cores is in use.
-Measurements starved(std::vector<WhatIf> what_ifs) {
+Measurements input_bound(std::vector<WhatIf> what_ifs) {
   Measurements found;
   found.rate = 198;
   found.compute_rate = 1000;
@@ -39,7 +39,7 @@ Measurements starved(std::vector<WhatIf> what_ifs) {
 
 // Compute is the bottleneck.
 Measurements computing(std::vector<WhatIf> what_ifs) {
-  Measurements found = starved(std::move(what_ifs));
+  Measurements found = input_bound(std::move(what_ifs));
   found.rate = 970;
   found.input_rate = 5000;
   found.without_input = gain(1.03);
@@ -65,8 +65,8 @@ TEST(Classify, NamesEveryCauseAsScriptsKnowIt) {
 
 TEST(Classify, TheLargestGainNamesTheCause) {
   for (const Cause cause : {Cause::kDecode, Cause::kStorage, Cause::kAugmentation})
-    EXPECT_EQ(cause_of(starved({what_if(cause, 3), what_if(Cause::kInputThreads, 1.06),
-                                what_if(Cause::kSmallBatch, 1.5)})),
+    EXPECT_EQ(cause_of(input_bound({what_if(cause, 3), what_if(Cause::kInputThreads, 1.06),
+                                    what_if(Cause::kSmallBatch, 1.5)})),
               cause);
   for (const Cause cause : {Cause::kHostSync, Cause::kLaunchOverhead, Cause::kSmallBatch,
                             Cause::kPrecision, Cause::kLayout, Cause::kCheckpointIo, Cause::kMemory,
@@ -81,30 +81,32 @@ TEST(Classify, IdleCoresComeBeforeReducingWorkPerImage) {
   const std::vector<WhatIf> what_ifs = {what_if(Cause::kInputThreads, 1.8),
                                         what_if(Cause::kDecode, 4.5),
                                         what_if(Cause::kAugmentation, 2)};
-  Measurements found = starved(what_ifs);
+  Measurements found = input_bound(what_ifs);
   EXPECT_EQ(cause_of(found), Cause::kInputThreads);
   found.cores_used = 3.9;
   EXPECT_EQ(cause_of(found), Cause::kDecode) << "no core is idle";
-  found = starved(what_ifs);
+  found = input_bound(what_ifs);
   found.what_ifs[0].gain = gain(1.15);
   EXPECT_EQ(cause_of(found), Cause::kDecode) << "threads hardly help";
 }
 
 // A slow disk: more threads that wait for it at once help too, but less than not waiting.
 TEST(Classify, SlowStorageIsNotMistakenForTooFewThreads) {
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 4.8),
-                              what_if(Cause::kDecode, 4.9)})),
+  EXPECT_EQ(cause_of(input_bound({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 4.8),
+                                  what_if(Cause::kDecode, 4.9)})),
             Cause::kStorage);
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 4.9), what_if(Cause::kStorage, 4.8)})),
-            Cause::kStorage);
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 30),
-                              what_if(Cause::kDecode, 64)})),
+  EXPECT_EQ(
+      cause_of(input_bound({what_if(Cause::kInputThreads, 4.9), what_if(Cause::kStorage, 4.8)})),
+      Cause::kStorage);
+  EXPECT_EQ(cause_of(input_bound({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 30),
+                                  what_if(Cause::kDecode, 64)})),
             Cause::kStorage)
       << "decoded images in memory are not read from storage either";
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kStorage, 1.3), what_if(Cause::kDecode, 5)})),
+  EXPECT_EQ(cause_of(input_bound({what_if(Cause::kStorage, 1.3), what_if(Cause::kDecode, 5)})),
             Cause::kDecode);
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 3), what_if(Cause::kStorage, 1.4)})),
-            Cause::kInputThreads);
+  EXPECT_EQ(
+      cause_of(input_bound({what_if(Cause::kInputThreads, 3), what_if(Cause::kStorage, 1.4)})),
+      Cause::kInputThreads);
 }
 
 TEST(Classify, AGainMustBeLargeEnoughAndSignificant) {
@@ -124,7 +126,7 @@ TEST(Classify, AGainMustBeLargeEnoughAndSignificant) {
 
 // Decoding is the bottleneck: steps without it are three times as fast. 100 s of steps.
 Measurements evaluating(double seconds, double times) {
-  Measurements found = starved({what_if(Cause::kDecode, 3, "data.decode=fast")});
+  Measurements found = input_bound({what_if(Cause::kDecode, 3, "data.decode=fast")});
   found.run_s = 100;
   found.evaluations = {seconds, times};
   found.recipe.train.eval_every = 0;
@@ -256,18 +258,18 @@ TEST(Classify, InputFasterThanComputeIsNotTheCause) {
 
 TEST(Classify, WithoutAFixTheCauseIsTheNearestOne) {
   const Diagnosis diagnosis =
-      classify(starved({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),
-                        what_if(Cause::kPrecision, 1.04)}));
+      classify(input_bound({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),
+                            what_if(Cause::kPrecision, 1.04)}));
   EXPECT_TRUE(diagnosis.healthy);
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation);
-  EXPECT_EQ(cause_of(starved({})), Cause::kDecode);
+  EXPECT_EQ(cause_of(input_bound({})), Cause::kDecode);
 }
 
 TEST(Classify, FixesAreRankedByTheirGain) {
   WhatIf failed = what_if(Cause::kDecode, 1);
   failed.gain.reset();
   failed.skipped = "does not run";
-  const Diagnosis diagnosis = classify(starved(
+  const Diagnosis diagnosis = classify(input_bound(
       {what_if(Cause::kPrecision, 1.2, "x.a=1"), failed, what_if(Cause::kDecode, 3, "x.b=1"),
        what_if(Cause::kLayout, 1, "x.c=1"), what_if(Cause::kStorage, 1.6, "x.d=1")}));
   ASSERT_EQ(diagnosis.fixes.size(), 3u);

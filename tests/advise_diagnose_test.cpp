@@ -171,7 +171,7 @@ class CountedDataset : public Dataset {
 };
 
 // Whether no thread of this process except the caller's runs or is ready to run.
-bool all_others_wait() {
+bool all_others_are_blocked() {
   const std::string own = std::to_string(gettid());
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     const std::string stat = testing::read_text(task.path() / "stat");
@@ -183,9 +183,9 @@ bool all_others_wait() {
 }
 
 // Idle threads block eventually, however slow the machine is.
-bool all_others_come_to_wait() {
+bool all_others_block_eventually() {
   for (int i = 0; i < 60'000; ++i) {
-    if (all_others_wait()) return true;
+    if (all_others_are_blocked()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
@@ -211,7 +211,7 @@ TEST_F(Diagnosing, APausedRunUsesNoTime) {
     EXPECT_EQ(timing->phases[Phase::kWait] > 0, turn != Turn::kHeld);
     const uint64_t accesses = env.count({}), samples = reads;
     EXPECT_GT(samples, 0u);
-    EXPECT_TRUE(all_others_come_to_wait());
+    EXPECT_TRUE(all_others_block_eventually());
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a run that does not pause
     EXPECT_EQ(env.count({}), accesses);
     EXPECT_EQ(reads, samples);

@@ -52,7 +52,8 @@ class PlantedFault : public Diagnosing {
   }
 
   // Trains with and without the fix for the cause, interleaved: the prediction is within 15 %.
-  void expect_realised(const std::vector<std::string>& settings, const Diagnosis& diagnosis) {
+  void expect_prediction_holds(const std::vector<std::string>& settings,
+                               const Diagnosis& diagnosis) {
     const auto fix =
         std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
                      [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
@@ -64,13 +65,13 @@ class PlantedFault : public Diagnosing {
       before.push_back(trained_rate(settings));
       after.push_back(trained_rate(fixed));
     }
-    const double realised = paired_gain(before, after).ratio;
+    const double measured = paired_gain(before, after).ratio;
     RecordProperty("predicted", std::to_string(fix->gain->ratio));
-    RecordProperty("realised", std::to_string(realised));
-    std::printf("%s: %s foretold %.2f times [%.2f, %.2f], realised %.2f\n",
+    RecordProperty("measured", std::to_string(measured));
+    std::printf("%s: %s predicted %.2f times [%.2f, %.2f], measured %.2f\n",
                 std::string(cause_name(diagnosis.cause)).c_str(), fix->text().c_str(),
-                fix->gain->ratio, fix->gain->low, fix->gain->high, realised);
-    EXPECT_NEAR(fix->gain->ratio / realised, 1, 0.15) << report;
+                fix->gain->ratio, fix->gain->low, fix->gain->high, measured);
+    EXPECT_NEAR(fix->gain->ratio / measured, 1, 0.15) << report;
   }
 
   // Cached images and large batches: otherwise loader threads, which take cores from the step, and
@@ -100,7 +101,7 @@ TEST_F(PlantedFault, ASlowDisk) {
   EXPECT_LT(found->input_rate, 1.5 * found->rate);
   EXPECT_NEAR(found->input_rate, 400, 60) << "two threads, 5 ms each";
   EXPECT_GT(found->phases[Phase::kWait], 0.5 * found->phases.total());
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 // Storage that does not fit into memory: more threads wait for it at once.
@@ -113,7 +114,7 @@ TEST_F(PlantedFault, OneLoaderThread) {
   ASSERT_FALSE(diagnosis.fixes.empty()) << report;
   const int threads = std::max(available_cores(), 2);
   EXPECT_EQ(diagnosis.fixes[0].text(), "data.threads=" + std::to_string(threads));
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, HugePhotographs) {
@@ -121,7 +122,7 @@ TEST_F(PlantedFault, HugePhotographs) {
                                              "augment.crop=random_resized"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kDecode) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, TooMuchAugmentation) {
@@ -133,7 +134,7 @@ TEST_F(PlantedFault, TooMuchAugmentation) {
                                              "augment.blur=1",         "augment.rotate=30"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, ABatchOfTwo) {
@@ -142,7 +143,7 @@ TEST_F(PlantedFault, ABatchOfTwo) {
                                              "train.batch=2"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kSmallBatch) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, ACheckpointEveryStep) {
@@ -153,7 +154,7 @@ TEST_F(PlantedFault, ACheckpointEveryStep) {
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo) << report;
   EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone does not save checkpoints";
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 // On a CPU the only wait for the device is debugging that reads every gradient.
@@ -162,7 +163,7 @@ TEST_F(PlantedFault, AnomalyDetectionThatReadsEveryGradient) {
                                              "debug.checks=anomaly"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kHostSync) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, APrecisionThatIsSlowOnThisCpu) {
@@ -175,7 +176,7 @@ TEST_F(PlantedFault, APrecisionThatIsSlowOnThisCpu) {
                                              pays ? "precision.mode=fp32" : "precision.mode=bf16"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kPrecision) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 // The what-if needs more memory than the paused run leaves of the budget, but not more than the
@@ -184,7 +185,7 @@ TEST_F(PlantedFault, UnneededGradientCheckpointing) {
   const auto settings = of_all_cores({"train.checkpoint_segments=4", "train.memory_gb=0.3"});
   const Diagnosis diagnosis = diagnose(settings, 120);
   EXPECT_EQ(diagnosis.cause, Cause::kMemory) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 // One of two processes reads from a slow disk; then the disk is made fast.
@@ -205,16 +206,16 @@ TEST_F(PlantedFault, AStraggler) {
   };
   FaultEnv slow(Env::posix());
   slow.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
-  const Measurements held_up = diagnose_two(slow, "slow");
-  const Diagnosis diagnosis = classify(held_up);
+  const Measurements slowed = diagnose_two(slow, "slow");
+  const Diagnosis diagnosis = classify(slowed);
   EXPECT_EQ(diagnosis.cause, Cause::kStraggler) << diagnosis.summary;
   EXPECT_NE(diagnosis.summary.find("rank 1 "), std::string::npos) << diagnosis.summary;
   EXPECT_NE(diagnosis.summary.find("most of it in wait"), std::string::npos) << diagnosis.summary;
   ASSERT_FALSE(diagnosis.fixes.empty());
-  const double realised = diagnose_two(env, "mended").rate / held_up.rate;
-  std::printf("straggler: foretold %.2f times, realised %.2f\n",
-              diagnosis.fixes.front().gain->ratio, realised);
-  EXPECT_NEAR(diagnosis.fixes.front().gain->ratio / realised, 1, 0.15);
+  const double measured = diagnose_two(env, "repaired").rate / slowed.rate;
+  std::printf("straggler: predicted %.2f times, measured %.2f\n",
+              diagnosis.fixes.front().gain->ratio, measured);
+  EXPECT_NEAR(diagnosis.fixes.front().gain->ratio / measured, 1, 0.15);
 }
 
 TEST_F(PlantedFault, AHealthyRun) {

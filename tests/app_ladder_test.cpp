@@ -24,7 +24,7 @@ class LadderCommand : public TrainingTest {
     write_file(dir / "l.toml", "title = \"Small\"\nrecipe = \"small.toml\"\n" + rest);
     return dir / "l.toml";
   }
-  bool left_anything() {
+  bool left_files() {
     return !std::filesystem::is_empty(dir / "tmp");
   }
 };
@@ -59,7 +59,7 @@ TEST_F(LadderCommand, MeasuresRungsThatCanRunAndNamesTheOthers) {
   }
   EXPECT_TRUE(rungs[2]["steps_per_s"].is_null());
   EXPECT_EQ(read_text(dir / "l.md").substr(0, 9), "## Small\n");
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 TEST_F(LadderCommand, SweepsOverAGridAndAFailingPointIsSkipped) {
@@ -92,7 +92,7 @@ TEST_F(LadderCommand, MistakesAreFoundBeforeAnythingRuns) {
   expect_error(run_saturate("sweep " + recipe + " --over train.batch=1,no"), 2,
                {"point train.batch=no", "train.batch"});
   expect_error(run_saturate("sweep " + recipe), 2, {"--over"});
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 TEST_F(LadderCommand, MissingDataEndTheLadderAndNameTheRung) {
@@ -100,7 +100,7 @@ TEST_F(LadderCommand, MissingDataEndTheLadderAndNameTheRung) {
       "[[rung]]\nname = \"a\"\n"
       "[[rung]]\nname = \"b\"\nset = [\"data.source=folder:/none\"]\n");
   expect_error(run_saturate("ladder " + path + kQuick), 3, {"rung \"b\"", "/none"});
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 TEST_F(LadderCommand, AnInterruptPrintsFinishedResultsAndRemovesItsFiles) {
@@ -108,7 +108,7 @@ TEST_F(LadderCommand, AnInterruptPrintsFinishedResultsAndRemovesItsFiles) {
   const pid_t child = start_saturate(
       {"ladder", path, "--rounds", "1000", "--seconds", "0.1", "--json", dir / "l.json"},
       dir / "log");
-  ASSERT_TRUE(wait_until([&] { return left_anything(); }));
+  ASSERT_TRUE(wait_until([&] { return left_files(); }));
   // Wait until both rungs run: each then has a folder.
   ASSERT_TRUE(wait_until([&] {
     size_t runs = 0;
@@ -122,7 +122,7 @@ TEST_F(LadderCommand, AnInterruptPrintsFinishedResultsAndRemovesItsFiles) {
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130);
   EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 // ---- In several processes ----------------------------------------------------------------------
@@ -159,7 +159,7 @@ TEST_F(LadderCommand, LaunchedInTwoProcessesRunsRungsOfTwo) {
   // Each process holds the program and its libraries in memory, whatever it trains.
   EXPECT_GT(rungs[1]["memory_peak_bytes"].get<double>(),
             1.5 * rungs[0]["memory_peak_bytes"].get<double>());
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 TEST_F(LadderCommand, AFailingRungOfTwoProcessesIsSkippedAndTheOthersContinue) {
@@ -175,7 +175,7 @@ TEST_F(LadderCommand, AFailingRungOfTwoProcessesIsSkippedAndTheOthersContinue) {
   EXPECT_NE(rungs[1]["skipped"].dump().find("out of memory"), std::string::npos)
       << rungs[1]["skipped"];
   EXPECT_TRUE(rungs[2]["skipped"].is_null()) << rungs[2]["skipped"];
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsAllOfThem) {
@@ -195,7 +195,7 @@ TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsAllOfThem) {
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130) << read_text(dir / "log");
   EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 // ---- The shipped ladders -----------------------------------------------------------------------
@@ -226,7 +226,7 @@ TEST_P(ShippedLadder, RunsToTheEnd) {
     else
       EXPECT_TRUE(rung["skipped"].get<std::string>().starts_with("needs ")) << rung.dump();
   }
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 INSTANTIATE_TEST_SUITE_P(

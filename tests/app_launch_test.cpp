@@ -52,7 +52,7 @@ class Launch : public ::testing::Test {
   }
 
   // Expects a resumed run, at its present step, to equal a run without an interruption.
-  void expect_same_as_uncut(const std::string& name) {
+  void expect_same_as_uninterrupted(const std::string& name) {
     const double epochs = double(checkpoint_of(name).position.step) / (kSteps / 2.0);
     ASSERT_EQ(run(launch(2, "uncut", {"--set", fmt::format("train.epochs={}", epochs)})), 0)
         << said();
@@ -241,7 +241,7 @@ TEST_F(Launch, AFailedRunRestartsFromItsLastCheckpoint) {
   kill(launcher, SIGINT);
   ASSERT_EQ(exit_code_of(launcher), 130) << said();
   EXPECT_EQ(first_record("run"), first) << "it did not resume";
-  expect_same_as_uncut("run");
+  expect_same_as_uninterrupted("run");
 }
 
 // Two launchers, one for each of two machines.
@@ -267,7 +267,7 @@ TEST_F(Launch, MachinesRestartTogetherFromTheLastCheckpoint) {
   for (int node : {0, 1}) kill(launchers[size_t(node)], SIGINT);
   for (int node : {0, 1}) EXPECT_EQ(exit_code_of(launchers[size_t(node)]), 130) << logs();
   EXPECT_EQ(first_record("run"), first) << "it did not resume";
-  expect_same_as_uncut("run");
+  expect_same_as_uninterrupted("run");
 }
 
 TEST_F(Launch, AStalledRankIsReported) {

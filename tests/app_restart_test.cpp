@@ -152,9 +152,9 @@ void PrintTo(const Starter& starter, std::ostream* out) {
   *out << starter.name;
 }
 
-class StartedTwice : public Restarts, public ::testing::WithParamInterface<Starter> {};
+class RestartedByLauncher : public Restarts, public ::testing::WithParamInterface<Starter> {};
 
-TEST_P(StartedTwice, ResumesInTheSameFolder) {
+TEST_P(RestartedByLauncher, ResumesInTheSameFolder) {
   const int found = listen_at("127.0.0.1", 0);
   const int port = port_of(found);
   close(found);
@@ -189,7 +189,7 @@ constexpr Starter kStarters[] = {
      "SLURM_RESTART_COUNT=$1",
      "--resume auto"},
 };
-INSTANTIATE_TEST_SUITE_P(Starters, StartedTwice, ::testing::ValuesIn(kStarters),
+INSTANTIATE_TEST_SUITE_P(Starters, RestartedByLauncher, ::testing::ValuesIn(kStarters),
                          [](const auto& of) { return of.param.name; });
 
 // torchrun restarts after usage errors too: such a restart must resume only its own folder.

@@ -34,7 +34,7 @@ TEST(TerminalText, AContinuationByteIsNotAControl) {
 }
 
 // The word as bash reads it.
-std::string through_bash(const std::string& word) {
+std::string read_by_bash(const std::string& word) {
   const std::string script =
       "bash -c \"$(cat <<'END_OF_SCRIPT'\nprintf %s " + word + "\nEND_OF_SCRIPT\n)\"";
   std::FILE* const pipe = popen(script.c_str(), "r");
@@ -57,7 +57,7 @@ TEST(ShellWord, BashReadsBackAQuotedWord) {
        {"x;$(touch pwned)", "`id`", "a'b\"c", "$HOME", "-rf", "*", "~", "a\\b", "two\nlines",
         "\x9b\x31m", "\u202egpj", "tab\there", "it's \x1b[2J", "{1..3}", "a&b|c>d", "!x", "#x"}) {
     const std::string word = shell_word(text);
-    EXPECT_EQ(through_bash(word), text) << word;
+    EXPECT_EQ(read_by_bash(word), text) << word;
     EXPECT_EQ(printable(word), word) << "safe on the terminal too";
   }
 }

@@ -23,7 +23,7 @@ using testing::gunzip;
 using testing::Mutator;
 
 // Corrects the checksums, which would otherwise reject every mutation of the rest.
-void mend_shard(std::string& text) {
+void fix_shard_checksums(std::string& text) {
   const auto crc_at = [&](size_t at, size_t begin, size_t size) {
     const uint32_t crc = checksum_of(std::as_bytes(std::span(text)).subspan(begin, size));
     std::memcpy(text.data() + at, &crc, sizeof crc);
@@ -45,7 +45,7 @@ void mend_shard(std::string& text) {
   crc_at(60, 0, 60);
 }
 
-void mend_tar(std::string& text) {
+void fix_tar_checksums(std::string& text) {
   for (size_t at = 0; at + 512 <= text.size(); at += 512) {
     if (text.compare(at + 257, 5, "ustar") != 0) continue;
     std::fill_n(text.begin() + ptrdiff_t(at + 148), 8, ' ');
@@ -60,7 +60,7 @@ void mend_tar(std::string& text) {
 struct Target {
   const char* scheme;
   std::vector<std::string> seeds;
-  void (*mend)(std::string&);
+  void (*fix_checksums)(std::string&);
   int rounds;
 };
 
@@ -71,7 +71,7 @@ void fuzz(const Target& target) {
     sound += testing::fuzz_source(target.scheme, std::as_bytes(std::span(seed)));
   for (int round = 0; round < target.rounds; ++round) {
     std::string text = mutator.mutate(target.seeds[size_t(round) % target.seeds.size()]);
-    if (target.mend && mutator.coin()) target.mend(text);
+    if (target.fix_checksums && mutator.coin()) target.fix_checksums(text);
     ASSERT_NO_THROW(read += testing::fuzz_source(target.scheme, std::as_bytes(std::span(text))))
         << target.scheme << " round " << round;
   }
@@ -96,7 +96,7 @@ TEST(Fuzz, Shard) {
   fuzz({"shard",
         {gunzip(format_golden("python.shard.gz")), gunzip(format_golden("python-v1.shard.gz")),
          shard_of_segments()},
-        mend_shard,
+        fix_shard_checksums,
         6000});
 }
 
@@ -107,7 +107,7 @@ TEST(Fuzz, Tar) {
   fuzz({"tar",
         {tar("gnu.tar"), tar("pax.tar"), tar("base256.tar"),
          gunzip(format_golden("wds-numbers.tar.gz")), gunzip(format_golden("wds-names.tar.gz"))},
-        mend_tar,
+        fix_tar_checksums,
         4000});
 }
 

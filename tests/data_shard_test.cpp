@@ -47,11 +47,11 @@ struct Forged {
   size_t index() const { return get<uint64_t>(text, trailer() + 16); }
   size_t record(size_t i) const { return index() + i * 40; }
 
-  void mend() {
+  void fix_checksums() {
     put(text, trailer() + 44, crc_of(text, index(), trailer() - index()));
-    mend_blocks();
+    fix_block_checksums();
   }
-  void mend_blocks() {
+  void fix_block_checksums() {
     put(text, trailer() + 60, crc_of(text, trailer(), 60));
     put(text, 60, crc_of(text, 0, 60));
   }
@@ -181,7 +181,7 @@ TEST_F(ShardFile, ForeignAndNewerFilesHaveARemedy) {
   expect_reason("", "not a shard");
   Forged newer = good;
   put(newer.text, 8, uint32_t{3});
-  newer.mend_blocks();
+  newer.fix_block_checksums();
   const Error error = open(newer.text);
   EXPECT_NE(error.reason().find("version 3"), std::string::npos);
   EXPECT_NE(error.remedy().find("newer"), std::string::npos);
@@ -191,7 +191,7 @@ TEST_F(ShardFile, HostileTrailersAreRefused) {
   const auto forge = [&](size_t at, auto value) {
     Forged bad = good;
     put(bad.text, bad.trailer() + at, value);
-    bad.mend_blocks();
+    bad.fix_block_checksums();
     return bad.text;
   };
   const uint64_t huge = UINT64_MAX;
@@ -213,7 +213,7 @@ TEST_F(ShardFile, HostileRecordsAreRefused) {
   const auto forge = [&](size_t record, size_t at, auto value) {
     Forged bad = good;
     put(bad.text, bad.record(record) + at, value);
-    bad.mend();
+    bad.fix_checksums();
     return bad.text;
   };
   const uint64_t huge = UINT64_MAX;
@@ -229,7 +229,7 @@ TEST_F(ShardFile, HostileRecordsAreRefused) {
   Forged old = good;
   put(old.text, 8, uint32_t{1});
   put(old.text, old.record(2) + 20, uint16_t{3});
-  old.mend();
+  old.fix_checksums();
   expect_reason(old.text, "of kind 3");                    // version 1 does not have it
   expect_reason(forge(1, 20, uint16_t{2}), "pixels");      // an encoded sample marked as raw
   expect_reason(forge(2, 22, uint16_t{4}), "4 channels");  // 60 bytes, 3 x 5 x 4

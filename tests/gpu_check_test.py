@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/gpu-check on programs that only say what a GPU's would: what it keeps, and in which order."""
+"""tools/gpu-check with programs that only print a GPU's output: which results it keeps, and in which order."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ from gpu_check.check import Check  # noqa: E402
 from gpu_check.results import Mismatch, Results  # noqa: E402
 
 GPU = {"name": "GPU of a test", "driver": "1.2", "memory": "16384 MiB"}
-# A GoogleTest program. Of its tests, one fails beside others and passes alone, one hangs.
+# A GoogleTest program. One of its tests fails when others run too but passes alone, one hangs.
 TESTS = """#!/usr/bin/env python3
 import os, sys, time
 NAMES = ["Passes", "Fails", "Flaky", "Crashes", "Last", "Skips"] + ["Hangs"] * ("hang" in sys.argv[0])
@@ -41,7 +41,7 @@ for name in asked:
     print(f"[{ends.get(short, '      OK')} ] {name} (1 ms)", flush=True)
 sys.exit("its end" if "teardown" in sys.argv[0] else 0)
 """
-# The command: its calls are in calls.log. `train` waits where a file hold is.
+# The command: its calls are in calls.log. `train` waits while a file hold exists.
 SATURATE = """#!/usr/bin/env python3
 import json, pathlib, sys, time
 here, args = pathlib.Path(sys.argv[0]).parent, sys.argv[1:]
@@ -223,7 +223,7 @@ class Call(InFolder):
         (self.folder / "build/hold").unlink()
         self.assertEqual(self.call("--only", "steps", "--resume")[0], 1)
         self.assertEqual(len(self.names()), 12)
-        failures = json.loads(self.out.read_text())["failures"]  # what the GPU's own time says of one network
+        failures = json.loads(self.out.read_text())["failures"]  # the GPU's own times of one network are invalid
         self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("fp32", "tf32", "bf16", "fp16")])
         self.assertEqual(len(self.calls()), 12 + 1)
 
@@ -242,7 +242,7 @@ class Call(InFolder):
         self.assertEqual(self.call("--only", "peers", python=False)[0], 0)
         content = json.loads(self.out.read_text())
         self.assertEqual((list(content["skipped"]), content["rows"]), (["peers"], []))
-        self.call("--only", "sweeps", python=False)  # which has nothing to say of them
+        self.call("--only", "sweeps", python=False)  # sweeps do not change the skipped peers
         self.assertIn("peers", json.loads(self.out.read_text())["skipped"])
 
     def test_ends_with_an_error_where_the_program_does_not_see_the_gpu(self):

@@ -96,12 +96,12 @@ MetricsRecord record(const std::string& kind, int64_t step, double loss) {
   return record;
 }
 
-Recipe sunk_recipe() {
+Recipe recipe_with_sinks() {
   return parse_recipe("[data]\nsource = \"synth:\"\n", "test");
 }
 
 void write_run(const std::string& folder, int64_t begin, int64_t end) {
-  auto sinks = open_sinks(Env::posix(), sunk_recipe(), folder, begin);
+  auto sinks = open_sinks(Env::posix(), recipe_with_sinks(), folder, begin);
   ASSERT_EQ(sinks.size(), 1u);
   for (int64_t step = begin + 1; step <= end; ++step)
     sinks[0]->write(record("step", step, 1 / double(begin + step)));

@@ -185,7 +185,7 @@ Recipe kept_recipe() {
       "test");
 }
 
-TEST(KeptByARun, SamplesAndMistakesAreInTheRunsFolder) {
+TEST(RunSamples, SamplesAndMistakesAreInTheRunsFolder) {
   const TempDir dir;
   Recipe recipe = kept_recipe();
   recipe.optimizer.lr = 0;  // with its initial weights it is wrong about most images
@@ -205,7 +205,7 @@ TEST(KeptByARun, SamplesAndMistakesAreInTheRunsFolder) {
   }
 }
 
-TEST(KeptByARun, NoneAreWrittenByDefault) {
+TEST(RunSamples, NoneAreWrittenByDefault) {
   const TempDir dir;
   Recipe recipe = kept_recipe();
   recipe.watch.samples = 0;
@@ -213,7 +213,7 @@ TEST(KeptByARun, NoneAreWrittenByDefault) {
   EXPECT_FALSE(std::filesystem::exists(dir / "samples"));
 }
 
-TEST(KeptByARun, AFullDiskLosesOnlyTheImages) {
+TEST(RunSamples, AFullDiskLosesOnlyTheImages) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -227,7 +227,7 @@ TEST(KeptByARun, AFullDiskLosesOnlyTheImages) {
   EXPECT_NE(said.find("mistakes are not kept"), std::string::npos) << said;
 }
 
-TEST(KeptByARun, LossesAreTheSameWithAndWithoutRecording) {
+TEST(RunSamples, LossesAreTheSameWithAndWithoutRecording) {
   const auto losses = [](Recipe recipe) {
     const TempDir dir;
     recipe.watch.every = 1;

@@ -29,7 +29,7 @@ using testing::error_of;
 using testing::run_ranks;
 
 // For events that occur long before half of it, even on the slowest machine.
-DistributedOptions patient() {
+DistributedOptions long_timeout() {
   DistributedOptions options;
   options.timeout_s = 240;
   return options;
@@ -146,7 +146,7 @@ TEST(Group, AFailedRankIsNamedByTheOthers) {
         const at::Tensor tensor = at::full({1}, 1.0);
         said = error_of([&] { group.sum(tensor); }).reason();
       },
-      patient());
+      long_timeout());
   EXPECT_EQ(said, "another process failed; rank 1: its disk is full");
 }
 
@@ -162,7 +162,7 @@ TEST(Group, AVanishedRankIsAnErrorInTime) {
         EXPECT_NE(error.reason().find("another process ended"), std::string::npos);
         EXPECT_EQ(error.where(), "rank 1 of 2");
       },
-      patient());
+      long_timeout());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
 }
 

@@ -35,7 +35,7 @@ int no_signal() {
   return 0;
 }
 
-LaunchOptions of_bash(int processes, const std::string& script) {
+LaunchOptions bash_options(int processes, const std::string& script) {
   LaunchOptions options;
   options.processes = processes;
   options.program = "/bin/bash";
@@ -45,7 +45,7 @@ LaunchOptions of_bash(int processes, const std::string& script) {
 
 // The options of one of two machines, with a process each.
 LaunchOptions of_node(int node, int port, const std::string& script) {
-  LaunchOptions options = of_bash(1, script);
+  LaunchOptions options = bash_options(1, script);
   options.nodes = 2;
   options.node = node;
   options.port = port;
@@ -59,7 +59,7 @@ int port_of_launchers() {
   return port;
 }
 
-bool comes_soon(const std::function<bool()>& condition) {
+bool becomes_true(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
@@ -97,10 +97,11 @@ TEST(Launcher, AProcessThatTheForwardedSignalEndsIsStoppedAndNotFailed) {
 
 TEST(Launcher, TheFirstFailedRankIsBlamedHoweverLateItEnds) {
   const Error error = error_of([] {
-    launch(of_bash(2,
-                   "if [ $RANK = 0 ]; then echo lost a peer >&$SATURATE_REPORT_FD; exit 4; fi\n"
-                   "sleep 1; exit 3"),
-           no_signal);
+    launch(
+        bash_options(2,
+                     "if [ $RANK = 0 ]; then echo lost a peer >&$SATURATE_REPORT_FD; exit 4; fi\n"
+                     "sleep 1; exit 3"),
+        no_signal);
   });
   EXPECT_EQ(error.reason(), "rank 1 failed with exit code 3");
   EXPECT_EQ(error.exit_code(), 3);
@@ -109,12 +110,12 @@ TEST(Launcher, TheFirstFailedRankIsBlamedHoweverLateItEnds) {
 TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
   const TempDir dir;
   LaunchOptions options =
-      of_bash(2,
-              "place='at step 3, in forward'\n"
-              "while [ $RANK = 0 ] && sleep 0.1; do\n"
-              "  echo \"$place, waiting for other ranks\" >&$SATURATE_REPORT_FD\n"
-              "done\n"
-              "echo \"$place\" >&$SATURATE_REPORT_FD; exec sleep 600");
+      bash_options(2,
+                   "place='at step 3, in forward'\n"
+                   "while [ $RANK = 0 ] && sleep 0.1; do\n"
+                   "  echo \"$place, waiting for other ranks\" >&$SATURATE_REPORT_FD\n"
+                   "done\n"
+                   "echo \"$place\" >&$SATURATE_REPORT_FD; exec sleep 600");
   options.stall_s = 4;
   const int file = open((dir / "said").c_str(), O_CREAT | O_WRONLY, 0600);
   std::optional<std::chrono::steady_clock::time_point> seen;
@@ -140,7 +141,7 @@ TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
 // The remedy of its failure, with standard error redirected there.
 std::string remedy_at(int errors) {
   const ErrorsTo there(errors);
-  return error_of([&] { launch(of_bash(1, "echo the disk is full >&2; exit 4"), no_signal); })
+  return error_of([&] { launch(bash_options(1, "echo the disk is full >&2; exit 4"), no_signal); })
       .remedy();
 }
 
@@ -214,7 +215,7 @@ TEST(LaunchersOfMachines, AnEndedLauncherEndsTheProcessesOfAll) {
   const TempDir dir;
   const std::string script = "touch " + (dir / "$RANK") + "; exec sleep 600";
   const auto started = [&](const char* rank) {
-    return comes_soon([&] { return std::filesystem::exists(dir / rank); });
+    return becomes_true([&] { return std::filesystem::exists(dir / rank); });
   };
   const int port = port_of_launchers();
   auto first = std::async(std::launch::async, [&] {
@@ -231,7 +232,7 @@ TEST(LaunchersOfMachines, AnEndedLauncherEndsTheProcessesOfAll) {
       other.hear([&](const Json& message) { said = message.at("say").get<std::string>(); });
       return !said.empty();
     };
-    ASSERT_TRUE(comes_soon(heard));
+    ASSERT_TRUE(becomes_true(heard));
     EXPECT_EQ(said, "start");
   }
   Error error = first.get();
@@ -280,7 +281,7 @@ TEST(LaunchersOfMachines, StrangersAreIgnored) {
         std::string("[1]\n"), std::string("{\"say\":\"hello\",\"node\":{}}\n"),
         std::string(200000, '[')}) {
     int stranger = -1;
-    ASSERT_TRUE(comes_soon([&] { return (stranger = connect_to("127.0.0.1", port, 60)) >= 0; }));
+    ASSERT_TRUE(becomes_true([&] { return (stranger = connect_to("127.0.0.1", port, 60)) >= 0; }));
     (void)!send(stranger, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(stranger, SHUT_WR);
     pollfd polled{stranger, POLLIN, 0};

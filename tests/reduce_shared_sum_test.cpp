@@ -249,14 +249,14 @@ class TwoProcesses : public ::testing::Test {
 
   void start(void (*then)()) {
     child_ = fork();
-    if (child_ == 0) be_rank_1(then);
+    if (child_ == 0) run_as_rank_1(then);
     const auto end = std::chrono::steady_clock::now() + kTimeout;
     while (!memory_->has(1) && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(1ms);
     ASSERT_TRUE(memory_->has(1));
   }
 
-  [[noreturn]] void be_rank_1(void (*then)()) {
+  [[noreturn]] void run_as_rank_1(void (*then)()) {
     const auto joined = SharedMemory::join(address_, 1);
     if (!joined) _exit(1);
     SharedSum sum(

@@ -28,7 +28,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-TEST(FuzzRooms, Ladders) {
+TEST(FuzzTorchModules, Ladders) {
   Mutator mutator(1);
   size_t sound = 0;
   for (const char* name : {"storage", "free-speed", "scale-out", "frozen-encoder"}) {
@@ -42,7 +42,7 @@ TEST(FuzzRooms, Ladders) {
   EXPECT_GT(sound, 20u) << "every mutation was refused: this tests little";
 }
 
-TEST(FuzzRooms, Metrics) {
+TEST(FuzzTorchModules, Metrics) {
   Mutator mutator(2);
   const std::string seed = read_text(source_path("tests/goldens/watch/metrics.jsonl"));
   EXPECT_EQ(testing::fuzz_metrics(bytes_of(seed)), 4u);
@@ -55,7 +55,7 @@ TEST(FuzzRooms, Metrics) {
 }
 
 // Numbers beyond a counter's range are skipped, not wrapped around.
-TEST(FuzzRooms, NumbersBeyondAnyCounterAreSkipped) {
+TEST(FuzzTorchModules, NumbersBeyondAnyCounterAreSkipped) {
   const auto record = from_json_line(
       R"({"kind":"step","step":1e300,"samples":18446744073709551615,"memory_peak_bytes":-1e300})");
   ASSERT_TRUE(record);
@@ -65,7 +65,7 @@ TEST(FuzzRooms, NumbersBeyondAnyCounterAreSkipped) {
 }
 
 // A resumed run removes the records that it repeats, whatever other lines there are.
-TEST(FuzzRooms, AResumedRunDropsInvalidLines) {
+TEST(FuzzTorchModules, AResumedRunDropsInvalidLines) {
   const testing::TempDir dir;
   const std::string kept = "{\"kind\":\"step\",\"step\":2}\n";
   testing::write_file(dir / "metrics.jsonl",
@@ -142,7 +142,7 @@ std::string report_of(MemoryEnv& env) {
   }
 }
 
-TEST(FuzzRooms, ReportsOfDamagedRuns) {
+TEST(FuzzTorchModules, ReportsOfDamagedRuns) {
   Mutator mutator(3);
   MemoryEnv whole = hostile_run();
   const std::string page = report_of(whole);
@@ -172,7 +172,7 @@ TEST(FuzzRooms, ReportsOfDamagedRuns) {
 }
 
 // A package of tools/compile_step.py is an archive; torch's code reads it.
-TEST(FuzzRooms, CompiledPackages) {
+TEST(FuzzTorchModules, CompiledPackages) {
   const testing::TempDir dir;
   Recipe recipe;
   recipe.model.name = "mlp";
@@ -195,7 +195,7 @@ TEST(FuzzRooms, CompiledPackages) {
   EXPECT_GT(sound, 0u) << "every mutation was refused: this tests little";
 }
 
-TEST(FuzzRooms, ArchivesOfWeights) {
+TEST(FuzzTorchModules, ArchivesOfWeights) {
   Mutator mutator(5);
   size_t sound = 0;
   for (const char* name : {"all_kinds.pt", "training.pt", "legacy.pt"}) {

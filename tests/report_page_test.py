@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Opens reports in headless Chromium, as their reader would.
+"""Opens reports in headless Chromium, as a reader does.
 
   tests/report_page_test.py --saturate build/saturate [--screenshots FOLDER]
 
@@ -44,7 +44,7 @@ class ReportPage(unittest.TestCase):
         shutil.rmtree(cls.dir)
 
     def open(self, *names, **context):
-        """The page of a report of these runs, with what it said and asked for in self.said."""
+        """The page of a report of these runs; its messages and requests are in self.said."""
         out = self.dir / "report.html"
         folders = [str(self.dir / name) for name in names]
         subprocess.run([options.saturate, "report", *folders, "--out", str(out)], check=True,
@@ -94,7 +94,7 @@ class ReportPage(unittest.TestCase):
         paper = "getComputedStyle(document.body).backgroundColor"
         before = page.evaluate(colour), page.evaluate(paper)
         page.emulate_media(color_scheme="dark")
-        for _ in range(300):  # the page is told with its next frame
+        for _ in range(300):  # the page gets the event with its next frame
             if page.evaluate(colour) != before[0]:
                 break
             page.wait_for_timeout(100)

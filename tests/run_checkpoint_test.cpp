@@ -192,7 +192,7 @@ struct HeldEnv : FaultEnv {
     held.wait(true);
     FaultEnv::sleep_ns(ns);
   }
-  void let_go() {
+  void release_writes() {
     held = false;
     held.notify_all();
   }
@@ -212,7 +212,7 @@ TEST(CheckpointWriter, SavesTheStateAtTheTimeOfTheRequest) {
     writer.start(checkpoint);
     EXPECT_TRUE(writer.busy());
     checkpoint.model[0].tensor.fill_(-1);  // training continues
-    env.let_go();
+    env.release_writes();
     const auto outcome = writer.wait();
     ASSERT_TRUE(outcome && !outcome->error);
     EXPECT_EQ(outcome->step, step);

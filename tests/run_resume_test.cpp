@@ -37,7 +37,7 @@ class ResumedRun : public ::testing::Test {
  protected:
   void begin(const Recipe& recipe) { Trainer(Env::posix(), recipe, saving_options(run)).run(); }
 
-  Resumed go_on(const Recipe& recipe, const TrainerOptions& options = {}) {
+  Resumed resume_run(const Recipe& recipe, const TrainerOptions& options = {}) {
     TrainerOptions resuming = options;
     resuming.out = run;
     resuming.resume = run;
@@ -76,7 +76,7 @@ TEST_F(ResumedRun, AnotherMonitorResetsTheBestValue) {
   recipe.train.epochs = 4;
   recipe.train.monitor = Monitor::kEvalLoss;
   recipe.train.early_stop = 2;
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   const auto losses = values("eval", "loss");
   ASSERT_EQ(losses.size(), 4u);
   // The checkpoint's own evaluation counts: it may be the best.
@@ -91,7 +91,7 @@ TEST_F(ResumedRun, AnotherDirectionOfTheMonitorResetsTheBestValueToo) {
   begin(recipe);
   recipe.train.epochs = 3;
   recipe.train.monitor_mode = MonitorMode::kMin;
-  EXPECT_NE(go_on(recipe).said.find("its best value is reset"), std::string::npos);
+  EXPECT_NE(resume_run(recipe).said.find("its best value is reset"), std::string::npos);
 }
 
 TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueWithoutAMessage) {
@@ -99,7 +99,7 @@ TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueWithoutAMessage) {
   begin(recipe);
   recipe.train.epochs = 3;
   recipe.train.monitor_mode = MonitorMode::kMax;  // as auto resolves it
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   const auto accuracies = values("eval", "accuracy");
   EXPECT_EQ(resumed.result.best.best, *std::max_element(accuracies.begin(), accuracies.end()));
   EXPECT_EQ(resumed.said.find("anew"), std::string::npos) << resumed.said;
@@ -110,7 +110,7 @@ TEST_F(ResumedRun, AnotherEvaluationSetResetsTheBestValue) {
   begin(recipe);
   recipe.train.epochs = 3;
   recipe.data.eval_source = "synth:size=16,count=30,split=test";
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   EXPECT_EQ(resumed.result.best.best_step, 12);
   EXPECT_NE(resumed.said.find("the evaluation has 30 images, and had 40"), std::string::npos)
       << resumed.said;
@@ -123,7 +123,7 @@ TEST_F(ResumedRun, AnotherPlateauMetricDoesNotDropTheRate) {
   recipe.train.epochs = 4;
   recipe.schedule.metric = PlateauMetric::kAccuracy;
   recipe.schedule.patience = 0;  // an accuracy is below any loss of ten classes
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   EXPECT_EQ(values("epoch", "lr").back(), recipe.optimizer.lr);
   EXPECT_NE(resumed.said.find(
                 "schedule.metric has changed: the schedule compares only later evaluations"),
@@ -151,7 +151,7 @@ TEST(ResumedPlateau, ADroppedRateStaysDroppedWhenTheMetricChanges) {
 TEST_F(ResumedRun, AKeyThatMayNotChangeIsRefusedWithBothValues) {
   const Recipe recipe = small_recipe();
   begin(recipe);
-  const auto refused = [&](const Recipe& other) { return error_of([&] { go_on(other); }); };
+  const auto refused = [&](const Recipe& other) { return error_of([&] { resume_run(other); }); };
   Recipe other = recipe;
   other.train.batch = 50;
   const Error batch = refused(other);
@@ -167,7 +167,7 @@ TEST_F(ResumedRun, TensorsThatDoNotFitAreNamedWithTheChangedKeys) {
   const Recipe recipe = small_recipe();
   begin(recipe);
   const auto expect_refused = [&](const Recipe& other, const std::string& changes) {
-    const Error error = error_of([&] { go_on(other); });
+    const Error error = error_of([&] { resume_run(other); });
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     EXPECT_NE(error.reason().find(changes), std::string::npos) << error.reason();
     EXPECT_NE(error.remedy().find("model.weights"), std::string::npos) << error.remedy();
@@ -188,7 +188,7 @@ TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
   begin(recipe);
   recipe.data.source = "synth:size=16,count=120";
   recipe.train.epochs = 4;
-  const Error error = error_of([&] { go_on(recipe); });
+  const Error error = error_of([&] { resume_run(recipe); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(error.where(), recipe.data.source);
   EXPECT_EQ(error.reason(), "the training data have 120 images, and the run to resume had 100");
@@ -199,7 +199,7 @@ TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
       << error.remedy();
   TrainerOptions options;
   options.changed_data = true;
-  EXPECT_EQ(go_on(recipe, options).result.steps, 20) << "four epochs of five steps";
+  EXPECT_EQ(resume_run(recipe, options).result.steps, 20) << "four epochs of five steps";
 }
 
 TEST_F(ResumedRun, OtherClassNamesAreRefusedUnlessAllowed) {
@@ -214,18 +214,18 @@ TEST_F(ResumedRun, OtherClassNamesAreRefusedUnlessAllowed) {
   options.dataset = named({"a", "caf\xe9", "dog"});
   Trainer(Env::posix(), recipe, options).run();
   recipe.train.epochs = 3;
-  EXPECT_EQ(go_on(recipe, options).result.steps, 6) << "a name need not be UTF-8";
+  EXPECT_EQ(resume_run(recipe, options).result.steps, 6) << "a name need not be UTF-8";
   options.dataset = named({"a", "b", "dogs"});
   recipe.train.epochs = 4;
-  const Error error = error_of([&] { go_on(recipe, options); });
+  const Error error = error_of([&] { resume_run(recipe, options); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_NE(error.reason().find("class 1 of the training data is \"b\", and was \"caf"),
             std::string::npos)
       << error.reason();
   options.changed_data = true;
-  EXPECT_EQ(go_on(recipe, options).result.steps, 8);
+  EXPECT_EQ(resume_run(recipe, options).result.steps, 8);
   options.dataset = named({"a", "b"});
-  EXPECT_EQ(error_of([&] { go_on(recipe, options); }).reason(),
+  EXPECT_EQ(error_of([&] { resume_run(recipe, options); }).reason(),
             "the training data have 2 classes, and the run to resume had 3");
 }
 

@@ -95,7 +95,7 @@ int64_t last_recorded_step(const std::string& run) {
   return testing::read_metrics(run).back()["step"];
 }
 
-TEST(GoingBack, TheNewBranchIsUsedFromThenOn) {
+TEST(ResumingAnOlderCheckpoint, TheNewBranchIsUsedFromThenOn) {
   const TempDir dir;
   const std::string run = dir / "run";
   run_once(often_watched_recipe(), saving_options(run));
@@ -119,7 +119,7 @@ TEST(GoingBack, TheNewBranchIsUsedFromThenOn) {
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{8, 6, 5, 4, 2}));
 }
 
-TEST(GoingBack, ARefusedResumeKeepsTheBranch) {
+TEST(ResumingAnOlderCheckpoint, ARefusedResumeKeepsTheBranch) {
   const TempDir dir;
   const std::string run = dir / "run";
   run_once(often_watched_recipe(), saving_options(run));
@@ -132,7 +132,7 @@ TEST(GoingBack, ARefusedResumeKeepsTheBranch) {
   EXPECT_EQ(folder_contents(run), before);
 }
 
-TEST(GoingBack, ANewRunInAnotherRunsFolderKeepsItsFiles) {
+TEST(ResumingAnOlderCheckpoint, ANewRunInAnotherRunsFolderKeepsItsFiles) {
   const TempDir dir;
   const std::string run = dir / "run";
   run_once(often_watched_recipe(), saving_options(run));

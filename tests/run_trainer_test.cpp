@@ -20,7 +20,7 @@ using testing::saving_options;
 using testing::small_recipe;
 using testing::TempDir;
 
-TEST(TrainerOverFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
+TEST(TrainerWithFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -47,7 +47,7 @@ Recipe often_saving_recipe() {
   return recipe;
 }
 
-TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
+TEST(TrainerWithFaults, AnyOperationOfACheckpointMayFailOnce) {
   const TempDir dir;
   int runs = 0;
   for (FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kClose, FileOp::kRename,
@@ -82,7 +82,7 @@ TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
   EXPECT_GT(runs, 8 * 4);
 }
 
-TEST(TrainerOverFaults, AFullDiskEndsTheRunOnlyAtItsEnd) {
+TEST(TrainerWithFaults, AFullDiskEndsTheRunOnlyAtItsEnd) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -95,7 +95,7 @@ TEST(TrainerOverFaults, AFullDiskEndsTheRunOnlyAtItsEnd) {
   EXPECT_TRUE(list_checkpoints(env, dir / "run/checkpoints").empty());
 }
 
-TEST(TrainerOverFaults, ASlowDiskDoesNotDelayTraining) {
+TEST(TrainerWithFaults, ASlowDiskDoesNotDelayTraining) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   env.delay({FileOp::kWrite, "checkpoints"}, 300'000'000, 300'000'000);
@@ -125,7 +125,7 @@ TEST(Trainer, SavesByTime) {
   EXPECT_EQ(list_checkpoints(env, dir / "run/checkpoints").size(), 3u);
 }
 
-TEST(TrainerOverFaults, UnwritableMetricsEndTheRun) {
+TEST(TrainerWithFaults, UnwritableMetricsEndTheRun) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;

@@ -198,40 +198,41 @@ TEST(Overflow, OnOneRankIsOnAllRanks) {
 
 // ---- Whole runs --------------------------------------------------------------------------------
 
-std::atomic<int> ailing_forwards{0};
+std::atomic<int> overflow_forwards{0};
 
-enum class Ails { kNothing, kThird, kAll, kGradients };
+enum class Overflows { kNothing, kThird, kAll, kGradients };
 
 // A network whose third forward in training overflows, or each, or whose gradients always do.
-template <Ails kAils>
-class Ailing : public NormedLinear {
+template <Overflows kOverflows>
+class OverflowingModel : public NormedLinear {
  public:
   using NormedLinear::NormedLinear;
   at::Tensor forward(const at::Tensor& images) {
     at::Tensor logits = NormedLinear::forward(images);
     if (!is_training()) return logits;
-    const int number = ++ailing_forwards;
-    if (kAils == Ails::kAll || (kAils == Ails::kThird && number == 3)) return logits * INFINITY;
+    const int number = ++overflow_forwards;
+    if (kOverflows == Overflows::kAll || (kOverflows == Overflows::kThird && number == 3))
+      return logits * INFINITY;
     // 0 times an infinite slope.
-    if (kAils == Ails::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
+    if (kOverflows == Overflows::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
     return logits;
   }
 };
 
-template <Ails kAils>
-std::unique_ptr<Model> make_ailing(const ModelOptions&, const ImageShape& shape) {
-  return make_module_model<Ailing<kAils>>(shape.size, shape.classes);
+template <Overflows kOverflows>
+std::unique_ptr<Model> make_overflowing(const ModelOptions&, const ImageShape& shape) {
+  return make_module_model<OverflowingModel<kOverflows>>(shape.size, shape.classes);
 }
 
-Recipe ailing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {
+Recipe overflowing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {
   [[maybe_unused]] static const bool once = [] {
-    add_model("ails_never", "of a test", make_ailing<Ails::kNothing>);
-    add_model("ails_once", "of a test", make_ailing<Ails::kThird>);
-    add_model("ails_always", "of a test", make_ailing<Ails::kAll>);
-    add_model("ails_backward", "of a test", make_ailing<Ails::kGradients>);
+    add_model("overflows_never", "of a test", make_overflowing<Overflows::kNothing>);
+    add_model("overflows_once", "of a test", make_overflowing<Overflows::kThird>);
+    add_model("overflows_always", "of a test", make_overflowing<Overflows::kAll>);
+    add_model("overflows_backward", "of a test", make_overflowing<Overflows::kGradients>);
     return true;
   }();
-  ailing_forwards = 0;
+  overflow_forwards = 0;
   Recipe recipe = testing::small_recipe();
   recipe.model.name = name;
   recipe.precision.mode = mode;
@@ -240,17 +241,17 @@ Recipe ailing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode
   return recipe;
 }
 
-TrainResult run_ailing(const Recipe& recipe) {
+TrainResult run_overflowing(const Recipe& recipe) {
   const TempDir dir;
   return Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
 }
 
 TEST(OverflowInARun, SkipsTheStepAndTheRunEndsWell) {
   for (const bool late : {true, false}) {
-    Recipe recipe = ailing_recipe("ails_once");
+    Recipe recipe = overflowing_recipe("overflows_once");
     recipe.train.late_metrics = late;
     recipe.watch.every = 1;
-    const TrainResult result = run_ailing(recipe);
+    const TrainResult result = run_overflowing(recipe);
     EXPECT_EQ(result.end, RunEnd::kDone);
     EXPECT_EQ(result.steps, 8);
     EXPECT_TRUE(std::isfinite(result.train->loss));
@@ -259,11 +260,11 @@ TEST(OverflowInARun, SkipsTheStepAndTheRunEndsWell) {
 }
 
 TEST(OverflowInARun, InEveryStepEndsTheRun) {
-  for (const std::string name : {"ails_always", "ails_backward"}) {
+  for (const std::string name : {"overflows_always", "overflows_backward"}) {
     SCOPED_TRACE(name);
-    Recipe recipe = ailing_recipe(name);
+    Recipe recipe = overflowing_recipe(name);
     recipe.train.epochs = 10;
-    const Error error = error_of([&] { run_ailing(recipe); });
+    const Error error = error_of([&] { run_overflowing(recipe); });
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     EXPECT_TRUE(error.reason().starts_with("fp16 overflows step after step by step"))
         << error.what();
@@ -273,16 +274,16 @@ TEST(OverflowInARun, InEveryStepEndsTheRun) {
 
 TEST(OverflowInARun, IsAnErrorInOtherPrecisions) {
   const Error later =
-      error_of([] { run_ailing(ailing_recipe("ails_once", PrecisionMode::kFp32)); });
+      error_of([] { run_overflowing(overflowing_recipe("overflows_once", PrecisionMode::kFp32)); });
   EXPECT_TRUE(later.reason().starts_with("the loss is not finite by step")) << later.what();
   EXPECT_NE(later.remedy().find("optimizer.lr"), std::string::npos);
 }
 
 // No step has changed anything: the learning rate is not the cause.
 TEST(OverflowInARun, AtTheFirstStepIsNotBlamedOnTheLearningRate) {
-  Recipe recipe = ailing_recipe("ails_always", PrecisionMode::kFp32);
+  Recipe recipe = overflowing_recipe("overflows_always", PrecisionMode::kFp32);
   recipe.train.late_metrics = false;
-  const Error error = error_of([&] { run_ailing(recipe); });
+  const Error error = error_of([&] { run_overflowing(recipe); });
   EXPECT_EQ(error.reason(), "the loss is not finite before any step changed a weight");
   EXPECT_EQ(error.remedy().find("optimizer.lr"), std::string::npos) << error.what();
 }

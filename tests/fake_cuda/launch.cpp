@@ -25,7 +25,7 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
   if (!is_own(function)) return enqueue(stream, Count::kLaunches);
   const FinishArguments batch = *static_cast<const FinishArguments*>(arguments[0]);
   const int parts = *static_cast<const int*>(arguments[1]);
-  tell([&](Observer& observer) {
+  notify([&](Observer& observer) {
     const void* const key = key_of(stream);
     for (const void* read :
          std::initializer_list<const void*>{batch.effects, batch.held, batch.places, batch.photos,

@@ -102,7 +102,7 @@ Ends ends_of(const void* to, const void* from) {
 // Counts and reports a copy that is about to be enqueued.
 Count begin_copy(const void* to, const void* from, cudaStream_t stream) {
   const Ends ends = ends_of(to, from);
-  tell([&](Observer& observer) {
+  notify([&](Observer& observer) {
     const void* const key = key_of(stream);
     if (ends.from_device) observer.touches(key, from, /*writes=*/false);
     if (ends.to_device) observer.touches(key, to, /*writes=*/true);
@@ -117,7 +117,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) 
 }
 
 cudaError_t set(void* data, int value, size_t bytes, cudaStream_t stream) {
-  tell([&](Observer& observer) { observer.touches(key_of(stream), data, /*writes=*/true); });
+  notify([&](Observer& observer) { observer.touches(key_of(stream), data, /*writes=*/true); });
   return enqueue(stream, Count::kFills, [=] { std::memset(data, value, bytes); });
 }
 
@@ -194,7 +194,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   SATURATE_ENTER(Manner::kWaits);
   const cudaError_t copied = copy(to, from, bytes, nullptr);
-  tell([](Observer& observer) { observer.host_drains(key_of(nullptr)); });
+  notify([](Observer& observer) { observer.host_drains(key_of(nullptr)); });
   return copied;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,

@@ -167,7 +167,7 @@ cudaError_t enter(const char* call, Manner manner) {
     add(Count::kWaits);
     note_site(call);
   }
-  return failed(spoil_capture(manner));
+  return failed(invalidate_capture(manner));
 }
 
 int enter_library(const char* call) {
@@ -196,9 +196,9 @@ void note_watched(Count count) {
   if (state().watched == count) note_site(kCountNames[size_t(count)]);
 }
 
-void tell(const std::function<void(Observer&)>& tell) {
+void notify(const std::function<void(Observer&)>& call) {
   const std::shared_lock lock(observing());
-  if (observer) tell(*observer);
+  if (observer) call(*observer);
 }
 
 const void* key_of(cudaStream_t stream) {

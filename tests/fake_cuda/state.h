@@ -44,8 +44,8 @@ void note_watched(Count count);
 // program's if `program`.
 std::string callers(size_t most, bool program);
 
-// Calls `tell` with the observer, if there is one. REQUIRES: guard() is not held.
-void tell(const std::function<void(Observer&)>& tell);
+// Calls `call` with the observer, if there is one. REQUIRES: guard() is not held.
+void notify(const std::function<void(Observer&)>& call);
 const void* key_of(cudaStream_t stream);
 
 int64_t setting(const char* name, int64_t otherwise);

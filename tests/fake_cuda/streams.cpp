@@ -65,7 +65,7 @@ CapturePtr capture_of_thread() {
 }
 
 // The capture that an unsafe call of this thread invalidates.
-CapturePtr harmed() {
+CapturePtr capture_to_invalidate() {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return nullptr;
   for (const auto& [stream, capture] : captures()) {
     const bool own = capture->thread == std::this_thread::get_id();
@@ -77,7 +77,7 @@ CapturePtr harmed() {
   return nullptr;
 }
 
-cudaError_t spoil(const CapturePtr& capture, cudaError_t error) {
+cudaError_t corrupt(const CapturePtr& capture, cudaError_t error) {
   if (capture) capture->invalid = true;
   return error;
 }
@@ -95,7 +95,7 @@ cudaError_t make_event(cudaEvent_t* event) {
 }
 
 cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
-  tell([&](Observer& observer) { observer.records(event, key_of(stream)); });
+  notify([&](Observer& observer) { observer.records(event, key_of(stream)); });
   const std::lock_guard lock(guard());
   FakeEvent& made = event_of(event);
   made = {Clock::now(), capture_of(stream), stream, ++recorded};
@@ -109,7 +109,7 @@ cudaError_t reach(cudaEvent_t event) {
   const std::lock_guard lock(guard());
   const CapturePtr capture = event_of(event).capture;
   const bool open = capture && capture_of(capture->origin) == capture;
-  return open ? failed(spoil(capture, cudaErrorCapturedEvent)) : cudaSuccess;
+  return open ? failed(corrupt(capture, cudaErrorCapturedEvent)) : cudaSuccess;
 }
 
 cudaError_t query(cudaEvent_t event) {
@@ -120,7 +120,7 @@ cudaError_t query(cudaEvent_t event) {
     done = std::max(done, asked.order);
   }
   if (const cudaError_t refused = reach(event)) return refused;
-  tell([&](Observer& observer) { observer.host_reaches(event); });
+  notify([&](Observer& observer) { observer.host_reaches(event); });
   return cudaSuccess;
 }
 
@@ -134,7 +134,7 @@ bool is_skipped() {
 }
 
 cudaError_t drain(cudaEvent_t event) {
-  tell([&](Observer& observer) { observer.host_reaches(event); });
+  notify([&](Observer& observer) { observer.host_reaches(event); });
   if (const cudaError_t refused = reach(event)) return refused;
   const std::lock_guard lock(guard());
   done = std::max(done, event_of(event).order);
@@ -146,9 +146,9 @@ cudaError_t wait(cudaStream_t stream, cudaEvent_t event) {
   const FakeEvent& from = event_of(event);
   CapturePtr own = capture_of(stream);
   const bool open = from.capture && capture_of(from.capture->origin) == from.capture;
-  if (own && !open) return failed(spoil(own, cudaErrorStreamCaptureIsolation));
+  if (own && !open) return failed(corrupt(own, cudaErrorStreamCaptureIsolation));
   if (!open) return cudaSuccess;
-  if (own && own != from.capture) return failed(spoil(own, cudaErrorStreamCaptureMerge));
+  if (own && own != from.capture) return failed(corrupt(own, cudaErrorStreamCaptureMerge));
   if (!own) captures()[stream] = own = from.capture;
   if (stream != own->origin) own->unjoined.insert(stream);
   if (from.stream != stream) own->unjoined.erase(from.stream);
@@ -162,7 +162,7 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!capture || capture->origin != stream) return failed(cudaErrorIllegalState);
   if (capture->mode != cudaStreamCaptureModeRelaxed &&
       capture->thread != std::this_thread::get_id())
-    return failed(spoil(capture, cudaErrorStreamCaptureWrongThread));
+    return failed(corrupt(capture, cudaErrorStreamCaptureWrongThread));
   std::erase_if(captures(), [&](const auto& entry) { return entry.second == capture; });
   if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
   if (!capture->unjoined.empty()) return failed(cudaErrorStreamCaptureUnjoined);
@@ -175,11 +175,11 @@ cudaError_t synchronize(cudaStream_t stream, const char* call) {
     const std::lock_guard lock(guard());
     if (const CapturePtr own = capture_of(stream)) {
       note_site(call);
-      return failed(spoil(own, cudaErrorStreamCaptureUnsupported));
+      return failed(corrupt(own, cudaErrorStreamCaptureUnsupported));
     }
     done = recorded;
   }
-  tell([&](Observer& observer) { observer.host_drains(key_of(stream)); });
+  notify([&](Observer& observer) { observer.host_drains(key_of(stream)); });
   return enter(call, Manner::kWaits);
 }
 
@@ -207,9 +207,10 @@ cudaError_t enqueue(cudaStream_t stream, Count counted, Work work) {
   return cudaSuccess;
 }
 
-cudaError_t spoil_capture(Manner manner) {
-  const CapturePtr capture = manner == Manner::kWaits ? capture_of_thread() : harmed();
-  return capture ? spoil(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+cudaError_t invalidate_capture(Manner manner) {
+  const CapturePtr capture =
+      manner == Manner::kWaits ? capture_of_thread() : capture_to_invalidate();
+  return capture ? corrupt(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
 void delay_events(int queries) {
@@ -244,13 +245,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const std::lock_guard lock(guard());
   const CapturePtr own = capture_of(stream);
-  return own ? failed(spoil(own, cudaErrorStreamCaptureUnsupported)) : cudaSuccess;
+  return own ? failed(corrupt(own, cudaErrorStreamCaptureUnsupported)) : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronize(stream, __func__);
 }
 cudaError_t cudaDeviceSynchronize() {
-  tell([](Observer& observer) { observer.host_drains(nullptr); });
+  notify([](Observer& observer) { observer.host_drains(nullptr); });
   {
     const std::lock_guard lock(guard());
     done = recorded;
@@ -265,7 +266,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   SATURATE_ENTER();
   if (is_skipped()) return cudaSuccess;
-  tell([&](Observer& observer) { observer.waits(key_of(stream), event); });
+  notify([&](Observer& observer) { observer.waits(key_of(stream), event); });
   return wait(stream, event);
 }
 

@@ -15,7 +15,7 @@ cudaError_t enqueue(
 
 // The effect of a call that is forbidden during capture: a capture of this thread becomes invalid.
 // REQUIRES: guard() is held.
-cudaError_t spoil_capture(Manner manner);
+cudaError_t invalidate_capture(Manner manner);
 
 // See Control.
 void delay_events(int queries);
