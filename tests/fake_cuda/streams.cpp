@@ -77,7 +77,7 @@ CapturePtr capture_to_invalidate() {
   return nullptr;
 }
 
-cudaError_t corrupt(const CapturePtr& capture, cudaError_t error) {
+cudaError_t invalidate(const CapturePtr& capture, cudaError_t error) {
   if (capture) capture->invalid = true;
   return error;
 }
@@ -109,7 +109,7 @@ cudaError_t reach(cudaEvent_t event) {
   const std::lock_guard lock(guard());
   const CapturePtr capture = event_of(event).capture;
   const bool open = capture && capture_of(capture->origin) == capture;
-  return open ? failed(corrupt(capture, cudaErrorCapturedEvent)) : cudaSuccess;
+  return open ? failed(invalidate(capture, cudaErrorCapturedEvent)) : cudaSuccess;
 }
 
 cudaError_t query(cudaEvent_t event) {
@@ -146,9 +146,9 @@ cudaError_t wait(cudaStream_t stream, cudaEvent_t event) {
   const FakeEvent& from = event_of(event);
   CapturePtr own = capture_of(stream);
   const bool open = from.capture && capture_of(from.capture->origin) == from.capture;
-  if (own && !open) return failed(corrupt(own, cudaErrorStreamCaptureIsolation));
+  if (own && !open) return failed(invalidate(own, cudaErrorStreamCaptureIsolation));
   if (!open) return cudaSuccess;
-  if (own && own != from.capture) return failed(corrupt(own, cudaErrorStreamCaptureMerge));
+  if (own && own != from.capture) return failed(invalidate(own, cudaErrorStreamCaptureMerge));
   if (!own) captures()[stream] = own = from.capture;
   if (stream != own->origin) own->unjoined.insert(stream);
   if (from.stream != stream) own->unjoined.erase(from.stream);
@@ -162,7 +162,7 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!capture || capture->origin != stream) return failed(cudaErrorIllegalState);
   if (capture->mode != cudaStreamCaptureModeRelaxed &&
       capture->thread != std::this_thread::get_id())
-    return failed(corrupt(capture, cudaErrorStreamCaptureWrongThread));
+    return failed(invalidate(capture, cudaErrorStreamCaptureWrongThread));
   std::erase_if(captures(), [&](const auto& entry) { return entry.second == capture; });
   if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
   if (!capture->unjoined.empty()) return failed(cudaErrorStreamCaptureUnjoined);
@@ -175,7 +175,7 @@ cudaError_t synchronize(cudaStream_t stream, const char* call) {
     const std::lock_guard lock(guard());
     if (const CapturePtr own = capture_of(stream)) {
       note_site(call);
-      return failed(corrupt(own, cudaErrorStreamCaptureUnsupported));
+      return failed(invalidate(own, cudaErrorStreamCaptureUnsupported));
     }
     done = recorded;
   }
@@ -210,7 +210,7 @@ cudaError_t enqueue(cudaStream_t stream, Count counted, Work work) {
 cudaError_t invalidate_capture(Manner manner) {
   const CapturePtr capture =
       manner == Manner::kWaits ? capture_of_thread() : capture_to_invalidate();
-  return capture ? corrupt(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+  return capture ? invalidate(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
 void delay_events(int queries) {
@@ -245,7 +245,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const std::lock_guard lock(guard());
   const CapturePtr own = capture_of(stream);
-  return own ? failed(corrupt(own, cudaErrorStreamCaptureUnsupported)) : cudaSuccess;
+  return own ? failed(invalidate(own, cudaErrorStreamCaptureUnsupported)) : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronize(stream, __func__);
