@@ -163,7 +163,7 @@ TEST_F(FirstHour, EvalPrintsEachClass) {
   const CommandResult eval = run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
                                           " --json " + (dir / "eval.json"));
   ASSERT_EQ(eval.exit_code, 0) << eval.err;
-  for (const char* part : {"by class, worst first", "taken for", "answers, by number"})
+  for (const char* part : {"by class, worst first", "predicted as", "answers, by number"})
     EXPECT_TRUE(holds(eval.out, part)) << part << eval.out;
   EXPECT_EQ(eval.out.find("accuracy "), 0u) << "the figures come first";
   const auto json = nlohmann::json::parse(read_text(dir / "eval.json"));

@@ -169,7 +169,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(charts, ["phases:0", "loss", "accuracy", "images_per_s", "memory", "lr", "gpu_busy",
                                   "tflop_per_s", "cores", "queue_batches", "rss_bytes", "ladder:0", "rungs:0"])
         self.assertIn("The first images of step 1, as augmented.", page.locator("#samples").inner_text())
-        self.assertIn("taken for cat (90 %), loss 4.20", page.locator("#mistakes").inner_text())
+        self.assertIn("predicted as cat (90 %), loss 4.20", page.locator("#mistakes").inner_text())
 
     def test_figures_read_well(self):
         rows = [row.split("\t") for row in self.open("minute", "hour").locator("main > .scroll tbody tr").all_inner_texts()]
@@ -196,7 +196,7 @@ class ReportPage(unittest.TestCase):
     def test_a_gpus_time_by_phase_stands_beside_the_hosts(self):
         page = self.open("gpu")
         heads = page.locator("#time thead th").all_inner_texts()
-        self.assertEqual(heads, ["Phase", "", "Share", "Time", "ms a step", "On the GPU", "ms a step", "What it is"])
+        self.assertEqual(heads, ["Phase", "", "Share", "Time", "ms a step", "On the GPU", "ms a step", "Meaning"])
         row = page.locator("#time tbody tr", has_text="forward").inner_text().split("\t")
         self.assertEqual([cell.strip() for cell in row[2:7]],
                          ["50.0\u202f%", "2.0\u202fs", "100.00", "1.3\u202fs", "62.50"])
