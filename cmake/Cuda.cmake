@@ -19,7 +19,7 @@ if(nvcc_version VERSION_LESS 13)
     message(FATAL_ERROR "nvcc 13 is needed (found: ${SATURATE_NVCC} ${nvcc_version}). "
                         "Put it on PATH, or set CUDACXX, or configure with SATURATE_CUDA=OFF")
   endif()
-  message(STATUS "CUDA kernels: left out, no nvcc 13")
+  message(STATUS "CUDA kernels: off, no nvcc 13")
   return()
 endif()
 

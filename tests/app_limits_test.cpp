@@ -32,7 +32,7 @@ int64_t usual_addresses(const std::string& recipe, const std::string& folder) {
 }
 
 TEST_F(Limits, OfAddressSpaceEndARunWithOneError) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve address space";
   const int64_t usual = usual_addresses(recipe, dir / "usual");
   ASSERT_GT(usual, 0);
   int number = 0;
@@ -52,7 +52,7 @@ TEST_F(Limits, OfAddressSpaceEndARunWithOneError) {
 
 // LibTorch allocates before main(), where no exception can be caught.
 TEST_F(Limits, OfAddressSpaceEndACommandWithOneErrorBeforeMain) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve address space";
   constexpr int kNotLoaded = 127;    // the dynamic loader's own message
   int64_t low = 0, high = 64 << 20;  // KiB: too few, and enough
   int last = 0;

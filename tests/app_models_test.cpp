@@ -78,9 +78,9 @@ TEST_F(ModelCommand, AStemThatTheFileLacksIsComputedFromTheData) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return stem_weight(run);
   };
-  const at::Tensor first = stem_weight("first"), anew = stem_of("anew", "");
-  EXPECT_FALSE(at::equal(first, anew)) << "this shows nothing otherwise";
-  EXPECT_TRUE(at::equal(stem_of("without", "[\"conv*\"]"), anew));
+  const at::Tensor first = stem_weight("first"), fresh = stem_of("fresh", "");
+  EXPECT_FALSE(at::equal(first, fresh)) << "this shows nothing otherwise";
+  EXPECT_TRUE(at::equal(stem_of("without", "[\"conv*\"]"), fresh));
   EXPECT_TRUE(at::equal(stem_of("with", "[\"conv*\", \"stem_weight\"]"), first));
 }
 

@@ -111,7 +111,7 @@ TEST(ParallelFor, RethrowsTheFirstErrorByIndex) {
 
 // In a separate process, whose address space suffices for some thread stacks, not for all.
 TEST(ThreadPool, ReportsThatTheSystemHasNoMoreThreads) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve address space";
   const auto run = [] {
     size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;

@@ -88,7 +88,7 @@ const CorruptSample kCorruptSamples[] = {
        throw std::out_of_range("vector::at");
      },
      "vector::at", "sample 7, row.png"},
-    {"what is no exception", [](Sample&) { throw 42; },
+    {"not an exception", [](Sample&) { throw 42; },
      "the dataset threw something other than a std::exception"},
     {"an exception without words", [](Sample&) { throw std::runtime_error(""); },
      "the dataset cannot read it"},

@@ -344,7 +344,7 @@ TEST_F(Pack, AKilledPackCanBeRepeated) {
       return uintmax_t{0};
     };
     while (left_over() < 500'000) {
-      ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it ended by itself";
+      ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it was not killed";
       env().sleep_ns(1'000'000);
     }
     kill(child, SIGKILL);

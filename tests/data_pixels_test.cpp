@@ -88,7 +88,7 @@ TEST_F(IdxErrors, TruncatedAndForeignFiles) {
   expect_reason("", "truncated");
   expect_reason(good.substr(0, 9), "truncated");
   expect_reason(good.substr(0, good.size() - 1), "truncated");
-  expect_reason(good + "x", "goes on");
+  expect_reason(good + "x", "continues");
   expect_reason("GIF89a, and more", "wrong magic");
   expect_reason(be32(0xd03) + good.substr(4), "no unsigned bytes");
   expect_reason(be32(0x801) + good.substr(4), "1 dimensions where 3");

@@ -121,7 +121,7 @@ TEST_F(ShardFile, SeveralShareTheirClasses) {
   const auto b = open_dataset(env(), "folder:" + (dir / "b"));
   pack(*a, "shard:" + (dir / "parts/part-0.shard"));
   pack(*b, "shard:" + (dir / "parts/part-1.shard"));
-  write_file(dir / "parts/part-2.shard.tmp-1", "a write under way");
+  write_file(dir / "parts/part-2.shard.tmp-1", "an unfinished write");
   for (const std::string& uri :
        {"shard:" + (dir / "parts"), "shard:" + (dir / "parts/part-{0..1}.shard"),
         "shard:" + (dir / "parts/part-0.shard") + "," + (dir / "parts/part-1.shard")}) {

@@ -104,7 +104,7 @@ parts = {"bench": ["copy to the GPU"], "steps": [f"224 {mode}" for mode in jobs.
          "sweeps": [f"{title}: " for title in sweeps], "cifar": ["CIFAR-10"] if len(sys.argv) > 2 else [""]}
 bare = [part for part, texts in parts.items() if not any(text in row for text in texts for row in rows)]
 print(f"gpu-check-rehearsal: {len(found['tests'])} tests, {len(found['rows'])} rows, {len(found['failures'])} "
-      f"failures, {len(found['skipped'])} left out, in {page.name} and .json")
+      f"failures, {len(found['skipped'])} skipped, in {page.name} and .json")
 if lost or bare or len(found["tests"]) < 10:
     sys.exit(f"gpu-check-rehearsal: error: not accounted for: {lost}; parts without a row: {bare}")
 PY

@@ -175,7 +175,7 @@ class TwoHosts(NetTest):
         for a, b in zip(expected, found):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-6)
 
-    def test_listen_only_where_asked(self):
+    def test_listen_only_at_the_given_addresses(self):
         hosts, out = self.hosts(), self.folder / "run"
         started = self.launch_on_both(hosts, *self.training(out, "train.epochs=1e5"))
         self.wait_until(lambda: records(out, "step"), *started[0])
@@ -190,7 +190,7 @@ class TwoHosts(NetTest):
             self.assertEqual(self.wait_for(process, log), 143, log.read_text())
         self.assertEqual([host.listening() for host in hosts], [[], []])
 
-    def test_a_cut_link_ends_all_and_the_run_goes_on_exactly(self):
+    def test_a_cut_link_ends_all_and_the_resumed_run_is_exact(self):
         hosts, whole, cut = self.hosts(), self.folder / "whole", self.folder / "cut"
         settings = ["train.eval_every=0", "checkpoint.every=50 steps",
                     f"distributed.timeout_s={TIMEOUT_S}"]
@@ -253,7 +253,7 @@ class Kills(NetTest):
                 found[variables["RANK"]] = pid
         return found
 
-    def test_leave_nothing_behind_and_the_next_start_works(self):
+    def test_leave_no_process_or_memory_and_the_next_start_works(self):
         # Every run uses the port and the folder of the one killed before.
         host, out = self.host(), self.folder / "run"
         for victims in (["0"], ["1"], ["launcher"], ["launcher", "0", "1"]):

@@ -34,7 +34,7 @@ TEST_F(RunReadingTest, InvalidLinesAreCounted) {
       read("nonsense\n" + step_line(10, 2, 1, 1) + "[1]\n{\"kind\":7}\n" + step_line(20, 4, 1, 1));
   EXPECT_EQ(run.steps.size(), 2u);
   ASSERT_EQ(run.warnings.size(), 1u);
-  EXPECT_NE(run.warnings[0].find("3 lines that are no record (line 1 is the first)"),
+  EXPECT_NE(run.warnings[0].find("3 lines that are not a record (line 1 is the first)"),
             std::string::npos)
       << run.warnings[0];
 }

@@ -186,7 +186,7 @@ int64_t pages_mapped(bool keep) {
 }
 
 TEST(Speed, MemoryIsKeptFromStepToStep) {
-  if (testing::kSanitized) GTEST_SKIP() << "AddressSanitizer has a malloc of its own";
+  if (testing::kSanitized) GTEST_SKIP() << "AddressSanitizer replaces malloc";
   // Huge pages, if the system provides them, are 512 times as large.
   EXPECT_GE(pages_mapped(false), 4 * 32);
   EXPECT_LT(pages_mapped(true), 16);

@@ -54,7 +54,7 @@ size_t fuzz_recipe(std::span<const std::byte> bytes) {
   return valid_or_refused(ErrorKind::kUsage, [&] {
     const std::string saved = to_toml(parse_recipe(text_of(bytes), "input"));
     try {
-      require(to_toml(parse_recipe(saved, "saved")) == saved, "saved and read, it is another");
+      require(to_toml(parse_recipe(saved, "saved")) == saved, "it changes when saved and read");
     } catch (const Error& error) {
       throw std::logic_error(std::string("what was saved is refused: ") + error.what());
     }
@@ -86,7 +86,7 @@ size_t fuzz_lmdb(std::span<const std::byte> bytes) {
                           [&] {
                             const LmdbRecord record = parse_record(bytes, "input");
                             require(record.name.size() + record.bytes.size() <= bytes.size(),
-                                    "a record larger than what holds it");
+                                    "a record larger than the file");
                             return 1;
                           }) +
          valid_or_refused(ErrorKind::kData, [&] {

@@ -47,7 +47,7 @@ size_t fuzz_pickle(std::span<const std::byte> bytes) {
          count_tensors([&] { return read_tensor_pickle(bytes, "input", "ema."); }) +
          count_tensors([&] {
            const TensorPickle pickle = read_legacy_pickles(bytes, "input");
-           require(pickle.end <= bytes.size(), "data begin behind the end");
+           require(pickle.end <= bytes.size(), "data begin after the end");
            return pickle;
          });
 }
