@@ -1,6 +1,6 @@
 # Two commands do most: `make demo` and `make test`. PRESET=debug, asan-ubsan, tsan or cuda (see
-# CMakePresets.json) chooses another build, under build/PRESET; cuda's is build-cuda, as deep as build, since
-# ccache knows sources by their paths from there, and most are compiled alike.
+# CMakePresets.json) chooses another build, under build/PRESET; cuda's is build-cuda, at the same depth as build,
+# since ccache identifies sources by their relative paths, and most are compiled alike.
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
@@ -22,7 +22,7 @@ SOAK_MINUTES ?= 60
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: command ## set up, build the command, and train a small network on drawn shapes
+demo: command ## set up, build the command, and train a small network on synthetic shapes
 	@$(BUILD)/saturate train recipes/demo.toml
 
 test: build ## set up, build, and run the tests
@@ -40,7 +40,7 @@ page-test: command ## open reports in headless Chromium
 	  mv build/page-venv.tmp build/page-venv; }
 	@build/page-venv/bin/python tests/report_page_test.py --saturate $(BUILD)/saturate
 
-tensorboard-test: build ## have TensorBoard's own reader read what a run writes for it
+tensorboard-test: build ## read a run's event files with TensorBoard's own reader
 	@tools/setup.sh --dev
 	@[ -x build/tensorboard-venv/bin/python ] || { rm -rf build/tensorboard-venv.tmp && \
 	  python3 -m venv build/tensorboard-venv.tmp && \
@@ -70,18 +70,18 @@ net-test: command ## train across network namespaces, cut links, kill launchers;
 	@tools/setup.sh --dev
 	@tests/net_test.py --saturate $(BUILD)/saturate || [ $$? = 77 ]
 
-gpu-host-test: ## run the CUDA build on a CUDA runtime of the tests' own, without a GPU; needs nvcc
+gpu-host-test: ## run the CUDA build on the tests' fake CUDA runtime, without a GPU; needs nvcc
 	@tests/fake_cuda/run.sh
 
 gpu-check-rehearsal: ## run tools/gpu-check as on a bare GPU machine, on that runtime; needs nvcc and root
 	@tools/setup.sh --dev
 	@tests/gpu_check_rehearsal.sh || [ $$? = 77 ]
 
-docs-test: command ## hold README.md and docs/ against the program: links, keys, options, snippets
+docs-test: command ## compare README.md and docs/ with the program: links, keys, options, snippets
 	@tools/performance_page.py --check
 	@tests/docs_test.py $(BUILD)
 
-python-test: setup ## build the Python package into a virtual environment of its own, and test it
+python-test: setup ## build the Python package into a separate virtual environment, and test it
 	@tools/setup.sh --dev
 	@[ -x build/python-venv/bin/python ] || { python3 -m venv build/python-venv.tmp && \
 	  build/python-venv.tmp/bin/python -m pip install -q --disable-pip-version-check numpy pytest && \
@@ -116,7 +116,7 @@ kills: build ## kill a run at KILLS=200 random points, and resume it each time
 compiled: build ## compare the compiled steps of MODELS="mlp resnet18 mobilenet_v2 vit_tiny" with eager ones
 	@SATURATE_COMPILED="$(MODELS)" $(BUILD)/tests/saturate_tests --gtest_filter='CompiledStepTest.Trains*'
 
-soak: command ## train for SOAK_MINUTES=60: memory, threads and open files must stay as they are
+soak: command ## train for SOAK_MINUTES=60: memory, threads and open files must not grow
 	@tools/soak.py --saturate $(BUILD)/saturate --minutes $(SOAK_MINUTES)
 
 fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
@@ -131,7 +131,7 @@ build: $(BUILD)/build.ninja ## build the command at build/saturate, and the test
 command:
 	@$(MAKE) --no-print-directory build TARGETS=saturate_command
 
-# CMake reconfigures by itself when its own files change; presets it reads only here.
+# CMake reconfigures automatically when its own files change, but reads presets only here.
 $(BUILD)/build.ninja: CMakePresets.json | setup
 	@cmake --preset $(PRESET) --log-level=NOTICE >/dev/null
 	@touch $@
@@ -139,22 +139,22 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 setup: ## install what the build needs: Debian packages, LibTorch
 	@tools/setup.sh
 
-install: ## copy what is built to PREFIX=/usr/local, with LibTorch; never builds, so that sudo is harmless
+install: ## copy the build to PREFIX=/usr/local, with LibTorch; never builds, so that sudo is harmless
 	@[ -x $(BUILD)/saturate ] || { echo "make: nothing is built yet. Run make command first, without sudo" >&2; exit 2; }
 	@umask 022 && cmake --install $(BUILD) --prefix "$(PREFIX)" >/dev/null && \
 	  tools/install_list.sh record $(BUILD)/install_manifest.txt "$(PREFIX)" && echo "installed to $(PREFIX)"
 
-uninstall: ## remove what make install copied to PREFIX=/usr/local
+uninstall: ## remove the files that make install copied to PREFIX=/usr/local
 	@tools/install_list.sh remove "$(PREFIX)"
 
-format: ## rewrite all C++ and CUDA files in the house style
+format: ## format all C++ and CUDA files
 	@tools/setup.sh --dev
 	@$(CPP_FILES) | xargs -r clang-format -i
 
-format-check: ## say which files are not in the house style
+format-check: ## list files that are not formatted
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
 
-tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHANGED=1: tidy what differs from .ci/checked
+tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHANGED=1: only files that differ from .ci/checked
 	@tools/setup.sh --dev
 	@cmake --preset tidy --log-level=NOTICE >/dev/null
 	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py; else $(CPP_FILES); fi | \
@@ -162,7 +162,7 @@ tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHAN
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
 	@tools/check_locks.sh $(JOBS)
 
-ci-full: ## all that CI runs, and what it leaves out for time: tidy and fuzz whole, each source alone
+ci-full: ## all of CI, and the checks that it skips for time: tidy and fuzz whole, each source alone
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays

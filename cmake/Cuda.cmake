@@ -1,5 +1,6 @@
-# Sets SATURATE_HAS_CUDA, and builds the project's CUDA kernels as saturate_kernels. ON needs only nvcc 13, so that a
-# machine without a GPU can compile and link them. AUTO is ON if LibTorch is full too, else OFF.
+# Decides SATURATE_HAS_CUDA, and builds saturate_kernels from the project's own CUDA kernels.
+# ON needs only nvcc 13, so that a machine without a GPU can compile and link them. AUTO is ON if
+# LibTorch is full too, and OFF otherwise.
 set(SATURATE_HAS_CUDA OFF)
 if(SATURATE_CUDA STREQUAL "OFF" OR (SATURATE_CUDA STREQUAL "AUTO" AND NOT SATURATE_TORCH_FULL))
   return()
@@ -18,13 +19,13 @@ if(nvcc_version VERSION_LESS 13)
     message(FATAL_ERROR "nvcc 13 is needed (found: ${SATURATE_NVCC} ${nvcc_version}). "
                         "Put it on PATH, or set CUDACXX, or configure with SATURATE_CUDA=OFF")
   endif()
-  message(STATUS "CUDA kernels: left out, no nvcc 13")
+  message(STATUS "CUDA kernels: off, no nvcc 13")
   return()
 endif()
 
 set(CMAKE_CUDA_COMPILER ${SATURATE_NVCC})
 set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
-set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # machine code for both, and PTX for what comes after
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # machine code for both, and PTX for later ones
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 # Settings for nvcc that CMake before 3.25.2 lacks.
@@ -37,6 +38,6 @@ file(GLOB kernel_sources CONFIGURE_DEPENDS src/*/*.cu)
 add_library(saturate_kernels STATIC ${kernel_sources})
 target_include_directories(saturate_kernels PRIVATE src)
 target_link_libraries(saturate_kernels PUBLIC saturate_data)
-# Without fused multiply-add, like the CPU's code, so that an effect results in the same levels on both.
+# Without fused multiply-add, as on the CPU: an effect computes the same levels on both.
 target_compile_options(saturate_kernels PRIVATE -fmad=false -Xcompiler=-Wall,-Wextra
                        $<$<BOOL:${SATURATE_WERROR}>:-Werror=all-warnings>)

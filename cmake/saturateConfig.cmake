@@ -1,5 +1,5 @@
 # find_package(saturate)                    saturate::saturate and saturate::data
-# find_package(saturate COMPONENTS data)    saturate::data alone, which needs no LibTorch
+# find_package(saturate COMPONENTS data)    only saturate::data, which needs no LibTorch
 include(${CMAKE_CURRENT_LIST_DIR}/Dependencies.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/saturateDataTargets.cmake)
 set(saturate_data_FOUND TRUE)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the examples against an installed saturate, runs each, and checks that its torch-free part
-# needs no LibTorch, and that a checkout can be taken in by FetchContent.
+# needs no LibTorch, and that FetchContent can include a checkout.
 #   examples/run.sh PREFIX
 set -euo pipefail
 prefix=$(cd "$1" && pwd)
@@ -30,8 +30,8 @@ SATURATE_TORCH_DIR=/nowhere cmake -S "$root/examples" -B "$build/data" -G Ninja 
 cmake --build "$build/data" --target own_dataset -- --quiet
 "$build/data/own_dataset"
 
-# All of it would take as long as the first build. So the torch-free part is built and run; the rest
-# is configured, and a program is compiled against it, whose linking has been seen above.
+# Building everything would take as long as the first build. So the torch-free part is built and run;
+# the rest is configured, and a program is compiled against it; linking is tested above.
 echo "== FetchContent"
 cmake -S "$root/examples" -B "$build/fetched" -G Ninja --log-level=NOTICE \
   -DSATURATE_SOURCE="$root" -DCMAKE_UNITY_BUILD=ON >/dev/null

@@ -1,4 +1,4 @@
-// From measured rates to a cause, on numbers made for the purpose.
+// From measured rates to a cause, on invented numbers.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,8 +20,8 @@ WhatIf what_if(Cause cause, double ratio, const std::string& setting = "a.b=1") 
   return made;
 }
 
-// Input gives 200 images/s, compute could take 1000, one of four cores works.
-Measurements starved(std::vector<WhatIf> what_ifs) {
+// Input gives 200 images/s, compute alone 1000; one of four cores is in use.
+Measurements input_bound(std::vector<WhatIf> what_ifs) {
   Measurements found;
   found.rate = 198;
   found.compute_rate = 1000;
@@ -37,9 +37,9 @@ Measurements starved(std::vector<WhatIf> what_ifs) {
   return found;
 }
 
-// The step is the limit.
+// Compute is the bottleneck.
 Measurements computing(std::vector<WhatIf> what_ifs) {
-  Measurements found = starved(std::move(what_ifs));
+  Measurements found = input_bound(std::move(what_ifs));
   found.rate = 970;
   found.input_rate = 5000;
   found.without_input = gain(1.03);
@@ -65,8 +65,8 @@ TEST(Classify, NamesEveryCauseAsScriptsKnowIt) {
 
 TEST(Classify, TheLargestGainNamesTheCause) {
   for (const Cause cause : {Cause::kDecode, Cause::kStorage, Cause::kAugmentation})
-    EXPECT_EQ(cause_of(starved({what_if(cause, 3), what_if(Cause::kInputThreads, 1.06),
-                                what_if(Cause::kSmallBatch, 1.5)})),
+    EXPECT_EQ(cause_of(input_bound({what_if(cause, 3), what_if(Cause::kInputThreads, 1.06),
+                                    what_if(Cause::kSmallBatch, 1.5)})),
               cause);
   for (const Cause cause : {Cause::kHostSync, Cause::kLaunchOverhead, Cause::kSmallBatch,
                             Cause::kPrecision, Cause::kLayout, Cause::kCheckpointIo, Cause::kMemory,
@@ -77,37 +77,39 @@ TEST(Classify, TheLargestGainNamesTheCause) {
         << cause_name(cause);
 }
 
-TEST(Classify, IdleCoresComeBeforeLessWorkForEachImage) {
+TEST(Classify, IdleCoresComeBeforeReducingWorkPerImage) {
   const std::vector<WhatIf> what_ifs = {what_if(Cause::kInputThreads, 1.8),
                                         what_if(Cause::kDecode, 4.5),
                                         what_if(Cause::kAugmentation, 2)};
-  Measurements found = starved(what_ifs);
+  Measurements found = input_bound(what_ifs);
   EXPECT_EQ(cause_of(found), Cause::kInputThreads);
   found.cores_used = 3.9;
-  EXPECT_EQ(cause_of(found), Cause::kDecode) << "with no core idle";
-  found = starved(what_ifs);
+  EXPECT_EQ(cause_of(found), Cause::kDecode) << "no core is idle";
+  found = input_bound(what_ifs);
   found.what_ifs[0].gain = gain(1.15);
   EXPECT_EQ(cause_of(found), Cause::kDecode) << "threads hardly help";
 }
 
-// A slow disk: threads that wait for it together help too, but less than not to wait.
-TEST(Classify, SlowStorageIsNotTakenForTooFewThreads) {
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 4.8),
-                              what_if(Cause::kDecode, 4.9)})),
+// A slow disk: more threads that wait for it at once help too, but less than not waiting.
+TEST(Classify, SlowStorageIsNotMistakenForTooFewThreads) {
+  EXPECT_EQ(cause_of(input_bound({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 4.8),
+                                  what_if(Cause::kDecode, 4.9)})),
             Cause::kStorage);
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 4.9), what_if(Cause::kStorage, 4.8)})),
-            Cause::kStorage);
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 30),
-                              what_if(Cause::kDecode, 64)})),
+  EXPECT_EQ(
+      cause_of(input_bound({what_if(Cause::kInputThreads, 4.9), what_if(Cause::kStorage, 4.8)})),
+      Cause::kStorage);
+  EXPECT_EQ(cause_of(input_bound({what_if(Cause::kInputThreads, 2), what_if(Cause::kStorage, 30),
+                                  what_if(Cause::kDecode, 64)})),
             Cause::kStorage)
-      << "decoded images in memory are not read either";
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kStorage, 1.3), what_if(Cause::kDecode, 5)})),
+      << "decoded images in memory are not read from storage either";
+  EXPECT_EQ(cause_of(input_bound({what_if(Cause::kStorage, 1.3), what_if(Cause::kDecode, 5)})),
             Cause::kDecode);
-  EXPECT_EQ(cause_of(starved({what_if(Cause::kInputThreads, 3), what_if(Cause::kStorage, 1.4)})),
-            Cause::kInputThreads);
+  EXPECT_EQ(
+      cause_of(input_bound({what_if(Cause::kInputThreads, 3), what_if(Cause::kStorage, 1.4)})),
+      Cause::kInputThreads);
 }
 
-TEST(Classify, AGainMustBeWorthItAndSignificant) {
+TEST(Classify, AGainMustBeLargeEnoughAndSignificant) {
   WhatIf uncertain = what_if(Cause::kPrecision, 1.5);
   uncertain.gain->low = 0.9;
   WhatIf trains = what_if(Cause::kSmallBatch, 1.08);
@@ -122,9 +124,9 @@ TEST(Classify, AGainMustBeWorthItAndSignificant) {
   EXPECT_EQ(cause_of(computing({trains})), Cause::kSmallBatch);
 }
 
-// Steps that decoding would make thrice as fast, in a training of 100 s of steps.
+// Decoding is the bottleneck: steps without it are three times as fast. 100 s of steps.
 Measurements evaluating(double seconds, double times) {
-  Measurements found = starved({what_if(Cause::kDecode, 3, "data.decode=fast")});
+  Measurements found = input_bound({what_if(Cause::kDecode, 3, "data.decode=fast")});
   found.run_s = 100;
   found.evaluations = {seconds, times};
   found.recipe.train.eval_every = 0;
@@ -135,37 +137,40 @@ Measurements evaluating(double seconds, double times) {
 TEST(Classify, EvaluationThatTakesMostOfTheTimeIsTheCause) {
   const Diagnosis diagnosis = classify(evaluating(1, 900));
   EXPECT_EQ(diagnosis.cause, Cause::kEvaluation);
-  EXPECT_NE(diagnosis.summary.find("Evaluation holds the run up: 90 % of the training"),
+  EXPECT_NE(diagnosis.summary.find("Evaluation is the bottleneck: 90 % of the training"),
             std::string::npos)
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
   const WhatIf& fix = diagnosis.fixes.front();
-  EXPECT_EQ(fix.text(), "train.eval_every=\"360 steps\"") << "180 times as rare: at most 5 %";
+  EXPECT_EQ(fix.text(), "train.eval_every=\"360 steps\"")
+      << "evaluating a 180th as often takes at most 5 %";
   EXPECT_FALSE(fix.measured);
   EXPECT_DOUBLE_EQ(fix.gain->ratio, 1000.0 / 105);
   EXPECT_DOUBLE_EQ(diagnosis.fixes.back().gain->ratio, 1000.0 / (900 + 100.0 / 3))
-      << "what the steps gain is the training's by their share of it";
+      << "the speedup of the steps counts by their share of the training";
 }
 
-TEST(Classify, RareEvaluationIsNoCause) {
+TEST(Classify, RareEvaluationIsNotTheCause) {
   const Diagnosis diagnosis = classify(evaluating(1, 8));
   EXPECT_EQ(diagnosis.cause, Cause::kDecode);
   ASSERT_EQ(diagnosis.idle.size(), 1u);
-  EXPECT_EQ(diagnosis.idle.front().cause, Cause::kEvaluation) << "7 % are not worth knowing less";
+  EXPECT_EQ(diagnosis.idle.front().cause, Cause::kEvaluation)
+      << "7 % is too little to evaluate less often";
   const Measurements none = evaluating(0, 0);
   EXPECT_EQ(classify(none).fixes.front().gain->ratio, 3);
   EXPECT_EQ(classify(none).idle.size(), 0u);
 }
 
-TEST(Classify, TheOneEvaluationAtTheEndHasNoSetting) {
+TEST(Classify, ASingleEvaluationAtTheEndHasNoSetting) {
   const Diagnosis diagnosis = classify(evaluating(900, 1));
   EXPECT_EQ(diagnosis.cause, Cause::kEvaluation);
   EXPECT_EQ(diagnosis.fixes.front().text(), "");
   EXPECT_DOUBLE_EQ(diagnosis.fixes.front().gain->ratio, 10);
-  EXPECT_NE(diagnosis.summary.find("to be rid of it"), std::string::npos) << diagnosis.summary;
+  EXPECT_NE(diagnosis.summary.find("without it the run would be"), std::string::npos)
+      << diagnosis.summary;
 }
 
-TEST(Classify, SavesBetweenTurnsAreCountedToo) {
+TEST(Classify, SavesOutsideMeasurementsAreCounted) {
   Measurements found = computing({});
   found.run_s = 100;
   found.saves = {10, 20};
@@ -175,7 +180,7 @@ TEST(Classify, SavesBetweenTurnsAreCountedToo) {
   found.recipe.checkpoint.background = false;
   const Diagnosis diagnosis = classify(found);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo);
-  EXPECT_NE(diagnosis.summary.find("Saving checkpoints holds the run up: 67 % of the training"),
+  EXPECT_NE(diagnosis.summary.find("Saving checkpoints is the bottleneck: 67 % of the training"),
             std::string::npos)
       << diagnosis.summary;
   ASSERT_EQ(diagnosis.fixes.size(), 2u);
@@ -184,22 +189,23 @@ TEST(Classify, SavesBetweenTurnsAreCountedToo) {
   EXPECT_EQ(diagnosis.fixes[1].text(), "checkpoint.every=200");
 }
 
-TEST(Classify, SaysWhatEachWayOfSavingMemoryDoes) {
+TEST(Classify, NamesTheCostOfEachWayToSaveMemory) {
   const auto summary = [](const std::string& setting) {
     return classify(computing({what_if(Cause::kMemory, 2, setting)})).summary;
   };
-  EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Work is done over again"));
-  EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is computed in parts"));
-  EXPECT_TRUE(summary("debug.off=[]").starts_with("Memory is given back"));
+  EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Activations are recomputed"));
+  EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is split into micro-batches"));
+  EXPECT_TRUE(summary("debug.off=[]").starts_with("Memory is freed"));
   EXPECT_TRUE(summary("train.batch=32").starts_with("The batch is larger"));
 }
 
-TEST(Classify, SaysThatNothingIsWorthDoing) {
+TEST(Classify, SaysThatNoChangeIsWorthMaking) {
   const Diagnosis diagnosis = classify(computing({what_if(Cause::kPrecision, 0.7)}));
   EXPECT_TRUE(diagnosis.healthy);
   EXPECT_DOUBLE_EQ(diagnosis.efficiency, 0.97);
-  EXPECT_NE(diagnosis.summary.find("Nothing is worth doing: this step runs at 97 % of the slower"),
-            std::string::npos)
+  EXPECT_NE(
+      diagnosis.summary.find("No change is worth making: this step runs at 97 % of the slower"),
+      std::string::npos)
       << diagnosis.summary;
 }
 
@@ -209,7 +215,7 @@ WhatIf coarse(double ratio, double low, double high) {
   return made;
 }
 
-TEST(Classify, WhatIsNotCertainIsNotCalledHealthy) {
+TEST(Classify, AnUncertainGainIsNotCalledHealthy) {
   const Diagnosis diagnosis = classify(computing({coarse(1.36, 0.66, 2.83)}));
   EXPECT_FALSE(diagnosis.healthy);
   EXPECT_TRUE(diagnosis.undecided);
@@ -221,13 +227,14 @@ TEST(Classify, WhatIsNotCertainIsNotCalledHealthy) {
   EXPECT_NE(diagnosis.summary.find("--seconds"), std::string::npos);
   EXPECT_TRUE(classify(computing({coarse(1, 0.8, 1.24)})).healthy);
   EXPECT_TRUE(classify(computing({coarse(0.98, 0.7, 1.3)})).undecided) << "a gain is not ruled out";
-  EXPECT_TRUE(classify(computing({coarse(1.04, 1.01, 1.3)})).healthy) << "though a small one";
+  EXPECT_TRUE(classify(computing({coarse(1.04, 1.01, 1.3)})).healthy)
+      << "only a small gain is certain";
   const Diagnosis other = classify(computing({coarse(1.36, 0.66, 2.83), coarse(1.5, 1.4, 1.6)}));
-  EXPECT_FALSE(other.undecided) << "there is something to begin with";
+  EXPECT_FALSE(other.undecided) << "another change is worth making";
   EXPECT_EQ(other.cause, Cause::kPrecision);
 }
 
-TEST(Classify, WhatHadNoTimeIsNotCalledHealthy) {
+TEST(Classify, AChangeWithoutTimeIsNotCalledHealthy) {
   WhatIf untimed = what_if(Cause::kPrecision, 1);
   untimed.gain.reset();
   untimed.skipped = "no time was left";
@@ -239,30 +246,30 @@ TEST(Classify, WhatHadNoTimeIsNotCalledHealthy) {
       << diagnosis.summary;
   untimed.no_time = false;
   untimed.skipped = "needs a GPU";
-  EXPECT_TRUE(classify(computing({untimed})).healthy) << "what does not apply";
+  EXPECT_TRUE(classify(computing({untimed})).healthy) << "the change does not apply";
 }
 
-// The loader takes time from the cores that compute; making it faster still would gain nothing.
-TEST(Classify, InputThatIsFasterThanComputeIsNotTheCause) {
+// The loader takes time from cores that compute, but a faster loader would gain nothing.
+TEST(Classify, InputFasterThanComputeIsNotTheCause) {
   Measurements found = computing({what_if(Cause::kDecode, 1.01)});
   found.without_input = gain(1.08);
   EXPECT_EQ(cause_of(found), Cause::kComputeBound);
 }
 
-TEST(Classify, WithoutAFixTheCauseIsWhatCameNearest) {
+TEST(Classify, WithoutAFixTheCauseIsTheNearestOne) {
   const Diagnosis diagnosis =
-      classify(starved({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),
-                        what_if(Cause::kPrecision, 1.04)}));
+      classify(input_bound({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),
+                            what_if(Cause::kPrecision, 1.04)}));
   EXPECT_TRUE(diagnosis.healthy);
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation);
-  EXPECT_EQ(cause_of(starved({})), Cause::kDecode);
+  EXPECT_EQ(cause_of(input_bound({})), Cause::kDecode);
 }
 
 TEST(Classify, FixesAreRankedByTheirGain) {
   WhatIf failed = what_if(Cause::kDecode, 1);
   failed.gain.reset();
   failed.skipped = "does not run";
-  const Diagnosis diagnosis = classify(starved(
+  const Diagnosis diagnosis = classify(input_bound(
       {what_if(Cause::kPrecision, 1.2, "x.a=1"), failed, what_if(Cause::kDecode, 3, "x.b=1"),
        what_if(Cause::kLayout, 1, "x.c=1"), what_if(Cause::kStorage, 1.6, "x.d=1")}));
   ASSERT_EQ(diagnosis.fixes.size(), 3u);
@@ -272,7 +279,8 @@ TEST(Classify, FixesAreRankedByTheirGain) {
   ASSERT_EQ(diagnosis.idle.size(), 1u);
   ASSERT_EQ(diagnosis.skipped.size(), 1u);
   EXPECT_EQ(diagnosis.skipped[0].skipped, "does not run");
-  EXPECT_NE(diagnosis.summary.find("x.b=1 makes it 3.00 times [2.98, 3.02]"), std::string::npos)
+  EXPECT_NE(diagnosis.summary.find("x.b=1 makes it 3.00 times as fast [2.98, 3.02]"),
+            std::string::npos)
       << diagnosis.summary;
 }
 
@@ -281,12 +289,12 @@ TEST(Classify, WaitingForTheDeviceIsInferred) {
   found.phases.seconds[size_t(Phase::kCopy)] = 0.5;
   EXPECT_EQ(cause_of(found), Cause::kComputeBound) << "on a CPU nothing is copied";
   found.on_gpu = true;
-  EXPECT_NE(cause_of(found), Cause::kCopy) << "a batch that is there already gains 1.03 times";
+  EXPECT_NE(cause_of(found), Cause::kCopy) << "holding one batch gains only 1.03";
   found.without_input = gain(1.5, 0.1);
   const Diagnosis diagnosis = classify(found);
   EXPECT_EQ(diagnosis.cause, Cause::kCopy);
   ASSERT_EQ(diagnosis.fixes.size(), 1u);
-  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 1.5) << "a share of a third at most";
+  EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 1.5) << "at most a share of a third";
   EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->low, 1.4);
   EXPECT_FALSE(diagnosis.fixes[0].measured);
   EXPECT_TRUE(diagnosis.fixes[0].settings.empty());
@@ -294,7 +302,7 @@ TEST(Classify, WaitingForTheDeviceIsInferred) {
 
 // ---- Several processes -------------------------------------------------------------------------
 
-// Seconds of a step: waiting for input, backward, and waiting for others.
+// Seconds of a step: waiting for input, backward, and waiting for other ranks.
 PhaseTimes phases_of(const std::array<double, 3>& step) {
   PhaseTimes phases;
   phases.seconds[size_t(Phase::kWait)] = step[0];
@@ -303,7 +311,7 @@ PhaseTimes phases_of(const std::array<double, 3>& step) {
   return phases;
 }
 
-// Three rounds that are alike.
+// Three equal rounds.
 Measurements group_of(const std::vector<std::array<double, 3>>& ranks) {
   Measurements found;
   for (const auto& step : ranks) {
@@ -314,7 +322,7 @@ Measurements group_of(const std::vector<std::array<double, 3>>& ranks) {
   return found;
 }
 
-TEST(Classify, WhoOutlastsTheOthersHoldsThemUp) {
+TEST(Classify, TheSlowestRankIsTheStraggler) {
   const Diagnosis diagnosis = classify(group_of({{0, 4, 6}, {5, 4.5, 0.5}, {0.5, 4.5, 5}}));
   EXPECT_EQ(diagnosis.cause, Cause::kStraggler);
   ASSERT_FALSE(diagnosis.fixes.empty());
@@ -327,9 +335,9 @@ TEST(Classify, WhoOutlastsTheOthersHoldsThemUp) {
   EXPECT_NEAR(diagnosis.efficiency, (0.4 + 0.95 + 0.5) / 3, 1e-12);
 }
 
-// Two ranks, of which now one and now the other works two seconds more, and one of them once more
-// often: by their means, 0.4 s of 8.
-TEST(Classify, NoiseBetweenProcessesIsNoStraggler) {
+// Two ranks that alternate in working two seconds longer, one of them once more often: 0.4 s of 8
+// by their means.
+TEST(Classify, NoiseBetweenRanksIsNotAStraggler) {
   Measurements found;
   for (const int late : {0, 1}) {
     std::vector<PhaseTimes> rounds;
@@ -341,13 +349,13 @@ TEST(Classify, NoiseBetweenProcessesIsNoStraggler) {
   }
   const Diagnosis diagnosis = classify(found);
   EXPECT_TRUE(diagnosis.fixes.empty());
-  EXPECT_TRUE(diagnosis.undecided) << "that much noise rules nothing out";
+  EXPECT_TRUE(diagnosis.undecided) << "with so much noise nothing is ruled out";
   EXPECT_FALSE(diagnosis.healthy);
 }
 
-TEST(Classify, CommunicationIsWhatStepsWithoutItGain) {
+TEST(Classify, CommunicationIsMeasuredByStepsWithoutIt) {
   Measurements found = group_of({{0, 4, 6}, {0, 5, 5}});
-  EXPECT_EQ(cause_of(found), Cause::kStraggler) << "steps without sums gained nothing";
+  EXPECT_EQ(cause_of(found), Cause::kStraggler) << "steps without all-reduces gained nothing";
   found.without_sums = gain(2, 0.1);
   const Diagnosis diagnosis = classify(found);
   EXPECT_EQ(diagnosis.cause, Cause::kCommunication);
@@ -358,7 +366,7 @@ TEST(Classify, CommunicationIsWhatStepsWithoutItGain) {
   EXPECT_EQ(diagnosis.fixes[1].cause, Cause::kStraggler);
 }
 
-TEST(Classify, ProcessesThatHardlyWaitAreHealthy) {
+TEST(Classify, RanksThatHardlyWaitAreHealthy) {
   const Diagnosis diagnosis = classify(group_of({{0, 9.8, 0.2}, {0, 9.7, 0.3}}));
   EXPECT_TRUE(diagnosis.healthy);
   EXPECT_NE(diagnosis.summary.find("wait for each other for 2 % of their time"), std::string::npos)

@@ -1,4 +1,4 @@
-// Measuring a run from within: what fails, what rests, who takes turns.
+// Measuring a run in this process: failing changes, pausing, and interleaving.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 using testing::Diagnosing;
 using testing::error_of;
 
-TEST_F(Diagnosing, WhatDoesNotRunIsToldAndTheRestMeasured) {
+TEST_F(Diagnosing, AChangeThatFailsIsReportedAndOthersAreMeasured) {
   DiagnoseOptions asked = options(20);
   asked.enough = 1e-9;
   asked.tries = {"train.memory_gb=0.0001", "optimizer.nesterov=false"};
@@ -29,10 +29,10 @@ TEST_F(Diagnosing, WhatDoesNotRunIsToldAndTheRestMeasured) {
   EXPECT_TRUE(found->what_ifs[1].gain) << found->what_ifs[1].skipped;
 }
 
-TEST_F(Diagnosing, EnoughIsEnoughButNotAll) {
+TEST_F(Diagnosing, AFewRoundsSufficeIfNoMoreTimeIsLeft) {
   DiagnoseOptions asked = options(20);
-  asked.enough = 1e-9;                                   // less than any run comes to
-  asked.tries = {"data.prefetch=3", "data.prefetch=4"};  // measured whatever bounds their gain
+  asked.enough = 1e-9;                                   // below any run
+  asked.tries = {"data.prefetch=3", "data.prefetch=4"};  // measured whatever its upper bound
   found = measure(env, recipe_with({"data.source=synth:size=16,count=400"}), asked);
   ASSERT_TRUE(found.has_value());
   ASSERT_EQ(found->what_ifs.size(), 1u);
@@ -40,9 +40,9 @@ TEST_F(Diagnosing, EnoughIsEnoughButNotAll) {
   EXPECT_TRUE(found->is_cut_short);
 }
 
-TEST_F(Diagnosing, ARunThatNothingWasTriedOnIsNotHealthy) {
+TEST_F(Diagnosing, ARunWithoutAnyMeasuredChangeIsNotHealthy) {
   DiagnoseOptions asked = options(0.01);
-  asked.tries = {"data.prefetch=3"};  // measured whatever bounds its gain
+  asked.tries = {"data.prefetch=3"};  // measured whatever its upper bound
   found = measure(env, recipe_with({"data.source=synth:size=16,count=400"}), asked);
   ASSERT_TRUE(found.has_value());
   ASSERT_FALSE(found->what_ifs.empty());
@@ -53,7 +53,7 @@ TEST_F(Diagnosing, ARunThatNothingWasTriedOnIsNotHealthy) {
   EXPECT_NE(diagnosis.summary.find("raise --seconds"), std::string::npos) << diagnosis.summary;
 }
 
-TEST_F(Diagnosing, StopsWhenAsked) {
+TEST_F(Diagnosing, StopsOnRequest) {
   for (const int polls : {0, 5, 200}) {
     std::atomic<int> left = polls;
     DiagnoseOptions asked = options(60);
@@ -72,7 +72,7 @@ TEST_F(Diagnosing, TheRecipesOwnFailureIsAnError) {
   EXPECT_EQ(error_of([&] { measure(env, recipe_with({source}), asked); }).exit_code(), 2);
 }
 
-// Most of such a run is evaluation, whatever its steps wait for.
+// Such a run is mostly evaluation, whatever its steps wait for.
 TEST_F(Diagnosing, EvaluationIsTimedAndCounted) {
   DiagnoseOptions asked = options(1);
   const Recipe recipe = recipe_with({"data.source=synth:size=16,count=400", "train.epochs=4",
@@ -84,12 +84,12 @@ TEST_F(Diagnosing, EvaluationIsTimedAndCounted) {
   EXPECT_GT(found->evaluations.seconds, 0);
   EXPECT_GT(found->evaluation_share(), 0.5);
   EXPECT_EQ(found->recipe.train.eval_every_steps, 2);
-  EXPECT_EQ(found->recipe.watch.histograms, 7) << "records are a part of a step";
+  EXPECT_EQ(found->recipe.watch.histograms, 7) << "recording is part of a step";
   const Diagnosis diagnosis = classify(*found);
   EXPECT_EQ(diagnosis.cause, Cause::kEvaluation) << diagnosis.summary;
 }
 
-TEST_F(Diagnosing, ASaveThatNoTurnSawIsTimed) {
+TEST_F(Diagnosing, ASaveOutsideAllMeasurementsIsTimed) {
   DiagnoseOptions asked = options(1);
   asked.wanted = [](const WhatIf&) { return false; };
   env.delay({FileOp::kSync, "checkpoints"}, 50 * testing::kMillisecond, 50 * testing::kMillisecond);
@@ -101,12 +101,12 @@ TEST_F(Diagnosing, ASaveThatNoTurnSawIsTimed) {
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->saves.times, 3);
   EXPECT_GE(found->saves.seconds, 0.05);
-  EXPECT_EQ(found->evaluations.times, 0) << "nobody wants to know";
+  EXPECT_EQ(found->evaluations.times, 0) << "evaluation is off";
 }
 
 // ---- Several processes -------------------------------------------------------------------------
 
-TEST_F(Diagnosing, ProcessesTakeTurnsWithAndWithoutSums) {
+TEST_F(Diagnosing, ProcessesAlternateStepsWithAndWithoutAllReduce) {
   std::vector<std::optional<Measurements>> all(2);
   testing::run_ranks(2, [&](Group& own) {
     const std::shared_ptr<Group> group(&own, [](Group*) {});
@@ -132,10 +132,11 @@ TEST_F(Diagnosing, ProcessesTakeTurnsWithAndWithoutSums) {
     const Diagnosis diagnosis = classify(*measured);
     EXPECT_EQ(diagnosis.fixes.size() + diagnosis.uncertain.size() + diagnosis.idle.size(), 2u);
   }
-  EXPECT_EQ(all[0]->ranks[1].total(), all[1]->ranks[1].total()) << "all know the same";
+  EXPECT_EQ(all[0]->ranks[1].total(), all[1]->ranks[1].total())
+      << "all ranks have the same results";
 }
 
-TEST_F(Diagnosing, ProcessesStopWhenOneIsAsked) {
+TEST_F(Diagnosing, ProcessesStopIfOneIsStopped) {
   for (const int polls : {3, 14, 15, 16, 40}) {
     testing::run_ranks(2, [&](Group& own) {
       const std::shared_ptr<Group> group(&own, [](Group*) {});
@@ -150,9 +151,9 @@ TEST_F(Diagnosing, ProcessesStopWhenOneIsAsked) {
   }
 }
 
-// ---- A run that takes turns --------------------------------------------------------------------
+// ---- Interleaved runs --------------------------------------------------------------------------
 
-// Counts what is read of a source.
+// Counts reads of a source.
 class CountedDataset : public Dataset {
  public:
   CountedDataset(std::unique_ptr<Dataset> source, std::atomic<uint64_t>& reads)
@@ -169,8 +170,8 @@ class CountedDataset : public Dataset {
   std::atomic<uint64_t>& reads_;
 };
 
-// Whether no thread of this process but the caller's runs, or would if there were a core for it.
-bool all_others_wait() {
+// Whether no thread of this process except the caller's runs or is ready to run.
+bool all_others_are_blocked() {
   const std::string own = std::to_string(gettid());
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     const std::string stat = testing::read_text(task.path() / "stat");
@@ -181,16 +182,16 @@ bool all_others_wait() {
   return true;
 }
 
-// However slow the machine is, threads that have nothing to do come to wait.
-bool all_others_come_to_wait() {
+// Idle threads block eventually, however slow the machine is.
+bool all_others_block_eventually() {
   for (int i = 0; i < 60'000; ++i) {
-    if (all_others_wait()) return true;
+    if (all_others_are_blocked()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
 }
 
-TEST_F(Diagnosing, ARunAtRestUsesNoTime) {
+TEST_F(Diagnosing, APausedRunUsesNoTime) {
   const Recipe recipe =
       measured_recipe(recipe_with({"data.source=synth:size=64,count=20000", "data.prefetch=1024"}));
   std::atomic<uint64_t> reads = 0;
@@ -210,14 +211,14 @@ TEST_F(Diagnosing, ARunAtRestUsesNoTime) {
     EXPECT_EQ(timing->phases[Phase::kWait] > 0, turn != Turn::kHeld);
     const uint64_t accesses = env.count({}), samples = reads;
     EXPECT_GT(samples, 0u);
-    EXPECT_TRUE(all_others_come_to_wait());
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for what would not rest
+    EXPECT_TRUE(all_others_block_eventually());
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a run that does not pause
     EXPECT_EQ(env.count({}), accesses);
     EXPECT_EQ(reads, samples);
   }
 }
 
-TEST_F(Diagnosing, AnEvaluationThatIsCutShortIsReckonedFromItsPart) {
+TEST_F(Diagnosing, AnEvaluationCutShortIsExtrapolated) {
   Recipe recipe =
       measured_recipe(recipe_with({"data.source=synth:size=16,count=100", "train.eval_batch=10"}));
   recipe.data.eval_source = "synth:size=16,count=20000,split=test";
@@ -230,11 +231,11 @@ TEST_F(Diagnosing, AnEvaluationThatIsCutShortIsReckonedFromItsPart) {
              whole = trial.measure(Turn::kEvaluate, 1e9);
   ASSERT_TRUE(part && whole);
   EXPECT_GT(whole->wall_s, 0);
-  EXPECT_GT(part->wall_s, whole->wall_s / 50) << "of 2,000 batches one was done";
+  EXPECT_GT(part->wall_s, whole->wall_s / 50) << "one of 2,000 batches was evaluated";
   EXPECT_TRUE(trial.measure(Turn::kWhole, 0.02)) << "the run continues";
 }
 
-TEST_F(Diagnosing, TwoRunsTakeTurnsAndEachGoesOn) {
+TEST_F(Diagnosing, TwoRunsAlternateAndEachContinues) {
   const Recipe recipe = measured_recipe(recipe_with({"data.source=synth:size=16,count=100"}));
   const auto make = [&](const std::string& name) {
     Trial::Setup setup;
@@ -249,7 +250,7 @@ TEST_F(Diagnosing, TwoRunsTakeTurnsAndEachGoesOn) {
   EXPECT_TRUE(b->measure(Turn::kWhole, 0.02));
 }
 
-TEST_F(Diagnosing, AFailureInATurnIsTheTurns) {
+TEST_F(Diagnosing, AFailureWhileMeasuringIsThrownThere) {
   const std::string source = photographs(40, 16, 16);
   Trial::Setup setup;
   setup.folder = dir / "a";

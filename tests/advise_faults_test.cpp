@@ -1,5 +1,6 @@
-// Faults planted in small runs, each found as first cause, and its gain foretold. Their outcome is
-// a matter of measured time, so they run only where SATURATE_FAULTS is set (`make faults`).
+// Faults planted in small runs: each must be found as the first cause, with a correct predicted
+// speedup. The outcome depends on measured time, so these tests run only if SATURATE_FAULTS is set
+// (`make faults`).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,13 +24,13 @@ class PlantedFault : public Diagnosing {
  protected:
   void SetUp() override { SATURATE_NEEDS_TIME(); }
 
-  // About a minute, as users have it.
+  // About a minute, the command's default.
   Diagnosis diagnose(const std::vector<std::string>& settings, double seconds = 60) {
     return Diagnosing::diagnose(settings, seconds, DiagnoseOptions().rounds);
   }
 
-  // Images per second of ordinary training after its first second, which the first epoch of every
-  // source here ends in.
+  // Images per second of ordinary training after its first second, which contains the first epoch
+  // of every source here.
   double trained_rate(const std::vector<std::string>& settings) {
     constexpr double kWarmUp = 1, kSeconds = 1.5;
     std::vector<std::string> all = settings;
@@ -50,8 +51,9 @@ class PlantedFault : public Diagnosing {
     return double(trainer.so_far().samples - before) / seconds;
   }
 
-  // Trains with and without the fix for the cause, in turns: the gain was foretold within 15 %.
-  void expect_realised(const std::vector<std::string>& settings, const Diagnosis& diagnosis) {
+  // Trains with and without the fix for the cause, interleaved: the prediction is within 15 %.
+  void expect_prediction_holds(const std::vector<std::string>& settings,
+                               const Diagnosis& diagnosis) {
     const auto fix =
         std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
                      [&](const WhatIf& other) { return other.cause == diagnosis.cause; });
@@ -63,18 +65,18 @@ class PlantedFault : public Diagnosing {
       before.push_back(trained_rate(settings));
       after.push_back(trained_rate(fixed));
     }
-    const double realised = paired_gain(before, after).ratio;
+    const double measured = paired_gain(before, after).ratio;
     RecordProperty("predicted", std::to_string(fix->gain->ratio));
-    RecordProperty("realised", std::to_string(realised));
-    std::printf("%s: %s foretold %.2f times [%.2f, %.2f], realised %.2f\n",
+    RecordProperty("measured", std::to_string(measured));
+    std::printf("%s: %s predicted %.2f times [%.2f, %.2f], measured %.2f\n",
                 std::string(cause_name(diagnosis.cause)).c_str(), fix->text().c_str(),
-                fix->gain->ratio, fix->gain->low, fix->gain->high, realised);
-    EXPECT_NEAR(fix->gain->ratio / realised, 1, 0.15) << report;
+                fix->gain->ratio, fix->gain->low, fix->gain->high, measured);
+    EXPECT_NEAR(fix->gain->ratio / measured, 1, 0.15) << report;
   }
 
-  // Images that are held, and many at a time: else loader threads, which take cores from the step's
-  // own, and a step's fixed cost weigh as much as what is computed. A step that uses all cores
-  // waits for the slowest of them, so that its times vary most: two minutes.
+  // Cached images and large batches: otherwise loader threads, which take cores from the step, and
+  // a step's fixed cost would weigh as much as the computation. A step that uses all cores waits
+  // for the slowest of them, so its time varies most: measure for two minutes.
   std::vector<std::string> of_all_cores(std::vector<std::string> settings) {
     settings.insert(
         settings.end(),
@@ -88,7 +90,7 @@ class PlantedFault : public Diagnosing {
   int trained_ = 0;
 };
 
-// Steps of some milliseconds: of much shorter ones a gain of 50 is measured, and no two runs agree.
+// Steps of some milliseconds: with much shorter ones a speedup of 50 varies from run to run.
 TEST_F(PlantedFault, ASlowDisk) {
   env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
   const std::vector<std::string> settings = {photographs(64, 16, 16), "model.name=resnet9",
@@ -99,10 +101,10 @@ TEST_F(PlantedFault, ASlowDisk) {
   EXPECT_LT(found->input_rate, 1.5 * found->rate);
   EXPECT_NEAR(found->input_rate, 400, 60) << "two threads, 5 ms each";
   EXPECT_GT(found->phases[Phase::kWait], 0.5 * found->phases.total());
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
-// They wait for storage, which does not fit into memory: more of them wait at once.
+// Storage that does not fit into memory: more threads wait for it at once.
 TEST_F(PlantedFault, OneLoaderThread) {
   env.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
   const std::vector<std::string> settings = {photographs(64, 16, 16), "data.threads=1",
@@ -112,7 +114,7 @@ TEST_F(PlantedFault, OneLoaderThread) {
   ASSERT_FALSE(diagnosis.fixes.empty()) << report;
   const int threads = std::max(available_cores(), 2);
   EXPECT_EQ(diagnosis.fixes[0].text(), "data.threads=" + std::to_string(threads));
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, HugePhotographs) {
@@ -120,7 +122,7 @@ TEST_F(PlantedFault, HugePhotographs) {
                                              "augment.crop=random_resized"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kDecode) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, TooMuchAugmentation) {
@@ -132,7 +134,7 @@ TEST_F(PlantedFault, TooMuchAugmentation) {
                                              "augment.blur=1",         "augment.rotate=30"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kAugmentation) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, ABatchOfTwo) {
@@ -141,7 +143,7 @@ TEST_F(PlantedFault, ABatchOfTwo) {
                                              "train.batch=2"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kSmallBatch) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
 TEST_F(PlantedFault, ACheckpointEveryStep) {
@@ -151,21 +153,21 @@ TEST_F(PlantedFault, ACheckpointEveryStep) {
                                              "checkpoint.every=1 step", "debug.off=background"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kCheckpointIo) << report;
-  EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone saves nothing";
-  expect_realised(settings, diagnosis);
+  EXPECT_LT(diagnosis.efficiency, 0.5) << "compute alone does not save checkpoints";
+  expect_prediction_holds(settings, diagnosis);
 }
 
-// On a CPU there is nothing to wait for but the debugging that reads every gradient.
-TEST_F(PlantedFault, AHostThatLooksAtEveryGradient) {
+// On a CPU the only wait for the device is debugging that reads every gradient.
+TEST_F(PlantedFault, AnomalyDetectionThatReadsEveryGradient) {
   const std::vector<std::string> settings = {"data.source=synth:size=16,count=400",
                                              "debug.checks=anomaly"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kHostSync) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
-TEST_F(PlantedFault, ThePrecisionThatThisCpuIsSlowIn) {
-  const bool pays = cpu_has_bf16();  // in convolutions that are large enough
+TEST_F(PlantedFault, APrecisionThatIsSlowOnThisCpu) {
+  const bool pays = cpu_has_bf16();  // for large convolutions
   const std::vector<std::string> settings = {"data.source=synth:size=32,count=400",
                                              "augment.size=32",
                                              "model.name=resnet9",
@@ -174,19 +176,19 @@ TEST_F(PlantedFault, ThePrecisionThatThisCpuIsSlowIn) {
                                              pays ? "precision.mode=fp32" : "precision.mode=bf16"};
   const Diagnosis diagnosis = diagnose(settings);
   EXPECT_EQ(diagnosis.cause, Cause::kPrecision) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
-// The what-if needs more memory than the run that rests leaves of the budget, but not more than the
-// budget itself.
-TEST_F(PlantedFault, CheckpointingThatTheMemoryDoesNotNeed) {
+// The what-if needs more memory than the paused run leaves of the budget, but not more than the
+// whole budget.
+TEST_F(PlantedFault, UnneededGradientCheckpointing) {
   const auto settings = of_all_cores({"train.checkpoint_segments=4", "train.memory_gb=0.3"});
   const Diagnosis diagnosis = diagnose(settings, 120);
   EXPECT_EQ(diagnosis.cause, Cause::kMemory) << report;
-  expect_realised(settings, diagnosis);
+  expect_prediction_holds(settings, diagnosis);
 }
 
-// One of two processes reads from a slow disk, which is then put right.
+// One of two processes reads from a slow disk; then the disk is made fast.
 TEST_F(PlantedFault, AStraggler) {
   const std::vector<std::string> settings = {photographs(64, 16, 16), "model.name=resnet9",
                                              "model.width=0.2", "train.batch=32"};
@@ -204,19 +206,19 @@ TEST_F(PlantedFault, AStraggler) {
   };
   FaultEnv slow(Env::posix());
   slow.delay({FileOp::kRead, "data/"}, 5 * kMillisecond, 5 * kMillisecond);
-  const Measurements held_up = diagnose_two(slow, "slow");
-  const Diagnosis diagnosis = classify(held_up);
+  const Measurements slowed = diagnose_two(slow, "slow");
+  const Diagnosis diagnosis = classify(slowed);
   EXPECT_EQ(diagnosis.cause, Cause::kStraggler) << diagnosis.summary;
   EXPECT_NE(diagnosis.summary.find("rank 1 "), std::string::npos) << diagnosis.summary;
   EXPECT_NE(diagnosis.summary.find("most of it in wait"), std::string::npos) << diagnosis.summary;
   ASSERT_FALSE(diagnosis.fixes.empty());
-  const double realised = diagnose_two(env, "mended").rate / held_up.rate;
-  std::printf("straggler: foretold %.2f times, realised %.2f\n",
-              diagnosis.fixes.front().gain->ratio, realised);
-  EXPECT_NEAR(diagnosis.fixes.front().gain->ratio / realised, 1, 0.15);
+  const double measured = diagnose_two(env, "repaired").rate / slowed.rate;
+  std::printf("straggler: predicted %.2f times, measured %.2f\n",
+              diagnosis.fixes.front().gain->ratio, measured);
+  EXPECT_NEAR(diagnosis.fixes.front().gain->ratio / measured, 1, 0.15);
 }
 
-TEST_F(PlantedFault, None) {
+TEST_F(PlantedFault, AHealthyRun) {
   EXPECT_TRUE(diagnose(of_all_cores({}), 120).healthy) << report;
 }
 

@@ -1,4 +1,4 @@
-// Ladder files, needs and grids: what they say, and what is refused.
+// Ladder files, needs and grids: their meaning, and their errors.
 #include <gtest/gtest.h>
 
 #include "advise/ladder.h"
@@ -27,7 +27,7 @@ void expect_ladder_refused(const std::string& text, const Texts& parts) {
         << part << " in " << error.what();
 }
 
-TEST(LadderFile, RungsBuildOnTheOneBeforeOrOnWhatTheyName) {
+TEST(LadderFile, RungsBuildOnThePreviousOrTheNamedOne) {
   const Ladder ladder = parse(
       "set = [\"seed=1\"]\n"
       "[[rung]]\nname = \"a\"\nset = [\"data.threads=1\"]\nneeds = \"cores>=2\"\n"
@@ -49,28 +49,29 @@ TEST(LadderFile, RungsBuildOnTheOneBeforeOrOnWhatTheyName) {
   EXPECT_EQ(ladder.rungs[3].seed_figure, "3 steps/s");
 }
 
-TEST(LadderFile, WhatIsWrongIsNamedWithFileLineRungAndField) {
+TEST(LadderFile, ErrorsNameFileLineRungAndField) {
   const std::string a = "[[rung]]\nname = \"a\"\n";
   expect_ladder_refused("title = \n", {"not valid TOML", "l.toml:1"});
   expect_ladder_refused("title = \"T\"\n", {"recipe is missing", "l.toml:1", "demo.toml"});
   expect_ladder_refused(kHead, {"no rung", "[[rung]]"});
   expect_ladder_refused(kHead + "rungs = 1\n" + a,
                         {"unknown field rungs", "l.toml:3", "\"rung\"?"});
-  expect_ladder_refused(kHead + "rung = 1\n", {"rung must be tables", "l.toml:3"});
+  expect_ladder_refused(kHead + "rung = 1\n", {"rung must be a list of tables", "l.toml:3"});
   expect_ladder_refused(kHead + "[[rung]]\nset = []\n", {"name is missing", "l.toml:3, rung 1"});
-  expect_ladder_refused(kHead + a + a, {"name is taken", "l.toml:6, rung \"a\""});
-  expect_ladder_refused(kHead + "[[rung]]\nname = \"base\"\n", {"name is taken"});
+  expect_ladder_refused(kHead + a + a, {"name is used already", "l.toml:6, rung \"a\""});
+  expect_ladder_refused(kHead + "[[rung]]\nname = \"base\"\n", {"name is used already"});
   expect_ladder_refused(kHead + a + "sets = []\n",
                         {"unknown field sets", "l.toml:5, rung \"a\"", "\"set\"?"});
   expect_ladder_refused(kHead + a + "set = [1]\n", {"set must be a list of text", "l.toml:5"});
   expect_ladder_refused(kHead + a + "from = \"b\"\n", {"first rung builds on the recipe"});
   expect_ladder_refused(
       kHead + a + "[[rung]]\nname = \"b\"\nfrom = \"aa\"\n",
-      {"from names no rung above", "l.toml:7, rung \"b\"", "Did you mean \"a\"?"});
+      {"from is not the name of a rung above", "l.toml:7, rung \"b\"", "Did you mean \"a\"?"});
   expect_ladder_refused(kHead + a + "needs = \"cudas\"\n",
                         {"unknown \"cudas\"", "\"cuda\"?", "l.toml:5"});
-  expect_ladder_refused(kHead + a + "needs = \"cuda>=0\"\n", {"no number above 0", "\"cuda>=2\""});
-  expect_ladder_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"no number above 0"});
+  expect_ladder_refused(kHead + a + "needs = \"cuda>=0\"\n",
+                        {"not a number above 0", "\"cuda>=2\""});
+  expect_ladder_refused(kHead + a + "needs = \"cuda>=2x\"\n", {"not a number above 0"});
   expect_ladder_refused(kHead + a + "needs = \"feature: \"\n", {"unknown \"feature: \""});
   for (const char* count : {"0", "-1", "4097", "\"2\"", "1.5"})
     expect_ladder_refused(kHead + a + "processes = " + count + "\n",
@@ -84,13 +85,13 @@ TEST(LadderFile, WhatIsWrongIsNamedWithFileLineRungAndField) {
                         {"out is missing", "pack 1"});
 }
 
-TEST(LadderFile, AFileThatIsNotThereIsNamed) {
+TEST(LadderFile, AMissingFileIsNamed) {
   const Error error = error_of([&] { load_ladder(Env::posix(), "none.toml"); });
   EXPECT_EQ(error.exit_code(), 2);
   EXPECT_EQ(error.where(), "none.toml");
 }
 
-TEST(LadderNeeds, TellWhatIsMissing) {
+TEST(LadderNeeds, UnmetOnesAreNamed) {
   MachineFacts machine;
   machine.cuda = 1;
   machine.cores = 4;
@@ -105,7 +106,7 @@ TEST(LadderNeeds, TellWhatIsMissing) {
   EXPECT_EQ(unmet_needs(rung, machine), "this version has no wings, wheels");
 }
 
-TEST(LadderNeeds, ProcessesAreNeededAndPassedOn) {
+TEST(LadderNeeds, ProcessesAreNeededAndInherited) {
   const Ladder ladder = parse(
       "[[rung]]\nname = \"a\"\n"
       "[[rung]]\nname = \"b\"\nprocesses = 2\nneeds = \"cores>=1\"\n"
@@ -123,7 +124,7 @@ TEST(LadderNeeds, ProcessesAreNeededAndPassedOn) {
   EXPECT_EQ(unmet_needs(ladder.rungs[3], machine), "needs processes>=3 (here 2)");
 }
 
-TEST(LadderRecipes, RungsComeOverTheCommandLineOverTheLadder) {
+TEST(LadderRecipes, RungsOverrideTheCommandLineWhichOverridesTheLadder) {
   const TempDir dir;
   write_file(dir / "r.toml", "[data]\nsource = \"synth:\"\n[train]\nbatch = 1\nepochs = 3\n");
   Ladder ladder = parse(
@@ -140,7 +141,7 @@ TEST(LadderRecipes, RungsComeOverTheCommandLineOverTheLadder) {
   EXPECT_EQ(recipes[1]->data.threads, 3);
   EXPECT_EQ(recipes[1]->train.epochs, 3);
   EXPECT_EQ(recipes[1]->data.source, "folder:/s/a/s");
-  EXPECT_FALSE(recipes[2]) << "what cannot run here is not read either";
+  EXPECT_FALSE(recipes[2]) << "a rung that cannot run here is not parsed either";
 
   MachineFacts gpu;
   gpu.cuda = 1;
@@ -150,8 +151,8 @@ TEST(LadderRecipes, RungsComeOverTheCommandLineOverTheLadder) {
   EXPECT_NE(std::string(error.what()).find("no.such=1"), std::string::npos) << error.what();
 }
 
-// With all that rungs may need, so that what this machine skips is checked too.
-TEST(LadderRecipes, LaddersThatShipAreValid) {
+// With everything that rungs may need, so that rungs skipped on this machine are checked too.
+TEST(LadderRecipes, ShippedLaddersAreValid) {
   const MachineFacts machine{8, 64, 8, 2};
   int rungs = 0;
   for (const char* name :
@@ -170,7 +171,7 @@ TEST(LadderRecipes, LaddersThatShipAreValid) {
   EXPECT_GT(rungs, 25);
 }
 
-TEST(Packs, AreMadeWhereTheRungsLook) {
+TEST(Packs, AreWrittenWhereTheRungsRead) {
   const TempDir dir;
   const Ladder ladder = parse(
       "[[pack]]\nsource = \"synth:size=16,count=30\"\nout = \"folder:{scratch}/f\"\n"
@@ -206,7 +207,7 @@ TEST(Sweep, ListsOfTextsAreValues) {
     EXPECT_NO_THROW(parse_recipe("[data]\nsource = \"synth:\"\n", "r.toml", rung.set));
 }
 
-TEST(Sweep, WhatIsNoGridIsRefused) {
+TEST(Sweep, AnInvalidGridIsRefused) {
   const auto refused = [](const Texts& over) {
     return std::string(error_of([&] { make_sweep("r.toml", over); }).what());
   };

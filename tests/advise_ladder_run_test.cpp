@@ -1,4 +1,4 @@
-// The order of a ladder's measurements, what they come to, and how that is told.
+// The order of a ladder's measurements, its results, and its reports.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -21,13 +21,13 @@ namespace {
 
 using testing::error_of;
 
-// Answers as the test has it, and writes down what was asked.
+// Returns the test's rates, and records the calls.
 class ScriptedMeasurer : public RungMeasurer {
  public:
-  // images/s by rung and round; a rung without any is one that fails.
+  // images/s by rung and round; a rung without rates fails.
   std::vector<std::vector<double>> rates;
   ErrorKind failure = ErrorKind::kRun;
-  int fail_at_round = 0;           // of the rung without rates
+  int fail_at_round = 0;           // for a rung without rates
   int stop_after = 1000;           // calls
   std::vector<std::string> calls;  // "start 0", "measure 1"
 
@@ -85,7 +85,7 @@ LadderResult run(const Ladder& ladder, ScriptedMeasurer& measurer, int rounds) {
   return run_ladder(ladder, recipes, {}, options, measurer);
 }
 
-TEST(LadderRun, RungsTakeTurnsUpAndDown) {
+TEST(LadderRun, RungsAlternateInBothDirections) {
   ScriptedMeasurer measurer;
   measurer.rates = {{1, 1, 1}, {2, 2, 2}, {3, 3, 3}};
   run(make_ladder({"a", "b", "c"}), measurer, 3);
@@ -95,7 +95,7 @@ TEST(LadderRun, RungsTakeTurnsUpAndDown) {
   EXPECT_EQ(measurer.calls, expected);
 }
 
-TEST(LadderRun, GainsAreOfRoundsThatBelongTogether) {
+TEST(LadderRun, GainsCompareMeasurementsOfTheSameRound) {
   ScriptedMeasurer measurer;
   measurer.rates = {{100, 50}, {150, 75}, {300, 150}};
   Ladder ladder = make_ladder({"a", "b", "c"});
@@ -111,10 +111,10 @@ TEST(LadderRun, GainsAreOfRoundsThatBelongTogether) {
   EXPECT_NEAR(images_per_s(result.rungs[0]), 75, 1e-9);
   EXPECT_NEAR(steps_per_s(result.rungs[0]), 0.1, 1e-9);
   EXPECT_NEAR(result.rungs[1].seed_gain.value(), 1.7, 1e-9);
-  EXPECT_FALSE(result.rungs[2].seed_gain) << "another unit";
+  EXPECT_FALSE(result.rungs[2].seed_gain) << "different units";
 }
 
-TEST(LadderRun, WhatThisMachineCannotRunIsSkippedAndNotStarted) {
+TEST(LadderRun, RungsThatCannotRunHereAreSkippedAndNotStarted) {
   ScriptedMeasurer measurer;
   measurer.rates = {{1}, {}, {3}};
   Ladder ladder = make_ladder({"a", "b", "c"});
@@ -127,7 +127,7 @@ TEST(LadderRun, WhatThisMachineCannotRunIsSkippedAndNotStarted) {
   EXPECT_NE(format_ladder(ladder, result).find("b: needs cuda>=2 (here 0)"), std::string::npos);
 }
 
-TEST(LadderRun, ARunThatFailsIsLeftOutAndTheOthersGoOn) {
+TEST(LadderRun, AFailingRungIsSkippedAndTheOthersContinue) {
   for (const int round : {0, 2}) {
     ScriptedMeasurer measurer;
     measurer.rates = {{1, 1, 1}, {}, {3, 3, 3}};
@@ -140,7 +140,7 @@ TEST(LadderRun, ARunThatFailsIsLeftOutAndTheOthersGoOn) {
   }
 }
 
-TEST(LadderRun, ASettingThatIsWrongEndsItNamingTheRung) {
+TEST(LadderRun, AWrongSettingEndsTheLadderAndNamesTheRung) {
   ScriptedMeasurer measurer;
   measurer.rates = {{1}, {}};
   measurer.failure = ErrorKind::kData;
@@ -149,20 +149,20 @@ TEST(LadderRun, ASettingThatIsWrongEndsItNamingTheRung) {
   EXPECT_EQ(error.where(), "rung \"b\", train.batch");
 }
 
-TEST(LadderRun, AnInterruptKeepsWhatWasMeasured) {
+TEST(LadderRun, AnInterruptKeepsFinishedMeasurements) {
   ScriptedMeasurer measurer;
   measurer.rates = {{100, 100}, {150, 150}, {1, 1}};
   measurer.stop_after = 3 + 2;  // in the first round's third measurement
   const Ladder ladder = make_ladder({"a", "b", "c"});
   const LadderResult result = run(ladder, measurer, 2);
   EXPECT_TRUE(result.interrupted);
-  EXPECT_EQ(measurer.calls.size(), 6u) << "and no more is asked for";
+  EXPECT_EQ(measurer.calls.size(), 6u) << "nothing more is measured";
   EXPECT_NEAR(result.rungs[1].over_first->ratio, 1.5, 1e-9);
   EXPECT_EQ(result.rungs[2].skipped, "interrupted before it was measured");
   EXPECT_NE(format_ladder(ladder, result).find("interrupted"), std::string::npos);
 }
 
-TEST(LadderReport, JsonHasTheContractsKeys) {
+TEST(LadderReport, JsonHasTheDocumentedKeys) {
   ScriptedMeasurer measurer;
   measurer.rates = {{100, 100}, {150, 155}, {}};
   Ladder ladder = make_ladder({"a", "b", "c"});
@@ -211,7 +211,7 @@ TEST(LadderReport, OneRoundHasNoInterval) {
   EXPECT_EQ(format_ladder(ladder, result).find("inf"), std::string::npos);
 }
 
-TEST(LadderReport, MarkdownRowsHaveAsManyCellsAsTheirHead) {
+TEST(LadderReport, MarkdownRowsHaveAsManyCellsAsTheHeader) {
   ScriptedMeasurer measurer;
   measurer.rates = {{100, 101}, {150, 149}, {}};
   Ladder ladder = make_ladder({"a|b", "b", "c"});
@@ -228,14 +228,14 @@ TEST(LadderReport, MarkdownRowsHaveAsManyCellsAsTheirHead) {
   EXPECT_NE(text.find("skipped: needs cuda (here 0)"), std::string::npos);
 }
 
-TEST(SeedFigure, ShorterIsFasterAndMoreASecondToo) {
+TEST(SeedFigure, AFasterRunHasLessTimeOrAHigherRate) {
   EXPECT_NEAR(seed_gain("20.41 steps/s", "35.22 steps/s").value(), 1.7256, 1e-4);
   EXPECT_NEAR(seed_gain("336.524 s", "87.989 s").value(), 3.8246, 1e-4);
   EXPECT_FALSE(seed_gain("", "87.989 s"));
   EXPECT_EQ(parse_seed_figure("161.0 s")->value, 161.0);
 }
 
-TEST(RungWire, TimingsAndErrorsComeThrough) {
+TEST(RungWire, TransmitsTimingsAndErrors) {
   RungTiming timing;
   timing.steps.steps = 3;
   timing.steps.samples = 96;
@@ -259,7 +259,7 @@ TEST(RungWire, TimingsAndErrorsComeThrough) {
   EXPECT_STREQ(found.what(), sent.what());
 }
 
-TEST(RungWire, ASignalEndsTheWaitForALine) {
+TEST(RungWire, ASignalInterruptsReading) {
   struct sigaction action {
   }, before{};
   action.sa_handler = [](int) {};
@@ -287,8 +287,8 @@ TEST(RungWire, ASignalEndsTheWaitForALine) {
   sigaction(SIGUSR2, &before, nullptr);
 }
 
-// With many rungs, descriptors get numbers that any fixed one can be among.
-TEST(RungProcesses, SpeakWhateverNumbersTheirPipesHave) {
+// With many rungs, pipes can have any descriptor number, also one that a rung expects.
+TEST(RungProcesses, WorkWithAnyPipeDescriptorNumbers) {
   const testing::TempDir dir;
   const std::string program = dir / "rung";
   testing::write_file(program, "#!/bin/sh\necho '{\"ready\": true}' >&4\nread line <&3\n");

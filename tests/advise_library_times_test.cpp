@@ -1,4 +1,4 @@
-// Reading what oneDNN and MKL print of their own time.
+// Parsing the time that oneDNN and MKL print.
 #include <gtest/gtest.h>
 
 #include "advise/step_bench.h"
@@ -7,7 +7,7 @@ namespace saturate {
 namespace {
 
 // Lines as oneDNN 3.7 and MKL 2024 print them.
-TEST(LibraryTimes, SumsWhatEachLibraryPrints) {
+TEST(LibraryTimes, SumsTheTimesOfEachLibrary) {
   const LibraryTimes times = parse_library_times(
       "onednn_verbose,v1,info,oneDNN v3.7.1 (commit 8d263e693366ef8db40acc569cc7d8edf644556d)\n"
       "onednn_verbose,v1,primitive,create,cpu,convolution,brg_conv_fwd:avx2,forward_training,"
@@ -29,7 +29,7 @@ TEST(LibraryTimes, SumsWhatEachLibraryPrints) {
   EXPECT_NEAR(times.kinds.at("SGEMM"), 2.1005e-3, 1e-12);
 }
 
-TEST(LibraryTimes, NothingPrintedIsNoTime) {
+TEST(LibraryTimes, NoOutputIsNoTime) {
   const LibraryTimes times = parse_library_times("");
   EXPECT_EQ(times.onednn_s + times.mkl_s, 0);
   EXPECT_TRUE(times.kinds.empty());

@@ -27,7 +27,7 @@ Recipe made_for(const std::string& source, bool gpu = false) {
   return parse_recipe("", source, settings_for_source(Env::posix(), source, gpu));
 }
 
-TEST(SourceRecipe, EveryFifthOfAFewImagesIsHeldOut) {
+TEST(SourceRecipe, EveryFifthOfFewImagesIsHeldOut) {
   const TempDir dir;
   write_photos(dir / "photos", 20, 40);
   const Recipe recipe = made_for(dir / "photos");
@@ -40,7 +40,7 @@ TEST(SourceRecipe, EveryFifthOfAFewImagesIsHeldOut) {
   EXPECT_EQ(recipe.precision.mode, PrecisionMode::kAuto);
 }
 
-TEST(SourceRecipe, PartsOfASetAreFoundInAnyCase) {
+TEST(SourceRecipe, SplitFoldersAreFoundInAnyCase) {
   const TempDir dir;
   write_photos(dir / "set/Train", 6, 200);
   write_photos(dir / "set/test", 2, 200);
@@ -48,13 +48,13 @@ TEST(SourceRecipe, PartsOfASetAreFoundInAnyCase) {
   write_photos(dir / "set/VAL", 2, 200);
   const Recipe recipe = made_for((dir / "set") + "/");
   EXPECT_EQ(recipe.data.source, dir / "set/Train");
-  EXPECT_EQ(recipe.data.eval_source, dir / "set/VAL") << "before test";
+  EXPECT_EQ(recipe.data.eval_source, dir / "set/VAL") << "val is preferred to test";
   std::filesystem::remove_all(dir / "set/test");
   std::filesystem::remove_all(dir / "set/VAL");
   EXPECT_EQ(made_for(dir / "set").data.eval_source, "split:held,1/5," + (dir / "set/Train"));
 }
 
-TEST(SourceRecipe, PhotographsGetCropsAndAGpuLargerOnes) {
+TEST(SourceRecipe, PhotographsGetCropsAndLargerOnesOnAGpu) {
   const TempDir dir;
   write_photos(dir / "photos", 10, 300);
   for (const bool gpu : {false, true}) {
@@ -65,8 +65,8 @@ TEST(SourceRecipe, PhotographsGetCropsAndAGpuLargerOnes) {
   }
 }
 
-// The step needs two images at least, a class two to give one away.
-TEST(SourceRecipe, TinyFoldersTrainOnAllThereIs) {
+// A step needs at least two images, and a class needs two to hold one out.
+TEST(SourceRecipe, TinyFoldersTrainOnAllImages) {
   const TempDir dir;
   write_photos(dir / "two", 1, 32);
   const Recipe two = made_for(dir / "two");
@@ -78,12 +78,12 @@ TEST(SourceRecipe, TinyFoldersTrainOnAllThereIs) {
     write_photos(folder, count, 32);
     const Recipe recipe = made_for(folder);
     const size_t train = open_dataset(Env::posix(), recipe.data.source)->size();
-    EXPECT_LE(size_t(recipe.train.batch), train) << count << ": a full batch in each epoch";
+    EXPECT_LE(size_t(recipe.train.batch), train) << count << "a full batch in each epoch";
     EXPECT_GE(open_dataset(Env::posix(), recipe.data.eval_source)->size(), 1u);
   }
 }
 
-TEST(SourceRecipe, MorePicturesGetFewerEpochsAndLargerBatches) {
+TEST(SourceRecipe, MoreImagesGetFewerEpochsAndLargerBatches) {
   const Recipe few = made_for("synth:size=32,count=1000"), many = made_for("synth:count=60000");
   EXPECT_EQ(few.data.eval_source, "split:held,1/5,synth:size=32,count=1000");
   EXPECT_EQ(many.data.eval_source, "split:held,1/10,synth:count=60000");
@@ -92,7 +92,7 @@ TEST(SourceRecipe, MorePicturesGetFewerEpochsAndLargerBatches) {
   EXPECT_EQ(many.train.batch, 128);
 }
 
-TEST(SourceRecipe, WhatTheUserSetsCountsForTheRest) {
+TEST(SourceRecipe, TheUsersSettingsAffectTheOthers) {
   const TempDir dir;
   write_photos(dir / "photos", 20, 40);
   const std::vector<std::string> overrides = {"data.eval_source=others", "train.epochs=2",
@@ -100,9 +100,9 @@ TEST(SourceRecipe, WhatTheUserSetsCountsForTheRest) {
   auto settings = settings_for_source(Env::posix(), dir / "photos", true, overrides);
   settings.insert(settings.end(), overrides.begin(), overrides.end());
   const Recipe recipe = parse_recipe("", "test", settings);
-  EXPECT_EQ(recipe.data.source, dir / "photos") << "nothing is held out of it";
+  EXPECT_EQ(recipe.data.source, dir / "photos") << "no image is held out";
   EXPECT_LT(recipe.schedule.warmup_epochs, 2);
-  EXPECT_EQ(recipe.model.width, 0.5) << "for a CPU";
+  EXPECT_EQ(recipe.model.width, 0.5) << "the width for a CPU";
 }
 
 TEST(SourceRecipe, MasksAreSegmented) {
@@ -111,7 +111,7 @@ TEST(SourceRecipe, MasksAreSegmented) {
   EXPECT_EQ(recipe.model.name, "unet");
 }
 
-TEST(SourceRecipe, WhatCannotBeTrainedOnIsNamed) {
+TEST(SourceRecipe, SourcesThatCannotBeTrainedOnAreNamed) {
   const TempDir dir;
   write_photos(dir / "one", 3, 20);
   std::filesystem::remove_all(dir / "one/dog");
@@ -125,10 +125,10 @@ TEST(SourceRecipe, WhatCannotBeTrainedOnIsNamed) {
   write_photos(dir / "broken", 3, 20);
   for (const char* name : {"cat/0.jpg", "cat/1.jpg", "dog/2.jpg"})
     write_file(dir / "broken/" + name, "no image");
-  EXPECT_EQ(made_for(dir / "broken").augment.size, 20) << "the sound ones decide";
+  EXPECT_EQ(made_for(dir / "broken").augment.size, 20) << "the readable images decide";
 }
 
-TEST(SourceRecipe, ARecipesFileIsNoSource) {
+TEST(SourceRecipe, ARecipeFileIsNotASource) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "photos");
   Env& env = Env::posix();
@@ -140,7 +140,7 @@ TEST(SourceRecipe, ARecipesFileIsNoSource) {
   EXPECT_FALSE(names_source(env, "/dev/stdin"));
 }
 
-TEST(SourceRecipe, PhotographsOfOneForEachClassAreAllTrainedOn) {
+TEST(SourceRecipe, WithOneImagePerClassAllAreTrainedOn) {
   const std::string photos = testing::shared_path("data/imagenet-400");
   if (!std::filesystem::exists(photos)) GTEST_SKIP() << "no photographs at " << photos;
   const Recipe recipe = made_for(photos);

@@ -1,4 +1,4 @@
-// A poor recipe, tuned.
+// Tuning a slow recipe.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -42,7 +42,7 @@ TuneOptions options_in(const TempDir& dir, double minutes, int rounds) {
   return options;
 }
 
-TEST(EarlyLoss, IsThatOfTheRunItself) {
+TEST(EarlyLoss, IsTheLossOfTheRunItself) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   const Recipe recipe = small_recipe({"watch.every=1"});
@@ -67,7 +67,7 @@ TEST(EarlyLoss, IsThatOfTheRunItself) {
   EXPECT_FALSE(early_loss(env, recipe, dir / "c", 400, [] { return true; }));
 }
 
-TEST(Tune, TheLearningRateGoesWithTheBatch) {
+TEST(Tune, TheLearningRateFollowsTheBatchSize) {
   OptimizerOptions optimizer;
   optimizer.lr = 0.1;
   EXPECT_DOUBLE_EQ(scaled_rate(optimizer, 2), 0.2);
@@ -75,8 +75,8 @@ TEST(Tune, TheLearningRateGoesWithTheBatch) {
   EXPECT_DOUBLE_EQ(scaled_rate(optimizer, 4), 0.2);
 }
 
-// Saves take 20 ms, which is most of the time.
-TEST(Tune, KeepsWhatPays) {
+// Saving takes 20 ms, which is most of the time.
+TEST(Tune, KeepsChangesThatSpeedUp) {
   SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());
@@ -88,14 +88,15 @@ TEST(Tune, KeepsWhatPays) {
   ASSERT_FALSE(tuning->steps.empty());
   EXPECT_EQ(tuning->steps[0].fix.cause, Cause::kCheckpointIo) << tuning->steps[0].fix.text();
   EXPECT_EQ(tuning->steps[0].rejected, "");
-  EXPECT_FALSE(tuning->steps[0].loss) << "which saving cannot change";
+  EXPECT_FALSE(tuning->steps[0].loss) << "saving cannot change the loss";
   EXPECT_GT(tuning->gain.low, 1.5);
   EXPECT_GT(tuning->rate_after, 1.5 * tuning->rate_before);
   EXPECT_NE(to_toml(tuning->recipe), to_toml(recipe));
-  EXPECT_DOUBLE_EQ(tuning->recipe.train.epochs, 4) << "what is measured is not what is written";
+  EXPECT_DOUBLE_EQ(tuning->recipe.train.epochs, 4)
+      << "the settings of the measurement are not written";
 }
 
-// Steps of sixteen images two by two, where all at once take about as long as two.
+// Sixteen images in micro-batches of two, while all at once take about as long as two.
 const std::vector<std::string> kInParts = {"model.name=resnet9", "model.width=0.1",
                                            "train.batch=16", "train.accumulate=8"};
 
@@ -105,13 +106,13 @@ std::string tried_in(const Tuning& tuning) {
   return text;
 }
 
-// A change that trains something else is faster, and is rejected, whatever the loss.
-TEST(Tune, RejectsWhatCostsLoss) {
+// A change of the training is faster, but is rejected, whatever the loss.
+TEST(Tune, RejectsChangesThatWorsenTheLoss) {
   SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());
   TuneOptions options = options_in(dir, 0.5, 3);
-  options.tolerance = -0.9;  // no loss will do
+  options.tolerance = -0.9;  // no loss is accepted
   const auto tuning = tune(env, small_recipe(kInParts), options);
   ASSERT_TRUE(tuning);
   int lossy = 0;
@@ -128,9 +129,8 @@ TEST(Tune, RejectsWhatCostsLoss) {
   EXPECT_EQ(tuning->recipe.train.accumulate, 8);
 }
 
-// As many steps as a loss takes last for longer than what measuring leaves of the time: of 70
-// steps' time, 24 and some.
-TEST(Tune, ALossThatThereIsNoTimeForIsNotCompared) {
+// Comparing a loss takes more steps than the remaining time allows: 24 and some of 70 steps' time.
+TEST(Tune, ALossIsNotComparedWithoutTimeForIt) {
   SATURATE_NEEDS_TIME();
   const TempDir dir;
   FaultEnv env(Env::posix());

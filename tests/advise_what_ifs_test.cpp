@@ -1,4 +1,4 @@
-// Which changes a diagnosis tries, by recipe, source and machine.
+// The changes that a diagnosis tries, by recipe, source and machine.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -40,7 +40,7 @@ Machine eight_cores() {
   return machine;
 }
 
-TEST(WhatIfs, OfAPlainRecipe) {
+TEST(WhatIfs, ForAPlainRecipe) {
   EXPECT_EQ(
       texts(input_what_ifs(plain_recipe({}), eight_cores(), photographs())),
       (std::set<std::string>{"data.threads=8", "data.threads=1", "data.prefetch=8",
@@ -50,7 +50,7 @@ TEST(WhatIfs, OfAPlainRecipe) {
       (std::set<std::string>{"train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
 }
 
-TEST(WhatIfs, OfAPoorRecipe) {
+TEST(WhatIfs, ForASlowRecipe) {
   const Recipe recipe =
       plain_recipe({"train.checkpoint_segments=3", "train.accumulate=2", "train.threads=1",
                     "checkpoint.every=1 step", "debug.checks=anomaly",
@@ -68,7 +68,7 @@ TEST(WhatIfs, OfAPoorRecipe) {
                 "train.batch=128", "train.batch=32", "train.graph=auto skipped"}));
 }
 
-TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
+TEST(WhatIfs, AugmentationIsRemovedAsAWholeAndOneByOne) {
   const Recipe recipe = plain_recipe({"augment.policy=rand", "augment.blur=0.5",
                                       "augment.gaussian_noise=0.1", "data.decode=fast"});
   const auto all = texts(input_what_ifs(recipe, eight_cores(), photographs()));
@@ -83,13 +83,13 @@ TEST(WhatIfs, OfAugmentationAllAtOnceThenOneByOne) {
 
 TEST(WhatIfs, ASourceThatDoesNotFitInMemoryIsNotCached) {
   Machine machine = eight_cores();
-  machine.memory_bytes = 5e8;  // half of it is offered: 0.1 GB fits, 0.5 GB does not
+  machine.memory_bytes = 5e8;  // half of it is available: 0.1 GB fits, 0.5 GB does not
   const auto found = texts(input_what_ifs(plain_recipe({}), machine, photographs()));
   EXPECT_TRUE(found.contains("data.cache=ram"));
   EXPECT_TRUE(found.contains("data.cache=ram:decoded skipped"));
 }
 
-TEST(WhatIfs, AGpusMemoryKernelAndStreamsAreTried) {
+TEST(WhatIfs, DeviceCacheKernelAndStreamsAreTriedOnAGpu) {
   Machine machine = eight_cores();
   machine.on_gpu = machine.augments = true;
   const auto tried = [&](const std::vector<std::string>& settings, int64_t samples = 1000) {
@@ -113,7 +113,7 @@ TEST(WhatIfs, AGpusMemoryKernelAndStreamsAreTried) {
   EXPECT_EQ(tried({"pipeline.augment=true", "data.cache=device"}), Set{});
   EXPECT_EQ(tried({"augment.crop=random_resized"}),
             (Set{"augment.device=cpu", "pipeline.augment=true"}))
-      << "images held there are cut already";
+      << "cached images are cropped already";
   EXPECT_TRUE(tried({}, 100'000).contains("data.cache=device skipped"));
   machine.augments = false;
   EXPECT_EQ(tried({"augment.device=cpu", "pipeline.copy=false"}), Set{"pipeline.copy=true"});
@@ -121,7 +121,7 @@ TEST(WhatIfs, AGpusMemoryKernelAndStreamsAreTried) {
   EXPECT_EQ(tried({"augment.device=cpu", "pipeline.copy=false"}), Set{});
 }
 
-TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
+TEST(WhatIfs, OnlyPrecisionsOfTheHardwareAreTried) {
   const auto precisions = [](const char* mode, bool on_gpu, bool has_bf16) {
     Machine machine = eight_cores();
     machine.on_gpu = on_gpu;
@@ -140,7 +140,7 @@ TEST(WhatIfs, PrecisionsAreThoseThatTheHardwareHas) {
   EXPECT_EQ(precisions("bf16", true, true), Set{});
 }
 
-TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
+TEST(WhatIfs, AGraphIsTriedOnAGpuIfNothingPreventsIt) {
   const auto skipped = [](const std::vector<std::string>& settings, bool on_gpu) {
     Machine machine = eight_cores();
     machine.on_gpu = on_gpu;
@@ -154,7 +154,7 @@ TEST(WhatIfs, AGraphIsTriedOnAGpuWhereNothingIsInItsWay) {
   EXPECT_EQ(skipped({"train.graph=auto"}, true), "not there");
 }
 
-TEST(WhatIfs, RecordsAreMadeMoreRarelyWhereTheyAreMany) {
+TEST(WhatIfs, FrequentRecordsAreMadeRarer) {
   const auto logging = [](const std::vector<std::string>& settings, bool on_gpu) {
     Machine machine = eight_cores();
     machine.on_gpu = on_gpu;
@@ -166,11 +166,11 @@ TEST(WhatIfs, RecordsAreMadeMoreRarelyWhereTheyAreMany) {
   using Set = std::set<std::string>;
   EXPECT_EQ(logging({}, false), Set{});
   EXPECT_EQ(logging({"watch.every=1"}, false), Set{"watch.every=10"});
-  EXPECT_EQ(logging({"watch.every=1"}, true), Set{}) << "there it is host-sync";
+  EXPECT_EQ(logging({"watch.every=1"}, true), Set{}) << "on a GPU it is host-sync";
   EXPECT_EQ(logging({"watch.histograms=5"}, true), Set{"watch.histograms=50"});
 }
 
-TEST(WhatIfs, EvaluationsAndSavesOfATrainingAreCounted) {
+TEST(WhatIfs, EvaluationsAndSavesOfARunAreCounted) {
   Recipe recipe;
   EXPECT_EQ(evaluations_of(recipe.train, 3, 10), 3);
   EXPECT_EQ(evaluations_of(recipe.train, 0.5, 10), 1) << "at the end";
@@ -186,7 +186,7 @@ TEST(WhatIfs, EvaluationsAndSavesOfATrainingAreCounted) {
   EXPECT_EQ(saves_of(recipe.checkpoint, 5, 10, 600), 2 + 2 + 2);
 }
 
-TEST(WhatIfs, AskedForOnesHaveTheCauseOfTheirKey) {
+TEST(WhatIfs, RequestedOnesHaveTheCauseOfTheirKey) {
   const auto asked = asked_what_ifs(
       plain_recipe({}),
       {"train.compiled=a.pt2", "data.threads=3", "model.width=2", "debug.off=set_to_none",

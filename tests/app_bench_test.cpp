@@ -1,4 +1,4 @@
-// saturate bench: what scripts read.
+// saturate bench: the output that scripts read.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ const std::string kLoader =
     "bench loader synth:size=40,count=12,classes=2 --set augment.size=24 --set train.batch=5 "
     "--repeats 3 --seconds 0.001";
 
-TEST(Bench, LedgerTakesTurnsWithAndWithoutIt) {
+TEST(Bench, LedgerAlternatesWithAndWithoutIt) {
   const TempDir dir;
   const std::string command =
       "bench ledger " + write_small_recipe(dir, kSmallSynth) + " --rounds 3 --seconds 0.01";
@@ -60,7 +60,7 @@ TEST(Bench, LoaderWritesARowForEveryVariant) {
 #endif
 }
 
-// Not an epoch: of 10^6 images that would be minutes.
+// Stops before the end of the epoch: 10^6 images would take minutes.
 TEST(Bench, LoaderStopsWithinAnEpoch) {
 #ifndef NDEBUG
   GTEST_SKIP() << "a debug build refuses";
@@ -106,7 +106,7 @@ TEST(Bench, AugmentWritesARowForEveryOperation) {
   }
 }
 
-TEST(Bench, MemoryGrowsWithTheRootOfTheDepthWhereCheckpointed) {
+TEST(Bench, MemoryGrowsWithTheSquareRootOfTheDepthWithCheckpointing) {
   const std::string command = "bench memory --depths 16,64 --batch 2 --repeats 1";
 #ifndef NDEBUG
   expect_error(run_saturate(command), 2, {"debug build"});
@@ -124,7 +124,7 @@ TEST(Bench, MemoryGrowsWithTheRootOfTheDepthWhereCheckpointed) {
 #endif
 }
 
-TEST(Bench, LoaderNamesWhatIsWrong) {
+TEST(Bench, LoaderErrorsAreNamed) {
   expect_error(run_saturate("bench loader nothing:here"), 2, {"nothing"});
   expect_error(run_saturate("bench loader folder:absent --set augment.sise=9"), 2,
                {"augment.size"});
@@ -169,7 +169,7 @@ const std::string kBrief = " --rounds 1 --seconds 0.02";
 
 class BenchStep : public ::testing::Test {
  protected:
-  // The rows by name of a bench of the small recipe, under a TMPDIR of its own.
+  // The rows by name of a bench of the small recipe, with a separate TMPDIR.
   std::map<std::string, nlohmann::json> rows(const std::string& arguments,
                                              const std::string& length = kBrief) {
     std::filesystem::create_directory(dir / "tmp");
@@ -190,7 +190,7 @@ class BenchStep : public ::testing::Test {
 };
 
 #ifdef NDEBUG
-TEST_F(BenchStep, WritesTheRecipesLoopNextToABareOne) {
+TEST_F(BenchStep, ComparesTheRecipesLoopWithABareOne) {
   const auto found = rows("");
   ASSERT_EQ(found.size(), 7u);
   for (const char* name : {"recipe", "held batch", "bare loop", "input alone"}) {
@@ -213,7 +213,7 @@ TEST_F(BenchStep, WritesTheRecipesLoopNextToABareOne) {
   EXPECT_NE(found.at("recipe")["recipe"].get<std::string>().find("simple_cnn"), std::string::npos);
 }
 
-// The values of a row of two rounds, of which it does not say which was first.
+// The values of a row of two rounds, in an unknown order.
 using TwoRounds = std::array<double, 2>;
 
 TwoRounds values_of(const nlohmann::json& row) {
@@ -236,7 +236,7 @@ double mean_of(const TwoRounds& values) {
   return (values[0] + values[1]) / 2;
 }
 
-// Expects a mean over two rounds to be that of one of both ways.
+// Expects a mean over two rounds to be that of one of the two pairings.
 void expect_mean(double found, const std::array<TwoRounds, 2>& either) {
   const double one = mean_of(either[0]), other = mean_of(either[1]);
   EXPECT_LT(std::min(std::abs(found - one), std::abs(found - other)), 1e-3)
@@ -271,7 +271,7 @@ TEST_F(BenchStep, OverheadIsTheDifferenceToTheBareLoopInTheSameRound) {
               by_round(input, compute, [](double a, double b) { return 1 / (1 / a + 1 / b); }));
 }
 
-TEST_F(BenchStep, TheBoundIsWhatInputAndComputeComeToInTurns) {
+TEST_F(BenchStep, TheBoundCombinesInputAndComputeAlone) {
   const auto found = rows("");
   const auto rate = [&](const char* name) { return found.at(name)["median"].get<double>(); };
   const auto& bound = found.at("of the bound");
@@ -281,7 +281,7 @@ TEST_F(BenchStep, TheBoundIsWhatInputAndComputeComeToInTurns) {
   EXPECT_NEAR(rate("of the bound"), 100 * rate("recipe") / both, 1e-6);
 }
 
-TEST_F(BenchStep, RunsWhatARecipeCanAskFor) {
+TEST_F(BenchStep, RunsEveryKindOfRecipe) {
   for (const char* settings :
        {" --set optimizer.name=adam --set train.accumulate=3 --set train.batch=7",
         " --set optimizer.name=muon --set train.clip_norm=1", " --set precision.mode=bf16-o2",
@@ -300,7 +300,7 @@ TEST_F(BenchStep, ProfilesTheLibraries) {
             onednn["ms_per_step"].get<double>() * (1 + 1e-9));
 }
 
-TEST_F(BenchStep, LeavesNothingBehind) {
+TEST_F(BenchStep, RemovesItsTemporaryFiles) {
   rows("");
   EXPECT_TRUE(std::filesystem::is_empty(dir / "tmp"));
   expect_error(run_saturate("bench step " + recipe + kBrief + " --set data.source=idx:absent",
@@ -314,7 +314,7 @@ TEST_F(BenchStep, RefusesADebugBuild) {
 }
 #endif
 
-TEST_F(BenchStep, NamesWhatIsWrong) {
+TEST_F(BenchStep, ErrorsAreNamed) {
   expect_error(run_saturate("bench step"), 2, {"RECIPE"});
   expect_error(run_saturate("bench step " + recipe + " --seconds 0"), 2, {"--seconds"});
   expect_error(run_saturate("bench step " + recipe + " --rounds 0"), 2, {"--rounds"});

@@ -1,4 +1,4 @@
-// The command line's own promises: help, lists, and making datasets.
+// The command line: help, lists, and making datasets.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -24,7 +24,7 @@ TEST(Command, HelpListsEveryCommandAndEachHasItsOwn) {
   }
 }
 
-TEST(Command, AMisspeltCommandIsNamedWithTheNearest) {
+TEST(Command, AMisspeltCommandIsNamedWithTheNearestOne) {
   expect_error(run_saturate("trian recipe.toml"), 2, {"trian", "train"});
   expect_error(run_saturate("data pakc x"), 2, {"pakc", "pack", "(data)"});
   expect_error(run_saturate(""), 2, {"--help"});
@@ -73,7 +73,7 @@ TEST(Command, AShippedRecipeNeedsNoPath) {
   EXPECT_EQ(named.out, run_saturate("train " + source_path("recipes/demo.toml") +
                                     " --print-recipe --set data.threads=1")
                            .out);
-  std::filesystem::create_directory(dir / "demo");  // the user's own comes first
+  std::filesystem::create_directory(dir / "demo");  // the user's own file takes precedence
   expect_error(run_saturate("train demo --print-recipe", "cd " + dir.path() + ";"), 3, {"demo"});
   expect_error(run_saturate("train no-such"), 2, {"no-such", "saturate list recipes"});
   const CommandResult list = run_saturate("list recipes");
@@ -94,7 +94,7 @@ TEST(Command, CompletionsAndTheManPageNameEveryCommand) {
   EXPECT_EQ(std::system(("'" + std::string(kCommand) + "' completion bash | bash -n").c_str()), 0);
 }
 
-TEST(Command, VersionAndEnvironmentAreTold) {
+TEST(Command, VersionAndEnvironmentArePrinted) {
   EXPECT_NE(run_saturate("--version").out.find("saturate 0."), std::string::npos);
   const CommandResult env = run_saturate("env");
   EXPECT_EQ(env.exit_code, 0);
@@ -102,7 +102,7 @@ TEST(Command, VersionAndEnvironmentAreTold) {
     EXPECT_NE(env.out.find(fact), std::string::npos) << fact;
 }
 
-TEST(Command, ThreadsOfTheStepSleepSoonUnlessTheUserSaysOtherwise) {
+TEST(Command, ComputeThreadsSleepSoonUnlessTheUserSetsOtherwise) {
   const auto waits = [](const std::string& before) {
     const std::string out = run_saturate("env", "env -u GOMP_SPINCOUNT " + before).out;
     const auto at = out.find("openmp waits");
@@ -113,7 +113,7 @@ TEST(Command, ThreadsOfTheStepSleepSoonUnlessTheUserSaysOtherwise) {
   EXPECT_EQ(waits("OMP_WAIT_POLICY=active"), "openmp waits  OMP_WAIT_POLICY=active");
 }
 
-TEST(Command, ListNamesWhatARecipeCanName) {
+TEST(Command, ListPrintsTheNamesThatARecipeAccepts) {
   const std::string all = run_saturate("list").out;
   for (const char* name :
        {"folder", "tar", "shard", "lmdb", "idx", "cifar", "synth", "mlp", "simple_cnn", "resnet9",

@@ -1,4 +1,4 @@
-// saturate data pack and verify, and training on what they wrote.
+// saturate data pack and verify, and training on their output.
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"
@@ -36,7 +36,7 @@ TEST(DataCommand, PackWritesEveryFormatAndInspectReadsIt) {
   EXPECT_NE(seen.out.find("width    8 to 8"), std::string::npos) << seen.out;
 }
 
-TEST(DataCommand, InspectLooksAtTenThousandUnlessToldToLookAtAll) {
+TEST(DataCommand, InspectExaminesTenThousandImagesUnlessToldAll) {
   const TempDir dir;
   const std::string inspect =
       "data inspect synth:size=8,count=12000,classes=3 --json " + (dir / "r.json");
@@ -53,7 +53,7 @@ TEST(DataCommand, InspectLooksAtTenThousandUnlessToldToLookAtAll) {
   }
 }
 
-TEST(DataCommand, InspectKeepsClassesApartThatAreNotUtf8) {
+TEST(DataCommand, InspectDistinguishesClassNamesThatAreNotUtf8) {
   const TempDir dir;
   for (const char* name : {"gr\xf6n/1", "gr\xf6n/2", "gr\xfcn/1"})
     write_file(dir / "set/" + name + ".jpg", noise_jpeg(8, 8, 1));
@@ -76,7 +76,7 @@ TEST(DataCommand, PackRefusesBadOptions) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
-TEST(DataCommand, VerifyListsWhatIsBroken) {
+TEST(DataCommand, VerifyListsBrokenImages) {
   const TempDir dir;
   write_folder_dataset(dir / "set", 12);
   const CommandResult sound =
@@ -110,7 +110,7 @@ TEST(DataCommand, VerifyListsWhatIsBroken) {
                {"truncated", dir / "cut.shard", "saturate data pack"});
 }
 
-TEST(DataCommand, ImagesInNoClassFolderAreAWarning) {
+TEST(DataCommand, ImagesOutsideClassFoldersAreAWarning) {
   const TempDir dir;
   write_folder_dataset(dir / "set", 20);
   write_folder_dataset(dir / "val", 10);
@@ -143,7 +143,7 @@ TEST(DataCommand, ImagesInNoClassFolderAreAWarning) {
 }
 
 // A class, an image and a broken file whose names would change a terminal's colour.
-TEST(DataCommand, NamesFromDataReachNoTerminalAsTheyAre) {
+TEST(DataCommand, ControlCharactersInNamesAreEscapedOnTheTerminal) {
   const TempDir dir;
   const std::string red = "\x1b[31mred";
   for (const std::string& folder : {red, std::string("plain")})
@@ -202,7 +202,7 @@ TEST(DataCommand, AnInterruptedSynthLeavesNothing) {
     kill(child, SIGINT);
     EXPECT_EQ(exit_code_of(child), 130) << read_text(logs / name);
     EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << name;
-    EXPECT_NE(read_text(logs / name).find("removing what was begun"), std::string::npos);
+    EXPECT_NE(read_text(logs / name).find("removing unfinished output"), std::string::npos);
   }
 }
 
@@ -218,7 +218,7 @@ TEST(DataCommand, AnInterruptedPackLeavesNothing) {
     EXPECT_EQ(exit_code_of(child), 143) << read_text(logs / format);
     for (const auto& left : std::filesystem::recursive_directory_iterator(dir.path()))
       EXPECT_TRUE(left.is_directory()) << left.path();
-    EXPECT_NE(read_text(logs / format).find("removing what was begun"), std::string::npos);
+    EXPECT_NE(read_text(logs / format).find("removing unfinished output"), std::string::npos);
   }
 }
 

@@ -1,4 +1,4 @@
-// saturate diagnose, as its user runs it.
+// saturate diagnose and tune, run as commands.
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"
@@ -16,7 +16,7 @@ class DiagnoseCommand : public ::testing::Test {
   std::string recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
 };
 
-TEST_F(DiagnoseCommand, PrintsACauseAndWritesWhatScriptsRead) {
+TEST_F(DiagnoseCommand, PrintsACauseAndWritesJson) {
   const std::string json_path = dir / "found.json";
   const CommandResult result =
       diagnose("--seconds 3 --rounds 3 --set data.threads=1 --json " + json_path);
@@ -40,7 +40,7 @@ TEST_F(DiagnoseCommand, PrintsACauseAndWritesWhatScriptsRead) {
     for (const auto& fix : json[list]) {
       ++measured;
       EXPECT_NE(fix["set"].get<std::string>().find('='), std::string::npos);
-      if (!fix["measured"].get<bool>()) {  // reckoned from the time that one of them takes
+      if (!fix["measured"].get<bool>()) {  // estimated from the time of one of them
         EXPECT_TRUE(fix["cause"] == "evaluation" || fix["cause"] == "checkpoint-io") << fix;
         continue;
       }
@@ -57,7 +57,7 @@ TEST_F(DiagnoseCommand, PrintsACauseAndWritesWhatScriptsRead) {
     EXPECT_GE(run[key]["share"].get<double>(), 0) << key;
     EXPECT_LT(run[key]["share"].get<double>(), 1) << key;
   }
-  EXPECT_FALSE(std::filesystem::exists(dir / "scratch")) << "it leaves nothing behind";
+  EXPECT_FALSE(std::filesystem::exists(dir / "scratch")) << "it removes its files";
 }
 
 TEST_F(DiagnoseCommand, BadUsageIsOneErrorBeforeAnythingRuns) {
@@ -81,7 +81,7 @@ TEST_F(DiagnoseCommand, TuneWritesARecipeThatTrains) {
   EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
 }
 
-TEST_F(DiagnoseCommand, CtrlCLeavesAtOnceAndNothingBehind) {
+TEST_F(DiagnoseCommand, CtrlCQuitsAtOnceAndRemovesItsFiles) {
   const pid_t child = start_saturate(
       {"diagnose", recipe, "--seconds", "3600", "--scratch", dir / "scratch"}, dir / "log");
   EXPECT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "scratch"); }));

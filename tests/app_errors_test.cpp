@@ -1,5 +1,4 @@
-// Errors as a user sees them: one line, the place, a remedy, the contract's exit
-// code.
+// Errors as a user sees them: one line, the place, a remedy, the documented exit code.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <unistd.h>
@@ -29,7 +28,7 @@ TEST_F(CommandErrors, BadUsageExitsWithTwo) {
   expect_error(run_saturate("eval x"), 2, {"--data"});
 }
 
-TEST_F(CommandErrors, AnUnknownKeyNamesTheNearest) {
+TEST_F(CommandErrors, AnUnknownKeyNamesTheNearestOne) {
   expect_error(train(kSmallSynth, "--set train.batchsize=3"), 2,
                {"unknown key train.batchsize", "Did you mean train.batch?"});
   expect_error(train(kSmallSynth, "--set model.name=restnet18"), 2,
@@ -63,7 +62,7 @@ TEST_F(CommandErrors, MissingOrEmptyFoldersExitWithThree) {
   expect_error(train("tar:" + (dir / "missing.tar")), 3, {"missing.tar"});
 }
 
-// Twelve sound images of two classes, and three broken ones.
+// Twelve readable images of two classes, and three broken ones.
 void write_partly_broken(const std::string& root) {
   write_folder_dataset(root, 12);
   write_file(root + "/even/zero.jpg", "");
@@ -98,8 +97,8 @@ TEST_F(CommandErrors, SkippedImagesAreCountedAndNamed) {
   EXPECT_EQ(read_metrics(dir / "run").back()["samples"], 12);
 }
 
-// Which is not known before training.
-TEST_F(CommandErrors, ABatchThatSkippingLeavesOneImageOfIsNamed) {
+// This is not known before training.
+TEST_F(CommandErrors, ABatchReducedToOneImageBySkippingIsNamed) {
   write_partly_broken(dir / "data");
   std::filesystem::remove(dir / "data/even/zero.jpg");
   std::filesystem::remove(dir / "data/odd/text.jpg");  // thirteen images, the last one broken
@@ -111,7 +110,7 @@ TEST_F(CommandErrors, ABatchThatSkippingLeavesOneImageOfIsNamed) {
       result, 4, {"a micro-batch has one image, which BatchNorm cannot train on", "train.batch"});
 }
 
-// By their headers: an image that is cut off is found by data verify.
+// By their headers: only data verify finds a truncated image.
 TEST_F(CommandErrors, InspectListsBrokenImages) {
   write_partly_broken(dir / "data");
   for (const char* more : {"", " --all", " --headers"}) {
@@ -127,19 +126,19 @@ TEST_F(CommandErrors, InspectListsBrokenImages) {
   }
 }
 
-TEST_F(CommandErrors, AFolderThatHoldsARunIsNotOverwritten) {
+TEST_F(CommandErrors, AFolderWithARunIsNotOverwritten) {
   ASSERT_EQ(train(kSmallSynth, "--set train.epochs=0.1").exit_code, 0);
   expect_error(train(kSmallSynth), 2, {"holds a run already", "--resume=auto"});
 }
 
-TEST_F(CommandErrors, EvaluationDataOfOtherClassesIsRefused) {
+TEST_F(CommandErrors, EvaluationDataWithOtherClassesAreRefused) {
   write_folder_dataset(dir / "data", 12);
   expect_error(
       train("folder:" + (dir / "data"), std::string("--set data.eval_source=") + kSmallSynthTest),
       3, {"unknown to the training data"});
 }
 
-TEST_F(CommandErrors, CheckpointsThatCannotBeUsedExitWithFour) {
+TEST_F(CommandErrors, UnusableCheckpointsExitWithFour) {
   ASSERT_EQ(train(kSmallSynth, "--set train.epochs=0.1").exit_code, 0);
   const std::string good = dir / "run/checkpoints/step-00000001.safetensors";
   const std::string bytes = read_text(good);
@@ -177,7 +176,7 @@ TEST_F(CommandErrors, AnUnreadableCheckpointIsNamed) {
                {"Permission denied", dir / "locked"});
 }
 
-TEST_F(CommandErrors, AFileThatMayNotGrowFailsTheSaveWithoutRemains) {
+TEST_F(CommandErrors, AFileSizeLimitFailsTheSaveWithoutPartialFiles) {
   const CommandResult result =
       train(kSmallSynth, "--set model.name=resnet18 --set train.epochs=0.1 --set augment.size=32",
             "ulimit -f 1000;");  // a checkpoint of ResNet-18 is 90 MB
@@ -185,11 +184,11 @@ TEST_F(CommandErrors, AFileThatMayNotGrowFailsTheSaveWithoutRemains) {
   EXPECT_NE(result.err.find("cannot write"), std::string::npos) << result.err;
   EXPECT_NE(result.out.find("failed at step 1"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("where time went"), std::string::npos) << result.out;
-  EXPECT_EQ(result.out.find("next:"), std::string::npos) << "there is nothing to go on from";
+  EXPECT_EQ(result.out.find("next:"), std::string::npos) << "there is nothing to resume";
   EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints"));
 }
 
-TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutRemains) {
+TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutPartialFiles) {
   const std::string disk = dir / "disk";
   std::filesystem::create_directories(disk);
   if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0)
@@ -207,8 +206,8 @@ TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutRemains) {
   EXPECT_FALSE(remains);
 }
 
-// As where the disk of a log is full.
-TEST_F(CommandErrors, AStderrThatTakesNothingEndsNothing) {
+// Such as when the disk of a log is full.
+TEST_F(CommandErrors, AnUnwritableStderrDoesNotEndTheRun) {
   const auto code_of = [](const std::string& arguments) {
     const int status =
         std::system(("'" + kCommand + "' " + arguments + " >/dev/null 2>/dev/full").c_str());
@@ -220,7 +219,7 @@ TEST_F(CommandErrors, AStderrThatTakesNothingEndsNothing) {
   EXPECT_EQ(code_of("train " + (dir / "missing.toml")), 2);
 }
 
-TEST_F(CommandErrors, ALossThatTurnsNotFiniteEndsTheRun) {
+TEST_F(CommandErrors, ANonFiniteLossEndsTheRun) {
   const CommandResult result = train(kSmallSynth, "--set optimizer.lr=1e30");
   EXPECT_EQ(result.exit_code, 4);
   EXPECT_NE(result.err.find("the loss is not finite by step"), std::string::npos) << result.err;

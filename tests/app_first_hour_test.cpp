@@ -1,4 +1,4 @@
-// Commands of a new user, and their output.
+// A new user's commands, and their output.
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"
@@ -12,7 +12,7 @@ bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// The lines behind "next:", each without its indentation.
+// The lines after "next:", each without its indentation.
 std::vector<std::string> next_lines(const std::string& out) {
   std::istringstream lines(out.substr(std::min(out.find("next:\n"), out.size())));
   std::vector<std::string> found;
@@ -21,7 +21,7 @@ std::vector<std::string> next_lines(const std::string& out) {
   return found;
 }
 
-TEST_F(FirstHour, TheFirstLinesSayWhatIsTrainedOnWhatAndHow) {
+TEST_F(FirstHour, TheFirstLinesNameModelDataAndDevice) {
   const CommandResult result = train("run", {"precision.mode=auto", "train.device=auto"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* part :
@@ -34,12 +34,12 @@ TEST_F(FirstHour, TheFirstLinesSayWhatIsTrainedOnWhatAndHow) {
         << part << "\n"
         << result.err;
   EXPECT_TRUE(holds(result.err, "run folder  " + (dir / "run") + "\n"));
-  EXPECT_EQ(result.err.find("model       "), 0u) << "nothing comes before it";
+  EXPECT_EQ(result.err.find("model       "), 0u) << "it is the first line";
   const CommandResult given = train("given");
-  EXPECT_TRUE(holds(given.err, "precision fp32\n")) << "the recipe's own: " << given.err;
+  EXPECT_TRUE(holds(given.err, "precision fp32\n")) << "the recipe's precision: " << given.err;
 }
 
-TEST_F(FirstHour, AResumedRunSaysFromWhichStep) {
+TEST_F(FirstHour, AResumedRunNamesItsStep) {
   ASSERT_EQ(train("run", {"debug.off=background"}).exit_code, 0);
   remove_checkpoints(dir / "run", {20});
   const CommandResult resumed = run_saturate("train --resume " + (dir / "run"));
@@ -48,12 +48,12 @@ TEST_F(FirstHour, AResumedRunSaysFromWhichStep) {
       << resumed.err;
 }
 
-TEST_F(FirstHour, QuietSaysNothingOfIt) {
+TEST_F(FirstHour, QuietOmitsTheseLines) {
   const CommandResult result = run_saturate("train " + recipe + " --quiet --out " + (dir / "run"));
   EXPECT_EQ(result.err, "");
 }
 
-TEST_F(FirstHour, TheNextCommandsNameTheReportAndSurviveTheShell) {
+TEST_F(FirstHour, TheNextCommandsNameTheReportAndAreQuotedForTheShell) {
   const std::string name = "x;$(touch pwned) 'y'";
   const CommandResult result =
       run_saturate("train " + recipe + " --set train.epochs=0.5 --out \"$RUN\"",
@@ -86,7 +86,7 @@ TEST_F(FirstHour, SetTakesSeveralSettings) {
   expect_error(run_saturate("train " + recipe + " seed=1"), 2, {"seed=1"});
 }
 
-TEST_F(FirstHour, ASettingThatALaterOneOverridesIsToldOf) {
+TEST_F(FirstHour, AnOverriddenSettingIsReported) {
   const std::string command = "train " + recipe + " --print-recipe --set train.epochs=3 ";
   const CommandResult result =
       run_saturate(command + "seed=1 seed=2 --set=train.epochs=3 --set seed=5");
@@ -101,10 +101,10 @@ TEST_F(FirstHour, ASettingThatALaterOneOverridesIsToldOf) {
                    "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
                    "MASTER_PORT=1");
   EXPECT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_FALSE(holds(second.err, "overrides")) << "rank 0 alone: " << second.err;
+  EXPECT_FALSE(holds(second.err, "overrides")) << "only rank 0 reports it" << second.err;
 }
 
-TEST_F(FirstHour, AFolderIsTrainedOnWithARecipeThatIsShown) {
+TEST_F(FirstHour, TrainingOnAFolderPrintsTheRecipe) {
   ASSERT_EQ(run_saturate("data synth size=24,count=60,classes=3,difficulty=0 --out '" +
                          (dir / "my photos") + "'")
                 .exit_code,
@@ -135,7 +135,7 @@ TEST_F(FirstHour, AFolderOfTwoImagesTrains) {
   EXPECT_TRUE(holds(result.err, "no evaluation: too few images")) << result.err;
 }
 
-TEST_F(FirstHour, APhotographsFolderTrains) {
+TEST_F(FirstHour, AFolderOfPhotographsTrains) {
   const std::string photos = shared_path("data/imagenet-400");
   if (!std::filesystem::exists(photos)) GTEST_SKIP() << "no photographs at " << photos;
   const CommandResult result = run_saturate("train " + photos + " --out " + (dir / "run") +
@@ -158,14 +158,14 @@ TEST_F(FirstHour, APathIsASource) {
   expect_error(run_saturate("data inspect " + (dir / "nowhere")), 2, {"no such file or folder"});
 }
 
-TEST_F(FirstHour, EvalTellsOfEachClass) {
+TEST_F(FirstHour, EvalPrintsEachClass) {
   ASSERT_EQ(train("run").exit_code, 0);
   const CommandResult eval = run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
                                           " --json " + (dir / "eval.json"));
   ASSERT_EQ(eval.exit_code, 0) << eval.err;
-  for (const char* part : {"by class, worst first", "taken for", "answers, by number"})
+  for (const char* part : {"by class, worst first", "predicted as", "answers, by number"})
     EXPECT_TRUE(holds(eval.out, part)) << part << eval.out;
-  EXPECT_EQ(eval.out.find("accuracy "), 0u) << "the figures first, as ever";
+  EXPECT_EQ(eval.out.find("accuracy "), 0u) << "the figures come first";
   const auto json = nlohmann::json::parse(read_text(dir / "eval.json"));
   ASSERT_EQ(json["classes"].size(), 10u);
   int64_t correct = 0, count = 0, cells = 0;
@@ -177,7 +177,7 @@ TEST_F(FirstHour, EvalTellsOfEachClass) {
   EXPECT_EQ(count, 50);
   EXPECT_EQ(cells, 50);
   EXPECT_DOUBLE_EQ(double(correct) / 50, json["accuracy"]);
-  // The run's own last evaluation was of the same.
+  // The run's last evaluation used the same images.
   const auto kept = nlohmann::json::parse(read_text(dir / "run/classes.json"));
   EXPECT_EQ(kept["classes"], json["classes"]);
   EXPECT_EQ(kept["confusion"], json["confusion"]);
@@ -208,9 +208,9 @@ bool has_raw_controls(const std::string& text) {
          holds(text, "\u0085");
 }
 
-// Names that could move the cursor, or turn what is read, on their way through every command. A
-// recipe takes only UTF-8; a file's name may be anything.
-TEST_F(FirstHour, NoNameReachesTheTerminalRaw) {
+// Names with control characters or bidirectional overrides, in every command. A recipe takes only
+// UTF-8; a file's name may be any bytes.
+TEST_F(FirstHour, NoNameReachesTheTerminalUnescaped) {
   const std::string hostile = "cat\u202e\u0085\x1b[31m", raw = hostile + "\x9b\x32J";
   ASSERT_EQ(
       run_saturate("data synth size=16,count=24,classes=2,difficulty=0 --out " + (dir / "set"))

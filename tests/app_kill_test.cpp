@@ -1,5 +1,5 @@
-// SIGKILL at random points of a run, inside checkpoint writing too: whatever was reported saved is
-// there, and the resumed run ends with the weights of one that was never killed.
+// SIGKILL at random points of a run, also while a checkpoint is written: every checkpoint that was
+// reported exists, and the resumed run ends with the weights of a run that was never killed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace saturate::testing {
 namespace {
 
-// `make kills` asks for more.
+// `make kills` sets more.
 int wanted_kills() {
   const char* given = std::getenv("SATURATE_KILLS");
   return given ? std::stoi(given) : 20;
@@ -24,7 +24,7 @@ class KilledRun : public ::testing::Test {
             dir / name, "--set", "data.threads=" + std::to_string(threads)};
   }
   static bool is_writing(const std::string& checkpoints) {
-    std::error_code gone;  // files come and go meanwhile
+    std::error_code gone;  // files are created and removed meanwhile
     for (const auto& entry : std::filesystem::directory_iterator(checkpoints, gone))
       if (entry.path().string().find(".tmp-") != std::string::npos) return true;
     return false;
@@ -36,11 +36,11 @@ class KilledRun : public ::testing::Test {
         newest = std::max(newest, std::stoi(entry.path().filename().string().substr(5)));
     return newest;
   }
-  // Step of the checkpoint that a log reported last; -1 for none.
+  // Step of the last checkpoint that a log reports; -1: none.
   static int last_reported(const std::string& log) {
     const auto at = log.rfind("saved ");
     const auto step = at == std::string::npos ? at : log.find("step-", at);
-    // The line's end says that it was written whole.
+    // The line is complete only with its end.
     if (step == std::string::npos || log.find('\n', step) == std::string::npos) return -1;
     return std::stoi(log.substr(step + 5, 8));
   }
@@ -49,7 +49,7 @@ class KilledRun : public ::testing::Test {
   std::string recipe;
 };
 
-TEST_F(KilledRun, LosesNothingAndEndsAsIfNothingHadHappened) {
+TEST_F(KilledRun, LosesNoReportedCheckpointAndEndsWithTheSameWeights) {
   recipe = write_small_recipe(dir, kSmallSynth, kSmallSynthTest);
   write_file(recipe,
              read_text(recipe) + "[checkpoint]\nevery = [\"1 epoch\", \"2 steps\"]\nkeep = 2\n");
@@ -74,14 +74,14 @@ TEST_F(KilledRun, LosesNothingAndEndsAsIfNothingHadHappened) {
     const std::string name = "run" + std::to_string(trial), folder = dir / name;
     const std::string log = dir / (name + ".log");
     const pid_t child = start_saturate(arguments(name, 1), log);
-    // Something to resume from, then some more of the run.
+    // Waits for a checkpoint, then lets the run continue for a while.
     ASSERT_TRUE(wait_until([&] { return last_reported(read_text(log)) > 0; })) << read_text(log);
     std::this_thread::sleep_for(
         std::chrono::duration<double>(random.uniform(0, std::min(whole_s / 3, 0.5))));
     if (trial % 2 == 0)
       wait_until([&] { return is_writing(folder + "/checkpoints") || kill(child, 0) != 0; }, 1);
     kill(child, SIGKILL);
-    if (exit_code_of(child) != 128 + SIGKILL) continue;  // it had ended before
+    if (exit_code_of(child) != 128 + SIGKILL) continue;  // it ended before
     ++kills;
     inside_writing += is_writing(folder + "/checkpoints");
 
@@ -90,10 +90,10 @@ TEST_F(KilledRun, LosesNothingAndEndsAsIfNothingHadHappened) {
     auto resumed = arguments(name, 2 + trial % 3);
     resumed.insert(resumed.end(), {"--resume", folder});
     ASSERT_EQ(exit_code_of(start_saturate(resumed, resumed_log)), 0) << read_text(resumed_log);
-    EXPECT_EQ(read_text(resumed_log).find("passing over"), std::string::npos);
+    EXPECT_EQ(read_text(resumed_log).find("skipping a broken"), std::string::npos);
     EXPECT_EQ(checksum(folder + last), expected) << read_text(log);
     expect_same_losses(folder, dir / "whole", "eval");
-    EXPECT_FALSE(is_writing(folder + "/checkpoints")) << "remains are cleared";
+    EXPECT_FALSE(is_writing(folder + "/checkpoints")) << "partial files are removed";
     std::filesystem::remove_all(folder);
   }
   EXPECT_GE(kills, wanted);

@@ -1,4 +1,4 @@
-// saturate ladder and sweep, whole.
+// saturate ladder and sweep, run as commands.
 #include "advise/ladder.h"
 #include "tests/app_testing.h"
 #include "tests/paths.h"
@@ -24,14 +24,14 @@ class LadderCommand : public TrainingTest {
     write_file(dir / "l.toml", "title = \"Small\"\nrecipe = \"small.toml\"\n" + rest);
     return dir / "l.toml";
   }
-  bool left_anything() {
+  bool left_files() {
     return !std::filesystem::is_empty(dir / "tmp");
   }
 };
 
 constexpr const char* kQuick = " --rounds 2 --seconds 0.05";
 
-TEST_F(LadderCommand, MeasuresWhatItCanAndSaysWhatItCannot) {
+TEST_F(LadderCommand, MeasuresRungsThatCanRunAndNamesTheOthers) {
   const std::string path = ladder(
       "[[pack]]\nsource = \"synth:size=16,count=100\"\nout = \"lmdb:{scratch}/l\"\n"
       "[[rung]]\nname = \"drawn\"\nseed_figure = \"2 steps/s\"\n"
@@ -59,10 +59,10 @@ TEST_F(LadderCommand, MeasuresWhatItCanAndSaysWhatItCannot) {
   }
   EXPECT_TRUE(rungs[2]["steps_per_s"].is_null());
   EXPECT_EQ(read_text(dir / "l.md").substr(0, 9), "## Small\n");
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
-TEST_F(LadderCommand, SweepsOverAGridAndAPointThatFailsIsOne) {
+TEST_F(LadderCommand, SweepsOverAGridAndAFailingPointIsSkipped) {
   const CommandResult result = run_saturate(
       "sweep " + recipe + kQuick +
       " --over train.batch=10,20 --over train.memory_gb=0,0.0005 --json " + (dir / "s.json"));
@@ -76,7 +76,7 @@ TEST_F(LadderCommand, SweepsOverAGridAndAPointThatFailsIsOne) {
   EXPECT_GT(rungs[2]["gain_first"].get<double>(), 0);
 }
 
-TEST_F(LadderCommand, AFolderForTemporaryFilesThatIsNotThereIsNamed) {
+TEST_F(LadderCommand, AMissingTemporaryFolderIsNamed) {
   const std::string path = ladder("[[rung]]\nname = \"drawn\"\n");
   expect_error(run_saturate("ladder " + path + kQuick, "TMPDIR=" + (dir / "none")), 4,
                {"folder for temporary files", "TMPDIR=" + (dir / "none"), "Set TMPDIR"});
@@ -92,27 +92,27 @@ TEST_F(LadderCommand, MistakesAreFoundBeforeAnythingRuns) {
   expect_error(run_saturate("sweep " + recipe + " --over train.batch=1,no"), 2,
                {"point train.batch=no", "train.batch"});
   expect_error(run_saturate("sweep " + recipe), 2, {"--over"});
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
-TEST_F(LadderCommand, DataThatIsNotThereEndsItNamingTheRung) {
+TEST_F(LadderCommand, MissingDataEndTheLadderAndNameTheRung) {
   const std::string path = ladder(
       "[[rung]]\nname = \"a\"\n"
       "[[rung]]\nname = \"b\"\nset = [\"data.source=folder:/none\"]\n");
   expect_error(run_saturate("ladder " + path + kQuick), 3, {"rung \"b\"", "/none"});
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
-TEST_F(LadderCommand, AnInterruptPrintsWhatThereIsAndLeavesNothingBehind) {
+TEST_F(LadderCommand, AnInterruptPrintsFinishedResultsAndRemovesItsFiles) {
   const std::string path = ladder("[[rung]]\nname = \"a\"\n[[rung]]\nname = \"b\"\n");
   const pid_t child = start_saturate(
       {"ladder", path, "--rounds", "1000", "--seconds", "0.1", "--json", dir / "l.json"},
       dir / "log");
-  ASSERT_TRUE(wait_until([&] { return left_anything(); }));
-  // Until both rungs run: each has a folder of its own once it is set up.
+  ASSERT_TRUE(wait_until([&] { return left_files(); }));
+  // Wait until both rungs run: each then has a folder.
   ASSERT_TRUE(wait_until([&] {
     size_t runs = 0;
-    std::error_code gone;  // files come and go meanwhile
+    std::error_code gone;  // files are created and removed meanwhile
     for (auto at = std::filesystem::recursive_directory_iterator(dir / "tmp", gone);
          at != std::filesystem::recursive_directory_iterator(); at.increment(gone))
       runs += at->path().filename() == "metrics.jsonl";
@@ -122,7 +122,7 @@ TEST_F(LadderCommand, AnInterruptPrintsWhatThereIsAndLeavesNothingBehind) {
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130);
   EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 // ---- In several processes ----------------------------------------------------------------------
@@ -139,7 +139,8 @@ TEST_F(LadderCommand, LaunchedInTwoProcessesRunsRungsOfTwo) {
                    " --json " + (dir / "l.json"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("four: needs processes>=4 (here 2)"), std::string::npos) << result.out;
-  EXPECT_EQ(result.out.find("Small\n"), result.out.rfind("Small\n")) << "one of both prints";
+  EXPECT_EQ(result.out.find("Small\n"), result.out.rfind("Small\n"))
+      << "only one of the two prints";
   EXPECT_EQ(result.err.find("has not moved"), std::string::npos) << result.err;
   const json rungs = json::parse(read_text(dir / "l.json"))["rungs"];
   ASSERT_EQ(rungs.size(), 4u);
@@ -147,7 +148,7 @@ TEST_F(LadderCommand, LaunchedInTwoProcessesRunsRungsOfTwo) {
     ASSERT_TRUE(rungs[i]["skipped"].is_null()) << i << rungs[i]["skipped"];
     EXPECT_EQ(rungs[i]["processes"], i == 0 ? 1 : 2) << i;
     EXPECT_EQ(rungs[i]["n"], 2) << i;
-    // The batch is that of both together.
+    // It is the global batch.
     EXPECT_NEAR(rungs[i]["images_per_s"].get<double>() / rungs[i]["steps_per_s"].get<double>(), 20,
                 0.5)
         << i;
@@ -155,13 +156,13 @@ TEST_F(LadderCommand, LaunchedInTwoProcessesRunsRungsOfTwo) {
     EXPECT_GT(rungs[i]["cores_used"].get<double>(), 0) << i;
     EXPECT_GT(rungs[i]["gain_first"].get<double>(), 0) << i;
   }
-  // Each process has the program and its libraries in memory, whatever it trains.
+  // Each process holds the program and its libraries in memory, whatever it trains.
   EXPECT_GT(rungs[1]["memory_peak_bytes"].get<double>(),
             1.5 * rungs[0]["memory_peak_bytes"].get<double>());
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
-TEST_F(LadderCommand, ARungOfTwoThatFailsIsLeftOutAndTheOthersGoOn) {
+TEST_F(LadderCommand, AFailingRungOfTwoProcessesIsSkippedAndTheOthersContinue) {
   const std::string path = ladder(
       "[[rung]]\nname = \"one\"\n"
       "[[rung]]\nname = \"two\"\nprocesses = 2\nset = [\"train.memory_gb=0.0005\"]\n"
@@ -174,17 +175,17 @@ TEST_F(LadderCommand, ARungOfTwoThatFailsIsLeftOutAndTheOthersGoOn) {
   EXPECT_NE(rungs[1]["skipped"].dump().find("out of memory"), std::string::npos)
       << rungs[1]["skipped"];
   EXPECT_TRUE(rungs[2]["skipped"].is_null()) << rungs[2]["skipped"];
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
-TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsThemAll) {
+TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsAllOfThem) {
   const pid_t child =
       start_saturate({"launch", "--nproc-per-node", "2", "--", "ladder", ladder(kRungsOfTwo),
                       "--rounds", "1000", "--seconds", "0.1", "--json", dir / "l.json"},
                      dir / "log");
-  // A rung's folder is made when it is set up: the last one's.
+  // A rung's folder is created in its set-up: wait for the last one's.
   const auto is_set_up = [&] {
-    std::error_code gone;  // files come and go meanwhile
+    std::error_code gone;  // files are created and removed meanwhile
     for (auto at = std::filesystem::recursive_directory_iterator(dir / "tmp", gone);
          at != std::filesystem::recursive_directory_iterator(); at.increment(gone))
       if (at->path().parent_path().filename() == "rung-3") return true;
@@ -194,10 +195,10 @@ TEST_F(LadderCommand, AnInterruptOfSeveralProcessesEndsThemAll) {
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130) << read_text(dir / "log");
   EXPECT_TRUE(json::parse(read_text(dir / "l.json"))["interrupted"].get<bool>());
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
-// ---- The ladders that ship ---------------------------------------------------------------------
+// ---- The shipped ladders -----------------------------------------------------------------------
 
 struct Shipped {
   const char* name;
@@ -225,7 +226,7 @@ TEST_P(ShippedLadder, RunsToTheEnd) {
     else
       EXPECT_TRUE(rung["skipped"].get<std::string>().starts_with("needs ")) << rung.dump();
   }
-  EXPECT_FALSE(left_anything());
+  EXPECT_FALSE(left_files());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -241,15 +242,15 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-TEST(ShippedLadders, AreAllRun) {
+TEST(ShippedLadders, AllAreRun) {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(source_path("ladders")))
     count += entry.path().extension() == ".toml";
   EXPECT_EQ(count, 6u) << "add the new one to ShippedLadder, and to docs/ladder.md";
 }
 
-// As the system does when memory runs out.
-TEST(ProcessMeasurer, AProcessThatIsKilledIsARunThatFailed) {
+// As the kernel's out-of-memory killer does.
+TEST(ProcessMeasurer, AKilledProcessIsAFailedRun) {
   const TempDir dir;
   ProcessMeasurerOptions options;
   options.program = kCommand;

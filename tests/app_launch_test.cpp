@@ -1,4 +1,4 @@
-// `saturate launch` as its user would run it: results, failures, signals, restarts, orphans.
+// `saturate launch`: results, failures, signals, restarts, orphans.
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ class Launch : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  // Exit code; what it said is in `log`.
+  // The exit code; the output is in `log`.
   int run(const std::vector<std::string>& arguments) {
     return exit_code_of(start_saturate(arguments, log));
   }
@@ -51,8 +51,8 @@ class Launch : public ::testing::Test {
           << one.model[i].name;
   }
 
-  // Whether a run that was cut, and stopped where it now is, has come to where one in one piece is.
-  void expect_same_as_uncut(const std::string& name) {
+  // Expects a resumed run, at its present step, to equal a run without an interruption.
+  void expect_same_as_uninterrupted(const std::string& name) {
     const double epochs = double(checkpoint_of(name).position.step) / (kSteps / 2.0);
     ASSERT_EQ(run(launch(2, "uncut", {"--set", fmt::format("train.epochs={}", epochs)})), 0)
         << said();
@@ -108,13 +108,13 @@ bool has_line(const std::string& folder) {
   return !read_text(folder + "/metrics.jsonl").empty();
 }
 
-// Whether a checkpoint was reported after `mark`.
+// Whether a checkpoint is reported after `mark`.
 bool saved_after(const std::string& text, const std::string& mark) {
   const auto at = text.find(mark);
   return at != std::string::npos && text.find("saved ", at) != std::string::npos;
 }
 
-// A process started by a rank's number, as its environment says.
+// The process with a rank's number in its environment.
 pid_t rank_of(pid_t launcher, int rank) {
   for (pid_t child : children_of(launcher)) {
     const std::string text = read_text("/proc/" + std::to_string(child) + "/environ");
@@ -126,7 +126,7 @@ pid_t rank_of(pid_t launcher, int rank) {
   return -1;
 }
 
-// Its process; 0 where it has gone, whose signal would be to all processes.
+// Its id; 0 if it is gone: a signal to 0 would reach all processes.
 pid_t signal_rank(pid_t launcher, int rank, int signal) {
   const pid_t process = rank_of(launcher, rank);
   if (process <= 0) return 0;
@@ -134,7 +134,7 @@ pid_t signal_rank(pid_t launcher, int rank, int signal) {
   return process;
 }
 
-TEST_F(Launch, AnyNumberOfProcessesTrainsAsOne) {
+TEST_F(Launch, AnyNumberOfProcessesTrainsTheSame) {
   const std::vector<std::string> held_out = {"--set",
                                              std::string("data.eval_source=") + kSmallSynthTest};
   std::vector<std::string> alone = {"train", recipe, "--out", dir / "one"};
@@ -160,7 +160,7 @@ TEST_F(Launch, AnyNumberOfProcessesTrainsAsOne) {
   }
 }
 
-TEST_F(Launch, ARunGoesOnInAnotherNumberOfProcessesFromMidEpoch) {
+TEST_F(Launch, ARunResumesMidEpochWithAnotherNumberOfProcesses) {
   ASSERT_EQ(run({"train", recipe, "--out", dir / "one"}), 0) << said();
   ASSERT_EQ(run(launch(2, "two", {"--set", "train.epochs=0.5"})), 0) << said();
   EXPECT_EQ(checkpoint_of("two").position.batch, 5);
@@ -170,11 +170,11 @@ TEST_F(Launch, ARunGoesOnInAnotherNumberOfProcessesFromMidEpoch) {
   expect_same_weights("two", "one");
 }
 
-TEST_F(Launch, ARunGoesBackAndIsFoundFinishedInAnyNumberOfProcesses) {
+TEST_F(Launch, AnyNumberOfProcessesResumesOlderCheckpointsAndFindsAFinishedRun) {
   ASSERT_EQ(run({"train", recipe, "--out", dir / "run"}), 0) << said();
   const std::string from = dir / "run/checkpoints/step-00000010.safetensors";
   ASSERT_EQ(run(launch(2, "run", {"--resume", dir / "run"})), 0) << said();
-  EXPECT_EQ(losses(dir / "run", "step").size(), size_t(kSteps / 5)) << "finished: nothing is made";
+  EXPECT_EQ(losses(dir / "run", "step").size(), size_t(kSteps / 5)) << "finished: no step is made";
   EXPECT_GT(read_metrics(dir / "run").back()["phases"]["forward"], 0);
   ASSERT_EQ(run({"launch", "--nproc-per-node", "2", "--", "train", "--resume", from, "--set",
                  "train.epochs=1.5"}),
@@ -184,7 +184,7 @@ TEST_F(Launch, ARunGoesBackAndIsFoundFinishedInAnyNumberOfProcesses) {
   EXPECT_EQ(checkpoint_of("run").position.step, 15);
 }
 
-TEST_F(Launch, AKilledRankIsNamedAndNobodyIsLeft) {
+TEST_F(Launch, AKilledRankIsNamedAndNoProcessRemains) {
   const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
   ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
   const auto ranks = children_of(launcher);
@@ -196,7 +196,7 @@ TEST_F(Launch, AKilledRankIsNamedAndNobodyIsLeft) {
   for (pid_t rank : ranks) EXPECT_NE(kill(rank, 0), 0) << rank;
 }
 
-TEST_F(Launch, AKilledLauncherTakesItsRanksWithIt) {
+TEST_F(Launch, AKilledLauncherEndsItsRanks) {
   const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
   ASSERT_TRUE(wait_until([&] { return saved_after(said(), ""); })) << said();
   const auto ranks = children_of(launcher);
@@ -206,7 +206,7 @@ TEST_F(Launch, AKilledLauncherTakesItsRanksWithIt) {
   for (pid_t rank : ranks)
     EXPECT_TRUE(wait_until([&] {
       const std::string stat = read_text("/proc/" + std::to_string(rank) + "/stat");
-      return stat.empty() || stat.find(") Z ") != std::string::npos;  // to be reaped by init
+      return stat.empty() || stat.find(") Z ") != std::string::npos;  // until init has reaped them
     })) << rank;
   ASSERT_EQ(run(launch(2, "run", {"--resume", dir / "run", "--set", "train.max_minutes=0.001"})), 0)
       << "the folder's lock is free: " << said();
@@ -222,7 +222,7 @@ TEST_F(Launch, ASignalToAnyRankSavesAndStopsAll) {
   EXPECT_EQ(read_metrics(dir / "run").back()["step"], position.step);
 }
 
-TEST_F(Launch, ASignalToTheLauncherIsPassedOn) {
+TEST_F(Launch, ASignalToTheLauncherIsForwarded) {
   const pid_t launcher = start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}), log);
   ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
   kill(launcher, SIGINT);
@@ -230,7 +230,7 @@ TEST_F(Launch, ASignalToTheLauncherIsPassedOn) {
   EXPECT_GT(checkpoint_of("run").position.step, 0);
 }
 
-TEST_F(Launch, AFailedRunStartsAgainFromItsLastCheckpoint) {
+TEST_F(Launch, AFailedRunRestartsFromItsLastCheckpoint) {
   const pid_t launcher =
       start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}, {"--max-restarts", "1"}), log);
   ASSERT_TRUE(wait_until([&] { return saved_after(said(), ""); })) << said();
@@ -240,12 +240,12 @@ TEST_F(Launch, AFailedRunStartsAgainFromItsLastCheckpoint) {
       << said();
   kill(launcher, SIGINT);
   ASSERT_EQ(exit_code_of(launcher), 130) << said();
-  EXPECT_EQ(first_record("run"), first) << "it began anew";
-  expect_same_as_uncut("run");
+  EXPECT_EQ(first_record("run"), first) << "it did not resume";
+  expect_same_as_uninterrupted("run");
 }
 
-// Two launchers as of two machines.
-TEST_F(Launch, MachinesStartAgainTogetherFromTheLastCheckpoint) {
+// Two launchers, one for each of two machines.
+TEST_F(Launch, MachinesRestartTogetherFromTheLastCheckpoint) {
   const int found = listen_at("127.0.0.1", 0);
   const std::string master = fmt::format("127.0.0.1:{}", port_of(found));
   close(found);
@@ -266,15 +266,15 @@ TEST_F(Launch, MachinesStartAgainTogetherFromTheLastCheckpoint) {
   EXPECT_NE(said_by(1).find(again), std::string::npos) << logs();
   for (int node : {0, 1}) kill(launchers[size_t(node)], SIGINT);
   for (int node : {0, 1}) EXPECT_EQ(exit_code_of(launchers[size_t(node)]), 130) << logs();
-  EXPECT_EQ(first_record("run"), first) << "it began anew";
-  expect_same_as_uncut("run");
+  EXPECT_EQ(first_record("run"), first) << "it did not resume";
+  expect_same_as_uninterrupted("run");
 }
 
 TEST_F(Launch, AStalledRankIsReported) {
   const pid_t launcher =
       start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}, {"--stall", "2"}), log);
   ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
-  const size_t before = said().size();  // on a slow machine the start is a stall, too
+  const size_t before = said().size();  // on a slow machine the start can stall too
   const pid_t rank = signal_rank(launcher, 1, SIGSTOP);
   ASSERT_GT(rank, 0) << said();
   std::string text;
@@ -283,13 +283,13 @@ TEST_F(Launch, AStalledRankIsReported) {
     const auto at = text.find(fmt::format("rank 1 (process {}) has not moved for ", rank));
     return at != std::string::npos && text.find(" s: step ", at) != std::string::npos;
   })) << text;
-  EXPECT_EQ(text.find("rank 0 (process "), std::string::npos) << "which waits: " << text;
+  EXPECT_EQ(text.find("rank 0 (process "), std::string::npos) << "it only waits: " << text;
   kill(rank, SIGCONT);
   kill(launcher, SIGTERM);
   EXPECT_EQ(exit_code_of(launcher), 143) << said();
 }
 
-TEST_F(Launch, AStalledRankDoesNotHoldUpAStop) {
+TEST_F(Launch, AStalledRankDoesNotDelayAStop) {
   const pid_t launcher =
       start_saturate(launch(2, "run", {"--set", "train.epochs=1e5"}, {"--stall", "1"}), log);
   ASSERT_TRUE(wait_until([&] { return has_line(dir / "run"); })) << said();
@@ -301,20 +301,19 @@ TEST_F(Launch, AStalledRankDoesNotHoldUpAStop) {
   EXPECT_NE(said().find(" s: ended", at), std::string::npos) << said();
 }
 
-TEST_F(Launch, ALossThatIsNotFiniteEndsAll) {
+TEST_F(Launch, ANonFiniteLossEndsAllRanks) {
   EXPECT_EQ(run(launch(2, "run", {"--set", "optimizer.lr=1e30"})), 4) << said();
   EXPECT_NE(said().find("the loss is not finite by step"), std::string::npos) << said();
 }
 
-TEST_F(Launch, ErrorsOfUseComeBackAsTheyAre) {
+TEST_F(Launch, UsageErrorsAreNotRetried) {
   EXPECT_EQ(run(launch(2, "run", {"--set", "train.batch=1"})), 2) << said();
   EXPECT_NE(said().find("train.batch is smaller than the number of processes"), std::string::npos)
       << said();
   EXPECT_EQ(
       run(launch(2, "run", {"--set", "data.source=folder:/nowhere"}, {"--max-restarts", "5"})), 3)
       << said();
-  EXPECT_EQ(said().find("restarting all processes"), std::string::npos)
-      << "it would only come again";
+  EXPECT_EQ(said().find("restarting all processes"), std::string::npos) << "it would fail again";
   expect_error(run_saturate("launch --nproc-per-node 2 -- eval x"), 2, {"nothing to launch"});
   expect_error(run_saturate("launch --nproc-per-node 2 --nnodes 2 -- train x"), 2, {"--master"});
   expect_error(run_saturate("train " + recipe, "RANK=1"), 2, {"WORLD_SIZE is missing"});

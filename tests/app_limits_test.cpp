@@ -1,4 +1,4 @@
-// A process that gets no more threads or addresses ends with one line of its own.
+// A process that gets no more threads or address space ends with one error line.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -31,13 +31,13 @@ int64_t usual_addresses(const std::string& recipe, const std::string& folder) {
   return most;
 }
 
-TEST_F(Limits, OfAddressesEndARunWithOneError) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+TEST_F(Limits, OfAddressSpaceEndARunWithOneError) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve address space";
   const int64_t usual = usual_addresses(recipe, dir / "usual");
   ASSERT_GT(usual, 0);
   int number = 0;
   for (const std::string key : {"data.threads", "train.threads"}) {
-    for (const int64_t more : {20, 300, 2000}) {  // MiB: for some stacks, and not for all
+    for (const int64_t more : {20, 300, 2000}) {  // MiB: for some thread stacks, not for all
       SCOPED_TRACE(key + ", " + std::to_string(more) + " MiB");
       const std::string folder = dir / ("run" + std::to_string(number++));
       const CommandResult result =
@@ -50,9 +50,9 @@ TEST_F(Limits, OfAddressesEndARunWithOneError) {
   }
 }
 
-// LibTorch allocates before main() begins, where nothing can catch.
-TEST_F(Limits, OfAddressesEndACommandWithOneErrorBeforeItBegins) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+// LibTorch allocates before main(), where no exception can be caught.
+TEST_F(Limits, OfAddressSpaceEndACommandWithOneErrorBeforeMain) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve address space";
   constexpr int kNotLoaded = 127;    // the dynamic loader's own message
   int64_t low = 0, high = 64 << 20;  // KiB: too few, and enough
   int last = 0;
@@ -66,7 +66,7 @@ TEST_F(Limits, OfAddressesEndACommandWithOneErrorBeforeItBegins) {
     last = result.exit_code;
     if (last != kNotLoaded) expect_error(result, 4, {"out of memory", "ulimit -v"});
   }
-  EXPECT_EQ(last, 4) << "the fewest that let it load";
+  EXPECT_EQ(last, 4) << "the smallest limit that lets it load";
 }
 
 }  // namespace

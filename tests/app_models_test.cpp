@@ -1,4 +1,4 @@
-// Trained weights from the command line: in, frozen, out; and programs of one's own.
+// Weights on the command line: loading, freezing, exporting; and a user's TorchScript programs.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
@@ -61,9 +61,9 @@ TEST_F(ModelCommand, AFrozenLoadedResNet18IsFineTunedForOtherClasses) {
   EXPECT_LT(found.back(), found.front());
 }
 
-// resnet9 whitens its data: a stem that no file gives is made of these, and one that a file gives
-// stays.
-TEST_F(ModelCommand, WhatAPartOfAFileLeavesOutIsPreparedFromTheData) {
+// resnet9 computes its stem from the data: also one that the file lacks, but not one that the file
+// has.
+TEST_F(ModelCommand, AStemThatTheFileLacksIsComputedFromTheData) {
   const std::vector<std::string> shape = {"model.name=resnet9", "model.width=0.0625",
                                           "train.epochs=1", "data.eval_source="};
   ASSERT_EQ(train("first", shape).exit_code, 0);
@@ -78,13 +78,13 @@ TEST_F(ModelCommand, WhatAPartOfAFileLeavesOutIsPreparedFromTheData) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return stem_weight(run);
   };
-  const at::Tensor first = stem_weight("first"), anew = stem_of("anew", "");
-  EXPECT_FALSE(at::equal(first, anew)) << "or this shows nothing";
-  EXPECT_TRUE(at::equal(stem_of("without", "[\"conv*\"]"), anew));
+  const at::Tensor first = stem_weight("first"), fresh = stem_of("fresh", "");
+  EXPECT_FALSE(at::equal(first, fresh)) << "this shows nothing otherwise";
+  EXPECT_TRUE(at::equal(stem_of("without", "[\"conv*\"]"), fresh));
   EXPECT_TRUE(at::equal(stem_of("with", "[\"conv*\", \"stem_weight\"]"), first));
 }
 
-TEST_F(ModelCommand, AResumedRunNeedsNoFileOfWeights) {
+TEST_F(ModelCommand, AResumedRunNeedsNoWeightsFile) {
   const std::string weights = dir / "copy.pt";
   write_file(weights, read_text(kGoldens + "simple_cnn.pt"));
   ASSERT_EQ(
@@ -107,7 +107,7 @@ TEST_F(ModelCommand, WeightsThatDoNotFitAreOneErrorBeforeTraining) {
   expect_error(train("c", {"model.weights=nowhere.pt"}), 2, {"no such file", "nowhere.pt"});
 }
 
-TEST_F(ModelCommand, ExportsWhatEvalWouldUse) {
+TEST_F(ModelCommand, ExportWritesTheWeightsThatEvalUses) {
   ASSERT_EQ(train("run", {"train.ema=0.9"}).exit_code, 0);
   const auto exported = [&](const std::string& more) {
     const std::string out = dir / "out.safetensors";
@@ -129,7 +129,7 @@ TEST_F(ModelCommand, ExportsWhatEvalWouldUse) {
   EXPECT_EQ(nlohmann::json::parse(averaged.metadata.at("classes")).size(), 10u);
 }
 
-// The highest loss is the best here, so that the best checkpoint is an early one.
+// Here the highest loss is the best, so that an early checkpoint is the best.
 TEST_F(ModelCommand, TheBestCheckpointCanBeChosen) {
   ASSERT_EQ(train("run", {"train.monitor=eval_loss:max", "train.epochs=4", "checkpoint.keep=1"})
                 .exit_code,
@@ -177,7 +177,7 @@ TEST_F(ModelCommand, AProgramIsTrainedEvaluatedResumedAndExported) {
       0);
 }
 
-TEST_F(ModelCommand, OptionsOfProgramsThatExcludeEachOtherAreRefused) {
+TEST_F(ModelCommand, ConflictingOptionsOfProgramsAreRefused) {
   expect_error(train("a", {"model.name=torchscript"}), 2, {"model.file is missing"});
   expect_error(train("b", {"model.file=x.pt"}), 2, {"model.file has no effect", "simple_cnn"});
   expect_error(train("c", {"model.name=torchscript", "model.file=x.pt", "model.width=0.5"}), 2,

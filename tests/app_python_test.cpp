@@ -1,5 +1,5 @@
-// Runs of the command beside a Python with torch: a compiled step in a whole run, and exported
-// models that Python computes with. Skipped where there is no such Python (compiled_testing.h).
+// The command together with a Python that has torch: a whole run with a compiled step, and exported
+// models that Python runs. Skipped without such a Python (compiled_testing.h).
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -23,7 +23,7 @@ double seconds_of_backward(const std::string& run) {
   return read_metrics(run).back()["phases"]["backward"];
 }
 
-TEST_F(BesidePython, ARunWithACompiledStepEndsAsOneWithoutIt) {
+TEST_F(BesidePython, ARunWithACompiledStepMatchesOneWithoutIt) {
   const std::vector<std::string> settings = {"train.device=cpu", "model.width=0.5"};
   const std::string package =
       compile_package(dir, parse_recipe(read_text(recipe), recipe, settings));
@@ -49,7 +49,7 @@ at::Tensor simple_images(int64_t count, int64_t size) {
       .view({count, 3, size, size});
 }
 
-// The logits that the checkpoint's own model gives.
+// The logits of the checkpoint's own model.
 at::Tensor logits_of_run(const std::string& run, int64_t count) {
   const at::NoGradGuard no_grad;
   const Checkpoint checkpoint = find_checkpoint(Env::posix(), run, [](const std::string&) {});
@@ -61,7 +61,7 @@ at::Tensor logits_of_run(const std::string& run, int64_t count) {
   return model->forward(simple_images(count, checkpoint.image_size));
 }
 
-TEST_F(BesidePython, PythonReadsWhatIsExportedAndComputesTheSame) {
+TEST_F(BesidePython, PythonComputesTheSameWithExportedModels) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string script = dir / "model.pt", weights = dir / "model.safetensors";
   for (const auto& [format, out] : {std::pair("torchscript", script), {"safetensors", weights}})
@@ -75,7 +75,7 @@ TEST_F(BesidePython, PythonReadsWhatIsExportedAndComputesTheSame) {
   ASSERT_EQ(std::system(command.c_str()), 0) << read_text(log);
   const auto found = nlohmann::json::parse(read_text(dir / "logits.json"));
   const at::Tensor expected = logits_of_run(dir / "run", 3);
-  EXPECT_GT(expected.abs().max().item<double>(), 0.1) << "or this shows nothing";
+  EXPECT_GT(expected.abs().max().item<double>(), 0.1) << "this shows nothing otherwise";
   const auto compare = [&](const char* kind) {
     const std::vector<std::vector<double>> rows = found[kind];
     ASSERT_EQ(rows.size(), 3u);

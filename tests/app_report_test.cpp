@@ -1,4 +1,4 @@
-// `saturate report` on folders that `saturate train` wrote.
+// `saturate report` on run folders of `saturate train`.
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"
@@ -40,7 +40,7 @@ TEST_F(CommandReport, ShowsARunAndComparesTwo) {
   EXPECT_EQ(different, 1);
 }
 
-TEST_F(CommandReport, AFileCutShortIsAWarningOnStderrToo) {
+TEST_F(CommandReport, ATruncatedFileIsAWarningOnStderrToo) {
   ASSERT_EQ(train("run", {"train.epochs=0.5"}).exit_code, 0);
   const std::string metrics = read_text(dir / "run/metrics.jsonl");
   write_file(dir / "run/metrics.jsonl", metrics.substr(0, metrics.size() - 20));
@@ -52,7 +52,7 @@ TEST_F(CommandReport, AFileCutShortIsAWarningOnStderrToo) {
   EXPECT_EQ(shown_in(dir / "run/report.html")["runs"][0]["warnings"].size(), 1u);
 }
 
-TEST_F(CommandReport, ShowsALaddersJsonAloneAndBesideARun) {
+TEST_F(CommandReport, ShowsALaddersJsonAloneAndWithARun) {
   write_file(dir / "ladder.json",
              R"({"title": "<i>threads", "rungs": [{"name": "one", "images_per_s": 100.0},
                  {"name": "gpu", "skipped": "needs a <GPU>"}]})");
@@ -79,7 +79,7 @@ TEST_F(CommandReport, ShowsALaddersJsonAloneAndBesideARun) {
                {"not JSON of a ladder or sweep"});
 }
 
-TEST_F(CommandReport, ShowsWhatARunKept) {
+TEST_F(CommandReport, ShowsSamplesOfARun) {
   ASSERT_EQ(train("run", {"train.epochs=0.5", "watch.trace=steps:2-4", "watch.telemetry_hz=100"})
                 .exit_code,
             0);
@@ -93,7 +93,7 @@ TEST_F(CommandReport, ShowsWhatARunKept) {
   EXPECT_NE(shown["mistakes"]["images"][0]["predicted"], "");
 }
 
-TEST_F(CommandReport, AFileThatIsNotAPageIsNotReplaced) {
+TEST_F(CommandReport, AFileThatIsNotAReportIsNotReplaced) {
   ASSERT_EQ(train("run", {"train.epochs=0.5"}).exit_code, 0);
   const std::string run = dir / "run", records = read_text(run + "/metrics.jsonl");
   const auto report = [&](const std::string& out) {
@@ -105,7 +105,8 @@ TEST_F(CommandReport, AFileThatIsNotAPageIsNotReplaced) {
   write_file(dir / "empty", "");
   write_file(dir / "mine.html", "notes");
   write_file(dir / "short", "<!");
-  for (const char* name : {"new", "new", "empty", "mine.html"}) {  // the second replaces the first
+  for (const char* name :
+       {"new", "new", "empty", "mine.html"}) {  // the second report replaces the first
     const CommandResult result = report(dir / name);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_TRUE(read_text(dir / name).starts_with("<!DOCTYPE html>")) << name;
@@ -113,7 +114,7 @@ TEST_F(CommandReport, AFileThatIsNotAPageIsNotReplaced) {
   expect_error(report(dir / "short"), 2, {"not an HTML page"});
 }
 
-TEST_F(CommandReport, WhatIsNoRunIsRefused) {
+TEST_F(CommandReport, AFolderWithoutARunIsRefused) {
   write_file(dir / "run/metrics.jsonl", "");
   expect_error(run_saturate("report"), 2, {"DIR is required"});
   expect_error(run_saturate("report " + (dir / "none")), 3, {"no such run folder", dir / "none"});
@@ -124,7 +125,7 @@ TEST_F(CommandReport, WhatIsNoRunIsRefused) {
                {"--out is a folder"});
 }
 
-TEST_F(CommandReport, ARunSaysWhatItRanOn) {
+TEST_F(CommandReport, ShowsTheMachineOfARun) {
   ASSERT_EQ(train("run", {"train.epochs=0.1"}).exit_code, 0);
   const auto host = nlohmann::json::parse(read_text(dir / "run/host.json"));
   const std::string env = run_saturate("env").out;

@@ -1,4 +1,4 @@
-// --resume=auto, and starters that start a run again: it begins, begins again or goes on.
+// --resume=auto, and launchers that restart a run: it starts, restarts or resumes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -12,11 +12,11 @@ namespace {
 
 class Restarts : public TrainingTest {
  protected:
-  // The part that all runs of a test share, run by the shell in the test's folder.
+  // The arguments that all runs of a test share, for the shell in the test's folder.
   CommandResult here(const std::string& arguments, const std::string& before = "") {
     return run_saturate(arguments, "cd '" + dir.path() + "'; " + before);
   }
-  // Kills a run once `ready`.
+  // Kills a run once `ready` holds.
   template <class Ready>
   void kill_when(const std::vector<std::string>& more, const Ready& ready) {
     std::vector<std::string> arguments = {"train", recipe, "--out", dir / "run"};
@@ -33,7 +33,7 @@ class Restarts : public TrainingTest {
     std::sort(names.begin(), names.end());
     return names;
   }
-  // Every step once, from the first to `last`.
+  // Expects each step once, from the first to `last`.
   void expect_steps(const std::string& run, int last) {
     std::vector<int> steps, expected;
     for (const auto& record : read_metrics(run))
@@ -46,7 +46,7 @@ class Restarts : public TrainingTest {
   }
 };
 
-TEST_F(Restarts, ARunKilledBeforeItsFirstCheckpointStartsAgain) {
+TEST_F(Restarts, ARunKilledBeforeItsFirstCheckpointRestarts) {
   const std::string run = dir / "run";
   kill_when({"--set", "checkpoint.every=0", "--set", "train.epochs=1e5"},
             [&] { return !losses(run, "step").empty(); });
@@ -61,9 +61,9 @@ TEST_F(Restarts, ARunKilledBeforeItsFirstCheckpointStartsAgain) {
   EXPECT_EQ(last_checksum(run, 20), last_checksum(dir / "whole", 20));
 }
 
-TEST_F(Restarts, AutoStartsAndThenGoesOn) {
+TEST_F(Restarts, AutoStartsAndThenResumes) {
   const std::string run = dir / "run";
-  // The first time there is nothing; each time the command is the same.
+  // The command is the same each time; the first time there is no run.
   kill_when({"--resume", "auto", "--set", "train.epochs=12"}, [&] {
     return std::filesystem::exists(run + "/checkpoints/step-00000010.safetensors");
   });
@@ -71,24 +71,24 @@ TEST_F(Restarts, AutoStartsAndThenGoesOn) {
   const CommandResult again =
       run_saturate("train " + recipe + " --resume auto --out " + run + " --set train.epochs=12");
   ASSERT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_EQ(read_metrics(run).front().dump(), first) << "it began anew";
+  EXPECT_EQ(read_metrics(run).front().dump(), first) << "it did not resume";
   expect_steps(run, 120);
   ASSERT_EQ(train("whole", {"train.epochs=12"}).exit_code, 0);
   EXPECT_EQ(last_checksum(run, 120), last_checksum(dir / "whole", 120));
-  // The run's own recipe, where none is given.
+  // Uses the run's own recipe if none is given.
   EXPECT_EQ(run_saturate("train --resume=auto --out " + run + " --set train.epochs=13").exit_code,
             0);
   EXPECT_EQ(read_metrics(run).back()["step"], 130);
 }
 
-TEST_F(Restarts, AutoWithoutAFolderTakesTheNewest) {
+TEST_F(Restarts, AutoWithoutAFolderResumesTheNewestRun) {
   const std::string command = "train " + recipe + " --resume=auto --set train.epochs=";
   ASSERT_EQ(here(command + "1").exit_code, 0);
   EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"});
   ASSERT_EQ(here(command + "2").exit_code, 0);
   EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"});
   expect_steps(dir / "runs/small-1", 20);
-  // Others of about the same name are no runs of this recipe; a new one comes after the newest.
+  // Similar names belong to other recipes; a new run is numbered after the newest.
   for (const char* other : {"runs/small-x", "runs/small-3x", "runs/smaller-9", "runs/small-9"})
     std::filesystem::create_directories(dir / other);
   ASSERT_EQ(here("train " + recipe + " --set train.epochs=1").exit_code, 0);
@@ -96,7 +96,7 @@ TEST_F(Restarts, AutoWithoutAFolderTakesTheNewest) {
   expect_steps(dir / "runs/small-10", 20);
 }
 
-TEST_F(Restarts, ALostOrDamagedRecipeIsTakenFromTheCheckpoint) {
+TEST_F(Restarts, ALostOrDamagedRecipeIsReadFromTheCheckpoint) {
   ASSERT_EQ(train("run", {"train.epochs=1", "optimizer.lr=0.02"}).exit_code, 0);
   const std::string run = dir / "run", path = run + "/recipe.toml", good = read_text(path);
   const std::string begin = "saturate: warning: " + path + " cannot be used (";
@@ -124,7 +124,7 @@ TEST_F(Restarts, ALostOrDamagedRecipeIsTakenFromTheCheckpoint) {
   expect_steps(run, epochs * 10);
 }
 
-// A user's own change is not passed over.
+// A user's own edit of the recipe must not be ignored.
 TEST_F(Restarts, AWrongKeyInARunsRecipeIsAnErrorAndARecipeCanBeGiven) {
   ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
   const std::string run = dir / "run", path = run + "/recipe.toml";
@@ -142,8 +142,8 @@ TEST_F(Restarts, AutoNeedsARecipeToStart) {
   expect_error(here("train --resume=auto --out none"), 2, {"no recipe given", "none"});
 }
 
-// Two processes that a starter starts, once again after one of them is killed: a shell is their
-// parent, as torchrun, mpirun's or srun's is. $1: which attempt.
+// Two processes started by a launcher, then again after one of them is killed: a shell is their
+// parent, in place of torchrun, mpirun or srun. $1: the attempt.
 struct Starter {
   const char *name, *variables, *arguments;
 };
@@ -152,9 +152,9 @@ void PrintTo(const Starter& starter, std::ostream* out) {
   *out << starter.name;
 }
 
-class StartedTwice : public Restarts, public ::testing::WithParamInterface<Starter> {};
+class RestartedByLauncher : public Restarts, public ::testing::WithParamInterface<Starter> {};
 
-TEST_P(StartedTwice, GoesOnInTheSameFolder) {
+TEST_P(RestartedByLauncher, ResumesInTheSameFolder) {
   const int found = listen_at("127.0.0.1", 0);
   const int port = port_of(found);
   close(found);
@@ -189,11 +189,11 @@ constexpr Starter kStarters[] = {
      "SLURM_RESTART_COUNT=$1",
      "--resume auto"},
 };
-INSTANTIATE_TEST_SUITE_P(Starters, StartedTwice, ::testing::ValuesIn(kStarters),
+INSTANTIATE_TEST_SUITE_P(Starters, RestartedByLauncher, ::testing::ValuesIn(kStarters),
                          [](const auto& of) { return of.param.name; });
 
-// A restart by torchrun, which does not know of errors of use, goes on in no folder but its own.
-TEST_F(Restarts, TorchrunsRestartLeavesTheRunsOfOthersAlone) {
+// torchrun restarts after usage errors too: such a restart must resume only its own folder.
+TEST_F(Restarts, ATorchrunRestartResumesNoOtherRun) {
   const std::string torchrun =
       "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "
       "TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=1";
@@ -204,8 +204,8 @@ TEST_F(Restarts, TorchrunsRestartLeavesTheRunsOfOthersAlone) {
   EXPECT_EQ(run_folders(), (std::vector<std::string>{"small-1", "small-2"}));
 }
 
-// One process, which has no group.
-TEST_F(Restarts, TorchrunStartsOneProcessAgainInItsFolder) {
+// One process, without a group.
+TEST_F(Restarts, TorchrunRestartsOneProcessInItsFolder) {
   write_file(dir / "starter.sh",
              fmt::format("start() {{ RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
                          "MASTER_PORT=1 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=$1 "
@@ -218,7 +218,7 @@ TEST_F(Restarts, TorchrunStartsOneProcessAgainInItsFolder) {
   expect_steps(dir / "runs/small-1", 20);
 }
 
-TEST_F(Restarts, TheLauncherStartsAgainWhatHadNoCheckpoint) {
+TEST_F(Restarts, TheLauncherRestartsARunWithoutACheckpoint) {
   const std::string run = dir / "run";
   std::vector<std::string> arguments = {"launch",
                                         "--nproc-per-node",
@@ -244,7 +244,7 @@ TEST_F(Restarts, TheLauncherStartsAgainWhatHadNoCheckpoint) {
   ASSERT_GT(rank0, 0) << lock;
   kill(rank0, SIGKILL);
   ASSERT_TRUE(wait_until([&] {
-    const auto records = read_metrics(run);  // once: the restart empties the file
+    const auto records = read_metrics(run);  // only once: the restart empties the file
     return read_text(log).find("restarting all processes (1 of 1)") != std::string::npos &&
            std::ranges::count(records, "step", [](const auto& record) { return record["kind"]; }) &&
            records.front().dump() != first;
@@ -252,7 +252,7 @@ TEST_F(Restarts, TheLauncherStartsAgainWhatHadNoCheckpoint) {
   kill(launcher, SIGTERM);
   EXPECT_EQ(exit_code_of(launcher), 143) << read_text(log);
   const int stopped = read_metrics(run).back()["step"];
-  // The next job's command is the same.
+  // The next job has the same command.
   arguments.insert(arguments.end(), {"--set", fmt::format("train.epochs={}", stopped / 10 + 1)});
   EXPECT_EQ(exit_code_of(start_saturate(arguments, log)), 0) << read_text(log);
   expect_steps(run, (stopped / 10 + 1) * 10);

@@ -1,4 +1,4 @@
-// Segmentation as its user runs it: recipes/segment.toml, shortened, and folders of masks.
+// Segmentation with the command: recipes/segment.toml, shortened, and folders of masks.
 #include <gtest/gtest.h>
 
 #include "run/checkpoint.h"
@@ -12,7 +12,7 @@ constexpr const char* kHeldOut =
 
 class SegmentCommand : public ::testing::Test {
  protected:
-  // The recipe that ships, on fewer and smaller images.
+  // The shipped recipe, on fewer and smaller images.
   CommandResult train(const std::string& name, const std::vector<std::string>& more = {}) {
     std::vector<std::string> settings = {
         "data.source=synth:size=16,count=160,classes=3,difficulty=0.1,masks=true",
@@ -39,7 +39,7 @@ class SegmentCommand : public ::testing::Test {
   TempDir dir;
 };
 
-TEST_F(SegmentCommand, TheRecipeLearnsAndEvalFindsWhatTheRunSaid) {
+TEST_F(SegmentCommand, TheRecipeLearnsAndEvalPrintsTheRunsMetrics) {
   const CommandResult trained = train("run", {"train.epochs=8"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_NE(trained.out.find("mean IoU"), std::string::npos) << trained.out;
@@ -54,7 +54,7 @@ TEST_F(SegmentCommand, TheRecipeLearnsAndEvalFindsWhatTheRunSaid) {
   EXPECT_NEAR(std::stod(evaluated.out.substr(at + 8)), overlap.back(), 1e-4);
 }
 
-TEST_F(SegmentCommand, AResumedRunGoesOnAsTheUninterrupted) {
+TEST_F(SegmentCommand, AResumedRunEqualsTheUninterruptedOne) {
   ASSERT_EQ(train("whole").exit_code, 0);
   ASSERT_EQ(train("cut", {"checkpoint.keep_best=false", "debug.off=background"}).exit_code, 0);
   remove_checkpoints(dir / "cut", {10, 15});
@@ -86,7 +86,7 @@ TEST_F(SegmentCommand, PipelinedEqualsSerial) {
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].tensor.equal(b[i].tensor)) << a[i].name;
 }
 
-// Eight images of 16 x 16 and their masks, one of which may be of another size.
+// Eight images of 16 x 16 and their masks, one of which may have another size.
 void write_folder(const std::string& root, int odd_width) {
   write_file(root + "/classes.txt", "sky\nground\nroad\n");
   for (int i = 0; i < 8; ++i) {

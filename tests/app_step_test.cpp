@@ -17,7 +17,7 @@ double rate_at(const std::string& folder, int step) {
   return -1;
 }
 
-// The scaler backs off at first, and the schedule falls: both have a memory to restore.
+// The scaler halves its scale at first, and the schedule drops: both have state to restore.
 TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
   const std::vector<std::string> settings = {
       "train.epochs=4",
@@ -34,7 +34,7 @@ TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
   const CommandResult resumed = run_saturate("train --resume " + (dir / "cut"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   expect_same_losses(dir / "whole", dir / "cut", "step");
-  EXPECT_LT(rate_at(dir / "cut", 40), 0.05) << "or this shows nothing";
+  EXPECT_LT(rate_at(dir / "cut", 40), 0.05) << "this shows nothing otherwise";
   EXPECT_EQ(rate_at(dir / "whole", 40), rate_at(dir / "cut", 40));
 
   const std::string last = "/checkpoints/step-00000040.safetensors";
@@ -44,14 +44,14 @@ TEST_F(StepSettings, AResumedRunRestoresScalerAndPlateau) {
   ASSERT_EQ(b.scaler.size(), 2u);
   for (size_t i = 0; i < 2; ++i)
     EXPECT_TRUE(a.scaler[i].tensor.equal(b.scaler[i].tensor)) << a.scaler[i].name;
-  EXPECT_LT(a.scaler[0].tensor.item<float>(), 16777216) << "or this shows nothing";
+  EXPECT_LT(a.scaler[0].tensor.item<float>(), 16777216) << "this shows nothing otherwise";
   ASSERT_EQ(a.schedule.size(), 1u);
   ASSERT_EQ(b.schedule.size(), 1u);
   EXPECT_TRUE(a.schedule[0].tensor.equal(b.schedule[0].tensor));
 }
 
-// The recipe for one GPU, as it is but for its data and its size.
-TEST_F(StepSettings, TheRecipeForSpeedStartsOnACpuAndSaysWhatIsLeftOut) {
+// The recipe for one GPU, unchanged except for its data and size.
+TEST_F(StepSettings, TheGpuRecipeStartsOnACpuAndNamesWhatItSkips) {
   std::string arguments =
       "train '" + source_path("recipes/cifar10-speed.toml") + "' --out " + (dir / "speed");
   for (const char* text :
@@ -64,11 +64,11 @@ TEST_F(StepSettings, TheRecipeForSpeedStartsOnACpuAndSaysWhatIsLeftOut) {
   EXPECT_EQ(losses(dir / "speed", "step").size(), 6u);
   EXPECT_NE(result.out.find("train.graph: not used: the run is on a CPU\n"), std::string::npos)
       << result.out;
-  EXPECT_NE(result.err.find("train.graph=auto: the steps run as they are"), std::string::npos)
+  EXPECT_NE(result.err.find("train.graph=auto: using eager steps"), std::string::npos)
       << result.err;
 }
 
-TEST_F(StepSettings, PartsOfABatchTrainWithoutBatchNormAsTheWholeDoes) {
+TEST_F(StepSettings, MicroBatchesWithoutBatchNormTrainLikeTheWholeBatch) {
   const std::vector<std::string> whole = {"model.name=mlp", "train.epochs=1"};
   std::vector<std::string> parts = whole;
   parts.push_back("train.accumulate=3");
@@ -80,7 +80,7 @@ TEST_F(StepSettings, PartsOfABatchTrainWithoutBatchNormAsTheWholeDoes) {
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
 }
 
-TEST_F(StepSettings, FrozenParametersStayAndAreSaved) {
+TEST_F(StepSettings, FrozenParametersDoNotChangeAndAreSaved) {
   ASSERT_EQ(
       train("run", {"train.epochs=2", "model.name=mlp", "optimizer.freeze=[\"*.bias\"]"}).exit_code,
       0);
@@ -110,7 +110,7 @@ TEST_F(StepSettings, EveryOptimizerLearns) {
   }
 }
 
-TEST_F(StepSettings, CheckpointingChangesMemoryAlone) {
+TEST_F(StepSettings, GradientCheckpointingChangesOnlyMemory) {
   const std::vector<std::string> plain = {"model.name=resnet9", "model.width=0.25",
                                           "train.epochs=1"};
   std::vector<std::string> segments = plain;
@@ -129,7 +129,7 @@ TEST_F(StepSettings, CheckpointingChangesMemoryAlone) {
   EXPECT_NE(result.out.find("tensors, MiB"), std::string::npos) << result.out;
 }
 
-TEST_F(StepSettings, EveryRecordHasThePeaksOfWhatItCovers) {
+TEST_F(StepSettings, EveryRecordHasThePeaksSinceTheLastOne) {
   ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
   std::map<std::string, int> seen;
   for (const auto& record : read_metrics(dir / "run")) {
@@ -145,7 +145,8 @@ TEST_F(StepSettings, EveryRecordHasThePeaksOfWhatItCovers) {
   EXPECT_EQ(seen["end"], 1);
 }
 
-// Late, the record of step 10 is the first to tell; read after each step, the step itself does.
+// With late metrics the record of step 10 is the first with them; otherwise the step itself has
+// them.
 TEST_F(StepSettings, MetricsAreReadLateOrAtOnce) {
   const std::vector<std::string> late = {"optimizer.lr=1e30", "watch.every=5"};
   std::vector<std::string> at_once = late;
@@ -168,7 +169,7 @@ TEST_F(StepSettings, MomentumCyclesInARun) {
   EXPECT_NE(losses(dir / "cycled", "step"), losses(dir / "fixed", "step"));
 }
 
-TEST_F(StepSettings, MemoryThatRunsOutIsOneError) {
+TEST_F(StepSettings, OutOfMemoryIsOneError) {
   expect_error(train("fixed", {"train.memory_gb=0.0005"}), 4,
                {"out of memory", "train.memory_gb", "train.batch"});
   expect_error(train("auto", {"train.batch=auto", "train.memory_gb=0.0005"}), 4,
@@ -176,7 +177,7 @@ TEST_F(StepSettings, MemoryThatRunsOutIsOneError) {
   EXPECT_FALSE(std::filesystem::exists(dir / "auto/metrics.jsonl"));
 }
 
-TEST_F(StepSettings, WhatDoesNotFitIsRefusedBeforeTraining) {
+TEST_F(StepSettings, SettingsThatDoNotFitAreRefusedBeforeTraining) {
   expect_error(train("a", {"optimizer.freeze=[\"stem*\"]"}), 2, {"optimizer.freeze", "stem*"});
   expect_error(train("b", {"schedule.name=step", "schedule.every_epochs=0.01"}), 2,
                {"schedule.every_epochs", "less than a step"});
@@ -189,7 +190,7 @@ TEST_F(StepSettings, WhatDoesNotFitIsRefusedBeforeTraining) {
   EXPECT_FALSE(std::filesystem::exists(dir / "a/metrics.jsonl"));
 }
 
-TEST_F(StepSettings, ThePrintedRecipeIsResolvedAndNothingIsTrained) {
+TEST_F(StepSettings, PrintingTheRecipeResolvesItAndTrainsNothing) {
   const CommandResult result = train("run", {"train.threads=0", "train.batch=40"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const CommandResult printed = run_saturate(

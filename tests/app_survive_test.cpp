@@ -1,4 +1,4 @@
-// Runs that are stopped, killed, limited or shared: what they leave behind, and how they go on.
+// Runs that are stopped, killed, limited or shared: the files they leave, and how they resume.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class SurvivingRun : public TrainingTest {
   }
 };
 
-TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
+TEST_F(SurvivingRun, AnInterruptSavesAndTheRunResumesAtTheNextBatch) {
   ASSERT_EQ(train("whole", {"train.epochs=30"}).exit_code, 0);
   const std::string out = dir / "cut";
   int code = 0;
@@ -53,7 +53,7 @@ TEST_F(SurvivingRun, AnInterruptSavesAndTheResumedRunGoesOnAtTheNextBatch) {
   EXPECT_EQ(checksum((dir / "whole") + last), checksum(out + last)) << "weights are bit-equal";
 }
 
-TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
+TEST_F(SurvivingRun, SigtermAndSlurmsSignalSaveToo) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGHUP}) {
     const std::string name = "run" + std::to_string(signal);
     const pid_t child = start(name, {"train.epochs=1e5"});
@@ -66,8 +66,8 @@ TEST_F(SurvivingRun, TerminationAndSlurmsSignalSaveToo) {
   }
 }
 
-// The kernel's SIGHUP; the bar and the summary then have nowhere to go. Of several processes the
-// launcher alone gets it.
+// The kernel's SIGHUP; then the progress bar and the summary cannot be written. With several
+// processes only the launcher gets the signal.
 class ClosedTerminal : public SurvivingRun, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(ClosedTerminal, SavesToo) {
@@ -101,8 +101,8 @@ TEST_P(ClosedTerminal, SavesToo) {
 
 INSTANTIATE_TEST_SUITE_P(OfARun, ClosedTerminal, ::testing::Values(false, true));
 
-// As under `| tee`, which the same Ctrl-C ends.
-TEST_F(SurvivingRun, AnInterruptSavesThoughNobodyReadsTheOutput) {
+// With `| tee`, which the same Ctrl-C ends.
+TEST_F(SurvivingRun, AnInterruptSavesWithoutAReaderOfTheOutput) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const std::string out = dir / "run";
@@ -126,7 +126,7 @@ TEST_F(SurvivingRun, AnInterruptSavesThoughNobodyReadsTheOutput) {
       std::filesystem::exists(fmt::format("{}/checkpoints/step-{:08}.safetensors", out, last)));
 }
 
-// Their folder's name makes summaries longer than stdout's buffer, so that they are written early.
+// A long folder name makes the summary longer than stdout's buffer, so that it is written early.
 TEST_F(SurvivingRun, TheSummaryNeedsNoReader) {
   std::string out = dir.path();
   for (int i = 0; i < 8; ++i) out += "/" + std::string(250, 'r');
@@ -144,24 +144,24 @@ TEST_F(SurvivingRun, TheSummaryNeedsNoReader) {
       << read_text(dir / "err");
 }
 
-TEST_F(SurvivingRun, ResultsThatCannotBeWrittenAreAFailure) {
+TEST_F(SurvivingRun, UnwritableResultsAreAFailure) {
   const std::string command = kCommand + " env >/dev/full 2>" + (dir / "err");
   const int status = std::system(command.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 4);
   EXPECT_NE(read_text(dir / "err").find("cannot write the results"), std::string::npos);
 }
 
-TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
+TEST_F(SurvivingRun, ACancelledEvaluationIsMadeLater) {
   const auto evaluating = [](int images) {
     return fmt::format("data.eval_source=synth:size=64,count={},split=test", images);
   };
   std::vector<std::string> overrides = {evaluating(300'000), "train.epochs=1",
                                         "train.eval_batch=10"};
   const pid_t child = start("cut", overrides);
-  wait_for_steps(dir / "cut", 11);  // ten steps and the epoch: evaluating
+  wait_for_steps(dir / "cut", 11);  // after ten steps and the epoch: it evaluates
   kill(child, SIGTERM);
   ASSERT_EQ(exit_code_of(child), 143) << log_of("cut");
-  EXPECT_TRUE(losses(dir / "cut", "eval").empty()) << "it was given up";
+  EXPECT_TRUE(losses(dir / "cut", "eval").empty()) << "it was cancelled";
   overrides[0] = evaluating(300);
   const CommandResult resumed =
       run_saturate("train --resume " + (dir / "cut") + " --set " + overrides[0]);
@@ -171,7 +171,7 @@ TEST_F(SurvivingRun, AnEvaluationIsGivenUpAndMadeUpForLater) {
   expect_same_losses(dir / "cut", dir / "whole", "epoch");
 }
 
-TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
+TEST_F(SurvivingRun, ASecondInterruptQuitsAtOnce) {
   // Steps of many seconds.
   const pid_t child = start("run", {"model.name=resnet50", "augment.size=224", "train.batch=100"});
   ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "run/metrics.jsonl"); }));
@@ -180,7 +180,7 @@ TEST_F(SurvivingRun, ASecondInterruptLeavesAtOnce) {
   EXPECT_TRUE(wait_until([&] { return log_of("run").find("Ctrl-C again") != std::string::npos; }));
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130);
-  EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints")) << "after its step it had saved";
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints")) << "it saved after its step";
 }
 
 TEST_F(SurvivingRun, AFolderInUseIsRefused) {
@@ -203,7 +203,7 @@ TEST_F(SurvivingRun, WallTimeIsLimited) {
   EXPECT_NE(limited.out.find("stopped by train.max_minutes"), std::string::npos) << limited.out;
   EXPECT_NE(limited.out.find("train --resume"), std::string::npos) << limited.out;
   const auto end = read_metrics(dir / "run").back();
-  EXPECT_FALSE(end["accuracy"].is_null()) << "evaluated";
+  EXPECT_FALSE(end["accuracy"].is_null()) << "it evaluated";
   EXPECT_GE(end["time_s"], 0.02 * 60);
   EXPECT_LT(end["time_s"], 60);
 }
@@ -225,7 +225,7 @@ TEST_F(SurvivingRun, EvaluatesAndSavesBySteps) {
 }
 
 TEST_F(SurvivingRun, StopsEarlyAndEndsWithTheBestWeights) {
-  // Held to be better the larger it is, the loss is best at first.
+  // The highest loss counts as the best, which it is at first.
   ASSERT_EQ(train("run", {"train.monitor=eval_loss:max", "train.early_stop=2", "train.epochs=50",
                           "train.ema=0.5"})
                 .exit_code,
@@ -244,11 +244,11 @@ TEST_F(SurvivingRun, StopsEarlyAndEndsWithTheBestWeights) {
   EXPECT_NE(again.out.find("stopped early at step"), std::string::npos) << again.out;
 }
 
-TEST_F(SurvivingRun, AfterGoingBackEveryCommandTakesTheNewBranch) {
+TEST_F(SurvivingRun, AfterResumingAnOlderCheckpointCommandsUseTheNewBranch) {
   ASSERT_EQ(train("run", {"checkpoint.every=5 steps", "checkpoint.keep=9"}).exit_code, 0);
   const std::string run = dir / "run", checkpoints = run + "/checkpoints/step-000000";
   ASSERT_TRUE(std::filesystem::exists(checkpoints + "20.safetensors"));
-  // The new branch ends at step 10, where an epoch ends.
+  // The new branch ends at step 10, at the end of an epoch.
   const CommandResult back =
       run_saturate("train --resume " + checkpoints + "05.safetensors --set train.epochs=1");
   ASSERT_EQ(back.exit_code, 0) << back.err;
@@ -258,7 +258,7 @@ TEST_F(SurvivingRun, AfterGoingBackEveryCommandTakesTheNewBranch) {
   const CommandResult exported =
       run_saturate("export " + run + " --format safetensors --out " + (dir / "model"));
   EXPECT_NE(exported.out.find("step-00000010"), std::string::npos) << exported.out;
-  // A launcher's restart of the command that went back.
+  // A launcher's restart of the command that resumed the older checkpoint.
   const CommandResult restarted =
       run_saturate("train --resume " + checkpoints + "05.safetensors --set train.epochs=2",
                    "SATURATE_RESTART_FOLDER=" + run);
@@ -270,8 +270,8 @@ TEST_F(SurvivingRun, AfterGoingBackEveryCommandTakesTheNewBranch) {
   EXPECT_TRUE(std::filesystem::exists(checkpoints + "15.safetensors"));
 }
 
-// A restart that is given the folder continues there from its newest checkpoint.
-TEST_F(SurvivingRun, ALauncherIsToldOfTheFolderOnceTheRunHasGoneBack) {
+// A restart that knows the folder resumes its newest checkpoint.
+TEST_F(SurvivingRun, ALauncherGetsTheFolderOnceTheNewBranchExists) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string run = dir / "run", from = run + "/checkpoints/step-00000010.safetensors";
   const auto said_of = [&](const std::vector<std::string>& more) {
@@ -298,7 +298,7 @@ TEST_F(SurvivingRun, ALauncherIsToldOfTheFolderOnceTheRunHasGoneBack) {
   EXPECT_NE(taken.find("folder " + run), std::string::npos) << taken << read_text(dir / "log");
 }
 
-TEST_F(SurvivingRun, AFinishedRunIsLeftAsItIs) {
+TEST_F(SurvivingRun, AFinishedRunIsNotChanged) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string run = dir / "run", metrics = read_text(run + "/metrics.jsonl");
   const CommandResult again = run_saturate("train --resume " + run);
@@ -326,7 +326,7 @@ TEST_F(SurvivingRun, AveragedWeightsAreEvaluated) {
   EXPECT_EQ(found["loss"], evaluation["plain_loss"]);
 }
 
-TEST_F(SurvivingRun, PredictionsAreOneLineASample) {
+TEST_F(SurvivingRun, PredictionsAreOneLinePerSample) {
   ASSERT_EQ(train("run").exit_code, 0);
   ASSERT_EQ(eval("run", "--predictions " + (dir / "predictions.csv")).exit_code, 0);
   std::istringstream lines(read_text(dir / "predictions.csv"));
@@ -351,7 +351,7 @@ TEST_F(SurvivingRun, PredictionsAreOneLineASample) {
   EXPECT_DOUBLE_EQ(found["accuracy"], right / 50.0);
 }
 
-TEST_F(SurvivingRun, MemoryStaysFlat) {
+TEST_F(SurvivingRun, MemoryDoesNotGrow) {
   ASSERT_EQ(train("run", {"model.name=mlp", "train.epochs=200", "checkpoint.every=5 steps",
                           "train.ema=0.9", "watch.every=50"})
                 .exit_code,
@@ -359,7 +359,7 @@ TEST_F(SurvivingRun, MemoryStaysFlat) {
   const auto records = read_metrics(dir / "run");
   const int64_t early = records[records.size() / 4]["memory_peak_bytes"];
   const int64_t late = records.back()["memory_peak_bytes"];
-  EXPECT_GT(early, 8 << 20) << "it is not measured";
+  EXPECT_GT(early, 8 << 20) << "memory is not measured";
   EXPECT_LT(late - early, 8 << 20);
 }
 

@@ -1,4 +1,4 @@
-// Running the command as its user would.
+// Running the command as a user does.
 #pragma once
 
 #include <signal.h>
@@ -51,7 +51,7 @@ inline void expect_error(const CommandResult& result, int exit_code,
     EXPECT_NE(result.err.find(part, begin), std::string::npos) << part << " in " << result.err;
 }
 
-// The same of a run that had trained: its summary is on stdout all the same.
+// The same after training: the summary is on stdout too.
 inline void expect_failed_run(CommandResult result, int exit_code,
                               const std::vector<std::string>& parts) {
   EXPECT_TRUE(result.out.starts_with("failed at step")) << result.out;
@@ -74,7 +74,7 @@ inline std::vector<double> losses(const std::string& folder, const std::string& 
   return found;
 }
 
-// Expects two runs to have the same losses in their records of a kind, and to have such records.
+// Expects two runs to have the same losses in their records of a kind, and at least one.
 inline void expect_same_losses(const std::string& run, const std::string& other,
                                const std::string& kind) {
   const auto expected = losses(run, kind);
@@ -101,7 +101,7 @@ inline std::string checksum(const std::string& checkpoint) {
   return at == std::string::npos ? checkpoint : text.substr(at + key.size(), 8);
 }
 
-// So that a run of whole epochs looks as if it had been cut before these steps.
+// So that a run of whole epochs looks as if it was interrupted before these steps.
 inline void remove_checkpoints(const std::string& run, const std::vector<int>& steps) {
   for (const int step : steps) {
     char name[64];
@@ -122,7 +122,7 @@ inline pid_t start_saturate(const std::vector<std::string>& arguments, const std
   _exit(98);
 }
 
-// Where a test does not ask for less: long enough for a machine that others keep from its cores.
+// The default limit of waits: long enough for a busy machine.
 constexpr double kPatienceS = 240;
 
 // Waits until a condition holds; false after `seconds`.
@@ -136,8 +136,8 @@ bool wait_until(const Condition& condition, double seconds = kPatienceS) {
   return true;
 }
 
-// The exit code of a process started by start_saturate; 128 + N where signal N ended it, -1 (and
-// the process killed) where it has not ended within `seconds`.
+// The exit code of a process started by start_saturate; 128 + N if signal N ended it, -1 (and the
+// process is killed) if it does not end within `seconds`.
 inline int exit_code_of(pid_t child, double seconds = kPatienceS) {
   int status = 0;
   if (!wait_until([&] { return waitpid(child, &status, WNOHANG) == child; }, seconds)) {

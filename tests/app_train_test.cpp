@@ -1,4 +1,4 @@
-// Whole runs of `saturate train` and `eval`: what they write, that they repeat, resume and stop.
+// Whole runs of `saturate train` and `eval`: their files, reproducibility, resuming and stopping.
 #include <gtest/gtest.h>
 
 #include "run/checkpoint.h"
@@ -10,14 +10,14 @@ namespace {
 
 class TrainCommand : public TrainingTest {};
 
-TEST_F(TrainCommand, WritesWhatTheContractPromises) {
+TEST_F(TrainCommand, WritesTheDocumentedFiles) {
   const CommandResult result = train("run");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("where time went"), std::string::npos);
   EXPECT_NE(result.out.find("next:"), std::string::npos);
   EXPECT_NE(result.out.find(" train " + (dir / "run/recipe.toml --set ")), std::string::npos)
-      << "what --set changed counts for the next run too";
-  EXPECT_EQ(result.err.find('\r'), std::string::npos) << "no live bar in a log file";
+      << "the saved recipe has the settings of --set";
+  EXPECT_EQ(result.err.find('\r'), std::string::npos) << "a log file has no live bar";
 
   const auto records = read_metrics(dir / "run");
   ASSERT_EQ(records.size(), 20u + 2 + 2 + 1);
@@ -63,7 +63,7 @@ TEST_F(TrainCommand, EvalPrintsTheAccuracyThatTrainingPrinted) {
   EXPECT_EQ(json["samples"], 50);
 }
 
-TEST_F(TrainCommand, ARunCutAtAnEpochAndResumedEqualsOneThatWasNot) {
+TEST_F(TrainCommand, AResumedRunEqualsTheUninterruptedOne) {
   ASSERT_EQ(train("whole", {"train.epochs=3"}).exit_code, 0);
   ASSERT_EQ(train("cut", {"train.epochs=3", "debug.off=background"}).exit_code, 0);
   remove_checkpoints(dir / "cut", {20, 30});
@@ -134,7 +134,7 @@ TEST_F(TrainCommand, KeepsTheNewestCheckpoints) {
             (std::vector<std::string>{"step-00000030.safetensors", "step-00000040.safetensors"}));
 }
 
-TEST_F(TrainCommand, ACheckpointIsFoundByAPathFromWithinTheRun) {
+TEST_F(TrainCommand, ACheckpointIsFoundFromAPathInsideTheRun) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string name = "step-00000010.safetensors", run = dir / "run";
   for (const auto& [folder, path] : {std::pair{run, "checkpoints/" + name},
@@ -147,8 +147,8 @@ TEST_F(TrainCommand, ACheckpointIsFoundByAPathFromWithinTheRun) {
   }
 }
 
-// As a launcher starts a run again that failed before it had saved anything.
-TEST_F(TrainCommand, ARestartWithoutACheckpointGoesOnFromTheOneThatWasGiven) {
+// A launcher restarts a run that failed before its first checkpoint.
+TEST_F(TrainCommand, ARestartWithoutACheckpointResumesTheGivenOne) {
   ASSERT_EQ(train("run").exit_code, 0);
   std::filesystem::create_directory(dir / "other");
   const CommandResult again = run_saturate(
@@ -158,7 +158,7 @@ TEST_F(TrainCommand, ARestartWithoutACheckpointGoesOnFromTheOneThatWasGiven) {
   EXPECT_EQ(read_metrics(dir / "other").front()["step"], 21);
 }
 
-TEST_F(TrainCommand, ChangedDataAreTakenWhereThatIsAskedFor) {
+TEST_F(TrainCommand, ChangedDataAreAcceptedOnRequest) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string resume = "train --resume " + (dir / "run") +
                              " --set train.epochs=3 data.source=synth:size=16,count=240";
@@ -171,7 +171,7 @@ TEST_F(TrainCommand, ChangedDataAreTakenWhereThatIsAskedFor) {
   expect_error(run_saturate("train " + recipe + " --allow-changed-data"), 2, {"--resume"});
 }
 
-TEST_F(TrainCommand, EvalTakesWhatIsAutomaticAsTrainingDoes) {
+TEST_F(TrainCommand, EvalResolvesAutomaticSettingsAsTrainingDoes) {
   ASSERT_EQ(train("run").exit_code, 0);
   const CommandResult eval =
       run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
@@ -179,7 +179,7 @@ TEST_F(TrainCommand, EvalTakesWhatIsAutomaticAsTrainingDoes) {
   EXPECT_EQ(eval.exit_code, 0) << eval.err;
 }
 
-TEST_F(TrainCommand, ABrokenNewestCheckpointIsPassedOver) {
+TEST_F(TrainCommand, ABrokenNewestCheckpointIsSkipped) {
   ASSERT_EQ(train("run").exit_code, 0);
   const std::string newest = dir / "run/checkpoints/step-00000020.safetensors";
   std::string bytes = read_text(newest);
@@ -187,7 +187,7 @@ TEST_F(TrainCommand, ABrokenNewestCheckpointIsPassedOver) {
   write_file(newest, bytes);
   const CommandResult resumed = run_saturate("train --resume " + (dir / "run"));
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_NE(resumed.err.find("passing over a broken checkpoint"), std::string::npos);
+  EXPECT_NE(resumed.err.find("skipping a broken checkpoint"), std::string::npos);
   EXPECT_EQ(read_metrics(dir / "run").back()["step"], 20);
 }
 
@@ -214,11 +214,11 @@ TEST_F(TrainCommand, Bf16LearnsToo) {
 }
 
 // The first convolution rounds its input in any case.
-TEST_F(TrainCommand, HalfImagesChangeNothingForAModelInThatHalf) {
+TEST_F(TrainCommand, HalfPrecisionImagesChangeNothingForAModelInThatPrecision) {
   for (const std::string half : {"bf16", "fp16"}) {
     SCOPED_TRACE(half);
     const std::string mode = "precision.mode=" + half, output = "augment.output=" + half;
-    // A CPU takes long for products of fp16.
+    // fp16 products are slow on a CPU.
     const std::string small = "model.name=simple_cnn", narrow = "model.width=0.25";
     ASSERT_EQ(train("floats-" + half, {mode, small, narrow}).exit_code, 0);
     ASSERT_EQ(train(half, {mode, output, small, narrow}).exit_code, 0);
@@ -228,7 +228,7 @@ TEST_F(TrainCommand, HalfImagesChangeNothingForAModelInThatHalf) {
   }
 }
 
-TEST_F(TrainCommand, PhotographsOnTheDeviceGiveTheLossesOfALoaderThatDecodes) {
+TEST_F(TrainCommand, ImagesHeldOnTheDeviceGiveTheLoadersLosses) {
   const std::string crop = "augment.crop=random_resized";
   ASSERT_EQ(train("fed", {crop}).exit_code, 0);
   ASSERT_EQ(train("held", {crop, "data.cache=device:decoded"}).exit_code, 0);

@@ -26,7 +26,7 @@ using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
 
-TEST(Error, IsOneLineOfWhatWhereAndRemedy) {
+TEST(Error, IsOneLineOfProblemPlaceAndRemedy) {
   const Error error =
       error_of([] { fail(ErrorKind::kData, "bad\nthing", "a\tb\x7f.jpg", "Try again"); });
   EXPECT_STREQ(error.what(), "bad\\x0athing (a\\x09b\\x7f.jpg). Try again");
@@ -88,7 +88,7 @@ TEST(PosixEnv, WritesAppendsReadsListsRenamesRemoves) {
   EXPECT_FALSE(env.exists(dir / "moved"));
 }
 
-TEST(PosixEnv, ATreeIsRemovedWithoutWhatItsLinksLeadTo) {
+TEST(PosixEnv, RemovingATreeDoesNotFollowLinks) {
   const TempDir dir;
   Env& env = Env::posix();
   write_file(dir / "mine/notes.txt", "kept");
@@ -118,7 +118,7 @@ TEST(PosixEnv, FailuresNamePathAndReason) {
   EXPECT_EQ(error_of([&] { file->read_at(0, four); }).kind(), ErrorKind::kData);
 }
 
-TEST(PosixEnv, APipeIsRefusedInsteadOfWaitedFor) {
+TEST(PosixEnv, APipeIsRefusedWithoutWaiting) {
   const TempDir dir;
   const std::string pipe = dir / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -135,7 +135,7 @@ TEST(PosixEnv, ClockIsMonotonic) {
   EXPECT_GE(env.now_ns(), before + 1000);
 }
 
-TEST(FileLock, OfSomebodyElseIsSeenWithoutTakingIt) {
+TEST(FileLock, IsSeenWithoutBeingTaken) {
   const TempDir dir;
   const std::string path = dir / ".lock";
   EXPECT_FALSE(is_locked(path));
@@ -151,7 +151,7 @@ TEST(FileLock, OfSomebodyElseIsSeenWithoutTakingIt) {
   EXPECT_EQ(read_text(path), "12345");
 }
 
-TEST(FileLock, IsNotRefusedWhileOthersLook) {
+TEST(FileLock, IsNotRefusedWhileAnotherProcessChecksIt) {
   const TempDir dir;
   const std::string path = dir / ".lock";
   write_file(path, "");
@@ -165,7 +165,7 @@ TEST(FileLock, IsNotRefusedWhileOthersLook) {
   ending.join();
 }
 
-TEST(Printable, ControlCharactersAreShownAndAllElseIsLeft) {
+TEST(Printable, ControlCharactersAreEscapedAndNothingElse) {
   EXPECT_EQ(printable("\x1b[31mred\n\t\x7f"), "\\x1b[31mred\\x0a\\x09\\x7f");
   EXPECT_EQ(printable("caf\u00e9 \u732b \xff\xc2"), "caf\u00e9 \u732b \xff\xc2");
   EXPECT_EQ(printable("\xc2\x9b"
@@ -175,8 +175,8 @@ TEST(Printable, ControlCharactersAreShownAndAllElseIsLeft) {
   EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
 }
 
-// Sizes around the blocks that go out directly, appended in pieces that fit none of them, to a disk
-// and to a file system in memory, which may refuse direct writes.
+// Sizes around the blocks that are written directly, appended in pieces that align with none of
+// them, to a disk and to a file system in memory, which may refuse direct writes.
 TEST(PosixEnv, BypassingTheCacheChangesNoByte) {
   const TempDir dir;
   Env& env = Env::posix();
@@ -200,7 +200,7 @@ TEST(PosixEnv, BypassingTheCacheChangesNoByte) {
     }
 }
 
-TEST(WriteAtomically, WritesThroughWhatIsNoFile) {
+TEST(WriteAtomically, WritesThroughDevicesAndPipes) {
   const TempDir dir;
   write_file(dir / "target", "old");
   std::filesystem::create_symlink("target", dir.path() + "/link");
@@ -222,7 +222,7 @@ TEST(WriteAtomically, WritesThroughWhatIsNoFile) {
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
-TEST(WriteAtomically, ALinkToAFileStillToComeStaysALink) {
+TEST(WriteAtomically, ALinkToAMissingFileRemainsALink) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "there");
   std::filesystem::create_symlink("there/second", dir / "first");
@@ -235,8 +235,8 @@ TEST(WriteAtomically, ALinkToAFileStillToComeStaysALink) {
   }
 }
 
-// As /dev/stdout, which leads to /proc/self/fd/1.
-TEST(WriteAtomically, WhatAProcessHasOpenGoesOn) {
+// For example /dev/stdout, a link to /proc/self/fd/1.
+TEST(WriteAtomically, AFileOpenInAProcessKeepsReceiving) {
   const TempDir dir;
   for (const int flag : {0, O_APPEND}) {
     write_file(dir / "log", "old\n");
@@ -259,7 +259,7 @@ TEST(WriteAtomically, WhatAProcessHasOpenGoesOn) {
   }
 }
 
-TEST(Utf8, BytesThatAreNoneAreToldApart) {
+TEST(Utf8, InvalidBytesAreRejected) {
   EXPECT_EQ(as_utf8("gr\xc3\xbcn"), "gr\xc3\xbcn");
   EXPECT_EQ(as_utf8("gr\xfcn"), "gr\\xfcn");
   EXPECT_EQ(as_utf8("gr\xf6n"), "gr\\xf6n");
@@ -276,8 +276,8 @@ TEST(Utf8, HasNoSurrogatesAndEndsAt10ffff) {
 }
 
 // A failure before the rename leaves the old file, one after it the new file, never a mixture; the
-// temporary file is gone either way.
-TEST(WriteAtomically, FailureOfAnyOperationKeepsAWholeFile) {
+// temporary file is removed either way.
+TEST(WriteAtomically, AFailureOfAnyOperationLeavesACompleteFile) {
   const TempDir dir;
   const std::string path = dir / "state";
   const std::string old_text(5000, 'o'), new_text(7000, 'n');

@@ -1,4 +1,4 @@
-// Text from data on its way to a terminal, and into a shell.
+// Text from data that is printed on a terminal, or given to a shell.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,12 +10,12 @@
 namespace saturate {
 namespace {
 
-TEST(TerminalText, WhatATerminalObeysIsShownByteByByte) {
+TEST(TerminalText, TerminalControlsAreEscapedByteByByte) {
   EXPECT_EQ(printable("cat\x9b"
                       "2J"),
             "cat\\x9b"
             "2J")
-      << "CSI of a terminal of eight bits";
+      << "an 8-bit terminal's CSI";
   EXPECT_EQ(printable("\x85\x90\x9d"), "\\x85\\x90\\x9d");
   EXPECT_EQ(printable("a\u202eb\u2066c\u2069"), "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6c\\xe2\\x81\\xa9");
   EXPECT_EQ(printable("\u200e\u200f\u061c\u2028"),
@@ -23,18 +23,18 @@ TEST(TerminalText, WhatATerminalObeysIsShownByteByByte) {
 }
 
 // U+96DB is e9 9b 9b.
-TEST(TerminalText, AByteWithinACharacterIsNoControl) {
+TEST(TerminalText, AContinuationByteIsNotAControl) {
   const std::string text = "\u96db caf\u00e9 \U0001f6d1 \xe0\xa4\xb9";
   EXPECT_EQ(printable(text), text);
-  EXPECT_EQ(printable("\xe9\x9b"), "\xe9\\x9b") << "cut short";
+  EXPECT_EQ(printable("\xe9\x9b"), "\xe9\\x9b") << "truncated";
   EXPECT_EQ(printable("\xe9\x9bx"), "\xe9\\x9bx");
-  EXPECT_EQ(printable("\xc1\x9b"), "\xc1\\x9b") << "longer than it need be";
+  EXPECT_EQ(printable("\xc1\x9b"), "\xc1\\x9b") << "an overlong encoding";
   EXPECT_EQ(printable("\xe0\x82\x9b"), "\xe0\\x82\\x9b");
-  EXPECT_EQ(printable("\xf8\x9b\x9b\x9b\x9b"), "\xf8\\x9b\\x9b\\x9b\\x9b") << "no UTF-8";
+  EXPECT_EQ(printable("\xf8\x9b\x9b\x9b\x9b"), "\xf8\\x9b\\x9b\\x9b\\x9b") << "not UTF-8";
 }
 
 // The word as bash reads it.
-std::string through_bash(const std::string& word) {
+std::string read_by_bash(const std::string& word) {
   const std::string script =
       "bash -c \"$(cat <<'END_OF_SCRIPT'\nprintf %s " + word + "\nEND_OF_SCRIPT\n)\"";
   std::FILE* const pipe = popen(script.c_str(), "r");
@@ -44,7 +44,7 @@ std::string through_bash(const std::string& word) {
   return {bytes.data(), size};
 }
 
-TEST(ShellWord, PlainPathsStayAsTheyAre) {
+TEST(ShellWord, PlainPathsAreUnchanged) {
   for (const char* plain : {"runs/demo-1", "folder:photos/train", "/tmp/a_b.c,d=e:f@g+h%i"})
     EXPECT_EQ(shell_word(plain), plain);
   EXPECT_EQ(shell_word(""), "''");
@@ -52,13 +52,13 @@ TEST(ShellWord, PlainPathsStayAsTheyAre) {
   EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
 }
 
-TEST(ShellWord, AShellReadsBackWhatWasQuoted) {
+TEST(ShellWord, BashReadsBackAQuotedWord) {
   for (const std::string text :
        {"x;$(touch pwned)", "`id`", "a'b\"c", "$HOME", "-rf", "*", "~", "a\\b", "two\nlines",
         "\x9b\x31m", "\u202egpj", "tab\there", "it's \x1b[2J", "{1..3}", "a&b|c>d", "!x", "#x"}) {
     const std::string word = shell_word(text);
-    EXPECT_EQ(through_bash(word), text) << word;
-    EXPECT_EQ(printable(word), word) << "harmless on the terminal, too";
+    EXPECT_EQ(read_by_bash(word), text) << word;
+    EXPECT_EQ(printable(word), word) << "safe on the terminal too";
   }
 }
 

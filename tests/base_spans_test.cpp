@@ -44,13 +44,13 @@ TEST(Spans, AreKeptByThreadAndNest) {
   EXPECT_LE(spans[0].end_ns, spans[1].begin_ns);
 }
 
-TEST(Spans, OutsideARecordingNothingIsKept) {
+TEST(Spans, NothingIsKeptOutsideARecording) {
   in_thread("worker", [] { const Span before("before"); });
   ASSERT_TRUE(start_spans());
   EXPECT_TRUE(stop_spans().empty());
 }
 
-TEST(Spans, ThereIsOneRecordingAtATime) {
+TEST(Spans, OnlyOneRecordingCanBeActive) {
   ASSERT_TRUE(start_spans());
   EXPECT_FALSE(start_spans());
   stop_spans();
@@ -58,7 +58,7 @@ TEST(Spans, ThereIsOneRecordingAtATime) {
   stop_spans();
 }
 
-TEST(Spans, WhatCrossesTheEdgeOfARecordingIsInNone) {
+TEST(Spans, SpansAcrossARecordingsEdgeAreInNone) {
   ASSERT_TRUE(start_spans());
   {
     const Span crossing("crossing");
@@ -68,7 +68,7 @@ TEST(Spans, WhatCrossesTheEdgeOfARecordingIsInNone) {
   EXPECT_TRUE(stop_spans().empty());
 }
 
-TEST(Spans, AThreadThatGoesOnIsInTheNextRecordingToo) {
+TEST(Spans, AThreadIsInLaterRecordingsToo) {
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(start_spans());
     { const Span span("again"); }
@@ -78,14 +78,14 @@ TEST(Spans, AThreadThatGoesOnIsInTheNextRecordingToo) {
   }
 }
 
-TEST(Spans, ThreadsMayComeAndGoWhileARecordingEnds) {
+TEST(Spans, ThreadsMayStartAndEndWhileARecordingEnds) {
   std::atomic<bool> ending = false;
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i)
     threads.emplace_back([&] {
       while (!ending) const Span span("busy");
     });
-  size_t kept = 0;  // a recording may end before any thread has its turn, but not all do
+  size_t kept = 0;  // one recording may end before any thread runs, but not all
   for (int i = 0; i < 200 || (kept == 0 && i < 60'000); ++i) {
     ASSERT_TRUE(start_spans());
     if (i >= 200) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,4 +1,4 @@
-// Streams of the CPU, and the checker of their use: each planted mistake is told with its own line.
+// CPU streams, and the checker of their use: each planted mistake is reported with its line.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -45,7 +45,7 @@ TEST(ThreadStream, WaitsForAnEventOfAnother) {
   EXPECT_EQ(seen, 7);
 }
 
-TEST(ThreadStream, WhatWorkThrowsComesOutOfEveryEventBehindIt) {
+TEST(ThreadStream, AnErrorOfWorkIsThrownByEveryLaterEvent) {
   const auto first = make_thread_stream("first"), second = make_thread_stream("second");
   bool ran = false;
   first->submit([] { throw std::runtime_error("broken"); });
@@ -58,7 +58,7 @@ TEST(ThreadStream, WhatWorkThrowsComesOutOfEveryEventBehindIt) {
   EXPECT_FALSE(ran);
 }
 
-TEST(ThreadStream, EndsWithWorkUndone) {
+TEST(ThreadStream, MayBeDestroyedWithUnfinishedWork) {
   std::atomic<int> ran{0};
   {
     const auto stream = make_thread_stream("a");
@@ -71,7 +71,7 @@ TEST(ThreadStream, EndsWithWorkUndone) {
   EXPECT_LT(ran, 100'000);
 }
 
-// A pipeline of two streams, with room for one mistake of each kind; returns the line of the
+// A pipeline of two streams, with one mistake of each kind if requested; returns the line of the
 // mistake.
 enum class Plant { kNone, kNoWait, kKeptByItsMaker, kNotKept, kNotPinned, kNoWaitBeforeReuse };
 
@@ -105,7 +105,7 @@ void run(Plant plant) {
   }
 }
 
-TEST(StreamChecker, FindsNothingInAPipelineThatIsRight) {
+TEST(StreamChecker, FindsNothingInACorrectPipeline) {
   run(Plant::kNone);
 }
 
@@ -124,27 +124,27 @@ TEST(StreamChecker, FindsAWriteThatDoesNotWaitForAReader) {
   EXPECT_NE(error.reason().find("which reads it at base_stream_test.cpp:"), std::string::npos);
 }
 
-TEST(StreamChecker, FindsARecordStreamThatNamesTheMaker) {
+TEST(StreamChecker, FindsARecordStreamWithTheProducersStream) {
   const Error error = error_of([] { run(Plant::kKeptByItsMaker); });
   EXPECT_EQ(mistaken_line(error), expected_line);
   EXPECT_EQ(error.reason().find("record_stream names stream \"copy\", which made"), 0u)
       << error.reason();
 }
 
-TEST(StreamChecker, FindsMemoryThatIsFreedUnderItsUser) {
+TEST(StreamChecker, FindsMemoryFreedWhileInUse) {
   const Error error = error_of([] { run(Plant::kNotKept); });
   EXPECT_EQ(mistaken_line(error), expected_line);
   EXPECT_NE(error.reason().find("may still do so when it is freed at"), std::string::npos);
 }
 
-TEST(StreamChecker, FindsACopyCalledAsyncFromMemoryThatIsNotPinned) {
+TEST(StreamChecker, FindsAnAsyncCopyFromMemoryThatIsNotPinned) {
   const Error error = error_of([] { run(Plant::kNotPinned); });
   EXPECT_EQ(mistaken_line(error), expected_line);
   EXPECT_NE(error.reason().find("\"batch\", which is not pinned"), std::string::npos);
 }
 
-// A wait by way of a third stream is one, and so is one of the host.
-TEST(StreamChecker, KnowsWhatComesBeforeWhat) {
+// A wait through a third stream counts, and so does one of the host.
+TEST(StreamChecker, FollowsTransitiveOrder) {
   StreamChecker checker;
   const auto a = make_host_stream("a", &checker), b = make_host_stream("b", &checker),
              c = make_host_stream("c", &checker);

@@ -25,7 +25,7 @@ namespace {
 using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 
-// How each of two threads stands, of a pool that is asked to be so much nicer than its maker.
+// The nice value of each of two threads of a pool with so much added to its creator's.
 std::vector<int> nice_levels(int nice) {
   std::mutex mutex;
   std::vector<int> levels;
@@ -39,7 +39,7 @@ std::vector<int> nice_levels(int nice) {
   return levels;
 }
 
-TEST(ThreadPool, ItsThreadsGiveWayAsAskedAndNobodyElseDoes) {
+TEST(ThreadPool, ItsThreadsHaveTheNiceValueAndNoOthersDo) {
   const int own = getpriority(PRIO_PROCESS, 0);
   EXPECT_EQ(nice_levels(0), std::vector<int>(8, own));
   EXPECT_EQ(nice_levels(5), std::vector<int>(8, std::min(19, own + 5)));
@@ -70,7 +70,7 @@ TEST(ThreadPool, DestructorDropsTasksNotStarted) {
   std::atomic<int> later{0};
   {
     ThreadPool pool(1, "test");
-    // Runs until the others are gone. A pool that does not drop them would wait for it for ever.
+    // Runs until the others are gone: a pool that does not drop them would wait forever.
     pool.submit([&] {
       entered = true;
       const auto end = std::chrono::steady_clock::now() + 30s;
@@ -99,7 +99,7 @@ TEST(ParallelFor, RethrowsTheFirstErrorByIndex) {
   for (int threads : {1, 2, 8})
     for (int round = 0; round < 20; ++round) try {
         parallel_for(200, threads, [](size_t i) {
-          // The lowest bad index takes longest to fail.
+          // The lowest failing index takes longest to fail.
           if (i == 50) std::this_thread::sleep_for(1ms);
           if (i >= 50) throw std::runtime_error(std::to_string(i));
         });
@@ -109,9 +109,9 @@ TEST(ParallelFor, RethrowsTheFirstErrorByIndex) {
       }
 }
 
-// In a process of its own, which has addresses for some stacks and not for all.
-TEST(ThreadPool, SaysSoWhereTheSystemHasNoMoreThreads) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+// In a separate process, whose address space suffices for some thread stacks, not for all.
+TEST(ThreadPool, ReportsThatTheSystemHasNoMoreThreads) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers reserve address space";
   const auto run = [] {
     size_t pages = 0;
     std::ifstream("/proc/self/statm") >> pages;

@@ -1,4 +1,4 @@
-// A process's place among others, out of its environment, and its part of the processors.
+// A process's rank and world from its environment, and its share of the processors.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -27,12 +27,13 @@ const Variables kTorchrun = {{"RANK", "3"},        {"WORLD_SIZE", "4"},
                              {"LOCAL_RANK", "1"},  {"LOCAL_WORLD_SIZE", "2"},
                              {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1234"}};
 
-TEST(World, IsOneProcessWhereNobodySaysOtherwise) {
+TEST(World, IsOneProcessByDefault) {
   const World world = world_of({});
   EXPECT_EQ(world.size, 1);
   EXPECT_EQ(world.rank, 0);
   EXPECT_EQ(world.told_by, "");
-  EXPECT_EQ(world_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).size, 1) << "which needs no master";
+  EXPECT_EQ(world_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).size, 1)
+      << "one process needs no master";
 }
 
 TEST(World, ReadsTorchrunsVariables) {
@@ -52,7 +53,7 @@ TEST(World, ReadsTorchrunsVariables) {
   EXPECT_EQ(world.attempt, 2);
   variables["RANK"] = "0";
   variables["WORLD_SIZE"] = "1";
-  EXPECT_EQ(world_of(variables).attempt, 2) << "one process is started again, too";
+  EXPECT_EQ(world_of(variables).attempt, 2) << "a single process is restarted too";
 }
 
 TEST(World, ReadsMpirunsAndSrunsVariables) {
@@ -81,7 +82,7 @@ TEST(World, ReadsMpirunsAndSrunsVariables) {
   EXPECT_EQ(pmi.size, 2);
 }
 
-TEST(World, AProcessWithoutALocalRankIsTheFirstOfItsMachine) {
+TEST(World, AProcessWithoutALocalRankIsItsMachinesFirst) {
   Variables variables = kTorchrun;
   variables.erase("LOCAL_RANK");
   variables.erase("LOCAL_WORLD_SIZE");

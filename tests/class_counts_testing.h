@@ -40,7 +40,7 @@ struct CountedPixels {
   at::Tensor labels, found, counted;  // [3, side, side + 1]
 };
 
-// Classes, pixels a side: counters of 1,024, 64 and 32 a class, and more of them than pixels.
+// Classes, pixels a side: 1,024, 64 and 32 counters per class, and more counters than pixels.
 inline const std::vector<std::pair<int64_t, int64_t>> kCountCases = {
     {2, 3}, {21, 70}, {3000, 64}, {21'841, 40}};
 

@@ -30,7 +30,7 @@ class DrawsRandom(unittest.TestCase):
         self.assertTrue(draws(attention, "q", "k", "v", 0.1))
         self.assertTrue(draws(attention, "q", "k", "v", dropout_p=0.1))
 
-    def test_others_draw_where_they_say_so(self):
+    def test_other_operators_draw_if_they_are_tagged(self):
         self.assertTrue(draws(operator("input", "p", "train"), "x", 0.0, True))
         self.assertFalse(draws(operator("input", tags=()), "x"))
         self.assertFalse(draws("output"))

@@ -25,7 +25,7 @@
 
 namespace saturate::testing {
 
-// As resolve_recipe() leaves one, of images of 16 pixels in ten classes.
+// A resolved recipe, for images of 16 pixels in ten classes.
 inline Recipe package_recipe(const std::string& model) {
   Recipe recipe;
   recipe.data.source = "synth:size=16,count=64";
@@ -40,7 +40,7 @@ inline Recipe package_recipe(const std::string& model) {
   return recipe;
 }
 
-// The recipe's model, of the same values each time.
+// The recipe's model, with the same values each time.
 inline std::unique_ptr<Model> compiled_model(const Recipe& recipe) {
   at::manual_seed(3);
   auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size, Env::posix()});
@@ -97,7 +97,7 @@ inline void write_package(const std::string& path, const nlohmann::json& about,
   archive.writeEndOfFile();
 }
 
-// A Python that can compile: $SATURATE_PYTHON, or python3; empty where it lacks the right torch.
+// A Python that can compile: $SATURATE_PYTHON, or python3; empty if it lacks the required torch.
 inline const std::string& compiling_python() {
   static const std::string found = [] {
     const char* given = std::getenv("SATURATE_PYTHON");
@@ -113,7 +113,7 @@ inline const std::string& compiling_python() {
 inline const char* kNoPython =
     "no Python with torch " TORCH_VERSION ": set SATURATE_PYTHON to one to run this";
 
-// Runs tools/compile_step.py; the package's path, which is also what it was told to write.
+// Runs tools/compile_step.py; returns the package's path, which the command was given.
 inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
                                    const std::string& more = "") {
   const std::string path = dir / "step.pt2", log = dir / "compile.log";
@@ -126,7 +126,7 @@ inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
   return path;
 }
 
-// Options of tests that compile a step: one compute thread, as in the recipe above.
+// Options for tests that compile a step: one compute thread, as in the recipe above.
 class CompilingTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// Counts operator new, in the program of the torch-free tests.
+// Counts calls of operator new, in the program of the torch-free tests.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace saturate::testing {
 
-// Calls of operator new on this thread so far; nothing under a sanitizer, which needs its own.
+// Calls of operator new on this thread so far; 0 under a sanitizer, which replaces operator new.
 std::optional<size_t> allocation_count();
 
 }  // namespace saturate::testing

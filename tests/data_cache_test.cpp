@@ -1,4 +1,4 @@
-// Samples kept in memory: the same samples, read once, within a budget.
+// Samples cached in memory: the same samples, read once, within a budget.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ class CountingDataset : public testing::MemoryDataset {
   mutable std::atomic<int> reads{0};
 };
 
-// A cache of it, which owns it.
+// A cache that owns its source.
 struct Cached {
   const CountingDataset* source;
   std::unique_ptr<Dataset> data;
@@ -73,7 +73,7 @@ std::vector<uint64_t> batch_hashes(const Dataset& data, int threads, int epochs)
 
 constexpr CacheForm kForms[] = {CacheForm::kEncoded, CacheForm::kDecoded};
 
-TEST(Cache, GivesTheSameBatchesAndReadsEachSampleOnce) {
+TEST(Cache, ReturnsTheSameBatchesAndReadsEachSampleOnce) {
   const auto expected = batch_hashes(testing::MemoryDataset(files()), 1, 3);
   for (const CacheForm form : kForms) {
     for (const int threads : {1, 3}) {
@@ -82,11 +82,11 @@ TEST(Cache, GivesTheSameBatchesAndReadsEachSampleOnce) {
       EXPECT_EQ(cached.source->reads, int(kCount)) << int(form);
       EXPECT_GT(cached_bytes(), 0u);
     }
-    EXPECT_EQ(cached_bytes(), 0u) << "what is not in use is given back";
+    EXPECT_EQ(cached_bytes(), 0u) << "a destroyed cache frees its memory";
   }
 }
 
-TEST(Cache, WhatExceedsTheBudgetIsReadAsBefore) {
+TEST(Cache, SamplesBeyondTheBudgetAreReadEachTime) {
   const auto expected = batch_hashes(testing::MemoryDataset(files()), 1, 3);
   for (const CacheForm form : kForms) {
     const Cached cached(files(), {CacheMode::kRam, form, 15e-6});
@@ -98,7 +98,7 @@ TEST(Cache, WhatExceedsTheBudgetIsReadAsBefore) {
   }
 }
 
-TEST(Cache, ABudgetBeyondAllMemoryKeepsEverything) {
+TEST(Cache, ABudgetAboveTheMemorySizeCachesEverything) {
   const Cached cached(files(), {CacheMode::kRam, CacheForm::kEncoded, 1e12});
   Sample sample;
   for (int round = 0; round < 2; ++round)
@@ -115,7 +115,7 @@ TEST(Cache, TheBudgetIsSharedByAllCaches) {
   EXPECT_LE(cached_bytes(), 15'000u);
 }
 
-TEST(Cache, ReadGivesPixelsWhereTheyAreKept) {
+TEST(Cache, ReadReturnsCachedPixelsWithoutACopy) {
   const Cached cached(files(), {CacheMode::kRam, CacheForm::kDecoded, 1});
   const testing::MemoryDataset plain(files());
   Decoder decoder;
@@ -134,12 +134,12 @@ TEST(Cache, ReadGivesPixelsWhereTheyAreKept) {
       const DecodedSample* kept = cached.data->decoded(i);
       ASSERT_NE(kept, nullptr);
       EXPECT_EQ(kept->image.pixels, expected.pixels);
-      EXPECT_EQ(cached.data->decoded(i), kept) << "it stays where it is";
+      EXPECT_EQ(cached.data->decoded(i), kept) << "it does not move";
     }
   }
 }
 
-TEST(Cache, ABrokenSampleFailsEveryTimeAndIsNotKept) {
+TEST(Cache, ABrokenSampleFailsEachTimeAndIsNotCached) {
   auto broken = files();
   broken[3] = "no picture";
   for (const CacheForm form : kForms) {
@@ -161,8 +161,8 @@ TEST(Cache, ABrokenSampleFailsEveryTimeAndIsNotKept) {
   }
 }
 
-// Many threads ask for the same samples at once: each gets one and the same.
-TEST(Cache, ThreadsShareWhatTheFirstKept) {
+// Many threads ask for the same samples at once: all get the same copy.
+TEST(Cache, ThreadsShareTheFirstCopy) {
   for (const CacheForm form : kForms) {
     const Cached cached(files(), {CacheMode::kRam, form, 1});
     std::vector<const DecodedSample*> seen(8 * kCount);
@@ -179,7 +179,7 @@ TEST(Cache, ThreadsShareWhatTheFirstKept) {
   EXPECT_EQ(cached_bytes(), 0u);
 }
 
-TEST(Cache, OpenInputKeepsWhatTheRecipeSays) {
+TEST(Cache, OpenInputCachesAsTheRecipeSays) {
   const TempDir dir;
   testing::write_folder_dataset(dir / "set", 20);
   FaultEnv env(Env::posix());

@@ -1,4 +1,4 @@
-// The loader with effects, and with batches that are to be mixed.
+// The loader with effects, and with batches for MixUp and CutMix.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ std::vector<std::byte> read_one(const Dataset& data, const LoaderOptions& option
   return out;
 }
 
-TEST(FlipAlternate, ShowsBothSidesInTwoEpochsEachSideAsOften) {
+TEST(FlipAlternate, ShowsBothSidesInTwoEpochsEquallyOften) {
   std::vector<std::string> files;
   for (uint64_t i = 0; i < 400; ++i) files.push_back(testing::noise_jpeg(8, 8, i));
   const MemoryDataset data(std::move(files));
@@ -91,7 +91,7 @@ TEST(FlipAlternate, ShowsBothSidesInTwoEpochsEachSideAsOften) {
   EXPECT_NEAR(flips, 200, 50);
 }
 
-TEST(LoaderEffects, ComeBetweenFlipAndNormalise) {
+TEST(LoaderEffects, AreAppliedBetweenFlipAndNormalisation) {
   const MemoryDataset data = photographs();
   EffectScratch scratch;
   for (const DecodeMode decode : {DecodeMode::kExact, DecodeMode::kFast})
@@ -110,14 +110,14 @@ TEST(LoaderEffects, ComeBetweenFlipAndNormalise) {
     }
 }
 
-TEST(LoaderEffects, AreNotForEvaluation) {
+TEST(LoaderEffects, AreNotAppliedInEvaluation) {
   const MemoryDataset data = photographs();
   LoaderOptions options = loader_options(DecodeMode::kExact, PixelType::kUint8);
   options.train = false;
   EXPECT_EQ(read_one(data, options, with_effects(), 2), read_one(data, options, plain(), 2));
 }
 
-TEST(LoaderEffects, AllocateNothingOnceWarm) {
+TEST(LoaderEffects, AllocateNothingAfterWarmUp) {
   if (!testing::allocation_count()) GTEST_SKIP() << "a sanitizer owns operator new";
   EffectScratch scratch;
   std::vector<uint8_t> pixels(kValues, 9);
@@ -146,7 +146,7 @@ std::vector<Mix> mixes(int threads, size_t first, bool train, double mixup) {
   return found;
 }
 
-TEST(LoaderMix, IsDrawnAnewForEachBatchWhereverTheEpochBegins) {
+TEST(LoaderMix, IsDrawnForEachBatchWhereverTheEpochBegins) {
   const auto all = mixes(1, 0, true, 1), resumed = mixes(3, 2, true, 1);
   ASSERT_EQ(all.size(), 4u);
   ASSERT_EQ(resumed.size(), 2u);
@@ -160,7 +160,7 @@ TEST(LoaderMix, IsDrawnAnewForEachBatchWhereverTheEpochBegins) {
   }
 }
 
-TEST(LoaderMix, IsNotForEvaluationNorWhereItIsOff) {
+TEST(LoaderMix, IsOffInEvaluationAndByDefault) {
   for (const auto& found : {mixes(1, 0, false, 1), mixes(1, 0, true, 0)}) {
     ASSERT_EQ(found.size(), 4u);
     for (const Mix& mix : found) EXPECT_EQ(mix.kind, MixKind::kNone);

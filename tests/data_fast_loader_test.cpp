@@ -1,4 +1,4 @@
-// The loader under data.decode = "fast".
+// The loader with data.decode = "fast".
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -18,7 +18,7 @@ using testing::TempDir;
 using testing::test_picture;
 using testing::to_text;
 
-// JPEGs of several kinds and a PNG, which only the exact path takes.
+// JPEGs of several kinds, and a PNG, which only the exact path decodes.
 std::vector<std::string> mixed_files() {
   std::vector<std::string> files;
   for (int i = 0; i < 24; ++i) {
@@ -77,7 +77,7 @@ std::vector<uint8_t> read_sample(const Dataset& data, DecodeMode decode, uint32_
   return pixels;
 }
 
-// The crop that is drawn depends on the size of the image as it is shown.
+// The crop depends on the size of the image as it is displayed.
 TEST(FastLoader, DrawsTheSameCropsAsExactMode) {
   const MemoryDataset data(mixed_files());
   for (uint32_t i = 0; i < data.size(); ++i) {
@@ -90,7 +90,7 @@ TEST(FastLoader, DrawsTheSameCropsAsExactMode) {
   }
 }
 
-TEST(FastLoader, WhatOnlyTheExactPathTakesIsExact) {
+TEST(FastLoader, FilesThatOnlyTheExactPathDecodesAreExact) {
   const MemoryDataset data(mixed_files());
   for (const uint32_t i : {24u, 25u})
     EXPECT_EQ(read_sample(data, DecodeMode::kFast, i, augmentation()),
@@ -101,7 +101,7 @@ TEST(FastLoader, WhatOnlyTheExactPathTakesIsExact) {
             read_sample(data, DecodeMode::kExact, 3, padded));
 }
 
-TEST(FastLoader, AllocatesNothingOnceWarm) {
+TEST(FastLoader, AllocatesNothingAfterWarmUp) {
   if (!testing::allocation_count()) GTEST_SKIP() << "a sanitizer owns operator new";
   const TempDir dir;
   for (int i = 0; i < 12; ++i) {

@@ -1,5 +1,5 @@
-// Every parser of the data and image modules on inputs mutated at random. docs/style.md's promise
-// for hostile input: an Error or data, never a crash, a hang or a read outside.
+// Every parser of the data and image modules on randomly mutated input. The promise for hostile
+// input is an Error or data, never a crash, a hang or an access out of bounds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ using testing::format_golden;
 using testing::gunzip;
 using testing::Mutator;
 
-// Mends what would otherwise keep mutations from what lies behind: checksums.
-void mend_shard(std::string& text) {
+// Corrects the checksums, which would otherwise reject every mutation of the rest.
+void fix_shard_checksums(std::string& text) {
   const auto crc_at = [&](size_t at, size_t begin, size_t size) {
     const uint32_t crc = checksum_of(std::as_bytes(std::span(text)).subspan(begin, size));
     std::memcpy(text.data() + at, &crc, sizeof crc);
@@ -45,7 +45,7 @@ void mend_shard(std::string& text) {
   crc_at(60, 0, 60);
 }
 
-void mend_tar(std::string& text) {
+void fix_tar_checksums(std::string& text) {
   for (size_t at = 0; at + 512 <= text.size(); at += 512) {
     if (text.compare(at + 257, 5, "ustar") != 0) continue;
     std::fill_n(text.begin() + ptrdiff_t(at + 148), 8, ' ');
@@ -60,7 +60,7 @@ void mend_tar(std::string& text) {
 struct Target {
   const char* scheme;
   std::vector<std::string> seeds;
-  void (*mend)(std::string&);
+  void (*fix_checksums)(std::string&);
   int rounds;
 };
 
@@ -71,11 +71,11 @@ void fuzz(const Target& target) {
     sound += testing::fuzz_source(target.scheme, std::as_bytes(std::span(seed)));
   for (int round = 0; round < target.rounds; ++round) {
     std::string text = mutator.mutate(target.seeds[size_t(round) % target.seeds.size()]);
-    if (target.mend && mutator.coin()) target.mend(text);
+    if (target.fix_checksums && mutator.coin()) target.fix_checksums(text);
     ASSERT_NO_THROW(read += testing::fuzz_source(target.scheme, std::as_bytes(std::span(text))))
         << target.scheme << " round " << round;
   }
-  EXPECT_GT(sound, 0u) << "the seeds themselves cannot be read";
+  EXPECT_GT(sound, 0u) << "the unmodified inputs cannot be read";
   EXPECT_GT(read, 0u) << "every mutation was refused: this tests little";
 }
 
@@ -96,7 +96,7 @@ TEST(Fuzz, Shard) {
   fuzz({"shard",
         {gunzip(format_golden("python.shard.gz")), gunzip(format_golden("python-v1.shard.gz")),
          shard_of_segments()},
-        mend_shard,
+        fix_shard_checksums,
         6000});
 }
 
@@ -107,7 +107,7 @@ TEST(Fuzz, Tar) {
   fuzz({"tar",
         {tar("gnu.tar"), tar("pax.tar"), tar("base256.tar"),
          gunzip(format_golden("wds-numbers.tar.gz")), gunzip(format_golden("wds-names.tar.gz"))},
-        mend_tar,
+        fix_tar_checksums,
         4000});
 }
 
@@ -131,7 +131,7 @@ TEST(Fuzz, Image) {
           << entry.path() << " round " << round;
     }
   }
-  EXPECT_GT(sound, 60u) << "the seeds themselves cannot be decoded";
+  EXPECT_GT(sound, 60u) << "the unmodified inputs cannot be decoded";
   EXPECT_GT(whole, 60u) << "every mutation was refused: this tests little";
 }
 
@@ -148,10 +148,10 @@ TEST(Fuzz, Mask) {
           << entry.path() << " round " << round;
     }
   }
-  EXPECT_EQ(sound, 5u) << "the seeds themselves cannot be decoded";
+  EXPECT_EQ(sound, 5u) << "the unmodified inputs cannot be decoded";
 }
 
-// The pickle of an archive of torch.save's, whose records are stored as they are.
+// The pickle in an archive of torch.save, whose records are stored uncompressed.
 std::string pickle_in(const std::string& path) {
   const std::string text = testing::read_text(path);
   const size_t begin = text.find("\x80\x02}");
@@ -176,7 +176,7 @@ TEST(Fuzz, Pickle) {
       ASSERT_NO_THROW(read += testing::fuzz_pickle(std::as_bytes(std::span(text)))) << round;
     }
   }
-  EXPECT_GT(sound, 40u) << "the seeds themselves cannot be read";
+  EXPECT_GT(sound, 40u) << "the unmodified inputs cannot be read";
   EXPECT_GT(read, 1000u) << "every mutation was refused: this tests little";
 }
 
@@ -185,7 +185,7 @@ void fuzz_records(size_t (*parse)(std::span<const std::byte>),
   Mutator mutator(key);
   size_t read = 0;
   for (const std::string& seed : seeds) {
-    EXPECT_GT(parse(std::as_bytes(std::span(seed))), 0u) << "the seed itself cannot be read";
+    EXPECT_GT(parse(std::as_bytes(std::span(seed))), 0u) << "the unmodified input cannot be read";
     for (int round = 0; round < 1000; ++round) {
       const std::string text = mutator.mutate(seed);
       ASSERT_NO_THROW(read += parse(std::as_bytes(std::span(text)))) << round << ": " << text;
@@ -228,7 +228,7 @@ TEST(Fuzz, LmdbTree) {
                7);
 }
 
-// Images and labels are one file here, so that nothing is ever whole: the seeds are of rank 3.
+// Images and labels are the same file here, so that no input is valid: the inputs have rank 3.
 TEST(Fuzz, Idx) {
   const std::string plain = testing::read_text(format_golden("train-images-idx3-ubyte"));
   Mutator mutator(1);

@@ -38,8 +38,8 @@ class LmdbFiles : public ::testing::Test {
   TempDir dir;
 };
 
-// The oracle knows docs/lmdb_format.md and py-lmdb, nothing of the source.
-TEST_F(LmdbFiles, ReadTheOneWrittenByPython) {
+// The oracle implements docs/lmdb_format.md with py-lmdb, independently of the source.
+TEST_F(LmdbFiles, TheOneWrittenByPythonIsRead) {
   write_file(dir / "python/data.mdb", gunzip(format_golden("python.mdb.gz")));
   testing::expect_samples(*open_dataset(env(), "lmdb:" + (dir / "python")), "python.shard",
                           dir / "python:");
@@ -47,7 +47,7 @@ TEST_F(LmdbFiles, ReadTheOneWrittenByPython) {
   testing::expect_samples(*open_dataset(env(), "lmdb:" + file), "python.shard", file + ":");
 }
 
-TEST_F(LmdbFiles, HoldWhatWasPacked) {
+TEST_F(LmdbFiles, HoldThePackedSamples) {
   testing::write_folder_dataset(dir / "set", 300);
   const auto folder = open_dataset(env(), "folder:" + (dir / "set"));
   pack(*folder, dir / "new/set");
@@ -59,8 +59,8 @@ TEST_F(LmdbFiles, HoldWhatWasPacked) {
   testing::expect_equal(testing::OracleDataset(), *open_dataset(env(), "lmdb:" + (dir / "oracle")));
 }
 
-// More than one transaction's worth, and names and records of all sizes around a page's.
-TEST_F(LmdbFiles, LargeAndOddSizedRecordsSurvive) {
+// More than one transaction, with names and records of all sizes around a page's.
+TEST_F(LmdbFiles, LargeAndOddSizedRecordsAreKept) {
   class Odd : public Dataset {
    public:
     size_t size() const override { return 60; }
@@ -107,7 +107,7 @@ class Many : public Dataset {
   std::vector<std::string> classes_{"c"};
 };
 
-// LMDB's own code ends the process on an assertion where its tree is damaged.
+// LMDB's own code ends the process with an assertion if its tree is damaged.
 TEST_F(LmdbFiles, DamageToAnyPageIsAnErrorOrData) {
   const Many many;
   pack(many, dir / "many");
@@ -159,8 +159,8 @@ TEST_F(LmdbFiles, DamageToAnyPageIsAnErrorOrData) {
   EXPECT_GT(sound, 10'000u);
 }
 
-// Else a small file could keep a reader busy for ever, level by level.
-TEST_F(LmdbFiles, BranchesThatLeadToOnePageAgainAndAgainAreRefused) {
+// Otherwise a small file could keep a reader busy forever, level by level.
+TEST_F(LmdbFiles, BranchesThatLeadToTheSamePageRepeatedlyAreRefused) {
   std::string text = gunzip(format_golden("python.mdb.gz"));
   ASSERT_EQ(text.size(), 3u * 4096);  // the last is a leaf, and the root
   std::string branch(4096, '\0');
@@ -188,7 +188,7 @@ TEST_F(LmdbFiles, BranchesThatLeadToOnePageAgainAndAgainAreRefused) {
   EXPECT_LT(records, 40u);
 }
 
-// Puts one record into an LMDB. Where `begun` is a pipe, the transaction is left open: a byte goes
+// Puts one record into an LMDB. If `begun` is a pipe, the transaction stays open: a byte is written
 // there, and the process waits to be killed.
 void put(const std::string& folder, std::string key, std::vector<std::byte> value, int begun = -1) {
   MDB_env* opened = nullptr;
@@ -261,8 +261,8 @@ TEST_F(LmdbFiles, BadRecordsAreErrors) {
   EXPECT_NE(read_reason(bad).find("pixels"), std::string::npos);
 }
 
-// Another process has a transaction open, then commits: neither is seen, and nobody waits.
-TEST_F(LmdbFiles, OneBeingWrittenReadsItsLastCommit) {
+// Another process has a transaction open, then commits: the reader sees neither, and does not wait.
+TEST_F(LmdbFiles, AnOpenReaderSeesTheLastCommitAtItsOpening) {
   const testing::OracleDataset oracle;
   const std::string folder = dir / "lmdb";
   pack(oracle, folder);
@@ -288,12 +288,12 @@ TEST_F(LmdbFiles, OneBeingWrittenReadsItsLastCommit) {
   int status = 0;
   waitpid(second, &status, 0);
   ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  testing::expect_equal(oracle, *during);  // its pages have not been used again
+  testing::expect_equal(oracle, *during);  // the old pages have not been used again
   close(ends[0]);
   close(ends[1]);
 }
 
-TEST_F(LmdbFiles, AFolderThatCannotBeWrittenIsRead) {
+TEST_F(LmdbFiles, AReadOnlyFolderIsRead) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
   const testing::OracleDataset oracle;
   pack(oracle, dir / "lmdb");

@@ -1,4 +1,4 @@
-// The loader over broken samples, failing storage and reads of uneven speed.
+// The loader with broken samples, failing storage and reads of uneven duration.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ LoaderOptions small_options(OnError on_error, int threads) {
 
 constexpr size_t kImage = 8 * 8 * 3;  // bytes
 
-// 40 samples, of which these are broken: text, nothing, cut, and noise after the signature.
+// 40 samples, of which these are broken: text, empty, truncated, and noise after the signature.
 constexpr uint32_t kBroken[] = {3, 17, 18, 29};
 
 bool is_broken(uint32_t index) {
@@ -53,7 +53,7 @@ MemoryDataset broken_dataset(bool repaired) {
   return MemoryDataset(std::move(files));
 }
 
-TEST(LoaderFaults, FailNamesTheFirstBrokenSampleInOrder) {
+TEST(LoaderFaults, FailureNamesTheFirstBrokenSampleInOrder) {
   const MemoryDataset dataset = broken_dataset(false);
   for (uint32_t epoch = 0; epoch < 4; ++epoch) {
     const auto order = epoch_order(40, 2, epoch, {});
@@ -76,8 +76,8 @@ TEST(LoaderFaults, FailNamesTheFirstBrokenSampleInOrder) {
   }
 }
 
-// With skipping, the batches are those of the repaired dataset with the broken samples cut out.
-TEST(LoaderFaults, SkipLeavesOutExactlyTheBrokenSamples) {
+// With skipping, the batches are those of a dataset without the broken samples.
+TEST(LoaderFaults, SkipRemovesExactlyTheBrokenSamples) {
   const MemoryDataset dataset = broken_dataset(false), repaired = broken_dataset(true);
   for (int threads : {1, 2, 8}) {
     Loader loader(dataset, small_options(OnError::kSkip, threads), small_augment());
@@ -112,11 +112,11 @@ TEST(LoaderFaults, SkipLeavesOutExactlyTheBrokenSamples) {
     EXPECT_EQ(names, expected) << "in the epoch's order";
     loader.start_epoch(2);
     while (loader.next(batch)) continue;
-    EXPECT_EQ(loader.skipped_count(), 4u) << "each is counted once, not once an epoch";
+    EXPECT_EQ(loader.skipped_count(), 4u) << "each is counted once, not once per epoch";
   }
 }
 
-TEST(LoaderFaults, BatchLeftEmptyIsPassedOver) {
+TEST(LoaderFaults, ABatchWithoutSamplesIsSkipped) {
   std::vector<std::string> files(20, "broken");
   for (size_t i = 10; i < 15; ++i) files[i] = testing::noise_jpeg(8, 8, i);
   const MemoryDataset dataset(files);
@@ -128,12 +128,12 @@ TEST(LoaderFaults, BatchLeftEmptyIsPassedOver) {
   ASSERT_TRUE(loader.next(batch));
   EXPECT_EQ(testing::all_of(batch, &BatchSample::index),
             (std::vector<uint32_t>{10, 11, 12, 13, 14}));
-  EXPECT_EQ(batch.place, 2u) << "where start_epoch() would begin with it";
+  EXPECT_EQ(batch.place, 2u) << "its index in the epoch, as for start_epoch()";
   EXPECT_FALSE(loader.next(batch));
   EXPECT_EQ(loader.skipped_count(), 15u);
 }
 
-TEST(LoaderFaults, SkippedNamesAreKeptUpToAHundred) {
+TEST(LoaderFaults, AtMostAHundredSkippedNamesAreKept) {
   const MemoryDataset dataset(std::vector<std::string>(130, "broken"));
   Loader loader(dataset, small_options(OnError::kSkip, 2), small_augment());
   loader.start_epoch(0);
@@ -143,8 +143,8 @@ TEST(LoaderFaults, SkippedNamesAreKeptUpToAHundred) {
   EXPECT_EQ(loader.skipped().size(), 100u);
 }
 
-// Only bad data may be skipped: a lack of memory is no fault of the sample's.
-TEST(LoaderFaults, SkipDoesNotHideALackOfMemory) {
+// Only bad data may be skipped: lack of memory is not the sample's fault.
+TEST(LoaderFaults, SkippingDoesNotHideLackOfMemory) {
   class Failing : public MemoryDataset {
    public:
     using MemoryDataset::MemoryDataset;
@@ -181,7 +181,7 @@ TEST(LoaderFaults, DelayedReadsDoNotChangeTheOrder) {
   }
 }
 
-TEST(LoaderFaults, ReadErrorEndsTheEpochAndTheNextOneRuns) {
+TEST(LoaderFaults, AReadErrorEndsTheEpochAndTheNextOneRuns) {
   const TempDir dir;
   testing::write_folder_dataset(dir.path(), 60);
   FaultEnv env(Env::posix());
@@ -197,7 +197,7 @@ TEST(LoaderFaults, ReadErrorEndsTheEpochAndTheNextOneRuns) {
   EXPECT_EQ(run_epoch(loader, 0), expected);
 }
 
-TEST(LoaderFaults, FailedAllocationSurfacesAndIsNotAnEnd) {
+TEST(LoaderFaults, AFailedAllocationIsAnErrorAndNotTheEnd) {
   const MemoryDataset dataset = broken_dataset(true);
   int left = 2;
   Loader loader(dataset, small_options(OnError::kFail, 2), small_augment(), [&](size_t bytes) {

@@ -12,7 +12,7 @@ namespace {
 
 using testing::MemoryDataset;
 
-// Notes how the threads that read it stand.
+// Records the nice value of the threads that read it.
 class NicenessDataset : public MemoryDataset {
  public:
   using MemoryDataset::MemoryDataset;
@@ -31,7 +31,7 @@ class NicenessDataset : public MemoryDataset {
   mutable std::set<int> levels_;  // guarded by mutex_
 };
 
-TEST(LoaderNice, ItsThreadsGiveWayAsAsked) {
+TEST(LoaderNice, ItsThreadsHaveTheRequestedNiceValue) {
   const int own = getpriority(PRIO_PROCESS, 0);
   for (const int nice : {0, 3}) {
     const NicenessDataset dataset(std::vector<std::string>(20, testing::noise_jpeg(9, 9, 1)));

@@ -43,7 +43,7 @@ MemoryDataset small_dataset(size_t count = 45) {
   return MemoryDataset(std::move(files));
 }
 
-// A batch in one number: pixels, labels and indices.
+// A hash of a batch: pixels, labels and indices.
 uint64_t fingerprint(const Batch& batch) {
   const size_t image =
       size_t(batch.size) * size_t(batch.size) * 3 * (batch.type == PixelType::kFloat32 ? 4 : 1);
@@ -62,7 +62,7 @@ std::vector<uint64_t> run_epoch(Loader& loader, uint32_t epoch, size_t first_bat
   return prints;
 }
 
-TEST(EpochOrder, IsAPermutationOfItsOwn) {
+TEST(EpochOrder, IsAPermutationPerSeedAndEpoch) {
   for (size_t size : {0u, 1u, 2u, 1000u}) {
     auto order = epoch_order(size, 1, 2, {});
     EXPECT_EQ(order, epoch_order(size, 1, 2, {}));
@@ -89,7 +89,7 @@ TEST(EpochOrder, DrawsEveryPermutationEquallyOften) {
   EXPECT_LT(chi, 49.7);  // 23 degrees of freedom, p = 0.001
 }
 
-TEST(Loader, GivesTheSameBatchesForAnyThreadsAndPrefetch) {
+TEST(Loader, ReturnsTheSameBatchesForAnyThreadsAndPrefetch) {
   const MemoryDataset dataset = small_dataset();
   std::vector<uint64_t> expected;
   for (int threads : {1, 2, 4, 8})
@@ -109,7 +109,7 @@ TEST(Loader, GivesTheSameBatchesForAnyThreadsAndPrefetch) {
 }
 
 // The oracle: each sample decoded and augmented alone, on this thread.
-TEST(Loader, PixelsAreThoseOfTheSampleAlone) {
+TEST(Loader, PixelsAreThoseOfEachSampleAlone) {
   const MemoryDataset dataset = small_dataset();
   const AugmentOptions augment = small_augment();
   for (PixelType type : {PixelType::kUint8, PixelType::kFloat32})
@@ -150,7 +150,7 @@ TEST(Loader, PixelsAreThoseOfTheSampleAlone) {
     }
 }
 
-TEST(Loader, PlanarBatchesHoldTheSamePixels) {
+TEST(Loader, PlanarBatchesHaveTheSamePixels) {
   const MemoryDataset dataset = small_dataset();
   for (DecodeMode decode : {DecodeMode::kExact, DecodeMode::kFast}) {
     LoaderOptions options = small_options();
@@ -176,7 +176,7 @@ TEST(Loader, PlanarBatchesHoldTheSamePixels) {
   }
 }
 
-TEST(Loader, CoversEachSampleOnce) {
+TEST(Loader, ReturnsEachSampleOnce) {
   const MemoryDataset dataset = small_dataset(45);
   for (bool drop_last : {false, true}) {
     LoaderOptions options = small_options();
@@ -191,7 +191,7 @@ TEST(Loader, CoversEachSampleOnce) {
       for (const BatchSample& sample : batch.samples) {
         seen.insert(sample.index);
         in_order.push_back(sample.index);
-        EXPECT_EQ(sample.name, "") << "nobody asked for it";
+        EXPECT_EQ(sample.name, "") << "names were not requested";
       }
     }
     EXPECT_EQ(seen.size(), drop_last ? 42u : 45u);
@@ -235,7 +235,7 @@ TEST(Loader, StopsAndRestartsMidEpoch) {
   }
 }
 
-TEST(Loader, IsDestroyedWhileBusyBlockedOrIdle) {
+TEST(Loader, CanBeDestroyedWhileBusyBlockedOrIdle) {
   const MemoryDataset dataset = small_dataset();
   Batch kept;
   uint64_t before = 0;
@@ -269,7 +269,7 @@ TEST(Loader, RecyclesItsBuffers) {
                                         });
     });
     for (uint32_t epoch = 0; epoch < 4; ++epoch) run_epoch(loader, epoch);
-    EXPECT_EQ(allocated, options.prefetch + 1);  // those in flight, and the one handed out
+    EXPECT_EQ(allocated, options.prefetch + 1);  // those in flight, and the one returned
     EXPECT_EQ(freed, 0);
     loader.start_epoch(0);
     loader.next(kept);
@@ -305,13 +305,13 @@ TEST(Loader, KeepsAtMostPrefetchBatchesInFlight) {
   EXPECT_EQ(dataset.reads(), 21u);
   Batch batch;
   ASSERT_TRUE(loader.next(batch));
-  EXPECT_EQ(loader.ready(), 2u) << "more are begun once half of them are taken";
+  EXPECT_EQ(loader.ready(), 2u) << "new batches are started once half of them are taken";
   ASSERT_TRUE(loader.next(batch));
   while (loader.ready() < 3) std::this_thread::yield();
   EXPECT_EQ(dataset.reads(), 35u);
 }
 
-// Reads its first sample only once so many others have been read.
+// Reads its first sample only after so many others have been read.
 class OneSlowSample : public MemoryDataset {
  public:
   OneSlowSample(size_t count, size_t others)
@@ -336,7 +336,7 @@ class OneSlowSample : public MemoryDataset {
 };
 
 // In 4 batches of 7, the slow sample's own claim has at most 7 samples.
-TEST(Loader, ASlowSampleHoldsUpNoOtherClaim) {
+TEST(Loader, ASlowSampleDelaysNoOtherClaim) {
   const OneSlowSample dataset(28, 21);
   LoaderOptions options = small_options();
   options.threads = 2;
@@ -366,7 +366,7 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto&, auto& a) { a.std = {}; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.policy_ops = 9; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.output = BatchOutput::kPlaces; }), ErrorKind::kUsage)
-      << "without what is held";
+      << "without cached samples";
   EXPECT_EQ(kind([](auto& o, auto&) {
               o.output = BatchOutput::kPlanar;
               o.type = PixelType::kUint8;

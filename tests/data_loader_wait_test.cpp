@@ -1,4 +1,4 @@
-// The loader's functions besides next(): a wait that ends, labels of another model.
+// The loader's functions other than next(): waiting with a limit, labels of another model.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -33,7 +33,7 @@ std::vector<std::string> images_of_8_pixels(size_t count) {
   return std::vector<std::string>(count, testing::noise_jpeg(8, 8, 1));
 }
 
-// Gives nothing before it is opened.
+// Returns nothing before open() is called.
 class GatedDataset : public MemoryDataset {
  public:
   explicit GatedDataset(std::vector<std::string> files) : MemoryDataset(std::move(files)) {}
@@ -48,7 +48,7 @@ class GatedDataset : public MemoryDataset {
   std::shared_future<void> opened_ = gate_.get_future().share();
 };
 
-TEST(LoaderWait, EndsBeforeABatchComesAndTakesNone) {
+TEST(LoaderWait, ATimeoutTakesNoBatch) {
   GatedDataset data(images_of_8_pixels(4));
   Loader loader(data, plain_options(2), of_8_pixels());
   loader.start_epoch(0);
@@ -57,15 +57,15 @@ TEST(LoaderWait, EndsBeforeABatchComesAndTakesNone) {
   Batch batch;
   for (size_t place = 0; place < 2; ++place) {
     EXPECT_TRUE(loader.wait(minutes(5)));
-    EXPECT_TRUE(loader.wait(nanoseconds(1))) << "it is still there";
+    EXPECT_TRUE(loader.wait(nanoseconds(1))) << "the batch is still there";
     ASSERT_TRUE(loader.next(batch));
     EXPECT_EQ(batch.place, place);
   }
-  EXPECT_TRUE(loader.wait(nanoseconds(1))) << "next() says at once that there is no more";
+  EXPECT_TRUE(loader.wait(nanoseconds(1))) << "next() can report the end at once";
   EXPECT_FALSE(loader.next(batch));
 }
 
-TEST(LoaderWait, GivesUpOnStorageThatHangs) {
+TEST(LoaderWait, EndsThoughStorageHangs) {
   GatedDataset data(images_of_8_pixels(70));
   LoaderOptions options = plain_options(7);
   options.threads = 2;
@@ -79,7 +79,7 @@ TEST(LoaderWait, GivesUpOnStorageThatHangs) {
   data.open();
 }
 
-TEST(LoaderWait, DoesNotWaitBehindAFailure) {
+TEST(LoaderWait, DoesNotWaitAfterAFailure) {
   const MemoryDataset data({"no image", "nor this"});
   Loader loader(data, plain_options(1), of_8_pixels());
   loader.start_epoch(0);
@@ -90,7 +90,7 @@ TEST(LoaderWait, DoesNotWaitBehindAFailure) {
   }
 }
 
-TEST(LoaderLabels, AreHandedOutAsTheModelNumbersThem) {
+TEST(LoaderLabels, AreReturnedWithTheModelsNumbers) {
   const MemoryDataset data(images_of_8_pixels(4), {"bee", "cat"});
   LoaderOptions options = plain_options(4);
   options.labels = {1, 7};

@@ -1,4 +1,4 @@
-// Masks: their source, their files, and their way into a batch.
+// Masks: their source, their files, and their transformations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void write_masks(const std::string& root) {
   }
 }
 
-TEST(MaskSource, GivesEachImageItsMask) {
+TEST(MaskSource, ReturnsEachImagesMask) {
   const TempDir dir;
   write_masks(dir.path());
   const auto data = open_dataset(Env::posix(), "masks:" + dir.path());
@@ -54,14 +54,14 @@ TEST(MaskSource, GivesEachImageItsMask) {
             21u);
 }
 
-// The defect, and its place.
+// The problem and the place.
 void expect_error(const std::function<void()>& body, const std::vector<std::string>& parts) {
   const std::string text = error_of(body).what();
   for (const std::string& part : parts)
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }
 
-TEST(MaskSource, WhatIsMissingIsNamed) {
+TEST(MaskSource, MissingFilesAreNamed) {
   const TempDir dir;
   const auto open = [&] { open_dataset(Env::posix(), "masks:" + dir.path()); };
   expect_error(open, {"no folder images/", dir.path()});
@@ -74,7 +74,7 @@ TEST(MaskSource, WhatIsMissingIsNamed) {
   expect_error(open, {"the classes are not specified", "classes=N"});
 }
 
-// Loads everything, as training does.
+// Reads all batches, as training does.
 void load(const Dataset& data, OnError on_error = OnError::kFail) {
   LoaderOptions options;
   options.batch = 2;
@@ -99,7 +99,7 @@ TEST(Masks, OfAnotherSizeThanTheirImageAreRefusedNamingBoth) {
   EXPECT_NE(report.broken[0].reason.find("12 x 11"), std::string::npos);
 }
 
-TEST(Masks, WithClassesThatThereAreNotAreRefused) {
+TEST(Masks, WithUnknownClassesAreRefused) {
   const TempDir dir;
   write_masks(dir.path());
   std::vector<uint8_t> numbers(120);
@@ -109,7 +109,7 @@ TEST(Masks, WithClassesThatThereAreNotAreRefused) {
   expect_error([&] { load(*data); }, {"class 3 at x 3, y 2", "classes 0 to 2", "/masks/a.png"});
 }
 
-TEST(Masks, ThatAreNoPngOfNumbersAreRefused) {
+TEST(Masks, ThatAreNotIndexedOrGreyPngAreRefused) {
   const TempDir dir;
   write_masks(dir.path());
   const auto data = open_dataset(Env::posix(), "masks:" + dir.path());
@@ -125,7 +125,7 @@ TEST(Masks, ThatAreNoPngOfNumbersAreRefused) {
        "does not have one number");
 }
 
-// Pillow's reading of Pillow's files (tests/oracles/segmentation_goldens.py).
+// Pillow's output for Pillow's files (tests/oracles/segmentation_goldens.py).
 TEST(Masks, AreReadAsPillowDoes) {
   const std::string folder = testing::source_path("tests/goldens/segmentation/");
   std::ifstream file(folder + "masks.json");
@@ -145,7 +145,7 @@ TEST(Masks, AreReadAsPillowDoes) {
   for (const char* name : {"colours", "sixteen_bits"}) EXPECT_THROW(decode(name), Error) << name;
 }
 
-// Images that show their own masks: the red level of a pixel is its class, times 40.
+// Images that show their own masks: the red level of a pixel is its class times 40.
 class TellingDataset : public Dataset {
  public:
   size_t size() const override { return 30; }
@@ -160,7 +160,7 @@ class TellingDataset : public Dataset {
     out.bytes.clear();
     RandomStream random(3, 0, index, RandomUse::kSynthetic);
     for (int i = 0; i < kSide * kSide; ++i) {
-      const auto number = uint8_t(1 + random.below(5));  // not 0, which padding is
+      const auto number = uint8_t(1 + random.below(5));  // not 0, which padding has
       out.mask.bytes.push_back(std::byte{number});
       out.bytes.insert(out.bytes.end(), {std::byte(number * 40), std::byte{0}, std::byte{0}});
     }
@@ -171,7 +171,7 @@ class TellingDataset : public Dataset {
   std::vector<std::string> classes_{"0", "1", "2", "3", "4", "5"};
 };
 
-// Compares every pixel with its mask, and returns how many were outside the image.
+// Compares every pixel with its mask, and returns the number of pixels outside the image.
 int64_t compare(const Dataset& data, const AugmentOptions& augment, bool finish) {
   LoaderOptions options;
   options.batch = 8;
@@ -207,7 +207,7 @@ TEST(Masks, FollowTheirImagesThroughShiftsAndFlips) {
   EXPECT_EQ(compare(data, augment, true), 0);
 }
 
-// Turned by right angles, in whole pixels, nothing is blended.
+// A rotation by right angles moves whole pixels and blends nothing.
 TEST(Masks, FollowTheirImagesThroughTheAffineEffect) {
   const TellingDataset data;
   AugmentOptions augment;
@@ -216,7 +216,7 @@ TEST(Masks, FollowTheirImagesThroughTheAffineEffect) {
   EXPECT_GT(compare(data, augment, true), 1000);
 }
 
-TEST(Masks, AreLeftAloneByColourBlurAndErasing) {
+TEST(Masks, AreNotChangedByColourBlurAndErasing) {
   const TellingDataset data;
   const auto masks = [&](const AugmentOptions& augment) {
     LoaderOptions options;
@@ -270,7 +270,7 @@ TEST(Masks, AreTheSameFromACache) {
   EXPECT_EQ(prints(CacheMode::kRam, CacheForm::kDecoded, 2), expected);
 }
 
-TEST(Masks, DrawnOnesAreTheSameFromAFolder) {
+TEST(Masks, SynthesizedOnesAreTheSameFromAFolder) {
   const TempDir dir;
   const auto drawn = open_dataset(Env::posix(), "synth:size=16,count=12,classes=3,masks=true");
   EXPECT_EQ(drawn->classes(),
@@ -297,7 +297,7 @@ TEST(Masks, DrawnOnesAreTheSameFromAFolder) {
             12u * 256);
 }
 
-TEST(Masks, WhatCannotHoldThemIsRefused) {
+TEST(Masks, SourcesAndFormatsWithoutMasksAreRefused) {
   const TempDir dir;
   const auto data = open_dataset(Env::posix(), "synth:size=16,count=4,masks=true");
   PackOptions pack;

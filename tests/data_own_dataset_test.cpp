@@ -20,10 +20,10 @@ using testing::TempDir;
 
 constexpr size_t kOwnCount = 20, kOwnBad = 7;
 
-// Grey images without names; sample kOwnBad is what `spoil` makes of it.
+// Grey images without names; `corrupt` replaces sample kOwnBad.
 class OwnDataset : public Dataset {
  public:
-  explicit OwnDataset(std::function<void(Sample&)> spoil) : spoil_(std::move(spoil)) {}
+  explicit OwnDataset(std::function<void(Sample&)> corrupt) : corrupt_(std::move(corrupt)) {}
   size_t size() const override { return kOwnCount; }
   const std::vector<std::string>& classes() const override { return classes_; }
   void read(size_t index, Sample& out) const override {
@@ -32,11 +32,11 @@ class OwnDataset : public Dataset {
     out.channels = 1;
     out.bytes.assign(64, std::byte(index));
     out.label = int64_t(index % 2);
-    if (index == kOwnBad) spoil_(out);
+    if (index == kOwnBad) corrupt_(out);
   }
 
  private:
-  const std::function<void(Sample&)> spoil_;
+  const std::function<void(Sample&)> corrupt_;
   const std::vector<std::string> classes_ = {"a", "b"};
 };
 
@@ -72,14 +72,14 @@ OwnEpoch read_own_epoch(const Dataset& data, OnError on_error) {
   return epoch;
 }
 
-struct Spoilt {
+struct CorruptSample {
   const char* what;
-  std::function<void(Sample&)> spoil;
+  std::function<void(Sample&)> corrupt;
   const char* reason;
   const char* where = "sample 7";
 };
 
-const Spoilt kSpoiltSamples[] = {
+const CorruptSample kCorruptSamples[] = {
     {"an exception", [](Sample&) { throw std::runtime_error("no row 7\nand a stack"); },
      "no row 7"},
     {"one after the name",
@@ -88,7 +88,7 @@ const Spoilt kSpoiltSamples[] = {
        throw std::out_of_range("vector::at");
      },
      "vector::at", "sample 7, row.png"},
-    {"what is no exception", [](Sample&) { throw 42; },
+    {"not an exception", [](Sample&) { throw 42; },
      "the dataset threw something other than a std::exception"},
     {"an exception without words", [](Sample&) { throw std::runtime_error(""); },
      "the dataset cannot read it"},
@@ -100,10 +100,10 @@ const Spoilt kSpoiltSamples[] = {
      "raw image of 8 x 8 x 1 has 3 bytes"},
 };
 
-TEST(DatasetOfOnesOwn, WhatItThrowsNamesTheSampleAndMayBeSkipped) {
-  for (const Spoilt& row : kSpoiltSamples) {
+TEST(OwnDatasets, AnExceptionNamesTheSampleAndMayBeSkipped) {
+  for (const CorruptSample& row : kCorruptSamples) {
     SCOPED_TRACE(row.what);
-    const OwnDataset data(row.spoil);
+    const OwnDataset data(row.corrupt);
     const Error error = error_of([&] { read_own_epoch(data, OnError::kFail); });
     EXPECT_EQ(error.kind(), ErrorKind::kData);
     EXPECT_EQ(error.reason(), row.reason);
@@ -116,15 +116,15 @@ TEST(DatasetOfOnesOwn, WhatItThrowsNamesTheSampleAndMayBeSkipped) {
   }
 }
 
-TEST(DatasetOfOnesOwn, SamplesWithoutANameGoByTheirIndex) {
+TEST(OwnDatasets, SamplesWithoutANameAreNamedByIndex) {
   const OwnEpoch epoch = read_own_epoch(OwnDataset([](Sample&) {}), OnError::kFail);
   EXPECT_EQ(std::set(epoch.names.begin(), epoch.names.end()).size(), kOwnCount);
   EXPECT_TRUE(epoch.names[0].starts_with("sample ")) << epoch.names[0];
 }
 
-TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
+TEST(OwnDatasets, CanBePackedAndInspected) {
   const TempDir dir;
-  const OwnDataset data(kSpoiltSamples[0].spoil);
+  const OwnDataset data(kCorruptSamples[0].corrupt);
   PackOptions options;
   options.out = "shard:" + dir.path() + "/own.shard";
   options.threads = 2;
@@ -133,15 +133,15 @@ TEST(DatasetOfOnesOwn, IsPackedAndInspectedAlike) {
   EXPECT_EQ(pack_dataset(Env::posix(), data, options).skipped.size(), 1u);
 }
 
-// Threads of the loader end the process where anything leaves them.
-TEST(LoaderMemory, NoneForAThreadsBuffersIsAnErrorOfTheEpoch) {
+// An exception that leaves a loader thread ends the process.
+TEST(LoaderMemory, AFailedAllocationOfAThreadEndsTheEpoch) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizers end the process at such an allocation";
   const OwnDataset data([](Sample&) {});
   AugmentOptions augment = own_augment();
-  augment.size = 1 << 30;  // its scratch memory has more bytes than there are addresses
+  augment.size = 1 << 30;  // its scratch memory exceeds the address space
   LoaderOptions options = own_options(OnError::kSkip);
   const std::vector<HeldSample> held(kOwnCount, HeldSample{8, 8, 0, "held"});
-  options.output = BatchOutput::kPlaces;  // its buffers have no pixels, and are no problem
+  options.output = BatchOutput::kPlaces;  // its buffers have no pixels, and can be allocated
   options.held = held;
   Loader loader(data, options, augment);
   loader.start_epoch(0);

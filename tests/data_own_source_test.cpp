@@ -1,4 +1,4 @@
-// Sources that a program adds.
+// Sources that a program registers.
 #include <gtest/gtest.h>
 
 #include "saturate/data/dataset.h"
@@ -17,7 +17,7 @@ std::unique_ptr<Dataset> open_noise(Env&, const std::string& rest) {
   return std::make_unique<MemoryDataset>(std::move(files));
 }
 
-TEST(OwnSource, IsOpenedByItsSchemeWithTheRest) {
+TEST(OwnSource, IsOpenedByItsSchemeWithTheRestOfTheText) {
   add_source("noise", "noise:COUNT, of a test", open_noise);
   EXPECT_EQ(open_dataset(Env::posix(), "noise:5")->size(), 5u);
   const Error again = error_of([] { add_source("noise", "another", open_noise); });
@@ -25,7 +25,7 @@ TEST(OwnSource, IsOpenedByItsSchemeWithTheRest) {
   EXPECT_EQ(again.reason(), "there is a source \"noise:\" already");
 }
 
-TEST(OwnSource, DoesNotTakeAKnownScheme) {
+TEST(OwnSource, ABuiltInSchemeCannotBeRegistered) {
   const Error error = error_of([] { add_source("folder", "another", open_noise); });
   EXPECT_EQ(error.reason(), "there is a source \"folder:\" already");
 }

@@ -45,7 +45,7 @@ class Pack : public ::testing::Test {
   std::unique_ptr<Dataset> folder;
 };
 
-TEST_F(Pack, EveryFormatHoldsTheSamplesAndAnyThreadsGiveTheSameBytes) {
+TEST_F(Pack, EveryFormatHasTheSamplesAndBytesDoNotDependOnThreads) {
   for (const char* format : {"shard", "tar", "lmdb"}) {
     const std::string scheme = std::string(format) + ":";
     std::string first;
@@ -67,7 +67,7 @@ TEST_F(Pack, EveryFormatHoldsTheSamplesAndAnyThreadsGiveTheSameBytes) {
   }
 }
 
-TEST_F(Pack, RawSharePixelsAreThoseDecoded) {
+TEST_F(Pack, RawSamplesAreTheDecodedPixels) {
   for (const char* format : {"shard", "lmdb"}) {
     const std::string uri = std::string(format) + ":" + (dir / format);
     PackOptions options;
@@ -92,8 +92,8 @@ TEST_F(Pack, RawSharePixelsAreThoseDecoded) {
             ErrorKind::kUsage);
 }
 
-// The loader gives the same batches from pixels as from the files they were decoded from.
-TEST_F(Pack, TheLoaderReadsPixelsAsItReadsFiles) {
+// The loader returns the same batches from pixels as from the files that were decoded.
+TEST_F(Pack, TheLoaderReadsPixelsLikeFiles) {
   PackOptions options;
   options.raw_fraction = 1;
   pack(env(), *folder, "shard:" + (dir / "raw.shard"), options);
@@ -118,7 +118,7 @@ TEST_F(Pack, TheLoaderReadsPixelsAsItReadsFiles) {
   EXPECT_FALSE(b.next(y));
 }
 
-TEST_F(Pack, MaxSideShrinksWhatIsLargerAndCopiesTheRest) {
+TEST_F(Pack, MaxSideShrinksLargerImagesAndCopiesOthers) {
   write_file(dir / "mixed/c/a.jpg", testing::noise_jpeg(64, 48, 1));
   write_file(dir / "mixed/c/b.jpg", testing::noise_jpeg(31, 90, 2));
   write_file(dir / "mixed/c/c.jpg", testing::noise_jpeg(32, 32, 3));
@@ -146,7 +146,7 @@ TEST_F(Pack, MaxSideShrinksWhatIsLargerAndCopiesTheRest) {
             expected.pixels);
 }
 
-TEST_F(Pack, PixelsBecomePngInATarWithoutLoss) {
+TEST_F(Pack, PixelsInATarAreLosslessPng) {
   class Only : public Dataset {  // the oracle's samples 2 (colour) and 5 (grey)
    public:
     size_t size() const override { return 2; }
@@ -167,7 +167,7 @@ TEST_F(Pack, PixelsBecomePngInATarWithoutLoss) {
   }
 }
 
-TEST_F(Pack, NamesAreKeptFromTheClassFolderOn) {
+TEST_F(Pack, NamesKeepThePathFromTheClassFolderOn) {
   class Named : public Dataset {
    public:
     explicit Named(std::vector<std::string> names) : names_(std::move(names)) {}
@@ -196,7 +196,7 @@ TEST_F(Pack, NamesAreKeptFromTheClassFolderOn) {
   EXPECT_EQ(read_text(dir / "again.shard"), read_text(dir / "n.shard"));
 }
 
-TEST_F(Pack, BrokenSamplesStopItOrAreLeftOut) {
+TEST_F(Pack, BrokenSamplesStopPackingOrAreSkipped) {
   write_file(dir / "set/even/00003.jpg", "no picture");
   const auto broken = open_dataset(env(), "folder:" + (dir / "set"));
   PackOptions options;
@@ -212,13 +212,13 @@ TEST_F(Pack, BrokenSamplesStopItOrAreLeftOut) {
   ASSERT_EQ(report.skipped.size(), 1u);
   EXPECT_NE(report.skipped[0].name.find("00003.jpg"), std::string::npos);
   EXPECT_EQ(open_dataset(env(), "shard:" + (dir / "x.shard"))->size(), 40u);
-  options.quality = 0;  // files as they are
+  options.quality = 0;  // unchanged files
   const PackReport copied = pack(env(), *broken, "tar:" + (dir / "x.tar"), options);
   EXPECT_EQ(copied.copied, 40u);
   EXPECT_EQ(copied.skipped.size(), 1u);
 }
 
-// A few bytes that claim 60,000 x 60,000 pixels are reported, and no memory is taken for them.
+// A few bytes that claim 60,000 x 60,000 pixels are reported, without allocating memory for them.
 TEST_F(Pack, DecompressionBombsAreRefused) {
   std::string jpeg = testing::noise_jpeg(16, 16, 1);
   const size_t frame = jpeg.find("\xff\xc0");
@@ -247,8 +247,8 @@ TEST_F(Pack, DecompressionBombsAreRefused) {
   EXPECT_EQ(pack(env(), bombs, "shard:" + (dir / "b.shard"), options).skipped.size(), 2u);
 }
 
-// Names out of a file never lead out of the folder that is written to.
-TEST_F(Pack, ClassNamesThatAreNoFoldersAreRefused) {
+// Names in a file cannot refer to a place outside the output folder.
+TEST_F(Pack, ClassNamesThatAreNotFolderNamesAreRefused) {
   class Evil : public testing::MemoryDataset {
    public:
     explicit Evil(const std::string& name)
@@ -261,7 +261,7 @@ TEST_F(Pack, ClassNamesThatAreNoFoldersAreRefused) {
   for (const std::string& name : {std::string(".."), std::string("../../evil"), std::string("/abs"),
                                   std::string(), std::string("a\0b", 3)}) {
     const Evil evil(name);
-    pack(env(), evil, "shard:" + (dir / "evil.shard"));  // where it is no path
+    pack(env(), evil, "shard:" + (dir / "evil.shard"));  // formats without folders accept them
     const auto shard = open_dataset(env(), "shard:" + (dir / "evil.shard"));
     EXPECT_EQ(shard->classes().front(), name);
     EXPECT_EQ(error_of([&] { write_dataset(env(), *shard, dir / "new", 1); }).kind(),
@@ -274,7 +274,7 @@ TEST_F(Pack, ClassNamesThatAreNoFoldersAreRefused) {
   EXPECT_FALSE(env().exists(dir / "new.tar"));
 }
 
-TEST_F(Pack, RefusesWhatExistsAndWhatItDoesNotKnow) {
+TEST_F(Pack, ExistingOutputAndUnknownOptionsAreRefused) {
   write_file(dir / "taken", "x");
   write_file(dir / "taken.d/data.mdb", "x");
   for (const std::string& out :
@@ -285,8 +285,8 @@ TEST_F(Pack, RefusesWhatExistsAndWhatItDoesNotKnow) {
   EXPECT_EQ(read_text(dir / "taken"), "x");
 }
 
-// Whatever step fails, nothing is left: neither a file under the name nor a temporary one.
-TEST_F(Pack, AFailureAtAnyStepLeavesNothing) {
+// Whichever operation fails, no file is left: neither under the final name nor a temporary one.
+TEST_F(Pack, AFailureOfAnyOperationLeavesNoFile) {
   for (const char* format : {"shard", "tar", "lmdb"}) {
     for (FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kClose,
                       FileOp::kRename, FileOp::kMakeDirectories}) {
@@ -297,7 +297,7 @@ TEST_F(Pack, AFailureAtAnyStepLeavesNothing) {
           std::string(format) + ":" + folder_path + (std::string(format) == "lmdb" ? "" : "/file");
       try {
         pack(faults, *folder, out);
-        EXPECT_STREQ(format, "lmdb") << int(op);  // it writes on its own
+        EXPECT_STREQ(format, "lmdb") << int(op);  // it writes without an Env
         std::filesystem::remove_all(folder_path);
       } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::kRun);
@@ -309,9 +309,9 @@ TEST_F(Pack, AFailureAtAnyStepLeavesNothing) {
   }
 }
 
-// A pack killed half-way leaves a temporary file. It is no part of a folder of shards, does not
-// stop the next run, and is removed by it; that of a process alive is not.
-TEST_F(Pack, AKilledRunIsSimplyRunAgain) {
+// A killed pack leaves a temporary file. It is not part of a folder of shards, and the next run
+// removes it; the file of a running process is not removed.
+TEST_F(Pack, AKilledPackCanBeRepeated) {
   class Endless : public Dataset {
    public:
     explicit Endless(const Dataset& inner) : inner_(inner) {}
@@ -344,7 +344,7 @@ TEST_F(Pack, AKilledRunIsSimplyRunAgain) {
       return uintmax_t{0};
     };
     while (left_over() < 500'000) {
-      ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it ended by itself";
+      ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it was not killed";
       env().sleep_ns(1'000'000);
     }
     kill(child, SIGKILL);
@@ -359,7 +359,7 @@ TEST_F(Pack, AKilledRunIsSimplyRunAgain) {
     testing::expect_equal(*folder, *open_dataset(env(), uri));
     EXPECT_TRUE(env().exists(alive));
     std::filesystem::remove(alive);
-    std::filesystem::remove(parent + "/lock.mdb");  // of the reader
+    std::filesystem::remove(parent + "/lock.mdb");  // the reader's
     EXPECT_EQ(env().list(parent).size(), 1u);
   }
 }

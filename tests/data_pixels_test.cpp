@@ -1,4 +1,4 @@
-// idx: and cifar:, against what torchvision reads (tests/oracles/format_goldens.py).
+// idx: and cifar:, compared with torchvision (tests/oracles/format_goldens.py).
 #include <gtest/gtest.h>
 
 #include "data/export.h"
@@ -41,7 +41,7 @@ TEST(IdxSource, ReadsWhatTorchvisionReads) {
                           folder + "/t10k-images-idx3-ubyte.gz:");
 }
 
-TEST(IdxSource, GreyBecomesThreeEqualChannels) {
+TEST(IdxSource, GreyImagesGetThreeEqualChannels) {
   const auto dataset = open_dataset(env(), "idx:" + format_golden("train-images-idx3-ubyte"));
   Sample sample;
   Decoder decoder;
@@ -88,7 +88,7 @@ TEST_F(IdxErrors, TruncatedAndForeignFiles) {
   expect_reason("", "truncated");
   expect_reason(good.substr(0, 9), "truncated");
   expect_reason(good.substr(0, good.size() - 1), "truncated");
-  expect_reason(good + "x", "goes on");
+  expect_reason(good + "x", "continues");
   expect_reason("GIF89a, and more", "wrong magic");
   expect_reason(be32(0xd03) + good.substr(4), "no unsigned bytes");
   expect_reason(be32(0x801) + good.substr(4), "1 dimensions where 3");
@@ -102,8 +102,8 @@ TEST_F(IdxErrors, TruncatedAndForeignFiles) {
   expect_reason(flipped, "damaged");
 }
 
-// A header's claims are checked against the file's size before memory is allocated.
-TEST_F(IdxErrors, BombsAreRefusedBeforeTheyAreUnpacked) {
+// A header's sizes are compared with the file's size before memory is allocated.
+TEST_F(IdxErrors, BombsAreRefusedBeforeDecompression) {
   const std::string claim = be32(0x803) + be32(4) + be32(60'000) + be32(60'000);
   const std::string zeros(100'000, '\0');
   for (const std::string& text : {claim + zeros, testing::gzip(claim + zeros)})
@@ -115,7 +115,7 @@ TEST_F(IdxErrors, BombsAreRefusedBeforeTheyAreUnpacked) {
   expect_reason(be32(0x803) + be32(4) + be32(0) + be32(28), "4 x 0 x 28");
 }
 
-TEST_F(IdxErrors, LabelsAreFoundByNameOrAskedFor) {
+TEST_F(IdxErrors, LabelsAreFoundByNameOrMustBeGiven) {
   write_file(dir / "pictures", good);
   EXPECT_NE(open_error("idx:" + (dir / "pictures")).remedy().find("idx:IMAGES,LABELS"),
             std::string::npos);
@@ -163,7 +163,7 @@ TEST_F(CifarFiles, FoldersHaveSplitsAndClassNames) {
   write_file(dir / "data_batch_1.bin", ten);
   write_file(dir / "data_batch_2.bin", ten);
   write_file(dir / "test_batch.bin", ten);
-  // Out of order, to see labels follow their names.
+  // Unsorted, so that labels must follow their names.
   write_file(dir / "batches.meta.txt", "truck\nb\nfrog\nd\ne\nf\ng\nairplane\ni\nj\n\n");
   const auto train = open_dataset(env(), "cifar:" + dir.path());
   EXPECT_EQ(train->size(), 6u);
@@ -176,7 +176,7 @@ TEST_F(CifarFiles, FoldersHaveSplitsAndClassNames) {
     EXPECT_EQ(train->classes()[size_t(sample.label)], names[i % 3]);
   }
   EXPECT_EQ(sample.name, dir / "data_batch_2.bin:2");
-  // Packing keeps pixels and names of classes.
+  // Packing keeps pixels and class names.
   PackOptions options;
   options.out = "shard:" + (dir / "c.shard");
   pack_dataset(env(), *train, options);

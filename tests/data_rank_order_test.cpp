@@ -1,5 +1,5 @@
-// The order of samples over several processes, against torch.utils.data.DistributedSampler's rule
-// and over every change of world size.
+// The order of samples with several processes, compared with the rule of
+// torch.utils.data.DistributedSampler, and across changes of the world size.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -20,7 +20,7 @@ std::vector<uint32_t> identity(size_t size) {
   return order;
 }
 
-TEST(RankOrder, PadAndDropAreDistributedSamplers) {
+TEST(RankOrder, PadAndDropEqualDistributedSampler) {
   const auto golden = nlohmann::json::parse(
       std::ifstream(testing::source_path("tests/goldens/reduce/sampler.json")));
   ASSERT_GT(golden.size(), 40u);
@@ -34,7 +34,7 @@ TEST(RankOrder, PadAndDropAreDistributedSamplers) {
   }
 }
 
-TEST(RankOrder, JoinTakesEverySampleOnceInEachStepsBatch) {
+TEST(RankOrder, JoinAssignsEverySampleOfAGlobalBatchOnce) {
   for (size_t size : {1u, 3u, 7u, 40u, 101u})
     for (int world = 1; world <= 8; ++world)
       for (size_t batch : {8u, 9u, 24u}) {
@@ -44,7 +44,7 @@ TEST(RankOrder, JoinTakesEverySampleOnceInEachStepsBatch) {
           const auto own = rank_order(identity(size), batch, {rank, world, Uneven::kJoin});
           for (size_t i = 0; i < own.size(); ++i) {
             ++seen[own[i]];
-            EXPECT_EQ(own[i] / batch, i / share) << "in the batch of one process";
+            EXPECT_EQ(own[i] / batch, i / share) << "in the global batch of one process";
           }
         }
         EXPECT_EQ(seen, std::vector<size_t>(size, 1)) << world << " processes, batch " << batch;
@@ -63,7 +63,7 @@ std::map<size_t, std::multiset<uint32_t>> batches_of(const Dataset& data, int wo
     AugmentOptions augment;
     augment.size = 8;
     Loader loader(data, options, augment);
-    EXPECT_EQ(loader.batches(), 5u) << "the same for every world";
+    EXPECT_EQ(loader.batches(), 5u) << "the same for every world size";
     loader.start_epoch(2, first);
     Batch batch;
     for (size_t i = first; i < last && loader.next(batch); ++i) {
@@ -74,7 +74,7 @@ std::map<size_t, std::multiset<uint32_t>> batches_of(const Dataset& data, int wo
   return seen;
 }
 
-TEST(RankOrder, StaysTheSameWhereTheWorldChangesInMidEpoch) {
+TEST(RankOrder, ContinuesWithAnotherWorldSizeInMidEpoch) {
   const auto data = open_dataset(Env::posix(), "synth:size=8,count=50");
   const auto whole = batches_of(*data, 1, 0, 5);
   ASSERT_EQ(whole.size(), 5u);
@@ -85,7 +85,7 @@ TEST(RankOrder, StaysTheSameWhereTheWorldChangesInMidEpoch) {
   }
 }
 
-TEST(RankOrder, AProcessWithoutASampleStillTakesTheStep) {
+TEST(RankOrder, ARankWithoutASampleStillMakesTheStep) {
   const auto data = open_dataset(Env::posix(), "synth:size=8,count=14");
   LoaderOptions options;
   options.batch = 12;
@@ -105,7 +105,7 @@ TEST(RankOrder, AProcessWithoutASampleStillTakesTheStep) {
   ASSERT_TRUE(loader.next(batch)) << "after a resume too";
   EXPECT_EQ(batch.count(), 0u);
   loader.start_epoch(0, 2);
-  EXPECT_FALSE(loader.next(batch)) << "at the epoch's end there is nothing";
+  EXPECT_FALSE(loader.next(batch)) << "the epoch has ended";
 }
 
 }  // namespace

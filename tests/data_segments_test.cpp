@@ -20,7 +20,7 @@ using testing::test_picture;
 using testing::to_text;
 using testing::write_file;
 
-// JPEGs of several kinds, most of them wider than a segment, and what stays as it is.
+// JPEGs of several kinds, most of them wider than a segment, and files that are not split.
 class Segments : public ::testing::Test {
  protected:
   Segments() {
@@ -63,7 +63,7 @@ std::vector<uint64_t> batch_hashes(const Dataset& data, DecodeMode decode, Pixel
   return hashes;
 }
 
-TEST_F(Segments, BatchesAreThoseOfTheFilesToTheLastBit) {
+TEST_F(Segments, BatchesEqualThoseOfTheOriginalFiles) {
   const PackReport report = pack(*folder, "shard:" + (dir / "s.shard"));
   EXPECT_EQ(report.segmented, 20u);
   EXPECT_EQ(report.copied, 4u);
@@ -77,7 +77,7 @@ TEST_F(Segments, BatchesAreThoseOfTheFilesToTheLastBit) {
               << int(decode) << int(type) << int(crop) << train;
 }
 
-TEST_F(Segments, PackingOnGivesPlainFilesOfTheSamePixels) {
+TEST_F(Segments, PackingAgainReturnsPlainFilesWithTheSamePixels) {
   PackOptions options;
   options.verify = true;
   pack(*folder, "shard:" + (dir / "s.shard"), options);
@@ -121,8 +121,8 @@ TEST_F(Segments, PackingOnGivesPlainFilesOfTheSamePixels) {
   }
 }
 
-// A broken file is not cut, and its reader finds the defect, as without cutting.
-TEST_F(Segments, BrokenFilesAreStoredAsTheyAre) {
+// A broken file is not split, and its reader reports the same error as for the original.
+TEST_F(Segments, BrokenFilesAreStoredUnchanged) {
   const std::string file = testing::read_text(dir / "set/a/10.jpg");
   write_file(dir / "set/a/10.jpg", file.substr(0, file.size() / 2));
   pack(*folder, "shard:" + (dir / "s.shard"));
@@ -132,7 +132,7 @@ TEST_F(Segments, BrokenFilesAreStoredAsTheyAre) {
   EXPECT_NE(seen.broken[0].reason.find("truncated"), std::string::npos);
 }
 
-TEST_F(Segments, ReadingAllocatesNothingOnceWarm) {
+TEST_F(Segments, ReadingAllocatesNothingAfterWarmUp) {
   if (!testing::allocation_count()) GTEST_SKIP() << "a sanitizer owns operator new";
   pack(*folder, "shard:" + (dir / "s.shard"));
   const auto shard = open_dataset(env(), "shard:" + (dir / "s.shard"));

@@ -40,18 +40,18 @@ uint32_t crc_of(const std::string& text, size_t at, size_t size) {
   return checksum_of(std::as_bytes(std::span(text)).subspan(at, size));
 }
 
-// A shard whose fields can be changed, with all checksums mended behind the change.
+// A shard whose fields can be changed; all checksums are corrected afterwards.
 struct Forged {
   std::string text;
   size_t trailer() const { return text.size() - 64; }
   size_t index() const { return get<uint64_t>(text, trailer() + 16); }
   size_t record(size_t i) const { return index() + i * 40; }
 
-  void mend() {
+  void fix_checksums() {
     put(text, trailer() + 44, crc_of(text, index(), trailer() - index()));
-    mend_blocks();
+    fix_block_checksums();
   }
-  void mend_blocks() {
+  void fix_block_checksums() {
     put(text, trailer() + 60, crc_of(text, trailer(), 60));
     put(text, 60, crc_of(text, 0, 60));
   }
@@ -79,12 +79,12 @@ class ShardFile : public ::testing::Test {
   Forged good;
 };
 
-// The oracle knows docs/shard_format.md and nothing of the source.
+// The oracle implements docs/shard_format.md, independently of the source.
 TEST_F(ShardFile, EqualsTheOneWrittenByPython) {
   EXPECT_EQ(good.text, testing::gunzip(format_golden("python.shard.gz")));
 }
 
-TEST_F(ShardFile, ReadsThoseWrittenByPythonInEitherVersion) {
+TEST_F(ShardFile, BothVersionsWrittenByPythonAreRead) {
   for (const char* name : {"python.shard", "python-v1.shard"}) {
     const std::string path = dir / name;
     write_file(path, testing::gunzip(format_golden(std::string(name) + ".gz")));
@@ -93,7 +93,7 @@ TEST_F(ShardFile, ReadsThoseWrittenByPythonInEitherVersion) {
   }
 }
 
-TEST_F(ShardFile, HoldsWhatWasPacked) {
+TEST_F(ShardFile, HoldsThePackedSamples) {
   testing::write_folder_dataset(dir / "set", 150);
   const auto folder = open_dataset(env(), "folder:" + (dir / "set"));
   const PackReport report = pack(*folder, "shard:" + (dir / "new/set.shard"));
@@ -105,7 +105,7 @@ TEST_F(ShardFile, HoldsWhatWasPacked) {
   Sample sample;
   shard->read(149, sample);
   EXPECT_EQ(sample.name, dir / "new/set.shard:odd/00149.jpg");
-  // Packing a shard again gives it again, whatever the number of threads.
+  // Packing a shard again returns the same bytes for any number of threads.
   for (int threads : {1, 5}) {
     const std::string again = dir / (std::to_string(threads) + ".shard");
     pack(*shard, "shard:" + again, threads);
@@ -121,7 +121,7 @@ TEST_F(ShardFile, SeveralShareTheirClasses) {
   const auto b = open_dataset(env(), "folder:" + (dir / "b"));
   pack(*a, "shard:" + (dir / "parts/part-0.shard"));
   pack(*b, "shard:" + (dir / "parts/part-1.shard"));
-  write_file(dir / "parts/part-2.shard.tmp-1", "a write under way");
+  write_file(dir / "parts/part-2.shard.tmp-1", "an unfinished write");
   for (const std::string& uri :
        {"shard:" + (dir / "parts"), "shard:" + (dir / "parts/part-{0..1}.shard"),
         "shard:" + (dir / "parts/part-0.shard") + "," + (dir / "parts/part-1.shard")}) {
@@ -141,7 +141,7 @@ TEST_F(ShardFile, SeveralShareTheirClasses) {
             ErrorKind::kData);
 }
 
-TEST_F(ShardFile, CutAnywhereIsAnError) {
+TEST_F(ShardFile, TruncationAnywhereIsAnError) {
   for (size_t size = 0; size < good.text.size(); size += size < 200 ? 1 : 97)
     open(good.text.substr(0, size));
   expect_reason(good.text.substr(0, good.text.size() - 1), "truncated");
@@ -150,11 +150,11 @@ TEST_F(ShardFile, CutAnywhereIsAnError) {
   open(good.text + good.text);
 }
 
-// Every byte that means something is covered by a check.
-TEST_F(ShardFile, EveryFlippedByteIsNoticed) {
+// Every meaningful byte is covered by a check.
+TEST_F(ShardFile, EveryFlippedByteIsDetected) {
   const testing::OracleDataset expected;
   for (size_t at = 0; at < good.text.size(); ++at) {
-    if (good.text[at] == '\0' && at % 16 != 0) continue;  // of the padding a part will do
+    if (good.text[at] == '\0' && at % 16 != 0) continue;  // a part of the padding suffices
     std::string bad = good.text;
     bad[at] = char(bad[at] ^ 0x20);
     write_file(dir / "bad.shard", bad);
@@ -176,12 +176,12 @@ TEST_F(ShardFile, EveryFlippedByteIsNoticed) {
   }
 }
 
-TEST_F(ShardFile, ForeignAndNewerFilesSayWhatToDo) {
+TEST_F(ShardFile, ForeignAndNewerFilesHaveARemedy) {
   expect_reason(std::string(10'000, 'x'), "not a shard");
   expect_reason("", "not a shard");
   Forged newer = good;
   put(newer.text, 8, uint32_t{3});
-  newer.mend_blocks();
+  newer.fix_block_checksums();
   const Error error = open(newer.text);
   EXPECT_NE(error.reason().find("version 3"), std::string::npos);
   EXPECT_NE(error.remedy().find("newer"), std::string::npos);
@@ -191,7 +191,7 @@ TEST_F(ShardFile, HostileTrailersAreRefused) {
   const auto forge = [&](size_t at, auto value) {
     Forged bad = good;
     put(bad.text, bad.trailer() + at, value);
-    bad.mend_blocks();
+    bad.fix_block_checksums();
     return bad.text;
   };
   const uint64_t huge = UINT64_MAX;
@@ -201,7 +201,7 @@ TEST_F(ShardFile, HostileTrailersAreRefused) {
     expect_reason(forge(16, offset), "index outside the file");
   for (uint64_t size : {uint64_t{0}, huge, huge - good.index() + 1})
     expect_reason(forge(24, size), "index outside the file");
-  // Counts whose product with 40 overflows to something small.
+  // Counts whose product with 40 overflows to a small number.
   for (uint64_t samples : {uint64_t{1000}, huge, huge / 40 + 1, uint64_t{1} << 61})
     expect_reason(forge(32, samples), "index too small");
   expect_reason(forge(32, uint64_t{0}), "no sample");
@@ -213,7 +213,7 @@ TEST_F(ShardFile, HostileRecordsAreRefused) {
   const auto forge = [&](size_t record, size_t at, auto value) {
     Forged bad = good;
     put(bad.text, bad.record(record) + at, value);
-    bad.mend();
+    bad.fix_checksums();
     return bad.text;
   };
   const uint64_t huge = UINT64_MAX;
@@ -229,9 +229,9 @@ TEST_F(ShardFile, HostileRecordsAreRefused) {
   Forged old = good;
   put(old.text, 8, uint32_t{1});
   put(old.text, old.record(2) + 20, uint16_t{3});
-  old.mend();
-  expect_reason(old.text, "of kind 3");                    // which version 1 does not have
-  expect_reason(forge(1, 20, uint16_t{2}), "pixels");      // encoded taken for raw
+  old.fix_checksums();
+  expect_reason(old.text, "of kind 3");                    // version 1 does not have it
+  expect_reason(forge(1, 20, uint16_t{2}), "pixels");      // an encoded sample marked as raw
   expect_reason(forge(2, 22, uint16_t{4}), "4 channels");  // 60 bytes, 3 x 5 x 4
   expect_reason(forge(2, 24, uint32_t{60'000}), "60000 x 4");
   expect_reason(forge(2, 24, UINT32_MAX), "pixels");
@@ -240,7 +240,7 @@ TEST_F(ShardFile, HostileRecordsAreRefused) {
   expect_reason(forge(5, 32, uint64_t{1}), "name of sample 5");
 }
 
-TEST_F(ShardFile, DamagedSampleIsNamedAndTheOthersAreRead) {
+TEST_F(ShardFile, ADamagedSampleIsNamedAndTheOthersAreRead) {
   Forged bad = good;
   bad.text[get<uint64_t>(bad.text, bad.record(6)) + 17] ^= 1;
   write_file(dir / "bad.shard", bad.text);
@@ -255,7 +255,7 @@ TEST_F(ShardFile, DamagedSampleIsNamedAndTheOthersAreRead) {
   EXPECT_NE(error.where().find("b\u00e4r/6.jpg"), std::string::npos);
 }
 
-TEST(PathList, RangesExpandAsInBraceexpand) {
+TEST(PathList, RangesExpandLikeBraceexpand) {
   std::ifstream file(format_golden("braces.tsv"));
   int cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
@@ -272,7 +272,7 @@ TEST(PathList, OddPathsAndRanges) {
   const TempDir dir;
   write_file(dir / "a,b{1..2}.tar", "x");
   EXPECT_EQ(expand_paths(env(), dir / "a,b{1..2}.tar", "tar").size(), 1u);
-  EXPECT_EQ(expand_paths(env(), "a{b}c{,}", "tar").size(), 2u);  // no range: taken as it is
+  EXPECT_EQ(expand_paths(env(), "a{b}c{,}", "tar").size(), 2u);  // not a range: taken literally
   for (const char* bad : {"{3..1}", "{0..999999999}", "{1..90000}{1..90000}", "a,,b", "a,", ""})
     EXPECT_EQ(error_of([&] { expand_paths(env(), bad, "tar"); }).kind(), ErrorKind::kUsage) << bad;
 }

@@ -1,4 +1,4 @@
-// data.shuffle = "block": the order, its quality, and reading ahead.
+// data.shuffle = "block": the order, its quality, and read-ahead.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,14 +13,14 @@ namespace {
 
 const ShuffleOptions kBlocks{ShuffleMode::kBlock, 16};
 
-// The place of each sample.
+// The position of each sample.
 std::vector<size_t> places(const std::vector<uint32_t>& order) {
   std::vector<size_t> place(order.size());
   for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   return place;
 }
 
-TEST(BlockOrder, IsAPermutationOfSeedAndEpochAlone) {
+TEST(BlockOrder, IsAPermutationThatDependsOnlyOnSeedAndEpoch) {
   for (const size_t size : {0u, 1u, 15u, 16u, 17u, 128u, 1000u}) {
     auto order = epoch_order(size, 1, 2, kBlocks);
     EXPECT_EQ(order, epoch_order(size, 1, 2, kBlocks));
@@ -34,7 +34,7 @@ TEST(BlockOrder, IsAPermutationOfSeedAndEpochAlone) {
   }
 }
 
-TEST(BlockOrder, SamplesOfABlockComeWithinOneWindow) {
+TEST(BlockOrder, SamplesOfABlockAreWithinOneWindow) {
   constexpr size_t kSize = 1000;
   const auto place = places(epoch_order(kSize, 3, 0, kBlocks));
   const auto blocks = epoch_blocks(kSize, 3, 0, 16);
@@ -56,7 +56,7 @@ TEST(BlockOrder, SamplesOfABlockComeWithinOneWindow) {
 }
 
 // The quality that docs/data.md promises.
-TEST(BlockOrder, APlaceIsUniformAndNeighboursAreAWindowsThirdApart) {
+TEST(BlockOrder, PositionsAreUniformAndNeighboursAThirdOfAWindowApart) {
   constexpr size_t kSize = 1024, kWindow = 16 * kShuffleWindow;
   constexpr int kEpochs = 4000;
   int counts[8] = {};
@@ -69,7 +69,7 @@ TEST(BlockOrder, APlaceIsUniformAndNeighboursAreAWindowsThirdApart) {
   double chi = 0;
   for (const int count : counts) chi += std::pow(count - kEpochs / 8.0, 2) / (kEpochs / 8.0);
   EXPECT_LT(chi, 24.3);  // 7 degrees of freedom, p = 0.001
-  // Two of n places, uniformly drawn: (n + 1) / 3 apart, with a deviation of n / sqrt(18).
+  // The distance of two uniform positions of n: mean (n + 1) / 3, deviation n / sqrt(18).
   EXPECT_NEAR(apart, (kWindow + 1) / 3.0, 4 * kWindow / std::sqrt(18.0 * kEpochs));
 }
 
@@ -112,7 +112,7 @@ TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
           EXPECT_EQ(sample.index, order[first_batch * 10 + seen++]);
       }
       EXPECT_EQ(seen, 150 - first_batch * 10);
-      for (int i = 0; i < 60'000; ++i) {  // the hints come from a thread of their own
+      for (int i = 0; i < 60'000; ++i) {  // a separate thread gives the hints
         std::lock_guard lock(data.mutex);
         if (!data.noted.empty() && data.noted.back().first == blocks.back() * 4) break;
         Env::posix().sleep_ns(1'000'000);
@@ -129,7 +129,7 @@ TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
   }
 }
 
-TEST(ReadAhead, KeepsAWindowAheadAndNoMore) {
+TEST(ReadAhead, ReadsAtMostAWindowAhead) {
   const NotingDataset data(files(400));
   {
     ReadAhead ahead(data, {ShuffleMode::kBlock, 2}, 5);

@@ -20,7 +20,7 @@ using testing::TempDir;
 using testing::write_file;
 using testing::write_folder_dataset;
 
-TEST(OpenDataset, UnknownSchemeNamesTheNearest) {
+TEST(OpenDataset, UnknownSchemeNamesTheNearestOne) {
   const Error error = error_of([] { open_dataset(env(), "foldr:/x"); });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_EQ(error.where(), "data.source");
@@ -30,7 +30,7 @@ TEST(OpenDataset, UnknownSchemeNamesTheNearest) {
 }
 
 // The order of torchvision's ImageFolder: classes sorted, then (folder, file) sorted.
-TEST(FolderSource, ListsAsImageFolderDoes) {
+TEST(FolderSource, ListsLikeImageFolder) {
   const TempDir dir;
   for (const char* name :
        {"b/2.jpg", "b/10.JPG", "b/x.Jpeg", "b/sub/a.png", "b/sub-a/z.PNG", "b/sub/deep/q.jpeg",
@@ -49,10 +49,10 @@ TEST(FolderSource, ListsAsImageFolderDoes) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"B/one.jpg", "b/10.JPG", "b/2.jpg", "b/x.Jpeg",
                                              "b/sub/a.png", "b/sub-a/z.PNG", "b/sub/deep/q.jpeg"}))
-      << "\"sub-a\" sorts between \"sub\" and \"sub/deep\", as os.walk's paths do";
+      << "\"sub-a\" sorts between \"sub\" and \"sub/deep\", like os.walk's paths";
 }
 
-TEST(FolderSource, ImagesBesideTheClassFoldersAreToldOf) {
+TEST(FolderSource, ImagesOutsideClassFoldersAreReported) {
   const TempDir dir;
   write_folder_dataset(dir / "set", 10);
   const std::string uri = "folder:" + (dir / "set/");
@@ -90,7 +90,7 @@ TEST(FolderSource, MissingEmptyAndClasslessAreDataErrors) {
   EXPECT_NE(open("gap").where().find("dog"), std::string::npos);
 }
 
-TEST(FolderSource, PartsOfASetAreNotTakenForClasses) {
+TEST(FolderSource, SplitFoldersAreNotClasses) {
   const TempDir dir;
   write_file(dir / "set/train/cat/1.jpg", "x");
   write_file(dir / "set/val/cat/1.jpg", "x");
@@ -98,7 +98,7 @@ TEST(FolderSource, PartsOfASetAreNotTakenForClasses) {
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_NE(error.remedy().find("folder:" + (dir / "set/train")), std::string::npos);
   EXPECT_EQ(open_dataset(env(), "folder:" + (dir / "set/train"))->size(), 1u);
-  // Classes may have these names, where their images lie in them or others stand beside them.
+  // These can be class names if they contain images directly, or other folders are beside them.
   write_file(dir / "set/val/2.jpg", "x");
   EXPECT_EQ(open_dataset(env(), "folder:" + (dir / "set"))->size(), 3u);
   write_file(dir / "toys/train/red/1.jpg", "x");
@@ -162,7 +162,7 @@ TEST(SynthSource, SeedSplitAndIndexNameTheImage) {
     distinct.insert(testing::hash_bytes(sample.bytes));
   }
   EXPECT_EQ(distinct.size(), 7u);
-  // The number of images does not change any of them.
+  // The number of images does not change any single one.
   open_dataset(env(), "synth:count=4")->read(3, sample);
   EXPECT_TRUE(distinct.contains(testing::hash_bytes(sample.bytes)));
 }
@@ -217,9 +217,9 @@ TEST(InspectDataset, CountsAndFindsBrokenSamples) {
   EXPECT_EQ(pixels.broken[0].name, dir / "dog/cut.jpg");
 }
 
-// In a large source a few samples are examined, by the first bytes of their files; the counts of
-// classes are of all.
-TEST(InspectDataset, LooksAtAsManyAsItIsToldTo) {
+// In a large source a few samples are examined, by the first bytes of their files; classes are
+// counted over all samples.
+TEST(InspectDataset, ExaminesTheRequestedNumberOfSamples) {
   const TempDir dir;
   for (int i = 0; i < 300; ++i)
     write_file(dir / ((i < 100 ? "cat/" : "dog/") + std::to_string(1000 + i) + ".jpg"),
@@ -239,8 +239,8 @@ TEST(InspectDataset, LooksAtAsManyAsItIsToldTo) {
   EXPECT_EQ(counting.count({FileOp::kRead, ".jpg"}), 30u);
 }
 
-// Also where the header lies beyond the part of a file that is read first.
-TEST(InspectDataset, EveryKindOfSourceTellsItsHeaders) {
+// Also if the header is beyond the first part of a file that is read.
+TEST(InspectDataset, ReadsTheHeadersOfEveryKindOfSource) {
   const TempDir dir;
   const std::string small = testing::noise_jpeg(20, 10, 1);
   const std::string comment = "\xff\xfe\xff\xff" + std::string(0xfffd, 'c');
@@ -271,7 +271,7 @@ TEST(InspectDataset, EveryKindOfSourceTellsItsHeaders) {
 }
 
 // A two-hundredth of ImageNet takes half a minute.
-TEST(ProgressMeter, IsCalledOftenWhateverTheTotal) {
+TEST(ProgressMeter, IsCalledOftenForAnyTotal) {
   size_t calls = 0;
   const ProgressCallback callback = [&](size_t, size_t) { ++calls; };
   ProgressMeter meter(callback, 1'000'000);
@@ -279,15 +279,15 @@ TEST(ProgressMeter, IsCalledOftenWhateverTheTotal) {
   EXPECT_GE(calls, 10u);
 }
 
-// Which sample a thread read before says nothing about the next.
-TEST(InspectDataset, TheVerdictDependsNeitherOnThreadsNorOnOrder) {
+// The result for a sample does not depend on which sample the thread read before.
+TEST(InspectDataset, TheResultDependsNeitherOnThreadsNorOnOrder) {
   const auto picture = testing::test_picture(80, 60);
   const auto own = testing::encode_as(picture, {.name = "own", .own_tables = true}, 30);
   const auto plain = testing::encode_as(picture, {.name = "plain"}, 85);
   std::vector<std::string> files;
   for (int i = 0; i < 8; ++i) {
     files.push_back(testing::to_text(own));
-    files.push_back(testing::to_text(testing::without_segments(plain, 0xc4)));  // sound
+    files.push_back(testing::to_text(testing::without_segments(plain, 0xc4)));  // readable
     files.push_back(testing::to_text(testing::without_segments(plain, 0xdb)));  // broken
   }
   for (int order = 0; order < 4; ++order) {

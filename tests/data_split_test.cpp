@@ -1,4 +1,4 @@
-// Sources named by a path alone, and a part of a source.
+// Sources named by only a path, and a part of a source.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ TEST(PlainPath, AFolderATarAndAShardNeedNoScheme) {
   EXPECT_EQ(open_dataset(env(), dir / "set-{000..000}.tar")->size(), 12u);
 }
 
-TEST(PlainPath, OtherKindsAreToldApartByWhatLiesThere) {
+TEST(PlainPath, OtherKindsAreDetectedFromTheFiles) {
   const TempDir dir;
   write_file(dir / "mnist/train-images-idx3-ubyte", "x");
   write_file(dir / "cifar/data_batch_1.bin", "x");
@@ -53,7 +53,7 @@ TEST(PlainPath, OtherKindsAreToldApartByWhatLiesThere) {
   EXPECT_EQ(scheme("cifar"), "cifar");
   EXPECT_EQ(scheme("lmdb"), "lmdb");
   EXPECT_EQ(scheme("masked"), "masks");
-  EXPECT_EQ(scheme("unpacked.tar.gz"), "tar") << "which says what to do with it";
+  EXPECT_EQ(scheme("unpacked.tar.gz"), "tar") << "its error has the remedy";
   EXPECT_EQ(scheme("odd:name"), "folder");
   EXPECT_EQ(scheme("notes.txt"), "");
   EXPECT_EQ(scheme("missing"), "");
@@ -61,7 +61,7 @@ TEST(PlainPath, OtherKindsAreToldApartByWhatLiesThere) {
   EXPECT_EQ(scheme_of_source(env(), ""), "");
 }
 
-TEST(PlainPath, WhatIsNotThereSaysSo) {
+TEST(PlainPath, AMissingPathIsNamed) {
   const TempDir dir;
   write_file(dir / "notes.txt", "x");
   const Error missing = error_of([&] { open_dataset(env(), dir / "photos"); });
@@ -84,7 +84,7 @@ std::vector<std::string> names_in(const Dataset& data) {
   return names;
 }
 
-TEST(SplitSource, BothPartsMakeTheWholeAndEachClassGivesItsShare) {
+TEST(SplitSource, TheTwoPartsAreTheWholeAndEachClassIsSplit) {
   const TempDir dir;
   write_folder_dataset(dir / "photos", 46);
   const std::string source = "folder:" + (dir / "photos");
@@ -115,7 +115,7 @@ TEST(SplitSource, BothPartsMakeTheWholeAndEachClassGivesItsShare) {
   EXPECT_NEAR(double(odd), double(held->size()) / 2, 1);
 }
 
-TEST(SplitSource, AShareThatIsNoneIsRefused) {
+TEST(SplitSource, AnInvalidShareIsRefused) {
   const TempDir dir;
   write_folder_dataset(dir / "photos", 4);
   for (const char* rest : {"", "train", "train,1/5", "half,1/5,x", "held,2/5,x", "held,1/1,x",

@@ -1,4 +1,4 @@
-// Sources copied before use: the same samples, and nothing left of the copy.
+// Sources copied before use (data.stage): the same samples, and no file left of the copy.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -49,7 +49,7 @@ void expect_same(const Dataset& a, const Dataset& b) {
   }
 }
 
-TEST_F(Stage, ASourceOfAnyKindGivesItsSamplesAndTheCopyHasNoName) {
+TEST_F(Stage, ACopyOfAnyKindOfSourceHasItsSamplesAndNoName) {
   write_file(dir / "wide/a/0.jpg", testing::noise_jpeg(200, 20, 1));
   PackOptions options;
   options.out = "shard:" + (dir / "s.shard");
@@ -77,7 +77,7 @@ TEST_F(Stage, TheSourceIsNotReadAgain) {
   for (size_t i = 0; i < staged->size(); ++i) staged->read(i, sample);
 }
 
-TEST_F(Stage, TwoAtOnceDoNotMeet) {
+TEST_F(Stage, TwoStagesAtOnceDoNotInterfere) {
   const auto first = stage(env, uri), second = stage(env, uri);
   expect_same(*first, *second);
 }
@@ -100,7 +100,7 @@ TEST_F(Stage, ASampleThatCannotBeReadFailsAsInTheSource) {
   EXPECT_EQ(sample.name, dir / "s.shard:even/00002.jpg");
 }
 
-TEST_F(Stage, TooLittleSpaceIsToldBeforeAnythingIsCopied) {
+TEST_F(Stage, TooLittleSpaceIsReportedBeforeCopying) {
   class Small : public FaultEnv {
    public:
     using FaultEnv::FaultEnv;
@@ -112,7 +112,7 @@ TEST_F(Stage, TooLittleSpaceIsToldBeforeAnythingIsCopied) {
   EXPECT_EQ(small.count({FileOp::kCreate, ""}), 0u);
 }
 
-TEST_F(Stage, NothingIsLeftWhereCopyingFailsOrIsGivenUp) {
+TEST_F(Stage, NoFileIsLeftIfCopyingFailsOrIsCancelled) {
   for (const FileOp op :
        {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kRename, FileOp::kSyncDirectory}) {
     FaultEnv faults(env);
@@ -131,7 +131,7 @@ TEST_F(Stage, NothingIsLeftWhereCopyingFailsOrIsGivenUp) {
             ErrorKind::kUsage);
 }
 
-TEST_F(Stage, WhatAKilledProcessLeftIsRemovedAndThatOfALiveOneIsNot) {
+TEST_F(Stage, FilesOfAKilledProcessAreRemovedAndThoseOfALiveOneAreNot) {
   const pid_t dead = fork();
   if (dead == 0) _exit(0);
   waitpid(dead, nullptr, 0);

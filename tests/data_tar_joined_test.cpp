@@ -1,4 +1,4 @@
-// Archives that cat joined, lone blocks of zeros, and what else may lie behind an archive's end.
+// Archives joined by cat, single zero blocks, and other bytes after an archive's end.
 #include <gtest/gtest.h>
 
 #include "data/tar_format.h"
@@ -31,7 +31,7 @@ class JoinedTars : public ::testing::Test {
   const std::string path = dir / "t.tar";
 };
 
-// As GNU tar reads them with -i, and Python's tarfile with ignore_zeros.
+// Like GNU tar with -i, and Python's tarfile with ignore_zeros.
 TEST_F(JoinedTars, AreAllRead) {
   const auto joined = open(one + two);
   ASSERT_EQ(joined->size(), first->size() + second->size());
@@ -45,14 +45,14 @@ TEST_F(JoinedTars, AreAllRead) {
   }
 }
 
-TEST_F(JoinedTars, AreErrorsWhereALaterOneIsCutOff) {
+TEST_F(JoinedTars, ATruncatedLaterArchiveIsAnError) {
   for (const size_t size : {size_t{512}, two.size() / 2}) {
     const Error error = error_of([&] { open(one + two.substr(0, size)); });
     EXPECT_NE(error.reason().find("truncated"), std::string::npos) << error.what();
   }
 }
 
-TEST_F(JoinedTars, ALoneBlockOfZerosEndsNothing) {
+TEST_F(JoinedTars, ASingleZeroBlockIsNotTheEnd) {
   TarScanner scanner(env(), golden_tar("ustar"));
   TarMember member;
   for (size_t zeros = 512; scanner.next(member); zeros += 512) {
@@ -62,7 +62,7 @@ TEST_F(JoinedTars, ALoneBlockOfZerosEndsNothing) {
   }
 }
 
-TEST_F(JoinedTars, WhatWouldBeLeftUnreadIsSaid) {
+TEST_F(JoinedTars, UnreadBytesAreAnError) {
   for (const std::string& rest : {std::string("x"), std::string(512, 'x'), std::string(5000, 'x'),
                                   std::string(700, '\0') + "x"}) {
     const Error error = error_of([&] { open(one + rest); });
@@ -75,7 +75,7 @@ TEST_F(JoinedTars, WhatWouldBeLeftUnreadIsSaid) {
     EXPECT_EQ(open(one + std::string(zeros, '\0'))->size(), first->size());
 }
 
-// A long name whose member is missing must not become that of the next archive's first.
+// A long name without its member must not become the name of the next archive's first member.
 TEST_F(JoinedTars, ANameWithoutItsMemberIsAnError) {
   const size_t name = two.find("././@LongLink");
   ASSERT_NE(name, std::string::npos);

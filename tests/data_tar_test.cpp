@@ -29,7 +29,7 @@ struct Expected {
   std::string name;
 };
 
-// Archives as Python's tarfile read them: tests/oracles/tar_goldens.py.
+// Archives and the output of Python's tarfile: tests/oracles/tar_goldens.py.
 std::vector<Expected> read_manifest(const std::string& path) {
   std::vector<Expected> expected;
   std::ifstream file(path);
@@ -44,7 +44,7 @@ std::vector<Expected> read_manifest(const std::string& path) {
 
 class TarGolden : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(TarGolden, ReadsWhatTarfileReads) {
+TEST_P(TarGolden, ReadsTheSameAsTarfile) {
   const std::string path = tar_golden(std::string(GetParam()) + ".tar");
   const auto expected = read_manifest(tar_golden(std::string(GetParam()) + ".tsv"));
   ASSERT_FALSE(expected.empty());
@@ -62,7 +62,7 @@ TEST_P(TarGolden, ReadsWhatTarfileReads) {
   EXPECT_TRUE(std::is_sorted(dataset->classes().begin(), dataset->classes().end()));
 }
 
-TEST_P(TarGolden, OffsetsAreTarfiles) {
+TEST_P(TarGolden, OffsetsEqualTarfiles) {
   const auto expected = read_manifest(tar_golden(std::string(GetParam()) + ".tsv"));
   TarScanner scanner(env(), tar_golden(std::string(GetParam()) + ".tar"));
   TarMember member;
@@ -75,9 +75,9 @@ TEST_P(TarGolden, OffsetsAreTarfiles) {
   EXPECT_EQ(i, expected.size());
 }
 
-// The end marker is required, so an archive cut anywhere before it is refused, also where the cut
-// falls between two members.
-TEST_P(TarGolden, CutAnywhereBeforeTheEndMarkerIsAnError) {
+// The end marker is required, so an archive truncated anywhere before it is refused, also between
+// two members.
+TEST_P(TarGolden, TruncationBeforeTheEndMarkerIsAnError) {
   const TempDir dir;
   const std::string whole = read_text(tar_golden(std::string(GetParam()) + ".tar"));
   const size_t samples = read_manifest(tar_golden(std::string(GetParam()) + ".tsv")).size();
@@ -100,7 +100,7 @@ TEST_P(TarGolden, CutAnywhereBeforeTheEndMarkerIsAnError) {
   }
 }
 
-// Whatever a damaged header says, the result is an error or a dataset, never a crash or a hang.
+// Whatever a damaged header contains, the result is an error or a dataset, never a crash or a hang.
 TEST_P(TarGolden, DamagedHeadersAreRefused) {
   const TempDir dir;
   const std::string whole = read_text(tar_golden(std::string(GetParam()) + ".tar"));
@@ -126,7 +126,7 @@ TEST_P(TarGolden, DamagedHeadersAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Formats, TarGolden, ::testing::Values("ustar", "gnu", "pax", "base256"),
                          [](const auto& param) { return std::string(param.param); });
 
-// As above, with the checksum mended, so that the fields themselves are what is parsed.
+// As above, with a corrected checksum, so that the fields themselves are parsed.
 TEST(TarScanner, HostileFieldsAreErrorsOrData) {
   const auto open = [](const std::string& block) {
     return parse_tar_header(std::as_bytes(std::span<const char, 512>(block.data(), 512)), "x", 0);
@@ -170,7 +170,7 @@ TEST(TarScanner, BadPaxRecordsAreErrors) {
     EXPECT_EQ(error_of([&] { parse_pax(bad, "x", 0); }).kind(), ErrorKind::kData) << bad;
 }
 
-TEST(TarSource, CompressedArchiveSaysHowToUnpack) {
+TEST(TarSource, ACompressedArchiveIsAnErrorWithARemedy) {
   const TempDir dir;
   write_file(dir / "z.tar.zst", "\x28\xb5\x2f\xfd" + std::string(600, 'x'));
   for (const auto& [name, command] :
@@ -190,7 +190,7 @@ TEST(TarSource, LinkedImageIsAnError) {
   EXPECT_NE(error.remedy().find("--hard-dereference"), std::string::npos);
 }
 
-TEST(TarSource, ImageWithoutClassFolderIsAnError) {
+TEST(TarSource, AnImageOutsideAClassFolderIsAnError) {
   const TempDir dir;
   const auto write = [&](const std::string& member) {
     write_file(dir / "t.tar",
@@ -209,7 +209,7 @@ TEST(TarSource, SeveralArchivesShareTheirClasses) {
   const auto two =
       open_dataset(env(), "tar:" + tar_golden("pax.tar") + "," + tar_golden("ustar.tar"));
   const auto pax = open_dataset(env(), "tar:" + tar_golden("pax.tar"));
-  EXPECT_EQ(two->classes(), pax->classes());  // a superset of one's
+  EXPECT_EQ(two->classes(), pax->classes());  // a superset of the other's
   ASSERT_EQ(two->size(), one->size() + pax->size());
   Sample a, b;
   for (size_t i = 0; i < one->size(); ++i) {
@@ -221,7 +221,7 @@ TEST(TarSource, SeveralArchivesShareTheirClasses) {
   }
 }
 
-// Small members are scanned in large pieces, large ones are skipped.
+// Small members are read in large pieces, large ones are skipped.
 TEST(TarSource, OpensWithFewReads) {
   const TempDir dir;
   std::string text;
@@ -236,7 +236,8 @@ TEST(TarSource, OpensWithFewReads) {
   EXPECT_EQ(open_dataset(counting, "tar:" + (dir / "large.tar"))->size(), 50u);
   EXPECT_LE(counting.count({FileOp::kRead, "large.tar"}), 52u);
   open_dataset(counting, "tar:" + tar_golden("gnu.tar"));
-  EXPECT_EQ(counting.count({FileOp::kRead, "gnu.tar"}), 2u);  // magic, then all of it
+  EXPECT_EQ(counting.count({FileOp::kRead, "gnu.tar"}),
+            2u);  // the magic number, then the whole file
 }
 
 TEST(TarSource, OpensCifar) {
@@ -261,7 +262,7 @@ TEST(TarSource, OpensCifar) {
   }
 }
 
-// The exported samples, as `describe(folder or archive)`: class, file name and bytes.
+// The exported samples, by `describe(folder or archive)`: class, file name and bytes.
 std::multiset<std::string> contents(const Dataset& dataset) {
   std::multiset<std::string> all;
   Sample sample;
@@ -304,7 +305,7 @@ TEST(WriteDataset, FolderTarAndUnpackedTarHoldTheSameSamples) {
   EXPECT_EQ(contents(*open_dataset(env(), "folder:" + (dir / "unpacked"))), contents(*tar));
 }
 
-TEST(WriteDataset, RefusesWhatExistsAndLeavesNoHalfArchive) {
+TEST(WriteDataset, ExistingOutputIsRefusedAndAFailureLeavesNoPartialArchive) {
   const TempDir dir;
   const auto synth = open_dataset(env(), "synth:count=4,size=8,classes=2");
   write_file(dir / "taken/file", "x");
@@ -320,8 +321,8 @@ TEST(WriteDataset, RefusesWhatExistsAndLeavesNoHalfArchive) {
   EXPECT_EQ(env().list(dir.path()).size(), 2u);
 }
 
-// The third file meets a full disk; a folder that was there stays, empty.
-TEST(WriteDataset, AFailureLeavesNoHalfFolder) {
+// The third file meets a full disk; a folder that existed before remains, empty.
+TEST(WriteDataset, AFailureLeavesNoPartialFolder) {
   for (const char* spec : {"synth:count=4,size=8,classes=2", "synth:count=4,size=16,masks=true"}) {
     const TempDir dir;
     const auto synth = open_dataset(env(), spec);
@@ -345,7 +346,7 @@ TEST(WriteDataset, AFailureLeavesNoHalfFolder) {
   }
 }
 
-TEST(WriteDataset, ACancelledFolderIsNotThereUntilComplete) {
+TEST(WriteDataset, AFolderAppearsOnlyWhenComplete) {
   const TempDir dir;
   const auto synth = open_dataset(env(), "synth:count=4,size=8,classes=2");
   bool was_there = false;
@@ -360,7 +361,7 @@ TEST(WriteDataset, ACancelledFolderIsNotThereUntilComplete) {
   EXPECT_TRUE(env().list(dir.path()).empty());
 }
 
-TEST(WriteDataset, WhatAKilledProcessLeftIsRemoved) {
+TEST(WriteDataset, FilesOfAKilledProcessAreRemoved) {
   const TempDir dir;
   const auto synth = open_dataset(env(), "synth:count=4,size=8,classes=2");
   const pid_t dead = fork();

@@ -27,7 +27,7 @@ inline Env& env() {
   return Env::posix();
 }
 
-// A folder of its own for one test, removed at the end.
+// A temporary folder for one test, removed at the end.
 class TempDir {
  public:
   TempDir() {
@@ -70,7 +70,7 @@ inline uint64_t hash_bytes(std::span<const std::byte> bytes,
   return hash;
 }
 
-// The saturate::Error that `body` throws; fails the test when it throws none.
+// The saturate::Error that `body` throws; fails the test if it throws none.
 inline Error error_of(const std::function<void()>& body) {
   try {
     body();
@@ -81,7 +81,7 @@ inline Error error_of(const std::function<void()>& body) {
   return Error(ErrorKind::kUsage, "none", "", "", std::source_location::current());
 }
 
-// An image that no other index has.
+// A different image for each index.
 inline Image noise_image(int width, int height, uint64_t index) {
   RandomStream random(7, 0, index, RandomUse::kSynthetic);
   Image image;
@@ -104,7 +104,7 @@ inline void write_folder_dataset(const std::string& root, int count) {
   }
 }
 
-// One part of each sample, as &BatchSample::label.
+// One member of each sample, as &BatchSample::label.
 template <class T>
 std::vector<T> all_of(const Batch& batch, T BatchSample::*part) {
   std::vector<T> all;

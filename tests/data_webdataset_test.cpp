@@ -1,4 +1,4 @@
-// tar: with WebDataset pairs, against what webdataset itself reads.
+// tar: with WebDataset pairs, compared with webdataset's own reader.
 #include <gtest/gtest.h>
 
 #include "data/tar_format.h"
@@ -48,18 +48,18 @@ class WebDataset : public ::testing::Test {
   TempDir dir;
 };
 
-TEST_F(WebDataset, ReadsWhatWebdatasetReads) {
+TEST_F(WebDataset, ReadsTheSameAsWebdataset) {
   const std::string path = dir / "names.tar";
   write_file(path, testing::gunzip(format_golden("wds-names.tar.gz")));
   testing::expect_samples(*open_dataset(env(), "tar:" + path), "wds-names", path + ":");
 }
 
-TEST_F(WebDataset, NumbersAreTheLabelsThemselves) {
+TEST_F(WebDataset, NumbersAreTheLabels) {
   const std::string path = dir / "numbers.tar";
   write_file(path, testing::gunzip(format_golden("wds-numbers.tar.gz")));
   const auto dataset = open_dataset(env(), "tar:" + path);
   const auto expected = testing::expected_samples("wds-numbers");
-  ASSERT_EQ(dataset->size(), expected.size());  // seg.png is not an image of its own
+  ASSERT_EQ(dataset->size(), expected.size());  // seg.png is not a separate image
   EXPECT_EQ(dataset->classes().size(), 12u);
   EXPECT_EQ(dataset->classes()[3], "03");
   Sample sample;
@@ -82,8 +82,8 @@ TEST_F(WebDataset, ShardsInARangeShareTheirClasses) {
   EXPECT_EQ(error.where(), dir / "s-002.tar");
 }
 
-// Its key is "", as before the first member of an archive; the images before belong to others.
-TEST_F(WebDataset, ALabelFileWithoutAKeyIsNobodysInALaterArchiveToo) {
+// Its key is "", as before the first member of an archive; the images before it have other keys.
+TEST_F(WebDataset, ALabelFileWithoutAKeyBelongsToNoImageInALaterArchiveToo) {
   write_file(dir / "0.tar",
              tar_of({{"a.jpg", "1"}, {"a.cls", "0"}, {"b.jpg", "2"}, {"b.cls", "1"}}));
   write_file(dir / "1.tar", tar_of({{".cls", "1"}, {"c.jpg", "3"}, {"c.cls", "0"}}));
@@ -91,15 +91,15 @@ TEST_F(WebDataset, ALabelFileWithoutAKeyIsNobodysInALaterArchiveToo) {
   EXPECT_EQ(labels_of(*dataset), (std::vector<std::string>{"0", "1", "0"}));
 }
 
-TEST_F(WebDataset, LayoutsAreToldApart) {
-  // Either order, any case, text with a line's end; a mask with a longer ending is no image.
+TEST_F(WebDataset, LayoutsAreDetected) {
+  // Either order, any case, text with a line end; a mask with a longer ending is not an image.
   const auto pairs = open({{"x/a.cls", " dog\n"},
                            {"x/a.mask.png", "m"},
                            {"x/a.jpg", "1"},
                            {"x/b.JPEG", "2"},
                            {"x/b.CLS", "cat"}});
   EXPECT_EQ(labels_of(*pairs), (std::vector<std::string>{"dog", "cat"}));
-  // Files beside the images that are no labels leave it at folders.
+  // Files beside the images that are not labels: the layout is class folders.
   const auto folders = open({{"cat/a.v2.jpg", "1"},
                              {"cat/a.json", "{\"author\": 3}"},
                              {"dog/b.jpg", "2"},
@@ -114,7 +114,7 @@ TEST_F(WebDataset, JsonLabelsAreNumbersOrNames) {
   EXPECT_EQ(names->classes(), std::vector<std::string>{"dog"});
   const auto numbers = open({{"a.jpg", "1"}, {"a.json", "{\"label\": 2}"}});
   EXPECT_EQ(numbers->classes(), (std::vector<std::string>{"0", "1", "2"}));
-  // .cls goes before .json.
+  // .cls is preferred to .json.
   const auto both = open({{"a.cls", "cat"}, {"a.jpg", "1"}, {"a.json", "{\"label\": \"dog\"}"}});
   EXPECT_EQ(both->classes(), std::vector<std::string>{"cat"});
   // One name among numbers makes all of them names.
@@ -122,8 +122,8 @@ TEST_F(WebDataset, JsonLabelsAreNumbersOrNames) {
   EXPECT_EQ(mixed->classes(), (std::vector<std::string>{"10", "x"}));
 }
 
-// Two archives joined by cat, as two archives: a key ends with its archive.
-TEST_F(WebDataset, ArchivesThatCatJoinedAreReadAsTwo) {
+// Two archives joined by cat are read as two archives: a key ends with its archive.
+TEST_F(WebDataset, ArchivesJoinedByCatAreReadAsTwo) {
   write_file(dir / "joined.tar", tar_of({{"a.jpg", "1"}, {"a.cls", "dog"}}) +
                                      tar_of({{"a.jpg", "2"}, {"a.cls", "cat"}}) +
                                      tar_of({{"b.cls", "cat"}, {"b.jpg", "3"}}));
@@ -131,7 +131,7 @@ TEST_F(WebDataset, ArchivesThatCatJoinedAreReadAsTwo) {
   EXPECT_EQ(labels_of(*dataset), (std::vector<std::string>{"dog", "cat", "cat"}));
 }
 
-TEST_F(WebDataset, ANegativeNumberIsNoClass) {
+TEST_F(WebDataset, ANegativeNumberIsNotAClass) {
   for (const char* label : {"-1", "-5", "-5\n", "-0.5"}) {
     expect_error({{"a.jpg", "1"}, {"a.cls", label}}, "is not a class number", "t.tar:a");
     expect_error({{"b.jpg", "1"}, {"b.cls", "cat"}, {"a.jpg", "1"}, {"a.cls", label}},
@@ -145,7 +145,7 @@ TEST_F(WebDataset, BadPairsAreErrors) {
   expect_error({{"a.jpg", "1"}, {"a.cls", "1"}, {"b.jpg", "2"}}, "no label", "t.tar:b.jpg");
   expect_error({{"a.jpg", "1"}, {"b.jpg", "2"}, {"a.cls", "1"}, {"b.cls", "1"}},
                "not in a class folder",
-               "t.tar:a.jpg");  // a key's files must follow one another
+               "t.tar:a.jpg");  // a key's files must be consecutive
   expect_error({{"a.jpg", "1"}, {"a.cls", " \n"}}, "empty", "t.tar:a");
   expect_error({{"a.jpg", "1"}, {"a.cls", std::string(2000, 'x')}}, "2000 bytes", "t.tar:a");
   expect_error({{"a.jpg", "1"}, {"a.cls", "4294967296"}}, "too large", "t.tar");
@@ -153,7 +153,7 @@ TEST_F(WebDataset, BadPairsAreErrors) {
   expect_error({{"a.jpg", "1"}, {"a.png", "2"}, {"a.cls", "1"}}, "two images", "t.tar:a");
 }
 
-TEST(SplitName, IsWebdatasetsOwn) {
+TEST(SplitName, EqualsWebdatasets) {
   const auto split = [](std::string_view name) {
     const SplitName s = split_name(name);
     return std::vector<std::string>{std::string(s.key), std::string(s.base), std::string(s.ending)};

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds README.md and docs/ against the program: links, paths, keys, commands and their options, and
+"""Compares README.md and docs/ with the program: links, paths, keys, commands and their options, and
 the snippets' syntax.
 
     tests/docs_test.py BUILD
 
-BUILD is a folder with `saturate` and compile_commands.json in it. Prints a line for everything that
-is wrong, and exits with 1.
+BUILD is a folder with `saturate` and compile_commands.json in it. Prints a line for each error,
+and exits with 1 if there are any.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "python/README.md",
 FOLDERS = ("src/", "include/", "tests/", "tools/", "bench/", "docs/", "recipes/", "ladders/",
            "examples/", "results/", "python/", "cmake/")
 
-TENSORS = {"schedule.plateau"}  # of docs/checkpoint_format.md: no keys, though they look like some
+TENSORS = {"schedule.plateau"}  # of docs/checkpoint_format.md: look like keys, but are not
 
 
 def prose_and_blocks(text):
@@ -63,7 +63,7 @@ def missing_paths(prose):
 
 
 class Command:
-    """The output of `saturate` about itself."""
+    """The commands and options that `saturate` prints."""
 
     def __init__(self, program):
         self.program = program
@@ -85,7 +85,7 @@ class Command:
         words = shlex.split(line, comments=True)
         if not words or pathlib.Path(words[0]).name != "saturate":
             return
-        # launch ... -- train ...: what follows is a command of its own.
+        # launch ... -- train ...: a separate command follows.
         if "--" in words:
             yield from self.wrong_options(shlex.join(["saturate", *words[words.index("--") + 1:]]))
             words = words[:words.index("--")]
@@ -101,7 +101,7 @@ class Command:
 
 
 def compiler_of(build):
-    """The command that compiles a source of the command line, without the source and what to write."""
+    """The command that compiles a source of the command line, without the source and the output."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if "/saturate_command.dir/" in entry["command"]:
             words = shlex.split(entry["command"])
@@ -110,7 +110,7 @@ def compiler_of(build):
 
 
 def unfinished(line):
-    """Patterns such as [--set ...] and A|B are no command lines; what they name is checked all the same."""
+    """Patterns such as [--set ...] and A|B are not command lines, but the names in them are checked."""
     return re.sub(r"[\[\]]|\.\.\.|\|", " ", line)
 
 
@@ -122,7 +122,7 @@ def broken_snippet(language, text, compiler):
             yield f"Python snippet: {error}"
     if language == "cpp":
         with tempfile.NamedTemporaryFile("w", suffix=".cpp") as file:
-            # Statements stand in a function, behind the snippet's own includes.
+            # Statements are put into a function, after the snippet's own includes.
             includes = "".join(line + "\n" for line in text.splitlines() if line.startswith("#include"))
             rest = "".join(line + "\n" for line in text.splitlines() if not line.startswith("#include"))
             whole = "int main(" in rest or re.search(r"^(class|struct|namespace|[\w:]+ \w+\(.*\) {$)", rest, re.M)
@@ -139,7 +139,7 @@ def problems(page, command, compiler):
     prose, blocks = prose_and_blocks(text)
     yield from broken_links(page, prose)
     yield from missing_paths(prose)
-    if page.name != "CHANGELOG.md":  # which names keys of earlier versions
+    if page.name != "CHANGELOG.md":  # it names keys of earlier versions
         yield from command.wrong_keys(text)
     for language, block in blocks:
         yield from broken_snippet(language, block, compiler)

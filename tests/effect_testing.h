@@ -50,7 +50,7 @@ inline Picture applied(const std::vector<Effect>& effects, Picture picture,
   return picture;
 }
 
-// `tolerance`: of values 0 to 1. Beyond it a level may only be off by its rounding.
+// `tolerance`: for values 0 to 1. Beyond it a level may only differ by rounding.
 inline void expect_levels(const Picture& got, const std::vector<float>& expected, double tolerance,
                           const std::string& what) {
   const double limit = tolerance == 0 ? 0 : 0.5 + 255 * tolerance;

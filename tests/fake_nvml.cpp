@@ -1,5 +1,5 @@
-// Stands in for NVIDIA's library where there is no GPU: two of them, the second hot and held down.
-// By the declarations of the NVML API Reference Guide.
+// Replaces NVIDIA's library on a machine without a GPU: two GPUs, the second hot and throttled. It
+// follows the declarations of the NVML API Reference Guide.
 #include <cstdlib>
 #include <cstring>
 
@@ -66,8 +66,8 @@ int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
   return kOk;
 }
 
-// The first GPU is too old for GPM. A sample counts the readings; of two successive ones 62.5 % of
-// the SMs had work.
+// The first GPU is too old for GPM. A sample is the number of readings; between two successive ones
+// 62.5 % of the SMs had work.
 struct FakeSupport {
   unsigned version, is_supported;
 };

@@ -8,7 +8,7 @@
 namespace saturate {
 namespace {
 
-// The batches of an epoch of drawn images, as the feeder gives them.
+// The batches of an epoch of synthetic images, as the feeder returns them.
 std::vector<at::Tensor> fed(bool planar, bool channels_last) {
   const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
   LoaderOptions options;
@@ -25,7 +25,7 @@ std::vector<at::Tensor> fed(bool planar, bool channels_last) {
   return batches;
 }
 
-TEST(Feeder, GivesTheSameImagesInEitherLayout) {
+TEST(Feeder, ReturnsTheSameImagesInEitherLayout) {
   const auto expected = fed(false, true), copied = fed(false, false), planar = fed(true, false);
   ASSERT_EQ(expected.size(), 3u);
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -37,8 +37,8 @@ TEST(Feeder, GivesTheSameImagesInEitherLayout) {
   }
 }
 
-// As torch rounds to it.
-TEST(Feeder, HalvesAreTheFloatsRounded) {
+// Rounding like torch's.
+TEST(Feeder, HalfPrecisionIsTheRoundedFloats) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
   AugmentOptions augment;
   augment.size = 21;
@@ -74,8 +74,8 @@ TEST(Feeder, HalvesAreTheFloatsRounded) {
   }
 }
 
-// Input of a GPU's kernel, finished by its CPU twin: the loader's own pixels, bit for bit.
-TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
+// A GPU kernel's input, finished by the CPU twin: bit-equal to the loader's own pixels.
+TEST(Feeder, FinishesBytesLikeTheLoader) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
   AugmentOptions augment;
   augment.size = 20;
@@ -107,7 +107,7 @@ TEST(Feeder, FinishesBytesAsTheLoaderDoes) {
   }
 }
 
-TEST(Feeder, WhatItLeavesIsFinishedTheSame) {
+TEST(Feeder, UnfinishedBatchesCanBeFinishedLater) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=20,masks=true");
   AugmentOptions augment;
   augment.size = 20;
@@ -136,14 +136,14 @@ TEST(Feeder, WhatItLeavesIsFinishedTheSame) {
       EXPECT_FALSE(batch.images.defined());
       EXPECT_EQ(batch.count(), whole.count());
       feeder.finish(batch);
-      feeder.finish(batch);  // is finished already
+      feeder.finish(batch);  // is already finished
       EXPECT_TRUE(at::equal(batch.images, whole.images)) << "finished by the loader " << finish;
       EXPECT_TRUE(at::equal(batch.labels, whole.labels));
     }
   }
 }
 
-TEST(Feeder, AHeldBatchComesAgainAndAgainWithoutTheLoader) {
+TEST(Feeder, AHeldBatchIsReturnedEachTimeWithoutTheLoader) {
   const auto data = open_dataset(Env::posix(), "synth:size=9,count=20");
   AugmentOptions augment;
   augment.size = 6;

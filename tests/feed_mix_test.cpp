@@ -1,4 +1,4 @@
-// Mixed batches and their loss against torchvision and PyTorch; see effect_goldens.py.
+// Mixed batches and their loss, compared with torchvision and PyTorch; see effect_goldens.py.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -27,7 +27,7 @@ DeviceBatch five_samples(at::MemoryFormat format) {
   return batch;
 }
 
-// Gives the logits 4 * formula("logits"), whatever the images, in parts of any size.
+// Returns the logits 4 * formula("logits"), whatever the images, in micro-batches of any size.
 class FixedLogits : public Model {
  public:
   FixedLogits() : logits(scaled_formula("logits", {5, 4}, 4)) { logits.set_requires_grad(true); }
@@ -79,7 +79,7 @@ TEST(MixBatch, EqualsTorchvision) {
     }
 }
 
-// In one part and in two: the loss is that of soft targets.
+// In one and in two micro-batches: the loss is that of soft targets.
 TEST(MixBatch, TrainsOnTheLossOfSoftLabels) {
   for (const int part : {0, 3})
     for (const MixCase& one : golden_cases()) {
@@ -97,7 +97,7 @@ TEST(MixBatch, TrainsOnTheLossOfSoftLabels) {
     }
 }
 
-TEST(MixBatch, TheHeavierLabelComesFirst) {
+TEST(MixBatch, TheLabelWithTheLargerWeightComesFirst) {
   Mix mix{MixKind::kMixUp, 0.3, 1, {}};
   DeviceBatch batch = five_samples(at::MemoryFormat::Contiguous);
   const at::Tensor own = batch.labels, other = at::tensor({2, 0, 3, 1, 3}, at::kLong);
@@ -112,7 +112,7 @@ TEST(MixBatch, TheHeavierLabelComesFirst) {
   EXPECT_TRUE(batch.mixed_labels.equal(other));
 }
 
-TEST(MixBatch, NoneChangesNothing) {
+TEST(MixBatch, OffChangesNothing) {
   DeviceBatch batch = five_samples(at::MemoryFormat::Contiguous);
   const at::Tensor before = batch.images.clone();
   mix_batch({}, batch);

@@ -1,5 +1,5 @@
-// Batches through a pipeline of streams: those of the serial way, bit for bit, however its stages
-// are delayed.
+// Batches through a pipeline of streams: bit-equal to those without it, however its stages are
+// delayed.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using testing::error_of;
 
 struct Fed {
   std::vector<DeviceBatch> batches;
-  std::set<std::string> stages;  // that ran beside
+  std::set<std::string> stages;  // that ran concurrently
 };
 
 std::vector<at::Tensor> encode(const at::Tensor& images) {
@@ -82,7 +82,7 @@ Fed feed(const PipelineOptions& stages, bool masks, int delay_ms = 0,
   return fed;
 }
 
-TEST(Pipeline, GivesTheBatchesOfTheSerialWay) {
+TEST(Pipeline, ReturnsTheBatchesOfTheSerialLoop) {
   for (const bool masks : {false, true}) {
     const Fed expected = feed({}, masks);
     ASSERT_EQ(expected.batches.size(), 12u);
@@ -123,7 +123,7 @@ class CountedMark : public TimeMark {
   int at_ = 0;
 };
 
-TEST(Pipeline, TellsAClockOfEachStreamsWork) {
+TEST(Pipeline, AClockRecordsEachStreamsWork) {
   const std::vector<std::pair<PipelineOptions, std::string>> cases = {
       {{}, "step"},
       {{Toggle::kOn, false, false, false}, "copy step"},
@@ -143,7 +143,7 @@ TEST(Pipeline, TellsAClockOfEachStreamsWork) {
   }
 }
 
-TEST(Pipeline, LabelsOfMasksAreNumbersOrIgnored) {
+TEST(Pipeline, MaskLabelsAreClassesOrIgnored) {
   const Fed fed = feed({}, true);
   ASSERT_EQ(fed.batches.size(), 12u);
   for (const DeviceBatch& batch : fed.batches) {
@@ -165,7 +165,7 @@ class SmallFeed {
     feeder_ = std::make_unique<Feeder>(*loader_, at::kCPU, true, ledger_, augment_);
   }
   Feeder& feeder() { return *feeder_; }
-  // The loader has more than the batch that is asked for next.
+  // The loader has more than the next requested batch.
   void wait() const {
     while (loader_->ready() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -179,7 +179,7 @@ class SmallFeed {
   std::unique_ptr<Feeder> feeder_;
 };
 
-// While the consumer has the first batch, the encoder is at a later one.
+// While the consumer uses the first batch, the encoder is at a later one.
 TEST(Pipeline, RunsAheadOfItsConsumer) {
   SmallFeed feed;
   std::atomic<int> encoded{0};
@@ -200,7 +200,7 @@ TEST(Pipeline, RunsAheadOfItsConsumer) {
   EXPECT_LE(encoded, 4 + 2);
 }
 
-TEST(Pipeline, WhatAStageThrowsComesOutOfItsBatch) {
+TEST(Pipeline, AStagesErrorIsThrownWithItsBatch) {
   SmallFeed feed;
   std::atomic<int> encoded{0};
   PipelineSetup setup{{.encoder = true}};
@@ -236,7 +236,7 @@ class HangingDataset : public testing::MemoryDataset {
   std::shared_future<void> released_ = gate_.get_future().share();
 };
 
-TEST(Pipeline, IsDroppedThoughTheLoaderHangs) {
+TEST(Pipeline, CanBeDestroyedWhileTheLoaderHangs) {
   HangingDataset data;
   LoaderOptions options;
   options.batch = 4;
@@ -258,12 +258,12 @@ TEST(Pipeline, IsDroppedThoughTheLoaderHangs) {
   EXPECT_EQ(error_of([&] { feeder.stop(); }).kind(), ErrorKind::kRun);
   static_assert(noexcept(feeder.drop_pipeline()));
   feeder.drop_pipeline();
-  EXPECT_EQ(model.use_count(), 1) << "no stage holds the model any more";
+  EXPECT_EQ(model.use_count(), 1) << "no stage owns the model any more";
   data.release();
 }
 
-// A sample that is broken ends the epoch where it does without a pipeline.
-TEST(Pipeline, GivesAllBatchesBeforeABrokenSample) {
+// A broken sample ends the epoch at the same batch as without a pipeline.
+TEST(Pipeline, ReturnsAllBatchesBeforeABrokenSample) {
   std::vector<std::string> files;
   for (uint64_t i = 0; i < 12; ++i) files.push_back(testing::noise_jpeg(8, 8, i));
   files[9] = "broken";

@@ -1,4 +1,4 @@
-// data.cache=device against a loader that decodes each time.
+// data.cache=device, compared with a loader that decodes each time.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ AugmentOptions small_augment(CropKind crop) {
   return augment;
 }
 
-// JPEGs of several sizes, those of `broken` no images.
+// JPEGs of several sizes; those in `broken` are not images.
 MemoryDataset photographs(const std::vector<size_t>& broken = {}) {
   std::vector<std::string> files;
   for (size_t i = 0; i < 30; ++i)
@@ -84,7 +84,7 @@ MemoryDataset photographs(const std::vector<size_t>& broken = {}) {
   return MemoryDataset(files);
 }
 
-TEST(Resident, BatchesAreThoseOfALoaderThatDecodesEachTime) {
+TEST(Resident, BatchesEqualThoseOfALoaderThatDecodesEachTime) {
   const MemoryDataset data = photographs();
   for (const CropKind crop : {CropKind::kNone, CropKind::kCenter, CropKind::kPad}) {
     for (const PadMode mode : {PadMode::kZero, PadMode::kReflect}) {
@@ -100,8 +100,8 @@ TEST(Resident, BatchesAreThoseOfALoaderThatDecodesEachTime) {
   }
 }
 
-// Cut from whole photographs in training, and from images of the final size in evaluation.
-TEST(Resident, RandomResizedCropsAreThoseOfALoaderThatDecodesEachTime) {
+// Cropped from whole photographs in training, and from images of the final size in evaluation.
+TEST(Resident, RandomResizedCropsEqualThoseOfALoaderThatDecodesEachTime) {
   const MemoryDataset data = photographs({3, 29});
   for (const int size : {4, 10, 24}) {
     for (const bool train : {true, false}) {
@@ -124,7 +124,7 @@ TEST(Resident, RandomResizedCropsAreThoseOfALoaderThatDecodesEachTime) {
   }
 }
 
-TEST(Resident, AnAlternatingFlipIsTheLoadersForCropsToo) {
+TEST(Resident, AnAlternatingFlipEqualsTheLoadersForCropsToo) {
   const MemoryDataset data = photographs();
   AugmentOptions augment = small_augment(CropKind::kRandomResized);
   augment.flip_alternate = true;
@@ -132,7 +132,7 @@ TEST(Resident, AnAlternatingFlipIsTheLoadersForCropsToo) {
                       decoded_each_time(data, loader_options(true), augment));
 }
 
-TEST(Resident, EffectsFollowOnTheDevice) {
+TEST(Resident, EffectsAreAppliedOnTheDevice) {
   const MemoryDataset data = photographs();
   AugmentOptions augment = small_augment(CropKind::kPad);
   augment.rotate = 20;
@@ -142,7 +142,7 @@ TEST(Resident, EffectsFollowOnTheDevice) {
                       decoded_each_time(data, loader_options(true), augment));
 }
 
-TEST(Resident, BrokenSamplesAreLeftOutOrEndIt) {
+TEST(Resident, BrokenSamplesAreSkippedOrEndTheRun) {
   const MemoryDataset data = photographs({0, 3, 4, 29});
   const AugmentOptions augment = small_augment(CropKind::kPad);
   LoaderOptions options = loader_options(true);
@@ -155,7 +155,7 @@ TEST(Resident, BrokenSamplesAreLeftOutOrEndIt) {
                       decoded_each_time(data, options, augment));
 }
 
-TEST(Resident, WhatDoesNotFitIsOneErrorBeforeAnythingIsRead) {
+TEST(Resident, TooManyImagesAreOneErrorBeforeAnythingIsRead) {
   AugmentOptions augment = small_augment(CropKind::kNone);
   augment.size = 1 << 15;
   class Unread : public MemoryDataset {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# tools/gpu-check as on a bare machine with a GPU, from --stage to the JSON that it writes, where there is no GPU: in
-# a root with Python and little else, without a network, on the fake CUDA runtime. What it measures means nothing.
+# tools/gpu-check as on a bare machine with a GPU, from --stage to its JSON, on a machine without a GPU: in a root with
+# Python and little else, without a network, on the fake CUDA runtime. The measurements are meaningless.
 #   tests/gpu_check_rehearsal.sh [FOLDER with cifar10-train.tar and cifar10-test.tar]
-# Takes some fifteen minutes. SATURATE_BARE_ROOT names a root to do it in, such as Ubuntu 24.04's; without it debootstrap
-# makes one of Debian 13, once. Exits with 77 where it cannot be done, and says why.
+# Takes about fifteen minutes. SATURATE_BARE_ROOT names the root to use, such as Ubuntu 24.04's; without it debootstrap
+# makes one of Debian 13, once. Exits with 77 and the reason if it cannot run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${SATURATE_REHEARSAL_MINUTES:-4}  # of each part
@@ -13,9 +13,9 @@ say() { echo "gpu-check-rehearsal: $*"; }
 fail() { say "error: $*" >&2; exit 1; }
 skip() { say "skipped: $*"; exit 77; }
 
-# ---- in namespaces of its own: the machine ---------------------------------------------------------------------------
+# ---- in separate namespaces: the machine -----------------------------------------------------------------------------
 
-here() { # COMMAND...: in the root, with a driver where machines have theirs, and nothing else of ours
+here() { # COMMAND...: in the root, with a driver in its usual place, and nothing else of this machine
   chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin LD_LIBRARY_PATH=/opt/driver \
     SATURATE_FAKE_CUDA_MEMORY=$((16 << 30)) "$@"
 }
@@ -33,7 +33,7 @@ bind() { # FROM TO: read-only
   mount -o remount,bind,ro "$2"
 }
 
-set_up_machine() { # python3 has a full torch: the toolkit's libraries, and empty ones for those it lacks
+set_up_machine() { # python3 gets a full torch: the toolkit's libraries, and empty ones for missing ones
   local site torch
   site=$root$(chroot "$root" python3 -c 'import site; print(site.getsitepackages()[0])')
   torch=$(tools/find_torch.sh)
@@ -104,13 +104,13 @@ parts = {"bench": ["copy to the GPU"], "steps": [f"224 {mode}" for mode in jobs.
          "sweeps": [f"{title}: " for title in sweeps], "cifar": ["CIFAR-10"] if len(sys.argv) > 2 else [""]}
 bare = [part for part, texts in parts.items() if not any(text in row for text in texts for row in rows)]
 print(f"gpu-check-rehearsal: {len(found['tests'])} tests, {len(found['rows'])} rows, {len(found['failures'])} "
-      f"failures, {len(found['skipped'])} left out, in {page.name} and .json")
+      f"failures, {len(found['skipped'])} skipped, in {page.name} and .json")
 if lost or bare or len(found["tests"]) < 10:
     sys.exit(f"gpu-check-rehearsal: error: not accounted for: {lost}; parts without a row: {bare}")
 PY
 }
 
-make_root() { # whole, or not under its name
+make_root() { # complete, or not under its name
   root=${SATURATE_BARE_ROOT:-$PWD/build/bare-root}
   [ -x "$root/usr/bin/python3" ] && return
   command -v debootstrap >/dev/null || skip "no debootstrap: tools/setup.sh --dev installs it"

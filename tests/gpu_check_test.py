@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/gpu-check on programs that only say what a GPU's would: what it keeps, and in which order."""
+"""tools/gpu-check with programs that only print a GPU's output: which results it keeps, and in which order."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ from gpu_check.check import Check  # noqa: E402
 from gpu_check.results import Mismatch, Results  # noqa: E402
 
 GPU = {"name": "GPU of a test", "driver": "1.2", "memory": "16384 MiB"}
-# A GoogleTest program. Of its tests, one fails beside others and passes alone, one hangs.
+# A GoogleTest program. One of its tests fails when others run too but passes alone, one hangs.
 TESTS = """#!/usr/bin/env python3
 import os, sys, time
 NAMES = ["Passes", "Fails", "Flaky", "Crashes", "Last", "Skips"] + ["Hangs"] * ("hang" in sys.argv[0])
@@ -41,7 +41,7 @@ for name in asked:
     print(f"[{ends.get(short, '      OK')} ] {name} (1 ms)", flush=True)
 sys.exit("its end" if "teardown" in sys.argv[0] else 0)
 """
-# The command: its calls are in calls.log. `train` waits where a file hold is.
+# The command: its calls are in calls.log. `train` waits while a file hold exists.
 SATURATE = """#!/usr/bin/env python3
 import json, pathlib, sys, time
 here, args = pathlib.Path(sys.argv[0]).parent, sys.argv[1:]
@@ -90,7 +90,7 @@ class InFolder(unittest.TestCase):
 
 
 class Kept(InFolder):
-    def test_is_every_row_as_soon_as_it_is_known(self):
+    def test_has_each_row_as_soon_as_it_is_measured(self):
         results = self.results()
         with mock.patch("builtins.print"):
             for count in range(1, 4):
@@ -102,7 +102,7 @@ class Kept(InFolder):
         self.assertEqual([(row["name"], row["median"]) for row in rows],
                          [("row 2", 2.0), ("row 3", 2.0), ("row 1", 7.0)])
 
-    def test_of_several_calls_is_joined_and_of_another_commit_is_not(self):
+    def test_joins_several_calls_but_not_another_commits(self):
         first, second, other = self.results("first"), self.results("second"), self.results("other", "def")
         with mock.patch("builtins.print"):
             first.row("old", "s", [1.0])
@@ -128,7 +128,7 @@ class InShards(InFolder):
         content = json.loads(check.results.path.read_text())
         return {test["name"].split(".")[1]: test["result"] for test in content["tests"]}, content
 
-    def test_one_that_ends_its_process_takes_no_other_with_it(self):
+    def test_one_that_ends_its_process_does_not_affect_others(self):
         found, content = self.run_tests()
         self.assertEqual(found, {"Passes": "passed", "Fails": "failed", "Flaky": "passed alone, failed beside others",
                                  "Crashes": "crashed", "Last": "passed", "Skips": "skipped"})
@@ -142,7 +142,7 @@ class InShards(InFolder):
         self.assertIn("exit code 1 after the last test", content["failures"]["tests"])
         self.assertIn("its end", content["failures"]["tests"])
 
-    def test_one_that_hangs_is_named_at_the_limit_and_the_others_are_kept(self):
+    def test_one_that_hangs_is_named_at_the_limit_and_other_results_are_kept(self):
         found, content = self.run_tests("hang", minutes=0.05)
         self.assertNotIn("Hangs", found)
         self.assertEqual(found["Passes"], "passed")
@@ -155,7 +155,7 @@ class InShards(InFolder):
 
 
 class Limit(InFolder):
-    def test_leaves_time_to_the_others_where_one_hangs(self):
+    def test_leaves_time_for_others_if_one_hangs(self):
         check = Check(self.results(), {}, minutes=3 / 60)
         said = []
         with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.1):
@@ -168,7 +168,7 @@ class Limit(InFolder):
 
 
 class Order(unittest.TestCase):
-    def test_has_each_peer_right_behind_what_it_is_compared_with(self):
+    def test_has_each_peer_directly_after_its_counterpart(self):
         every = list(jobs.Jobs(None, ROOT, "python3", None, 0, False).all())
         names = [job.name for _, job in jobs.chosen(every, ["peers"])]
         ours = names[0::2]
@@ -223,11 +223,11 @@ class Call(InFolder):
         (self.folder / "build/hold").unlink()
         self.assertEqual(self.call("--only", "steps", "--resume")[0], 1)
         self.assertEqual(len(self.names()), 12)
-        failures = json.loads(self.out.read_text())["failures"]  # what the GPU's own time says of one network
+        failures = json.loads(self.out.read_text())["failures"]  # the GPU's own times of one network are invalid
         self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("fp32", "tf32", "bf16", "fp16")])
         self.assertEqual(len(self.calls()), 12 + 1)
 
-    def test_measures_peers_beside_ours_and_goes_on_after_one_that_broke(self):
+    def test_measures_peers_after_their_counterparts_and_continues_after_a_failure(self):
         code, said = self.call("--only", "steps,peers")
         self.assertEqual(code, 1, said)
         self.assertEqual(self.names()[:5], ["saturate train resnet18 224 fp32", "Python eager resnet18 224 fp32",
@@ -238,21 +238,21 @@ class Call(InFolder):
         self.assertIn("train resnet9 32 fp16", content["done"])
 
     @unittest.skipIf(importlib.util.find_spec("torchvision"), "this Python could be a peer")
-    def test_measures_nothing_twice_for_peers_that_there_are_not(self):
+    def test_measures_nothing_twice_for_absent_peers(self):
         self.assertEqual(self.call("--only", "peers", python=False)[0], 0)
         content = json.loads(self.out.read_text())
         self.assertEqual((list(content["skipped"]), content["rows"]), (["peers"], []))
-        self.call("--only", "sweeps", python=False)  # which has nothing to say of them
+        self.call("--only", "sweeps", python=False)  # sweeps do not change the skipped peers
         self.assertIn("peers", json.loads(self.out.read_text())["skipped"])
 
-    def test_ends_with_an_error_where_the_program_does_not_see_the_gpu(self):
+    def test_ends_with_an_error_if_the_program_does_not_see_the_gpu(self):
         (self.folder / "build/gpus").write_text("n/a (no NVIDIA driver, or a CPU set of LibTorch)")
         code, said = self.call("--only", "steps")
         self.assertEqual(code, 4)
         self.assertIn("nvidia-smi sees GPU of a test, and saturate does not", said)
         self.assertFalse(self.out.exists())
 
-    def test_without_a_gpu_tells_twins_that_pass_from_twins_that_fail(self):
+    def test_without_a_gpu_distinguishes_passing_and_failing_twins(self):
         script(self.folder / "bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
         script(self.folder / "build/tests/saturate_tests", "#!/bin/sh\n")
         script(self.folder / "build/tests/saturate_gpu_bench", "#!/bin/sh\n")
@@ -262,19 +262,19 @@ class Call(InFolder):
         self.assertEqual(self.call()[0], 5)
         self.assertFalse(self.out.exists())
 
-    def test_tells_rungs_that_failed_from_those_that_need_more(self):
+    def test_distinguishes_failed_rungs_from_rungs_with_unmet_needs(self):
         self.assertEqual(self.call("--only", "sweeps")[0], 1)
         content = json.loads(self.out.read_text())
         self.assertIn("storage: a", self.names())
         self.assertEqual(content["skipped"]["storage: b"], "needs cuda>=2")
         self.assertEqual(content["failures"]["storage: c"], "out of memory")
 
-    def test_refuses_a_part_that_there_is_not(self):
+    def test_refuses_an_unknown_part(self):
         self.assertEqual(self.call("--only", "steps,stairs")[0], 2)
 
 
 class Staged(InFolder):
-    def test_libraries_are_those_that_neither_the_system_nor_torch_has(self):
+    def test_libraries_are_those_that_system_and_torch_lack(self):
         needs = {"saturate": ["libfmt.so.9", "libc.so.6", "libtorch_cpu.so", "libcudart.so.13"]}
         below = {"/lib/libfmt.so.9": ["libextra.so.1", "libstdc++.so.6"], "/lib/libextra.so.1": []}
         places = {"libfmt.so.9": "/lib/libfmt.so.9", "libextra.so.1": "/lib/libextra.so.1"}
@@ -285,14 +285,14 @@ class Staged(InFolder):
                 stage.libraries_to_take(needs, places, {"libtorch_cpu.so"})
         self.assertIn("libcudart.so.13, which saturate needs", str(ended.exception))
 
-    def test_files_are_all_there(self):
+    def test_files_are_complete(self):
         stage.copy_files(self.folder, ROOT)
         for name in ("recipes/demo.toml", "ladders/free-speed.toml", "tools/gpu_check/command.py",
                      "tools/peers/gpu_step.py", "tools/model_twins.py"):
             self.assertTrue((self.folder / name).is_file(), name)
         self.assertTrue(os.access(self.folder / "tools/gpu-check", os.X_OK))
 
-    def test_archives_travel_as_xz(self):
+    def test_archives_are_compressed_with_xz(self):
         for name in stage.ARCHIVES:
             (self.folder / name).write_bytes(name.encode() * 1000)
         stage.pack_cifar(self.folder, self.folder / ".")

@@ -1,4 +1,4 @@
-// The CUDA launcher against the CPU's: the same passes over the same pixels.
+// The CUDA kernel's launcher against the CPU's: the same passes over the same pixels.
 #ifdef SATURATE_HAS_CUDA
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kCount = 64;
 
-// Lists drawn as a run draws them, with everything switched on.
+// Effects drawn as in a run, with everything switched on.
 std::vector<EffectList> drawn_lists(int size) {
   AugmentOptions options;
   options.size = size;
@@ -33,7 +33,7 @@ std::vector<EffectList> drawn_lists(int size) {
   return lists;
 }
 
-// Bytes on a device; they end with the tensor.
+// Bytes on a device; freed with the tensor.
 template <class T>
 at::Tensor bytes_of_vector(const std::vector<T>& values, const at::Device& device) {
   return at::from_blob(const_cast<T*>(values.data()), {int64_t(values.size() * sizeof(T))},
@@ -45,7 +45,7 @@ constexpr std::pair<PixelType, at::ScalarType> kOutputs[] = {{PixelType::kFloat3
                                                              {PixelType::kBfloat16, at::kBFloat16},
                                                              {PixelType::kFloat16, at::kHalf}};
 
-// `batch` on a device, where its images are and its pointers to held images point; as floats.
+// `batch` on a device, which has its images and the cached images that it points to; as floats.
 at::Tensor finished_on(const at::Device& device, FinishArguments batch, const at::Tensor& images,
                        const std::vector<EffectList>& lists, at::ScalarType type) {
   at::Tensor pixels = images.to(device, /*non_blocking=*/false, /*copy=*/true);
@@ -65,7 +65,7 @@ at::Tensor finished_on(const at::Device& device, FinishArguments batch, const at
   return out.cpu().to(at::kFloat);
 }
 
-TEST(GpuKernel, FinishedBatchesFollowTheCpus) {
+TEST(GpuKernel, FinishedBatchesEqualTheCpus) {
   SATURATE_NEEDS_GPU();
   for (const int size : {7, 32, 224}) {
     const std::vector<EffectList> lists = drawn_lists(size);
@@ -74,14 +74,14 @@ TEST(GpuKernel, FinishedBatchesFollowTheCpus) {
       return finished_on(device, {}, images, lists, at::kFloat);
     };
     const at::Tensor difference = (finish(at::kCUDA) - finish(at::kCPU)).abs();
-    // A blur's weights may differ in their last bits, and so a level here and there.
+    // A blur's weights may differ in their last bits, which changes a level now and then.
     EXPECT_LE(difference.max().item<float>(), 0.02) << "size " << size;
     EXPECT_LE((difference > 1e-6).to(at::kDouble).mean().item<double>(), 1e-3) << "size " << size;
   }
 }
 
-// Without a blur all bits are the CPU's: in every type, by one block an image and by several.
-TEST(GpuKernel, EveryTypeAndShareOfAnImageHasTheCpusBits) {
+// Without a blur all bits are the CPU's: in every type, by one block per image and by several.
+TEST(GpuKernel, EveryTypeAndBlockCountHasTheCpusBits) {
   SATURATE_NEEDS_GPU();
   for (const int size : {7, 97, 224}) {
     std::vector<EffectList> lists = drawn_lists(size);
@@ -102,7 +102,7 @@ TEST(GpuKernel, EveryTypeAndShareOfAnImageHasTheCpusBits) {
   }
 }
 
-// Cut out of photographs that lie whole on the GPU.
+// Cropped from whole photographs in GPU memory.
 TEST(GpuKernel, RandomResizedCropsHaveTheCpusBits) {
   SATURATE_NEEDS_GPU();
   constexpr int kSide = 96, kWidth = 301, kHeight = 203;

@@ -1,4 +1,4 @@
-// A GPU's own events as a stream clock's marks, and what a run on a GPU says of its streams.
+// A GPU's events as a stream clock's marks, and the streams in the records of a GPU run.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace saturate::testing {
 namespace {
 
-TEST(GpuStreamClock, TellsWorkFromTheGapsBetweenIt) {
+TEST(GpuStreamClock, SeparatesWorkFromIdleGaps) {
   SATURATE_NEEDS_GPU();
   const auto clock = make_stream_clock(at::kCUDA);
   ASSERT_NE(clock, nullptr);
@@ -32,11 +32,11 @@ TEST(GpuStreamClock, TellsWorkFromTheGapsBetweenIt) {
   const auto times = clock->times();
   ASSERT_EQ(times.size(), 1u);
   EXPECT_GT(times[0].busy_s, 0);
-  EXPECT_GT(times[0].idle_s, 0.019) << "four gaps of 5 ms at least";
+  EXPECT_GT(times[0].idle_s, 0.019) << "four gaps of at least 5 ms";
   EXPECT_LE(times[0].busy_s + times[0].idle_s, wall.count() * 1.01);
 }
 
-TEST(GpuDevicePhases, AreTheTimesOfTheStream) {
+TEST(GpuDevicePhases, EqualTheStreamsTimes) {
   SATURATE_NEEDS_GPU();
   const auto phases = make_device_phases(at::kCUDA);
   ASSERT_NE(phases, nullptr);
@@ -61,7 +61,7 @@ TEST(GpuDevicePhases, AreTheTimesOfTheStream) {
 
 class GpuStreams : public TrainingTest {};
 
-TEST_F(GpuStreams, OfARunAreInItsRecordsAndSummary) {
+TEST_F(GpuStreams, AreInTheRecordsAndSummaryOfARun) {
   SATURATE_NEEDS_GPU();
   for (const bool graph : {false, true}) {
     const std::string name = graph ? "graph" : "plain";

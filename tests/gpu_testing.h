@@ -1,4 +1,4 @@
-// Helpers of the tests that need a GPU: without one, each is skipped and says so.
+// Helpers of the tests that need a GPU: without one, each is skipped with a message.
 #pragma once
 
 #include <ATen/Context.h>

@@ -1,4 +1,4 @@
-// Whole runs on a GPU, next to the CPU's.
+// Whole runs on a GPU, compared with the CPU's.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 class GpuTraining : public TrainingTest {
  protected:
   void SetUp() override { SATURATE_NEEDS_GPU(); }
-  // Losses of the steps of a run that must succeed; in fp32, but for what `overrides` say.
+  // Losses of the steps of a run that must succeed; in fp32 unless `overrides` say otherwise.
   std::vector<double> step_losses(const std::string& name, std::vector<std::string> overrides) {
     overrides.insert(overrides.begin(), "precision.mode=fp32");
     const CommandResult result = train(name, overrides);
@@ -25,16 +25,16 @@ class GpuTraining : public TrainingTest {
   }
 };
 
-TEST_F(GpuTraining, LossesFollowTheCpus) {
+TEST_F(GpuTraining, LossesEqualTheCpus) {
   const auto cpu = step_losses("cpu", {"train.device=cpu"});
   const auto gpu = step_losses("gpu", {"train.device=cuda"});
   ASSERT_EQ(cpu.size(), gpu.size());
-  // The two round differently, and training magnifies it: the first steps tell.
+  // They round differently, and training magnifies the difference: compare the first steps.
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(cpu[i], gpu[i], 1e-3) << "step " << i;
   EXPECT_NEAR(cpu.back(), gpu.back(), 0.1);
 }
 
-TEST_F(GpuTraining, ImagesOnTheDeviceGiveTheLoadersLosses) {
+TEST_F(GpuTraining, ImagesHeldOnTheDeviceGiveTheLoadersLosses) {
   const auto fed = step_losses("fed", {"train.device=cuda"});
   const auto held = step_losses("held", {"train.device=cuda", "data.cache=device"});
   ASSERT_EQ(held.size(), fed.size());
@@ -49,8 +49,8 @@ TEST_F(GpuTraining, APipelineGivesTheSerialLosses) {
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(piped[i], serial[i], 1e-4) << "step " << i;
 }
 
-// The rate is a float on the device there, and a double's rounding here.
-TEST_F(GpuTraining, AGraphGivesThePlainLosses) {
+// With a graph the rate is a float on the device; otherwise it is rounded from a double.
+TEST_F(GpuTraining, AGraphGivesTheEagerLosses) {
   const std::vector<std::vector<std::string>> cases = {
       {"train.device=cuda"},
       {"train.device=cuda", "data.cache=device", "augment.rotate=20", "train.accumulate=2",
@@ -73,7 +73,7 @@ TEST_F(GpuTraining, AGraphGivesThePlainLosses) {
   }
 }
 
-TEST_F(GpuTraining, AStepThatLooksAtNumbersIsNotRecordedAndGoesOn) {
+TEST_F(GpuTraining, AStepThatReadsNumbersOnTheHostIsNotCapturedAndTheRunContinues) {
   const CommandResult result =
       train("run", {"train.device=cuda", "train.graph=auto", "debug.checks=anomaly"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -81,7 +81,7 @@ TEST_F(GpuTraining, AStepThatLooksAtNumbersIsNotRecordedAndGoesOn) {
       << result.out;
 }
 
-TEST_F(GpuTraining, TheSameSeedGivesTheSameFirstLossWithAnyLoaderThreads) {
+TEST_F(GpuTraining, TheFirstLossDoesNotDependOnLoaderThreads) {
   const auto one = step_losses("one", {"train.device=cuda", "data.threads=1"});
   const auto four = step_losses("four", {"train.device=cuda", "data.threads=4"});
   EXPECT_EQ(one.at(0), four.at(0));
@@ -115,12 +115,12 @@ TEST_F(GpuTraining, EveryOptimizerLearns) {
 }
 
 // Each rank has half of a step's images.
-TEST_F(GpuTraining, TwoProcessesLearnAsOne) {
+TEST_F(GpuTraining, TwoProcessesLearnLikeOne) {
   const auto one = step_losses("one", {"train.device=cuda", "model.name=mlp"});
   const CommandResult result =
       run_saturate("launch --nproc-per-node 2 -- train " + recipe + " --out " + (dir / "two") +
                        " --set train.device=cuda --set model.name=mlp" +
-                       // NCCL takes no two ranks on one GPU.
+                       // NCCL does not allow two ranks on one GPU.
                        (gpu_count() < 2 ? " --set distributed.backend=gloo" : ""),
                    gpu_count() < 2 ? "CUDA_VISIBLE_DEVICES=0" : "");
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -129,7 +129,7 @@ TEST_F(GpuTraining, TwoProcessesLearnAsOne) {
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(two[i], one[i], 1e-3) << "step " << i;
 }
 
-TEST_F(GpuTraining, NcclSums) {
+TEST_F(GpuTraining, NcclAllReduces) {
   if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL";
   const at::Device device(at::kCUDA, 0);
   World alone;
@@ -144,8 +144,8 @@ TEST_F(GpuTraining, NcclSums) {
   backend->shutdown();
 }
 
-// CPU's and GPU's packages differ in their code alone: see step_compiled_test.cpp for the rest.
-TEST_F(GpuTraining, ACompiledStepGivesThePlainLosses) {
+// A CPU's and a GPU's packages differ only in their code: step_compiled_test.cpp tests the rest.
+TEST_F(GpuTraining, ACompiledStepGivesTheEagerLosses) {
   if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
   const std::vector<std::string> settings = {"train.device=cuda"};
   const std::string package =
@@ -156,7 +156,7 @@ TEST_F(GpuTraining, ACompiledStepGivesThePlainLosses) {
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(compiled[i], plain[i], 1e-3) << "step " << i;
 }
 
-TEST_F(GpuTraining, ACheckpointGoesOnOnTheCpu) {
+TEST_F(GpuTraining, ACheckpointResumesOnTheCpu) {
   step_losses("run", {"train.device=cuda", "train.epochs=1"});
   const CommandResult resumed =
       run_saturate("train " + recipe + " --set train.device=cpu --set train.epochs=2 --resume " +

@@ -1,5 +1,5 @@
-// A GPU's own code paths against the CPU's: SyncBatchNorm's local work, pixels by
-// class, the copies of a checkpoint, an evaluation's pipeline.
+// A GPU's own code paths compared with the CPU's: SyncBatchNorm's local work, pixels by class, the
+// copies of a checkpoint, an evaluation's pipeline.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -18,7 +18,7 @@
 namespace saturate::testing {
 namespace {
 
-TEST(GpuTwins, SyncBatchNormFollowsTheCpus) {
+TEST(GpuTwins, SyncBatchNormEqualsTheCpus) {
   SATURATE_NEEDS_GPU();
   for (const auto& [counts, side] : kNormCases)
     for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16})
@@ -34,7 +34,7 @@ TEST(GpuTwins, SyncBatchNormFollowsTheCpus) {
           EXPECT_TRUE(at::allclose(a, b, tolerance, tolerance)) << what;
         };
         expect_near(at::cat(gpu.outputs), at::cat(cpu.outputs), "outputs");
-        // With two values a channel the gradient is a difference of large numbers.
+        // With two values per channel the gradient is a difference of large numbers.
         if (side > 1) {
           expect_near(at::cat(gpu.to_inputs), at::cat(cpu.to_inputs), "to inputs");
           expect_near(gpu.to_weight, cpu.to_weight, "to weight");
@@ -45,7 +45,7 @@ TEST(GpuTwins, SyncBatchNormFollowsTheCpus) {
       }
 }
 
-TEST(GpuTwins, PixelsByClassAreTheCpus) {
+TEST(GpuTwins, PixelsByClassEqualTheCpus) {
   SATURATE_NEEDS_GPU();
   for (const auto& [classes, side] : kCountCases) {
     const CountedPixels pixels(classes, side);
@@ -55,8 +55,8 @@ TEST(GpuTwins, PixelsByClassAreTheCpus) {
   }
 }
 
-// Behind work that takes the GPU a while, and before work that overwrites what is copied.
-TEST(GpuTwins, CheckpointsHoldWhatWasThereWhenTheyWereAsked) {
+// Enqueued after work that keeps the GPU busy, and before work that overwrites the source.
+TEST(GpuTwins, CheckpointsHaveTheValuesAtTheTimeOfTheRequest) {
   SATURATE_NEEDS_GPU();
   const TempDir dir;
   const at::Device device(at::kCUDA, 0);

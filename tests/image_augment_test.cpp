@@ -57,7 +57,7 @@ TEST(CropPadded, EqualsTorchvision) {
   EXPECT_EQ(cases, 14u);
 }
 
-// The same cases through a whole transform, where the output is square.
+// The same cases through a whole transform, with square output.
 TEST(ApplyTransform, ShiftAndFlipEqualTorchvision) {
   size_t cases = 0;
   for (auto& line : golden_lines("crop.txt")) {
@@ -106,7 +106,7 @@ TEST(DrawTransform, PadShiftsUniformlyWithinThePadding) {
   EXPECT_NEAR(double(flips) / kDraws, 0.5, 0.01);
 }
 
-TEST(DrawTransform, NoneIsTheWholeImageAndCenterThatOfEvaluation) {
+TEST(DrawTransform, NoneIsTheWholeImageAndCenterIsEvaluations) {
   AugmentOptions options = options_of(CropKind::kNone, 32);
   options.flip = 0;
   RandomStream random = stream(0);
@@ -125,14 +125,14 @@ TEST(EvalTransform, IsTheCentreCropAfterResizing) {
   EXPECT_TRUE((eval_transform(options, 375, 500).crop == Box{23, 86, 328, 328}));
   EXPECT_TRUE((eval_transform(options, 1, 9).crop == Box{0, 4, 1, 1}));
   EXPECT_FALSE(eval_transform(options, 500, 375).flip);
-  options.eval_resize = 0.5;  // cannot take more than the image
+  options.eval_resize = 0.5;  // limited by the image
   EXPECT_TRUE((eval_transform(options, 500, 375).crop == Box{62, 0, 375, 375}));
   options.crop = CropKind::kNone;
   EXPECT_TRUE((eval_transform(options, 500, 375).crop == Box{0, 0, 500, 375}));
 }
 
-// Kolmogorov-Smirnov against 1e5 draws of torchvision's make_params.
-TEST(RandomResizedCrop, IsDistributedAsTorchvisions) {
+// Kolmogorov-Smirnov test against 1e5 draws of torchvision's make_params.
+TEST(RandomResizedCrop, IsDistributedLikeTorchvisions) {
   constexpr int kDraws = 100000;
   size_t cases = 0;
   for (auto& line : golden_lines("random_resized_crop.txt")) {
@@ -163,7 +163,7 @@ TEST(RandomResizedCrop, IsDistributedAsTorchvisions) {
   EXPECT_EQ(cases, 18u);
 }
 
-TEST(RandomResizedCrop, ExtremeImagesGiveABoxInside) {
+TEST(RandomResizedCrop, ExtremeImagesHaveABoxInside) {
   for (const auto& [width, height] : {std::pair(1, 1), {1, 5000}, {5000, 1}, {2, 3}}) {
     for (uint64_t i = 0; i < 200; ++i) {
       RandomStream random = stream(i);
@@ -191,7 +191,7 @@ TEST(Normalize, IsWithinOneMillionthOfTorchvision) {
   }
 }
 
-TEST(Normalize, WrongMeanOrStdIsAnError) {
+TEST(Normalize, InvalidMeanOrStdIsAnError) {
   AugmentOptions options;
   options.mean = {0.5};
   EXPECT_THROW(make_normalize(options), Error);
@@ -200,7 +200,7 @@ TEST(Normalize, WrongMeanOrStdIsAnError) {
   EXPECT_THROW(make_normalize(options), Error);
 }
 
-TEST(Normalize, ValuesThatNoPrecisionHoldsAreRefused) {
+TEST(Normalize, ValuesThatOverflowAPrecisionAreRefused) {
   const auto refused = [](double mean, double deviation) {
     AugmentOptions options;
     options.mean = {0.5, mean, 0.5};
@@ -212,7 +212,7 @@ TEST(Normalize, ValuesThatNoPrecisionHoldsAreRefused) {
   EXPECT_EQ(refused(1e6, 1).where(), "augment.mean");
   EXPECT_EQ(refused(0.5, 1e-6).kind(), ErrorKind::kUsage);
   EXPECT_NE(refused(0.5, 1e-6).reason().find("between -5e+05 and 5e+05"), std::string::npos);
-  AugmentOptions of_bytes;  // odd, but no overflow
+  AugmentOptions of_bytes;  // unusual, but without overflow
   of_bytes.mean = {123, 117, 104};
   of_bytes.std = {1, 1, 1};
   EXPECT_NO_THROW(make_normalize(of_bytes));

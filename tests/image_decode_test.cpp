@@ -23,7 +23,7 @@ std::vector<std::byte> bytes_of(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// The error that decoding fails with.
+// The error of decoding.
 Error decode_error(std::span<const std::byte> bytes, int64_t max_pixels = 1 << 20) {
   Image image;
   try {
@@ -71,7 +71,7 @@ TEST(Decoder, AllPhotographsEqualPillow) {
   compare_with_pillow("photographs.txt", folder, 400);
 }
 
-TEST(Decoder, ProbeTellsStoredComponents) {
+TEST(Decoder, ProbeReturnsStoredComponents) {
   const auto components = [](const std::string& name) {
     return Decoder().probe(golden_input(name), name).components;
   };
@@ -95,7 +95,7 @@ TEST(Decoder, TextFileIsAnError) {
   EXPECT_EQ(decode_error(bytes_of("GIF89a")).reason(), "not a JPEG or PNG image");
 }
 
-// Also where only the end marker is missing.
+// Also if only the end marker is missing.
 TEST(Decoder, TruncatedFileIsAnErrorAtEveryLength) {
   for (const std::string name :
        {"rgb_420.jpg", "progressive_420.jpg", "restart_rows.jpg", "cmyk.jpg", "exif_6.jpg",
@@ -110,7 +110,7 @@ TEST(Decoder, TruncatedFileIsAnErrorAtEveryLength) {
 
 TEST(Decoder, CorruptEntropyDataIsAnError) {
   auto bytes = golden_input("restart_rows.jpg");
-  // No code of sixteen ones exists, and 0xff00 stands for 0xff.
+  // A code of sixteen ones does not exist, and 0xff00 stands for 0xff.
   for (size_t i = bytes.size() / 2; i + 1 < bytes.size() / 2 + 16; i += 2) {
     bytes[i] = std::byte{0xff};
     bytes[i + 1] = std::byte{0};
@@ -124,7 +124,8 @@ TEST(Decoder, WrongChecksumOfPngIsAnError) {
   EXPECT_NE(decode_error(bytes).reason().find("corrupt"), std::string::npos);
 }
 
-// No flipped byte may crash, hang or reach outside memory; most give an error, some other pixels.
+// A flipped byte must not cause a crash, a hang or an access out of bounds; most cause an error,
+// some other pixels.
 TEST(Decoder, DamagedBytesNeverCrash) {
   Decoder decoder(1 << 20);
   Image image;
@@ -161,7 +162,7 @@ TEST(Decoder, CanBeMoved) {
   EXPECT_EQ(image.pixels, decoded_input("grey.jpg").pixels);
 }
 
-TEST(Decoder, PixelLimitIsCheckedBeforeMemoryIsTaken) {
+TEST(Decoder, PixelLimitIsCheckedBeforeAllocation) {
   const auto png = golden_input("rgb.png");
   EXPECT_NE(decode_error(png, 45 * 29 - 1).reason().find("45 x 29 pixels is over the limit"),
             std::string::npos);

@@ -1,4 +1,4 @@
-// Every version of the effects' inner loops against the plain one: the same bits.
+// Every version of the effects' inner loops is bit-equal to the plain one.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 std::vector<uint8_t> random_pixels(int size, uint64_t seed) {
   RandomStream random(seed, 0, 0, RandomUse::kSynthetic);
   std::vector<uint8_t> pixels(size_t(size) * size_t(size) * 3);
-  // A third of them the same in all channels, and some extreme: hue has cases for each.
+  // A third of the pixels are grey and some are extreme: hue has cases for each.
   for (size_t i = 0; i < pixels.size(); ++i) {
     const uint64_t kind = random.below(6);
     pixels[i] = kind == 0            ? 255
@@ -32,7 +32,7 @@ class EveryEffectKernel : public ::testing::TestWithParam<EffectKernels> {
   const EffectKernels fast = GetParam();
 };
 
-TEST_P(EveryEffectKernel, RecoloursAlike) {
+TEST_P(EveryEffectKernel, RecolourIsBitEqual) {
   const Effect effects[] = {{EffectKind::kSaturation, {0.3f}}, {EffectKind::kSaturation, {1.7f}},
                             {EffectKind::kHue, {-0.5f}},       {EffectKind::kHue, {0.21f}},
                             {EffectKind::kHue, {0}},           {EffectKind::kGrey, {}}};
@@ -45,7 +45,7 @@ TEST_P(EveryEffectKernel, RecoloursAlike) {
     }
 }
 
-TEST_P(EveryEffectKernel, MovesAlike) {
+TEST_P(EveryEffectKernel, MoveIsBitEqual) {
   const AffineSpec specs[] = {{},
                               {.angle = 33, .translate_x = 2.5, .scale = 0.7},
                               {.angle = -90},
@@ -65,7 +65,7 @@ TEST_P(EveryEffectKernel, MovesAlike) {
     }
 }
 
-TEST_P(EveryEffectKernel, SharpensAlike) {
+TEST_P(EveryEffectKernel, SharpenIsBitEqual) {
   for (const float factor : {0.0f, 0.4f, 1.9f})
     for (const int size : {3, 4, 33}) {
       const std::vector<uint8_t> in = random_pixels(size, 3);
@@ -80,7 +80,7 @@ TEST_P(EveryEffectKernel, SharpensAlike) {
     }
 }
 
-TEST_P(EveryEffectKernel, BlursAlike) {
+TEST_P(EveryEffectKernel, BlurIsBitEqual) {
   for (const int radius : {0, 1, 5}) {
     const int taps = 2 * radius + 1;
     std::vector<float> weight(static_cast<size_t>(taps), 1.0f);
@@ -111,8 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, EveryEffectKernel,
                          ::testing::ValuesIn(testing::without_plain(all_effect_kernels())),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// The comparisons above are with each of these, and none is the plain version under another name.
-TEST(EffectKernelTargets, AreAllThatThisCpuHasAndTheBestIsUsed) {
+// The tests above run each of these; none is the plain version under another name.
+TEST(EffectKernelTargets, AllOfThisCpuExistAndTheBestIsUsed) {
   testing::expect_every_target(all_effect_kernels(), effect_kernels());
   const EffectKernels& plain = plain_effect_kernels();
   for (const EffectKernels& fast : testing::without_plain(all_effect_kernels())) {

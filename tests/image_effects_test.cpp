@@ -50,7 +50,7 @@ Effect effect_of(const std::string& name, const std::vector<double>& p) {
   return effect;
 }
 
-// The effect before it is rounded, where a pixel function gives it.
+// The effect before rounding, if a pixel function computes it.
 std::optional<std::vector<float>> in_float(const Effect& effect, const Picture& in) {
   std::vector<float> out;
   for (int i = 0; i < kPixels; ++i) {
@@ -137,7 +137,7 @@ TEST(TransformMask, EqualsTorchvision) {
   EXPECT_EQ(cases, 6u);
 }
 
-TEST(Effects, AreAppliedInOrderWhateverBufferTheyWorkIn) {
+TEST(Effects, AreAppliedInOrderInAnyBuffer) {
   const Picture in = read_goldens("effects.bin", testing::kEffectInputs).inputs[0];
   const std::vector<Effect> chain = {effect_of("affine", {20, 1, -2, 1.1, 0, 0}),
                                      effect_of("contrast", {1.5}),
@@ -152,7 +152,7 @@ TEST(Effects, AreAppliedInOrderWhateverBufferTheyWorkIn) {
   }
 }
 
-TEST(Effects, TakeImagesOfOnePixel) {
+TEST(Effects, WorkOnImagesOfOnePixel) {
   for (const char* name : {"blur", "sharpness", "equalize", "autocontrast", "contrast", "hue"})
     EXPECT_EQ(applied({effect_of(name, {1})}, {10, 10, 10}, 1), (Picture{10, 10, 10})) << name;
 }
@@ -176,7 +176,7 @@ AugmentOptions everything() {
   return options;
 }
 
-// The passes as the GPU is given them: images side by side, a blur's rows in the output.
+// The passes as on a GPU: images side by side, a blur's rows in the output.
 TEST(FinishBatch, EqualsApplyEffectsThenNormalizePixels) {
   AugmentOptions options = everything();
   options.size = kSize;
@@ -200,7 +200,7 @@ TEST(FinishBatch, EqualsApplyEffectsThenNormalizePixels) {
   EXPECT_EQ(got, expected);
 }
 
-TEST(DrawEffects, GivesEachKindInOrder) {
+TEST(DrawEffects, HasEachKindInOrder) {
   const AugmentOptions options = everything();
   std::map<EffectKind, int> seen;
   constexpr int kDraws = 20000;
@@ -219,13 +219,13 @@ TEST(DrawEffects, GivesEachKindInOrder) {
   EXPECT_NEAR(seen[EffectKind::kBlur], 0.25 * kDraws, 250);
 }
 
-TEST(DrawEffects, IsEmptyWhereAllIsOff) {
+TEST(DrawEffects, IsEmptyIfAllIsOff) {
   AugmentOptions options;
   options.size = 64;
   EXPECT_EQ(draw_effects(options, {7, 1, 5}).count, 0);
 }
 
-TEST(DrawEffects, OneOperationHasNoInfluenceOnAnother) {
+TEST(DrawEffects, OneOperationDoesNotInfluenceAnother) {
   const EffectList all = draw_effects(everything(), {7, 1, 5});
   AugmentOptions options;
   options.size = 64;
@@ -239,7 +239,7 @@ TEST(DrawEffects, OneOperationHasNoInfluenceOnAnother) {
   EXPECT_NE(hue.effect[0].value[0], draw_effects(options, {7, 1, 6}).effect[0].value[0]);
 }
 
-// The values that draw_effects and draw_affine draw, by the names of effect_draws.txt.
+// The values that draw_effects and draw_affine draw, by the names in effect_draws.txt.
 std::map<std::string, std::vector<double>> drawn_values(int draws) {
   AugmentOptions options = everything();
   options.erase = 1;
@@ -267,7 +267,7 @@ std::map<std::string, std::vector<double>> drawn_values(int draws) {
   return values;
 }
 
-TEST(DrawEffects, IsDistributedAsTorchvisions) {
+TEST(DrawEffects, IsDistributedLikeTorchvisions) {
   const auto values = drawn_values(100000);
   size_t cases = 0;
   for (auto& line : golden_lines("effect_draws.txt")) {
@@ -283,7 +283,7 @@ TEST(DrawEffects, IsDistributedAsTorchvisions) {
   EXPECT_EQ(cases, 13u);
 }
 
-TEST(DrawEffects, BlurTakesEverySigmaAlike) {
+TEST(DrawEffects, BlurSigmaIsUniform) {
   AugmentOptions options;
   options.size = 64;
   options.blur = 1;

@@ -1,4 +1,4 @@
-// The fast path against the exact one: a full decode, then Resizer on the same crop.
+// The fast path compared with the exact one: a full decode, then Resizer on the same crop.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,10 +22,10 @@ using testing::golden_input;
 using testing::JpegKind;
 using testing::test_picture;
 
-// Frozen. The first for photographs, the second for test_picture() too, whose one-pixel waves and
-// saturated edges are the worst there is.
+// Fixed limits. The first is for photographs, the second also for test_picture(), whose one-pixel
+// waves and saturated edges are the worst case.
 constexpr double kMedianPsnr = 48, kLeastPsnr = 36;
-constexpr double kMeanShift = 0.1, kWorstShift = 1.0;  // levels; of one channel, of one image
+constexpr double kMeanShift = 0.1, kWorstShift = 1.0;  // levels; of one channel of one image
 
 const JpegKind kKinds[] = {
     {"444"},
@@ -74,7 +74,7 @@ std::vector<uint8_t> fast_pixels(FastDecoder& decoder, std::span<const std::byte
   return out;
 }
 
-// At every border and corner, inside, of one pixel, of one row, of one column, of everything.
+// At every border and corner, inside, of one pixel, of one row, of one column, of the whole image.
 std::vector<Box> crops(int width, int height) {
   const int w = width / 2, h = height / 2;
   std::vector<Box> boxes = {{0, 0, width, height}, {0, h, width, 1}, {w, 0, 1, height}};
@@ -109,7 +109,7 @@ TEST(FastDecoder, IsNearExactForEverySamplingSizeAndCrop) {
   EXPECT_GE(all[all.size() / 2], kMedianPsnr);
 }
 
-TEST(FastDecoder, EqualsExactWhereNothingIsResized) {
+TEST(FastDecoder, EqualsExactWithoutResizing) {
   FastDecoder decoder;
   for (const char* const name : {"444", "grey", "progressive_444"}) {
     const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const JpegKind& k) {
@@ -124,9 +124,9 @@ TEST(FastDecoder, EqualsExactWhereNothingIsResized) {
   }
 }
 
-// The same coefficients coded four ways: baseline scans are decoded here (image/baseline_scan.h),
+// The same coefficients in four encodings: baseline scans are decoded here (image/baseline_scan.h),
 // progressive ones and those with restarts by libjpeg.
-TEST(FastDecoder, HowCoefficientsAreCodedMakesNoDifference) {
+TEST(FastDecoder, TheEncodingOfCoefficientsDoesNotMatter) {
   FastDecoder decoder;
   Image noise = test_picture(211, 163);
   RandomStream random(5, 0, 0, RandomUse::kSynthetic);
@@ -165,7 +165,7 @@ TEST(FastDecoder, AFlipMirrorsThePixels) {
 }
 
 // Crops large enough for each reduced transform.
-TEST(FastDecoder, IsNearExactWhereItDecodesAtAReducedSize) {
+TEST(FastDecoder, IsNearExactWithReducedSizeDecoding) {
   FastDecoder decoder;
   for (const JpegKind& kind : kKinds) {
     const auto bytes = encode_as(test_picture(700, 523), kind);
@@ -195,7 +195,7 @@ TEST(FastDecoder, FloatsAreTheNormalisedLevels) {
               normalize_value(levels[i], normalize.scale[i % 3], normalize.shift[i % 3]));
 }
 
-TEST(FastDecoder, EveryInstructionSetGivesTheSameImage) {
+TEST(FastDecoder, EveryInstructionSetReturnsTheSameImage) {
   const auto bytes = encode_as(test_picture(300, 200), kKinds[2]);
   const SampleTransform transform{{10, 20, 250, 171}, 0, 0, true};
   FastDecoder plain(1 << 20, plain_fast_kernels());
@@ -206,7 +206,7 @@ TEST(FastDecoder, EveryInstructionSetGivesTheSameImage) {
   }
 }
 
-TEST(FastDecoder, LeavesRareKindsToTheExactPath) {
+TEST(FastDecoder, RareKindsUseTheExactPath) {
   FastDecoder decoder(100 * 100);
   for (const char* const name : {"cmyk.jpg", "ycck.jpg", "exif_6.jpg", "xmp_8.jpg", "rgb.png"})
     EXPECT_FALSE(decoder.open(golden_input(name), name)) << name;
@@ -220,7 +220,7 @@ TEST(FastDecoder, LeavesRareKindsToTheExactPath) {
   EXPECT_TRUE(decoder.open(encode_as(picture, kKinds[2]), "420"));
 }
 
-// The reason that decoding fails with; empty where it does not fail.
+// The reason why decoding fails; empty if it does not fail.
 template <class Body>
 std::string reason_of(const Body& body) {
   try {
@@ -232,7 +232,7 @@ std::string reason_of(const Body& body) {
   return "";
 }
 
-TEST(FastDecoder, ATruncatedFileFailsAsInExactModeWhateverTheCrop) {
+TEST(FastDecoder, ATruncatedFileFailsLikeInExactModeForAnyCrop) {
   FastDecoder decoder;
   for (const JpegKind& kind : kKinds) {
     const auto whole = encode_as(test_picture(97, 61), kind);
@@ -252,7 +252,7 @@ TEST(FastDecoder, ATruncatedFileFailsAsInExactModeWhateverTheCrop) {
   }
 }
 
-TEST(FastDecoder, DamagedBytesNeverCrashAndItGoesOnAfterThem) {
+TEST(FastDecoder, DamagedBytesNeverCrashAndTheDecoderWorksAfterwards) {
   FastDecoder decoder(1 << 20);
   std::vector<std::byte> out(32 * 32 * 3);
   for (const JpegKind& kind : kKinds) {
@@ -275,7 +275,7 @@ TEST(FastDecoder, DamagedBytesNeverCrashAndItGoesOnAfterThem) {
   }
 }
 
-// A fresh decoder's own tables hold no codes either, and must not pass for having been built.
+// A fresh decoder's tables hold no codes either, and must not count as already built.
 TEST(FastDecoder, AHuffmanTableWithoutCodesDecodesNothing) {
   auto bytes = encode_as(test_picture(32, 32), {"grey", JCS_GRAYSCALE});
   const uint8_t head[] = {0xff, 0xc4, 0x00, 0xb5, 0x10};  // of the table for AC coefficients
@@ -288,7 +288,7 @@ TEST(FastDecoder, AHuffmanTableWithoutCodesDecodesNothing) {
   bytes.erase(table + 5 + 16, table + 2 + 0xb5);
 
   alignas(FastDecoder) static std::byte memory[sizeof(FastDecoder)];
-  std::memset(memory, 0x5a, sizeof memory);  // whatever lay there before
+  std::memset(memory, 0x5a, sizeof memory);  // whatever was there before
   const std::unique_ptr<FastDecoder, void (*)(FastDecoder*)> decoder(
       new (memory) FastDecoder(), [](FastDecoder* made) { made->~FastDecoder(); });
   std::vector<std::byte> out(9 * 9 * 3);
@@ -296,7 +296,7 @@ TEST(FastDecoder, AHuffmanTableWithoutCodesDecodesNothing) {
   EXPECT_FALSE(decoder->read("x", {{0, 0, 32, 32}, 0, 0, false}, 9, {}, out.data()));
 }
 
-// Sorted; none where they are absent.
+// Sorted; empty if they are absent.
 std::vector<std::string> photographs() {
   const std::string folder = testing::shared_path("data/imagenet-400");
   std::vector<std::string> files;
@@ -307,7 +307,7 @@ std::vector<std::string> photographs() {
   return files;
 }
 
-TEST(FastDecoder, EqualsExactOnPhotographsWhereNothingIsResized) {
+TEST(FastDecoder, EqualsExactOnPhotographsWithoutResizing) {
   const auto files = photographs();
   if (files.empty()) GTEST_SKIP() << "no photographs at ../shared/data/imagenet-400";
   FastDecoder decoder;
@@ -321,7 +321,7 @@ TEST(FastDecoder, EqualsExactOnPhotographsWhereNothingIsResized) {
         {info->width - size, info->height - size, size, size}, 0, 0, false};
     equal += fast_pixels(decoder, bytes, transform, size) == exact_pixels(bytes, transform, size);
   }
-  EXPECT_GE(equal, 300);  // the others' chroma is subsampled, and rounds otherwise
+  EXPECT_GE(equal, 300);  // the others' chroma is subsampled, and rounds differently
   RecordProperty("equal", equal);
 }
 

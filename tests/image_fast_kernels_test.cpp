@@ -42,7 +42,7 @@ const FastAxisSpec kSpecs[] = {
 
 class EveryKernel : public ::testing::TestWithParam<FastKernels> {};
 
-TEST_P(EveryKernel, BlendsRowsAsPlainDoes) {
+TEST_P(EveryKernel, BlendsRowsLikePlain) {
   for (const int taps : {1, 2, 3, 4, 7, 16, kFastMaxTaps}) {
     std::vector<std::vector<uint8_t>> rows;
     std::vector<const uint8_t*> pointers;
@@ -63,7 +63,7 @@ TEST_P(EveryKernel, BlendsRowsAsPlainDoes) {
   }
 }
 
-TEST_P(EveryKernel, GathersAsPlainDoes) {
+TEST_P(EveryKernel, GathersLikePlain) {
   std::vector<bool> seen(9);
   for (const FastAxisSpec& spec : kSpecs) {
     const FastAxis axis = make_axis(spec);
@@ -81,7 +81,7 @@ TEST_P(EveryKernel, GathersAsPlainDoes) {
   EXPECT_TRUE(seen[1] && seen[2] && seen[4] && seen[8]);
 }
 
-TEST_P(EveryKernel, ConvertsColoursAsPlainDoes) {
+TEST_P(EveryKernel, ConvertsColoursLikePlain) {
   constexpr int kPixels = 256 * 256;
   std::vector<uint8_t> y(kPixels + kFastSlack), cb(y.size()), cr(y.size());
   std::vector<uint8_t> ours(y.size() * 3), plain(ours.size());
@@ -99,7 +99,7 @@ TEST_P(EveryKernel, ConvertsColoursAsPlainDoes) {
   }
 }
 
-TEST_P(EveryKernel, NormalizesAsPlainDoes) {
+TEST_P(EveryKernel, NormalizesLikePlain) {
   const Normalize normalize = make_normalize(AugmentOptions());
   const auto in = noise(1000, 5);
   for (const size_t n : {3u, 21u, 24u, 48u, 51u, 999u}) {
@@ -118,8 +118,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, EveryKernel,
                          ::testing::ValuesIn(testing::without_plain(all_fast_kernels())),
                          [](const auto& target) { return std::string(target.param.name); });
 
-// The comparisons above are with each of these, and none is the plain version under another name.
-TEST(FastKernelTargets, AreAllThatThisCpuHasAndTheBestIsUsed) {
+// The tests above run each of these; none is the plain version under another name.
+TEST(FastKernelTargets, AllOfThisCpuExistAndTheBestIsUsed) {
   testing::expect_every_target(all_fast_kernels(), fast_kernels());
   const FastKernels& plain = plain_fast_kernels();
   for (const FastKernels& fast : testing::without_plain(all_fast_kernels())) {
@@ -131,7 +131,7 @@ TEST(FastKernelTargets, AreAllThatThisCpuHasAndTheBestIsUsed) {
   }
 }
 
-// The plain kernel is right where it equals the sum in double precision.
+// The plain kernel is correct if it equals the sum in double precision.
 TEST(FastAxis, GatheringIsTheTriangleFilter) {
   for (const FastAxisSpec& spec : kSpecs) {
     if (spec.doubled || spec.num != spec.den) continue;
@@ -157,7 +157,7 @@ TEST(FastAxis, GatheringIsTheTriangleFilter) {
 }
 
 // The chroma of 4:2:0: doubling, then the filter over pixels.
-TEST(FastAxis, ADoubledPlaneIsDoubledFirst) {
+TEST(FastAxis, ADoubledPlaneIsDoubledBeforeFiltering) {
   const FastAxisSpec spec{5, 300, 224, 1, 2, 200, true, false};
   const FastAxis axis = make_axis(spec), pixels = make_axis({5, 300, 224, 1, 1, 400, false, false});
   const auto row = noise(200, 8);
@@ -175,7 +175,7 @@ TEST(FastAxis, ADoubledPlaneIsDoubledFirst) {
   }
 }
 
-TEST(FastAxis, OneColourStaysThatColour) {
+TEST(FastAxis, AUniformColourStaysTheSame) {
   for (const FastAxisSpec& spec : kSpecs) {
     const FastAxis axis = make_axis(spec);
     FastGather gather;
@@ -192,7 +192,7 @@ TEST(FastAxis, OneColourStaysThatColour) {
   }
 }
 
-TEST(FastAxis, TooStrongAReductionIsRefused) {
+TEST(FastAxis, ATooStrongReductionIsRefused) {
   FastAxis axis;
   EXPECT_FALSE(FastAxisMaker().make({0, 4000, 16, 1, 1, 4000, false, false}, axis));
 }

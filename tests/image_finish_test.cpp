@@ -1,5 +1,6 @@
-// The kernel's passes by its twin: every type, size and place in memory, images in one part and in
-// several, against the loader's own way through apply_transform, apply_effects and convert_pixels.
+// The kernel's passes with its CPU twin: every type, size and memory alignment, each image in one
+// part and in several, compared with the loader's apply_transform, apply_effects and
+// convert_pixels.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +25,7 @@ std::vector<uint8_t> noise_levels(size_t count, uint64_t seed) {
   return levels;
 }
 
-// Lists that go pixel by pixel, and lists that do not.
+// Lists of only per-pixel effects, and other lists.
 std::vector<EffectList> mixed_lists(int size) {
   const Effect affine = {EffectKind::kAffine, {0.9f, 0.3f, 1, -0.3f, 0.9f, -1}};
   const Effect erase = {EffectKind::kErase, {0, 0, float((size + 1) / 2), 1, 9, 8, 7}};
@@ -46,7 +47,7 @@ std::vector<EffectList> mixed_lists(int size) {
   return lists;
 }
 
-// Memory that begins `offset` bytes behind a multiple of 64.
+// Memory that begins `offset` bytes after a multiple of 64.
 class Displaced {
  public:
   Displaced(size_t bytes, size_t offset) : memory_(bytes + 128), offset_(offset) {}
@@ -110,7 +111,7 @@ FinishArguments batch_of(int size, PixelType type) {
   return batch;
 }
 
-TEST(FinishPasses, EqualTheLoaderInEveryTypeSizeAndPlace) {
+TEST(FinishPasses, EqualTheLoaderInEveryTypeSizeAndAlignment) {
   for (const int size : {1, 2, 5, 7, 16, 30, 33}) {
     const std::vector<EffectList> lists = mixed_lists(size);
     const auto images = noise_levels(lists.size() * size_t(size) * size_t(size) * 3, 3);
@@ -126,7 +127,7 @@ TEST(FinishPasses, EqualTheLoaderInEveryTypeSizeAndPlace) {
   }
 }
 
-TEST(FinishPasses, SeveralPartsMakeTheSameImage) {
+TEST(FinishPasses, SeveralPartsGiveTheSameImage) {
   for (const int size : {7, 64, 97}) {
     const std::vector<EffectList> lists = mixed_lists(size);
     const auto images = noise_levels(lists.size() * size_t(size) * size_t(size) * 3, 4);
@@ -139,7 +140,7 @@ TEST(FinishPasses, SeveralPartsMakeTheSameImage) {
   }
 }
 
-TEST(FinishPasses, PartsAreThoseThatFillAGpuAndHaveWork) {
+TEST(FinishPasses, TheNumberOfPartsFillsAGpuWithoutEmptyParts) {
   EXPECT_EQ(finish_parts(512, 224), 1);
   EXPECT_EQ(finish_parts(4096, 224), 1);
   EXPECT_EQ(finish_parts(64, 224), 8);
@@ -148,8 +149,8 @@ TEST(FinishPasses, PartsAreThoseThatFillAGpuAndHaveWork) {
   EXPECT_EQ(finish_parts(0, 32), 1);
 }
 
-// Images that are held at their final size, seen through a moved window.
-TEST(FinishPasses, HeldImagesEqualTheLoaders) {
+// Images cached at their final size, seen through a moved window.
+TEST(FinishPasses, CachedImagesEqualTheLoaders) {
   for (const int size : {5, 32, 97}) {
     const std::vector<EffectList> lists = mixed_lists(size);
     const size_t values = size_t(size) * size_t(size) * 3;
@@ -185,8 +186,8 @@ TEST(FinishPasses, HeldImagesEqualTheLoaders) {
   }
 }
 
-// Whole photographs, cut and resized: larger, smaller, as large, one pixel, and up.
-TEST(FinishPasses, CropsOfHeldPhotographsEqualTheResizers) {
+// Whole photographs, cropped and resized: larger, smaller, of equal size, to one pixel, and up.
+TEST(FinishPasses, CropsOfCachedPhotographsEqualTheResizers) {
   constexpr int kSide = 48, kLongest = 211;
   const std::vector<EffectList> lists = mixed_lists(kSide);
   const std::vector<std::pair<int, int>> sizes = {{211, 97}, {48, 48}, {20, 131}, {1, 1}};
@@ -223,8 +224,8 @@ TEST(FinishPasses, CropsOfHeldPhotographsEqualTheResizers) {
     EXPECT_EQ(finished_by_passes(batch, {}, all, parts), expected) << "parts " << parts;
 }
 
-// Rounding is monotone, so that the floats at and beside each midpoint tell of all between.
-TEST(Float16, IsTheNearestAndBetweenTwoTheEvenOne) {
+// Rounding is monotonic, so the floats at and beside each midpoint cover all between.
+TEST(Float16, RoundsToNearestEven) {
   const auto value_of = [](int half) {  // of a positive one
     const int exponent = half >> 10, fraction = half & 0x3ff;
     return exponent == 0 ? std::ldexp(float(fraction), -24)

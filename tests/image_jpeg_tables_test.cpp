@@ -1,5 +1,5 @@
-// Whose tables a JPEG is decoded with: its own, the standard ones where it has no Huffman tables,
-// never those of the image before.
+// The tables that a JPEG is decoded with: its own, the standard ones if it has no Huffman tables,
+// never those of the previous image.
 #include <gtest/gtest.h>
 
 #include "image/fast_decoder.h"
@@ -29,13 +29,13 @@ std::vector<std::byte> whole_file(const JpegKind& kind) {
   return encode_as(test_picture(kWide, kHigh), kind, 85);
 }
 
-// A JPEG of another quality, with Huffman tables made for it.
+// A JPEG of another quality, with optimised Huffman tables.
 std::vector<std::byte> other_file() {
   const JpegKind own{.name = "own", .across = 2, .down = 2, .own_tables = true};
   return encode_as(test_picture(70, 50), own, 30);
 }
 
-// The previous work of a decoder.
+// A decoder's previous work.
 enum class Before { kNothing, kDecoded, kProbed, kFailed };
 constexpr Before kAnythingBefore[] = {Before::kNothing, Before::kDecoded, Before::kProbed,
                                       Before::kFailed};
@@ -80,7 +80,7 @@ TEST(JpegTables, WithoutHuffmanTablesTheStandardOnesAreUsed) {
   }
 }
 
-TEST(JpegTables, WhatNoStandardHasMustBeInTheFile) {
+TEST(JpegTables, TablesWithoutAStandardMustBeInTheFile) {
   const JpegKind progressive{.name = "progressive", .progressive = true};
   for (const auto& file : {without_segments(whole_file(kTableKinds[0]), kQuantMarker),
                            without_segments(whole_file(progressive), kHuffmanMarker)}) {
@@ -93,7 +93,7 @@ TEST(JpegTables, WhatNoStandardHasMustBeInTheFile) {
   }
 }
 
-TEST(JpegTables, OfOneImageAreNotTheNextOnesInFastMode) {
+TEST(JpegTables, OneImagesTablesAreNotUsedForTheNextInFastMode) {
   for (const JpegKind& kind : kTableKinds) {
     const auto whole = whole_file(kind);
     FastDecoder fresh, decoder;
@@ -108,7 +108,7 @@ TEST(JpegTables, OfOneImageAreNotTheNextOnesInFastMode) {
   }
 }
 
-TEST(JpegTables, CuttingIntoSegmentsTakesTheStandardOnesToo) {
+TEST(JpegTables, SplittingIntoSegmentsUsesTheStandardOnesToo) {
   const auto whole = whole_file(kTableKinds[2]);
   JpegSegmenter segmenter;
   std::vector<std::byte> segments;
@@ -122,14 +122,14 @@ TEST(JpegTables, CuttingIntoSegmentsTakesTheStandardOnesToo) {
   EXPECT_EQ(image.pixels, decoded_alone(whole).pixels);
 }
 
-// As docs/data.md says about fast mode: a full decode refuses what a crop above the damage does not
-// meet, and shows the crop as of the sound file.
+// As docs/data.md says about fast mode: a full decode refuses damage that is below a crop; the fast
+// path shows the crop as of the undamaged file.
 TEST(FastDecoder, DamageBelowTheCropIsNotSeenAndChangesNothing) {
   for (const JpegKind& kind : {kTableKinds[0], kTableKinds[2], kTableKinds[3]}) {
     const auto intact = encode_as(test_picture(96, 160), kind, 85);
     auto damaged = intact;
     for (size_t i = intact.size() * 7 / 8; i < intact.size() * 7 / 8 + 16; i += 2) {
-      damaged[i] = std::byte{0xff};  // sixteen ones are no code, and 0xff00 stands for 0xff
+      damaged[i] = std::byte{0xff};  // sixteen ones are not a code, and 0xff00 stands for 0xff
       damaged[i + 1] = std::byte{0};
     }
     EXPECT_THROW(decoded_alone(damaged), Error) << kind.name;

@@ -23,7 +23,7 @@ Mix drawn(const AugmentOptions& options, int i, size_t count = 10) {
   return draw_mix(options, {4, 0, uint64_t(i)}, count);
 }
 
-TEST(DrawMix, IsDistributedAsTorchvisions) {
+TEST(DrawMix, IsDistributedLikeTorchvisions) {
   std::map<std::string, std::vector<double>> values;
   for (int i = 0; i < kDraws; ++i) {
     for (const auto& [name, alpha] :
@@ -64,19 +64,19 @@ TEST(DrawMix, PairsEverySampleWithAnyOther) {
   EXPECT_LT(chi_square, 18.5);  // 4 degrees of freedom, p = 0.001
 }
 
-TEST(DrawMix, TossesACoinWhereBothAreOn) {
+TEST(DrawMix, ChoosesEachWithEqualProbabilityIfBothAreOn) {
   int cut = 0;
   for (int i = 0; i < kDraws; ++i) cut += drawn(mixing(1, 1), i).kind == MixKind::kCutMix;
   EXPECT_NEAR(double(cut) / kDraws, 0.5, 0.006);
 }
 
-TEST(DrawMix, LeavesABatchOfOneAlone) {
+TEST(DrawMix, DoesNotChangeABatchOfOne) {
   EXPECT_EQ(drawn(mixing(1, 1), 0, 1).kind, MixKind::kNone);
   EXPECT_EQ(drawn(mixing(0, 0), 0).kind, MixKind::kNone);
 }
 
-// A small alpha underflows a Gamma variate, which must not make a NaN.
-TEST(DrawMix, TakesTheSmallestAlpha) {
+// A small alpha underflows a Gamma variate, which must not become a NaN.
+TEST(DrawMix, WorksWithTheSmallestAlpha) {
   int ends = 0;
   for (int i = 0; i < 1000; ++i) {
     const double lambda = drawn(mixing(0.001, 0), i).lambda;

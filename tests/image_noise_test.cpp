@@ -1,4 +1,4 @@
-// Gaussian noise: its distribution, and where it comes from.
+// Gaussian noise: its distribution, and the keys of its random numbers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,14 +19,14 @@ std::vector<double> numbers(uint32_t seed) {
   return drawn;
 }
 
-// Pearson's, of numbers with mean 0 and variance 1.
+// Pearson's correlation of numbers with mean 0 and variance 1.
 double correlation(const std::vector<double>& a, const std::vector<double>& b, size_t lag) {
   double sum = 0;
   for (size_t i = lag; i < a.size(); ++i) sum += a[i] * b[i - lag];
   return sum / double(a.size());
 }
 
-// Kolmogorov and Smirnov's distance: 0.002 of the formula, and 1.95 / sqrt(n) for p = 0.001.
+// Kolmogorov-Smirnov distance: 0.002 for the formula, and 1.95 / sqrt(n) for p = 0.001.
 TEST(Noise, IsNormal) {
   for (const uint32_t seed : {0u, 1u, 0xfffffffeu}) {
     std::vector<double> drawn = numbers(seed);
@@ -44,7 +44,7 @@ TEST(Noise, IsNormal) {
   }
 }
 
-TEST(Noise, OfPlacesAndSeedsIsIndependent) {
+TEST(Noise, IsIndependentBetweenPixelsAndSeeds) {
   const std::vector<double> one = numbers(7), next = numbers(8);
   for (const size_t lag : {1, 2, 3, 4, 8, 1 << 14, 1 << 16})  // channels, columns, rows
     EXPECT_NEAR(correlation(one, one, lag), 0, 4.5 / std::sqrt(kNumbers)) << lag;

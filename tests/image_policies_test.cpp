@@ -69,7 +69,7 @@ AugmentOptions with_policy(Policy policy) {
   return options;
 }
 
-// Values that single out an operation and its magnitude; the identity has none.
+// Values that identify an operation and its magnitude; the identity has none.
 std::vector<double> signature(const EffectList& list) {
   std::vector<double> values;
   for (int i = 0; i < list.count; ++i) {
@@ -79,7 +79,7 @@ std::vector<double> signature(const EffectList& list) {
   return values;
 }
 
-TEST(DrawPolicy, TrivialDrawsEveryOperationMagnitudeAndSignEquallyOften) {
+TEST(DrawPolicy, TrivialDrawsOperationsMagnitudesAndSignsUniformly) {
   std::map<std::vector<double>, double> expected;  // the share of each outcome
   for (int op = 0; op < kPolicyOps; ++op)
     for (int bin = 0; bin < kPolicyMagnitudes; ++bin)
@@ -107,7 +107,7 @@ TEST(DrawPolicy, TrivialDrawsEveryOperationMagnitudeAndSignEquallyOften) {
   EXPECT_LT(chi_square, freedom + 3.1 * std::sqrt(2 * freedom));  // p = 0.001, nearly
 }
 
-TEST(DrawPolicy, RandDrawsSoManyOperationsOfOneMagnitude) {
+TEST(DrawPolicy, RandDrawsTheGivenNumberOfOperationsOfOneMagnitude) {
   AugmentOptions options = with_policy(Policy::kRand);
   options.policy_ops = 3;
   options.policy_magnitude = 20;
@@ -137,7 +137,7 @@ TEST(DrawPolicy, RandDrawsSoManyOperationsOfOneMagnitude) {
   EXPECT_LT(chi_square, 26.1);  // 8 degrees of freedom, p = 0.001
 }
 
-TEST(DrawEffects, AllThatARecipeCanAskForFitsIntoAList) {
+TEST(DrawEffects, AllEffectsOfARecipeFitIntoAList) {
   AugmentOptions options = with_policy(Policy::kRand);
   options.policy_ops = 8;
   options.rotate = options.brightness = options.contrast = options.saturation = 0.5;

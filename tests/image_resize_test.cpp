@@ -37,7 +37,7 @@ TEST(Resizer, DiffersFromTorchvisionByAtMostOneLevel) {
     ++cases;
   }
   EXPECT_EQ(cases, 19u);
-  // The order of the passes rounds some values the other way; a wrong filter would many more.
+  // The order of the passes rounds some values differently; a wrong filter would change many more.
   EXPECT_LT(double(different) / double(values), 0.15);
   RecordProperty("share_different", std::to_string(double(different) / double(values)));
 }
@@ -49,7 +49,7 @@ TEST(Resizer, SameSizeCopies) {
   EXPECT_EQ(out, image.pixels);
 }
 
-TEST(Resizer, OneColourStaysThatColour) {
+TEST(Resizer, AUniformColourStaysTheSame) {
   Resizer resizer;
   for (const int value : {0, 1, 127, 254, 255}) {
     Image image;

@@ -1,5 +1,5 @@
-// JPEGs in segments: cutting changes no pixel, a part is decoded as in the whole image, and bytes
-// that lie are refused.
+// JPEGs in segments: splitting changes no pixel, a part is decoded as in the whole image, and
+// forged files are refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ std::vector<Box> parts(int width, int height) {
   return boxes;
 }
 
-// Even and odd widths, multiples of an MCU and of a segment or not: where doubled chroma ends.
+// Even and odd widths, multiples of an MCU and of a segment or not: the ends of doubled chroma.
 constexpr std::pair<int, int> kSizes[] = {{131, 97}, {134, 60}, {144, 48}, {256, 33}, {200, 16}};
 
 TEST(SegmentedJpeg, EveryPartEqualsThatOfTheWholeImage) {
@@ -98,7 +98,7 @@ TEST(SegmentedJpeg, EveryPartEqualsThatOfTheWholeImage) {
   }
 }
 
-TEST(SegmentedJpeg, FastDecodingGivesTheBitsItGivesOfTheOriginal) {
+TEST(SegmentedJpeg, FastDecodingEqualsThatOfTheOriginal) {
   FastDecoder decoder;
   for (const JpegKind& kind : kKinds) {
     for (const auto& [width, height] : kSizes) {
@@ -122,8 +122,8 @@ TEST(SegmentedJpeg, FastDecodingGivesTheBitsItGivesOfTheOriginal) {
   }
 }
 
-// Entropy-coded bytes that the crop does not need are not looked at: they may be anything.
-TEST(SegmentedJpeg, OnlyTheSegmentsBelowThePartAreDecoded) {
+// Entropy-coded bytes that the crop does not need are not read: they may be anything.
+TEST(SegmentedJpeg, OnlyTheSegmentsOfThePartAreDecoded) {
   const auto file = encode_as(test_picture(256, 64), {"420", JCS_YCbCr, 2, 2});
   Cut segments = cut(file, 4);
   const Box part{66, 18, 40, 10};  // of the second of four, in the second row of four
@@ -156,7 +156,7 @@ TEST(SegmentedJpeg, ReadsTheOneWrittenByPython) {
   EXPECT_EQ(testing::to_text(std::as_bytes(std::span(whole))), expected);
 }
 
-TEST(SegmentedJpeg, JoiningGivesAPlainFileWithItsMarkers) {
+TEST(SegmentedJpeg, JoiningReturnsAPlainFileWithItsMarkers) {
   auto file = encode_as(test_picture(150, 70), {"420", JCS_YCbCr, 2, 2});
   const std::string comment = std::string("\xff\xfe\0\x07", 4) + "hello";
   const auto bytes = std::as_bytes(std::span(comment));
@@ -173,7 +173,7 @@ TEST(SegmentedJpeg, JoiningGivesAPlainFileWithItsMarkers) {
   EXPECT_LE(plain.size(), file.size());
 }
 
-TEST(SegmentedJpeg, OtherKindsStayAsTheyAre) {
+TEST(SegmentedJpeg, OtherKindsAreNotSplit) {
   JpegSegmenter segmenter;
   std::vector<std::byte> out;
   int width, height;
@@ -186,11 +186,12 @@ TEST(SegmentedJpeg, OtherKindsStayAsTheyAre) {
   EXPECT_FALSE(segmenter.cut({}, 8, out, width, height));
   for (size_t size = 0; size < file.size(); size += 97)
     EXPECT_FALSE(segmenter.cut(std::span(file).first(size), 4, out, width, height)) << size;
-  EXPECT_TRUE(segmenter.cut(file, 4, out, width, height)) << "it goes on after them";
+  EXPECT_TRUE(segmenter.cut(file, 4, out, width, height))
+      << "the segmenter works after refused files";
 }
 
-// A few bytes that claim 60,000 x 60,000 pixels: no memory is taken for them.
-TEST(SegmentedJpeg, ABombStaysAsItIs) {
+// A few bytes that claim 60,000 x 60,000 pixels: no memory is allocated for them.
+TEST(SegmentedJpeg, ABombIsNotSplit) {
   auto file = encode_as(test_picture(100, 60), {"444"});
   JpegFrame frame;
   ASSERT_TRUE(read_jpeg_frame(file, frame));
@@ -222,11 +223,11 @@ class ForgedSegments : public ::testing::Test {
   Cut good = cut(encode_as(test_picture(150, 42), {"444"}), 4);  // 5 x 6 segments
 };
 
-TEST_F(ForgedSegments, TablesThatLieAreRefused) {
+TEST_F(ForgedSegments, ForgedTablesAreRefused) {
   expect_refused(0, uint16_t{0}, "reaches outside");
   expect_refused(2, uint16_t{0}, "reaches outside");
   expect_refused(0, uint32_t{0xffffffff}, "reaches outside");
-  expect_refused(0, uint16_t{6}, "header");  // the file then begins too late
+  expect_refused(0, uint16_t{6}, "header");  // the file would begin too late
   expect_refused(4, uint32_t{0xffffffff}, "size does not match");
   expect_refused(4, uint32_t{3}, "size does not match");
   for (const size_t segment : {0, 7, 29}) {
@@ -235,12 +236,12 @@ TEST_F(ForgedSegments, TablesThatLieAreRefused) {
     for (const int other : {0, length - 1, length + 1, length + 2, 0xffff})
       expect_refused(8 + 2 * segment, uint16_t(other), "its marker");
   }
-  // Two that exchange a byte: the first still ends where a marker might be.
+  // Two segments exchange a byte: the first still ends where a marker may be.
   for (const auto& [width, height] : {std::pair{160, 43}, {160, 50}, {161, 42}, {128, 42}, {0, 42}})
     expect_refused({good.bytes, width, height}, "size does not match");
 }
 
-TEST_F(ForgedSegments, CutOrLongerFilesAreRefused) {
+TEST_F(ForgedSegments, TruncatedOrLongerFilesAreRefused) {
   for (size_t size = 0; size < good.bytes.size(); ++size) {
     Cut forged = good;
     forged.bytes.resize(size);
@@ -251,7 +252,7 @@ TEST_F(ForgedSegments, CutOrLongerFilesAreRefused) {
   expect_refused(longer, "bytes after");
 }
 
-// Whatever the bytes, an error or pixels: sanitizers see the rest.
+// Any bytes give an error or pixels; sanitizers find the rest.
 TEST_F(ForgedSegments, DamagedBytesNeverCrash) {
   RandomStream random(3, 0, 0, RandomUse::kSynthetic);
   Decoder decoder;
@@ -286,7 +287,7 @@ TEST_F(ForgedSegments, DamagedBytesNeverCrash) {
   decoder.decode_segmented(good.bytes, good.width, good.height, {0, 0, 150, 42}, "x", image);
 }
 
-TEST(SegmentedJpeg, CutPhotographsShowWhatTheyShowed) {
+TEST(SegmentedJpeg, SplitPhotographsDecodeToTheSamePixels) {
   const std::string folder = testing::shared_path("data/imagenet-400");
   if (!Env::posix().is_directory(folder)) GTEST_SKIP() << "no photographs at " << folder;
   const auto photographs = open_dataset(Env::posix(), "folder:" + folder);

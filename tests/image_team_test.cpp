@@ -1,6 +1,6 @@
-// The passes of the CUDA kernel by teams of threads with a barrier each, as blocks have it: under
-// ThreadSanitizer a missing wait between two passes is a data race, whatever came of it, and so are
-// two teams of one image that touch the same value.
+// The passes of the CUDA kernel by teams of threads with a barrier each, like blocks: under
+// ThreadSanitizer a missing wait between two passes is a data race, whatever its result, and so is
+// a value that two teams of one image access.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 namespace saturate {
 namespace {
 
-constexpr int kMembers = 7;  // divides no image
+constexpr int kMembers = 7;  // does not divide any image
 
 struct ThreadTeam {
   int member;
@@ -26,7 +26,7 @@ struct ThreadTeam {
   }
 };
 
-// One of each kind, its values such that it changes a pixel.
+// One of each kind, with values that change a pixel.
 std::vector<Effect> every_effect() {
   return {{EffectKind::kAffine, {0.9f, 0.3f, 1, -0.3f, 0.9f, -1}},
           {EffectKind::kBrightness, {1.3f}},
@@ -102,7 +102,7 @@ Held held_images(int size, int64_t count) {
   return held;
 }
 
-// Held images as finish(batch) makes them.
+// Cached images as finish(batch) makes them.
 template <class Finish>
 std::vector<float> finished(const std::vector<EffectList>& lists, int size, const Finish& finish) {
   const auto count = int64_t(lists.size());
@@ -136,12 +136,12 @@ void expect_as_one_thread(const std::vector<EffectList>& lists, int size,
   }
 }
 
-TEST(FinishImage, ByATeamOfThreadsEqualsOneThread) {
+TEST(FinishImage, ATeamOfThreadsEqualsOneThread) {
   for (const int size : {1, 2, 7, 33}) expect_as_one_thread(all_lists(), size, by_team);
 }
 
 // Each effect alone, an affine before each, and images of several strips.
-TEST(FinishImage, ByThreeTeamsAtOnceEqualsOneThread) {
+TEST(FinishImage, ThreeTeamsAtOnceEqualOneThread) {
   std::vector<EffectList> lists(1);
   for (const Effect& effect : every_effect()) {
     lists.emplace_back().add(effect.kind) = effect;

@@ -40,7 +40,7 @@ inline std::vector<std::istringstream> golden_lines(const std::string& name) {
   return lines;
 }
 
-// As Python's zlib.crc32, in eight hexadecimal digits.
+// Like Python's zlib.crc32, in eight hexadecimal digits.
 inline std::string crc(std::span<const uint8_t> bytes) {
   char text[9];
   const auto value = crc32(0, bytes.data(), static_cast<uInt>(bytes.size()));
@@ -48,8 +48,8 @@ inline std::string crc(std::span<const uint8_t> bytes) {
   return text;
 }
 
-// The Kolmogorov-Smirnov distance between `values` and the pairs threshold:share that are left of
-// `line`, the shares at or below.
+// The Kolmogorov-Smirnov distance between `values` and the pairs threshold:share in the rest of
+// `line`, the shares being at or below the thresholds.
 inline double share_distance(std::vector<double> values, std::istringstream& line) {
   std::sort(values.begin(), values.end());
   double distance = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is built, moves the prefix, and uses it as another user, without the builder's folders; then removes it.
+# Installs the build, moves the prefix, and uses it as another user, without the builder's folders; then removes it.
 #   tests/install_test.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ chmod 755 "$scratch/first"
 mv "$scratch/first" "$scratch/moved"
 prefix=$scratch/moved
 
-# Every library is the system's or the prefix's own.
+# Every library is in the system's folders or in the prefix.
 foreign=$(ldd "$prefix/bin/saturate" | sed -n 's/.*=> \(.*\) (0x.*/\1/p' | xargs realpath -m |
   grep -vE "^($prefix|/lib|/usr/lib)/" || true)
 [ -z "$foreign" ] || fail "the command needs libraries of the builder: $foreign"
@@ -38,7 +38,7 @@ as_other saturate eval run --data synth:size=32,count=50 >/dev/null
 as_other saturate list recipes | grep -q '^  demo ' || fail "the recipes are not listed"
 [ "$(as_other saturate train no-such 2>&1 | grep -c 'saturate list recipes')" = 1 ] || fail "no remedy"
 
-completed() { # WORDS... the last of which is to be completed
+completed() { # WORDS..., the last of which is completed
   bash -c 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }; _saturate; echo "${COMPREPLY[*]}"' \
     "$prefix/share/bash-completion/completions/saturate" "$@"
 }

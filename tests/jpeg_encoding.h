@@ -17,10 +17,10 @@ struct JpegKind {
   bool progressive = false;
   int restart_rows = 0;
   bool arithmetic = false;
-  bool own_tables = false;  // Huffman tables made for the image
+  bool own_tables = false;  // optimised Huffman tables
 };
 
-// libjpeg's errors end the process: these images are right.
+// libjpeg's errors end the process: these images are valid.
 inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind,
                                         int quality = 90) {
   jpeg_compress_struct info;
@@ -58,7 +58,7 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   return bytes;
 }
 
-// A JPEG file less its segments of that marker before the scan: 0xc4 Huffman tables, 0xdb
+// A JPEG file without its segments of that marker before the scan: 0xc4 Huffman tables, 0xdb
 // quantisation tables.
 inline std::vector<std::byte> without_segments(const std::vector<std::byte>& file, int marker) {
   const auto at = [&file](size_t i) { return std::to_integer<int>(file[i]); };

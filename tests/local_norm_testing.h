@@ -1,4 +1,4 @@
-// SyncBatchNorm's local work over shares of one batch, as the ranks of a group would do it.
+// SyncBatchNorm's local work on shares of one batch, as the ranks of a group do it.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -18,7 +18,7 @@ namespace saturate::testing {
 struct NormedShares {
   std::vector<at::Tensor> outputs, to_inputs;  // by share, on the CPU, float
   at::Tensor to_weight, to_bias;               // summed over the shares
-  at::Tensor running_mean, running_var;        // every share's own were equal
+  at::Tensor running_mean, running_var;        // each share's own results were equal
 };
 
 constexpr int64_t kNormChannels = 5;
@@ -90,7 +90,7 @@ inline std::vector<at::Tensor> norm_images(const std::string& name,
   return shares;
 }
 
-// Where a share, the first or a later one, has no image, or nobody has more than one value.
+// Whether a share, the first or a later one, has no image, or no channel has more than one value.
 inline const std::vector<std::pair<std::vector<int64_t>, int64_t>> kNormCases = {
     {{3, 2}, 4}, {{0, 2, 1}, 4}, {{2, 0, 0}, 3}, {{1, 1}, 1}, {{0, 1}, 1}, {{0, 0}, 4}};
 

@@ -28,7 +28,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// relu of a BatchNorm in a residual branch, then dropout: everything that a second run may get
+// relu of a BatchNorm in a residual branch, then dropout: everything that recomputation may get
 // wrong.
 class UnitImpl : public nn::Module {
  public:
@@ -53,7 +53,7 @@ nn::Sequential make_network(int units) {
   return network;
 }
 
-// Everything that a step leaves behind: the output, gradients, buffers, torch's random state.
+// All results of a step: the output, gradients, buffers, torch's random state.
 std::vector<at::Tensor> traces_of(int64_t segments, PrecisionMode mode, bool wants_input_gradient) {
   nn::Sequential network = make_network(6);
   const auto stages = stages_of(*network);
@@ -85,7 +85,7 @@ void expect_same(const std::vector<at::Tensor>& found, const std::vector<at::Ten
   }
 }
 
-TEST(Checkpoint, LeavesEverythingAsAPlainRunDoes) {
+TEST(Checkpoint, LeavesTheSameStateAsAPlainRun) {
   for (const PrecisionMode mode : {PrecisionMode::kFp32, PrecisionMode::kBf16}) {
     for (const bool wants_input_gradient : {false, true}) {
       const auto plain = traces_of(0, mode, wants_input_gradient);
@@ -113,7 +113,7 @@ int64_t peak_bytes(int64_t depth, int64_t segments) {
   return memory.take_peak() - before;
 }
 
-TEST(Checkpoint, PeakMemoryGrowsWithTheRootOfTheDepth) {
+TEST(Checkpoint, PeakMemoryGrowsWithTheSquareRootOfTheDepth) {
   const double block = double(kBlock) * sizeof(float);
   for (const int64_t depth : {16, 64, 256}) {
     const int64_t root = automatic_segments(size_t(depth));
@@ -121,7 +121,7 @@ TEST(Checkpoint, PeakMemoryGrowsWithTheRootOfTheDepth) {
     const double plain = double(peak_bytes(depth, 0)) / block;
     const double segmented = double(peak_bytes(depth, root)) / block;
     EXPECT_GT(plain, 0.99 * double(depth)) << depth;
-    // The inputs of the segments, one segment's tensors, and what backward itself needs.
+    // The inputs of the segments, one segment's tensors, and backward's own memory.
     EXPECT_LT(segmented, 3.0 * double(root) + 6) << depth;
   }
 }
@@ -143,10 +143,10 @@ TEST(Checkpoint, ComputesEachSegmentButTheLastTwice) {
   EXPECT_FALSE(recomputing());
   const at::NoGradGuard no_grad;
   checkpoint_sequential(stages, 4, at::randn({3}));
-  EXPECT_EQ(runs, (std::vector<int>{3, 3, 2, 2})) << "without gradients once";
+  EXPECT_EQ(runs, (std::vector<int>{3, 3, 2, 2})) << "once without gradients";
 }
 
-// The cast without gradients that the first run makes must not be what the second use finds.
+// The first run's cast without gradients must not be in autocast's cache at the second use.
 TEST(Checkpoint, AWeightOfTwoSegmentsGetsBothGradientsUnderAutocast) {
   const auto gradient = [](int64_t segments) {
     at::manual_seed(3);
@@ -164,7 +164,7 @@ TEST(Checkpoint, AWeightOfTwoSegmentsGetsBothGradientsUnderAutocast) {
   EXPECT_LT((found - plain).abs().max().item<float>(), 0.02 * plain.abs().max().item<float>());
 }
 
-TEST(Checkpoint, WhatIsFrozenGetsNoGradient) {
+TEST(Checkpoint, FrozenParametersGetNoGradient) {
   const at::Tensor frozen = at::randn({3}), weight = at::randn({3}).requires_grad_();
   const std::vector<Stage> stages = {{[&](const at::Tensor& x) { return x * frozen; }},
                                      {[&](const at::Tensor& x) { return x * weight; }}};
@@ -174,8 +174,8 @@ TEST(Checkpoint, WhatIsFrozenGetsNoGradient) {
   EXPECT_FALSE(frozen.grad().defined());
 }
 
-// Backward of what is on a GPU has a thread of its own.
-TEST(Checkpoint, ASecondRunOnAnotherThreadNormalisesAsTheFirstDid) {
+// Backward runs on a separate thread for each GPU.
+TEST(Checkpoint, RecomputationOnAnotherThreadNormalisesAlike) {
   int runs = 0;
   BatchNorm2d norm(4);
   const at::Tensor weight = at::randn({1, 4, 1, 1}).requires_grad_(),
@@ -192,7 +192,7 @@ TEST(Checkpoint, ASecondRunOnAnotherThreadNormalisesAsTheFirstDid) {
   EXPECT_TRUE(at::allclose(weight.grad(), input.sum({0, 2, 3}, /*keepdim=*/true) * 2, 1e-4, 1e-4));
 }
 
-TEST(Checkpoint, AViewMayBeChangedByTheNextSegment) {
+TEST(Checkpoint, TheNextSegmentMayChangeAView) {
   const at::Tensor weight = at::randn({6}).requires_grad_();
   const std::vector<Stage> stages = {{[&](const at::Tensor& x) {
                                        return (x * weight).view({2, 3});
@@ -214,7 +214,7 @@ void expect_run_error(const Body& body, const std::string& part) {
   }
 }
 
-TEST(Checkpoint, RefusesWhatItCannotDo) {
+TEST(Checkpoint, UnsupportedUsesAreRefused) {
   const at::Tensor weight = at::randn({3}).requires_grad_();
   expect_run_error(
       [&] {
@@ -228,7 +228,7 @@ TEST(Checkpoint, RefusesWhatItCannotDo) {
                    "no second derivative");
 }
 
-TEST(Checkpoint, AGraphIsGoneAfterBackward) {
+TEST(Checkpoint, AGraphIsFreedAfterBackward) {
   const at::Tensor weight = at::randn({3}).requires_grad_();
   const at::Tensor input = weight * 2;
   const at::Tensor loss = checkpoint({[](const at::Tensor& x) { return x * x; }}, input).sum();

@@ -1,4 +1,4 @@
-// Pickles of weights made by hand: what is passed over, and what is refused.
+// Handmade pickles of weights: values that are ignored, and values that are refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ std::string pickle_problem(const std::string& text, const std::string& prefix = 
   return error.reason();
 }
 
-// An OrderedDict with its pairs as an argument, and text of bytes.
-TEST(PickledWeights, OfPython2AreRead) {
+// An OrderedDict with its pairs as an argument, and byte strings as text.
+TEST(PickledWeights, FilesOfPython2AreRead) {
   const TensorPickle found = read_pickle(
       "\x80\x02"
       "ccollections\nOrderedDict\n](]"
@@ -51,7 +51,7 @@ TEST(PickledWeights, OfPython2AreRead) {
             std::string::npos);
 }
 
-TEST(PickledWeights, NoCallButThoseOfPlainValuesIsPassedOver) {
+TEST(PickledWeights, OnlyCallsOfPlainValuesAreIgnored) {
   const std::string dict = "\x80\x02}" + short_text("w") + two_floats() + "s" + short_text("x");
   const std::string none = "s.";
   EXPECT_EQ(read_pickle(dict + "ccollections\nCounter\n)R" + none).tensors.size(), 1u);
@@ -72,20 +72,20 @@ TEST(PickledWeights, NoCallButThoseOfPlainValuesIsPassedOver) {
     EXPECT_FALSE(pickle_problem(dict + call + none).empty()) << call;
 }
 
-TEST(PickledWeights, AStorageThatIsAPartOfAnotherIsRefused) {
+TEST(PickledWeights, AViewOfAnotherStorageIsRefused) {
   EXPECT_EQ(read_pickle("\x80\x02}" + short_text("w") + two_floats("N") + "s.").tensors.size(), 1u);
   EXPECT_NE(pickle_problem("\x80\x02}" + short_text("w") + two_floats("(K\1K\1K\1t") + "s.")
                 .find("not described as torch does"),
             std::string::npos);
 }
 
-TEST(PickledWeights, ADictionaryWithinItselfIsGoneIntoOnce) {
+TEST(PickledWeights, ARecursiveDictionaryIsReadOnce) {
   const std::string inner = "}q" + std::string(1, '\1') + short_text("model") + "h\1s" +
                             short_text("w") + two_floats() + "s";
   EXPECT_EQ(read_pickle("\x80\x02" + inner + ".").tensors.size(), 1u);
 }
 
-// Long names on the way to many dictionaries would take their product in memory.
+// Many dictionaries below a long name would need memory for the product of both.
 TEST(PickledWeights, ManyDictionariesUnderALongNameAreRefused) {
   std::string text =
       "\x80\x02}" + short_text("t") + two_floats() + "q" + std::string(1, '\1') + "s";
@@ -95,7 +95,7 @@ TEST(PickledWeights, ManyDictionariesUnderALongNameAreRefused) {
   EXPECT_NE(pickle_problem(text + "s.", "none").find("too many dictionaries"), std::string::npos);
 }
 
-TEST(PickledWeights, NumbersOfProtocol1) {
+TEST(PickledWeights, NumbersOfProtocol1AreRead) {
   const auto with = [](const std::string& number) {
     return "}" + short_text("w") + two_floats() + "s" + short_text("n") + number + "s.";
   };

@@ -25,7 +25,7 @@ std::unique_ptr<Model> make(const std::string& name, double width = 1,
 
 class EveryModel : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EveryModel, GivesLogitsAndGradients) {
+TEST_P(EveryModel, ReturnsLogitsAndGradients) {
   const auto model = make(GetParam(), 0.25);
   model->set_training(true);
   const at::Tensor logits = model->forward(at::randn({2, 3, 32, 32}));
@@ -64,7 +64,7 @@ std::vector<at::Tensor> traces_of(const std::string& name, int64_t segments) {
   at::manual_seed(1);
   const auto model = make(name, 0.25);
   {
-    const at::NoGradGuard no_grad;  // a last layer of zeros would let no gradient through
+    const at::NoGradGuard no_grad;  // a last layer of zeros would pass no gradient
     for (const auto& named : model->parameters())
       if (!named.tensor.any().item<bool>()) named.tensor.normal_(0, 0.1);
   }
@@ -82,7 +82,7 @@ std::vector<at::Tensor> traces_of(const std::string& name, int64_t segments) {
   return traces;
 }
 
-TEST_P(EveryModel, LearnsTheSameCheckpointed) {
+TEST_P(EveryModel, LearnsTheSameWithGradientCheckpointing) {
   if (make(GetParam(), 0.25)->facets().per_pixel)
     GTEST_SKIP() << "skips connections: no chain of stages";
   const auto plain = traces_of(GetParam(), 0);
@@ -122,7 +122,7 @@ TEST_P(EveryModel, EvaluationChangesNoBuffer) {
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const auto& entry : models())
-    if (!entry.traits.is_file) names.emplace_back(entry.name);  // which needs a file
+    if (!entry.traits.is_file) names.emplace_back(entry.name);  // it needs a file
   return names;
 }
 

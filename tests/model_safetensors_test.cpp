@@ -1,5 +1,5 @@
-// safetensors against files by Python's safetensors (tests/oracles/model_goldens.py), and hostile
-// files.
+// safetensors compared with files of Python's safetensors (tests/oracles/model_goldens.py), and
+// hostile files.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -96,7 +96,7 @@ void expect_unwritable(const std::vector<NamedTensor>& tensors, const std::strin
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(Safetensors, RefusesToWriteWhatCannotBeRead) {
+TEST(Safetensors, DoesNotWriteFilesThatCannotBeRead) {
   const at::Tensor one = at::full({1}, 1.0);
   expect_unwritable({{"a", one}, {"a", one}}, "called \"a\"");
   expect_unwritable({{"__metadata__", one}}, "__metadata__");

@@ -59,7 +59,7 @@ class SegmentationTwin : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Model> model_;
 };
 
-TEST_P(SegmentationTwin, NamesShapesAndFirstWeightsAreThose) {
+TEST_P(SegmentationTwin, NamesShapesAndFirstWeightsAreEqual) {
   std::map<std::string, std::vector<int64_t>> found;
   for (const auto& list : {model_->parameters(), model_->buffers()})
     for (const auto& [name, tensor] : list) found[name] = tensor.sizes().vec();
@@ -68,7 +68,7 @@ TEST_P(SegmentationTwin, NamesShapesAndFirstWeightsAreThose) {
   testing::expect_first_weights(*model_, golden_["initial"]);
 }
 
-TEST_P(SegmentationTwin, LogitsOfEachPixelAreThose) {
+TEST_P(SegmentationTwin, LogitsOfEachPixelAreEqual) {
   const at::NoGradGuard no_grad;
   fill_all(*model_);
   model_->set_training(false);
@@ -91,7 +91,7 @@ TEST_P(SegmentationTwin, LogitsOfEachPixelAreThose) {
   }
 }
 
-TEST_P(SegmentationTwin, GradientsAreThose) {
+TEST_P(SegmentationTwin, GradientsAreEqual) {
   fill_all(*model_);
   model_->set_training(true);
   const at::Tensor logits = model_->forward(symmetric("input", {2, 3, kSize, kSize}, 2));
@@ -100,13 +100,13 @@ TEST_P(SegmentationTwin, GradientsAreThose) {
   EXPECT_NEAR(loss.item<double>(), golden_["loss"].get<double>(), 1e-4);
   for (const auto& [name, tensor] : model_->parameters()) {
     const double norm = golden_["gradients"][name];
-    // BatchNorm takes away what a bias in front of it adds: rounding is all there is.
+    // BatchNorm cancels a bias before it: its gradient is only rounding.
     EXPECT_NEAR(tensor.grad().to(at::kDouble).norm().item<double>(), norm, 5e-3 * norm + 1e-5)
         << name;
   }
 }
 
-TEST_P(SegmentationTwin, TheEncoderThenTheDecoderIsTheModel) {
+TEST_P(SegmentationTwin, EncoderThenDecoderEqualsTheModel) {
   const at::NoGradGuard no_grad;
   model_->set_training(false);
   const auto encoder = model_->facets().encoder;
@@ -123,7 +123,7 @@ TEST_P(SegmentationTwin, AnImpossibleSizeIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Model, SegmentationTwin, ::testing::Values("unet", "toy_seg"),
                          [](const auto& tested) { return tested.param; });
 
-TEST(FrozenStatistics, StayWhereTheParametersAreFrozen) {
+TEST(FrozenStatistics, AreUnchangedIfTheParametersAreFrozen) {
   const auto model = make("unet");
   for (const auto& [name, tensor] : model->parameters())
     tensor.requires_grad_(!name.starts_with("encoder."));
@@ -145,7 +145,7 @@ class Flattened : public torch::nn::Module {
   torch::nn::BatchNorm1d norm_{register_module("norm", torch::nn::BatchNorm1d(12))};
 };
 
-TEST(FrozenStatistics, StayInAModelOfOnesOwnToo) {
+TEST(FrozenStatistics, AreUnchangedInAUsersModelToo) {
   const auto model = make_module_model<Flattened>();
   for (const auto& [name, tensor] : model->parameters()) tensor.requires_grad_(false);
   model->facets().keep_frozen_statistics();
@@ -154,7 +154,7 @@ TEST(FrozenStatistics, StayInAModelOfOnesOwnToo) {
   EXPECT_TRUE(at::equal(model->buffers().at(0).tensor, before));
 }
 
-TEST(Weights, OfTheEncoderAloneAreTaken) {
+TEST(Weights, OnlyAnEncodersWeightsCanBeLoaded) {
   const testing::TempDir dir;
   const auto from = make("toy_seg"), to = make("toy_seg");
   fill_all(*from);
@@ -174,7 +174,7 @@ TEST(Weights, OfTheEncoderAloneAreTaken) {
   EXPECT_NE(std::string(error.what()).find("\"backbone.*\""), std::string::npos);
 }
 
-TEST(Weights, OfAnotherShapeAreRefusedByName) {
+TEST(Weights, WeightsOfAnotherShapeAreRefusedByName) {
   const testing::TempDir dir;
   const auto from = make("toy_seg");
   auto tensors = from->parameters();

@@ -41,7 +41,7 @@ std::unique_ptr<Model> load(const std::string& path, int classes = 10, int size 
 
 class Script : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Script, GivesPythonsLogits) {
+TEST_P(Script, ReturnsPythonsLogits) {
   const at::NoGradGuard no_grad;
   const auto expected = read_weights(Env::posix(), kGoldens + "scripted_logits.pt");
   const auto model = load(kGoldens + GetParam());
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(TorchScript, Script, ::testing::Values("scripted.pt", "
                            return name.substr(0, name.find('.'));
                          });
 
-TEST(TorchScript, TrainingIsNotEvaluation) {
+TEST(TorchScript, TrainingDiffersFromEvaluation) {
   const auto model = load(kGoldens + "scripted.pt");
   const at::Tensor images = symmetric("input", {4, 3, 16, 16}, 2);
   const auto statistics = [&] { return model->buffers().at(0).tensor.clone(); };
@@ -97,7 +97,7 @@ std::string refusal(const std::string& path, int classes = 10, int size = 16) {
   return error.reason().substr(std::min(begin.size(), error.reason().size()));
 }
 
-TEST(TorchScript, WhatGivesNoLogitsIsRefused) {
+TEST(TorchScript, AProgramWithoutLogitsIsRefused) {
   EXPECT_EQ(refusal(kGoldens + "seven_classes.pt"),
             "for 2 images and 10 classes it gives [2, 7] of type Float");
   EXPECT_EQ(refusal(kGoldens + "scripted.pt", 12),
@@ -107,7 +107,7 @@ TEST(TorchScript, WhatGivesNoLogitsIsRefused) {
   EXPECT_TRUE(refusal(kGoldens + "frozen.pt").starts_with("it has no parameters to train"));
 }
 
-TEST(TorchScript, WhatIsNoProgramIsRefused) {
+TEST(TorchScript, AFileThatIsNotAProgramIsRefused) {
   EXPECT_EQ(refusal(kGoldens + "none.pt"), "there is no such file");
   EXPECT_TRUE(refusal(kGoldens + "simple_cnn.pt").starts_with("it is not a TorchScript program"));
   const TempDir dir;
@@ -132,8 +132,8 @@ TEST(TorchScript, AFileThatCannotBeReadIsARunError) {
 
 class Exported : public ::testing::TestWithParam<const char*> {};
 
-// Any number of images, in evaluation, and trained on from where it was.
-TEST_P(Exported, ProgramIsTheModel) {
+// For any number of images, in evaluation, and trained further.
+TEST_P(Exported, AProgramEqualsTheModel) {
   const at::NoGradGuard no_grad;
   const TempDir dir;
   ModelOptions options;
@@ -169,7 +169,8 @@ INSTANTIATE_TEST_SUITE_P(TorchScript, Exported,
                                            "vit_tiny", "toy_cnn"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-// A program whose branch and sizes depend on the number of images, and which adds in training.
+// A program whose branch and sizes depend on the number of images, and that adds a term in
+// training.
 void save_branching(const std::string& path) {
   torch::jit::Module program("__torch__.Branching");
   program.register_attribute("training", c10::BoolType::get(), true);
@@ -187,7 +188,7 @@ void save_branching(const std::string& path) {
   program.save(path);
 }
 
-TEST(TorchScript, AProgramIsExportedAsItIsWithItsNewWeights) {
+TEST(TorchScript, AProgramIsExportedUnchangedWithItsNewWeights) {
   const at::NoGradGuard no_grad;
   const TempDir dir;
   save_branching(dir / "own.pt");

@@ -1,4 +1,4 @@
-// Models against torchvision's, or against twins made of its parts
+// Models compared with torchvision's, or with twins made of its parts
 // (tests/oracles/model_goldens.py).
 #include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
@@ -47,8 +47,8 @@ class Twin : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Model> model_;
 };
 
-// state_dict() mixes parameters and buffers; within each kind its order is ours.
-TEST_P(Twin, NamesAndShapesAreThose) {
+// state_dict() mixes parameters and buffers; within each kind the order is equal.
+TEST_P(Twin, NamesAndShapesAreEqual) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> buffers, parameters;
   for (const auto& row : golden_["state_dict"]) {
     const std::string name = row[0];
@@ -67,14 +67,14 @@ TEST_P(Twin, NamesAndShapesAreThose) {
   compare(buffers, model_->buffers());
 }
 
-// Whose twin draws its first weights alike.
+// Models whose twin initialises its weights alike.
 class DrawnTwin : public Twin {};
 
-TEST_P(DrawnTwin, SameSeedGivesThoseWeights) {
+TEST_P(DrawnTwin, SameSeedGivesTheSameWeights) {
   testing::expect_first_weights(*model_, golden_["initial"]);
 }
 
-TEST_P(Twin, LogitsAreThose) {
+TEST_P(Twin, LogitsAreEqual) {
   const at::NoGradGuard no_grad;
   for (const auto& [text, golden] : golden_["logits"].items()) {
     const auto rows = golden.get<std::vector<std::vector<float>>>();
@@ -101,8 +101,8 @@ TEST_P(Twin, LogitsAreThose) {
   }
 }
 
-// In double: rounding to float moves the gradients of deep networks by per cents of their norm, on
-// each processor by others.
+// In double: float rounding changes the gradients of deep networks by per cents of their norm,
+// differently on each processor.
 class TrainedTwin : public Twin {
  protected:
   void SetUp() override {
@@ -114,7 +114,7 @@ class TrainedTwin : public Twin {
   }
 };
 
-TEST_P(TrainedTwin, GradientsAreThose) {
+TEST_P(TrainedTwin, GradientsAreEqual) {
   model_->set_training(true);
   const at::Tensor images = symmetric("input", {8, 3, size_, size_}, 2).to(at::kDouble);
   const at::Tensor logits = model_->forward(images);
@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(Model, TrainedTwin,
                                            "toy_cnn", "mlp", "simple_cnn", "resnet9", "airbench"),
                          [](const auto& tested) { return tested.param; });
 
-TEST(Transformer, AttentionWrittenOutIsTheFusedOne) {
+TEST(Transformer, ExplicitAttentionEqualsFusedAttention) {
   const at::Tensor images = symmetric("input", {2, 3, 32, 32}, 2);
   ModelOptions options;
   options.name = "vit_tiny";
@@ -172,7 +172,7 @@ TEST(Transformer, AttentionWrittenOutIsTheFusedOne) {
         << found[i].name;
 }
 
-TEST(MobileNet, DropsOutInTrainingOnly) {
+TEST(MobileNet, HasDropoutOnlyInTraining) {
   const at::NoGradGuard no_grad;
   ModelOptions options;
   options.name = "mobilenet_v2";

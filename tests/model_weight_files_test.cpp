@@ -1,5 +1,5 @@
-// Files of weights as training scripts save them (tests/oracles/weights_goldens.py): with other
-// things beside the tensors, several sets of them, names behind prefixes.
+// Weight files as training scripts save them (tests/oracles/weights_goldens.py): with other values
+// beside the tensors, several sets of weights, prefixes of names.
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
@@ -51,19 +51,19 @@ void expect_filled(const std::string& path, const std::string& prefix, double mo
   }
 }
 
-TEST(WeightFiles, WhatLiesBesideTheTensorsIsPassedOverAndCompiledNamesAreKnown) {
+TEST(WeightFiles, OtherValuesAreIgnoredAndCompiledNamesAreSupported) {
   for (const char* name : {"beside1.pt", "beside2.pt", "beside5.pt", "beside_legacy.pt"})
     expect_filled(golden_file(name), "");
 }
 
-TEST(WeightFiles, AveragedOnesAreTakenWhereTheyAreAskedForOrAlone) {
+TEST(WeightFiles, AveragedWeightsAreLoadedOnRequestOrIfAlone) {
   for (const char* name : {"beside1.pt", "beside_legacy.pt"})
     for (const char* prefix : {"model_ema.", "model_ema", "model_ema.module."})
       expect_filled(golden_file(name), prefix, 1);
   expect_filled(golden_file("only_ema.pt"), "");
 }
 
-TEST(WeightFiles, OneOfTwoEncodersIsNamedByItsPrefix) {
+TEST(WeightFiles, APrefixSelectsOneOfTwoEncoders) {
   const std::string path = golden_file("two_encoders.pt");
   for (const char* prefix : {"encoder_q.", "encoder_q", "module.encoder_q."})
     expect_filled(path, prefix);
@@ -75,7 +75,7 @@ TEST(WeightFiles, OneOfTwoEncodersIsNamedByItsPrefix) {
   EXPECT_EQ(error.remedy(), "Set model.weights_prefix=module.encoder_k.");
 }
 
-TEST(WeightFiles, APrefixThatNoNameHasIsRefused) {
+TEST(WeightFiles, AnUnknownPrefixIsRefused) {
   const auto model = cnn_to_fill();
   const Error error = error_of(
       [&] { load_weights(Env::posix(), golden_file("beside2.pt"), *model, {}, "teacher."); });
@@ -84,7 +84,7 @@ TEST(WeightFiles, APrefixThatNoNameHasIsRefused) {
   EXPECT_EQ(error.reason(), "no name in the file begins with \"teacher.\"");
 }
 
-TEST(WeightFiles, WhereWeightsAreNotLookedForTheKeyIsNamed) {
+TEST(WeightFiles, WeightsUnderAnUnusualKeyAreNamed) {
   const std::string path = golden_file("generator.pt");
   const auto model = cnn_to_fill();
   const Error error = error_of([&] { load_weights(Env::posix(), path, *model); });
@@ -94,15 +94,15 @@ TEST(WeightFiles, WhereWeightsAreNotLookedForTheKeyIsNamed) {
   expect_filled(path, "generator.");
 }
 
-TEST(WeightFiles, TensorsWithAttributesAreTensors) {
+TEST(WeightFiles, TensorsWithAttributesAreRead) {
   const auto tensors = read_weights(Env::posix(), golden_file("attributes.pt"));
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_TRUE(at::equal(tensors[0].tensor, at::arange(4).to(at::kFloat)));
   EXPECT_TRUE(at::equal(tensors[1].tensor, at::arange(3).to(at::kFloat)));
 }
 
-// A safetensors file begins with the length of its header, 640 here: 0x80 0x02, as a pickle does.
-TEST(WeightFiles, ALengthThatLooksLikeAPickleIsNone) {
+// A safetensors file begins with the length of its header, here 640: 0x80 0x02, like a pickle.
+TEST(WeightFiles, ALengthThatLooksLikeAPickleIsNotOne) {
   const TempDir dir;
   const std::string path = dir / "w.safetensors";
   char begin[2] = {};

@@ -1,5 +1,4 @@
-// Weights of files that Python wrote (tests/oracles/weights_goldens.py), and of files made to do
-// harm.
+// Weights of files that Python wrote (tests/oracles/weights_goldens.py), and hostile files.
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
@@ -43,7 +42,7 @@ at::Tensor numbers(int64_t count) {
 
 class EveryFormat : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(EveryFormat, GivesTheTensorsThatPythonSaved) {
+TEST_P(EveryFormat, HasTheTensorsThatPythonSaved) {
   std::map<std::string, at::Tensor> found;
   for (const auto& [name, tensor] : read_weights(Env::posix(), kGoldens + GetParam()))
     found[name] = tensor;
@@ -87,7 +86,7 @@ void expect_formula(Model& model) {
   }
 }
 
-TEST(Weights, OfAStateDictGoByName) {
+TEST(Weights, AStateDictIsReadByName) {
   const auto model = small_model();
   const LoadedWeights loaded = load_weights(Env::posix(), kGoldens + "simple_cnn.pt", *model);
   EXPECT_EQ(loaded.taken.size(), model->parameters().size() + model->buffers().size());
@@ -96,13 +95,13 @@ TEST(Weights, OfAStateDictGoByName) {
 }
 
 // {"state_dict": {"module.conv1...": ...}, "best": tensor, "epoch": ...}
-TEST(Weights, OfAWholeTrainingsFileAreFound) {
+TEST(Weights, AStateDictInATrainingFileIsFound) {
   const auto model = small_model();
   load_weights(Env::posix(), kGoldens + "training.pt", *model);
   expect_formula(*model);
 }
 
-// Safetensors from tensors of the small model that `change` has had its way with.
+// Safetensors of the small model's tensors after `change`.
 class ChangedFile : public ::testing::Test {
  protected:
   template <class Change>
@@ -135,7 +134,7 @@ class ChangedFile : public ::testing::Test {
   std::vector<NamedTensor> tensors;
 };
 
-TEST_F(ChangedFile, OfACheckpointIsFoundBesideOtherTensors) {
+TEST_F(ChangedFile, ACheckpointsWeightsAreFoundAmongOtherTensors) {
   const auto model = small_model();
   load_weights(Env::posix(), written([](auto& list) {
                  for (auto& [name, tensor] : list) name = "model." + name;
@@ -155,7 +154,7 @@ TEST_F(ChangedFile, MissingUnknownAndReshapedTensorsAreListed) {
             "[4]; missing: conv1.conv.weight; not in the model: stem.weight");
 }
 
-TEST_F(ChangedFile, IntegersForFloatingPointAreRefusedAndTheOtherWayRound) {
+TEST_F(ChangedFile, IntegersForFloatingPointAreRefusedAndViceVersa) {
   const std::string reason = refusal([](auto& list) {
     for (const auto& [name, type] : {std::pair("conv1.conv.weight", at::kBool),
                                      {"fc.weight", at::kChar},
@@ -170,7 +169,7 @@ TEST_F(ChangedFile, IntegersForFloatingPointAreRefusedAndTheOtherWayRound) {
             "Float instead of Long");
 }
 
-TEST_F(ChangedFile, FloatingPointOfAnySizeIsTaken) {
+TEST_F(ChangedFile, FloatingPointOfAnySizeIsConverted) {
   for (const auto type : {at::kHalf, at::kBFloat16, at::kDouble}) {
     const auto model = small_model();
     load_weights(Env::posix(), written([&](auto& list) {
@@ -184,7 +183,7 @@ TEST_F(ChangedFile, FloatingPointOfAnySizeIsTaken) {
   }
 }
 
-TEST_F(ChangedFile, ALongListIsCut) {
+TEST_F(ChangedFile, ALongListIsShortened) {
   const std::string reason = refusal([](auto& list) {
     for (auto& [name, tensor] : list) name = "x" + name;
   });
@@ -194,7 +193,7 @@ TEST_F(ChangedFile, ALongListIsCut) {
       << reason;
 }
 
-TEST_F(ChangedFile, TheLastLayerBeginsAnewForOtherClasses) {
+TEST_F(ChangedFile, TheLastLayerIsInitialisedForOtherClasses) {
   const auto model = small_model(7), drawn = small_model(7);
   const LoadedWeights loaded = load_weights(Env::posix(), kGoldens + "simple_cnn.pt", *model);
   EXPECT_EQ(loaded.fresh, (std::vector<std::string>{"fc.weight", "fc.bias"}));
@@ -204,7 +203,7 @@ TEST_F(ChangedFile, TheLastLayerBeginsAnewForOtherClasses) {
         << found[i].name;
 }
 
-TEST_F(ChangedFile, TheLastLayerBeginsAnewWhereItIsMissing) {
+TEST_F(ChangedFile, TheLastLayerIsInitialisedIfItIsMissing) {
   const auto model = small_model();
   const LoadedWeights loaded = load_weights(
       Env::posix(), written([](auto& list) {
@@ -232,7 +231,7 @@ TEST_F(ChangedFile, CountersOfBatchesMayBeMissing) {
   EXPECT_EQ(model->buffers()[2].tensor.item<int64_t>(), 0);
 }
 
-TEST_F(ChangedFile, NamesOfOlderTransformersAreKnown) {
+TEST_F(ChangedFile, NamesOfOlderTransformersAreSupported) {
   const auto source = small_model(10, "vit_tiny");
   std::vector<NamedTensor> list = source->parameters();
   for (auto& [name, tensor] : list)
@@ -266,7 +265,7 @@ TEST(RefusedWeights, APickleThatWouldRunCodeIsNamed) {
       std::string(kUnreadable) + "it asks for model_twins.SimpleCnn, which no state_dict needs");
 }
 
-TEST(RefusedWeights, OtherThingsThanTensorsByNameAreNone) {
+TEST(RefusedWeights, AFileWithoutNamedTensorsIsRefused) {
   EXPECT_EQ(refused(kGoldens + "list.pt").reason(),
             std::string(kUnreadable) + "it is not a dictionary of tensors");
   EXPECT_EQ(refused(kGoldens + "scripted.pt").reason(),
@@ -275,7 +274,7 @@ TEST(RefusedWeights, OtherThingsThanTensorsByNameAreNone) {
   EXPECT_EQ(refused(kGoldens + "none.pt").kind(), ErrorKind::kUsage);
 }
 
-TEST(RefusedWeights, AFileCutAnywhereIsAnErrorOfOneLine) {
+TEST(RefusedWeights, ATruncatedFileIsAnErrorOfOneLine) {
   const TempDir dir;
   for (const char* name : {"simple_cnn.pt", "legacy.pt"}) {
     const std::string whole = read_text(kGoldens + name);
@@ -286,7 +285,7 @@ TEST(RefusedWeights, AFileCutAnywhereIsAnErrorOfOneLine) {
   }
 }
 
-// Opened for its first bytes, then again by the reader of its kind.
+// The file is opened for its first bytes, then again by its format's reader.
 TEST(RefusedWeights, AFileThatCannotBeReadIsARunError) {
   for (const char* name : {"simple_cnn.pt", "legacy.pt"})
     for (const auto& [op, skip] :
@@ -320,7 +319,7 @@ std::string pickle(const std::string& sizes, const std::string& strides,
          "\x89)tRs.";
 }
 
-TEST(RefusedWeights, ATensorOutsideItsMemoryIsRefused) {
+TEST(RefusedWeights, ATensorOutsideItsStorageIsRefused) {
   const TempDir dir;
   const std::string four(16, '\0'), zero("K\0", 2),
       largest("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f");
@@ -333,10 +332,10 @@ TEST(RefusedWeights, ATensorOutsideItsMemoryIsRefused) {
   EXPECT_EQ(sound.at(0).tensor.numel(), 4);
   const std::string outside = "a tensor does not lie within its memory";
   for (const auto& [sizes, strides, offset] :
-       {std::array<std::string, 3>{"K\5\x85", "K\1\x85", zero},                // too long
-        std::array<std::string, 3>{"K\4\x85", "K\2\x85", zero},                // too wide
-        std::array<std::string, 3>{"K\4\x85", "K\1\x85", "K\1"},               // too far
-        std::array<std::string, 3>{"K\5\x85", zero + "\x85", zero},            // repeats
+       {std::array<std::string, 3>{"K\5\x85", "K\1\x85", zero},      // too long
+        std::array<std::string, 3>{"K\4\x85", "K\2\x85", zero},      // too wide
+        std::array<std::string, 3>{"K\4\x85", "K\1\x85", "K\1"},     // offset too large
+        std::array<std::string, 3>{"K\5\x85", zero + "\x85", zero},  // overlapping elements
         std::array<std::string, 3>{"J\xff\xff\xff\xff\x85", "K\1\x85", zero},  // negative
         std::array<std::string, 3>{largest + largest + "\x86", "K\1K\1\x86", zero},
         std::array<std::string, 3>{"K\2\x85", largest + "\x85", zero},
@@ -359,7 +358,7 @@ TEST(RefusedWeights, BigEndianNumbersAreRefused) {
             std::string::npos);
 }
 
-TEST(Weights, OfADamagedCheckpointAreRefused) {
+TEST(Weights, ADamagedCheckpointIsRefused) {
   const TempDir dir;
   const std::vector<NamedTensor> tensors = {{"w", at::arange(4, at::kFloat)}};
   const auto read_with = [&](const std::string& format, const std::string& crc) {
@@ -372,7 +371,7 @@ TEST(Weights, OfADamagedCheckpointAreRefused) {
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_NE(error.reason().find("checksum"), std::string::npos);
   EXPECT_NE(error.remedy().find("edited"), std::string::npos);
-  EXPECT_TRUE(read_with("pt", "00000000").equal(tensors[0].tensor)) << "of another program";
+  EXPECT_TRUE(read_with("pt", "00000000").equal(tensors[0].tensor)) << "from another program";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Filters that whiten.
+// Whitening filters.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/conv2d.h>
@@ -13,7 +13,7 @@
 namespace saturate {
 namespace {
 
-// Neighbours and channels go together, as in photographs.
+// Neighbours and channels are correlated, as in photographs.
 at::Tensor correlated_images() {
   const at::Tensor noise = at::randn({64, 3, 17, 17});
   const at::Tensor smooth = noise + 2 * noise.roll({1}, {2}) + noise.roll({1}, {3});
@@ -32,11 +32,11 @@ TEST(Whitening, OutputsAreUncorrelatedWithUnitVariance) {
   ASSERT_EQ(filters.sizes(), (at::IntArrayRef{24, 3, 2, 2}));
   const at::Tensor outputs = at::conv2d(images, filters.narrow(0, 0, 12), {}, /*stride=*/2);
   EXPECT_TRUE(at::allclose(covariance(outputs), at::eye(12), 0, 0.02)) << covariance(outputs);
-  EXPECT_FALSE(at::allclose(covariance(images), at::eye(3), 0, 0.5)) << "they were not before";
+  EXPECT_FALSE(at::allclose(covariance(images), at::eye(3), 0, 0.5)) << "the input is not white";
   EXPECT_TRUE(filters.narrow(0, 12, 12).equal(-filters.narrow(0, 0, 12)));
 }
 
-TEST(Whitening, Resnet9TakesItsStemFromTheImages) {
+TEST(Whitening, Resnet9ComputesItsStemFromTheImages) {
   ModelOptions options;
   options.name = "resnet9";
   options.width = 0.25;

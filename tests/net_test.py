@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Training across two hosts, which are network namespaces joined by a virtual cable; what a killed launcher or
-rank leaves behind; and other starters of processes.
+"""Training across two hosts, which are network namespaces joined by a virtual cable; the processes and files left by
+a killed launcher or rank; and other launchers.
 
   tests/net_test.py --saturate build/saturate [NAME of a test ...]
 
-Exits with 77 where there can be no such namespaces. torchrun and mpirun are taken from PATH, and left out where
-they are absent.
+Exits with 77 if namespaces cannot be made. torchrun and mpirun are found in PATH, and skipped if they are absent.
 """
 import argparse
 import json
@@ -48,7 +47,7 @@ every = 5
 [distributed]
 timeout_s = 60
 """
-# Asks c10d's store much, and is gone before the answers.
+# Sends c10d's store many requests, and disconnects before the answers.
 VANISHING_CLIENT = """
 import socket, struct, sys
 store = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -88,13 +87,13 @@ def records(folder, kind):
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    lines = text.rpartition("\n")[0].splitlines()  # the last may be half there
+    lines = text.rpartition("\n")[0].splitlines()  # the last one may be incomplete
     return [record for record in map(json.loads, lines) if record["kind"] == kind]
 
 
 def unnamed_memory(pid):
-    """Names that the system gives to the nameless memory of ours that a process has mapped or open."""
-    def read(action):  # a file that a process closes meanwhile is none of it; nor has one that ended any
+    """The kernel's names of saturate's anonymous shared memory that a process has mapped or open."""
+    def read(action):  # a file closed meanwhile does not count, and an ended process has none
         try:
             return action()
         except OSError:
@@ -127,7 +126,7 @@ class NetTest(unittest.TestCase):
         return ["train", self.recipe, "--out", out, *more, *(["--resume", out] if resume else [])]
 
     def start(self, host, name, command):
-        """The command's process, with what it says in the file `name`; its path."""
+        """The command's process, with its output in the file `name`; that file's path."""
         log = self.folder / name
         with open(log, "w", encoding="utf-8") as file:
             process = host.start([options.saturate, *command], stdout=subprocess.DEVNULL, stderr=file)
@@ -176,14 +175,14 @@ class TwoHosts(NetTest):
         for a, b in zip(expected, found):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=1e-6)
 
-    def test_listen_only_where_asked(self):
+    def test_listen_only_at_the_given_addresses(self):
         hosts, out = self.hosts(), self.folder / "run"
         started = self.launch_on_both(hosts, *self.training(out, "train.epochs=1e5"))
         self.wait_until(lambda: records(out, "step"), *started[0])
         found = [host.listening() for host in hosts]
         self.assertIn(f"{hosts[0].address}:{PORT}", found[0])
         for host, sockets in zip(hosts, found):
-            for socket in sockets:  # the others are those of the ranks' own pairs
+            for socket in sockets:  # the other sockets are between pairs of ranks
                 self.assertEqual(socket.rsplit(":", 1)[0], host.address, found)
         for process, _ in started:
             process.send_signal(signal.SIGTERM)
@@ -191,7 +190,7 @@ class TwoHosts(NetTest):
             self.assertEqual(self.wait_for(process, log), 143, log.read_text())
         self.assertEqual([host.listening() for host in hosts], [[], []])
 
-    def test_a_cut_link_ends_all_and_the_run_goes_on_exactly(self):
+    def test_a_cut_link_ends_all_and_the_resumed_run_is_exact(self):
         hosts, whole, cut = self.hosts(), self.folder / "whole", self.folder / "cut"
         settings = ["train.eval_every=0", "checkpoint.every=50 steps",
                     f"distributed.timeout_s={TIMEOUT_S}"]
@@ -220,7 +219,7 @@ class TwoHosts(NetTest):
 
 class Kills(NetTest):
     def kill(self, host, out, victims):
-        """Kills a run, and looks for what it left."""
+        """Kills a run, and checks that no process, socket or shared memory is left."""
         process, log = self.start(host, "log", [
             "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",
             *self.training(out, "train.epochs=1e5", 'checkpoint.every=["1 epoch", "20 steps"]', resume=out.exists())])
@@ -236,7 +235,7 @@ class Kills(NetTest):
         code = self.wait_for(process, log, 40)
         self.assertEqual(code, -signal.SIGKILL if "launcher" in victims else 4, log.read_text())
         self.assertTrue(host.wait_until_empty(10), "a process is left")
-        # A killed process leaves the list with its first thread, and closes its files with its last.
+        # A killed process disappears from the list with its first thread, but closes its files with its last.
         end = time.monotonic() + 10
         while host.listening() and time.monotonic() < end:
             time.sleep(0.02)
@@ -254,8 +253,8 @@ class Kills(NetTest):
                 found[variables["RANK"]] = pid
         return found
 
-    def test_leave_nothing_behind_and_the_next_start_works(self):
-        # Every run starts at the port, and in the folder, of the one killed before.
+    def test_leave_no_process_or_memory_and_the_next_start_works(self):
+        # Every run uses the port and the folder of the one killed before.
         host, out = self.host(), self.folder / "run"
         for victims in (["0"], ["1"], ["launcher"], ["launcher", "0", "1"]):
             with self.subTest(killed=victims):
@@ -266,7 +265,7 @@ class Kills(NetTest):
 
 
     def test_a_client_that_vanishes_does_not_end_rank_0(self):
-        # This ended it silently: SIGPIPE, as the store's thread wrote its answers.
+        # A SIGPIPE in the store's thread, which wrote its answers, once ended the rank silently.
         host, out = self.host(), self.folder / "run"
         process, log = self.start(host, "log", [
             "launch", "--nproc-per-node", "2", "--master", f"127.0.0.1:{PORT}", "--",

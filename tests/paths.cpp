@@ -5,11 +5,10 @@
 namespace saturate::testing {
 namespace {
 
-// The command would set it itself and start anew, which hundreds of tests would wait for.
+// The command would set it and re-execute itself, which hundreds of tests would wait for.
 [[maybe_unused]] const int kNoNewStart = setenv("GOMP_SPINCOUNT", "2000", /*overwrite=*/0);
 
-// The folder of a stage that tools/gpu-check made, with the command and some of the project's files
-// in it.
+// The folder of a stage made by tools/gpu-check, with the command and some of the project's files.
 std::string staged_or(const std::string& file, const std::string& built) {
   const char* root = std::getenv("SATURATE_TEST_ROOT");
   return root ? std::string(root) + "/" + file : built;

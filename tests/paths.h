@@ -1,4 +1,4 @@
-// Where the project's files are. In one source of its own, so that every other test compiles to the
+// Paths of the project's files. In one separate source, so that every other test compiles to the
 // same object in any checkout and the compiler's cache can serve it.
 #pragma once
 
@@ -12,10 +12,10 @@ std::string source_path(const std::string& file);
 std::string shared_path(const std::string& file);
 // The command `saturate`; empty in the tests of the torch-free modules.
 extern const std::string kCommand;
-// A library in place of NVIDIA's; empty likewise.
+// A library that replaces NVIDIA's; empty likewise.
 extern const std::string kFakeNvml;
-// Whether what is tested was built with AddressSanitizer or ThreadSanitizer; a test itself need not
-// be.
+// Whether the tested code was built with AddressSanitizer or ThreadSanitizer; the test itself may
+// be built without.
 extern const bool kSanitized;
 
 }  // namespace saturate::testing

@@ -1,4 +1,4 @@
-// Keys whose value sets several members, and the keys of earlier versions that they replaced.
+// Keys whose value sets several members, and the retired keys that they replace.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string error_with(const Texts& overrides) {
   return "no error";
 }
 
-// The key's value after an override of it, as another override; it reads back to the same.
+// The key's value after an override, as another override; it reads back to the same.
 std::string stored_value(const std::string& text) {
   const std::string key = text.substr(0, text.find('='));
   const std::string found = setting_of(recipe_with({text}), key);
@@ -80,7 +80,7 @@ TEST(CompoundKeys, AListMayBeginWithAWholeNumber) {
     EXPECT_TRUE(error_with({wrong}).starts_with(std::string(wrong).substr(0, 16))) << wrong;
 }
 
-TEST(CompoundKeys, MomentumCyclesBetweenTwoNumbersOrNot) {
+TEST(CompoundKeys, CycleMomentumIsTwoNumbersOrFalse) {
   EXPECT_TRUE(recipe_with({}).schedule.cycle_momentum);
   for (const char* off : {"schedule.cycle_momentum=false", "schedule.cycle_momentum=[]"})
     EXPECT_FALSE(recipe_with({off}).schedule.cycle_momentum);
@@ -90,7 +90,7 @@ TEST(CompoundKeys, MomentumCyclesBetweenTwoNumbersOrNot) {
   EXPECT_EQ(recipe.schedule.momentum_high, 0.6);
 }
 
-TEST(CompoundKeys, WordsTakeNumbersOrHaveDefaults) {
+TEST(CompoundKeys, WordsHaveNumbersOrDefaults) {
   EXPECT_EQ(stored_value("data.shuffle=block"), "block:128");
   EXPECT_EQ(stored_value("data.shuffle=block:7"), "block:7");
   EXPECT_EQ(stored_value("augment.crop=pad"), "pad:4");
@@ -160,8 +160,9 @@ TEST(CompoundKeys, NamesSwitchMembers) {
   EXPECT_EQ(recipe.train.eval_shift, 2);
   EXPECT_EQ(setting_of(recipe, "debug.off"), "debug.off=[\"fused\", \"sdpa\"]");
   EXPECT_EQ(recipe_with({"debug.off=[fused, sdpa]"}).model.attention, Attention::kNaive)
-      << "as a shell leaves it";
-  EXPECT_TRUE(recipe_with({"debug.off=fused", "debug.off=[]"}).optimizer.fused) << "not added to";
+      << "as after a shell";
+  EXPECT_TRUE(recipe_with({"debug.off=fused", "debug.off=[]"}).optimizer.fused)
+      << "the list is replaced";
   EXPECT_EQ(error_with({"debug.off=[\"fussed\"]"}),
             "debug.off has no value \"fussed\" (--set debug.off=[\"fussed\"]). Did you mean "
             "\"fused\"?");
@@ -172,7 +173,7 @@ TEST(CompoundKeys, NamesSwitchMembers) {
       error_with({"train.tta=[shift:1, shift:2]"}).starts_with("train.tta has shift twice"));
 }
 
-// A value that each retired key can have, other than its default, beside what gives it an effect.
+// A non-default value of each retired key, with other keys that give it an effect.
 struct Old {
   std::string value, now;
   Texts beside = {};
@@ -234,7 +235,7 @@ const std::map<std::string, Old>& old_values() {
   return table;
 }
 
-TEST(RetiredKeys, AreErrorsThatSayWhatToWrite) {
+TEST(RetiredKeys, AreErrorsThatNameTheReplacement) {
   EXPECT_EQ(retired_rows().size(), old_values().size());
   for (const RetiredRow& retired : retired_rows()) {
     const Old& old = old_values().at(retired.row.key);
@@ -250,7 +251,7 @@ TEST(RetiredKeys, AreErrorsThatSayWhatToWrite) {
   }
 }
 
-TEST(RetiredKeys, InAFileNameTheLineAndAllThatTheFileSays) {
+TEST(RetiredKeys, InAFileTheErrorNamesTheLineAndAllReplacements) {
   const auto error_of_text = [](const std::string& text) -> std::string {
     try {
       parse_recipe(text, "r.toml");
@@ -275,8 +276,8 @@ TEST(RetiredKeys, InAFileNameTheLineAndAllThatTheFileSays) {
             "'pad:2' in one line");
 }
 
-// As an earlier version wrote it: old and new keys, in any order, and a flag that is a list now.
-TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
+// As an earlier version wrote it: old and new keys, in any order, and a flag that is now a list.
+TEST(RetiredKeys, KeepTheirMeaningInASavedRecipe) {
   std::map<std::string, std::string> sections;
   const auto add = [&](const std::string& setting) {
     const auto dot = setting.find('.'), equals = setting.find('=');
@@ -332,8 +333,8 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
   EXPECT_THROW(parse_saved_recipe(text, "r.toml", old_override), Error);
 }
 
-// Values that an earlier version accepted and today's keys do not: readable again once saved.
-TEST(RetiredKeys, OfARunsOwnRecipeStayReadable) {
+// Values that an earlier version accepted and present keys do not: readable again once saved.
+TEST(RetiredKeys, InASavedRecipeStayReadable) {
   const std::string text =
       "[schedule]\nmomentum_low = 0.95\nmomentum_high = 0.85\n[data]\nsource = \"synth:\"\n"
       "stage = \"tmpfs\"\nstage_folder = \"staged\"\n[watch]\nprometheus_port = 9400\n"
@@ -350,7 +351,7 @@ TEST(RetiredKeys, OfARunsOwnRecipeStayReadable) {
   EXPECT_EQ(parse_saved_recipe(refused, "r.toml", better).augment.flip, 0.5);
 }
 
-TEST(RetiredKeys, AreReplacedByValuesThatAreAccepted) {
+TEST(RetiredKeys, AreReplacedByAcceptedValues) {
   EXPECT_EQ(error_with({"augment.scale_max=0.05"}),
             "augment.scale_max is now augment.scale (--set augment.scale_max=0.05). Write --set "
             "'augment.scale=[0.05, 0.08]'");

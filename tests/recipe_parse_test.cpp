@@ -1,4 +1,4 @@
-// The option table: parsing, overrides, errors, saving, and the documents generated from it.
+// The option table: parsing, overrides, errors, saving, and the generated documents.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -40,7 +40,7 @@ TEST(Recipe, SavedTextReadsBackToTheSameRecipe) {
   EXPECT_EQ(saved, to_toml(again));
 }
 
-TEST(Recipe, ShuffleTakesTheFlagThatItOnceWas) {
+TEST(Recipe, ShuffleAcceptsItsFormerFlag) {
   const auto mode = [](const std::string& text, const std::vector<std::string>& overrides = {}) {
     return parse_recipe(kMinimal + text, "r.toml", overrides).data.shuffle.mode;
   };
@@ -68,7 +68,7 @@ TEST(Recipe, DecodedCacheAndFastDecodingExcludeEachOther) {
   }
 }
 
-TEST(Recipe, ImagesOnTheDeviceAreNoPhotographsToCutFrom) {
+TEST(Recipe, ImagesHeldOnTheDeviceExcludeRandomResizedCrops) {
   const std::string error =
       recipe_error(kMinimal, {"data.cache=device", "augment.crop=random_resized"});
   EXPECT_NE(error.find("data.cache"), std::string::npos) << error;
@@ -81,7 +81,7 @@ TEST(Recipe, ImagesOnTheDeviceAreNoPhotographsToCutFrom) {
   EXPECT_NE(fast.find("data.decode=exact"), std::string::npos) << fast;
 }
 
-TEST(Recipe, EveryRowStoresWhatItIsGiven) {
+TEST(Recipe, EveryRowStoresItsValue) {
   const Recipe defaults;
   for (const auto& row : option_table()) {
     Recipe recipe;
@@ -111,7 +111,7 @@ TEST(Recipe, EveryRowStoresWhatItIsGiven) {
   }
 }
 
-TEST(Recipe, OverridesWinAndNeedNoQuotes) {
+TEST(Recipe, OverridesTakePrecedenceAndNeedNoQuotes) {
   const Recipe recipe = parse_recipe(
       kMinimal, "r.toml",
       std::vector<std::string>{"data.source=folder:a=b,c", "train.batch=64", "model.name=\"mlp\"",
@@ -123,7 +123,7 @@ TEST(Recipe, OverridesWinAndNeedNoQuotes) {
   EXPECT_FALSE(recipe.train.channels_last);
 }
 
-TEST(Recipe, TextThatIsNotUtf8IsRefusedAndWhatIsIsKept) {
+TEST(Recipe, OnlyUtf8TextIsAcceptedAndKept) {
   EXPECT_NE(recipe_error(kMinimal, {"data.source=tar:/a\xff.tar"}).find("is not UTF-8"),
             std::string::npos);
   const std::string odd = "tar:/\xc3\xa9 \"x\" \\ \x01\t'.tar";
@@ -200,7 +200,7 @@ TEST(Recipe, AnOverrideThatIsNotTomlIsRefusedByItsKey) {
             0u);
 }
 
-TEST(Recipe, ASectionIsNotAKeyNorAKeyASection) {
+TEST(Recipe, ASectionIsNotAKeyAndAKeyIsNotASection) {
   EXPECT_EQ(recipe_error(kMinimal, {"train=3"}).find("train is a section, which has no value"), 0u);
   const std::string error = recipe_error("train = 3\n[data]\nsource = \"synth:\"\n");
   EXPECT_EQ(error.find("train is a section, which has no value (r.toml:1). Name a key in it, such "
@@ -210,7 +210,7 @@ TEST(Recipe, ASectionIsNotAKeyNorAKeyASection) {
   EXPECT_EQ(recipe_error("[train.batch]\nx = 1\n").find("train.batch is a key, not a section"), 0u);
 }
 
-TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
+TEST(Recipe, ListsMayHaveAnyLengthExceptColours) {
   const Recipe recipe = parse_recipe(
       kMinimal, "r.toml",
       std::vector<std::string>{"schedule.milestones=[1, 2.5]", "optimizer.freeze=[\"stem*\"]"});
@@ -229,7 +229,7 @@ TEST(Recipe, ListsMayBeOfAnyLengthWhereTheyAreNotColours) {
             std::string::npos);
 }
 
-TEST(Recipe, WhatAveragesWeightsNeedsThemWholeAndAShareBelowOne) {
+TEST(Recipe, WeightAveragesExcludeHalfPrecisionWeightsAndNeedAShareBelowOne) {
   for (const std::string key : {"train.ema", "train.lookahead"}) {
     EXPECT_NE(recipe_error(kMinimal, {key + "=1"}).find(key + " must be below 1"),
               std::string::npos);
@@ -242,7 +242,7 @@ TEST(Recipe, WhatAveragesWeightsNeedsThemWholeAndAShareBelowOne) {
   }
 }
 
-TEST(Recipe, OneAverageOfWeightsAtMost) {
+TEST(Recipe, AtMostOneWeightAverage) {
   EXPECT_NE(recipe_error(kMinimal, {"train.ema=0.9", "train.swa=0.5"})
                 .find("train.swa cannot be combined with train.ema"),
             std::string::npos);
@@ -252,7 +252,7 @@ TEST(Recipe, OneAverageOfWeightsAtMost) {
   EXPECT_EQ(recipe_error(kMinimal, {"train.swa=0.5"}), "no error");
 }
 
-TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
+TEST(Recipe, ScheduleLengthsMustFitTheRun) {
   const auto refused = [](std::vector<std::string> overrides, const std::string& part) {
     overrides.push_back("train.epochs=10");
     EXPECT_NE(recipe_error(kMinimal, overrides).find(part), std::string::npos)
@@ -282,7 +282,7 @@ TEST(Recipe, ASchedulesLengthsMustFitTheRun) {
             "no error");
 }
 
-TEST(Recipe, StoppingEarlyNeedsEvaluationsBeforeTheEnd) {
+TEST(Recipe, EarlyStoppingNeedsEvaluationsBeforeTheEnd) {
   const std::vector<std::string> none = {"train.early_stop=3",
                                          "data.eval_source=synth:", "train.eval_every=0"};
   EXPECT_NE(recipe_error(kMinimal, none).find("the only one is at the end"), std::string::npos);
@@ -293,8 +293,8 @@ TEST(Recipe, StoppingEarlyNeedsEvaluationsBeforeTheEnd) {
   }
 }
 
-// As floats, which weights and gradients are, they would be infinite, or nothing.
-TEST(Recipe, FactorsThatNoFloatHoldsAreRefusedByName) {
+// As floats, the type of weights and gradients, they would be infinite or zero.
+TEST(Recipe, FactorsBeyondFloatAreRefusedByName) {
   for (const std::string key :
        {"train.clip_norm", "optimizer.lr", "optimizer.weight_decay", "optimizer.trust"}) {
     EXPECT_NE(recipe_error(kMinimal, {key + "=1e39"}).find(key + " is out of range: 1e+39"),
@@ -313,7 +313,7 @@ TEST(Recipe, BrokenTomlNamesTheLine) {
   EXPECT_NE(recipe_error(kMinimal, {"train.batch"}).find("no value"), std::string::npos);
 }
 
-TEST(Recipe, KeysThatContradictEachOtherAreRefused) {
+TEST(Recipe, ConflictingKeysAreRefused) {
   EXPECT_NE(recipe_error("").find("data.source is missing"), std::string::npos);
   EXPECT_NE(recipe_error(kMinimal, {"optimizer.momentum=0"}).find("needs a momentum"),
             std::string::npos);
@@ -354,7 +354,7 @@ TEST(Recipe, TheDocumentIsGeneratedFromTheTable) {
       << "run: build/saturate list options --markdown > docs/recipe.md";
 }
 
-TEST(Recipe, RecipesThatShipAreValid) {
+TEST(Recipe, ShippedRecipesAreValid) {
   for (const char* name : {"demo", "cifar10", "cifar10-quick", "cifar10-speed", "imagenet-sample",
                            "poor", "segment", "segment-toy"})
     EXPECT_NO_THROW(

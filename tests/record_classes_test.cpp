@@ -1,4 +1,4 @@
-// Results of an evaluation by class: counted, ordered, written, read and shown.
+// Results of an evaluation by class: counting, order, writing, reading and printing.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ ClassResults pets() {
   return class_results(std::vector<int64_t>{0, 0, 1, 3, 3, 5}, 3, {"cat", "dog", "owl"});
 }
 
-TEST(ClassResults, EachClassIsCountedAndTheMatrixKept) {
+TEST(ClassResults, CountsEachClassAndTheMatrix) {
   const ClassResults results = pets();
   ASSERT_EQ(results.classes.size(), 3u);
   const ClassResult &cat = results.classes[0], &dog = results.classes[1], &owl = results.classes[2];
@@ -39,7 +39,7 @@ TEST(ClassResults, EachClassIsCountedAndTheMatrixKept) {
   EXPECT_EQ(results.confusion[2].count, 2);
 }
 
-TEST(ClassResults, TheWorstComeFirstAndWhatHasNoImageNot) {
+TEST(ClassResults, TheWorstComeFirstAndClassesWithoutImagesAreSkipped) {
   const ClassResults results = pets();
   EXPECT_EQ(worst_classes(results, 10), (std::vector<size_t>{1, 0}));
   EXPECT_EQ(worst_classes(results, 1), (std::vector<size_t>{1}));
@@ -49,7 +49,7 @@ TEST(ClassResults, TheWorstComeFirstAndWhatHasNoImageNot) {
   EXPECT_EQ(worst_confusions(results, 10, 0).size(), 1u);
 }
 
-TEST(ClassResults, LabelsThatAreNoOutputsArePassedOver) {
+TEST(ClassResults, LabelsBeyondTheOutputsAreIgnored) {
   const auto results = class_results(std::vector<int64_t>{-1, -300, 4, 900}, 2, {"a", "b"});
   ASSERT_EQ(results.classes.size(), 2u);
   for (const auto& of : results.classes) EXPECT_EQ(of.count + of.predicted, 0);
@@ -89,7 +89,7 @@ TEST(Answers, TheLargestLogitIsTheAnswer) {
 TEST(ClassResults, TheFileIsReadBackAsItWasWritten) {
   ClassResults results = pets();
   results.step = 120;
-  results.classes[2].name = "\xff\"<";  // no UTF-8
+  results.classes[2].name = "\xff\"<";  // not UTF-8
   const std::string text = class_results_json(results);
   const auto again = parse_class_results(text);
   ASSERT_TRUE(again);
@@ -102,7 +102,7 @@ TEST(ClassResults, TheFileIsReadBackAsItWasWritten) {
   EXPECT_EQ(json["confusion"][2], (std::vector<int>{1, 0, 2}));
 }
 
-TEST(ClassResults, WhateverAFileHoldsIsSafeToShow) {
+TEST(ClassResults, AnyFileContentIsSafeToPrint) {
   for (const char* text :
        {"", "[]", "{}", "{\"classes\":7}", "{\"classes\":[7]}", "{\"classes\":[[]]}", "nonsense"})
     EXPECT_FALSE(parse_class_results(text)) << text;
@@ -131,7 +131,7 @@ ClassResults many(int64_t count) {
   return class_results(cells, count, names_of(int(count)));
 }
 
-TEST(ClassTable, ATerminalGetsTheMatrixOfAFewAndTheWorstOfMany) {
+TEST(ClassTable, ATerminalGetsTheMatrixOfAFewClassesAndTheWorstOfMany) {
   const std::string few = format_class_results(many(10));
   EXPECT_NE(few.find("by class, worst first"), std::string::npos);
   EXPECT_NE(few.find("answers, by number"), std::string::npos);
@@ -140,10 +140,10 @@ TEST(ClassTable, ATerminalGetsTheMatrixOfAFewAndTheWorstOfMany) {
   const std::string all = format_class_results(many(1000));
   EXPECT_NE(all.find("the worst 10 of 1000 classes"), std::string::npos);
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 12);
-  EXPECT_NE(all.find("class10  "), std::string::npos) << "none of it is right";
+  EXPECT_NE(all.find("class10  "), std::string::npos) << "none of its images is right";
 }
 
-TEST(ClassTable, ALineFitsATerminalAndANameIsHarmless) {
+TEST(ClassTable, ALineFitsTheTerminalAndNamesAreEscaped) {
   ClassResults results = many(20);
   for (auto& of : results.classes) of.name = "a very long name of a class, \x9b\x32J\n" + of.name;
   const std::string text = format_class_results(results);
@@ -161,7 +161,7 @@ TEST(ClassTable, ALineFitsATerminalAndANameIsHarmless) {
     of.name = "\u732b\u732b with a very long name, of kind " + of.name;
   const std::string cut = format_class_results(results);
   EXPECT_NE(cut.find("\u732b\u732b with a very \u2026aclass19"), std::string::npos)
-      << "both ends are there: " << cut;
+      << "both ends remain: " << cut;
 }
 
 std::string classes_page(const ClassResults& results) {
@@ -172,7 +172,7 @@ std::string classes_page(const ClassResults& results) {
   return make_report({&run, 1});
 }
 
-TEST(ReportOfClasses, AFewHaveAMatrix) {
+TEST(ReportOfClasses, AFewClassesHaveAMatrix) {
   ClassResults results = pets();
   results.classes[0].name = "<b>cat";
   const std::string page = classes_page(results);
@@ -183,7 +183,7 @@ TEST(ReportOfClasses, AFewHaveAMatrix) {
   EXPECT_EQ(classes["matrix"][0]["answers"], nlohmann::json({2, 1, 0}));
 }
 
-TEST(ReportOfClasses, AThousandShowTheWorstAndTheMostFrequentConfusions) {
+TEST(ReportOfClasses, AThousandClassesShowTheWorstAndTheMostFrequentConfusions) {
   const std::string page = classes_page(many(1000)), small = classes_page(many(10));
   const auto classes = testing::data_of_page(page)["runs"][0]["classes"];
   EXPECT_EQ(classes["seen"], 1000);

@@ -1,4 +1,4 @@
-// Event files: their frames, and what TensorBoard's own reader makes of them.
+// Event files: their frames, and TensorBoard's own reading of them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -54,7 +54,7 @@ std::vector<std::string> read_events(const std::string& bytes) {
   return events;
 }
 
-TEST(EventFrames, CarryLengthAndTwoChecksums) {
+TEST(EventFrames, HaveLengthAndTwoChecksums) {
   ASSERT_EQ(crc32c("123456789"), 0xe3069283u) << "the check value that catalogues of CRCs give";
   for (const size_t length : {0u, 1u, 9u, 1000u, 70000u}) {
     const std::string event = testing::noise_jpeg(200, 200, length).substr(0, length);
@@ -65,7 +65,7 @@ TEST(EventFrames, CarryLengthAndTwoChecksums) {
 }
 
 // By the field numbers and wire types of event.proto and summary.proto.
-TEST(Events, AreTheProtocolBuffersOfTensorBoard) {
+TEST(Events, AreTensorBoardsProtocolBuffers) {
   const auto hex = [](const std::string& bytes) {
     std::string text;
     for (const char c : bytes) {
@@ -96,12 +96,12 @@ MetricsRecord record(const std::string& kind, int64_t step, double loss) {
   return record;
 }
 
-Recipe sunk_recipe() {
+Recipe recipe_with_sinks() {
   return parse_recipe("[data]\nsource = \"synth:\"\n", "test");
 }
 
 void write_run(const std::string& folder, int64_t begin, int64_t end) {
-  auto sinks = open_sinks(Env::posix(), sunk_recipe(), folder, begin);
+  auto sinks = open_sinks(Env::posix(), recipe_with_sinks(), folder, begin);
   ASSERT_EQ(sinks.size(), 1u);
   for (int64_t step = begin + 1; step <= end; ++step)
     sinks[0]->write(record("step", step, 1 / double(begin + step)));
@@ -115,7 +115,7 @@ std::vector<std::string> event_files(const std::string& folder) {
   return files;
 }
 
-TEST(TensorBoardSink, AFileAProcessAndLaterOnesSortAfterEarlierOnes) {
+TEST(TensorBoardSink, OneFilePerProcessAndLaterFilesSortLast) {
   const TempDir dir;
   for (int i = 0; i < 3; ++i) write_run(dir.path(), 2 * i, 2 * i + 2);
   const auto files = event_files(dir.path());
@@ -143,7 +143,7 @@ class TensorBoardReader : public ::testing::Test {
     EXPECT_EQ(std::system(command.c_str()), 0) << read_text(dir / "err");
     return json::parse(read_text(dir / "out"));
   }
-  // [step, value] of each point; none where the tag is unknown.
+  // [step, value] of each point; empty if the tag is unknown.
   static json points_of(const json& found, const std::string& tag) {
     return found["scalars"].value(tag, json::array());
   }
@@ -172,7 +172,7 @@ TEST_F(TensorBoardReader, FindsTagsStepsAndValuesExactly) {
   EXPECT_NE(found["texts"]["host"].get<std::string>().find("libtorch"), std::string::npos);
 }
 
-TEST_F(TensorBoardReader, ATruncatedTailLosesNoEventBeforeIt) {
+TEST_F(TensorBoardReader, ATruncatedEndLosesNoEventBeforeIt) {
   write_run(dir.path(), 0, 5);
   const std::string path = dir / ("tb/" + event_files(dir.path())[0]);
   const std::string whole = read_text(path);

@@ -1,4 +1,4 @@
-// metrics.csv, the Prometheus endpoint, and sinks that fail in a run.
+// metrics.csv, the Prometheus endpoint, and failing sinks in a run.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
@@ -93,7 +93,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-// The whole answer; "refused" where nobody listens.
+// The whole response; "refused" if nobody listens.
 std::string ask(in_addr host, int port, const std::string& path, const std::string& name) {
   const int client = socket(AF_INET, SOCK_STREAM, 0);
   const sockaddr_in address = address_of(host, port);
@@ -126,7 +126,7 @@ class PrometheusEndpoint : public ::testing::Test {
   Recipe recipe = every_step_recipe();
 };
 
-TEST_F(PrometheusEndpoint, GivesTheLastFiguresAsText) {
+TEST_F(PrometheusEndpoint, ReturnsTheLastFiguresAsText) {
   const auto sinks = open();
   ASSERT_EQ(sinks.size(), 1u);
   MetricsRecord record;
@@ -153,13 +153,13 @@ TEST_F(PrometheusEndpoint, GivesTheLastFiguresAsText) {
   EXPECT_NE(ask(loopback(), port, "/other", own_name()).find("404"), std::string::npos);
 }
 
-TEST_F(PrometheusEndpoint, AnswersUnderItsOwnNameAlone) {
+TEST_F(PrometheusEndpoint, AnswersOnlyToItsOwnName) {
   const auto sinks = open();
   EXPECT_NE(ask(loopback(), port, "/metrics", "evil.example:" + std::to_string(port)).find("403"),
             std::string::npos);
 }
 
-TEST_F(PrometheusEndpoint, AClientThatSaysNothingHoldsUpNoOther) {
+TEST_F(PrometheusEndpoint, ASilentClientDoesNotDelayOthers) {
   const auto sinks = open();
   std::vector<int> silent;
   for (int i = 0; i < 8; ++i) {
@@ -169,22 +169,22 @@ TEST_F(PrometheusEndpoint, AClientThatSaysNothingHoldsUpNoOther) {
               0);
   }
   EXPECT_NE(ask(loopback(), port, "/metrics", own_name()).find("200 OK"), std::string::npos);
-  for (const int client : silent) {  // that one is still being listened to
+  for (const int client : silent) {  // that client is still connected
     char part;
-    EXPECT_EQ(recv(client, &part, 1, MSG_DONTWAIT), -1) << "it was told to wait, not turned away";
+    EXPECT_EQ(recv(client, &part, 1, MSG_DONTWAIT), -1) << "it was closed instead of kept waiting";
     EXPECT_EQ(errno, EAGAIN);
     close(client);
   }
 }
 
-TEST_F(PrometheusEndpoint, TellsAProbeThatTheRunIsThere) {
+TEST_F(PrometheusEndpoint, AnswersAHealthProbe) {
   const auto sinks = open();
   const std::string answer = ask(loopback(), port, "/healthz", "10.1.2.3:9100");
   EXPECT_NE(answer.find("200 OK"), std::string::npos) << answer;
   EXPECT_TRUE(answer.ends_with("\r\n\r\nok\n")) << answer;
 }
 
-TEST_F(PrometheusEndpoint, AnswersUnderTheNamesThatTheUserAllows) {
+TEST_F(PrometheusEndpoint, AnswersToTheNamesThatTheUserAllows) {
   recipe.watch.prometheus_hosts = "node7, Cluster.example";
   const auto status = [&](const std::string& host) {
     return ask(loopback(), port, "/metrics", host).substr(9, 3);
@@ -195,7 +195,7 @@ TEST_F(PrometheusEndpoint, AnswersUnderTheNamesThatTheUserAllows) {
     for (const char* host :
          {"node7", "NODE7", "cluster.example", "localhost", "127.0.0.1", "[::1]"})
       EXPECT_EQ(status(host + at), "200") << host;
-    EXPECT_EQ(status("node7"), "200") << "behind a port that is forwarded";
+    EXPECT_EQ(status("node7"), "200") << "behind a forwarded port";
     for (const char* host : {"node71", "evil.example", "node7.evil.example", "10.0.0.1", "*"})
       EXPECT_EQ(status(host + at), "403") << host;
     EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("watch.prometheus_hosts"),
@@ -206,7 +206,7 @@ TEST_F(PrometheusEndpoint, AnswersUnderTheNamesThatTheUserAllows) {
   EXPECT_EQ(status("whatever.example:1"), "200");
 }
 
-TEST_F(PrometheusEndpoint, ListensWhereItIsTold) {
+TEST_F(PrometheusEndpoint, ListensAtTheGivenAddress) {
   recipe.watch.prometheus_address = "127.0.0.2";
   {
     const auto sinks = open();
@@ -214,13 +214,13 @@ TEST_F(PrometheusEndpoint, ListensWhereItIsTold) {
     const in_addr other{htonl(INADDR_LOOPBACK + 1)};
     EXPECT_NE(ask(other, port, "/metrics", "127.0.0.2:1").find("200 OK"), std::string::npos);
   }
-  recipe.watch.prometheus_address = "192.0.2.1";  // of documentation (RFC 5737), no machine's
+  recipe.watch.prometheus_address = "192.0.2.1";  // for documentation (RFC 5737), no machine's
   const Error error = error_of([&] { open(); });
   EXPECT_EQ(error.exit_code(), 2);
   EXPECT_EQ(error.where(), "watch.prometheus");
 }
 
-TEST_F(PrometheusEndpoint, ListensOnLoopbackAlone) {
+TEST_F(PrometheusEndpoint, ListensOnlyOnLoopbackByDefault) {
   const auto sinks = open();
   ifaddrs* all = nullptr;
   ASSERT_EQ(getifaddrs(&all), 0);
@@ -236,7 +236,7 @@ TEST_F(PrometheusEndpoint, ListensOnLoopbackAlone) {
   if (asked == 0) GTEST_SKIP() << "this machine has no address but loopback";
 }
 
-TEST_F(PrometheusEndpoint, APortThatIsTakenIsAnErrorAndAnEndedRunFreesIt) {
+TEST_F(PrometheusEndpoint, APortInUseIsAnErrorAndAnEndedRunFreesIt) {
   {
     const auto sinks = open();
     const Error error = error_of([&] { open(); });
@@ -247,7 +247,7 @@ TEST_F(PrometheusEndpoint, APortThatIsTakenIsAnErrorAndAnEndedRunFreesIt) {
   EXPECT_EQ(open().size(), 1u);
 }
 
-TEST(FailingSink, WarnsOnceAndTheRunGoesOn) {
+TEST(FailingSink, WarnsOnceAndTheRunContinues) {
   for (const char* name : {"tfevents", "metrics.csv"}) {
     const TempDir dir;
     FaultEnv env(Env::posix());
@@ -267,7 +267,8 @@ TEST(FailingSink, WarnsOnceAndTheRunGoesOn) {
       EXPECT_NE(said.find(part), std::string::npos) << part << " in " << said;
     EXPECT_EQ(split(read_text(dir / "metrics.jsonl"), '\n').size(), 8u + 2 + 1 + 1);
     const bool csv = name == std::string("metrics.csv");
-    EXPECT_EQ(split(read_text(dir / "metrics.csv"), '\n').size() == 13, !csv) << "the other writes";
+    EXPECT_EQ(split(read_text(dir / "metrics.csv"), '\n').size() == 13, !csv)
+        << "the other sink writes";
   }
 }
 

@@ -16,7 +16,7 @@
 namespace saturate {
 namespace {
 
-// A terminal whose screen is what was written to it.
+// A terminal, which records the text written to it.
 class Terminal {
  public:
   explicit Terminal(int width) {
@@ -37,7 +37,7 @@ class Terminal {
     size.ws_col = uint16_t(width);
     ioctl(master_, TIOCSWINSZ, &size);
   }
-  // The text written since the last call: all up to a mark that is written after it.
+  // The text written since the last call: all text before a mark that is written now.
   std::string written() {
     std::fputc('\0', stream);
     std::string text;
@@ -69,7 +69,7 @@ std::string line_at(int width, const std::string& details = kDetails) {
   return text;
 }
 
-TEST(ProgressWidth, TheBarGoesFirstThenWholeFields) {
+TEST(ProgressWidth, TheBarIsDroppedFirstThenWholeFields) {
   const std::string whole =
       "train [========            ]  41% 125/300 steps  epoch 1.3/3  loss 1.2345  acc 91.20%  "
       "12480 img/s  left ";
@@ -87,7 +87,7 @@ TEST(ProgressWidth, TheBarGoesFirstThenWholeFields) {
   expect(32, "41%  12480 img/s  left ");
 }
 
-TEST(ProgressWidth, NoNumberIsCutOnAnyTerminal) {
+TEST(ProgressWidth, NoNumberIsTruncatedOnAnyTerminal) {
   const std::vector<std::string> fields = {
       "train", "41%", "125/300 steps", "epoch 1.3/3", "loss 1.2345", "acc 91.20%", "12480 img/s"};
   for (int width = 1; width < 130; ++width) {
@@ -100,26 +100,28 @@ TEST(ProgressWidth, NoNumberIsCutOnAnyTerminal) {
   }
 }
 
-// The cursor rests where the line begins, so that all rows a narrower terminal makes of it go.
+// The cursor waits at the line's start, so that all rows it becomes on a narrower terminal are
+// erased.
 TEST(ProgressWidth, ANarrowerTerminalKeepsNoRowOfTheFormerLine) {
   Terminal terminal(120);
   Progress progress(Env::posix(), "train", "steps", 100, Progress::Style::kBar, terminal.stream);
   progress.update(10, kDetails);
   const std::string wide = terminal.written();
-  EXPECT_TRUE(wide.ends_with("\r")) << "the cursor is back";
-  EXPECT_NE(wide.find("\x1b[?7l"), std::string::npos) << "nothing wraps meanwhile";
+  EXPECT_TRUE(wide.ends_with("\r")) << "the cursor is back at the start";
+  EXPECT_NE(wide.find("\x1b[?7l"), std::string::npos) << "lines do not wrap meanwhile";
   EXPECT_NE(wide.find("\x1b[?7h"), std::string::npos);
   terminal.resize(40);
   progress.update(100, kDetails);
   const std::string narrow = terminal.written();
-  EXPECT_TRUE(narrow.starts_with("\r\x1b\x37\x1b[B\x1b[2K\x1b[B\x1b[2K\x1b[B")) << "rows below it";
-  EXPECT_EQ(narrow.find("\x1b[J"), std::string::npos) << "which tmux keeps in its history";
+  EXPECT_TRUE(narrow.starts_with("\r\x1b\x37\x1b[B\x1b[2K\x1b[B\x1b[2K\x1b[B"))
+      << "the rows below are erased";
+  EXPECT_EQ(narrow.find("\x1b[J"), std::string::npos) << "tmux would keep it in its history";
   EXPECT_LT(visible_text(narrow).size(), 40u);
   progress.note("a line that stays");
   EXPECT_TRUE(terminal.written().ends_with("\x1b[Ka line that stays\r\n"));
 }
 
-TEST(ProgressWidth, TheEndIsDrawnForTheWidthOfThen) {
+TEST(ProgressWidth, TheEndIsDrawnForThePresentWidth) {
   Terminal terminal(120);
   {
     Progress progress(Env::posix(), "train", "steps", 100, Progress::Style::kBar, terminal.stream);

@@ -65,7 +65,7 @@ class Gallery : public ::testing::Test {
   TempDir dir;
 };
 
-TEST_F(Gallery, TrainingImagesAreTheirPixelsBeforeNormalisation) {
+TEST_F(Gallery, TrainingImagesAreThePixelsBeforeNormalisation) {
   auto gallery = gallery_of(3);
   DeviceBatch batch = gallery_batch(5);
   batch.labels.select(0, 1).fill_(2);
@@ -107,7 +107,7 @@ TEST_F(Gallery, TheWorstMistakesOfAllBatchesComeFirst) {
   };
   gallery.begin_evaluation();
   gallery.see(gallery_batch(2), logits_of({9, 9}));
-  gallery.begin_evaluation();  // forgets the one before
+  gallery.begin_evaluation();  // removes the previous ones
   const at::Tensor first = logits_of({1, 5, -1, 2});
   gallery.see(gallery_batch(4), first);
   gallery.see(gallery_batch(3), logits_of({3, -2, 0.5}));
@@ -134,7 +134,7 @@ TEST_F(Gallery, LargeImagesAreJpegs) {
   EXPECT_EQ(decoded("training-000.jpg").width, 80);
 }
 
-TEST_F(Gallery, AReportLooksAtNoFileButTheRunsOwn) {
+TEST_F(Gallery, AReportReadsOnlyTheRunsOwnFiles) {
   write_file(dir / "secret.png", "\x89PNG\r\n\x1a\nsecret");
   write_file(dir / "samples/script.png", "<script>");
   write_file(dir / "samples/fine-1.png", "\x89PNG\r\n\x1a\nfine");
@@ -185,10 +185,10 @@ Recipe kept_recipe() {
       "test");
 }
 
-TEST(KeptByARun, SamplesAndMistakesAreInItsFolder) {
+TEST(RunSamples, SamplesAndMistakesAreInTheRunsFolder) {
   const TempDir dir;
   Recipe recipe = kept_recipe();
-  recipe.optimizer.lr = 0;  // with the weights that it began with it is wrong about most images
+  recipe.optimizer.lr = 0;  // with its initial weights it is wrong about most images
   const TrainResult result = Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
   ASSERT_TRUE(result.eval);
   ASSERT_LT(result.eval->accuracy, 0.9) << "or this shows nothing";
@@ -205,7 +205,7 @@ TEST(KeptByARun, SamplesAndMistakesAreInItsFolder) {
   }
 }
 
-TEST(KeptByARun, NoneWhereNoneAreWanted) {
+TEST(RunSamples, NoneAreWrittenByDefault) {
   const TempDir dir;
   Recipe recipe = kept_recipe();
   recipe.watch.samples = 0;
@@ -213,7 +213,7 @@ TEST(KeptByARun, NoneWhereNoneAreWanted) {
   EXPECT_FALSE(std::filesystem::exists(dir / "samples"));
 }
 
-TEST(KeptByARun, AFullDiskCostsThePicturesAlone) {
+TEST(RunSamples, AFullDiskLosesOnlyTheImages) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -227,7 +227,7 @@ TEST(KeptByARun, AFullDiskCostsThePicturesAlone) {
   EXPECT_NE(said.find("mistakes are not kept"), std::string::npos) << said;
 }
 
-TEST(KeptByARun, LossesAreTheSameWithAndWithoutWatching) {
+TEST(RunSamples, LossesAreTheSameWithAndWithoutRecording) {
   const auto losses = [](Recipe recipe) {
     const TempDir dir;
     recipe.watch.every = 1;
@@ -274,7 +274,7 @@ TEST(TensorBoardReaderOfARun, FindsHistogramsAndImages) {
     gradients += tag.starts_with("gradients/");
   }
   EXPECT_GT(gradients, 0);
-  EXPECT_EQ(found["histograms"].size(), size_t(2 * gradients)) << "one of each parameter";
+  EXPECT_EQ(found["histograms"].size(), size_t(2 * gradients)) << "one for each parameter";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The ledger, metrics.jsonl and the progress display, on a clock that only tests advance.
+// The ledger, metrics.jsonl and the progress display, with a clock that only tests advance.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -53,7 +53,7 @@ TEST_F(LedgerTest, PhasesSumToWallTimeAlsoInsideAScope) {
   EXPECT_NEAR((ledger.times() - mark)[Phase::kForward], 0.005, 1e-12);
 }
 
-TEST(Metrics, UnknownIsNullAndKeysAreTheContract) {
+TEST(Metrics, UnknownIsNullAndKeysAreTheDocumentedOnes) {
   MetricsRecord record;
   record.kind = "step";
   record.step = 7;
@@ -72,7 +72,7 @@ TEST(Metrics, UnknownIsNullAndKeysAreTheContract) {
   EXPECT_EQ(json["tensor_peak_bytes"], nlohmann::json({{"forward", 1000}}));
 }
 
-TEST(MetricsFile, AResumedRunDropsTheStepsItRepeatsAndALineCutShort) {
+TEST(MetricsFile, AResumedRunDropsRepeatedStepsAndATruncatedLine) {
   const testing::TempDir dir;
   const std::string file = dir / "metrics.jsonl";
   {
@@ -109,7 +109,7 @@ class ProgressTest : public FakeClock {
   std::FILE* file = std::tmpfile();
 };
 
-TEST_F(ProgressTest, ALogGetsPlainLinesNowAndThen) {
+TEST_F(ProgressTest, ALogGetsPlainLinesOccasionally) {
   {
     Progress progress(env, "train", "steps", 100, Progress::Style::kAuto, file);
     for (int i = 1; i <= 50; ++i) {
@@ -138,7 +138,7 @@ TEST_F(ProgressTest, ATerminalGetsABarThatEndsFull) {
   EXPECT_NE(text.find("kept\n"), std::string::npos);
 }
 
-TEST_F(ProgressTest, TimeLeftCountsOnlyWorkOfThisProcess) {
+TEST_F(ProgressTest, TimeLeftCountsOnlyThisProcess) {
   Progress progress(env, "train", "steps", 100, Progress::Style::kLines, file);
   progress.start_at(90);
   env.sleep_ns(10000 * kMs);

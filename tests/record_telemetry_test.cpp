@@ -1,4 +1,4 @@
-// Readings of the system and of a GPU, operations counted, and where they go.
+// Telemetry of the system and of a GPU, counted operations, and their records.
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -33,7 +33,7 @@ using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
 
-TEST(ProcFiles, StorageCountsWhatReachedStorage) {
+TEST(ProcFiles, StorageCountsPhysicalReadsAndWrites) {
   const auto found = parse_proc_io(
       "rchar: 100\nwchar: 200\nsyscr: 1\nsyscw: 2\nread_bytes: 4096\nwrite_bytes: 8192\n"
       "cancelled_write_bytes: 0\n");
@@ -51,7 +51,7 @@ const char* const kNetDev =
     "  eth0: 1000 10 0 0 0 0 0 0 300 10 0 0 0 0 0 0\n"
     "wlan0:2000 10 0 0 0 0 0 0 40 10 0 0 0 0 0 0\n";
 
-TEST(ProcFiles, NetworkIsAllInterfacesButLoopback) {
+TEST(ProcFiles, NetworkIsAllInterfacesExceptLoopback) {
   const auto found = parse_net_dev(kNetDev);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->received, 3000);
@@ -78,11 +78,11 @@ TEST(SystemReader, RatesAreOverTheTimeBetweenReadings) {
   EXPECT_EQ(found.disk_read_per_s, 2000);
   EXPECT_EQ(found.disk_write_per_s, 100);
   EXPECT_GT(found.rss_bytes, 0);
-  EXPECT_FALSE(found.net_receive_per_s) << "there is no such file";
+  EXPECT_FALSE(found.net_receive_per_s) << "the file does not exist";
   EXPECT_FALSE(reader.read().cores) << "no time has passed";
 }
 
-TEST(SystemReader, KnowsThisProcess) {
+TEST(SystemReader, ReadsThisProcess) {
   const int64_t begin_ns = Env::posix().now_ns();
   SystemReader reader(Env::posix());
   const std::clock_t begin = std::clock();
@@ -91,7 +91,7 @@ TEST(SystemReader, KnowsThisProcess) {
   const Telemetry found = reader.read();
   const double wall_s = double(Env::posix().now_ns() - begin_ns) * 1e-9;
   ASSERT_TRUE(found.cores);
-  EXPECT_GT(*found.cores, 0.05 / wall_s) << "of 0.1 s, less what a coarse clock may leave out";
+  EXPECT_GT(*found.cores, 0.05 / wall_s) << "of 0.1 s, less the resolution of a coarse clock";
   EXPECT_LT(*found.cores, available_cores() + 1);
   EXPECT_GT(found.rss_bytes, 1 << 20);
 }
@@ -109,18 +109,18 @@ TEST(TelemetryMean, EachFieldIsOverTheReadingsThatHaveIt) {
   EXPECT_EQ(mean.mean().gpu_busy, 0.5);
   EXPECT_FALSE(mean.mean().gpu_power_w);
   EXPECT_EQ(mean.mean().throttle_reasons, "heat");
-  EXPECT_LE(telemetry_fields().size(), 32u) << "as many as a mean has room for";
+  EXPECT_LE(telemetry_fields().size(), 32u) << "the capacity of a mean";
 }
 
-TEST(Nvml, AnAbsentLibraryAndOneThatFailsAreNoGpu) {
+TEST(Nvml, AnAbsentOrFailingLibraryIsNoGpu) {
   EXPECT_EQ(Nvml::open(0, "", "libno-such-library.so.1"), nullptr);
   setenv("FAKE_NVML_BROKEN", "1", 1);
   EXPECT_EQ(Nvml::open(0, "", testing::kFakeNvml), nullptr);
   unsetenv("FAKE_NVML_BROKEN");
-  EXPECT_EQ(Nvml::open(7, "", testing::kFakeNvml), nullptr) << "no such GPU";
+  EXPECT_EQ(Nvml::open(7, "", testing::kFakeNvml), nullptr) << "the GPU does not exist";
 }
 
-TEST(Nvml, ReadsWhatAGpuTellsAndLeavesOutWhatItDoesNot) {
+TEST(Nvml, ReadsSupportedValuesOnly) {
   const auto first = Nvml::open(0, "", testing::kFakeNvml);
   ASSERT_NE(first, nullptr);
   Telemetry found;
@@ -129,7 +129,7 @@ TEST(Nvml, ReadsWhatAGpuTellsAndLeavesOutWhatItDoesNot) {
   EXPECT_EQ(found.gpu_memory_bytes, 30e9);
   EXPECT_EQ(found.gpu_clock_mhz, 1755);
   EXPECT_FALSE(found.gpu_power_w) << "not supported";
-  EXPECT_EQ(found.gpu_throttled, 0) << "an idle GPU's clocks are low of themselves";
+  EXPECT_EQ(found.gpu_throttled, 0) << "an idle GPU's clocks are low without throttling";
   EXPECT_EQ(found.throttle_reasons, "");
 
   const auto second = Nvml::open(1, "", testing::kFakeNvml);
@@ -148,7 +148,7 @@ TEST(Nvml, ActivityIsBetweenTwoReadings) {
   const auto gpu = Nvml::open(1, "", testing::kFakeNvml);
   Telemetry found;
   gpu->read(found);
-  EXPECT_FALSE(found.gpu_sm_active) << "the first has none before it";
+  EXPECT_FALSE(found.gpu_sm_active) << "the first reading has no predecessor";
   for (int i = 0; i < 3; ++i) {
     gpu->read(found);
     EXPECT_EQ(found.gpu_sm_active, 0.625);
@@ -159,7 +159,7 @@ TEST(Nvml, ActivityIsBetweenTwoReadings) {
   }
 }
 
-TEST(Nvml, FollowsCudasNumbersOfTheGpus) {
+TEST(Nvml, FollowsCudasNumberingOfTheGpus) {
   const auto name = [](int gpu, const char* visible) {
     const auto found = Nvml::open(gpu, visible, testing::kFakeNvml);
     return found ? found->name() : "none";
@@ -172,7 +172,7 @@ TEST(Nvml, FollowsCudasNumbersOfTheGpus) {
   EXPECT_EQ(name(0, "nonsense"), "none");
 }
 
-TEST(PeakRate, IsOfTheGpuAndThePrecision) {
+TEST(PeakRate, DependsOnTheGpuAndThePrecision) {
   const std::string h100 = "NVIDIA H100 80GB HBM3";
   EXPECT_EQ(peak_flop_per_s(h100, PrecisionMode::kBf16), 989.5e12);
   EXPECT_EQ(peak_flop_per_s(h100, PrecisionMode::kTf32), 494.5e12);
@@ -206,7 +206,7 @@ Counted count(const std::string& name, int size, int classes) {
   return counted;
 }
 
-TEST(FlopCounter, ResNet18AtTwo24IsWhatTorchvisionSays) {
+TEST(FlopCounter, ResNet18At224EqualsTorchvisions) {
   // torchvision's ResNet18_Weights.IMAGENET1K_V1.meta["_ops"]: 1.814 billion multiply-adds.
   constexpr int64_t kMultiplyAdds = 1'814'073'344;
   // The first convolution, whose input needs no gradient: 112 x 112 x 64 x 3 x 7 x 7.
@@ -224,11 +224,11 @@ TEST(FlopCounter, ATransformersAttentionCounts) {
   constexpr int64_t kProduct = 12 * 5 * 5 * 192;  // of queries with keys, or of scores with values
   const Counted found = count("vit_tiny", 32, 10);
   EXPECT_EQ(found.forward, 2 * (kPatches + kLinear + 2 * kProduct));
-  // Backward finds the scores again, and nobody wants the gradient of the images.
+  // Backward recomputes the scores, and the images need no gradient.
   EXPECT_EQ(found.whole, 2 * (2 * kPatches + 3 * kLinear + 7 * kProduct));
 }
 
-TEST(FlopCounter, CountsWhileItLivesAndItsOwnThreadAlone) {
+TEST(FlopCounter, CountsOnlyItsOwnThreadWhileItExists) {
   const at::Tensor a = at::ones({3, 4}), b = at::ones({4, 5});
   {
     const FlopCounter counter;
@@ -245,7 +245,7 @@ TEST(FlopCounter, CountsWhileItLivesAndItsOwnThreadAlone) {
 
 // ---- a run --------------------------------------------------------------------------------------
 
-TEST(TelemetryLog, TellsOfAGpuWhatItsReadingsAndTheStepsComeTo) {
+TEST(TelemetryLog, RecordsAGpusReadingsAndTheStepsOperations) {
   TelemetryLog::Sources sources;
   sources.hz = 100;
   sources.queue = [] { return 3.0; };
@@ -255,7 +255,7 @@ TEST(TelemetryLog, TellsOfAGpuWhatItsReadingsAndTheStepsComeTo) {
   TelemetryLog log(Env::posix(), std::move(sources));
   log.set_flop_per_sample(1e12);
   Telemetry found;
-  for (int i = 0; i < 6000 && !found.gpu_busy; ++i) {  // a minute, of a slow machine
+  for (int i = 0; i < 6000 && !found.gpu_busy; ++i) {  // a minute, on a slow machine
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     found = log.take(100, 2);
   }
@@ -303,7 +303,7 @@ TEST(TelemetryOfARun, IsInEveryRecordAndUnknownIsNull) {
       << format_summary(result);
 }
 
-TEST(TelemetryOfARun, OffThereIsNone) {
+TEST(TelemetryOfARun, IsAbsentIfOff) {
   const TempDir dir;
   Recipe recipe = watched_recipe();
   recipe.watch.telemetry_hz = 0;
@@ -313,7 +313,7 @@ TEST(TelemetryOfARun, OffThereIsNone) {
   EXPECT_EQ(format_summary(result).find("TFLOP/s"), std::string::npos);
 }
 
-TEST(TelemetryOfARun, SurvivesBeingWrittenAndRead) {
+TEST(TelemetryOfARun, IsReadBackAsWritten) {
   MetricsRecord record;
   record.kind = "step";
   record.telemetry.emplace();

@@ -1,4 +1,4 @@
-// Which processors and which GPU a process of several has.
+// The processors and the GPU of each of several processes.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -11,7 +11,7 @@
 namespace saturate {
 namespace {
 
-// Two sockets of two cores of two threads, numbered as Linux does.
+// Two sockets of two cores of two threads, numbered like Linux does.
 std::vector<Cpu> eight_cpus() {
   std::vector<Cpu> cpus;
   for (int id = 0; id < 8; ++id) cpus.push_back({id, id % 4 / 2, id % 2});
@@ -24,7 +24,7 @@ TEST(CpuParts, KeepCoresAndSocketsTogether) {
   EXPECT_EQ(cpus_of_rank(eight_cpus(), 3, 4), (std::vector{3, 7}));
 }
 
-TEST(CpuParts, ShareOutEveryCpuOnceAndNoneWhereThereAreTooFew) {
+TEST(CpuParts, AssignEveryCpuOnceAndNothingIfThereAreTooFew) {
   for (int parts = 1; parts <= 8; ++parts) {
     std::multiset<int> all;
     for (int part = 0; part < parts; ++part) {
@@ -43,7 +43,7 @@ std::vector<int> range(int first, int count) {
   return ids;
 }
 
-// Eight GPUs beside two sockets of 16 processors, the second socket's first.
+// Eight GPUs and two sockets of 16 processors, the GPUs of the second socket first.
 std::vector<Gpu> eight_gpus() {
   std::vector<Gpu> gpus;
   for (int i = 0; i < 8; ++i) {
@@ -64,19 +64,19 @@ TEST(GpusNear, AreThoseOfTheProcessorsNode) {
   EXPECT_EQ(gpus_near(parts_of_32(8), eight_gpus()), (std::vector<size_t>{4, 5, 6, 7, 0, 1, 2, 3}));
 }
 
-TEST(GpusNear, AreDifferentOnesAndNearWhereTheyCanBe) {
+TEST(GpusNear, AreDistinctAndNearIfPossible) {
   const auto all = eight_gpus();
   const std::vector<Gpu> of_second(all.begin(), all.begin() + 4);
   EXPECT_EQ(gpus_near(parts_of_32(4), of_second), (std::vector<size_t>{2, 3, 0, 1}))
       << "the second socket's processes come first";
   EXPECT_EQ(gpus_near(parts_of_32(3), std::vector<Gpu>(3)), (std::vector<size_t>{0, 1, 2}))
-      << "who knows";
+      << "the node is unknown";
   EXPECT_EQ(gpus_near({range(0, 10), range(10, 10)}, {{"", range(0, 12)}, {"", range(12, 8)}}),
             (std::vector<size_t>{0, 1}))
-      << "more of its own";
+      << "each node has enough";
 }
 
-TEST(GpusOfMachine, AreInTheOrderOfTheirAddresses) {
+TEST(GpusOfMachine, AreOrderedByAddress) {
   const testing::TempDir dir;
   const std::string gpus = dir / "proc/driver/nvidia/gpus/", devices = dir / "sys/bus/pci/devices/";
   testing::write_file(gpus + "0000:9b:00.0/information",
@@ -104,35 +104,35 @@ GpuChoice launched(const char* given, size_t present) {
   return {.given = given, .present = std::vector<Gpu>(present), .cpus = {}, .one_list = true};
 }
 
-TEST(VisibleGpu, IsThatOfTheLocalRankWhereNothingSaysMore) {
+TEST(VisibleGpu, FollowsTheLocalRankByDefault) {
   EXPECT_EQ(visible_gpu(local(1, 2), launched(nullptr, 2)), "1");
   EXPECT_EQ(visible_gpu(local(1, 2), launched("4,7", 8)), "7");
   EXPECT_EQ(visible_gpu(local(1, 2), launched("GPU-a,GPU-b,-1,GPU-c", 8)), "GPU-b");
-  EXPECT_EQ(visible_gpu(local(1, 2), launched(nullptr, 0)), "1") << "who knows";
-  EXPECT_EQ(visible_gpu(local(1, 2), launched("", 8)), std::nullopt) << "there are to be none";
+  EXPECT_EQ(visible_gpu(local(1, 2), launched(nullptr, 0)), "1") << "the node is unknown";
+  EXPECT_EQ(visible_gpu(local(1, 2), launched("", 8)), std::nullopt) << "no GPU is allowed";
   GpuChoice own = launched("5", 8);
   own.one_list = false;
-  EXPECT_EQ(visible_gpu(local(1, 2), own), std::nullopt) << "srun gave it its own";
+  EXPECT_EQ(visible_gpu(local(1, 2), own), std::nullopt) << "srun assigned one";
 }
 
-TEST(VisibleGpu, IsOneNearTheProcessorsWhereThatIsKnown) {
+TEST(VisibleGpu, IsNearTheProcessorsIfTheirNodeIsKnown) {
   GpuChoice choice = launched(nullptr, 0);
   choice.present = eight_gpus();
   choice.cpus = parts_of_32(2);
   EXPECT_EQ(visible_gpu(local(0, 2), choice), "GPU-444");
   EXPECT_EQ(visible_gpu(local(1, 2), choice), "GPU-000");
   choice.given = "GPU-1,GPU-6";
-  EXPECT_EQ(visible_gpu(local(0, 2), choice), "GPU-6") << "short for one";
+  EXPECT_EQ(visible_gpu(local(0, 2), choice), "GPU-6") << "an abbreviated id";
   choice.given = "1,6";
-  EXPECT_EQ(visible_gpu(local(0, 2), choice), "1") << "CUDA may count otherwise";
+  EXPECT_EQ(visible_gpu(local(0, 2), choice), "1") << "CUDA may number them differently";
   choice.by_address = true;
   EXPECT_EQ(visible_gpu(local(0, 2), choice), "6");
   choice.given = "1,12";
-  EXPECT_EQ(visible_gpu(local(0, 2), choice), "12") << "one that is not shown is nowhere";
+  EXPECT_EQ(visible_gpu(local(0, 2), choice), "12") << "an id that is not shown has no node";
   EXPECT_EQ(visible_gpu(local(1, 2), choice), "1");
 }
 
-TEST(VisibleGpu, IsSharedByProcessesThatTakeTurns) {
+TEST(VisibleGpu, IsSharedByProcessesInTurn) {
   const auto turns = [](const char* given, size_t present) {
     GpuChoice choice = launched(given, present);
     choice.may_share = true;
@@ -141,14 +141,14 @@ TEST(VisibleGpu, IsSharedByProcessesThatTakeTurns) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(visible_gpu(local(rank, 2), turns("0", 8)), "0");
   for (int rank = 0; rank < 5; ++rank)
     EXPECT_EQ(visible_gpu(local(rank, 5), turns(nullptr, 2)), rank % 2 == 0 ? "0" : "1") << rank;
-  EXPECT_EQ(visible_gpu(local(1, 2), turns("4,7,5", 8)), "7") << "one each where they suffice";
+  EXPECT_EQ(visible_gpu(local(1, 2), turns("4,7,5", 8)), "7") << "one each if they suffice";
   GpuChoice near = turns(nullptr, 0);
   near.present = eight_gpus();
   near.present = {near.present[0], near.present[4]};
   near.cpus = parts_of_32(4);
   EXPECT_EQ(visible_gpu(local(0, 4), near), near.present[1].uuid) << "still of its node";
   EXPECT_EQ(visible_gpu(local(3, 4), near), near.present[0].uuid);
-  EXPECT_EQ(visible_gpu(local(1, 2), turns("", 8)), std::nullopt) << "there are to be none";
+  EXPECT_EQ(visible_gpu(local(1, 2), turns("", 8)), std::nullopt) << "no GPU is allowed";
 }
 
 TEST(VisibleGpu, MoreProcessesThanGpusAreAnErrorOnEachOfThem) {

@@ -1,4 +1,4 @@
-// Gradients that a compiled step has made, summed over processes.
+// All-reducing the gradients of a compiled step.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -49,7 +49,8 @@ std::vector<at::Tensor> tensors_of(Model& model) {
   return tensors;
 }
 
-// Gradients after three steps, in which what an earlier part left is summed too.
+// Gradients after three steps of two micro-batches each; the sum includes the first one's
+// gradients.
 std::vector<at::Tensor> summed(Group& group, const DistributedOptions& options, bool at_once) {
   const auto model = filled_network();
   const auto parameters = tensors_of(*model);
@@ -71,7 +72,7 @@ std::vector<at::Tensor> summed(Group& group, const DistributedOptions& options, 
   return gradients;
 }
 
-TEST(GradientReducer, SumsGradientsThatAreThereAsBackwardDoes) {
+TEST(GradientReducer, AllReducesExistingGradientsLikeBackward) {
   for (const Compress compress : {Compress::kNone, Compress::kBf16}) {
     for (const bool find_unused : {false, true}) {
       DistributedOptions options;
@@ -87,7 +88,7 @@ TEST(GradientReducer, SumsGradientsThatAreThereAsBackwardDoes) {
   }
 }
 
-TEST(GradientReducer, LeavesSumsOutAsLongAsItIsTold) {
+TEST(GradientReducer, SkipsTheAllReduceWhileDisabled) {
   run_ranks(kWorld, [&](Group& group) {
     const auto model = filled_network();
     const auto parameters = tensors_of(*model);
@@ -113,8 +114,8 @@ TEST(GradientReducer, LeavesSumsOutAsLongAsItIsTold) {
   });
 }
 
-// Parameters and BatchNorm's statistics after ten steps in two parts; the last one's batch is
-// smaller.
+// Parameters and BatchNorm's statistics after ten steps of two micro-batches; the last one's batch
+// is smaller.
 std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
   const auto model = filled_network();
   Ledger ledger(Env::posix());
@@ -138,7 +139,7 @@ std::vector<at::Tensor> after_training(Group& group, const Recipe& recipe) {
   return tensors;
 }
 
-TEST(CompiledStepOfProcesses, TrainsAsWithoutIt) {
+TEST(CompiledStepOfProcesses, TrainsLikeAnEagerStep) {
   if (testing::compiling_python().empty()) GTEST_SKIP() << testing::kNoPython;
   const testing::TempDir dir;
   Recipe recipe = testing::package_recipe("simple_cnn");
@@ -151,7 +152,8 @@ TEST(CompiledStepOfProcesses, TrainsAsWithoutIt) {
     alone.train.compiled = package;
     CompiledStep step(Env::posix(), alone, *filled_network());
   });
-  EXPECT_NE(error.reason().find("8 images at a time, not 16"), std::string::npos) << error.reason();
+  EXPECT_NE(error.reason().find("micro-batches of 8 images, not 16"), std::string::npos)
+      << error.reason();
   std::vector<std::vector<at::Tensor>> found(kWorld), expected(kWorld);
   run_ranks(kWorld, [&](Group& group) {
     expected[size_t(group.rank())] = after_training(group, recipe);

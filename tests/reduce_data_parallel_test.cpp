@@ -1,4 +1,4 @@
-// One process over several devices, for which the CPU stands several times.
+// One process with several devices, in place of which the CPU is used several times.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -28,13 +28,13 @@ std::unique_ptr<Model> make_one(const std::string& name, at::ScalarType type) {
   options.name = name;
   options.width = 0.25;
   auto model = make_model(options, {kClasses, kSide, Env::posix()});
-  // Trained weights are compared in double: rounding of floats depends on the batch and processor.
+  // Trained weights are compared in double: float rounding depends on the batch and processor.
   if (type != at::kFloat)
     for (const auto& [each, tensor] : model->parameters()) tensor.set_data(tensor.to(type));
   return model;
 }
 
-// Only the first one's weights are the formula's: the others must come by them.
+// Only the first replica's weights are the formula's: the others must receive them.
 std::unique_ptr<Model> make_filled(const std::string& name, int replicas,
                                    at::ScalarType type = at::kFloat) {
   auto model = make_one(name, type);
@@ -77,7 +77,7 @@ void expect_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
     EXPECT_LE((a[i] - b[i]).abs().max().item<double>(), 1e-6) << i;
 }
 
-TEST(DataParallel, TrainsAsOneModelOnTheWholeBatch) {
+TEST(DataParallel, TrainsLikeOneModelOnTheWholeBatch) {
   for (int64_t batch : {16, 7, 2}) {  // of 2 images the third replica has none
     const auto expected = train(*make_filled("mlp", 1, at::kDouble), {}, batch);
     for (int replicas : {2, 3}) {
@@ -94,7 +94,7 @@ TEST(DataParallel, AccumulatesAndClipsAlike) {
   expect_close(train(*make_filled("mlp", 2), options), train(*make_filled("mlp", 1), options));
 }
 
-// Notes the threads that compute it.
+// Records the threads that compute it.
 class ThreadNotingModel : public Model {
  public:
   ThreadNotingModel() : inner_(make_filled("mlp", 1)) {}
@@ -115,7 +115,7 @@ class ThreadNotingModel : public Model {
   std::unique_ptr<Model> inner_;
 };
 
-// cuDNN's benchmark keeps what it chose for each thread.
+// cuDNN's benchmark caches its choice for each thread.
 TEST(DataParallel, AReplicaKeepsItsThread) {
   auto first = std::make_unique<ThreadNotingModel>(),
        second = std::make_unique<ThreadNotingModel>();
@@ -130,7 +130,7 @@ TEST(DataParallel, AReplicaKeepsItsThread) {
   EXPECT_NE(noting.threads[0], other.threads[0]);
 }
 
-TEST(DataParallel, AFrozenParameterStaysAsItIs) {
+TEST(DataParallel, AFrozenParameterDoesNotChange) {
   const auto model = make_filled("mlp", 2), alone = make_filled("mlp", 1);
   for (const auto& one : {model.get(), alone.get()})
     one->parameters()[0].tensor.set_requires_grad(false);
@@ -139,7 +139,7 @@ TEST(DataParallel, AFrozenParameterStaysAsItIs) {
   EXPECT_TRUE(at::equal(model->parameters()[0].tensor, before));
 }
 
-TEST(DataParallel, TheFirstChunkMakesTheRunningStatistics) {
+TEST(DataParallel, TheFirstChunkUpdatesTheRunningStatistics) {
   const auto model = make_filled("simple_cnn", 2), alone = make_filled("simple_cnn", 1);
   for (const auto& one : {model.get(), alone.get()}) one->set_training(true);
   const at::Tensor images = batch_of(0, 16).images;
@@ -160,7 +160,7 @@ TEST(DataParallel, ReplicasComputeInTheCallersPrecision) {
   EXPECT_TRUE(at::allclose(logits, alone->forward(images), 1e-2, 1e-2));
 }
 
-// Nothing but a loss.
+// Only a loss.
 class Seven : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override { return images.flatten(1); }
@@ -175,7 +175,7 @@ class Seven : public Model {
   void to(const at::Device&, bool) override {}
 };
 
-TEST(DataParallel, ALossOfTheModelsOwnIsNotLostButRefused) {
+TEST(DataParallel, AModelsOwnLossIsRefused) {
   std::vector<Replica> others;
   others.push_back({std::make_unique<Seven>(), at::kCPU});
   const Error error = testing::error_of([&] {
@@ -185,7 +185,7 @@ TEST(DataParallel, ALossOfTheModelsOwnIsNotLostButRefused) {
   EXPECT_EQ(error.where(), "distributed.mode");
 }
 
-TEST(DataParallel, AFailureOfAReplicaIsTheCallers) {
+TEST(DataParallel, AReplicasErrorIsThrownToTheCaller) {
   const auto model = make_filled("mlp", 2);
   EXPECT_ANY_THROW(model->forward(symmetric("wrong", {4, 3, kSide, kSide + 1}, 1)));
 }

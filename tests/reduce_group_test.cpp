@@ -1,4 +1,4 @@
-// How processes find each other, what they exchange, and how they fail.
+// Rendezvous, collectives, and their failures.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -28,14 +28,14 @@ namespace {
 using testing::error_of;
 using testing::run_ranks;
 
-// For what is known long before this is over, and before half of it on the slowest machine.
-DistributedOptions patient() {
+// For events that occur long before half of it, even on the slowest machine.
+DistributedOptions long_timeout() {
   DistributedOptions options;
   options.timeout_s = 240;
   return options;
 }
 
-TEST(Group, SumsGathersAndSpeaks) {
+TEST(Group, AllReducesGathersAndSendsMessages) {
   run_ranks(3, [](Group& group) {
     const double rank = group.rank();
     const at::Tensor sum = at::tensor({rank, 1.0}, at::kDouble);
@@ -61,7 +61,7 @@ TEST(Group, SumsGathersAndSpeaks) {
   });
 }
 
-TEST(Group, NamesTheRankThatDiffersAndWhereOnEveryRank) {
+TEST(Group, NamesTheDifferingRankAndFieldOnEveryRank) {
   run_ranks(3, [](Group& group) {
     group.require_same("recipe", "a = 1\nb = 2\n");
     const std::string own = group.rank() == 2 ? "a = 1\nb = 3\n" : "a = 1\nb = 2\n";
@@ -75,7 +75,7 @@ TEST(Group, NamesTheRankThatDiffersAndWhereOnEveryRank) {
   });
 }
 
-TEST(Group, ARankThatDoesNotComeIsNamedInTime) {
+TEST(Group, AMissingRankIsNamedInTime) {
   World world;
   world.size = 2;
   world.master = "127.0.0.1";
@@ -89,8 +89,8 @@ TEST(Group, ARankThatDoesNotComeIsNamedInTime) {
   EXPECT_EQ(error.reason(), "rank 1 of 2 did not connect within 3 s");
 }
 
-// It takes connections, as any that listens, and says nothing.
-TEST(Group, AMasterThatNeverAnswersIsNamedInTime) {
+// It accepts connections like any listening socket, but never responds.
+TEST(Group, AMasterThatNeverRespondsIsNamedInTime) {
   World world;
   world.rank = 1;
   world.size = 2;
@@ -108,7 +108,7 @@ TEST(Group, AMasterThatNeverAnswersIsNamedInTime) {
   close(listening);
 }
 
-TEST(Group, ARankThatWaitsForOthersSaysSo) {
+TEST(Group, ARankThatWaitsForOthersReportsIt) {
   run_ranks(2, [](Group& group) {
     group.any(false);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -122,7 +122,7 @@ TEST(Group, ARankThatWaitsForOthersSaysSo) {
   EXPECT_FALSE(waits_for_others());
 }
 
-TEST(Nccl, StaysOnThisMachineWhereAllRanksAre) {
+TEST(Nccl, StaysOnThisMachineIfAllRanksAre) {
   const auto unset = [](const char*) -> const char* { return nullptr; };
   World world;
   world.size = world.local_size = 4;
@@ -134,7 +134,7 @@ TEST(Nccl, StaysOnThisMachineWhereAllRanksAre) {
   EXPECT_EQ(nccl_interface(world, unset), nullptr) << "unknown";
 }
 
-TEST(Group, ARankThatFailsIsNamedByTheOthers) {
+TEST(Group, AFailedRankIsNamedByTheOthers) {
   std::string said;
   run_ranks(
       2,
@@ -146,11 +146,11 @@ TEST(Group, ARankThatFailsIsNamedByTheOthers) {
         const at::Tensor tensor = at::full({1}, 1.0);
         said = error_of([&] { group.sum(tensor); }).reason();
       },
-      patient());
+      long_timeout());
   EXPECT_EQ(said, "another process failed; rank 1: its disk is full");
 }
 
-TEST(Group, ARankThatVanishesIsAnErrorInTime) {
+TEST(Group, AVanishedRankIsAnErrorInTime) {
   const auto begin = std::chrono::steady_clock::now();
   run_ranks(
       2,
@@ -162,11 +162,11 @@ TEST(Group, ARankThatVanishesIsAnErrorInTime) {
         EXPECT_NE(error.reason().find("another process ended"), std::string::npos);
         EXPECT_EQ(error.where(), "rank 1 of 2");
       },
-      patient());
+      long_timeout());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
 }
 
-TEST(Group, ARankThatStallsIsNamedInTime) {
+TEST(Group, AStalledRankIsNamedInTime) {
   DistributedOptions options;
   options.timeout_s = 4;
   for (const auto backend : {CollectiveBackend::kAuto, CollectiveBackend::kGloo}) {
@@ -195,7 +195,7 @@ TEST(Group, ARankThatStallsIsNamedInTime) {
   }
 }
 
-// [each type and size] on rank 0, after a sum in place where `in_place`.
+// [each type and size] on rank 0, after an all-reduce in place if `in_place`.
 std::vector<at::Tensor> sums_over(int world, CollectiveBackend backend, bool in_place) {
   DistributedOptions options;
   options.backend = backend;
@@ -206,21 +206,21 @@ std::vector<at::Tensor> sums_over(int world, CollectiveBackend backend, bool in_
         EXPECT_EQ(group.backend_on(at::kCPU), backend == CollectiveBackend::kGloo ? "gloo" : "shm");
         for (const at::ScalarType type :
              {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kInt, at::kLong}) {
-          for (int64_t size : {1, 7, 300001}) {  // the last is more than goes in one part
+          for (int64_t size : {1, 7, 300001}) {  // the last is more than fits at once
             const at::Tensor tensor =
                 (testing::symmetric("sum", {size}, 50) * double(group.rank() + 1)).to(type);
             if (in_place) share_memory_of(group, tensor);
             group.sum(tensor);
-            group.max(tensor);  // the same on all, so that it changes nothing
+            group.max(tensor);  // equal on all ranks, so that it changes nothing
             if (group.rank() == 0) sums.push_back(tensor);
           }
         }
       },
       options);
-  return sums;  // some outlive the group that holds their memory
+  return sums;  // some outlive the group that owns their memory
 }
 
-TEST(Group, SumsOverSharedMemoryAreGloos) {
+TEST(Group, SharedMemoryAllReducesEqualGloos) {
   for (const int world : {2, 4}) {
     const auto expected = sums_over(world, CollectiveBackend::kGloo, false);
     for (const bool in_place : {false, true}) {
@@ -232,7 +232,7 @@ TEST(Group, SumsOverSharedMemoryAreGloos) {
           EXPECT_TRUE(at::equal(sums[i], expected[i]));
           continue;
         }
-        // Another order of additions; halves are rounded once, and by Gloo each time.
+        // A different order of additions; halves are rounded once, but by Gloo each time.
         const bool half = sums[i].element_size() == 2;
         EXPECT_TRUE(at::allclose(sums[i].to(at::kDouble), expected[i].to(at::kDouble),
                                  half ? 3e-2 : 1e-6, half ? 1 : 1e-5));
@@ -241,7 +241,7 @@ TEST(Group, SumsOverSharedMemoryAreGloos) {
   }
 }
 
-TEST(Group, ManySumsInFlightComeInOrder) {
+TEST(Group, ManyAllReducesInFlightCompleteInOrder) {
   run_ranks(3, [](Group& group) {
     std::vector<at::Tensor> tensors;
     std::vector<std::function<void()>> started;
@@ -256,7 +256,7 @@ TEST(Group, ManySumsInFlightComeInOrder) {
   });
 }
 
-// Names of this process's threads, and whether they would be ended by a SIGPIPE.
+// Names of this process's threads, and whether a SIGPIPE would end the process there.
 std::map<std::string, bool> threads_and_sigpipe() {
   std::map<std::string, bool> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -268,12 +268,12 @@ std::map<std::string, bool> threads_and_sigpipe() {
   return found;
 }
 
-// The store's thread writes to ranks that may be gone by then, and Gloo's do.
-TEST(Group, AWriteToARankThatIsGoneDoesNotEndTheProcess) {
+// The store's thread writes to ranks that may be gone by then, and so do Gloo's.
+TEST(Group, AWriteToAnEndedRankDoesNotEndTheProcess) {
   const auto before = threads_and_sigpipe();
   std::map<std::string, bool> during;
   run_ranks(2, [&](Group& group) {
-    group.any(false);  // both are there
+    group.any(false);  // both exist
     if (group.rank() == 0) during = threads_and_sigpipe();
     group.any(false);
     EXPECT_EQ(group.backend_on(at::kCPU), "shm");
@@ -285,10 +285,10 @@ TEST(Group, AWriteToARankThatIsGoneDoesNotEndTheProcess) {
     endangered += by_sigpipe;
   }
   EXPECT_GE(made, 5) << "the ranks' own, the store's and Gloo's";
-  EXPECT_EQ(endangered, 2) << "the ranks' own alone";
+  EXPECT_EQ(endangered, 2) << "only the ranks' own";
 }
 
-TEST(Listening, IsAtTheAddressAskedForAlone) {
+TEST(Listening, ListensOnlyAtTheGivenAddress) {
   const int listening = listen_at("127.0.0.1", 0);
   const auto connects = [&](uint32_t host) {
     sockaddr_in address{};
@@ -308,7 +308,7 @@ TEST(Listening, IsAtTheAddressAskedForAlone) {
   close(listening);
   EXPECT_NE(error_of([] { listen_at("192.0.2.1", 0); }).reason().find("cannot listen"),
             std::string::npos)
-      << "an address of nobody (RFC 5737)";
+      << "a documentation address (RFC 5737)";
   EXPECT_EQ(address_towards("127.0.0.1", 80), "127.0.0.1");
 }
 

@@ -1,5 +1,5 @@
-// The launcher, over processes that are no runs: bash as each rank, launchers of several machines
-// as threads.
+// The launcher, with processes that are not training runs: bash as each rank, launchers of several
+// machines as threads.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ int no_signal() {
   return 0;
 }
 
-LaunchOptions of_bash(int processes, const std::string& script) {
+LaunchOptions bash_options(int processes, const std::string& script) {
   LaunchOptions options;
   options.processes = processes;
   options.program = "/bin/bash";
@@ -46,7 +46,7 @@ LaunchOptions of_bash(int processes, const std::string& script) {
 
 // The options of one of two machines, with a process each.
 LaunchOptions of_node(int node, int port, const std::string& script) {
-  LaunchOptions options = of_bash(1, script);
+  LaunchOptions options = bash_options(1, script);
   options.nodes = 2;
   options.node = node;
   options.port = port;
@@ -60,7 +60,7 @@ int port_of_launchers() {
   return port;
 }
 
-bool comes_soon(const std::function<bool()>& condition) {
+bool becomes_true(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
@@ -69,7 +69,7 @@ bool comes_soon(const std::function<bool()>& condition) {
   return true;
 }
 
-// While it lives, standard error goes elsewhere.
+// While it exists, standard error is redirected.
 class ErrorsTo {
  public:
   explicit ErrorsTo(int descriptor) : before_(dup(STDERR_FILENO)) {
@@ -86,8 +86,8 @@ class ErrorsTo {
   const int before_;
 };
 
-// As one that has not come to catching signals.
-TEST(Launcher, AProcessThatTheSignalPassedOnEndsIsStoppedAndNotFailed) {
+// As a rank that has not yet installed its signal handlers.
+TEST(Launcher, AProcessThatTheForwardedSignalEndsIsStoppedAndNotFailed) {
   LaunchOptions options;
   options.processes = 2;
   options.restarts = 3;
@@ -96,12 +96,13 @@ TEST(Launcher, AProcessThatTheSignalPassedOnEndsIsStoppedAndNotFailed) {
   EXPECT_EQ(launch(options, [] { return SIGTERM; }), 128 + SIGTERM);
 }
 
-TEST(Launcher, TheRankThatFailedByItselfIsToBlameHoweverLateItEnds) {
+TEST(Launcher, TheFirstFailedRankIsBlamedHoweverLateItEnds) {
   const Error error = error_of([] {
-    launch(of_bash(2,
-                   "if [ $RANK = 0 ]; then echo lost a peer >&$SATURATE_REPORT_FD; exit 4; fi\n"
-                   "sleep 1; exit 3"),
-           no_signal);
+    launch(
+        bash_options(2,
+                     "if [ $RANK = 0 ]; then echo lost a peer >&$SATURATE_REPORT_FD; exit 4; fi\n"
+                     "sleep 1; exit 3"),
+        no_signal);
   });
   EXPECT_EQ(error.reason(), "rank 1 failed with exit code 3");
   EXPECT_EQ(error.exit_code(), 3);
@@ -110,12 +111,12 @@ TEST(Launcher, TheRankThatFailedByItselfIsToBlameHoweverLateItEnds) {
 TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
   const TempDir dir;
   LaunchOptions options =
-      of_bash(2,
-              "place='at step 3, in forward'\n"
-              "while [ $RANK = 0 ] && sleep 0.1; do\n"
-              "  echo \"$place, waiting for other ranks\" >&$SATURATE_REPORT_FD\n"
-              "done\n"
-              "echo \"$place\" >&$SATURATE_REPORT_FD; exec sleep 600");
+      bash_options(2,
+                   "place='at step 3, in forward'\n"
+                   "while [ $RANK = 0 ] && sleep 0.1; do\n"
+                   "  echo \"$place, waiting for other ranks\" >&$SATURATE_REPORT_FD\n"
+                   "done\n"
+                   "echo \"$place\" >&$SATURATE_REPORT_FD; exec sleep 600");
   options.stall_s = 4;
   const int file = open((dir / "said").c_str(), O_CREAT | O_WRONLY, 0600);
   std::optional<std::chrono::steady_clock::time_point> seen;
@@ -138,14 +139,14 @@ TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
   EXPECT_EQ(said.find("rank 0 (process "), std::string::npos) << said;
 }
 
-// Its remedy for a failure, with standard error there.
+// The remedy of its failure, with standard error redirected there.
 std::string remedy_at(int errors) {
   const ErrorsTo there(errors);
-  return error_of([&] { launch(of_bash(1, "echo the disk is full >&2; exit 4"), no_signal); })
+  return error_of([&] { launch(bash_options(1, "echo the disk is full >&2; exit 4"), no_signal); })
       .remedy();
 }
 
-TEST(Launcher, OfARankOnATerminalNoLastLinesArePromised) {
+TEST(Launcher, ForARankOnATerminalNoLastLinesArePromised) {
   const int nowhere = open("/dev/null", O_WRONLY);
   EXPECT_EQ(remedy_at(nowhere), "See its last lines");
   close(nowhere);
@@ -189,7 +190,7 @@ TEST(Heartbeat, ReportsEachPositionAndWhetherTheRunWaits) {
   close(ends[1]);
 }
 
-TEST(LaunchersOfMachines, StartAgainTogetherAsNode0Counts) {
+TEST(LaunchersOfMachines, RestartTogetherWithTheAttemptOfNode0) {
   const TempDir dir;
   const int port = port_of_launchers();
   const std::string script =
@@ -221,11 +222,11 @@ TEST(LaunchersOfMachines, AFailureOnOneEndsAllAndIsNamedByEach) {
   for (auto& future : errors) {
     const Error error = future.get();
     EXPECT_EQ(error.reason(), "rank 1 of node 1 failed with exit code 3");
-    EXPECT_EQ(error.exit_code(), 3) << "which would come again";
+    EXPECT_EQ(error.exit_code(), 3) << "it would fail again";
   }
 }
 
-TEST(LaunchersOfMachines, OtherOptionsAreRefused) {
+TEST(LaunchersOfMachines, DifferentOptionsAreRefused) {
   const int port = port_of_launchers();
   std::atomic<int> stop = 0;
   auto first = std::async(std::launch::async, [&] {
@@ -242,11 +243,11 @@ TEST(LaunchersOfMachines, OtherOptionsAreRefused) {
   EXPECT_EQ(first.get(), 128 + SIGTERM);
 }
 
-TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
+TEST(LaunchersOfMachines, AnEndedLauncherEndsTheProcessesOfAll) {
   const TempDir dir;
   const std::string script = "touch " + (dir / "$RANK") + "; exec sleep 600";
   const auto started = [&](const char* rank) {
-    return comes_soon([&] { return std::filesystem::exists(dir / rank); });
+    return becomes_true([&] { return std::filesystem::exists(dir / rank); });
   };
   const int port = port_of_launchers();
   auto first = std::async(std::launch::async, [&] {
@@ -263,7 +264,7 @@ TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
       other.hear([&](const Json& message) { said = message.at("say").get<std::string>(); });
       return !said.empty();
     };
-    ASSERT_TRUE(comes_soon(heard));
+    ASSERT_TRUE(becomes_true(heard));
     EXPECT_EQ(said, "start");
   }
   Error error = first.get();
@@ -287,7 +288,7 @@ TEST(LaunchersOfMachines, OneThatIsGoneEndsTheProcessesOfAll) {
   close(listening);
 }
 
-TEST(LaunchersOfMachines, AFirstOneThatNeverAnswersIsGivenUp) {
+TEST(LaunchersOfMachines, WaitingForAFirstOneThatNeverRespondsEnds) {
   const int listening = listen_at("127.0.0.1", 0);
   LaunchOptions options = of_node(1, port_of(listening), "exit 0");
   options.rendezvous_s = 1;
@@ -297,11 +298,11 @@ TEST(LaunchersOfMachines, AFirstOneThatNeverAnswersIsGivenUp) {
   EXPECT_EQ(error.exit_code(), 4);
   close(listening);
   options.rendezvous_s = 60;
-  EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it heeds signals meanwhile";
+  EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it handles signals meanwhile";
 }
 
-// A stranger that connects, or says what no launcher says, changes nothing.
-TEST(LaunchersOfMachines, StrangersAreNotHeard) {
+// A stranger that connects, or sends something else than a launcher, changes nothing.
+TEST(LaunchersOfMachines, StrangersAreIgnored) {
   const int port = port_of_launchers();
   std::atomic<int> stop = 0;
   auto first = std::async(std::launch::async, [&] {
@@ -312,11 +313,11 @@ TEST(LaunchersOfMachines, StrangersAreNotHeard) {
         std::string("[1]\n"), std::string("{\"say\":\"hello\",\"node\":{}}\n"),
         std::string(200000, '[')}) {
     int stranger = -1;
-    ASSERT_TRUE(comes_soon([&] { return (stranger = connect_to("127.0.0.1", port, 60)) >= 0; }));
+    ASSERT_TRUE(becomes_true([&] { return (stranger = connect_to("127.0.0.1", port, 60)) >= 0; }));
     (void)!send(stranger, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(stranger, SHUT_WR);
     pollfd polled{stranger, POLLIN, 0};
-    EXPECT_EQ(poll(&polled, 1, 60000), 1) << "it is hung up on: " << text.substr(0, 40);
+    EXPECT_EQ(poll(&polled, 1, 60000), 1) << "the connection is closed: " << text.substr(0, 40);
     close(stranger);
   }
   EXPECT_EQ(first.wait_for(std::chrono::seconds(0)), std::future_status::timeout);

@@ -9,7 +9,7 @@
 namespace saturate::testing {
 namespace {
 
-TEST(LocalNorm, OfSharesIsBatchNormOfTheirUnion) {
+TEST(LocalNorm, OnSharesEqualsBatchNormOnTheWholeBatch) {
   for (const auto& [counts, side] : kNormCases) {
     SCOPED_TRACE(::testing::PrintToString(counts));
     const auto inputs = norm_images("norm.x", counts, side),
@@ -17,7 +17,7 @@ TEST(LocalNorm, OfSharesIsBatchNormOfTheirUnion) {
     const NormedShares found = norm_shares(inputs, gradients, at::kCPU, at::kFloat, false);
     const at::Tensor joint = at::cat(inputs).requires_grad_();
     const at::Tensor mean = at::full({kNormChannels}, 0.25), var = at::full({kNormChannels}, 2.0);
-    if (joint.numel() <= kNormChannels) {  // which torch refuses
+    if (joint.numel() <= kNormChannels) {  // torch refuses it
       const bool any = joint.numel() > 0;
       EXPECT_TRUE(at::allclose(found.running_var, var * (any ? 1 - kNormMomentum : 1)));
       EXPECT_EQ(found.running_mean.equal(mean), !any);

@@ -1,4 +1,4 @@
-// Steps of several processes against Python's DDP.
+// Steps of several processes, compared with Python's DDP.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -22,7 +22,7 @@ using testing::error_of;
 using testing::run_ranks;
 using testing::symmetric;
 
-// The network of tests/oracles/distributed_goldens.py: two layers, and one that takes no part.
+// The network of tests/oracles/distributed_goldens.py: two layers, and one that is unused.
 struct Net {
   std::vector<NamedTensor> parameters;
   at::Tensor forward(const at::Tensor& x) const {
@@ -73,7 +73,7 @@ struct GoldenCase {
   int steps = 20;
 };
 
-TEST(GradientReducer, TrainsAsPythonsDdp) {
+TEST(GradientReducer, TrainsLikePythonsDdp) {
   for (const GoldenCase& how : {GoldenCase{"ddp"}, GoldenCase{"ddp_no_sync", 2},
                                 GoldenCase{"powersgd_1", 1, Compress::kPowerSgd, 1, 5},
                                 GoldenCase{"powersgd_2", 1, Compress::kPowerSgd, 2}}) {
@@ -97,7 +97,7 @@ TEST(GradientReducer, TrainsAsPythonsDdp) {
   }
 }
 
-TEST(GradientReducer, NamesParametersThatTakeNoPart) {
+TEST(GradientReducer, NamesUnusedParameters) {
   std::vector<Net> nets = {make_net(), make_net()};
   run_ranks(2, [&](Group& group) {
     const Error error = error_of([&] { train_net(nets[size_t(group.rank())], group, {}, 1); });

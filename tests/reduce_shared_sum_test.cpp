@@ -1,4 +1,4 @@
-// Sums in memory that ranks share: ranks as threads over one memory, and as processes.
+// All-reduce in shared memory: ranks as threads with one memory, and as processes.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kArena = size_t{1} << 20, kStaging = 4096;
 constexpr milliseconds kTimeout{20000};
-// A bound for what must not wait: so long that no slow machine exceeds it.
+// A bound for operations that must not wait: no slow machine exceeds it.
 constexpr milliseconds kFarAway{200000};
 
 const Combination kFloats{1, sizeof(float), combine_parts<float, float, std::plus<float>>};
@@ -87,7 +87,7 @@ std::vector<float> sums_of(int ranks, size_t count) {
   return sums;
 }
 
-TEST(SharedSum, AddsInTheOrderOfRanksOverAnySize) {
+TEST(SharedSum, AddsInTheOrderOfRanksForAnySize) {
   for (int count : {1, 2, 3, 4}) {
     Ranks ranks(count);
     // None, one, fewer than ranks, odd, the staging's size, one more, and many times that.
@@ -102,7 +102,7 @@ TEST(SharedSum, AddsInTheOrderOfRanksOverAnySize) {
   }
 }
 
-TEST(SharedSum, OfBlocksNeedsNoCopyWhateverTheOthersDo) {
+TEST(SharedSum, BlocksInSharedMemoryNeedNoCopyWhateverTheOtherRanksUse) {
   constexpr size_t kSize = 20001;
   Ranks ranks(3);
   const auto expected = sums_of(3, kSize);
@@ -119,7 +119,7 @@ TEST(SharedSum, OfBlocksNeedsNoCopyWhateverTheOthersDo) {
   });
 }
 
-TEST(SharedSum, ManyComeInOrder) {
+TEST(SharedSum, ManyCompleteInOrder) {
   Ranks ranks(3);
   ranks.run([](int rank, SharedSum& sum) {
     for (int64_t turn = 0; turn < 2000; ++turn) {
@@ -130,7 +130,7 @@ TEST(SharedSum, ManyComeInOrder) {
   });
 }
 
-TEST(SharedSum, ARankThatDoesNotComeIsNamedByAllInTime) {
+TEST(SharedSum, AMissingRankIsNamedByAllInTime) {
   Ranks ranks(3, 3000ms);
   std::atomic<int> told = 0;
   const auto begin = std::chrono::steady_clock::now();
@@ -143,7 +143,7 @@ TEST(SharedSum, ARankThatDoesNotComeIsNamedByAllInTime) {
     EXPECT_EQ(said, rank == 2 ? "the other ranks timed out waiting for rank 2, this one"
                               : "rank 2 did not arrive within 3 s");
     EXPECT_EQ(failure_of([&] { sum.combine(&value, sizeof value, kLongs); }), said)
-        << "there is no way back";
+        << "a failed group cannot be used again";
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kFarAway / 2);
 }
@@ -154,14 +154,14 @@ TEST(SharedSum, ARankThatLeavesIsNamedAtOnce) {
   ranks.run([&](int rank, SharedSum& sum) {
     int64_t value = 1;
     sum.combine(&value, sizeof value, kLongs);
-    EXPECT_EQ(value, 3) << "what a rank did before it left counts";
+    EXPECT_EQ(value, 3) << "a rank's earlier contribution counts";
     if (rank == 1) return ranks.leave(1);
     EXPECT_EQ(failure_of([&] { sum.combine(&value, sizeof value, kLongs); }), "rank 1 has ended");
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kFarAway / 2);
 }
 
-TEST(SharedSum, StopsWhileItWaits) {
+TEST(SharedSum, CanBeStoppedWhileWaiting) {
   Ranks ranks(2);
   std::thread waiting([&] {
     int64_t value = 1;
@@ -173,7 +173,7 @@ TEST(SharedSum, StopsWhileItWaits) {
   waiting.join();
 }
 
-TEST(SharedSum, RanksThatComeToDifferentSumsSaySo) {
+TEST(SharedSum, RanksThatMakeDifferentCallsAreAnError) {
   for (const bool same_type : {true, false}) {
     Ranks ranks(2);
     ranks.run([&](int rank, SharedSum& sum) {
@@ -188,7 +188,7 @@ TEST(SharedSum, RanksThatComeToDifferentSumsSaySo) {
   }
 }
 
-TEST(SharedArena, GivesBlocksOutAndTakesThemBack) {
+TEST(SharedArena, AllocatesAndFreesBlocks) {
   const auto memory = SharedMemory::create(3 * 4096, 0);
   SharedArena arena(memory->data(), memory->size());
   std::byte* const first = arena.take(1);
@@ -200,13 +200,13 @@ TEST(SharedArena, GivesBlocksOutAndTakesThemBack) {
   EXPECT_TRUE(arena.holds(first));
   EXPECT_FALSE(arena.holds(memory->data() + memory->size()));
   arena.release(first);
-  EXPECT_EQ(*first, std::byte{0}) << "the system has had it";
+  EXPECT_EQ(*first, std::byte{0}) << "its pages were returned to the system";
   EXPECT_EQ(arena.take(8192), nullptr);
   EXPECT_EQ(arena.take(4096), first);
   EXPECT_EQ(arena.take(~size_t{0}), nullptr);
 }
 
-TEST(SharedMemory, IsComeToByItsPlaceAlone) {
+TEST(SharedMemory, IsJoinedOnlyByItsExactPlace) {
   const auto made = SharedMemory::create(8192, 0);
   ASSERT_TRUE(made);
   EXPECT_FALSE(made->has(1));
@@ -228,7 +228,7 @@ TEST(SharedMemory, IsComeToByItsPlaceAlone) {
   EXPECT_FALSE(SharedMemory::join("", 1));
 }
 
-TEST(SharedMemory, BeyondALimitIsNoneRatherThanASignal) {
+TEST(SharedMemory, AboveALimitIsRefusedWithoutASignal) {
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   rlimit small = before;
@@ -238,7 +238,7 @@ TEST(SharedMemory, BeyondALimitIsNoneRatherThanASignal) {
   setrlimit(RLIMIT_FSIZE, &before);
 }
 
-// Rank 1 is another process, which makes three sums and then does what it is told.
+// Rank 1 is another process, which makes three all-reduces and then executes a command.
 class TwoProcesses : public ::testing::Test {
  protected:
   ~TwoProcesses() override {
@@ -249,14 +249,14 @@ class TwoProcesses : public ::testing::Test {
 
   void start(void (*then)()) {
     child_ = fork();
-    if (child_ == 0) be_rank_1(then);
+    if (child_ == 0) run_as_rank_1(then);
     const auto end = std::chrono::steady_clock::now() + kTimeout;
     while (!memory_->has(1) && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(1ms);
     ASSERT_TRUE(memory_->has(1));
   }
 
-  [[noreturn]] void be_rank_1(void (*then)()) {
+  [[noreturn]] void run_as_rank_1(void (*then)()) {
     const auto joined = SharedMemory::join(address_, 1);
     if (!joined) _exit(1);
     SharedSum sum(
@@ -271,7 +271,7 @@ class TwoProcesses : public ::testing::Test {
     _exit(0);
   }
 
-  // The error of the fourth sum, which rank 1 does not join.
+  // The error of the fourth all-reduce, which rank 1 does not join.
   std::string fourth(milliseconds timeout) {
     SharedSum sum(
         {memory_->data(), 0, 2, kArena, kStaging}, [&](int rank) { return memory_->has(rank); },

@@ -17,11 +17,10 @@
 namespace saturate::testing {
 
 // Calls body(group) on a thread for each rank, and rethrows the first failure by rank. On GPUs each
-// rank has the one of its number.
+// rank uses the GPU with its number.
 inline void run_ranks(int count, const std::function<void(Group&)>& body,
                       const DistributedOptions& options = {}, at::DeviceType type = at::kCPU) {
-  // torch's flight recorder is one for the process, and takes entries of one rank's thread at a
-  // time.
+  // torch's flight recorder exists once per process, and records only one rank's thread at a time.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const int listening = listen_at("127.0.0.1", 0);
   setenv("SATURATE_LISTEN_FD", std::to_string(listening).c_str(), 1);  // rank 0's from here on

@@ -1,4 +1,4 @@
-// Steps of several processes against one process on the joint batch.
+// Steps of several processes, compared with one process on the global batch.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -61,12 +61,12 @@ DeviceBatch share_of(const DeviceBatch& joint, int rank, int world) {
 
 struct Case {
   std::string model = "mlp";
-  std::vector<int64_t> batches = {16};  // images of the steps in turn
+  std::vector<int64_t> batches = {16};  // images of each step, repeated
   StepOptions step = {};
   DistributedOptions distributed = {};
   std::string optimizer = "sgd";
   int steps = 20;
-  std::vector<int64_t> order = {};  // of each batch's images; empty: as they are
+  std::vector<int64_t> order = {};  // of each batch's images; empty: unchanged
   bool channels_last = false;
 };
 
@@ -124,7 +124,7 @@ Trained train(const Case& how, Model& model, Group* group) {
     step.run(group ? share_of(joint, group->rank(), group->world()) : joint, 0.05, metrics);
   }
   if (group) {
-    EXPECT_GT(ledger.times()[Phase::kReduce], 0) << "what is waited for is charged";
+    EXPECT_GT(ledger.times()[Phase::kReduce], 0) << "waiting is charged";
   }
   return {copy_of(model.parameters()), copy_of(model.buffers()), copy_of(optimizer->state()),
           metrics.read().loss};
@@ -168,24 +168,24 @@ void expect_as_one(const Case& how, int world, double tolerance = 1e-6) {
   expect_close(ranks[0].parameters, expected.parameters, tolerance);
 }
 
-TEST(ReducedTraining, IsThatOfOneProcessOnTheJointBatch) {
+TEST(ReducedTraining, EqualsOneProcessOnTheGlobalBatch) {
   for (int world : {2, 4}) expect_as_one({}, world);
 }
 
-TEST(ReducedTraining, CountsEveryImageOnceHoweverUnevenlyTheyFall) {
+TEST(ReducedTraining, CountsEveryImageOnceWithUnevenLocalBatches) {
   Case how;
   how.batches = {16, 7, 2, 5};  // of 2 images some of 4 ranks have none
   for (int world : {2, 4}) expect_as_one(how, world);
 }
 
-TEST(ReducedTraining, OfSeveralPartsSendsGradientsOnce) {
+TEST(ReducedTraining, OfSeveralMicroBatchesAllReducesGradientsOnce) {
   Case how;
   how.step.micro_batch = 2;
-  how.batches = {16, 7};  // 4 parts on one rank, 2 on another
+  how.batches = {16, 7};  // 4 micro-batches on one rank, 2 on another
   expect_as_one(how, 2);
 }
 
-TEST(ReducedTraining, ClipsTheJointGradientAndScalesTheLossAlike) {
+TEST(ReducedTraining, ClipsTheGlobalGradientAndScalesTheLossAlike) {
   Case how;
   how.step.clip_norm = 0.5;
   expect_as_one(how, 2);
@@ -195,19 +195,19 @@ TEST(ReducedTraining, ClipsTheJointGradientAndScalesTheLossAlike) {
   expect_same(ranks[0].parameters, ranks[1].parameters);
 }
 
-TEST(ReducedTraining, BucketsOfAnySizeGiveTheSame) {
+TEST(ReducedTraining, BucketsOfAnySizeGiveTheSameResult) {
   Case how;
   how.distributed.bucket_mb = 0.001;  // one for each parameter
   expect_as_one(how, 2);
 }
 
-TEST(ReducedTraining, CheckpointedSegmentsReduceToo) {
+TEST(ReducedTraining, CheckpointedSegmentsAllReduceToo) {
   Case how;
   how.step.checkpoint_segments = 2;
   expect_as_one(how, 2);
 }
 
-// The values of 1 + 2^-40 have no fp32 of their own.
+// 1 + 2^-40 is not an fp32 value.
 TEST(ReducedTraining, GradientsInDoublePrecisionKeepIt) {
   run_ranks(2, [](Group& group) {
     const at::Tensor parameter = at::ones({3}, at::kDouble).requires_grad_();
@@ -219,7 +219,7 @@ TEST(ReducedTraining, GradientsInDoublePrecisionKeepIt) {
   });
 }
 
-TEST(ReducedTraining, CompressedGradientsAreNearAndAlikeOnAllRanks) {
+TEST(ReducedTraining, CompressedGradientsAreCloseAndEqualOnAllRanks) {
   for (Compress compress : {Compress::kBf16, Compress::kFp16}) {
     Case how;
     how.distributed.compress = compress;
@@ -236,9 +236,9 @@ TEST(ReducedTraining, CompressedGradientsAreNearAndAlikeOnAllRanks) {
   }
 }
 
-// The remainder of thin matrices comes with the next steps: ranks stay equal, over buckets that are
-// built anew after the first step, and near.
-TEST(ReducedTraining, PowerSgdIsNearAndAlikeOnAllRanks) {
+// The error of thin matrices is added to the next steps' gradients: ranks stay equal and close,
+// also over buckets that are rebuilt after the first step.
+TEST(ReducedTraining, PowerSgdIsCloseAndEqualOnAllRanks) {
   Case how;
   how.distributed.compress = Compress::kPowerSgd;
   how.distributed.bucket_mb = 0.01;
@@ -256,12 +256,12 @@ TEST(ReducedTraining, PowerSgdIsNearAndAlikeOnAllRanks) {
                                         .max()
                                         .item<double>());
     EXPECT_LT(farthest, nearest) << rank;
-    EXPECT_GT(farthest, 1e-6) << "nothing was left out";
+    EXPECT_GT(farthest, 1e-6) << "nothing was compressed";
     nearest = farthest;
   }
 }
 
-TEST(SyncBatchNorm, TrainsAsBatchNormOnTheJointBatch) {
+TEST(SyncBatchNorm, TrainsLikeBatchNormOnTheGlobalBatch) {
   Case how;
   how.model = "simple_cnn";
   how.batches = {16, 7, 2};
@@ -271,9 +271,9 @@ TEST(SyncBatchNorm, TrainsAsBatchNormOnTheJointBatch) {
   expect_as_one(how, 3, 1e-5);
 }
 
-// Images (0 2)(4) on one rank and (1)(3) on the other, then (0)(2) and (1)(): a rank with fewer has
-// as many parts.
-TEST(SyncBatchNorm, PartsOfUnevenSharesAreAsMany) {
+// Images (0 2)(4) on one rank and (1)(3) on the other, then (0)(2) and (1)(): a rank with fewer
+// images has as many micro-batches.
+TEST(SyncBatchNorm, RanksWithFewerImagesHaveAsManyMicroBatches) {
   for (const auto& [part, order] :
        {std::pair{2, std::vector<int64_t>{0, 2, 1, 4, 3}}, {1, {0, 1, 2}}}) {
     Case how;
@@ -294,7 +294,7 @@ TEST(SyncBatchNorm, PartsOfUnevenSharesAreAsMany) {
   }
 }
 
-TEST(SyncBatchNorm, FollowsTheJointStatistics) {
+TEST(SyncBatchNorm, FollowsTheGlobalBatchsStatistics) {
   Case how;
   how.model = "simple_cnn";
   how.steps = 5;
@@ -310,7 +310,7 @@ TEST(SyncBatchNorm, FollowsTheJointStatistics) {
   }
 }
 
-// A collective that one rank alone started would wait for the others.
+// A collective that only one rank starts would wait for the others.
 TEST(SyncBatchNorm, ChangesOneModelDuringItsLifetime) {
   std::vector<std::unique_ptr<Model>> models;
   for (int i = 0; i < 4; ++i) models.push_back(make_filled("simple_cnn"));
@@ -330,7 +330,7 @@ TEST(SyncBatchNorm, ChangesOneModelDuringItsLifetime) {
   expect_same(statistics[0], statistics[1]);
 }
 
-TEST(ShardedOptimizer, TrainsAsAWholeOneAndSavesItsState) {
+TEST(ShardedOptimizer, TrainsLikeAnUnshardedOneAndSavesItsState) {
   for (const char* name : {"sgd", "adamw", "lamb"}) {
     SCOPED_TRACE(name);
     Case how;
@@ -349,7 +349,7 @@ TEST(ShardedOptimizer, TrainsAsAWholeOneAndSavesItsState) {
   }
 }
 
-TEST(ShardedOptimizer, EachRankKeepsItsPartAlone) {
+TEST(ShardedOptimizer, EachRankKeepsOnlyItsShard) {
   const auto model = make_filled("simple_cnn");
   const auto groups = make_parameter_groups(sgd(), model->parameters());
   int64_t all = 0, largest = 0;
@@ -373,7 +373,7 @@ TEST(ShardedOptimizer, EachRankKeepsItsPartAlone) {
   EXPECT_EQ(held_by_all, all);
 }
 
-TEST(ShardedOptimizer, LoadsWhatAnyNumberOfProcessesSaved) {
+TEST(ShardedOptimizer, LoadsTheStateOfAnyNumberOfProcesses) {
   Case how;
   how.optimizer = "adamw";
   how.steps = 3;

@@ -1,4 +1,4 @@
-// The figures made of a run, the document of them, and the page's safety.
+// The figures of a run, the report's JSON document, and the page's safety.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -21,12 +21,12 @@ using testing::write_file;
 
 using RunFiguresTest = RunFolder;
 
-// Steps from 1 s to 3 s and, after an evaluation up to 5 s, from 6 s to 8 s; the end at 9 s.
+// Steps from 1 s to 3 s and, after an evaluation until 5 s, from 6 s to 8 s; the end at 9 s.
 const std::string kTwoEpochs = step_line(10, 3, 0.5, 1.5) + line_of("eval", 10, 5, 0.7) +
                                step_line(20, 8, 1, 1) + line_of("eval", 20, 8.5, 0.6) +
                                line_of("end", 20, 9, 0.6);
 
-TEST_F(RunFiguresTest, TimeSpansHaveNoHolesAndKnowEvaluation) {
+TEST_F(RunFiguresTest, TimeSpansAreContiguousAndIncludeEvaluation) {
   const auto spans = time_spans(read(kTwoEpochs));
   double now = 0, evaluation = 0, other = 0;
   for (const auto& span : spans) {
@@ -41,7 +41,7 @@ TEST_F(RunFiguresTest, TimeSpansHaveNoHolesAndKnowEvaluation) {
   EXPECT_DOUBLE_EQ(other, 1 + 1 + 0.5);  // set-up, before the second epoch, at the end
 }
 
-TEST_F(RunFiguresTest, EvenSpansHoldTheSameTime) {
+TEST_F(RunFiguresTest, EvenSpansHaveTheSameTime) {
   const auto spans = time_spans(read(kTwoEpochs));
   for (const int count : {1, 7, 90}) {
     const auto even = even_spans(spans, count);
@@ -68,7 +68,7 @@ TEST_F(RunFiguresTest, ClosingFiguresAreThoseOfTheLastRecords) {
   EXPECT_NEAR(figures.phases->total(), 9, 1e-9);
 }
 
-TEST_F(RunFiguresTest, AResumedRunsPhasesAreNotThoseOfItsLastProcessAlone) {
+TEST_F(RunFiguresTest, AResumedRunsPhasesIncludeEarlierProcesses) {
   MetricsRecord end;
   end.kind = "end";
   end.step = 20;
@@ -94,7 +94,7 @@ TEST(Thinned, PointsAreMeansWeightedBySteps) {
   const auto fewer = thinned(records, 2);
   ASSERT_EQ(fewer.size(), 2u);
   EXPECT_EQ(fewer[0].step, 20);
-  EXPECT_EQ(fewer[0].loss, 1);  // alone, the other being unknown
+  EXPECT_EQ(fewer[0].loss, 1);  // one value, since the other is unknown
   EXPECT_EQ(fewer[0].memory_peak_bytes, 100);
   EXPECT_EQ(fewer[1].step, 35);
   EXPECT_DOUBLE_EQ(*fewer[1].loss, (2 * 10 + 3 * 5) / 15.0);
@@ -112,7 +112,7 @@ class ReportTest : public RunFolder {
   json run(const std::string& name) { return data({name})["runs"][0]; }
 };
 
-TEST_F(ReportTest, NothingOfAHostileRunReachesThePageAsMarkup) {
+TEST_F(ReportTest, NoTextOfAHostileRunBecomesMarkup) {
   const std::string evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"";
   const std::string folder = dir / "<img src=x onerror=alert(3)>";
   write_file(folder + "/metrics.jsonl", kTwoEpochs);
@@ -160,7 +160,7 @@ TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
   EXPECT_EQ(shown["steps"]["time_s"], json({2.0 / 3}));
   EXPECT_EQ(shown["figures"]["loss"], 1.0 / 7);
   write_file(dir / "run/metrics.jsonl", step_line(10, 1, 0, 0, 1.7e308));
-  EXPECT_TRUE(run("run")["steps"]["loss"].is_null()) << "no axis ends above it";
+  EXPECT_TRUE(run("run")["steps"]["loss"].is_null()) << "no axis can end above it";
 }
 
 // A trace of `steps` steps of 1,000 us, each with a phase and `calls` short operators.
@@ -194,16 +194,16 @@ TEST_F(ReportTest, ATimelineHasTheFirstStepsAndTheLongestSpans) {
   ASSERT_TRUE(line);
   EXPECT_EQ(line->steps, 2);
   EXPECT_EQ(line->end_us, 2000);
-  EXPECT_EQ(line->left_out, 104u) << "of 4 phases and 200 operators";
+  EXPECT_EQ(line->skipped, 104u) << "of 4 phases and 200 operators";
   ASSERT_EQ(line->tracks.size(), 2u);
   EXPECT_EQ(line->tracks[0].spans.size(), 4u) << "phases are longest";
   EXPECT_EQ(line->names[line->tracks[0].spans[0].name], "step 5");
   EXPECT_EQ(line->tracks[1].spans.size(), 96u);
   for (const auto& span : line->tracks[1].spans)
-    EXPECT_GE(span.end_us - span.begin_us, 0.5 + 51 * 1e-4) << "the shorter half is out";
+    EXPECT_GE(span.end_us - span.begin_us, 0.5 + 51 * 1e-4) << "the shorter half is skipped";
 }
 
-TEST_F(ReportTest, ATraceThatIsNoneIsAWarning) {
+TEST_F(ReportTest, AnInvalidTraceIsAWarning) {
   for (const char* text :
        {"{\"traceEvents\": [", "[]", "{}", "{\"traceEvents\": [3, {\"ph\": 1}]}"}) {
     write_file(dir / "run/metrics.jsonl", kTwoEpochs);
@@ -215,7 +215,7 @@ TEST_F(ReportTest, ATraceThatIsNoneIsAWarning) {
   }
 }
 
-TEST_F(ReportTest, AnOlderRunsMissingTelemetryLeavesNothingToShow) {
+TEST_F(ReportTest, AnOlderRunWithoutTelemetryHasNoTelemetrySection) {
   write_file(dir / "run/metrics.jsonl", kTwoEpochs);
   const json shown = run("run");
   EXPECT_FALSE(shown["steps"].contains("cores"));
@@ -224,7 +224,7 @@ TEST_F(ReportTest, AnOlderRunsMissingTelemetryLeavesNothingToShow) {
   EXPECT_TRUE(shown["figures"]["telemetry"].is_null());
 }
 
-TEST_F(ReportTest, TelemetryHasColumnsOfWhatIsKnownAndFigures) {
+TEST_F(ReportTest, TelemetryHasColumnsOfKnownValuesAndFigures) {
   MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
   record.telemetry.emplace();
   record.telemetry->cores = 1.25;
@@ -242,7 +242,7 @@ TEST_F(ReportTest, TelemetryHasColumnsOfWhatIsKnownAndFigures) {
   EXPECT_TRUE(means.at("gpu_power_w").is_null());
 }
 
-TEST_F(ReportTest, AGpusTimeByPhaseStandsBesideTheHosts) {
+TEST_F(ReportTest, AGpusTimeByPhaseIsBesideTheHosts) {
   MetricsRecord record = *from_json_line(step_line(10, 2, 1, 1));
   EXPECT_FALSE(record.device_phases);
   write_file(dir / "cpu/metrics.jsonl", to_json_line(record) + "\n");
@@ -269,7 +269,7 @@ TEST_F(ReportTest, AGpusStreamsAreSummedOverAllSteps) {
   EXPECT_EQ(run("run")["figures"]["streams"], expected);
 }
 
-TEST_F(ReportTest, RungsHaveTheirPhasesWhereTheyAreKnown) {
+TEST_F(ReportTest, RungsHavePhasesIfTheyAreKnown) {
   const auto rung_of = [&](const std::string& phases) {
     write_file(dir / "l.json", "{\"title\":\"l\",\"rungs\":[{\"name\":\"a\",\"steps_per_s\":2," +
                                    phases + "\"memory_peak_bytes\":3221225472}]}");
@@ -284,7 +284,7 @@ TEST_F(ReportTest, RungsHaveTheirPhasesWhereTheyAreKnown) {
   EXPECT_TRUE(rung_of("\"phases\":null,").at("phases").is_null());
 }
 
-TEST_F(ReportTest, RunsOfOneNameAreToldApartByTheirPaths) {
+TEST_F(ReportTest, RunsOfTheSameNameAreDistinguishedByPath) {
   for (const std::string name : {"a/run", "b/run", "b/other"}) {
     write_file(dir / (name + "/metrics.jsonl"), kTwoEpochs);
     write_file(dir / (name + "/recipe.toml"), "seed = 1\n[train]\nbatch = 8\n");
@@ -297,7 +297,7 @@ TEST_F(ReportTest, RunsOfOneNameAreToldApartByTheirPaths) {
   EXPECT_EQ(runs[0]["recipe"], json(recipe));
 }
 
-TEST_F(ReportTest, EveryOptionHasItsPlaceAndDefault) {
+TEST_F(ReportTest, EveryOptionHasItsPositionAndDefault) {
   write_file(dir / "run/metrics.jsonl", kTwoEpochs);
   const json shown = data({"run"});
   EXPECT_EQ(shown["options"].size(), recipe_options().size());
@@ -306,7 +306,7 @@ TEST_F(ReportTest, EveryOptionHasItsPlaceAndDefault) {
   EXPECT_EQ(shown["phases"].size(), size_t(kPhaseCount));
 }
 
-// Classes 0 to `count` - 1 of 40 images each, `i` of which are taken for the next class.
+// Classes 0 to `count` - 1 of 40 images each, `i` of which are predicted as the next class.
 std::string classes_json(int count, const std::string& counted) {
   json root = {{"step", 7}, {"counted", counted}};
   for (int i = 0; i < count; ++i) {
@@ -318,7 +318,7 @@ std::string classes_json(int count, const std::string& counted) {
   return root.dump();
 }
 
-TEST_F(ReportTest, TheWorstClassesComeWithTheirConfusions) {
+TEST_F(ReportTest, TheWorstClassesHaveTheirConfusions) {
   write_file(dir / "run/metrics.jsonl", kTwoEpochs);
   const auto classes_of = [&](int count, const std::string& counted) {
     write_file(dir / "run/classes.json", classes_json(count, counted));

@@ -1,5 +1,5 @@
-// Parsers of the modules with torch, on randomly mutated inputs: an error or data, never a crash,
-// and nothing of a run's text as markup on a report. data_fuzz_test.cpp has the other parsers.
+// Parsers of the modules with torch, on randomly mutated input: an error or data, never a crash,
+// and no text of a run becomes markup in a report. data_fuzz_test.cpp has the other parsers.
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-TEST(FuzzRooms, Ladders) {
+TEST(FuzzTorchModules, Ladders) {
   Mutator mutator(1);
   size_t sound = 0;
   for (const char* name : {"storage", "free-speed", "scale-out", "frozen-encoder"}) {
@@ -42,7 +42,7 @@ TEST(FuzzRooms, Ladders) {
   EXPECT_GT(sound, 20u) << "every mutation was refused: this tests little";
 }
 
-TEST(FuzzRooms, Metrics) {
+TEST(FuzzTorchModules, Metrics) {
   Mutator mutator(2);
   const std::string seed = read_text(source_path("tests/goldens/watch/metrics.jsonl"));
   EXPECT_EQ(testing::fuzz_metrics(bytes_of(seed)), 4u);
@@ -54,8 +54,8 @@ TEST(FuzzRooms, Metrics) {
   EXPECT_GT(records, 2000u);
 }
 
-// Numbers that no counter reaches are left out, not wrapped around.
-TEST(FuzzRooms, NumbersBeyondAnyCounterAreLeftOut) {
+// Numbers beyond a counter's range are skipped, not wrapped around.
+TEST(FuzzTorchModules, NumbersBeyondAnyCounterAreSkipped) {
   const auto record = from_json_line(
       R"({"kind":"step","step":1e300,"samples":18446744073709551615,"memory_peak_bytes":-1e300})");
   ASSERT_TRUE(record);
@@ -64,8 +64,8 @@ TEST(FuzzRooms, NumbersBeyondAnyCounterAreLeftOut) {
   EXPECT_FALSE(record->memory_peak_bytes);
 }
 
-// A resumed run takes back what it repeats, whatever else stands there.
-TEST(FuzzRooms, AResumedRunDropsLinesThatAreNoRecords) {
+// A resumed run removes the records that it repeats, whatever other lines there are.
+TEST(FuzzTorchModules, AResumedRunDropsInvalidLines) {
   const testing::TempDir dir;
   const std::string kept = "{\"kind\":\"step\",\"step\":2}\n";
   testing::write_file(dir / "metrics.jsonl",
@@ -91,7 +91,7 @@ std::string trace_of_two_steps() {
   return nlohmann::json{{"traceEvents", events}}.dump();
 }
 
-// A run's folder with everything that a report reads, whose texts mean harm.
+// A run's folder with every file that a report reads, with hostile text.
 MemoryEnv hostile_run() {
   const Image pixel{1, 1, {1, 2, 3}};
   MemoryEnv env;
@@ -130,7 +130,7 @@ size_t count(const std::string& text, std::string_view part) {
   return found;
 }
 
-// Empty where the run or the ladder is refused, as it may be.
+// Empty if the run or the ladder is refused, which is allowed.
 std::string report_of(MemoryEnv& env) {
   try {
     const RunReading run = read_run(env, "run");
@@ -142,7 +142,7 @@ std::string report_of(MemoryEnv& env) {
   }
 }
 
-TEST(FuzzRooms, ReportsOfDamagedRuns) {
+TEST(FuzzTorchModules, ReportsOfDamagedRuns) {
   Mutator mutator(3);
   MemoryEnv whole = hostile_run();
   const std::string page = report_of(whole);
@@ -171,8 +171,8 @@ TEST(FuzzRooms, ReportsOfDamagedRuns) {
   EXPECT_GT(reports, 400u);
 }
 
-// A package of tools/compile_step.py is an archive whose reader is torch's.
-TEST(FuzzRooms, CompiledPackages) {
+// A package of tools/compile_step.py is an archive; torch's code reads it.
+TEST(FuzzTorchModules, CompiledPackages) {
   const testing::TempDir dir;
   Recipe recipe;
   recipe.model.name = "mlp";
@@ -195,7 +195,7 @@ TEST(FuzzRooms, CompiledPackages) {
   EXPECT_GT(sound, 0u) << "every mutation was refused: this tests little";
 }
 
-TEST(FuzzRooms, ArchivesOfWeights) {
+TEST(FuzzTorchModules, ArchivesOfWeights) {
   Mutator mutator(5);
   size_t sound = 0;
   for (const char* name : {"all_kinds.pt", "training.pt", "legacy.pt"}) {

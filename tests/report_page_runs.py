@@ -12,7 +12,7 @@ LONG = "shard:/scratch/groups/vision/datasets/imagenet-2012/packed/" + "a-long-n
 
 def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, stream=None, first_loss=None):
     """A run of `steps` records with an evaluation after every 20, of which the first may have another
-    loss; on a GPU where there is a `stream`."""
+    loss; on a GPU if `stream` is given."""
     folder.mkdir(parents=True)
     lines, time_s = [], 0.0
 
@@ -45,7 +45,7 @@ def write_run(folder, steps=60, speed=1.0, source="synth:count=100", end=True, s
 
 
 def write_beside(folder, name="cat"):
-    """Samples, mistakes, results by class and a trace of four steps, every text of them `name`."""
+    """Samples, mistakes, results by class and a trace of four steps, with `name` as every text."""
     (folder / "samples").mkdir()
     (folder / "samples/training-000.png").write_bytes(PNG)
     images = [{"file": "training-000.png", "labels": [{"class": name, "weight": 1}]}] * 5
@@ -88,7 +88,7 @@ def write_ladder(path, name="a ladder"):
 
 
 def write_records(folder, *records):
-    """A run of these records alone: (kind, values)."""
+    """A run of only these records: (kind, values)."""
     folder.mkdir(parents=True)
     lines = [json.dumps({"kind": kind, **values}) + "\n" for kind, values in records]
     (folder / "metrics.jsonl").write_text("".join(lines))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Opens reports in headless Chromium, as their reader would.
+"""Opens reports in headless Chromium, as a reader does.
 
   tests/report_page_test.py --saturate build/saturate [--screenshots FOLDER]
 
-Needs the package playwright (any browser of its own is not used) and Debian's chromium. Exits with 77
-where either is absent.
+Needs the package playwright (but not its browsers) and Debian's chromium. Exits with 77
+if either is absent.
 """
 import argparse
 import pathlib
@@ -44,7 +44,7 @@ class ReportPage(unittest.TestCase):
         shutil.rmtree(cls.dir)
 
     def open(self, *names, **context):
-        """The page of a report of these runs, with what it said and asked for in self.said."""
+        """The page of a report of these runs; its messages and requests are in self.said."""
         out = self.dir / "report.html"
         folders = [str(self.dir / name) for name in names]
         subprocess.run([options.saturate, "report", *folders, "--out", str(out)], check=True,
@@ -79,7 +79,7 @@ class ReportPage(unittest.TestCase):
         if options.screenshots:
             page.screenshot(path=str(pathlib.Path(options.screenshots) / f"{name}.png"), full_page=True)
 
-    def test_charts_are_drawn_in_silence(self):
+    def test_charts_are_drawn_without_messages(self):
         for names in (["plain"], ["plain", "slower"], ["full", "ladder.json"], ["ladder.json"]):
             for scheme in ("light", "dark"):
                 with self.subTest(names=names, scheme=scheme):
@@ -94,7 +94,7 @@ class ReportPage(unittest.TestCase):
         paper = "getComputedStyle(document.body).backgroundColor"
         before = page.evaluate(colour), page.evaluate(paper)
         page.emulate_media(color_scheme="dark")
-        for _ in range(300):  # the page is told with its next frame
+        for _ in range(300):  # the page gets the event with its next frame
             if page.evaluate(colour) != before[0]:
                 break
             page.wait_for_timeout(100)
@@ -102,7 +102,7 @@ class ReportPage(unittest.TestCase):
         self.assertNotEqual(page.evaluate(colour), before[0])
         self.assertNotEqual(page.evaluate(paper), before[1])
 
-    def test_nothing_hostile_runs_or_is_lost(self):
+    def test_hostile_text_is_shown_and_does_not_run(self):
         evil = "<img src=x onerror=window.hit=3>"
         for names in ([evil], [evil, "<b>bold"]):
             page = self.open(*names)
@@ -117,7 +117,7 @@ class ReportPage(unittest.TestCase):
                 "JSON.parse(document.getElementById('report-data').textContent).runs.map(run => run.name)")
             self.assertEqual(names_in_data, names)
 
-    def test_nothing_hostile_in_pictures_traces_and_ladders_runs(self):
+    def test_hostile_text_in_images_traces_and_ladders_does_not_run(self):
         page = self.open("hostile", "hostile.json")
         self.assert_drawn(page)
         self.assertEqual(self.said, [])
@@ -138,7 +138,7 @@ class ReportPage(unittest.TestCase):
 
     def test_damage_is_noted(self):
         note = "Not everything could be read"
-        self.assertIn("a line that is no record", self.open("damaged").locator(".note", has_text=note).inner_text())
+        self.assertIn("a line that is not a record", self.open("damaged").locator(".note", has_text=note).inner_text())
         self.assertEqual(self.open("plain").locator(".note", has_text=note).count(), 0)
 
     def test_an_older_runs_missing_telemetry_leaves_no_empty_charts(self):
@@ -147,7 +147,7 @@ class ReportPage(unittest.TestCase):
         self.assertNotIn("Cores in use", page.locator("body").inner_text())
         self.assertNotIn("On the GPU", page.locator("body").inner_text())
 
-    def test_the_head_says_what_was_run_and_how_it_ended(self):
+    def test_the_head_names_the_run_and_its_end(self):
         page = self.open("plain")
         self.assertEqual(page.title(), "plain")
         self.assertEqual(page.locator("h1").inner_text(), "plain")
@@ -158,7 +158,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.locator(".state").all_inner_texts(), ["finished", "stopped without an end"])
         self.assertEqual(self.open("hostile.json").locator("h1").text_content(), HOSTILE)
 
-    def test_sections_are_reached_from_the_contents(self):
+    def test_the_contents_link_to_the_sections(self):
         page = self.open("full", "ladder.json")
         links = page.locator("nav a").evaluate_all("all => all.map(one => one.getAttribute('href'))")
         self.assertEqual(links, ["#time", "#curves", "#classes", "#machine", "#timeline", "#samples", "#mistakes",
@@ -169,9 +169,9 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(charts, ["phases:0", "loss", "accuracy", "images_per_s", "memory", "lr", "gpu_busy",
                                   "tflop_per_s", "cores", "queue_batches", "rss_bytes", "ladder:0", "rungs:0"])
         self.assertIn("The first images of step 1, as augmented.", page.locator("#samples").inner_text())
-        self.assertIn("taken for cat (90 %), loss 4.20", page.locator("#mistakes").inner_text())
+        self.assertIn("predicted as cat (90 %), loss 4.20", page.locator("#mistakes").inner_text())
 
-    def test_figures_read_well(self):
+    def test_figures_are_readable(self):
         rows = [row.split("\t") for row in self.open("minute", "hour").locator("main > .scroll tbody tr").all_inner_texts()]
         narrow = [[cell.replace("\u202f", "_").split("\n") for cell in row] for row in rows]
         self.assertEqual(narrow, [
@@ -193,10 +193,10 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(marked.all_inner_texts(), ["train.batch ≠\t10\t20"])
         self.assertEqual(page.locator("#recipe details tbody tr").count(), 5)
 
-    def test_a_gpus_time_by_phase_stands_beside_the_hosts(self):
+    def test_a_gpus_time_by_phase_is_beside_the_hosts(self):
         page = self.open("gpu")
         heads = page.locator("#time thead th").all_inner_texts()
-        self.assertEqual(heads, ["Phase", "", "Share", "Time", "ms a step", "On the GPU", "ms a step", "What it is"])
+        self.assertEqual(heads, ["Phase", "", "Share", "Time", "ms a step", "On the GPU", "ms a step", "Meaning"])
         row = page.locator("#time tbody tr", has_text="forward").inner_text().split("\t")
         self.assertEqual([cell.strip() for cell in row[2:7]],
                          ["50.0\u202f%", "2.0\u202fs", "100.00", "1.3\u202fs", "62.50"])
@@ -208,7 +208,7 @@ class ReportPage(unittest.TestCase):
         self.assertIn(["Cores in use", "1.25", "mean of the run"], [card.split("\n") for card in cards])
         self.assertIn(["GPU busy", "42\u202f%", "throttled by <heat>"], [card.split("\n") for card in cards])
 
-    def test_errors_of_scripts_are_shown_and_the_rest_too(self):
+    def test_a_scripts_error_is_shown_and_other_sections_remain(self):
         self.open("plain")
         out = self.dir / "report.html"
         text = out.read_text()
@@ -223,7 +223,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.locator("#time canvas").count(), 1)
         self.assertEqual(page.locator("#recipe").count(), 0)
 
-    def test_the_machine_has_a_chart_of_each_thing_known(self):
+    def test_the_machine_has_a_chart_of_each_known_value(self):
         page = self.open("plain")
         charts = page.locator("#machine canvas").evaluate_all("all => all.map(one => one.dataset.chart)")
         self.assertEqual(charts, ["gpu_busy", "tflop_per_s", "cores", "queue_batches", "rss_bytes"])
@@ -298,7 +298,7 @@ class ReportPage(unittest.TestCase):
             self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 390)
             self.screenshot(page, f"{names[0]}-{len(names)}-phone")
 
-    def test_long_paths_and_keys_are_whole_on_a_phone(self):
+    def test_long_paths_and_keys_are_complete_on_a_phone(self):
         page = self.open("long", viewport={"width": 390, "height": 844}, is_mobile=True, device_scale_factor=2)
         page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
         wide = page.evaluate("""() => [...document.querySelectorAll('#recipe .scroll, #host .scroll')]
@@ -372,7 +372,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(page.evaluate(f"{chart}.data.datasets[0].data[1].x"), 0.1)
         self.assertFalse(page.evaluate(f"{chart}.isDatasetVisible(0)"), "a choice is lost by a redraw")
 
-    def test_a_page_without_scripts_says_what_it_needs(self):
+    def test_a_page_without_javascript_says_so(self):
         page = self.open("plain", java_script_enabled=False)
         text = page.locator("body").inner_text()
         for part in ("This report needs JavaScript", "Allow scripts for this file", "Made by saturate"):

@@ -1,4 +1,4 @@
-// Reading a run's folder in whatever state.
+// Reading a run's folder in any state.
 #include <gtest/gtest.h>
 
 #include "report/report.h"
@@ -14,12 +14,12 @@ using testing::write_file;
 
 using RunReadingTest = testing::RunFolder;
 
-TEST_F(RunReadingTest, ARecordSurvivesBeingWrittenAndRead) {
+TEST_F(RunReadingTest, ARecordIsReadBackAsWritten) {
   const std::string line = step_line(7, 1.5, 0.25, 1.25);
   EXPECT_EQ(to_json_line(*from_json_line(line)) + "\n", line);
 }
 
-TEST_F(RunReadingTest, ALineCutShortIsLeftOutWithAWarning) {
+TEST_F(RunReadingTest, ATruncatedLineIsSkippedWithAWarning) {
   const std::string cut = step_line(20, 4, 1, 1).substr(0, 40);
   const RunReading run = read(step_line(10, 2, 1, 1) + cut);
   EXPECT_EQ(run.steps.size(), 1u);
@@ -29,17 +29,17 @@ TEST_F(RunReadingTest, ALineCutShortIsLeftOutWithAWarning) {
   EXPECT_EQ(run.state, RunState::kStopped);
 }
 
-TEST_F(RunReadingTest, LinesThatAreNoRecordsAreCounted) {
+TEST_F(RunReadingTest, InvalidLinesAreCounted) {
   const RunReading run =
       read("nonsense\n" + step_line(10, 2, 1, 1) + "[1]\n{\"kind\":7}\n" + step_line(20, 4, 1, 1));
   EXPECT_EQ(run.steps.size(), 2u);
   ASSERT_EQ(run.warnings.size(), 1u);
-  EXPECT_NE(run.warnings[0].find("3 lines that are no record (line 1 is the first)"),
+  EXPECT_NE(run.warnings[0].find("3 lines that are not a record (line 1 is the first)"),
             std::string::npos)
       << run.warnings[0];
 }
 
-TEST_F(RunReadingTest, AnOlderVersionsMissingKeysAndANewersPhasesAreNoError) {
+TEST_F(RunReadingTest, MissingKeysOfOlderVersionsAndPhasesOfNewerOnesAreAccepted) {
   const RunReading run = read(
       "{\"kind\":\"step\",\"step\":3}\n"
       "{\"kind\":\"step\",\"step\":4,\"time_s\":2,\"loss\":\"high\",\"phases\":{\"wait\":1,"
@@ -52,14 +52,14 @@ TEST_F(RunReadingTest, AnOlderVersionsMissingKeysAndANewersPhasesAreNoError) {
   EXPECT_NE(make_report({&run, 1}).find("</html>"), std::string::npos);
 }
 
-TEST_F(RunReadingTest, ARunThatIsGoingOnIsToldFromOneThatWasKilled) {
+TEST_F(RunReadingTest, ARunningRunIsDistinguishedFromAKilledOne) {
   EXPECT_EQ(read(step_line(10, 2, 1, 1)).state, RunState::kStopped);
   const auto lock = Env::posix().lock(dir / "run/.lock");
   EXPECT_EQ(read(step_line(10, 2, 1, 1)).state, RunState::kRunning);
   EXPECT_EQ(read(line_of("end", 10, 2, 0.5)).state, RunState::kEnded);
 }
 
-TEST_F(RunReadingTest, ReadingTakesNoLockAndLeavesItsHoldersNumber) {
+TEST_F(RunReadingTest, ReadingTakesNoLockAndKeepsItsHoldersId) {
   write_file(dir / "run/.lock", "12345");
   read(step_line(10, 2, 1, 1));
   EXPECT_EQ(testing::read_text(dir / "run/.lock"), "12345");
@@ -73,7 +73,7 @@ TEST_F(RunReadingTest, AFolderWithoutMetricsIsRefused) {
   EXPECT_EQ(error_of([&] { read_run(Env::posix(), dir / "none"); }).reason(), "no such run folder");
 }
 
-TEST_F(RunReadingTest, DamageBesideTheMetricsIsAWarning) {
+TEST_F(RunReadingTest, DamageInOtherFilesIsAWarning) {
   write_file(dir / "run/recipe.toml", "seed = = 3\n");
   write_file(dir / "run/host.json", "{\"cpu\":");
   const RunReading run = read(step_line(10, 2, 1, 1));
@@ -82,7 +82,7 @@ TEST_F(RunReadingTest, DamageBesideTheMetricsIsAWarning) {
   EXPECT_NE(run.warnings[1].find("host.json"), std::string::npos);
 }
 
-TEST_F(RunReadingTest, ARecipesKeysComeWithTheirValuesAsText) {
+TEST_F(RunReadingTest, ARecipesValuesAreReadAsText) {
   const NamedTexts keys = flatten_recipe(
       "seed = 3\n[data]\nsource = 'tar:a'\n[augment]\nmean = [0.1, 1.0]\nflip = true\n", "here");
   const NamedTexts expected = {{"augment.flip", "true"},

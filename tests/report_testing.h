@@ -10,7 +10,7 @@
 
 namespace saturate::testing {
 
-// A "step" line: `seconds` by phase up to time_s.
+// A "step" line: `seconds` by phase until time_s.
 inline std::string step_line(int step, double time_s, double wait, double forward,
                              double loss = 1) {
   MetricsRecord record;
@@ -36,7 +36,7 @@ inline std::string line_of(const std::string& kind, int step, double time_s, dou
   return to_json_line(record) + "\n";
 }
 
-// The document inside a report's page; up to the first end tag, as a browser reads it.
+// The document inside a report's page: up to the first end tag, as a browser reads it.
 inline nlohmann::json data_of_page(const std::string& page) {
   const std::string tag = "<script type=\"application/json\" id=\"report-data\">";
   const size_t begin = page.find(tag) + tag.size();

@@ -1,4 +1,4 @@
-// How many images fit in memory, by trying.
+// train.batch=auto: how many images fit in memory, found by trying.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -39,15 +39,15 @@ TEST(LargestThatFits, IsFoundForEveryThresholdAndLimit) {
   }
 }
 
-TEST(FitsInMemory, LetsOtherErrorsPass) {
+TEST(FitsInMemory, OtherErrorsAreRethrown) {
   const MemoryBudget budget(tensor_memory(at::kCPU), tensor_memory(at::kCPU).live_bytes() + 1000);
   EXPECT_TRUE(fits_in_memory(at::kCPU, [] { at::empty({100}, at::kByte); }));
   EXPECT_FALSE(fits_in_memory(at::kCPU, [] { at::empty({100000}, at::kByte); }));
   EXPECT_THROW(fits_in_memory(at::kCPU, [] { at::empty({-1}, at::kByte); }), c10::Error);
 }
 
-// How torch tells of a GPU's shortage: by words alone.
-TEST(FitsInMemory, KnowsTheLibrariesWordsForTooLarge) {
+// torch's errors for a lack of GPU memory differ only in their text.
+TEST(FitsInMemory, RecognisesTheLibrariesErrorsForTooLarge) {
   for (const char* words :
        {"CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
@@ -87,26 +87,26 @@ TrainerOptions into(const std::string& out) {
   return options;
 }
 
-// A budget includes what a process holds besides a run's own tensors.
+// A budget includes memory of the process besides a run's own tensors.
 std::string memory_setting(double mib) {
   const double alive = double(tensor_memory(at::kCPU).live_bytes()) / (1 << 20);
   return "train.memory_gb=" + std::to_string((mib + alive) * kGibPerMib);
 }
 
-TEST(TrainBatchAuto, TakesWhatFitsAndOneMoreDoesNot) {
+TEST(TrainBatchAuto, FindsTheLargestBatchThatFits) {
   const TempDir dir;
   const std::string memory = memory_setting(3);
   Trainer trainer(Env::posix(), recipe_with({"train.batch=auto", memory}), into(dir / "run"));
   const TrainOptions train = trainer.recipe().train;
   EXPECT_GT(train.batch, 8);
-  EXPECT_LT(train.batch, 120) << "or the data set is the limit";
+  EXPECT_LT(train.batch, 120) << "the data set is the limit otherwise";
   EXPECT_EQ(train.accumulate, 1);
   EXPECT_EQ(train.eval_batch, train.batch);
   const TrainResult result = trainer.run();
   EXPECT_EQ(result.samples, 120);
   EXPECT_GT(double(result.tensor_peaks.largest()), 0.75 * train.memory_gb * double(1 << 30));
 
-  // The search leaves room for saving: a step alone takes a little more before it fails.
+  // The search leaves room for saving: a step alone fits slightly more.
   const std::string larger = "train.batch=" + std::to_string(train.batch * 5 / 4);
   Trainer too_large(Env::posix(), recipe_with({larger, memory}), into(dir / "large"));
   const Error error = error_of([&] { too_large.run(); });
@@ -127,7 +127,7 @@ void expect_same(const std::vector<NamedTensor>& a, const std::vector<NamedTenso
     EXPECT_TRUE(at::equal(a[i].tensor, b[i].tensor)) << a[i].name;
 }
 
-// Nothing of the trials is left: weights, statistics, momenta, dropout's state.
+// The trials leave no trace: weights, statistics, momenta, dropout's random state.
 TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
   const TempDir dir;
   const std::string memory = memory_setting(2.5);
@@ -135,7 +135,7 @@ TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
                 into(dir / "auto"));
   const TrainOptions train = found.recipe().train;
   EXPECT_EQ(train.batch, 60);
-  EXPECT_GT(train.accumulate, 1) << "or this shows nothing";
+  EXPECT_GT(train.accumulate, 1) << "this shows nothing otherwise";
   EXPECT_EQ(train.effective_batch, 0);
   found.run();
 
@@ -145,7 +145,7 @@ TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
                 into(dir / "given"));
   given.run();
   expect_same(last_weights(dir / "auto"), last_weights(dir / "given"));
-  // The recipe that was saved is the one found, and can be read.
+  // The saved recipe has the found batch, and can be read.
   const Recipe saved = load_recipe(Env::posix(), dir / "auto/recipe.toml");
   EXPECT_EQ(saved.train.batch, 60);
   EXPECT_EQ(saved.train.accumulate, train.accumulate);
@@ -168,7 +168,7 @@ TEST(TrainBatchAuto, AResumedRunKeepsItsBatch) {
   EXPECT_EQ(second.recipe().train.batch, batch);
 }
 
-TEST(FindMicroBatch, LeavesTheRandomStateAndNoTensors) {
+TEST(FindMicroBatch, RestoresTheRandomStateAndFreesItsTensors) {
   const Recipe recipe = recipe_with({"train.batch=auto"});
   const auto state = [] { return at::globalContext().defaultGenerator(at::kCPU).get_state(); };
   const at::Tensor before = state();
@@ -178,8 +178,8 @@ TEST(FindMicroBatch, LeavesTheRandomStateAndNoTensors) {
   EXPECT_NEAR(double(tensor_memory(at::kCPU).live_bytes()), double(alive), 1e5);
 }
 
-// A second part finds the first one's gradients in memory, and has less for itself.
-TEST(FindMicroBatch, PartsOfABatchLeaveRoomForGradients) {
+// A second micro-batch needs memory for the first one's gradients.
+TEST(FindMicroBatch, SeveralMicroBatchesLeaveRoomForGradients) {
   const std::string memory = memory_setting(7);
   const auto fit = [&](const std::string& effective) {
     const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=2",
@@ -191,8 +191,8 @@ TEST(FindMicroBatch, PartsOfABatchLeaveRoomForGradients) {
   EXPECT_LT(fit("1000000"), fit("0"));
 }
 
-// The loader's batches are none of torch's memory, and of a small model most of all there is.
-TEST(FindMicroBatch, TheLoadersBatchesTakeHalfOfTheHostsMemoryAtMost) {
+// The loader's batches are not in torch's memory, and exceed a small model's.
+TEST(FindMicroBatch, TheLoadersBatchesTakeAtMostHalfOfTheHostsMemory) {
   TensorMemory& memory = tensor_memory(at::kCPU);
   const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
   const auto fit = [](const std::string& prefetch) {
@@ -207,7 +207,7 @@ TEST(FindMicroBatch, TheLoadersBatchesTakeHalfOfTheHostsMemoryAtMost) {
   EXPECT_GT(fit("4"), most);
 }
 
-// A smaller part of a batch makes the loader's batches no smaller.
+// A smaller micro-batch does not make the loader's batches smaller.
 TEST(FindMicroBatch, AnEffectiveBatchIsAsLargeAsTheRecipeSays) {
   TensorMemory& memory = tensor_memory(at::kCPU);
   const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
@@ -217,7 +217,7 @@ TEST(FindMicroBatch, AnEffectiveBatchIsAsLargeAsTheRecipeSays) {
   EXPECT_GT(find_micro_batch(Env::posix(), recipe, at::kCPU, 1048576), 100);
 }
 
-TEST(FindMicroBatch, CheckpointingFitsMore) {
+TEST(FindMicroBatch, GradientCheckpointingFitsMore) {
   const std::string memory = memory_setting(40);
   const auto fit = [&](const std::string& segments) {
     Recipe recipe = recipe_with({"train.batch=auto", "model.name=resnet9", memory,
@@ -229,7 +229,7 @@ TEST(FindMicroBatch, CheckpointingFitsMore) {
   EXPECT_GT(fit("auto"), fit("0"));
 }
 
-TEST(TrainBatchAuto, NotEvenOneImageIsAnErrorBeforeTraining) {
+TEST(TrainBatchAuto, IfNotEvenOneImageFitsItIsAnErrorBeforeTraining) {
   const TempDir dir;
   const Error error = error_of([&] {
     Trainer(Env::posix(), recipe_with({"train.batch=auto", memory_setting(0.2)}),

@@ -1,4 +1,4 @@
-// Checkpoints of a run that went back: which of them are its own.
+// Checkpoints of a run that resumed from an older one: which belong to its branch.
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 using testing::error_of;
 using testing::TempDir;
 
-// Its one weight tells who wrote it.
+// Its one weight identifies the writer.
 Checkpoint written_by(int writer, int64_t step, int64_t best_step = -1) {
   Checkpoint checkpoint;
   checkpoint.position.step = step;
@@ -44,7 +44,7 @@ class BranchedRun : public ::testing::Test {
 
 using StepsKept = std::vector<int64_t>;
 
-TEST_F(BranchedRun, ARunThatNeverWentBackHasNoRecord) {
+TEST_F(BranchedRun, ARunWithoutBranchesHasNoRecordOfThem) {
   CheckpointStore first = store();
   EXPECT_TRUE(first.begin("").empty());
   for (int64_t step : {10, 20}) first.save(written_by(0, step));
@@ -53,7 +53,7 @@ TEST_F(BranchedRun, ARunThatNeverWentBackHasNoRecord) {
   EXPECT_EQ(steps(), (StepsKept{20, 10}));
 }
 
-TEST_F(BranchedRun, NewerFilesOfTheBranchThatWasLeftAreNotChosen) {
+TEST_F(BranchedRun, NewerFilesOfTheOldBranchAreNotChosen) {
   CheckpointStore first = store();
   for (int64_t step : {10, 20, 30, 40}) first.save(written_by(0, step));
   CheckpointStore second = store();
@@ -61,14 +61,14 @@ TEST_F(BranchedRun, NewerFilesOfTheBranchThatWasLeftAreNotChosen) {
   EXPECT_EQ(newest(), 20) << "before the first save, too";
   second.save(written_by(1, 25));
   EXPECT_EQ(newest(), 25);
-  second.save(written_by(1, 30));  // over the other branch's
+  second.save(written_by(1, 30));  // replaces the old branch's file
   EXPECT_EQ(steps(), (StepsKept{30, 25, 20, 10}));
   EXPECT_TRUE(exists(40));
-  EXPECT_TRUE(store().begin(path_of(30)).empty()) << "which is the newest: nothing is left";
+  EXPECT_TRUE(store().begin(path_of(30)).empty()) << "it is the newest: no file is left behind";
   EXPECT_EQ(steps(), (StepsKept{30, 25, 20, 10}));
 }
 
-TEST_F(BranchedRun, GoingBackTwiceAndToTheBranchThatWasLeft) {
+TEST_F(BranchedRun, ResumingOlderFilesTwiceAndFromTheOldBranch) {
   CheckpointStore first = store();
   for (int64_t step : {10, 20, 40}) first.save(written_by(0, step));
   CheckpointStore second = store();
@@ -85,11 +85,11 @@ TEST_F(BranchedRun, GoingBackTwiceAndToTheBranchThatWasLeft) {
   fourth.save(written_by(3, 50));
   EXPECT_EQ(steps(), (StepsKept{50, 40, 20, 10}));
   CheckpointStore fifth = store();
-  fifth.begin(path_of(10));  // of a branch under the branch
+  fifth.begin(path_of(10));  // of a branch of the branch
   EXPECT_EQ(steps(), StepsKept{10});
 }
 
-TEST_F(BranchedRun, KeepCountsTheBranchAlone) {
+TEST_F(BranchedRun, KeepCountsOnlyTheBranch) {
   CheckpointStore first = store();
   for (int64_t step : {10, 20, 30, 40}) first.save(written_by(0, step));
   CheckpointStore second = store(/*keep=*/2);
@@ -98,10 +98,10 @@ TEST_F(BranchedRun, KeepCountsTheBranchAlone) {
   EXPECT_EQ(steps(), (StepsKept{25, 20}));
   second.save(written_by(1, 26));
   EXPECT_EQ(steps(), (StepsKept{26, 25}));
-  EXPECT_TRUE(exists(30) && exists(40)) << "nobody deletes what may be wanted again";
+  EXPECT_TRUE(exists(30) && exists(40)) << "files of an old branch are not deleted";
 }
 
-TEST_F(BranchedRun, TheBestOfTheBranchThatWasLeftIsNotTheBest) {
+TEST_F(BranchedRun, TheOldBranchsBestIsNotTheBest) {
   CheckpointStore first = store(9, /*keep_best=*/true);
   first.save(written_by(0, 10, 10));
   first.save(written_by(0, 20, 10));
@@ -117,7 +117,7 @@ TEST_F(BranchedRun, TheBestOfTheBranchThatWasLeftIsNotTheBest) {
   EXPECT_EQ(error_of([&] { second.read(15); }).reason(), "there is no such checkpoint");
 }
 
-TEST_F(BranchedRun, AFileOfAnotherStepUnderItsNameIsNotRead) {
+TEST_F(BranchedRun, AFileNamedForAnotherStepIsNotRead) {
   CheckpointStore run = store();
   run.save(written_by(0, 10));
   std::filesystem::copy_file(path_of(10), path_of(20));
@@ -127,7 +127,7 @@ TEST_F(BranchedRun, AFileOfAnotherStepUnderItsNameIsNotRead) {
 TEST_F(BranchedRun, AnOlderBestStaysUntilANewerOneIsSaved) {
   CheckpointStore run = store(1, /*keep_best=*/true);
   run.save(written_by(0, 4, 4));
-  // The best of step 6 was not saved, and step 7's checkpoint speaks of it.
+  // The best of step 6 was not saved, but step 7's checkpoint names it.
   for (int64_t step : {7, 8, 9}) run.save(written_by(0, step, 6));
   EXPECT_EQ(steps(), (StepsKept{9, 4}));
   run.save(written_by(0, 10, 10));
@@ -135,7 +135,7 @@ TEST_F(BranchedRun, AnOlderBestStaysUntilANewerOneIsSaved) {
   EXPECT_EQ(steps(), (StepsKept{11, 10}));
 }
 
-TEST_F(BranchedRun, ARunFromItsBeginningOrFromElsewhereLeavesAllThatIsThere) {
+TEST_F(BranchedRun, ARunFromTheBeginningOrElsewhereStartsABranch) {
   CheckpointStore old = store();
   for (int64_t step : {10, 40}) old.save(written_by(0, step));
   CheckpointStore anew = store();
@@ -153,14 +153,14 @@ TEST_F(BranchedRun, ARunFromItsBeginningOrFromElsewhereLeavesAllThatIsThere) {
                         CheckpointOptions{.keep = 9, .keep_best = false});
   const std::string from = other.save(written_by(7, 40));
   CheckpointStore taking = store();
-  EXPECT_FALSE(taking.holds(from)) << "40 is there, but of another run";
+  EXPECT_FALSE(taking.holds(from)) << "40 exists, but from another run";
   EXPECT_EQ(taking.begin(from), std::vector<std::string>{path_of(5)});
   EXPECT_TRUE(steps().empty());
   taking.save(written_by(7, 50));
   EXPECT_EQ(steps(), StepsKept{50});
 }
 
-TEST_F(BranchedRun, ACopyOrAnotherSpellingOfAPathIsTheFile) {
+TEST_F(BranchedRun, ACopyOrAnotherSpellingOfAPathIsTheSameFile) {
   CheckpointStore run = store();
   for (int64_t step : {10, 20, 30}) run.save(written_by(0, step));
   const TempDir backup;
@@ -176,8 +176,8 @@ TEST_F(BranchedRun, ACopyOrAnotherSpellingOfAPathIsTheFile) {
   }
 }
 
-// Copied out of a folder of several branches, without its record.
-TEST_F(BranchedRun, AFileOfBranchesThatTheFolderDoesNotKnowIsTakenAsItIs) {
+// Copied out of a folder of several branches, without branches.json.
+TEST_F(BranchedRun, AFileOfAnUnknownBranchCounts) {
   Checkpoint copied = written_by(5, 20);
   copied.branch = 5;
   write_checkpoint(Env::posix(), path_of(20), copied);
@@ -191,7 +191,7 @@ TEST_F(BranchedRun, AFileOfBranchesThatTheFolderDoesNotKnowIsTakenAsItIs) {
   EXPECT_EQ(steps(), (StepsKept{25, 20}));
 }
 
-TEST_F(BranchedRun, ABrokenNewestFileThatIsReadableAgainIsNotTheRunsAnyMore) {
+TEST_F(BranchedRun, ABrokenNewestFileThatBecomesReadableDoesNotBelongToTheRun) {
   CheckpointStore first = store();
   for (int64_t step : {10, 20, 30}) first.save(written_by(0, step));
   const std::string good = testing::read_text(path_of(30));
@@ -209,7 +209,7 @@ TEST_F(BranchedRun, ABrokenNewestFileThatIsReadableAgainIsNotTheRunsAnyMore) {
   }
 }
 
-TEST_F(BranchedRun, ADamagedRecordIsNamed) {
+TEST_F(BranchedRun, ADamagedBranchRecordIsNamed) {
   CheckpointStore run = store();
   run.save(written_by(0, 10));
   for (const char* const text :
@@ -226,7 +226,7 @@ TEST_F(BranchedRun, ADamagedRecordIsNamed) {
   }
 }
 
-TEST_F(BranchedRun, ARecordThatCannotBeWrittenChangesNothing) {
+TEST_F(BranchedRun, ABranchRecordThatCannotBeWrittenChangesNothing) {
   CheckpointStore run = store();
   for (int64_t step : {10, 20}) run.save(written_by(0, step));
   FaultEnv env(Env::posix());

@@ -1,4 +1,4 @@
-// The cause is named if a run cannot begin, or its first steps fail.
+// The cause is named if a run cannot start, or its first steps fail.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -38,7 +38,7 @@ std::vector<NamedTensor> causes_weights(const Recipe& recipe) {
   return tensors;
 }
 
-TEST(Causes, WeightsThatAreNoNumbersAreNamedBeforeTheFirstStep) {
+TEST(Causes, NonFiniteWeightsAreNamedBeforeTheFirstStep) {
   const TempDir dir;
   Recipe recipe = small_recipe();
   recipe.model.weights = dir / "weights.safetensors";
@@ -52,14 +52,14 @@ TEST(Causes, WeightsThatAreNoNumbersAreNamedBeforeTheFirstStep) {
   EXPECT_EQ(error.remedy().find("optimizer.lr"), std::string::npos);
 }
 
-TEST(Causes, ADeviationThatNoPixelCanBeDividedByIsNamed) {
+TEST(Causes, AnImpossibleDeviationIsNamed) {
   const TempDir dir;
   Recipe recipe = small_recipe();
   recipe.augment.std = {0.2, 1e-300, 0.2};
   EXPECT_EQ(cause_of(recipe, dir).where(), "augment.std");
 }
 
-TEST(Causes, ATinyBudgetIsABudget) {
+TEST(Causes, ATinyMemoryLimitIsEnforced) {
   const TempDir dir;
   Recipe recipe = small_recipe();
   recipe.train.memory_gb = 1e-10;
@@ -68,7 +68,7 @@ TEST(Causes, ATinyBudgetIsABudget) {
   EXPECT_NE(error.reason().find("out of memory"), std::string::npos) << error.what();
 }
 
-// BatchNorm over features, and memory for so many images.
+// BatchNorm over features, and memory for only so many images.
 template <int64_t kMost>
 class NormedFeatures : public torch::nn::Module {
  public:
@@ -104,7 +104,7 @@ Recipe automatic_recipe(const std::string& model) {
   return recipe;
 }
 
-TEST(Causes, AnAutomaticBatchTellsBatchNormFromALackOfMemory) {
+TEST(Causes, AnAutomaticBatchDistinguishesBatchNormFromLackOfMemory) {
   const TempDir dir;
   Recipe recipe = automatic_recipe("normed_all");
   recipe.train.effective_batch = 1;
@@ -128,8 +128,8 @@ TEST(Causes, AnAutomaticBatchTellsBatchNormFromALackOfMemory) {
   EXPECT_NE(error.reason().find("even with a single image"), std::string::npos) << error.what();
 }
 
-// As eval and export have it.
-TEST(Causes, ACheckpointGivesItsAverages) {
+// As eval and export read it.
+TEST(Causes, ACheckpointReturnsItsAverages) {
   const TempDir dir;
   for (const double decay : {0.0, 0.9}) {
     Recipe recipe = small_recipe();
@@ -144,7 +144,7 @@ TEST(Causes, ACheckpointGivesItsAverages) {
     std::map<std::string, at::Tensor> expected;
     for (const auto& [name, tensor] : checkpoint.model) expected[name] = tensor;
     for (const auto& [name, tensor] : checkpoint.average) {
-      EXPECT_FALSE(at::equal(tensor, expected[name])) << name << ", or this shows nothing";
+      EXPECT_FALSE(at::equal(tensor, expected[name])) << name << ", this shows nothing otherwise";
       expected[name] = tensor;
     }
     for (const auto& [name, tensor] : model_state(*model))
@@ -152,7 +152,7 @@ TEST(Causes, ACheckpointGivesItsAverages) {
   }
 }
 
-TEST(Causes, ADamagedArchiveIsNotToldInTheWordsOfItsLibrary) {
+TEST(Causes, ADamagedArchiveIsReportedInOurOwnWords) {
   const TempDir dir;
   const auto cut = [&](const std::string& golden) {
     const std::string whole = testing::read_text(testing::source_path("tests/goldens/" + golden));

@@ -80,7 +80,7 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_TRUE(read.random[0].tensor.equal(written.random[0].tensor));
 }
 
-TEST(Checkpoint, AFlippedByteOfDataAndACutAreNoticed) {
+TEST(Checkpoint, AFlippedByteAndATruncationAreDetected) {
   const TempDir dir;
   const std::string path = dir / "c.safetensors";
   write_checkpoint(Env::posix(), path, sample_checkpoint(5));
@@ -100,7 +100,7 @@ TEST(Checkpoint, AFlippedByteOfDataAndACutAreNoticed) {
   }
 }
 
-TEST(Checkpoint, AFailedWriteLeavesTheOlderOnesAndNoRemains) {
+TEST(Checkpoint, AFailedWriteKeepsOlderOnesAndLeavesNoPartialFile) {
   const TempDir dir;
   for (FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kClose, FileOp::kRename,
                     FileOp::kSyncDirectory}) {
@@ -120,7 +120,7 @@ TEST(Checkpoint, AFailedWriteLeavesTheOlderOnesAndNoRemains) {
       env.clear();
       EXPECT_EQ(error.exit_code(), 4);
       const Checkpoint found = find_checkpoint(env, folder, [](const std::string&) { FAIL(); });
-      // After the rename the new one stands, and only its safety from a power cut is in doubt.
+      // After the rename the new one is complete; only its safety in a power cut is unknown.
       EXPECT_EQ(found.position.step, op == FileOp::kSyncDirectory ? 2 : 1);
       for (const auto& entry : env.list(folder))
         EXPECT_TRUE(entry.name.ends_with(".safetensors")) << entry.name;
@@ -128,7 +128,7 @@ TEST(Checkpoint, AFailedWriteLeavesTheOlderOnesAndNoRemains) {
   }
 }
 
-TEST(Checkpoint, WhatAKilledProcessLeftHalfWrittenIsRemoved) {
+TEST(Checkpoint, APartialFileOfAKilledProcessIsRemoved) {
   const TempDir dir;
   testing::write_file(dir / "step-00000007.safetensors.tmp-123", "half");
   testing::write_file(dir / "branches.json.tmp-123", "half");
@@ -151,7 +151,7 @@ TEST(Checkpoint, TheBestIsKeptBesideTheNewest) {
   }
 }
 
-TEST(Checkpoint, ABrokenFileDoesNotCountAmongThoseKept) {
+TEST(Checkpoint, ABrokenFileDoesNotCountTowardsTheKeptOnes) {
   const TempDir dir;
   CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{.keep = 2, .keep_best = false});
   store.save(sample_checkpoint(1));
@@ -167,10 +167,10 @@ TEST(Checkpoint, ABrokenFileDoesNotCountAmongThoseKept) {
   store.save(sample_checkpoint(4));
   EXPECT_EQ(list_checkpoints(Env::posix(), dir.path()),
             (std::vector<std::string>{store.path_of(4), store.path_of(3)}))
-      << "older than two good ones, the broken one goes too";
+      << "older than two good ones, the broken one is removed too";
 }
 
-TEST(Checkpoint, WithoutPermissionToReadItIsNamed) {
+TEST(Checkpoint, AFileWithoutReadPermissionIsNamed) {
   const TempDir dir;
   const std::string path = dir / "c.safetensors";
   write_checkpoint(Env::posix(), path, sample_checkpoint(5));
@@ -185,21 +185,21 @@ TEST(Checkpoint, WithoutPermissionToReadItIsNamed) {
       << error.what();
 }
 
-// Whose delayed writes wait as long as they are held.
+// An Env whose delayed writes wait until they are released.
 struct HeldEnv : FaultEnv {
   using FaultEnv::FaultEnv;
   void sleep_ns(int64_t ns) override {
     held.wait(true);
     FaultEnv::sleep_ns(ns);
   }
-  void let_go() {
+  void release_writes() {
     held = false;
     held.notify_all();
   }
   std::atomic<bool> held{false};
 };
 
-TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
+TEST(CheckpointWriter, SavesTheStateAtTheTimeOfTheRequest) {
   const TempDir dir;
   HeldEnv env(Env::posix());
   env.delay({FileOp::kWrite, ""}, 20'000'000, 20'000'000);
@@ -211,8 +211,8 @@ TEST(CheckpointWriter, SavesWhatWasThereWhenItWasAsked) {
     env.held = true;
     writer.start(checkpoint);
     EXPECT_TRUE(writer.busy());
-    checkpoint.model[0].tensor.fill_(-1);  // training goes on
-    env.let_go();
+    checkpoint.model[0].tensor.fill_(-1);  // training continues
+    env.release_writes();
     const auto outcome = writer.wait();
     ASSERT_TRUE(outcome && !outcome->error);
     EXPECT_EQ(outcome->step, step);
@@ -250,7 +250,7 @@ TEST(CheckpointWriter, SavesFiltersOfAnyLayoutAndType) {
   for (const auto& [name, tensor] : checkpoint.model) EXPECT_TRUE(read[name].equal(tensor)) << name;
 }
 
-TEST(CheckpointWriter, TellsOfAFailureAndWritesAgain) {
+TEST(CheckpointWriter, ReportsAFailureAndCanRetry) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   CheckpointStore store(env, dir.path(), CheckpointOptions{});
@@ -264,7 +264,7 @@ TEST(CheckpointWriter, TellsOfAFailureAndWritesAgain) {
   EXPECT_TRUE(outcome->error);
   EXPECT_TRUE(list_checkpoints(env, dir.path()).empty());
   env.clear();
-  writer.start_again();
+  writer.restart();
   EXPECT_EQ(read_checkpoint(env, writer.wait()->path).position.step, 5);
 }
 

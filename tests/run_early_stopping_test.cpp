@@ -1,4 +1,4 @@
-// Early stopping against Lightning's (tests/oracles/run_goldens.py).
+// Early stopping, compared with Lightning's (tests/oracles/run_goldens.py).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -22,7 +22,7 @@ TrainOptions options_of(MonitorMode mode, int patience, double min_delta = 0) {
   return options;
 }
 
-// Where it stops; empty where it does not.
+// Where it stops; empty if it does not.
 std::optional<size_t> stop_of(EarlyStopping& stopping, const nlohmann::json& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     stopping.observe(value_of(values[i]), int64_t(i));
@@ -45,7 +45,7 @@ TEST(EarlyStopping, StopsWhereLightningDoes) {
   }
 }
 
-TEST(EarlyStopping, GoesOnFromItsState) {
+TEST(EarlyStopping, ContinuesFromItsState) {
   const TrainOptions options = options_of(MonitorMode::kMax, 3);
   EarlyStopping whole(options), first(options), second(options);
   const std::vector<double> values = {1, 5, 4, 4, 3};
@@ -62,7 +62,7 @@ TEST(EarlyStopping, GoesOnFromItsState) {
   EXPECT_EQ(second.state().best_step, 1);
 }
 
-TEST(EarlyStopping, WithoutPatienceOnlyTheBestIsKept) {
+TEST(EarlyStopping, WithoutPatienceItOnlyRecordsTheBest) {
   EarlyStopping stopping(options_of(MonitorMode::kMin, 0));
   EXPECT_TRUE(stopping.observe(2, 10));
   for (int step = 11; step < 100; ++step) EXPECT_FALSE(stopping.observe(3, step));
@@ -71,7 +71,7 @@ TEST(EarlyStopping, WithoutPatienceOnlyTheBestIsKept) {
   EXPECT_EQ(stopping.state().best_step, 10);
 }
 
-TEST(EarlyStopping, LessOfALossAndMoreOfAnAccuracyIsBetter) {
+TEST(EarlyStopping, ALowerLossAndAHigherAccuracyAreBetter) {
   TrainOptions options;
   options.monitor = Monitor::kEvalLoss;
   EarlyStopping loss(options);

@@ -1,4 +1,4 @@
-// Evaluation fed by a pipeline: the batches, and so the metrics, of one that is not.
+// Evaluation with a pipeline has the batches, and so the metrics, of one without.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ Recipe recipe_to_evaluate(const std::string& eval_source) {
   return resolve_recipe(recipe, *open_dataset(Env::posix(), eval_source), at::kCPU);
 }
 
-TEST(Evaluator, APipelineGivesTheSameBits) {
+TEST(Evaluator, APipelineReturnsTheSameBits) {
   for (const char* source : {"synth:size=16,count=43", "synth:size=16,count=43,masks=true"}) {
     const Recipe serial = recipe_to_evaluate(source);
     const Evaluated expected = evaluate_twice(serial);
@@ -78,7 +78,7 @@ TEST(Evaluator, APipelineGivesTheSameBits) {
     for (const bool augment : {false, true}) {
       SCOPED_TRACE(std::string(source) + (augment ? ", augment" : ""));
       piped.pipeline.augment = augment;
-      piped.pipeline.encoder = augment;  // which an evaluation has no use for
+      piped.pipeline.encoder = augment;  // evaluation does not use it
       const Evaluated found = evaluate_twice(piped, /*give_up_after=*/augment ? 2 : -1);
       EXPECT_TRUE(found.threads.contains("copy"));
       EXPECT_EQ(found.threads.contains("augment"), augment);

@@ -1,4 +1,4 @@
-// Runs whose weights, statistics and optimizer are all in fp16, and what a GPU's defaults are.
+// Runs with weights, statistics and optimizer state in fp16, and the defaults on a GPU.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ Checkpoint run_to_checkpoint(const Recipe& recipe, const TrainerOptions& options
   return read_checkpoint(Env::posix(), result.checkpoint);
 }
 
-TEST(Fp16O3, KeepsNothingOfModelAndOptimizerInFp32AndLearns) {
+TEST(Fp16O3, KeepsAllStateInFp16AndLearns) {
   const TempDir dir;
   for (const char* optimizer : {"sgd", "adamw"}) {
     Recipe recipe = all_half_recipe();
@@ -91,12 +91,12 @@ TEST(Fp16O3, WarnsThatItIsForComparison) {
   }
 }
 
-TEST(MachineDefaults, OfAGpuAreBf16AndAStreamForCopies) {
+TEST(MachineDefaults, OnAGpuAreBf16AndACopyStream) {
   const at::Device gpu(at::kCUDA, 0);
   Recipe recipe = small_recipe();
   resolve_machine(recipe, gpu);
   EXPECT_EQ(recipe.precision.mode, PrecisionMode::kBf16);
-  EXPECT_TRUE(recipe.precision.tf32) << "what stays fp32";
+  EXPECT_TRUE(recipe.precision.tf32) << "what stays in fp32";
   EXPECT_EQ(recipe.pipeline.copy, Toggle::kOn);
   EXPECT_EQ(recipe.train.device, "cuda");
   Recipe exact = small_recipe("[precision]\nmode = \"fp32\"\n[pipeline]\ncopy = false\n");
@@ -105,7 +105,7 @@ TEST(MachineDefaults, OfAGpuAreBf16AndAStreamForCopies) {
   EXPECT_EQ(exact.pipeline.copy, Toggle::kOff);
 }
 
-TEST(MachineDefaults, OfACpuAreFp32AndNoStream) {
+TEST(MachineDefaults, OnACpuAreFp32AndNoStream) {
   Recipe recipe = small_recipe();
   resolve_machine(recipe, at::kCPU);
   EXPECT_EQ(recipe.precision.mode, PrecisionMode::kFp32);

@@ -1,4 +1,4 @@
-// Whole runs with train.graph, on the CPU's twin of a CUDA graph, beside the same runs without.
+// Whole runs with train.graph, with the CPU's twin of a CUDA graph, compared with eager runs.
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
@@ -70,12 +70,12 @@ struct Case {
 
 class GraphedRun : public ::testing::TestWithParam<Case> {};
 
-TEST_P(GraphedRun, EqualsThePlainOneBitForBit) {
+TEST_P(GraphedRun, EqualsTheEagerOneBitForBit) {
   const TempDir dir;
   const Found plain = run_of(dir / "plain", GetParam().settings);
   const Found graphed = run_of(dir / "graphed", GetParam().settings, make_closure_graph);
   ASSERT_EQ(plain.losses.size(), 25u);
-  EXPECT_NE(plain.losses[3], plain.losses[24]) << "or this shows nothing";
+  EXPECT_NE(plain.losses[3], plain.losses[24]) << "this shows nothing otherwise";
   expect_equal(graphed, plain);
   EXPECT_EQ(plain.graph, "");
   // 20 full batches, of which three warm up.
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
               "optimizer.freeze_statistics=true", "augment.rotate=10"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
-TEST(GraphedRunEnds, AResumedOneGoesOnAsThePlainOne) {
+TEST(GraphedRunEnds, AResumedOneEqualsTheEagerOne) {
   const TempDir dir;
   const Found plain = run_of(dir / "plain", {});
   TrainerOptions first;
@@ -136,7 +136,7 @@ TEST(GraphedRunEnds, AResumedOneGoesOnAsThePlainOne) {
   EXPECT_EQ(testing::losses(dir / "run", "step"), plain.losses);
 }
 
-// Where the capture finds that the step cannot be recorded.
+// The capture finds that the step cannot be captured.
 class RefusedGraph : public StepGraph {
  public:
   void warm_up(const std::function<void()>& body) override { body(); }
@@ -146,7 +146,7 @@ class RefusedGraph : public StepGraph {
   void replay() override { ADD_FAILURE() << "nothing was recorded"; }
 };
 
-TEST(GraphedRunEnds, AStepThatCannotBeRecordedRunsOnWithoutAndSaysWhy) {
+TEST(GraphedRunEnds, AStepThatCannotBeCapturedFallsBackToEagerAndSaysWhy) {
   const TempDir dir;
   const std::vector<std::string> settings = {"data.cache=device", "augment.rotate=20"};
   const Found plain = run_of(dir / "plain", settings);
@@ -158,7 +158,7 @@ TEST(GraphedRunEnds, AStepThatCannotBeRecordedRunsOnWithoutAndSaysWhy) {
             "capturing");
 }
 
-TEST(GraphedRunEnds, OnACpuItIsThePlainOneAndSaysSo) {
+TEST(GraphedRunEnds, OnACpuTheRunIsEagerAndSaysSo) {
   const TempDir dir;
   const Found plain = run_of(dir / "plain", {});
   const Found asked = run_of(dir / "asked", {"train.graph=auto"});
@@ -166,7 +166,7 @@ TEST(GraphedRunEnds, OnACpuItIsThePlainOneAndSaysSo) {
   EXPECT_EQ(asked.graph, "not used: the run is on a CPU");
 }
 
-TEST(GraphedRunEnds, WhatCannotBeRecordedIsNotTried) {
+TEST(GraphedRunEnds, UnsupportedSettingsAreNotTried) {
   const TempDir dir;
   const Found found = run_of(dir / "run", {"train.epochs=2", "optimizer.name=muon"},
                              []() -> std::unique_ptr<StepGraph> {
@@ -178,7 +178,7 @@ TEST(GraphedRunEnds, WhatCannotBeRecordedIsNotTried) {
       << found.graph;
 }
 
-TEST(WhyNoGraph, NamesTheSettingInTheWay) {
+TEST(WhyNoGraph, NamesTheSetting) {
   const auto why = [](const std::vector<std::string>& settings, int processes = 1) {
     return why_no_graph(recipe_with(settings), processes);
   };

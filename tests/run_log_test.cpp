@@ -36,7 +36,7 @@ class RunLogTest : public ::testing::Test {
   Ledger ledger{env};
 };
 
-TEST_F(RunLogTest, AnEpochThatWasResumedIsAsFastAsItsOwnPart) {
+TEST_F(RunLogTest, AResumedEpochsSpeedIsOfItsOwnPart) {
   const RunPosition begin{3, 0, 3, 75, 9.0};
   RunLog log(env, recipe, plan(begin), ledger);
   log.begin_epoch(begin);
@@ -46,13 +46,13 @@ TEST_F(RunLogTest, AnEpochThatWasResumedIsAsFastAsItsOwnPart) {
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 25);
 }
 
-TEST_F(RunLogTest, AnEvaluationOfTwoWeightsSeesEachImageTwice) {
+TEST_F(RunLogTest, AnEvaluationOfTwoSetsOfWeightsCountsEachImageTwice) {
   RunLog log(env, recipe, plan({}), ledger);
   log.evaluation({end, {4, hundred, hundred}, /*counts=*/true}, /*seconds=*/2);
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
 }
 
-TEST_F(RunLogTest, ALossThatDivergesIsShort) {
+TEST_F(RunLogTest, ADivergingLossIsShort) {
   Metrics huge = hundred;
   huge.loss = 3.4e38;
   RunLog::Plan shown = plan({});
@@ -80,7 +80,7 @@ TEST_F(RunLogTest, ALossThatDivergesIsShort) {
   EXPECT_NE(summary.find("best        3.4e+38 at step"), std::string::npos) << summary;
 }
 
-// On the test's clock, some of whose work is not done yet.
+// On the test's clock; some of the work is not done yet.
 class ClockedMark : public TimeMark {
  public:
   ClockedMark(Env& env, const bool& done) : env_(env), done_(done) {}
@@ -96,7 +96,7 @@ class ClockedMark : public TimeMark {
   int64_t at_ns_ = 0;
 };
 
-TEST_F(RunLogTest, StreamsAreTimedSinceTheLineBeforeAsFarAsTheyHaveCome) {
+TEST_F(RunLogTest, StreamsAreTimedSinceTheLastRecordUpToTheLastMark) {
   bool done = false;
   StreamClock streams([&] { return std::make_unique<ClockedMark>(env, done); });
   const auto work = [&](int seconds) {
@@ -128,7 +128,7 @@ TEST_F(RunLogTest, StreamsAreTimedSinceTheLineBeforeAsFarAsTheyHaveCome) {
   }
 }
 
-TEST_F(RunLogTest, DevicePhasesAreOfTheStepsOfTheLineTheEpochAndTheRun) {
+TEST_F(RunLogTest, DevicePhasesAreOfTheRecordTheEpochAndTheRun) {
   const bool done = true;
   DevicePhases device([&] { return std::make_unique<ClockedMark>(env, done); });
   RunLog log(env, recipe, plan({}), ledger);
@@ -155,8 +155,8 @@ TEST_F(RunLogTest, DevicePhasesAreOfTheStepsOfTheLineTheEpochAndTheRun) {
   EXPECT_EQ(found, (std::vector<double>{2, 5, 7, 1, 8}));
 }
 
-// The device's time of an evaluation ends where the next epoch begins.
-TEST_F(RunLogTest, AnEpochsDevicePhasesAreWithoutTheEvaluationBeforeIt) {
+// The device's time of an evaluation ends at the start of the next epoch.
+TEST_F(RunLogTest, AnEpochsDevicePhasesExcludeTheEvaluationBeforeIt) {
   const bool done = true;
   DevicePhases device([&] { return std::make_unique<ClockedMark>(env, done); });
   RunLog log(env, recipe, plan({}), ledger);
@@ -179,7 +179,7 @@ TEST_F(RunLogTest, AnEpochsDevicePhasesAreWithoutTheEvaluationBeforeIt) {
   }
 }
 
-TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesIsOfItsOwnImages) {
+TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesCountsItsOwnImages) {
   TelemetryLog::Sources sources;
   sources.processes = 2;
   const auto telemetry = std::make_shared<TelemetryLog>(Env::posix(), std::move(sources));

@@ -1,4 +1,4 @@
-// Slow weights against their formula, step by step.
+// Slow weights compared with their formula, step by step.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -12,7 +12,7 @@
 namespace saturate {
 namespace {
 
-// A weight, a statistic and a count, each of one value.
+// A weight, a statistic and a counter, each of one value.
 class ThreeValues : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override { return images; }
@@ -57,7 +57,7 @@ struct SlowByHand {
   }
 };
 
-TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
+TEST(Lookahead, FollowsItsFormulaAndContinuesFromItsState) {
   for (const TrainOptions& options :
        {lookahead_of(0.5, 5, 0), lookahead_of(0.77, 3, 3), lookahead_of(0.2, 1, 1),
         lookahead_of(0.5, 50, 0)}) {  // longer than the run
@@ -70,7 +70,7 @@ TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
       model.step();
       if (number == 11) {
         second.load_state(first.state(), "test");
-        second.begin();  // which leaves what was loaded
+        second.begin();  // does not change the loaded state
       }
       (number < 11 ? first : second).update(number, kSteps);
       expected.step(number, kSteps, options);
@@ -81,7 +81,7 @@ TEST(Lookahead, FollowsItsFormulaAndGoesOnFromItsState) {
   }
 }
 
-TEST(Lookahead, RefusesAnothersState) {
+TEST(Lookahead, RefusesAnotherModelsState) {
   ThreeValues model;
   Lookahead lookahead(model, lookahead_of(0.5, 5, 0));
   EXPECT_TRUE(lookahead.state().empty());

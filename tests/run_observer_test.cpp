@@ -1,4 +1,4 @@
-// Observers of a run, and objects that a program gives it.
+// Observers of a run, and objects that a program passes to it.
 #include <ATen/ops/equal.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ using testing::saving_options;
 using testing::TempDir;
 using Lines = std::vector<std::string>;
 
-// Notes every call; stops the run after `stop_after` steps.
+// Records every call; stops the run after `stop_after` steps.
 class Tape : public Observer {
  public:
   explicit Tape(int64_t stop_after = 0) : stop_after_(stop_after) {}
@@ -151,7 +151,7 @@ TEST(Observers, AStopSavesAndAResumeRepeatsNoEvent) {
   EXPECT_EQ(rest->lines, Lines(std::ranges::find(whole->lines, "step 4"), whole->lines.end()));
 }
 
-TEST(Observers, AStopOfOneRankEndsAll) {
+TEST(Observers, AStopOnOneRankEndsAll) {
   struct Stopper : Observer {
     void after_step(const StepEvent& event, ObserverContext& run) override {
       if (run.rank() == 1 && event.position.step == 2) run.stop("it is enough");
@@ -218,7 +218,7 @@ TEST(Observers, ScalarsAreInTheRecordAndInTensorBoard) {
     EXPECT_NE(events.find(tag), std::string::npos) << tag;
 }
 
-TEST(Observers, MayNotLogWhatRecordsHave) {
+TEST(Observers, CannotLogKeysOfRecords) {
   struct Clash : Observer {
     explicit Clash(std::string name) : scalar(std::move(name)) {}
     void after_step(const StepEvent&, ObserverContext& run) override { run.log(scalar, 1); }
@@ -340,7 +340,7 @@ class Fourfold : public Task {
   }
 };
 
-TEST_F(ObjectsTest, ATaskGivesTheLossOfTrainingAndEvaluation) {
+TEST_F(ObjectsTest, ATaskComputesTheLossOfTrainingAndEvaluation) {
   recipe.optimizer.lr = 0;
   const TrainResult plain = Trainer(Env::posix(), recipe, options).run();
   options.out = dir / "fourfold";
@@ -350,7 +350,7 @@ TEST_F(ObjectsTest, ATaskGivesTheLossOfTrainingAndEvaluation) {
   EXPECT_FLOAT_EQ(fourfold.eval.value().loss, 4 * plain.eval.value().loss);
 }
 
-TEST_F(ObjectsTest, AreGivenAgainToResume) {
+TEST_F(ObjectsTest, MustBeGivenAgainToResume) {
   recipe.train.epochs = 1;
   Trainer(Env::posix(), recipe, options).run();
   Recipe stored = load_recipe(Env::posix(), run + "/recipe.toml");
@@ -374,13 +374,13 @@ TEST_F(ObjectsTest, AreGivenAgainToResume) {
   EXPECT_EQ(records_in(run, "step").size(), 4u);
 }
 
-TEST_F(ObjectsTest, AnAverageIsWhatTheModelEndsWith) {
+TEST_F(ObjectsTest, TheModelEndsWithItsAverage) {
   recipe.train.ema = 0.5;
   Trainer(Env::posix(), recipe, options).run();
   EXPECT_TRUE(at::equal(fc_weight(model->parameters()), fc_weight(last_of(run).average)));
 }
 
-TEST_F(ObjectsTest, AreRefusedWhereOnlyANameWillDo) {
+TEST_F(ObjectsTest, AreRefusedIfOnlyANameIsPossible) {
   const auto refused = [&](const std::function<void(Recipe&)>& change) {
     Recipe changed = recipe;
     change(changed);

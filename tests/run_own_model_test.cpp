@@ -37,7 +37,7 @@ class Squares : public torch::nn::Module {
   torch::nn::Linear fc_;
 };
 
-// The same network, but nothing to learn.
+// The same network, without trainable parameters.
 class AlwaysSeven : public Squares {
  public:
   using Squares::Squares;
@@ -125,7 +125,7 @@ static_assert(!kWantedImagesAreUsable<WantsUnseen> && !kWantedImagesAreUsable<Wa
 static_assert(kWantedImagesAreUsable<WantsImages> && kWantedImagesAreUsable<torch::nn::Module>);
 static_assert(!kPerPixelIsUsable<PerPixelUnseen> && kPerPixelIsUsable<torch::nn::Module>);
 
-TEST(OwnLoss, IsWhatTheStepGoesDown) {
+TEST(OwnLoss, IsMinimisedByTheStep) {
   const auto model = make_module_model<Squares>(12, 3);
   const at::Tensor weight = model->parameters()[0].tensor, bias = model->parameters()[1].tensor;
   const at::Tensor start = weight.detach().clone(), start_bias = bias.detach().clone();
@@ -147,7 +147,7 @@ TEST(OwnLoss, IsWhatTheStepGoesDown) {
   EXPECT_NEAR(running.read().loss, error.square().mean().item<double>(), 1e-6);
 }
 
-TEST(OwnLoss, IsWhatTrainingAndEvaluationReport) {
+TEST(OwnLoss, IsReportedInTrainingAndEvaluation) {
   const TempDir dir;
   Recipe recipe = own_recipe("always_seven");
   recipe.data.eval_source = "synth:size=16,count=50,split=test";
@@ -157,7 +157,7 @@ TEST(OwnLoss, IsWhatTrainingAndEvaluationReport) {
   EXPECT_EQ(result.eval->loss, 7);
 }
 
-TEST(OwnLoss, WantsNoSmoothedLabels) {
+TEST(OwnLoss, DoesNotSupportLabelSmoothing) {
   const TempDir dir;
   Recipe recipe = own_recipe("squares");
   recipe.train.label_smoothing = 0.1;
@@ -166,7 +166,7 @@ TEST(OwnLoss, WantsNoSmoothedLabels) {
   EXPECT_EQ(error.reason(), "the model's own loss does not support label smoothing");
 }
 
-TEST(OwnModel, IsRefusedWhereItsStatisticsCannotBeJoined) {
+TEST(OwnModel, IsRefusedIfItsStatisticsCannotBeSynchronised) {
   const TempDir dir;
   Recipe recipe = own_recipe("torch_norm");
   recipe.optimizer.lr = 0.001;
@@ -187,7 +187,7 @@ TEST(OwnModel, IsRefusedWhereItsStatisticsCannotBeJoined) {
   EXPECT_NO_THROW(train());
 }
 
-TEST(OwnModel, ANameIsTakenOnce) {
+TEST(OwnModel, ANameCanBeRegisteredOnlyOnce) {
   const Error error = error_of([] { add_model("resnet18", "another", make<Squares>); });
   EXPECT_EQ(error.exit_code(), 2);
   EXPECT_EQ(error.reason(), "there is a model \"resnet18\" already");

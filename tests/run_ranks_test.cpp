@@ -1,5 +1,5 @@
-// Whole runs of several processes, as threads of one: what has to be the same on all, and as with
-// one process.
+// Whole runs of several ranks, as threads of one process: what must be equal on all ranks, and
+// equal to one process.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
@@ -31,7 +31,8 @@ using testing::small_recipe;
 using testing::TempDir;
 
 std::atomic<bool> rank_evaluates = false;
-thread_local std::vector<float>* seen_here = nullptr;  // what each training forward finds
+thread_local std::vector<float>* seen_here =
+    nullptr;  // the values that each training forward finds
 
 // A linear layer with the same weights in every process.
 class RankModel : public torch::nn::Module {
@@ -53,7 +54,7 @@ class RankModel : public torch::nn::Module {
   torch::nn::Linear fc_;
 };
 
-// A part of it is used in every second step alone.
+// A part of it is used only in every second step.
 class AlternatingRank : public RankModel {
  public:
   AlternatingRank(int64_t inputs, int64_t classes)
@@ -92,7 +93,7 @@ class FollowingRank : public RankModel {
   int calls_ = 0;
 };
 
-// Its loss has a parameter that forward knows nothing of.
+// Its loss has a parameter that forward does not use.
 class LearntRankLoss : public RankModel {
  public:
   LearntRankLoss(int64_t inputs, int64_t classes)
@@ -178,7 +179,7 @@ std::vector<std::string> rank_records(const std::string& out) {
   return records;
 }
 
-TEST(RankRuns, AnEvaluationGivenUpOnASignalIsMadeUpForBeforeAnotherStep) {
+TEST(RankRuns, AnEvaluationCancelledByASignalIsRepeatedBeforeAnotherStep) {
   const TempDir dir;
   Recipe recipe = rank_recipe("rank_linear");
   recipe.data.eval_source = "synth:size=16,count=100,split=test";
@@ -196,7 +197,7 @@ TEST(RankRuns, AnEvaluationGivenUpOnASignalIsMadeUpForBeforeAnotherStep) {
                                       "end 8"}));
 }
 
-TEST(RankRuns, AWhiteningStemSeesTheImagesThatOneProcessSees) {
+TEST(RankRuns, AWhiteningStemSeesTheSameImagesAsWithOneProcess) {
   const TempDir dir;
   for (const char* model : {"resnet9", "airbench"}) {
     Recipe recipe = rank_recipe(model);
@@ -215,7 +216,7 @@ TEST(RankRuns, AWhiteningStemSeesTheImagesThatOneProcessSees) {
   }
 }
 
-TEST(RankRuns, WhatDecidesWhenProcessesTalkIsComparedBeforeTheFirstStep) {
+TEST(RankRuns, SettingsThatAffectCollectivesAreComparedBeforeTheFirstStep) {
   const TempDir dir;
   const auto refusal = [&](int world, const PrepareRank& prepare) {
     const Error error = error_of(
@@ -242,7 +243,7 @@ TEST(RankRuns, WhatDecidesWhenProcessesTalkIsComparedBeforeTheFirstStep) {
 }
 
 // Each rank has its own output and threads.
-TEST(RankRuns, WhatDecidesNothingMayDiffer) {
+TEST(RankRuns, OtherSettingsMayDiffer) {
   const TempDir dir;
   train_ranks_into(dir / "run", 2, rank_recipe("rank_linear"),
                    [](Recipe& recipe, TrainerOptions&, int rank) {
@@ -253,7 +254,7 @@ TEST(RankRuns, WhatDecidesNothingMayDiffer) {
   EXPECT_EQ(rank_checkpoint(dir / "run").position.step, 8);
 }
 
-TEST(RankRuns, AShardedOptimizerTakesParametersThatAreUsedNowAndThen) {
+TEST(RankRuns, AShardedOptimizerSupportsParametersThatAreUsedOccasionally) {
   const TempDir dir;
   for (const bool to_none : {true, false}) {
     Recipe recipe = rank_recipe("rank_alternating");
@@ -269,7 +270,7 @@ TEST(RankRuns, AShardedOptimizerTakesParametersThatAreUsedNowAndThen) {
   }
 }
 
-TEST(RankRuns, ALossWithParametersIsReducedWhereARankHasNoImages) {
+TEST(RankRuns, ALossWithParametersIsReducedIfARankHasNoImages) {
   const TempDir dir;
   Recipe recipe = rank_recipe("rank_learnt_loss");
   recipe.train.batch = 33;  // an epoch's last batch has one image
@@ -300,8 +301,8 @@ TEST(RankRuns, BuffersThatForwardReadsAreRankZeros) {
   for (size_t rank : {1, 2}) EXPECT_EQ(seen[rank], seen[0]) << rank;
 }
 
-// Buffers that are first written to in step 4 are broadcast in step 5.
-TEST(RankRuns, BuffersThatAreWrittenToLaterAreRankZerosAStepLater) {
+// Buffers that are first written in step 4 are broadcast in step 5.
+TEST(RankRuns, BuffersThatAreWrittenLaterAreRankZerosAStepLater) {
   const TempDir dir;
   const auto seen = seen_by_ranks("rank_following_late", dir / "run");
   ASSERT_EQ(seen[0].size(), 8u);
@@ -311,7 +312,7 @@ TEST(RankRuns, BuffersThatAreWrittenToLaterAreRankZerosAStepLater) {
       EXPECT_EQ(seen[rank][step], seen[0][step]) << rank << ", step " << step + 1;
 }
 
-TEST(RankBuffers, BatchNormsStatisticsDoNotTravelBeforeAStep) {
+TEST(RankBuffers, BatchNormsStatisticsAreNotBroadcastBeforeAStep) {
   run_ranks(2, [](Group& group) {
     ModelOptions options;
     options.name = "simple_cnn";
@@ -344,7 +345,7 @@ Error single_image_refusal(const std::string& model, int batch, int world) {
   return error_of([&] { train_ranks_into(dir / "run", world, recipe); });
 }
 
-TEST(SingleImage, IsRefusedBeforeTrainingWhereAModelCannot) {
+TEST(SingleImage, IsRefusedBeforeTrainingIfTheModelCannot) {
   const Error one = single_image_refusal("resnet18", 99, 1);
   EXPECT_EQ(one.exit_code(), 2);
   EXPECT_EQ(one.reason(),
@@ -359,8 +360,8 @@ TEST(SingleImage, IsRefusedBeforeTrainingWhereAModelCannot) {
       << two.what();
 }
 
-// One without BatchNorm, and one whose BatchNorms see several pixels.
-TEST(SingleImage, IsTrainedOnWhereAModelCan) {
+// A model without BatchNorm, and one whose BatchNorms have several pixels.
+TEST(SingleImage, IsTrainedOnIfTheModelCan) {
   for (const char* model : {"mlp", "simple_cnn"}) {
     for (int world : {1, 2}) {
       const TempDir dir;

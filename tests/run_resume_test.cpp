@@ -1,4 +1,4 @@
-// Runs that go on with another metric, other training data, or evaluation data of fewer classes.
+// Runs that resume with another metric, other training data, or fewer evaluation classes.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class ResumedRun : public ::testing::Test {
  protected:
   void begin(const Recipe& recipe) { Trainer(Env::posix(), recipe, saving_options(run)).run(); }
 
-  Resumed go_on(const Recipe& recipe, const TrainerOptions& options = {}) {
+  Resumed resume_run(const Recipe& recipe, const TrainerOptions& options = {}) {
     TrainerOptions resuming = options;
     resuming.out = run;
     resuming.resume = run;
@@ -69,69 +69,69 @@ class ResumedRun : public ::testing::Test {
 // ------------------------------------------------------------------------------
 
 // An accuracy of 0.2 would stay the best of losses around 2.
-TEST_F(ResumedRun, AnotherMonitorBeginsItsBestValueAnew) {
+TEST_F(ResumedRun, AnotherMonitorResetsTheBestValue) {
   Recipe recipe = evaluated_recipe();
   recipe.optimizer.lr = 0.01;
   begin(recipe);
   recipe.train.epochs = 4;
   recipe.train.monitor = Monitor::kEvalLoss;
   recipe.train.early_stop = 2;
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   const auto losses = values("eval", "loss");
   ASSERT_EQ(losses.size(), 4u);
-  // That of the checkpoint counts: what is resumed from may be the best.
+  // The checkpoint's own evaluation counts: it may be the best.
   EXPECT_EQ(resumed.result.best.best, *std::min_element(losses.begin() + 1, losses.end()));
-  EXPECT_NE(resumed.said.find("train.monitor is another than it was: its best value is reset"),
+  EXPECT_NE(resumed.said.find("train.monitor has changed: its best value is reset"),
             std::string::npos)
       << resumed.said;
 }
 
-TEST_F(ResumedRun, AnotherDirectionOfTheSameMonitorBeginsAnewToo) {
+TEST_F(ResumedRun, AnotherDirectionOfTheMonitorResetsTheBestValueToo) {
   Recipe recipe = evaluated_recipe();
   begin(recipe);
   recipe.train.epochs = 3;
   recipe.train.monitor_mode = MonitorMode::kMin;
-  EXPECT_NE(go_on(recipe).said.find("its best value is reset"), std::string::npos);
+  EXPECT_NE(resume_run(recipe).said.find("its best value is reset"), std::string::npos);
 }
 
-TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueAndSaysNothing) {
+TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueWithoutAMessage) {
   Recipe recipe = evaluated_recipe();
   begin(recipe);
   recipe.train.epochs = 3;
-  recipe.train.monitor_mode = MonitorMode::kMax;  // as auto has it
-  const Resumed resumed = go_on(recipe);
+  recipe.train.monitor_mode = MonitorMode::kMax;  // as auto resolves it
+  const Resumed resumed = resume_run(recipe);
   const auto accuracies = values("eval", "accuracy");
   EXPECT_EQ(resumed.result.best.best, *std::max_element(accuracies.begin(), accuracies.end()));
   EXPECT_EQ(resumed.said.find("anew"), std::string::npos) << resumed.said;
 }
 
-TEST_F(ResumedRun, AnotherEvaluationSetBeginsTheBestValueAnew) {
+TEST_F(ResumedRun, AnotherEvaluationSetResetsTheBestValue) {
   Recipe recipe = evaluated_recipe();
   begin(recipe);
   recipe.train.epochs = 3;
   recipe.data.eval_source = "synth:size=16,count=30,split=test";
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   EXPECT_EQ(resumed.result.best.best_step, 12);
   EXPECT_NE(resumed.said.find("the evaluation has 30 images, and had 40"), std::string::npos)
       << resumed.said;
 }
 
-TEST_F(ResumedRun, AnotherMetricOfPlateauDoesNotCutTheRate) {
+TEST_F(ResumedRun, AnotherPlateauMetricDoesNotDropTheRate) {
   Recipe recipe = evaluated_recipe();
   recipe.schedule.name = "plateau";
   begin(recipe);
   recipe.train.epochs = 4;
   recipe.schedule.metric = PlateauMetric::kAccuracy;
   recipe.schedule.patience = 0;  // an accuracy is below any loss of ten classes
-  const Resumed resumed = go_on(recipe);
+  const Resumed resumed = resume_run(recipe);
   EXPECT_EQ(values("epoch", "lr").back(), recipe.optimizer.lr);
   EXPECT_NE(resumed.said.find(
-                "schedule.metric is another than it was: the schedule compares from here on"),
+                "schedule.metric has changed: the schedule compares only later evaluations"),
             std::string::npos)
       << resumed.said;
 }
 
-TEST(ResumedPlateau, WhatWasCutStaysCutWhereItComparesAnew) {
+TEST(ResumedPlateau, ADroppedRateStaysDroppedWhenTheMetricChanges) {
   ScheduleOptions options;
   options.name = "plateau";
   options.patience = 0;
@@ -151,7 +151,7 @@ TEST(ResumedPlateau, WhatWasCutStaysCutWhereItComparesAnew) {
 TEST_F(ResumedRun, AKeyThatMayNotChangeIsRefusedWithBothValues) {
   const Recipe recipe = small_recipe();
   begin(recipe);
-  const auto refused = [&](const Recipe& other) { return error_of([&] { go_on(other); }); };
+  const auto refused = [&](const Recipe& other) { return error_of([&] { resume_run(other); }); };
   Recipe other = recipe;
   other.train.batch = 50;
   const Error batch = refused(other);
@@ -163,18 +163,18 @@ TEST_F(ResumedRun, AKeyThatMayNotChangeIsRefusedWithBothValues) {
             "seed is 7, and was 0; train.batch is 50, and was 25 in the run to resume");
 }
 
-TEST_F(ResumedRun, TensorsThatDoNotFitAreToldWithTheKeysThatChanged) {
+TEST_F(ResumedRun, TensorsThatDoNotFitAreNamedWithTheChangedKeys) {
   const Recipe recipe = small_recipe();
   begin(recipe);
   const auto expect_refused = [&](const Recipe& other, const std::string& changes) {
-    const Error error = error_of([&] { go_on(other); });
+    const Error error = error_of([&] { resume_run(other); });
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     EXPECT_NE(error.reason().find(changes), std::string::npos) << error.reason();
     EXPECT_NE(error.remedy().find("model.weights"), std::string::npos) << error.remedy();
   };
   Recipe model = recipe, optimizer = recipe;
   model.model.name = "simple_cnn";
-  model.optimizer.lr = 0.01;  // which may change, and is not a cause
+  model.optimizer.lr = 0.01;  // may change, and is not a cause
   expect_refused(model, ": model.name is 'simple_cnn', and was 'mlp' in the run to resume");
   optimizer.optimizer.name = "adamw";
   expect_refused(optimizer, ": optimizer.name is 'adamw', and was 'sgd' in the run to resume");
@@ -188,7 +188,7 @@ TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
   begin(recipe);
   recipe.data.source = "synth:size=16,count=120";
   recipe.train.epochs = 4;
-  const Error error = error_of([&] { go_on(recipe); });
+  const Error error = error_of([&] { resume_run(recipe); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(error.where(), recipe.data.source);
   EXPECT_EQ(error.reason(), "the training data have 120 images, and the run to resume had 100");
@@ -199,10 +199,10 @@ TEST_F(ResumedRun, TrainingDataOfAnotherSizeAreRefusedUnlessAllowed) {
       << error.remedy();
   TrainerOptions options;
   options.changed_data = true;
-  EXPECT_EQ(go_on(recipe, options).result.steps, 20) << "four epochs of five steps";
+  EXPECT_EQ(resume_run(recipe, options).result.steps, 20) << "four epochs of five steps";
 }
 
-TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
+TEST_F(ResumedRun, OtherClassNamesAreRefusedUnlessAllowed) {
   Recipe recipe = small_recipe();
   recipe.augment.size = 16;
   std::vector<std::string> files;
@@ -214,25 +214,25 @@ TEST_F(ResumedRun, OtherNamesOfClassesAreRefusedUnlessAllowed) {
   options.dataset = named({"a", "caf\xe9", "dog"});
   Trainer(Env::posix(), recipe, options).run();
   recipe.train.epochs = 3;
-  EXPECT_EQ(go_on(recipe, options).result.steps, 6) << "a name need not be UTF-8";
+  EXPECT_EQ(resume_run(recipe, options).result.steps, 6) << "a name need not be UTF-8";
   options.dataset = named({"a", "b", "dogs"});
   recipe.train.epochs = 4;
-  const Error error = error_of([&] { go_on(recipe, options); });
+  const Error error = error_of([&] { resume_run(recipe, options); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_NE(error.reason().find("class 1 of the training data is \"b\", and was \"caf"),
             std::string::npos)
       << error.reason();
   options.changed_data = true;
-  EXPECT_EQ(go_on(recipe, options).result.steps, 8);
+  EXPECT_EQ(resume_run(recipe, options).result.steps, 8);
   options.dataset = named({"a", "b"});
-  EXPECT_EQ(error_of([&] { go_on(recipe, options); }).reason(),
+  EXPECT_EQ(error_of([&] { resume_run(recipe, options); }).reason(),
             "the training data have 2 classes, and the run to resume had 3");
 }
 
 // ---- Evaluation data
 // -----------------------------------------------------------------------------
 
-TEST(EvaluationClasses, GoByTheirNames) {
+TEST(EvaluationClasses, AreMatchedByName) {
   const std::vector<std::string> model = {"ant", "bee", "cat"};
   const auto labels = [&](const std::vector<std::string>& classes) {
     return labels_in_model(model, MemoryDataset({"x"}, classes), "folder:val");
@@ -248,8 +248,8 @@ TEST(EvaluationClasses, GoByTheirNames) {
             std::string::npos);
 }
 
-// Bytes that are not UTF-8, as a checkpoint of today and an older one have them.
-TEST(EvaluationClasses, NamesThatAreNotUtf8AreToldApart) {
+// Bytes that are not UTF-8, as present and older checkpoints store them.
+TEST(EvaluationClasses, NamesThatAreNotUtf8AreDistinguished) {
   const MemoryDataset data({"x", "y"}, {"gr\xf6n", "gr\xfcn"});
   EXPECT_TRUE(labels_in_model({"gr\\xf6n", "gr\\xfcn"}, data, "folder:val").empty());
   EXPECT_EQ(

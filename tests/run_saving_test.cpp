@@ -1,5 +1,5 @@
-// Whole runs that go back, end, run out of time or of disk: what is saved, and what they go on
-// from.
+// Whole runs that resume older checkpoints, end, or run out of time or disk space: what they save,
+// and where they resume.
 #include <ATen/ops/lerp.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ Recipe often_watched_recipe() {
   return recipe;
 }
 
-// No value beats the first by so much.
+// No later value improves by so much.
 Recipe worsening_recipe(int patience) {
   Recipe recipe = often_watched_recipe();
   recipe.train.monitor = Monitor::kEvalLoss;
@@ -80,7 +80,7 @@ bool same_weights(const std::string& a, const std::string& b) {
   return true;
 }
 
-// Every file's content, as a number, and time; but for the lock, which says who holds it.
+// Every file's content, as a hash, and time; except for the lock, which names its holder.
 std::map<std::string, std::string> folder_contents(const std::string& folder) {
   std::map<std::string, std::string> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
@@ -95,7 +95,7 @@ int64_t last_recorded_step(const std::string& run) {
   return testing::read_metrics(run).back()["step"];
 }
 
-TEST(GoingBack, TheRunsOwnBranchIsTakenFromThenOn) {
+TEST(ResumingAnOlderCheckpoint, TheNewBranchIsUsedFromThenOn) {
   const TempDir dir;
   const std::string run = dir / "run";
   run_once(often_watched_recipe(), saving_options(run));
@@ -119,7 +119,7 @@ TEST(GoingBack, TheRunsOwnBranchIsTakenFromThenOn) {
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{8, 6, 5, 4, 2}));
 }
 
-TEST(GoingBack, OneThatIsRefusedLeavesTheBranchAsItIs) {
+TEST(ResumingAnOlderCheckpoint, ARefusedResumeKeepsTheBranch) {
   const TempDir dir;
   const std::string run = dir / "run";
   run_once(often_watched_recipe(), saving_options(run));
@@ -132,7 +132,7 @@ TEST(GoingBack, OneThatIsRefusedLeavesTheBranchAsItIs) {
   EXPECT_EQ(folder_contents(run), before);
 }
 
-TEST(GoingBack, ARunThatBeginsInTheFolderOfAnotherLeavesItsFiles) {
+TEST(ResumingAnOlderCheckpoint, ANewRunInAnotherRunsFolderKeepsItsFiles) {
   const TempDir dir;
   const std::string run = dir / "run";
   run_once(often_watched_recipe(), saving_options(run));
@@ -144,7 +144,7 @@ TEST(GoingBack, ARunThatBeginsInTheFolderOfAnotherLeavesItsFiles) {
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{3, 2}));
 }
 
-TEST(RestoreBest, ABrokenFileOrOneThatIsNotTheBestsLeavesTheLastWeights) {
+TEST(RestoreBest, ABrokenOrWrongFileKeepsTheLastWeights) {
   const TempDir dir;
   for (const bool broken : {true, false}) {
     const std::string run = dir / (broken ? "broken" : "other");
@@ -192,7 +192,7 @@ void let_records_take_an_hour(FaultEnv& env) {
   env.delay({FileOp::kWrite, "metrics.jsonl"}, 3'600'000'000'000, 3'600'000'000'000);
 }
 
-TEST(TimeLimit, KeepsTheRealStateAndCountsNoEvaluationOfItsOwn) {
+TEST(TimeLimit, SavesTheRealStateAndItsOwnEvaluationDoesNotCount) {
   const TempDir dir;
   Recipe recipe = worsening_recipe(3);
   recipe.train.epochs = 4;
@@ -231,7 +231,7 @@ TEST(TimeLimit, AtTheLastStepTheRunIsDone) {
   EXPECT_TRUE(same_weights(file_of(dir / "run", 8), file_of(dir / "run", 2))) << "restored";
 }
 
-TEST(FinishedRun, IsNotTouchedByAResume) {
+TEST(FinishedRun, IsNotChangedByAResume) {
   const TempDir dir;
   for (const int patience : {0, 2, 9}) {
     const std::string run = dir / std::to_string(patience);
@@ -256,7 +256,7 @@ TEST(FinishedRun, IsNotTouchedByAResume) {
   }
 }
 
-TEST(FinishedRun, WhoseBestWeightsAreLostIsFinishedToo) {
+TEST(FinishedRun, IsFinishedEvenIfItsBestWeightsAreLost) {
   const TempDir dir;
   Recipe recipe = worsening_recipe(2);
   recipe.checkpoint.keep_best = false;
@@ -268,7 +268,7 @@ TEST(FinishedRun, WhoseBestWeightsAreLostIsFinishedToo) {
   EXPECT_EQ(folder_contents(run), before);
 }
 
-TEST(FinishedRun, OneWithoutItsLastEvaluationIsNot) {
+TEST(FinishedRun, OneWithoutItsLastEvaluationIsNotFinished) {
   const TempDir dir;
   Recipe recipe = often_watched_recipe();
   recipe.train.eval_every_steps = 0;
@@ -283,7 +283,7 @@ TEST(FinishedRun, OneWithoutItsLastEvaluationIsNot) {
   EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
 }
 
-TEST(Lookahead, SlowWeightsOfARunBeginBeforeItsFirstStep) {
+TEST(Lookahead, SlowWeightsStartBeforeTheFirstStep) {
   const TempDir dir;
   Recipe recipe = often_watched_recipe();
   recipe.train.epochs = 0.25;
@@ -313,7 +313,7 @@ struct SmallDisk : FaultEnv {
   uint64_t room = 0;
 };
 
-TEST(Room, ForTwoCheckpointsIsLookedForAtTheStart) {
+TEST(Room, ForTwoCheckpointsIsCheckedAtTheStart) {
   const TempDir dir;
   Recipe recipe = often_watched_recipe();
   recipe.optimizer.name = "adam";
@@ -335,7 +335,7 @@ TEST(Room, ForTwoCheckpointsIsLookedForAtTheStart) {
   env.room = 2 * one;
   EXPECT_EQ(run_once(recipe, saving_options(run), env).steps, 8);
 
-  // The next one of a run that has one.
+  // The next one, for a run that has one.
   recipe.train.epochs = 3;
   env.room = one / 2;
   const Error error = error_of([&] { Trainer(env, recipe, resuming(run, run)); });
@@ -348,7 +348,7 @@ TEST(Room, ForTwoCheckpointsIsLookedForAtTheStart) {
   EXPECT_EQ(run_once(recipe, measured, env).steps, 12);
 }
 
-TEST(FailedRun, HasAllThatThereIsToTell) {
+TEST(FailedRun, HasItsResultsUpToTheFailure) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;

@@ -1,4 +1,4 @@
-// Whole runs of segmentation: in order, and in a pipeline with a frozen encoder.
+// Whole runs of segmentation: serial, and in a pipeline with a frozen encoder.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -54,7 +54,7 @@ std::vector<Step> steps_of(const std::string& run) {
   return steps;
 }
 
-TEST(SegmentationRun, ItsOverlapRises) {
+TEST(SegmentationRun, ItsIouRises) {
   const TempDir dir;
   const TrainResult result =
       Trainer(Env::posix(),
@@ -122,8 +122,8 @@ TEST(PipelinedRun, EqualsTheSerialOneOverAThousandSteps) {
     EXPECT_TRUE(a.model[i].tensor.equal(b.model[i].tensor)) << a.model[i].name;
 }
 
-// With an average of the weights, which evaluation puts in their place; effects; parts of a batch.
-TEST(PipelinedRun, EqualsTheSerialOneWithAllThatLooksAtWeights) {
+// With an average of the weights, which replaces them in evaluation; effects; micro-batches.
+TEST(PipelinedRun, EqualsTheSerialOneWithAllUsersOfWeights) {
   const TempDir dir;
   const std::vector<std::string> more = {
       "model.name=unet",
@@ -144,7 +144,7 @@ TEST(PipelinedRun, EqualsTheSerialOneWithAllThatLooksAtWeights) {
 }
 
 // The encoder still computes with the model when the trainer is destroyed.
-TEST(PipelinedRun, OneThatIsLeftEndsItsStagesFirst) {
+TEST(PipelinedRun, DestroyingTheTrainerEndsTheStagesFirst) {
   const TempDir dir;
   auto set = frozen_with({"pipeline.copy=true", "pipeline.encoder=true", "data.eval_source="});
   std::atomic<int> encoded = 0;
@@ -165,7 +165,7 @@ TEST(PipelinedRun, OneThatIsLeftEndsItsStagesFirst) {
   }
 }
 
-TEST(PipelinedRun, AResumedOneGoesOnAsTheUninterrupted) {
+TEST(PipelinedRun, AResumedOneEqualsTheUninterruptedOne) {
   const TempDir dir;
   auto set = frozen_with({"pipeline.encoder=true", "data.eval_source="});
   TrainerOptions whole = quiet(dir / "whole"), first = quiet(dir / "run");
@@ -181,7 +181,7 @@ TEST(PipelinedRun, AResumedOneGoesOnAsTheUninterrupted) {
   EXPECT_EQ(steps_of(dir / "run"), steps_of(dir / "whole"));
 }
 
-TEST(SegmentationRun, WhatCannotBeIsRefusedAtOnce) {
+TEST(SegmentationRun, UnsupportedSettingsAreRefusedAtOnce) {
   const TempDir dir;
   const auto refused = [&](const std::vector<std::string>& set, const std::string& problem) {
     const Error error =

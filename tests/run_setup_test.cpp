@@ -21,17 +21,17 @@ class IdleGpu : public ::testing::Test {
   testing::TempDir root;
 };
 
-TEST_F(IdleGpu, IsWarnedOfWithWhatToDo) {
+TEST_F(IdleGpu, CausesAWarningWithARemedy) {
   put_driver();
   put_gpu();
   EXPECT_NE(idle_gpu_warning(false, root / ".").find("tools/setup.sh --full"), std::string::npos);
   EXPECT_NE(idle_gpu_warning(true, root / ".").find("nvidia-smi"), std::string::npos);
 }
 
-TEST_F(IdleGpu, IsNotOneThatIsNotGivenOrNotWanted) {
+TEST_F(IdleGpu, HiddenOrUnwantedOnesCauseNone) {
   EXPECT_EQ(idle_gpu_warning(false, root / "."), "");
   put_driver();
-  EXPECT_EQ(idle_gpu_warning(false, root / "."), "") << "a container without it";
+  EXPECT_EQ(idle_gpu_warning(false, root / "."), "") << "a container without a GPU";
   put_gpu();
   for (const char* hides : {"", "-1"}) {
     setenv("CUDA_VISIBLE_DEVICES", hides, 1);

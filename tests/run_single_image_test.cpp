@@ -1,4 +1,4 @@
-// Batches that fall into parts of one image each; see run_ranks_test.cpp for runs of them.
+// Batches split into micro-batches of one image; see run_ranks_test.cpp for runs of them.
 #include <ATen/Context.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -21,21 +21,21 @@ int64_t fewest_of(int batch, size_t images, const Sharing& sharing, int accumula
   return fewest_together(recipe, images, sharing);
 }
 
-TEST(SingleImage, CountsWhatEveryProcessPartAndReplicaGets) {
+TEST(SingleImage, CountsTheImagesOfEveryProcessMicroBatchAndReplica) {
   const Sharing one, two{{0, 2, Uneven::kJoin}}, four{{0, 4, Uneven::kJoin}};
   EXPECT_EQ(fewest_of(25, 100, one), 25);
   EXPECT_EQ(fewest_of(99, 100, one), 1);
   EXPECT_EQ(fewest_of(200, 100, one), 100) << "no batch is full";
   EXPECT_EQ(fewest_of(4, 100, one, 4), 1);
-  EXPECT_EQ(fewest_of(19, 95, one, 10), 1) << "nineteen in ten parts: of two and of one";
+  EXPECT_EQ(fewest_of(19, 95, one, 10), 1) << "nineteen in ten micro-batches: of two and of one";
   EXPECT_EQ(fewest_of(4, 100, two), 2);
   EXPECT_EQ(fewest_of(3, 99, two), 1);
   EXPECT_EQ(fewest_of(3, 99, two, 1, true), 3) << "over all processes";
   EXPECT_EQ(fewest_of(25, 103, two), 1) << "three at last: two and one";
   EXPECT_EQ(fewest_of(25, 101, two, 1, true), 1);
-  EXPECT_EQ(fewest_of(4, 100, two, 2), 1) << "two parts of two images over two processes";
+  EXPECT_EQ(fewest_of(4, 100, two, 2), 1) << "two micro-batches of two images over two processes";
   EXPECT_EQ(fewest_of(4, 100, two, 2, true), 2);
-  EXPECT_EQ(fewest_of(10, 100, four, 2), 1) << "three images in parts of two";
+  EXPECT_EQ(fewest_of(10, 100, four, 2), 1) << "three images in micro-batches of two";
   EXPECT_EQ(fewest_of(8, 104, {{0, 2, Uneven::kPad}}), 4);
   EXPECT_EQ(fewest_of(25, 101, {{0, 2, Uneven::kPad}}), 1) << "two at last, one each";
   EXPECT_EQ(fewest_of(25, 101, {{0, 2, Uneven::kDrop}}), 12);
@@ -47,7 +47,7 @@ TEST(SingleImage, CountsWhatEveryProcessPartAndReplicaGets) {
   EXPECT_EQ(fewest_together(dropping, 100, one), 99);
 }
 
-TEST(SingleImage, AskingLeavesTheModelAndTheDrawsAsTheyWere) {
+TEST(SingleImage, TheTrialChangesNeitherModelNorRandomState) {
   Recipe recipe = small_recipe();
   recipe.train.batch = 1;
   recipe.model.name = "simple_cnn";

@@ -1,5 +1,5 @@
-// Checkpoints of what lies on another device: copies that are under way when training goes on. The
-// device is the CPU's twin of one, a thread.
+// Checkpoints of tensors on another device: copies that are in progress when training continues.
+// The device is the CPU's twin of one, a thread.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@ namespace {
 
 using testing::TempDir;
 
-// Its stream, and what it has asked for.
+// Its stream, and its allocations.
 struct DeviceTwin {
   std::vector<size_t> asked = {};
   bool has_none = false;
@@ -62,8 +62,8 @@ void expect_saved_copy(const CheckpointWriter::Outcome& outcome, int64_t step) {
   }
 }
 
-// The writing thread waits for the copies; what the stream is given later comes after them.
-TEST(StagedCopy, SavesWhatWasThereThoughTrainingGoesOnBeforeItIsCopied) {
+// The writer thread waits for the copies; later work of the stream comes after them.
+TEST(StagedCopy, SavesTheStateThoughTrainingContinuesBeforeItIsCopied) {
   const TempDir dir;
   DeviceTwin twin;
   CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
@@ -86,7 +86,7 @@ TEST(StagedCopy, SavesWhatWasThereThoughTrainingGoesOnBeforeItIsCopied) {
   EXPECT_EQ(twin.asked, std::vector<size_t>{StagedCopy::kSlab}) << "once for both saves";
 }
 
-TEST(StagedCopy, TakesMemoryInSlabsAndOfItsOwnForALargerTensor) {
+TEST(StagedCopy, AllocatesSlabsAndASeparateOneForALargerTensor) {
   DeviceTwin twin;
   const int64_t half = int64_t(StagedCopy::kSlab) / 2;
   std::vector<at::Tensor> sources = {at::full({half - 100}, 1, at::kByte),
@@ -102,14 +102,14 @@ TEST(StagedCopy, TakesMemoryInSlabsAndOfItsOwnForALargerTensor) {
   EXPECT_EQ(twin.asked[1], StagedCopy::kSlab);
   EXPECT_GE(twin.asked[2], StagedCopy::kSlab + 1);
   EXPECT_LE(twin.asked[2], StagedCopy::kSlab + 64);
-  at::Tensor last;  // in what is left of the second slab
+  at::Tensor last;  // in the rest of the second slab
   twin.staged->copy(sources[1], last);
   EXPECT_EQ(twin.asked.size(), 3u);
   EXPECT_EQ(static_cast<std::byte*>(last.data_ptr()),
             static_cast<std::byte*>(targets[2].data_ptr()) + half);
 }
 
-TEST(StagedCopy, DoesWithoutPageLockedMemory) {
+TEST(StagedCopy, WorksWithoutPageLockedMemory) {
   const TempDir dir;
   DeviceTwin twin;
   twin.has_none = true;
@@ -120,7 +120,7 @@ TEST(StagedCopy, DoesWithoutPageLockedMemory) {
   EXPECT_EQ(twin.asked.size(), 1u);
 }
 
-TEST(StagedCopy, ThatFailsIsASaveThatFails) {
+TEST(StagedCopy, AFailedCopyIsAFailedSave) {
   const TempDir dir;
   DeviceTwin twin;
   CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});

@@ -1,4 +1,4 @@
-// Whole runs over storage that fails, is slow or is shared, in this process.
+// Whole runs with failing, slow or shared storage, in this process.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ using testing::saving_options;
 using testing::small_recipe;
 using testing::TempDir;
 
-TEST(TrainerOverFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
+TEST(TrainerWithFaults, AFailedCheckpointEndsTheRunAndTheOlderOneResumes) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -49,7 +49,7 @@ Recipe often_saving_recipe() {
   return recipe;
 }
 
-TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
+TEST(TrainerWithFaults, AnyOperationOfACheckpointMayFailOnce) {
   const TempDir dir;
   int runs = 0;
   for (FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kClose, FileOp::kRename,
@@ -75,7 +75,7 @@ TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
         error = failed;
       }
       operations = env.count(match) - before;
-      // Only the end's own checkpoint may end a run.
+      // Only the final checkpoint's failure may end a run.
       const auto found = find_checkpoint(Env::posix(), out, [](const std::string&) { FAIL(); });
       EXPECT_EQ(found.position.step, error && op != FileOp::kSyncDirectory ? 6 : 8)
           << int(op) << " " << nth;
@@ -84,7 +84,7 @@ TEST(TrainerOverFaults, AnyOperationOfACheckpointMayFailOnce) {
   EXPECT_GT(runs, 8 * 4);
 }
 
-TEST(TrainerOverFaults, AFullDiskThroughoutEndsTheRunOnlyAtItsEnd) {
+TEST(TrainerWithFaults, AFullDiskEndsTheRunOnlyAtItsEnd) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -92,11 +92,12 @@ TEST(TrainerOverFaults, AFullDiskThroughoutEndsTheRunOnlyAtItsEnd) {
   env.inject(fault);
   Trainer trainer(env, often_saving_recipe(), saving_options(dir / "run"));
   EXPECT_EQ(error_of([&] { trainer.run(); }).exit_code(), 4);
-  EXPECT_EQ(env.count({FileOp::kCreate, "checkpoints"}), 5u) << "at steps 2, 4, 6, 8, and again";
+  EXPECT_EQ(env.count({FileOp::kCreate, "checkpoints"}), 5u)
+      << "at steps 2, 4, 6, 8, and at the end";
   EXPECT_TRUE(list_checkpoints(env, dir / "run/checkpoints").empty());
 }
 
-TEST(TrainerOverFaults, ASlowDiskHoldsNothingUp) {
+TEST(TrainerWithFaults, ASlowDiskDoesNotDelayTraining) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   env.delay({FileOp::kWrite, "checkpoints"}, 300'000'000, 300'000'000);
@@ -106,18 +107,18 @@ TEST(TrainerOverFaults, ASlowDiskHoldsNothingUp) {
   recipe.checkpoint.keep_best = false;
   const TrainResult result = Trainer(env, recipe, saving_options(dir / "run")).run();
   EXPECT_EQ(result.steps, 40);
-  EXPECT_LT(env.count({FileOp::kCreate, "checkpoints"}), 30u) << "saves are put off, not queued";
+  EXPECT_LT(env.count({FileOp::kCreate, "checkpoints"}), 30u) << "saves are postponed, not queued";
   EXPECT_EQ(find_checkpoint(env, dir / "run", [](const std::string&) { FAIL(); }).position.step,
             40);
 }
 
-TEST(Trainer, SavesByTheClock) {
+TEST(Trainer, SavesByTime) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   env.use_fake_clock();
   env.delay({FileOp::kWrite, "metrics.jsonl"}, 60'000'000'000, 60'000'000'000);
   Recipe recipe = small_recipe();
-  recipe.watch.every = 1;  // a minute a step
+  recipe.watch.every = 1;  // a minute per step
   recipe.checkpoint.every = 0;
   recipe.checkpoint.every_minutes = 3;
   recipe.checkpoint.background = false;
@@ -126,7 +127,7 @@ TEST(Trainer, SavesByTheClock) {
   EXPECT_EQ(list_checkpoints(env, dir / "run/checkpoints").size(), 3u);
 }
 
-TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
+TEST(TrainerWithFaults, UnwritableMetricsEndTheRun) {
   const TempDir dir;
   FaultEnv env(Env::posix());
   Fault fault;
@@ -137,7 +138,7 @@ TEST(TrainerOverFaults, MetricsThatCannotBeWrittenEndTheRun) {
 }
 
 // Three batches an epoch, of which the run makes two.
-TEST(Trainer, AnEpochWhoseRestIsSkippedIsWhole) {
+TEST(Trainer, AnEpochWhoseRestIsSkippedIsComplete) {
   for (const bool is_broken : {false, true}) {
     const TempDir dir;
     Recipe recipe = small_recipe();
@@ -159,8 +160,8 @@ TEST(Trainer, AnEpochWhoseRestIsSkippedIsWhole) {
   }
 }
 
-// Else it would blame a rank whose set-up takes long, and know no place of a failure there.
-TEST(Trainer, ALauncherHearsOfItDuringItsSetUp) {
+// Otherwise it would blame a rank with a long set-up, and not know where a failure occurred.
+TEST(Trainer, ALauncherIsNotifiedDuringSetUp) {
   const TempDir dir;
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -190,8 +191,8 @@ TEST(Trainer, ResumingWithAnotherSeedOrBatchIsRefused) {
   EXPECT_NE(std::string(error.what()).find("train.batch"), std::string::npos);
 }
 
-// Three batches an epoch, of which the first is left out.
-TEST(Trainer, ARunThatLeavesABatchOutResumesWithTheNextOne) {
+// Three batches an epoch, of which the first is skipped.
+TEST(Trainer, ARunThatSkipsABatchResumesWithTheNextOne) {
   const TempDir dir;
   Recipe recipe = small_recipe();
   recipe.data.on_error = OnError::kSkip;
@@ -251,7 +252,7 @@ TEST(Trainer, RestoresTheProcesssNumberOfThreads) {
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
-TEST(Trainer, TheLoaderGivesWayToAStepOnTheCpu) {
+TEST(Trainer, TheLoaderHasLowerPriorityThanAStepOnTheCpu) {
   const auto nice_of = [](int asked) {
     const TempDir dir;
     Recipe recipe = small_recipe();
@@ -259,12 +260,12 @@ TEST(Trainer, TheLoaderGivesWayToAStepOnTheCpu) {
     return Trainer(Env::posix(), recipe, testing::quiet_options(dir.path())).recipe().data.nice;
   };
   EXPECT_GT(nice_of(-1), 0);
-  EXPECT_EQ(nice_of(0), 0) << "as the user says";
+  EXPECT_EQ(nice_of(0), 0) << "as the user sets it";
   EXPECT_EQ(nice_of(4), 4);
 }
 
-// On a clock that stands still but while a record is written, a minute each: from the trainer's
-// making to its end's record no minute is in no phase, and none is in two.
+// On a clock that advances only while a record is written, a minute each: from the trainer's
+// construction to its end's record every minute is in exactly one phase.
 TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   const TempDir dir;
   FaultEnv env(Env::posix());
@@ -278,9 +279,9 @@ TEST(Trainer, TheLedgersPhasesSumToWallTime) {
   EXPECT_NEAR(result.wall_s, 60 * minutes, 1e-6);
 }
 
-// From the first step's begin to the last one's end, by a clock that the ledger does not read. It
-// is read on both sides of the ledger, so that a pause of the machine between two readings is in
-// both bounds.
+// From the first step's begin to the last one's end, by a clock that the ledger does not read. The
+// clock is read on both sides of the ledger, so that a pause of the machine between two readings is
+// in both bounds.
 TEST(Trainer, TheLedgersPhasesOfAllStepsSumToAnotherClocksTime) {
   const TempDir dir;
   Recipe recipe = small_recipe();
@@ -312,7 +313,7 @@ TEST(Trainer, TheLedgersPhasesOfAllStepsSumToAnotherClocksTime) {
     EXPECT_GT(phases[phase], 0) << phase_name(phase);
 }
 
-// Losses of every step; weights stay as they are. `between` is called before each with its index.
+// Losses of every step; the weights do not change. `between` is called before each with its index.
 std::vector<double> losses_of(const std::string& out,
                               const std::function<void(Trainer&, int64_t)>& between) {
   Recipe recipe = small_recipe();
@@ -338,7 +339,7 @@ TEST(TrainerStep, CallsMakeTheRunsSteps) {
   int64_t calls = 0;
   while (trainer.step()) EXPECT_EQ(trainer.so_far().steps, ++calls);
   EXPECT_EQ(calls, whole.steps);
-  EXPECT_FALSE(trainer.step()) << "it is over";
+  EXPECT_FALSE(trainer.step()) << "it has ended";
   const TrainResult found = trainer.so_far();
   EXPECT_EQ(found.end, RunEnd::kDone);
   EXPECT_EQ(found.checkpoint, dir / "steps/checkpoints/step-00000008.safetensors");
@@ -346,8 +347,9 @@ TEST(TrainerStep, CallsMakeTheRunsSteps) {
   EXPECT_EQ(testing::losses(dir / "steps", "epoch"), testing::losses(dir / "whole", "epoch"));
 }
 
-// Who stops calling leaves what a killed run leaves, but for a save under way, which is completed.
-TEST(TrainerStep, ARunThatIsLeftCanBeResumed) {
+// A caller that stops calling leaves the files of a killed run, except that a save in progress is
+// completed.
+TEST(TrainerStep, AnUnfinishedRunCanBeResumed) {
   const TempDir dir;
   const Recipe recipe = small_recipe();
   Trainer(Env::posix(), recipe, saving_options(dir / "whole")).run();
@@ -363,7 +365,7 @@ TEST(TrainerStep, ARunThatIsLeftCanBeResumed) {
   EXPECT_EQ(testing::losses(dir / "left", "epoch"), testing::losses(dir / "whole", "epoch"));
 }
 
-TEST(TrainerMeasured, AHeldBatchIsTheEpochsFirstAndTheRunGoesOnAfterIt) {
+TEST(TrainerMeasured, AHeldBatchIsTheEpochsFirstAndTheRunContinuesAfterIt) {
   const TempDir dir;
   const auto plain = losses_of(dir / "plain", [](Trainer&, int64_t) {});
   DeviceBatch held;
@@ -380,7 +382,7 @@ TEST(TrainerMeasured, AHeldBatchIsTheEpochsFirstAndTheRunGoesOnAfterIt) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(TrainerMeasured, ABatchHeldOverAnEpochsEndDoesNotEndTheRun) {
+TEST(TrainerMeasured, ABatchHeldPastAnEpochsEndDoesNotEndTheRun) {
   const TempDir dir;
   const auto plain = losses_of(dir / "plain", [](Trainer&, int64_t) {});
   const auto found = losses_of(dir / "held", [&](Trainer& trainer, int64_t steps) {

@@ -1,4 +1,4 @@
-// The average of weights against torch's AveragedModel (tests/oracles/run_goldens.py).
+// The weight average, compared with torch's AveragedModel (tests/oracles/run_goldens.py).
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/lerp.h>
@@ -59,7 +59,7 @@ TrainOptions swa(double from) {
 }
 
 // As AveragedModel(multi_avg_fn=get_swa_multi_avg_fn(), use_buffers=True).
-TEST(WeightAverage, StochasticIsTheMeanWithBuffersAndGoesOnFromItsState) {
+TEST(WeightAverage, StochasticIsTheMeanWithBuffersAndContinuesFromItsState) {
   ParametersOnly model;
   WeightAverage whole(model, swa(0.5)), first(model, swa(0.5)), second(model, swa(0.5));
   EXPECT_TRUE(whole.has_buffers());
@@ -107,7 +107,7 @@ TEST(WeightAverage, StochasticIsDueAtTheEndsOfEpochsAndOfTheRun) {
   EXPECT_EQ(due, (std::vector<int64_t>{8, 12, 14}));
 }
 
-TEST(WeightAverage, FollowsTorchAndGoesOnFromItsState) {
+TEST(WeightAverage, FollowsTorchAndContinuesFromItsState) {
   ParametersOnly model;
   WeightAverage first(model, ema(0.9)), second(model, ema(0.9));
   for (int update = 0; update < 50; ++update) {
@@ -124,7 +124,7 @@ TEST(WeightAverage, FollowsTorchAndGoesOnFromItsState) {
     EXPECT_TRUE(at::allclose(averages[name], expected, /*rtol=*/0, /*atol=*/1e-7)) << name;
 }
 
-TEST(WeightAverage, TheModelComputesWithItInsideAScopeOnly) {
+TEST(WeightAverage, TheModelUsesItOnlyInsideAScope) {
   ParametersOnly model;
   WeightAverage average(model, ema(0.5));
   const at::Tensor parameter = model.tensors[0].tensor;
@@ -148,7 +148,7 @@ TEST(WeightAverage, TheModelComputesWithItInsideAScopeOnly) {
   EXPECT_TRUE(parameter.requires_grad());
 }
 
-TEST(WeightAverage, RefusesAnothersState) {
+TEST(WeightAverage, RefusesAnotherModelsState) {
   ParametersOnly model;
   WeightAverage average(model, ema(0.5));
   const Error error = testing::error_of([&] {
@@ -186,7 +186,7 @@ std::map<std::string, at::Tensor> by_name(const std::vector<NamedTensor>& tensor
   return named;
 }
 
-TEST(StochasticAverage, OfARunIsTheMeanOfItsEpochsEndsAlsoIfResumed) {
+TEST(StochasticAverage, EqualsTheMeanOfTheWeightsAtEpochEndsAlsoIfResumed) {
   const TempDir dir;
   Env& env = Env::posix();
   const Recipe recipe = averaging_recipe();
@@ -216,7 +216,7 @@ TEST(StochasticAverage, OfARunIsTheMeanOfItsEpochsEndsAlsoIfResumed) {
 }
 
 // Their statistics differ during an epoch.
-TEST(StochasticAverage, IsTheSameOnAllRanks) {
+TEST(StochasticAverage, IsEqualOnAllRanks) {
   const TempDir dir;
   std::map<std::string, at::Tensor> ends[2];
   run_ranks(2, [&](Group& group) {

@@ -1,7 +1,7 @@
-// Helpers of the tests of kernels in Highway.
+// Helpers of the tests of kernels written with Highway.
 #pragma once
 
-// As fast_simd.cpp and effect_simd.cpp have it, before any header of Highway.
+// As in fast_simd.cpp and effect_simd.cpp, before any header of Highway.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #endif
@@ -13,7 +13,7 @@
 
 namespace saturate::testing {
 
-// Whether kernels are compiled for an instruction set of this CPU, found out without Highway.
+// Whether kernels are compiled for an instruction set of this CPU, determined without Highway.
 inline bool has_simd() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -21,7 +21,7 @@ inline bool has_simd() {
 #elif defined(__aarch64__)
   return true;
 #else
-  return false;  // not known
+  return false;  // unknown
 #endif
 }
 

@@ -1,5 +1,5 @@
-// LAMB with train.clip_norm = 1 against the formula of timm's Lamb, which clips at
-// max_grad_norm=1.0 by itself (timm 1.0, timm/optim/lamb.py).
+// LAMB with train.clip_norm = 1, compared with the formula of timm's Lamb, whose own clipping has
+// max_grad_norm=1.0 (timm 1.0, timm/optim/lamb.py).
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ void timm_step(std::vector<TimmTensor>& tensors, const std::vector<at::Tensor>& 
     mean = mean * options.beta1 + gradient * (1 - options.beta1);
     square = square * options.beta2 + gradient.square() * (1 - options.beta2);
     at::Tensor change = mean / first / (square.sqrt() / std::sqrt(second) + options.eps);
-    if (weight.dim() > 1) {  // what decays is scaled
+    if (weight.dim() > 1) {  // only decayed parameters are scaled
       change = change + weight * options.weight_decay;
       change = change * (weight.norm() / change.norm());
     }
@@ -37,7 +37,7 @@ void timm_step(std::vector<TimmTensor>& tensors, const std::vector<at::Tensor>& 
   }
 }
 
-TEST(Lamb, WithClippingIsTimms) {
+TEST(Lamb, WithClippingEqualsTimms) {
   OptimizerOptions options;
   options.name = "lamb";
   options.weight_decay = 1e-2;
@@ -64,7 +64,7 @@ TEST(Lamb, WithClippingIsTimms) {
     optimizer->step(0.05);
     timm_step(expected, gradients, options, 0.05, step);
   }
-  EXPECT_EQ(clipped, 20) << "or this shows less";
+  EXPECT_EQ(clipped, 20) << "this shows less otherwise";
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor difference = parameters[i].tensor.detach() - expected[i].weight;
     // clip_grad_norm_ adds 1e-6 to the norm, and timm does not.

@@ -1,5 +1,5 @@
-// Compiled steps in reduced precision next to eager ones: under autocast both round, each in its
-// own order, so that the whole way that weights go is compared. step_compiled_test.cpp has fp32.
+// Compiled steps in reduced precision, compared with eager ones: under autocast both round, each in
+// its own order, so the whole change of the weights is compared. step_compiled_test.cpp has fp32.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -16,7 +16,7 @@
 namespace saturate {
 namespace {
 
-// A recipe's model and its step, compiled where the recipe names a package.
+// A recipe's model and its step, compiled if the recipe names a package.
 class SteppedModel {
  public:
   explicit SteppedModel(const Recipe& recipe)
@@ -32,7 +32,7 @@ class SteppedModel {
       step_.use_compiled(std::make_unique<CompiledStep>(Env::posix(), recipe, *model_));
   }
 
-  // The batch is of the package's size, or eager would compute it.
+  // The batch has the package's size; the eager step would compute another one.
   void run(const DeviceBatch& batch) {
     step_.run(batch, 0.05, metrics_);
     EXPECT_EQ(step_.first_uncompiled(), 0);
@@ -60,8 +60,8 @@ class SteppedModel {
   RunningMetrics metrics_{classification()};
 };
 
-// How far two ways from `begin` end apart, over the length of the second: the largest of all
-// tensors.
+// The difference of two trainings from `begin`, relative to the length of the second's change: the
+// largest over all tensors.
 double distance(const std::vector<at::Tensor>& begin, const std::vector<at::Tensor>& found,
                 const std::vector<at::Tensor>& expected) {
   double most = 0;
@@ -75,7 +75,7 @@ double distance(const std::vector<at::Tensor>& begin, const std::vector<at::Tens
 
 class ReducedStepTest : public testing::CompilingTest {};
 
-TEST_F(ReducedStepTest, AScaledLossThatOverflowsLeavesTheStepOutAndTheNextAreEagers) {
+TEST_F(ReducedStepTest, AnOverflowSkipsTheStepAndTheNextOnesEqualEager) {
   Recipe recipe = testing::package_recipe("mlp");
   recipe.precision.mode = PrecisionMode::kFp16;
   recipe.precision.growth_interval = 3;
@@ -98,7 +98,7 @@ TEST_F(ReducedStepTest, AScaledLossThatOverflowsLeavesTheStepOutAndTheNextAreEag
   EXPECT_LT(std::abs(compiled.loss() / eager.loss() - 1), 1e-3);
 }
 
-TEST_F(ReducedStepTest, ConvolutionsInBf16GoEagersWay) {
+TEST_F(ReducedStepTest, ConvolutionsInBf16TrainLikeEager) {
   Recipe recipe = testing::package_recipe("simple_cnn");
   SteppedModel exact(recipe);
   recipe.precision.mode = PrecisionMode::kBf16;

@@ -1,5 +1,5 @@
-// That a package's step computes what eager does, which needs a Python with torch to make them: see
-// compiled_testing.h. step_package_test.cpp tells which packages are refused.
+// A package's step computes the same as the eager step; making packages needs a Python with torch:
+// see compiled_testing.h. step_package_test.cpp tests which packages are refused.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -27,7 +27,7 @@ using testing::error_of;
 using testing::package_recipe;
 using testing::random_batch;
 
-// Gradients of loss * factor as autograd gives them.
+// Gradients of loss * factor as autograd computes them.
 void eager(Model& model, const Recipe& recipe, const DeviceBatch& batch, double factor) {
   const at::Tensor loss =
       at::cross_entropy_loss(model.forward(batch.images), batch.labels, {}, at::Reduction::Mean,
@@ -72,7 +72,7 @@ void take_values(const std::vector<NamedTensor>& to, const std::vector<NamedTens
   for (size_t i = 0; i < to.size(); ++i) to[i].tensor.copy_(from[i].tensor);
 }
 
-// The difference of all gradients together over their size.
+// The difference of all gradients together, relative to their size.
 double gradient_error(Model& model, Model& expected) {
   const auto found = model.parameters(), wanted = expected.parameters();
   double wrong = 0, size = 0;
@@ -91,15 +91,15 @@ void expect_gradients(Model& model, Model& expected, double tolerance) {
         << found[i].name << " of " << tolerance;
 }
 
-// How near a compiled step has to come to an eager one.
+// How close a compiled step has to be to an eager one.
 struct Closeness {
   double each;      // of each value of a gradient
   double together;  // gradient_error()
   double buffers;
 };
 
-// Whether each of them goes on from its own weights, or both from one's: what the last bits of a
-// step differ by grows from step to step.
+// Whether each continues from its own weights, or both from the eager ones: differences in the last
+// bits grow from step to step.
 enum class Weights { kOwn, kShared };
 
 // 20 steps of each, the losses scaled by 1024 in every other one.
@@ -126,7 +126,7 @@ void train_beside_eager(CompiledStep& step, const Recipe& recipe, Model& model, 
   }
 }
 
-// The package in a TrainStep: parts of a batch, clipped, and a smaller one, which runs eagerly.
+// The package in a TrainStep: micro-batches, clipping, and a smaller batch, which runs eagerly.
 void train_by_recipe(Recipe recipe, Model& model, Model& twin, double tolerance) {
   Ledger ledger(Env::posix());
   recipe.train.batch = 16;
@@ -165,7 +165,7 @@ Recipe compared_recipe(const std::string& name) {
   return recipe;
 }
 
-TEST_F(CompiledStepTest, TrainsAsEagerDoes) {
+TEST_F(CompiledStepTest, TrainsLikeEager) {
   for (const std::string& name : compared_models()) {
     SCOPED_TRACE(name);
     Recipe recipe = compared_recipe(name);
@@ -173,9 +173,9 @@ TEST_F(CompiledStepTest, TrainsAsEagerDoes) {
     const auto model = compiled_model(recipe), twin = compiled_model(recipe);
     CompiledStep step(Env::posix(), recipe, *model);
     EXPECT_EQ(step.micro_batch(), 8);
-    // A rectifier's input is now and then nearer to 0 than rounding is, and its sign another: one
-    // channel's gradients differ there, and a little all before it. In mobilenet_v2 a variance of
-    // 32 values behind 50 layers was once more than 1e-5 off.
+    // A rectifier's input is occasionally closer to 0 than rounding errors, and its sign differs:
+    // one channel's gradients differ there, and slightly all before it. In mobilenet_v2 a variance
+    // of 32 values after 50 layers was once more than 1e-5 off.
     const double statistics = name == "mobilenet_v2" ? 1e-4 : 1e-5;
     const Closeness deep{0.1, 5e-2, statistics}, shallow{1e-5, 1e-4, 1e-5};
     train_beside_eager(step, recipe, *model, *twin, at::kFloat, Weights::kShared,
@@ -191,7 +191,7 @@ void make_double(Model& model) {
       if (tensor.is_floating_point()) at::Tensor(tensor).set_data(tensor.detach().to(at::kDouble));
 }
 
-TEST_F(CompiledStepTest, TrainsInFp64AsEagerDoes) {
+TEST_F(CompiledStepTest, TrainsInFp64LikeEager) {
   for (const std::string& name : compared_models()) {
     SCOPED_TRACE(name);
     Recipe recipe = compared_recipe(name);
@@ -200,8 +200,8 @@ TEST_F(CompiledStepTest, TrainsInFp64AsEagerDoes) {
     make_double(*model);
     make_double(*twin);
     CompiledStep step(Env::posix(), recipe, *model);
-    // Rounding's 1e-15 doubles from step to step in a deep network, and in this one, whose
-    // rectifiers change sides at 0 and at 6, it is 1 after five.
+    // A rounding error of 1e-15 doubles from step to step in a deep network, and in this one, whose
+    // rectifiers switch at 0 and at 6, it is 1 after five steps.
     const bool grows = name == "mobilenet_v2";
     const double close = grows ? 1e-8 : is_deep(name) ? 1e-6 : 1e-9;
     train_beside_eager(step, recipe, *model, *twin, at::kDouble,
@@ -209,7 +209,7 @@ TEST_F(CompiledStepTest, TrainsInFp64AsEagerDoes) {
   }
 }
 
-// A user's own: logits = W x + a + b, whose two biases have one gradient.
+// A user's module: logits = W x + a + b, whose two biases have the same gradient.
 class TwoBiases : public Model {
  public:
   explicit TwoBiases(double scale_in) : scale(scale_in) {

@@ -1,5 +1,5 @@
-// A step recorded and replayed, by way of the CPU's twin: what is asked of a graph and when, and
-// what a replay reads.
+// A step captured and replayed, with the CPU's twin of a graph: the calls of the graph and their
+// order, and the memory that a replay reads.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -32,10 +32,10 @@ class Linear : public Model {
   void to(const at::Device&, bool) override {}
 
   at::Tensor weight;
-  std::vector<const void*> seen;  // where the images of each forward lay
+  std::vector<const void*> seen;  // the addresses of each forward's images
 };
 
-// Says what is asked of it.
+// Records the calls.
 class LoggedGraph : public StepGraph {
  public:
   explicit LoggedGraph(std::string& log) : log_(log) {}
@@ -57,7 +57,7 @@ class LoggedGraph : public StepGraph {
   const std::unique_ptr<StepGraph> twin_ = make_closure_graph();
 };
 
-// Runs the host's part of what it is to record, as CUDA's does.
+// Runs the host's part of the captured work, as CUDA does.
 class HostGraph : public StepGraph {
  public:
   void warm_up(const std::function<void()>& body) override { body(); }
@@ -97,7 +97,7 @@ struct Bench {
   RunningMetrics metrics{classification()};
 };
 
-TEST(GraphedStep, WarmsUpRecordsOnceAndReplays) {
+TEST(GraphedStep, WarmsUpCapturesOnceAndReplays) {
   Bench bench;
   for (int i = 0; i < 6; ++i) bench.run(batch_of(i));
   EXPECT_EQ(bench.log, "wwwcrrr");
@@ -106,7 +106,7 @@ TEST(GraphedStep, WarmsUpRecordsOnceAndReplays) {
   EXPECT_EQ(bench.graphed->steps(), 6);
 }
 
-// As a device's: what is replayed runs no code of the host's.
+// As on a device: a replay runs no host code.
 class SilentGraph : public StepGraph {
  public:
   explicit SilentGraph(std::string& log) : log_(log) {}
@@ -121,7 +121,7 @@ class SilentGraph : public StepGraph {
   std::string& log_;
 };
 
-// A mark that a recording takes in has no time of its own.
+// A mark inside a capture has no time.
 class NoTimeMark : public TimeMark {
  public:
   explicit NoTimeMark(std::string& log) : log_(log) {}
@@ -133,7 +133,7 @@ class NoTimeMark : public TimeMark {
   std::string& log_;
 };
 
-TEST(GraphedStep, NoMarkOfAPhaseIsRecorded) {
+TEST(GraphedStep, NoPhaseMarkIsCaptured) {
   std::string log;
   Bench bench({}, [&log] { return std::make_unique<SilentGraph>(log); });
   DevicePhases phases([&] { return std::make_unique<NoTimeMark>(log); });
@@ -141,13 +141,14 @@ TEST(GraphedStep, NoMarkOfAPhaseIsRecorded) {
   for (int i = 0; i < 3; ++i) bench.run(batch_of(i));
   log.clear();
   bench.run(batch_of(3));
-  EXPECT_EQ(log, "mmcrm") << "copy, forward with all of the graph, host";
+  EXPECT_EQ(log, "mmcrm") << "copy, forward with the whole graph, host";
   log.clear();
   bench.run(batch_of(4));
   EXPECT_EQ(log, "mmrm");
 }
 
-// Whoever records addresses must find what is new there: batches come in other memory each time.
+// A capture records addresses, so each step's data must be there: batches arrive in other memory
+// each time.
 TEST(GraphedStep, EveryStepReadsTheSameMemory) {
   Bench bench;
   std::vector<DeviceBatch> batches;
@@ -159,7 +160,7 @@ TEST(GraphedStep, EveryStepReadsTheSameMemory) {
     EXPECT_NE(batch.images.const_data_ptr(), bench.model->seen.front());
 }
 
-TEST(GraphedStep, FollowsTheRateAndTheBatchesOfEachStep) {
+TEST(GraphedStep, UsesTheRateAndTheBatchOfEachStep) {
   Bench bench, plain;
   for (int i = 0; i < 8; ++i) {
     DeviceBatch batch = batch_of(i);
@@ -175,7 +176,7 @@ TEST(GraphedStep, FollowsTheRateAndTheBatchesOfEachStep) {
   EXPECT_EQ(found.accuracy, expected.accuracy);
 }
 
-TEST(GraphedStep, ASmallerBatchRunsAsItIs) {
+TEST(GraphedStep, ASmallerBatchUsesTheEagerStep) {
   Bench bench;
   for (int i = 0; i < 4; ++i) bench.run(batch_of(i));
   const at::Tensor before = bench.weight();
@@ -187,20 +188,20 @@ TEST(GraphedStep, ASmallerBatchRunsAsItIs) {
   EXPECT_EQ(bench.metrics.read().samples, 6 * kBatch - 1);
 }
 
-// [6, 3, 2, 2], [6, 12, 1, 1] and [6, 1, 12, 1]: the same to the model.
+// [6, 3, 2, 2], [6, 12, 1, 1] and [6, 1, 12, 1]: equal for the model.
 DeviceBatch reshaped(int seed, at::IntArrayRef shape) {
   DeviceBatch batch = batch_of(seed);
   batch.images = batch.images.reshape(shape);
   return batch;
 }
 
-TEST(GraphedStep, AnotherShapeIsRecordedBesideTheFirstAndAThirdEndsIt) {
+TEST(GraphedStep, AnotherShapeIsCapturedTooAndAThirdEndsIt) {
   Bench bench;
   for (int i = 0; i < 5; ++i) bench.run(batch_of(i));
   for (int i = 0; i < 5; ++i) bench.run(reshaped(i, {kBatch, 12, 1, 1}));
   EXPECT_EQ(bench.log, "wwwcrrwwwcrr");
   bench.run(batch_of(7));
-  EXPECT_EQ(bench.log, "wwwcrrwwwcrrr") << "the first is still there";
+  EXPECT_EQ(bench.log, "wwwcrrwwwcrrr") << "the first graph still exists";
   EXPECT_EQ(bench.graphed->failure(), "");
   const at::Tensor before = bench.weight();
   bench.run(reshaped(8, {kBatch, 1, 12, 1}));
@@ -210,9 +211,9 @@ TEST(GraphedStep, AnotherShapeIsRecordedBesideTheFirstAndAThirdEndsIt) {
   EXPECT_FALSE(at::equal(bench.weight(), before));
 }
 
-// Changes that the host made by then (gradients that are set, a scaler that waits for its update)
-// must not reach the step that is run instead.
-TEST(GraphedStep, AStepThatFailsWhileItIsRecordedLeavesNoTrace) {
+// Changes that the host made before the failure (gradients that are set, a scaler that waits for
+// its update) must not affect the eager step that replaces it.
+TEST(GraphedStep, AStepWhoseCaptureFailsLeavesNoTrace) {
   const StepOptions half{.precision = {.mode = PrecisionMode::kFp16}, .micro_batch = 3};
   Bench broken(half, [] { return std::make_unique<HostGraph>(); }), plain(half);
   plain.optimizer->read_rate_from({});

@@ -1,4 +1,4 @@
-// Which parameter is treated how: decay, learning-rate factors, freezing.
+// Groups of parameters: decay, learning-rate factors, freezing.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ void expect_groups_refused(const OptimizerOptions& options, const std::string& w
   }
 }
 
-TEST(ParameterGroups, NormAndBiasDoNotDecayUnlessAsked) {
+TEST(ParameterGroups, NormAndBiasDoNotDecayByDefault) {
   OptimizerOptions options;
   options.weight_decay = 0.25;
   const auto parameters = parameters_of({"a", "b", "c"}, {"d", "e"});
@@ -84,7 +84,7 @@ TEST(ParameterGroups, LayersLearnSlowerTowardsTheInput) {
   EXPECT_DOUBLE_EQ(factors.at("layer1.1.bn1.weight"), 0.25);
   EXPECT_DOUBLE_EQ(factors.at("layer1.0.conv1.weight"), 0.125);
   EXPECT_DOUBLE_EQ(factors.at("conv1.weight"), 0.0625);
-  EXPECT_DOUBLE_EQ(factors.at("bn1.bias"), 0.0625) << "a norm goes with the layer before";
+  EXPECT_DOUBLE_EQ(factors.at("bn1.bias"), 0.0625) << "a norm belongs to the layer before it";
 }
 
 TEST(ParameterGroups, TransformerBlocksAreLayers) {
@@ -103,7 +103,7 @@ TEST(ParameterGroups, TransformerBlocksAreLayers) {
   EXPECT_DOUBLE_EQ(factors.at("class_token"), 0.0625);
 }
 
-TEST(ParameterGroups, TheFirstPatternThatMatchesCounts) {
+TEST(ParameterGroups, TheFirstMatchingPatternCounts) {
   OptimizerOptions options;
   options.lr_factors = {"fc.bias=3", "fc.*=1e1", "layer?.0.*=0"};
   const auto factors = factors_of(make_parameter_groups(options, residual_network()));
@@ -139,7 +139,7 @@ TEST(ParameterGroups, FrozenOnesNeedNoGradientAndAreInNoGroup) {
     EXPECT_EQ(tensor.requires_grad(), factors.contains(name)) << name;
 }
 
-TEST(ParameterGroups, WhatAModelKeepsFixedIsInNone) {
+TEST(ParameterGroups, AModelsFixedParametersAreInNoGroup) {
   const auto parameters = residual_network();
   parameters[1].tensor.requires_grad_(false);
   const auto factors = factors_of(make_parameter_groups({}, parameters));
@@ -147,7 +147,7 @@ TEST(ParameterGroups, WhatAModelKeepsFixedIsInNone) {
   EXPECT_FALSE(factors.contains("bn1.weight"));
 }
 
-TEST(ParameterGroups, PatternsThatSayNothingAreRefused) {
+TEST(ParameterGroups, InvalidPatternsAreRefused) {
   OptimizerOptions options;
   options.freeze = {"stem*"};
   expect_groups_refused(options, "optimizer.freeze", "named conv1.weight, bn1.weight, bn1.bias");

@@ -1,4 +1,4 @@
-// Narrow weights with fp32 masters.
+// Weights in half precision with fp32 master weights.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -27,7 +27,7 @@ std::unique_ptr<Optimizer> master_optimizer(const std::vector<NamedTensor>& para
   return make_optimizer(options, make_parameter_groups(options, parameters), mode);
 }
 
-// Gradients that a half holds exactly, in the parameters' own types.
+// Gradients that a half represents exactly, in the parameters' own types.
 void run_steps(Optimizer& optimizer, const std::vector<NamedTensor>& parameters, int from, int to) {
   for (int step = from; step < to; ++step) {
     optimizer.zero_grad();
@@ -46,7 +46,7 @@ at::Tensor named(const std::vector<NamedTensor>& tensors, const std::string& nam
   return {};
 }
 
-TEST(MasterWeights, MoveAsFp32WeightsDo) {
+TEST(MasterWeights, ChangeLikeFp32Weights) {
   const auto wide = master_parameters(), narrow = master_parameters();
   const auto exact = master_optimizer(wide, PrecisionMode::kFp32);
   const auto masters = master_optimizer(narrow, PrecisionMode::kFp16O2);
@@ -63,7 +63,7 @@ TEST(MasterWeights, MoveAsFp32WeightsDo) {
 TEST(MasterWeights, SumGradientsInFp32) {
   const auto parameters = master_parameters();
   const auto optimizer = master_optimizer(parameters, PrecisionMode::kFp16O2);
-  for (double gradient : {2048.0, 1.0}) {  // whose sum a half does not hold
+  for (double gradient : {2048.0, 1.0}) {  // a half cannot represent their sum
     parameters[0].tensor.mutable_grad() = at::full({4, 3, 3, 3}, gradient, at::kHalf);
     optimizer->take_gradients();
     EXPECT_FALSE(parameters[0].tensor.grad().defined());
@@ -93,7 +93,7 @@ TEST(MasterWeights, AResumedRunContinuesBitEqually) {
       at::equal(named(after->state(), "conv.master"), named(whole->state(), "conv.master")));
 }
 
-TEST(MasterWeights, WeightsLoadedIntoTheModelAreWhereTheyBegin) {
+TEST(MasterWeights, StartFromWeightsLoadedIntoTheModel) {
   const auto parameters = master_parameters();
   const auto optimizer = master_optimizer(parameters, PrecisionMode::kFp16O2);
   {

@@ -1,4 +1,5 @@
-// Optimizers against torch.optim with fused=True, and timm's (tests/oracles/optimizer_goldens.py).
+// Optimizers, compared with torch.optim with fused=True, and timm's
+// (tests/oracles/optimizer_goldens.py).
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/Version.h>
@@ -52,7 +53,7 @@ void give_gradients(Optimizer& optimizer, const std::vector<NamedTensor>& parame
 }
 
 void run_steps(Optimizer& optimizer, const std::vector<NamedTensor>& parameters, int from, int to) {
-  at::set_num_threads(1);  // threads waiting for such small tensors only slow a busy machine down
+  at::set_num_threads(1);  // more threads for such small tensors only slow a busy machine down
   for (int step = from; step < to; ++step) {
     give_gradients(optimizer, parameters, step);
     optimizer.step(0.01 * (1 + step % 7));
@@ -155,8 +156,8 @@ INSTANTIATE_TEST_SUITE_P(Optimizer, Foreach, ::testing::Values("lars", "lamb", "
 
 class FoundInf : public ::testing::TestWithParam<std::string> {};
 
-// As a host that looked at the gradients would do it; the first step among the ones left out.
-TEST_P(FoundInf, LeavesTheStepOut) {
+// As if the host checked the gradients; the first step is among the skipped ones.
+TEST_P(FoundInf, SkipsTheStep) {
   const auto options = with_name(GetParam());
   const auto asked = make_parameters(), told = make_parameters();
   const auto host = optimizer_for(options, asked), device = optimizer_for(options, told);
@@ -197,7 +198,7 @@ TEST_P(Plain, AgreesWithTheFusedKernel) {
   }
 }
 
-TEST_P(Plain, LeavesAnOverflowingStepOut) {
+TEST_P(Plain, SkipsAnOverflowingStep) {
   auto options = with_name(GetParam());
   options.fused = false;
   const auto parameters = make_parameters();
@@ -216,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizer, Plain, ::testing::Values("sgd", "adam", "ada
 
 class Resume : public ::testing::TestWithParam<OptimizerOptions> {};
 
-// At step 5 "late" has no state of its own yet.
+// At step 5 "late" has no state yet.
 TEST_P(Resume, ContinuesBitEqually) {
   for (const int stop : {0, 5, 40}) {
     const auto straight = make_parameters(), stopped = make_parameters();
@@ -247,7 +248,7 @@ TEST(Optimizer, LoadedStateIsACopy) {
   EXPECT_TRUE(at::equal(second->state()[0].tensor, first->state()[0].tensor));
 }
 
-// A gradient and loaded state in another layout than the parameter's would be walked wrongly.
+// A gradient and loaded state in another layout than the parameter's must be converted.
 TEST(Optimizer, LayoutsMayDiffer) {
   auto rows = make_parameters(), last = make_parameters();
   rows.resize(1), last.resize(1);
@@ -264,7 +265,7 @@ TEST(Optimizer, LayoutsMayDiffer) {
   EXPECT_TRUE(at::equal(rows[0].tensor, last[0].tensor));
 }
 
-TEST(Optimizer, ParametersWithoutGradientAreLeftAlone) {
+TEST(Optimizer, ParametersWithoutGradientAreNotChanged) {
   const auto parameters = make_parameters();
   const at::Tensor before = parameters[0].tensor.detach().clone();
   const auto optimizer = optimizer_for({}, parameters);
@@ -286,7 +287,7 @@ void expect_refused(std::vector<NamedTensor> state, const std::string& reason) {
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     EXPECT_NE(error.reason().find(reason), std::string::npos) << error.reason();
   }
-  // Nothing was taken over.
+  // Nothing was loaded.
   EXPECT_FALSE(optimizer->state()[0].tensor.any().item<bool>());
 }
 

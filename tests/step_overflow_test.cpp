@@ -1,5 +1,5 @@
-// Steps in fp16 whose forward overflows: left out, as torch.amp.GradScaler leaves out those whose
-// gradients do, and the run continues.
+// fp16 steps whose forward overflows are skipped, as torch.amp.GradScaler skips those whose
+// gradients overflow, and the run continues.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -95,7 +95,7 @@ void expect_all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Te
   for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
 }
 
-TEST(Overflow, OfTheForwardLeavesTheStepOutAndHalvesTheScale) {
+TEST(Overflow, InForwardSkipsTheStepAndHalvesTheScale) {
   Overflowing with, without;
   for (int step = 0; step < 6; ++step) {
     const bool overflows = step == 1 || step == 4;
@@ -109,7 +109,7 @@ TEST(Overflow, OfTheForwardLeavesTheStepOutAndHalvesTheScale) {
     EXPECT_TRUE(at::isfinite(tensor).all().item<bool>()) << name;
 }
 
-TEST(Overflow, CountsInNoMean) {
+TEST(Overflow, IsNotInAnyMean) {
   Overflowing with, without;
   with.run(overflow_batch(0, false));
   without.run(overflow_batch(0, false));
@@ -132,8 +132,8 @@ TEST(Overflow, CountsInNoMean) {
   EXPECT_EQ(other_way.overflowed, 6);
 }
 
-// The infinite image is in the first of two parts.
-TEST(Overflow, OfOnePartLeavesTheWholeStepOut) {
+// The infinite image is in the first of two micro-batches.
+TEST(Overflow, InOneMicroBatchSkipsTheWholeStep) {
   Overflowing parts(3);
   const auto before = parts.copies();
   parts.run(overflow_batch(0, true));
@@ -144,7 +144,7 @@ TEST(Overflow, OfOnePartLeavesTheWholeStepOut) {
   EXPECT_TRUE(std::isfinite(metrics.loss));
 }
 
-TEST(Overflow, OfSegmentationLeavesOutItsPixels) {
+TEST(Overflow, OfSegmentationSkipsItsPixels) {
   const at::Tensor logits = testing::symmetric("pixels", {2, 3, 4, 4}, 1);
   const at::Tensor labels = at::zeros({2, 4, 4}, at::kLong);
   const at::Tensor infinite = at::scalar_tensor(std::numeric_limits<float>::infinity());
@@ -158,8 +158,8 @@ TEST(Overflow, OfSegmentationLeavesOutItsPixels) {
   EXPECT_EQ(found.overflowed, 2);
 }
 
-// A loss of one's own, whose gradient is finite where it is not.
-TEST(Overflow, ALossThatIsNotFiniteHasNoFiniteGradient) {
+// A user's loss whose gradient is finite although the loss is not.
+TEST(Overflow, ANonFiniteLossHasNoFiniteGradient) {
   const GradScaler scaler({.initial_scale = 8}, at::kCPU);
   const at::Tensor weight = at::tensor({1.f, 2.f}).requires_grad_();
   const auto gradient_of = [&](double offset) {
@@ -171,11 +171,11 @@ TEST(Overflow, ALossThatIsNotFiniteHasNoFiniteGradient) {
   EXPECT_FALSE(at::isfinite(gradient_of(INFINITY)).any().item<bool>());
 }
 
-// One of them overflows: all leave the step out, and go on together.
-TEST(Overflow, OfOneProcessIsAllProcesses) {
+// One of the ranks overflows: all skip the step, and continue together.
+TEST(Overflow, OnOneRankIsOnAllRanks) {
   std::vector<std::vector<at::Tensor>> ends(2);
   std::vector<double> scales(2);
-  std::vector<std::unique_ptr<Overflowing>> each;  // models are drawn by one thread
+  std::vector<std::unique_ptr<Overflowing>> each;  // models are initialised by one thread
   for (int rank = 0; rank < 2; ++rank) each.push_back(std::make_unique<Overflowing>());
   const auto before = each[0]->copies();
   testing::run_ranks(2, [&](Group& group) {
@@ -198,40 +198,41 @@ TEST(Overflow, OfOneProcessIsAllProcesses) {
 
 // ---- Whole runs --------------------------------------------------------------------------------
 
-std::atomic<int> ailing_forwards{0};
+std::atomic<int> overflow_forwards{0};
 
-enum class Ails { kNothing, kThird, kAll, kGradients };
+enum class Overflows { kNothing, kThird, kAll, kGradients };
 
 // A network whose third forward in training overflows, or each, or whose gradients always do.
-template <Ails kAils>
-class Ailing : public NormedLinear {
+template <Overflows kOverflows>
+class OverflowingModel : public NormedLinear {
  public:
   using NormedLinear::NormedLinear;
   at::Tensor forward(const at::Tensor& images) {
     at::Tensor logits = NormedLinear::forward(images);
     if (!is_training()) return logits;
-    const int number = ++ailing_forwards;
-    if (kAils == Ails::kAll || (kAils == Ails::kThird && number == 3)) return logits * INFINITY;
-    // 0 times a slope that is infinite.
-    if (kAils == Ails::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
+    const int number = ++overflow_forwards;
+    if (kOverflows == Overflows::kAll || (kOverflows == Overflows::kThird && number == 3))
+      return logits * INFINITY;
+    // 0 times an infinite slope.
+    if (kOverflows == Overflows::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
     return logits;
   }
 };
 
-template <Ails kAils>
-std::unique_ptr<Model> make_ailing(const ModelOptions&, const ImageShape& shape) {
-  return make_module_model<Ailing<kAils>>(shape.size, shape.classes);
+template <Overflows kOverflows>
+std::unique_ptr<Model> make_overflowing(const ModelOptions&, const ImageShape& shape) {
+  return make_module_model<OverflowingModel<kOverflows>>(shape.size, shape.classes);
 }
 
-Recipe ailing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {
+Recipe overflowing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {
   [[maybe_unused]] static const bool once = [] {
-    add_model("ails_never", "of a test", make_ailing<Ails::kNothing>);
-    add_model("ails_once", "of a test", make_ailing<Ails::kThird>);
-    add_model("ails_always", "of a test", make_ailing<Ails::kAll>);
-    add_model("ails_backward", "of a test", make_ailing<Ails::kGradients>);
+    add_model("overflows_never", "of a test", make_overflowing<Overflows::kNothing>);
+    add_model("overflows_once", "of a test", make_overflowing<Overflows::kThird>);
+    add_model("overflows_always", "of a test", make_overflowing<Overflows::kAll>);
+    add_model("overflows_backward", "of a test", make_overflowing<Overflows::kGradients>);
     return true;
   }();
-  ailing_forwards = 0;
+  overflow_forwards = 0;
   Recipe recipe = testing::small_recipe();
   recipe.model.name = name;
   recipe.precision.mode = mode;
@@ -240,17 +241,17 @@ Recipe ailing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode
   return recipe;
 }
 
-TrainResult run_ailing(const Recipe& recipe) {
+TrainResult run_overflowing(const Recipe& recipe) {
   const TempDir dir;
   return Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
 }
 
-TEST(OverflowInARun, IsLeftOutAndTheRunEndsWell) {
+TEST(OverflowInARun, SkipsTheStepAndTheRunEndsWell) {
   for (const bool late : {true, false}) {
-    Recipe recipe = ailing_recipe("ails_once");
+    Recipe recipe = overflowing_recipe("overflows_once");
     recipe.train.late_metrics = late;
     recipe.watch.every = 1;
-    const TrainResult result = run_ailing(recipe);
+    const TrainResult result = run_overflowing(recipe);
     EXPECT_EQ(result.end, RunEnd::kDone);
     EXPECT_EQ(result.steps, 8);
     EXPECT_TRUE(std::isfinite(result.train->loss));
@@ -258,12 +259,12 @@ TEST(OverflowInARun, IsLeftOutAndTheRunEndsWell) {
   }
 }
 
-TEST(OverflowInARun, InEveryStepEndsIt) {
-  for (const std::string name : {"ails_always", "ails_backward"}) {
+TEST(OverflowInARun, InEveryStepEndsTheRun) {
+  for (const std::string name : {"overflows_always", "overflows_backward"}) {
     SCOPED_TRACE(name);
-    Recipe recipe = ailing_recipe(name);
+    Recipe recipe = overflowing_recipe(name);
     recipe.train.epochs = 10;
-    const Error error = error_of([&] { run_ailing(recipe); });
+    const Error error = error_of([&] { run_overflowing(recipe); });
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     EXPECT_TRUE(error.reason().starts_with("fp16 overflows step after step by step"))
         << error.what();
@@ -273,16 +274,16 @@ TEST(OverflowInARun, InEveryStepEndsIt) {
 
 TEST(OverflowInARun, IsAnErrorInOtherPrecisions) {
   const Error later =
-      error_of([] { run_ailing(ailing_recipe("ails_once", PrecisionMode::kFp32)); });
+      error_of([] { run_overflowing(overflowing_recipe("overflows_once", PrecisionMode::kFp32)); });
   EXPECT_TRUE(later.reason().starts_with("the loss is not finite by step")) << later.what();
   EXPECT_NE(later.remedy().find("optimizer.lr"), std::string::npos);
 }
 
-// No step has changed anything: the learning rate is not at fault.
+// No step has changed anything: the learning rate is not the cause.
 TEST(OverflowInARun, AtTheFirstStepIsNotBlamedOnTheLearningRate) {
-  Recipe recipe = ailing_recipe("ails_always", PrecisionMode::kFp32);
+  Recipe recipe = overflowing_recipe("overflows_always", PrecisionMode::kFp32);
   recipe.train.late_metrics = false;
-  const Error error = error_of([&] { run_ailing(recipe); });
+  const Error error = error_of([&] { run_overflowing(recipe); });
   EXPECT_EQ(error.reason(), "the loss is not finite before any step changed a weight");
   EXPECT_EQ(error.remedy().find("optimizer.lr"), std::string::npos) << error.what();
 }

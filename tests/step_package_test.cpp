@@ -15,7 +15,7 @@ using testing::error_of;
 using testing::package_recipe;
 using testing::TempDir;
 
-// A package whose library is no library: all that is looked at before it is loaded.
+// A package whose library is not one: everything else is checked before the library is loaded.
 class PackageTest : public ::testing::Test {
  protected:
   PackageTest() {
@@ -49,12 +49,12 @@ class PackageTest : public ::testing::Test {
 
 constexpr const char* kUnusable = "the compiled step cannot be used: ";
 
-TEST_F(PackageTest, WhatFitsIsRefusedForItsLibraryAlone) {
+TEST_F(PackageTest, AMatchingPackageIsRefusedOnlyForItsLibrary) {
   EXPECT_TRUE(refusal().starts_with(std::string(kUnusable) + "its library does not load: "))
       << refusal();
 }
 
-TEST_F(PackageTest, EachSettingThatDiffersIsNamedWithBothValues) {
+TEST_F(PackageTest, EachDifferingSettingIsNamedWithBothValues) {
   Recipe other = recipe;
   other.train.label_smoothing = 0;
   EXPECT_EQ(refusal(other),
@@ -64,7 +64,7 @@ TEST_F(PackageTest, EachSettingThatDiffersIsNamedWithBothValues) {
   other.train.accumulate = 2;
   other.precision.mode = PrecisionMode::kBf16;
   EXPECT_EQ(refusal(other), std::string(kUnusable) +
-                                "it was made for 8 images at a time, not 16; "
+                                "it was made for micro-batches of 8 images, not 16; "
                                 "precision.mode \"fp32\", not \"bf16\"");
   other = recipe;
   other.augment.size = 20;
@@ -82,7 +82,7 @@ TEST_F(PackageTest, EachSettingThatDiffersIsNamedWithBothValues) {
             std::string(kUnusable) + "it was made for train.channels_last true, not false");
 }
 
-TEST_F(PackageTest, AnotherTorchOrAProcessorWithMoreIsNamed) {
+TEST_F(PackageTest, AnotherTorchOrAMissingProcessorFeatureIsNamed) {
   about["torch"] = "2.10.1";
   about["processor"] = {"sse2", "avx4096"};
   EXPECT_EQ(refusal(), std::string(kUnusable) + "it was made for torch 2.10.1, not " TORCH_VERSION
@@ -109,7 +109,7 @@ TEST_F(PackageTest, AnotherKindOfGpuIsNamed) {
   EXPECT_NE(refusal().find("type"), std::string::npos) << refusal();
 }
 
-TEST_F(PackageTest, TheFirstTensorThatDiffersIsNamed) {
+TEST_F(PackageTest, TheFirstDifferingTensorIsNamed) {
   const auto reason_without = [&](const auto& change) {
     const nlohmann::json before = about;
     change();
@@ -140,13 +140,13 @@ TEST_F(PackageTest, TheFirstTensorThatDiffersIsNamed) {
             std::string::npos);
 }
 
-TEST_F(PackageTest, AGradientOfAFrozenParameterIsNoReason) {
+TEST_F(PackageTest, AGradientOfAFrozenParameterIsAccepted) {
   frozen = "conv1.conv.weight";
   about["gradients"].erase(0);
   EXPECT_NE(refusal().find("does not load"), std::string::npos) << refusal();
 }
 
-TEST_F(PackageTest, WhatIsNoPackageIsRefused) {
+TEST_F(PackageTest, AFileThatIsNotAPackageIsRefused) {
   const auto reason = [&] {
     return error_of([&] { CompiledStep step(Env::posix(), recipe, *model); }).reason();
   };
@@ -161,7 +161,7 @@ TEST_F(PackageTest, WhatIsNoPackageIsRefused) {
   EXPECT_NE(refusal().find("settings"), std::string::npos) << refusal();
 }
 
-TEST_F(PackageTest, DamageIsSeenBeforeAnyCodeIsLoaded) {
+TEST_F(PackageTest, DamageIsDetectedBeforeAnyCodeIsLoaded) {
   testing::write_package(recipe.train.compiled, about, library);
   std::string bytes = testing::read_text(recipe.train.compiled);
   const auto at = bytes.find(library);
@@ -177,7 +177,7 @@ TEST_F(PackageTest, DamageIsSeenBeforeAnyCodeIsLoaded) {
     EXPECT_TRUE(reason_of(bytes.substr(0, length)).starts_with(kUnusable)) << length;
 }
 
-TEST(CompileStep, TellsDropoutFromAttentionWithoutIt) {
+TEST(CompileStep, DistinguishesDropoutFromAttentionWithoutIt) {
   const TempDir dir;
   const std::string command = "python3 '" + testing::source_path("tests/compile_step_test.py") +
                               "' >'" + (dir / "log") + "' 2>&1";

@@ -1,4 +1,4 @@
-// Loss scaling and clipping against torch.amp.GradScaler and clip_grad_norm_
+// Loss scaling and clipping, compared with torch.amp.GradScaler and clip_grad_norm_
 // (tests/oracles/scaler_goldens.py).
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -50,7 +50,7 @@ std::unique_ptr<Optimizer> optimizer_for(const std::string& name,
 
 class AgainstTorch : public ::testing::TestWithParam<size_t> {};
 
-TEST_P(AgainstTorch, EveryDecisionIsTheSame) {
+TEST_P(AgainstTorch, EveryDecisionIsEqual) {
   at::set_num_threads(1);
   std::ifstream file(testing::source_path("tests/goldens/step/scaler.json"));
   const auto golden = nlohmann::json::parse(file).at(GetParam());
@@ -103,12 +103,12 @@ TEST(GradScaler, UnscalingTwiceIsAnError) {
   expect_refused([&] { scaler.update(); });
   scaler.unscale(gradients);
   expect_refused([&] { scaler.unscale(gradients); });
-  EXPECT_FLOAT_EQ(gradients[0][0].item<float>(), 1.0f / 1024) << "refused before any harm";
+  EXPECT_FLOAT_EQ(gradients[0][0].item<float>(), 1.0f / 1024) << "refused before any change";
   scaler.update();
   EXPECT_NO_THROW(scaler.unscale(gradients));
 }
 
-TEST(GradScaler, WhatIsNotSavedStaysAsItWas) {
+TEST(GradScaler, MissingStateDoesNotChangeIt) {
   GradScaler scaler(kOptions, at::kCPU);
   scaler.load_state(
       {{"scale", at::full({}, 8.0, at::kFloat)}, {"other", at::full({}, 9.0, at::kFloat)}});
@@ -116,7 +116,7 @@ TEST(GradScaler, WhatIsNotSavedStaysAsItWas) {
   EXPECT_EQ(scaler.growth_tracker(), 0);
 }
 
-TEST(ClipGradients, ShortOnesStayAsTheyAre) {
+TEST(ClipGradients, ShortOnesAreNotChanged) {
   const std::vector<at::Tensor> gradients = {at::full({2, 2}, 1.5), at::full({}, 4.0)};
   EXPECT_FLOAT_EQ(clip_gradients(gradients, 6).item<float>(), 5);
   EXPECT_TRUE(at::equal(gradients[0], at::full({2, 2}, 1.5)));

@@ -1,4 +1,4 @@
-// Schedules against torch.optim.lr_scheduler (tests/oracles/schedule_goldens.py).
+// Schedules, compared with torch.optim.lr_scheduler (tests/oracles/schedule_goldens.py).
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ nlohmann::json golden(const std::string& file) {
   return nlohmann::json::parse(stream);
 }
 
-// A golden's options become a recipe, as a user would write it.
+// A golden's options as a recipe, as a user would write it.
 ScheduleOptions options_of(const nlohmann::json& keys) {
   std::vector<std::string> settings = {
       "data.source=synth:", "data.eval_source=synth:", "train.epochs=20"};
@@ -71,8 +71,8 @@ TEST(Schedule, FollowsTorchForAThousandSteps) {
   }
 }
 
-// torch's recursive form loses precision where the rate vanishes, so this has the closed form.
-TEST(Schedule, CosineFallsToNothing) {
+// torch's recursive form loses precision where the rate vanishes, so this tests the closed form.
+TEST(Schedule, CosineFallsToZero) {
   const Schedule schedule(named("cosine"), kTotal, kEpoch);
   for (int64_t step = 0; step < kTotal; ++step) {
     const double half = std::acos(-1.0) * double(step) / 2000;
@@ -93,13 +93,13 @@ TEST(Schedule, WarmupLongerThanTheRunIsARamp) {
   EXPECT_DOUBLE_EQ(Schedule(named("cosine", 0, 10), 10, 2).factor(9), 0.5);
 }
 
-TEST(Schedule, StaysAtTheEndAfterTheLastStep) {
+TEST(Schedule, IsConstantAfterTheLastStep) {
   EXPECT_DOUBLE_EQ(Schedule(named("linear", 0.1), 10, 5).factor(25), 0.1);
   EXPECT_DOUBLE_EQ(Schedule(named("onecycle", 0.1), 10, 5).factor(25), 0.1);
 }
 
 // With a warm-up that ends within an epoch, the rate still changes between epochs.
-TEST(Schedule, PerEpochHoldsTheRateForAnEpoch) {
+TEST(Schedule, PerEpochKeepsTheRateForAnEpoch) {
   ScheduleOptions options = named("linear", 0, 0.5);
   options.per = SchedulePer::kEpoch;
   const Schedule schedule(options, 40, 4);
@@ -110,7 +110,7 @@ TEST(Schedule, PerEpochHoldsTheRateForAnEpoch) {
 }
 
 // 100 steps of OneCycleLR in double precision (tests/oracles/onecycle_goldens.py).
-TEST(OneCycle, CyclesMomentumAsTorchDoes) {
+TEST(OneCycle, CyclesMomentumLikeTorch) {
   const auto rows = golden("onecycle.json");
   ASSERT_EQ(rows.size(), 3u);
   for (const auto& row : rows) {
@@ -159,20 +159,20 @@ TEST(OneCycle, CyclesMomentumAsTorchDoes) {
   }
 }
 
-// An epoch that is not whole is a step of the scheduler too.
+// A partial epoch is a step of the scheduler too.
 TEST(OneCycle, PerEpochEndsInTheLastEpoch) {
   ScheduleOptions options = named("onecycle", 0.1);
   options.per = SchedulePer::kEpoch;
   for (const int64_t total : {37, 40}) {
     const Schedule schedule(options, total, 4);
     EXPECT_NEAR(schedule.factor(0), options.initial_lr, 1e-12);
-    EXPECT_DOUBLE_EQ(schedule.factor(8), 1) << "the top, at 0.3 * 10 - 1 epochs";
+    EXPECT_DOUBLE_EQ(schedule.factor(8), 1) << "the peak, at 0.3 * 10 - 1 epochs";
     EXPECT_DOUBLE_EQ(schedule.factor(11), 1);
     EXPECT_DOUBLE_EQ(schedule.factor(36), 0.1);
   }
 }
 
-TEST(OneCycle, LeavesMomentumAloneWhereAsked) {
+TEST(OneCycle, DoesNotChangeMomentumIfSwitchedOff) {
   ScheduleOptions options = named("onecycle");
   EXPECT_TRUE(Schedule(options, 100, 10).momentum(3).has_value());
   options.cycle_momentum = false;
@@ -207,7 +207,7 @@ TEST(Plateau, FollowsTorchAlsoAcrossASaveAndALoad) {
   }
 }
 
-TEST(Plateau, HearsOfTheMetricItWasToldOf) {
+TEST(Plateau, ObservesTheChosenMetric) {
   ScheduleOptions options = named("plateau");
   options.patience = 0;
   Schedule by_loss(options, kTotal, kEpoch);
@@ -217,11 +217,11 @@ TEST(Plateau, HearsOfTheMetricItWasToldOf) {
     by_loss.observe(/*loss=*/value, /*accuracy=*/value);
     by_accuracy.observe(/*loss=*/value, /*accuracy=*/value);
   }
-  EXPECT_DOUBLE_EQ(by_loss.factor(0), 0.1) << "a loss that rises is worse";
+  EXPECT_DOUBLE_EQ(by_loss.factor(0), 0.1) << "a rising loss is worse";
   EXPECT_DOUBLE_EQ(by_accuracy.factor(0), 1);
 }
 
-TEST(Plateau, OnlyItHasAState) {
+TEST(Plateau, OnlyItHasState) {
   Schedule cosine(named("cosine"), kTotal, kEpoch);
   cosine.observe(1, 1);
   EXPECT_TRUE(cosine.state().empty());

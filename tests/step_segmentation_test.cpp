@@ -1,4 +1,4 @@
-// Loss and metrics of segmentation against torch's and numpy's
+// Loss and metrics of segmentation, compared with torch's and numpy's
 // (tests/oracles/segmentation_goldens.py).
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -36,7 +36,7 @@ nlohmann::json golden() {
   return nlohmann::json::parse(file);
 }
 
-// One convolution of one pixel: logits are those of the images' three channels and a bias.
+// One convolution of one pixel: the logits are the images' three channels and a bias.
 class PixelModel : public Model {
  public:
   PixelModel() : weight_(symmetric("weight", {kPixelClasses, 3}, 1).requires_grad_()) {}
@@ -52,7 +52,7 @@ class PixelModel : public Model {
   at::Tensor weight_;
 };
 
-TEST(SegmentationMetrics, AreThoseOfTheOracle) {
+TEST(SegmentationMetrics, EqualTheOracles) {
   const auto expected = golden();
   const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2),
                    truth = labels(3);
@@ -87,7 +87,7 @@ TEST(SegmentationMetrics, MergeByPixels) {
   EXPECT_DOUBLE_EQ(*all.mean_iou(), (2.0 / 3 + 0) / 2);
 }
 
-TEST(SegmentationMetrics, AClassThatIsNowhereCountsForNothing) {
+TEST(SegmentationMetrics, AClassWithoutPixelsIsIgnored) {
   Metrics metrics;
   EXPECT_FALSE(metrics.mean_iou());
   metrics.pixels = {{3, 3, 3}, {0, 0, 0}};
@@ -120,7 +120,7 @@ Trained train(const DeviceBatch& batch, int part, double smoothing) {
 
 // The oracle's loss of these logits: the model's weights are the identity, except for the last
 // class.
-TEST(SegmentationStep, LossIsTorchsWithIgnoredPixels) {
+TEST(SegmentationStep, LossEqualsTorchsWithIgnoredPixels) {
   const auto expected = golden();
   const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2);
   class Given : public PixelModel {
@@ -150,9 +150,9 @@ TEST(SegmentationStep, LossIsTorchsWithIgnoredPixels) {
   }
 }
 
-// Parts with different numbers of labelled pixels, of several images: the gradient is that of the
-// whole batch.
-TEST(SegmentationStep, PartsAreWeighedByTheirLabelledPixels) {
+// Micro-batches with different numbers of labelled pixels, of several images: the gradient is that
+// of the whole batch.
+TEST(SegmentationStep, MicroBatchesAreWeightedByTheirLabelledPixels) {
   DeviceBatch batch;
   batch.images = symmetric("images", {5, 3, kSize, kSize}, 1);
   batch.labels = labels(5);
@@ -167,7 +167,7 @@ TEST(SegmentationStep, PartsAreWeighedByTheirLabelledPixels) {
   }
 }
 
-TEST(SegmentationStep, WithoutALabelledPixelNothingMoves) {
+TEST(SegmentationStep, WithoutALabelledPixelNoWeightChanges) {
   DeviceBatch batch;
   batch.images = symmetric("images", {2, 3, kSize, kSize}, 1);
   batch.labels = at::full({2, kSize, kSize}, kIgnoredLabel, at::kLong);

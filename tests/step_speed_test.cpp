@@ -1,4 +1,4 @@
-// The switches of "free speed": what each does.
+// The switches in debug.off: the effect of each.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -26,7 +26,7 @@
 namespace saturate {
 namespace {
 
-// Logits are a linear map of the pixels, then what `tail` makes of them.
+// Logits are a linear map of the pixels, followed by `tail`.
 class SmallModel : public Model {
  public:
   explicit SmallModel(at::Tensor initial) : weight(initial.requires_grad_()) {}
@@ -92,7 +92,7 @@ TEST(Speed, GradientsAreSetToNoneOrZeroedInPlace) {
   EXPECT_TRUE(at::equal(none.model->weight, zeroed.model->weight));
 }
 
-TEST(Speed, NarrowWeightsKeepZeroedGradientsToo) {
+TEST(Speed, HalfPrecisionWeightsKeepZeroedGradientsToo) {
   const auto weights = [](bool set_to_none) {
     const OptimizerOptions options = gradients_set_to(set_to_none);
     at::manual_seed(2);
@@ -163,7 +163,7 @@ bool tf32_of(PrecisionMode mode, bool tf32) {
   return at::globalContext().allowTF32CuDNN();
 }
 
-TEST(Speed, Tf32IsOnWhereTheModeIsNotExact) {
+TEST(Speed, Tf32IsOnIfTheModeIsNotExact) {
   EXPECT_FALSE(tf32_of(PrecisionMode::kFp32, true));
   for (const auto mode : {PrecisionMode::kTf32, PrecisionMode::kBf16, PrecisionMode::kFp16}) {
     EXPECT_TRUE(tf32_of(mode, true));
@@ -186,13 +186,13 @@ int64_t host_bytes_of_state(bool create_on_device) {
   return memory.take_peak() - before;
 }
 
-TEST(Speed, StateIsCreatedWhereItIsUsed) {
+TEST(Speed, StateIsCreatedOnTheParametersDevice) {
   EXPECT_LT(host_bytes_of_state(true), 1000);
   EXPECT_GE(host_bytes_of_state(false), (1 << 16) * 4);
-  const Bench on;  // leaves the process's switch as it was
+  const Bench on;  // restores the process's switch
 }
 
-// Pages that the system maps while a block of 64 MiB is taken, written and given back four times.
+// Page faults while a block of 64 MiB is allocated, written and freed four times.
 int64_t pages_mapped(bool keep) {
   const Bench bench({.keep_memory = keep});
   const auto use = [] { at::empty({64 << 20}, at::kByte).fill_(1); };
@@ -208,18 +208,18 @@ int64_t pages_mapped(bool keep) {
 }
 
 TEST(Speed, MemoryIsKeptFromStepToStep) {
-  if (testing::kSanitized) GTEST_SKIP() << "AddressSanitizer has a malloc of its own";
-  // Huge pages, where the system gives them, are 512 times as large.
+  if (testing::kSanitized) GTEST_SKIP() << "AddressSanitizer replaces malloc";
+  // Huge pages, if the system provides them, are 512 times as large.
   EXPECT_GE(pages_mapped(false), 4 * 32);
   EXPECT_LT(pages_mapped(true), 16);
   int64_t in_a_thread = 0;
   std::thread([&] { in_a_thread = pages_mapped(true); }).join();
-  EXPECT_LT(in_a_thread, 16) << "malloc's memory of a thread of its own is kept too";
-  const Bench on;  // leaves the process's switch as it was
+  EXPECT_LT(in_a_thread, 16) << "malloc's memory of another thread is kept too";
+  const Bench on;  // restores the process's switch
 }
 
 // sqrt has an infinite slope at 0, and 0 times that is not a number.
-TEST(Speed, AnomaliesAreLookedForOnlyWhenAsked) {
+TEST(Speed, AnomaliesAreDetectedOnlyIfRequested) {
   const auto with_bad_gradient = [](bool detect) {
     Bench bench({.detect_anomaly = detect});
     bench.model->tail = [](const at::Tensor& x) { return x + (x * 0).sqrt() * 0; };
@@ -271,11 +271,11 @@ std::vector<Stage> two_stages(SmallModel& model) {
           {[&](const at::Tensor& x) { return at::linear(x, model.weight); }}};
 }
 
-TEST(TrainStep, ChecksPointsWhereAskedAndLearnsTheSame) {
+TEST(TrainStep, UsesGradientCheckpointingIfRequestedAndLearnsTheSame) {
   Bench plain, checkpointed({.checkpoint_segments = 2}, {}, two_stages);
   for (Bench* bench : {&plain, &checkpointed}) bench->run();
   EXPECT_EQ(plain.model->forwards, 1);
-  EXPECT_EQ(checkpointed.model->forwards, 2) << "the first stage ran again";
+  EXPECT_EQ(checkpointed.model->forwards, 2) << "the first stage was recomputed";
   EXPECT_TRUE(at::equal(plain.model->weight, checkpointed.model->weight));
 }
 
@@ -291,7 +291,7 @@ void expect_segments_refused(int segments, std::vector<Stage> (*stages)(SmallMod
   }
 }
 
-TEST(TrainStep, RefusesSegmentsThatAModelDoesNotHave) {
+TEST(TrainStep, RefusesMoreSegmentsThanStages) {
   expect_segments_refused(2, nullptr, "does not define stages");
   expect_segments_refused(3, two_stages, "has only 2 stages, not 3");
 }

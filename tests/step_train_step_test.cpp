@@ -1,4 +1,4 @@
-// The step, its metrics, and evaluation, on a model small enough to work out by hand.
+// The step, its metrics, and evaluation, on a model small enough for calculations by hand.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -26,7 +26,7 @@
 namespace saturate {
 namespace {
 
-TEST(RunningMetrics, CountsHitsAmongTheFirstAndTheFirstFive) {
+TEST(RunningMetrics, CountsTop1AndTop5Hits) {
   // Class c has logit c: label 6 is first, label 2 fifth, label 1 sixth.
   const at::Tensor logits = at::arange(7, at::kFloat).expand({3, 7});
   RunningMetrics running(classification());
@@ -37,7 +37,7 @@ TEST(RunningMetrics, CountsHitsAmongTheFirstAndTheFirstFive) {
   EXPECT_DOUBLE_EQ(metrics.loss, (3 * 2.0 + 5.0) / 4);
   EXPECT_DOUBLE_EQ(metrics.accuracy, 2.0 / 4);
   EXPECT_DOUBLE_EQ(metrics.accuracy5.value(), 3.0 / 4);
-  EXPECT_EQ(running.read().samples, 0) << "reading starts again";
+  EXPECT_EQ(running.read().samples, 0) << "reading resets it";
 }
 
 TEST(RunningMetrics, FiveClassesHaveNoTopFive) {
@@ -46,8 +46,8 @@ TEST(RunningMetrics, FiveClassesHaveNoTopFive) {
   EXPECT_FALSE(running.read().accuracy5.has_value());
 }
 
-// Against topk(), which leaves the order of equal logits open.
-TEST(RunningMetrics, CountsAsTopkDoes) {
+// Compared with topk(), which leaves the order of equal logits open.
+TEST(RunningMetrics, CountsLikeTopk) {
   at::manual_seed(4);
   for (const auto& [classes, type] :
        std::vector<std::pair<int64_t, at::ScalarType>>{{3, at::kFloat}, {12, at::kDouble}}) {
@@ -62,7 +62,7 @@ TEST(RunningMetrics, CountsAsTopkDoes) {
   }
 }
 
-TEST(RunningMetrics, EqualLogitsGoByClassAndNoNumberHitsNothing) {
+TEST(RunningMetrics, EqualLogitsAreOrderedByClassAndNanIsNoHit) {
   const float nan = std::nanf("");
   const at::Tensor logits = at::tensor({1.f, 2.f, 2.f, 0.f, 1.f, 1.f, 1.f,  //
                                         1.f, 2.f, 2.f, 0.f, 1.f, 1.f, 1.f,  //
@@ -116,7 +116,7 @@ OptimizerOptions plain_sgd() {
   return options;
 }
 
-// A model that learns four classes from a batch, and all it needs.
+// A model that learns four classes from a batch, with all objects that it needs.
 struct Bench {
   Bench(const StepOptions& options, int64_t count, at::ScalarType type = at::kFloat)
       : ledger(Env::posix()) {
@@ -161,7 +161,7 @@ TEST(TrainStep, IsForwardBackwardUpdateAndChargesEachPhase) {
     EXPECT_GT(ledger.times()[phase], 0) << phase_name(phase);
 }
 
-TEST(TrainStep, PartsOfABatchAddUpToIt) {
+TEST(TrainStep, MicroBatchesSumToTheBatch) {
   for (const auto& [part, sizes] :
        std::vector<std::pair<int, std::vector<int64_t>>>{{3, {3, 2, 2}}, {6, {4, 3}}, {7, {7}}}) {
     Bench whole({.label_smoothing = 0.1}, 7, at::kDouble);
@@ -193,8 +193,8 @@ double scale_of(TrainStep& step) {
   return 0;
 }
 
-// A half holds at most 65504, which the gradient of a loss times 2^24 exceeds.
-TEST(TrainStep, HalfPrecisionLeavesOutStepsThatOverflow) {
+// A half is at most 65504, which the gradient of a loss times 2^24 exceeds.
+TEST(TrainStep, HalfPrecisionSkipsStepsThatOverflow) {
   Bench exact({}, 8);
   Bench half(
       {.precision = {.mode = PrecisionMode::kFp16, .initial_scale = 16777216}, .micro_batch = 3},
@@ -229,7 +229,7 @@ TEST(TrainStep, TheScalersStateIsSavedAndLoaded) {
   EXPECT_EQ(scale_of(*second.step), 8388608);
 }
 
-TEST(TrainStep, NarrowWeightsLearnAsWideOnesDo) {
+TEST(TrainStep, HalfPrecisionWeightsLearnLikeFp32Ones) {
   for (const auto& [mode, masters, tolerance] :
        {std::tuple(PrecisionMode::kFp16, PrecisionMode::kFp16O2, 2e-3),
         std::tuple(PrecisionMode::kBf16, PrecisionMode::kBf16O2, 2e-2)}) {
@@ -244,14 +244,14 @@ TEST(TrainStep, NarrowWeightsLearnAsWideOnesDo) {
   }
 }
 
-TEST(TrainStep, BrainFloatsAreCloseToTheRest) {
+TEST(TrainStep, Bf16IsCloseToFp32) {
   Bench exact({}, 8), brain({.precision = {.mode = PrecisionMode::kBf16}}, 8);
   for (Bench* bench : {&exact, &brain}) bench->step->run(bench->batch, 0.5, bench->running);
   EXPECT_EQ(brain.model->logits_type, at::kBFloat16);
   EXPECT_TRUE(at::allclose(brain.weight(), exact.weight(), 0, 2e-2));
 }
 
-TEST(TrainStep, Tf32IsASwitchThatTheCpuDoesNotKnow) {
+TEST(TrainStep, Tf32HasNoEffectOnTheCpu) {
   Bench exact({}, 8);
   EXPECT_FALSE(at::globalContext().allowTF32CuDNN());
   EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
@@ -309,17 +309,17 @@ class EvaluateTest : public ::testing::Test {
   DeviceBatch batch;
 };
 
-TEST_F(EvaluateTest, FlippedImagesCountHalf) {
+TEST_F(EvaluateTest, FlippedImagesHaveHalfTheWeight) {
   const at::Tensor plain = logits(batch.images);
   const at::Tensor both = (plain + logits(batch.images.flip({3}))) / 2;
   EXPECT_NEAR(evaluated({}), loss(plain), 1e-5);
   EXPECT_NEAR(evaluated({.flip = true}), loss(both), 1e-5);
-  EXPECT_GT(std::abs(loss(plain) - loss(both)), 1e-3) << "or this shows nothing";
+  EXPECT_GT(std::abs(loss(plain) - loss(both)), 1e-3) << "this shows nothing otherwise";
   EXPECT_TRUE(model->training);
 }
 
 // The shifted images made pixel by pixel: index -1 is 1, index 4 is 2.
-TEST_F(EvaluateTest, ShiftedImagesCountHalfTogether) {
+TEST_F(EvaluateTest, ShiftedImagesHaveHalfTheWeightTogether) {
   const auto moved = [&](std::vector<int64_t> index) {
     const at::Tensor rows = at::tensor(at::IntArrayRef(index));
     return batch.images.index_select(2, rows).index_select(3, rows);
@@ -328,7 +328,7 @@ TEST_F(EvaluateTest, ShiftedImagesCountHalfTogether) {
   const at::Tensor centre = logits(batch.images);
   const at::Tensor all = centre / 2 + (logits(up) + logits(down)) / 4;
   EXPECT_NEAR(evaluated({.shift = 1}), loss(all), 1e-5);
-  EXPECT_GT(std::abs(loss(centre) - loss(all)), 1e-3) << "or this shows nothing";
+  EXPECT_GT(std::abs(loss(centre) - loss(all)), 1e-3) << "this shows nothing otherwise";
   const auto with_mirror = [&](const at::Tensor& view) {
     return (logits(view) + logits(view.flip({3}))) / 2;
   };

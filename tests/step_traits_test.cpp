@@ -1,4 +1,4 @@
-// Each trait of each entry of the tables, against what the entry does.
+// Each trait of each entry of the tables, compared with the entry's behaviour.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -55,7 +55,7 @@ at::Tensor change(const OptimizerOptions& options, int steps) {
 
 class OptimizerTraitsOf : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(OptimizerTraitsOf, AreWhatItDoes) {
+TEST_P(OptimizerTraitsOf, MatchTheBehaviour) {
   const std::string& name = GetParam();
   const OptimizerTraits traits = find_entry(optimizers(), name, "test").traits;
   const at::Tensor low = change(optimizer_named(name, 0.5), 2);
@@ -76,7 +76,7 @@ TEST_P(OptimizerTraitsOf, AreWhatItDoes) {
 }
 
 // Rules, which are compiled without torch, expand the rows separately.
-TEST_P(OptimizerTraitsOf, AreTheSameForRules) {
+TEST_P(OptimizerTraitsOf, AreEqualForRules) {
   const OptimizerTraits traits = find_entry(optimizers(), GetParam(), "test").traits;
   const OptimizerTraits of_rules = traits_of(optimizer_named(GetParam()));
   EXPECT_EQ(of_rules.has_momentum, traits.has_momentum);
@@ -118,7 +118,7 @@ bool can_be_below_a_step(ScheduleOptions options) {
 
 class ScheduleTraitsOf : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(ScheduleTraitsOf, AreWhatItDoes) {
+TEST_P(ScheduleTraitsOf, MatchTheBehaviour) {
   const ScheduleOptions options = schedule_named(GetParam());
   const ScheduleTraits traits = traits_of(options);
   const std::vector<double> usual = factors(options);

@@ -1,4 +1,4 @@
-// Pixels by class: the GPU's way of counting against the CPU's and a plain loop.
+// Pixels by class: the GPU's method of counting, compared with the CPU's and a plain loop.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
@@ -13,7 +13,7 @@
 namespace saturate {
 namespace {
 
-TEST(ClassCounts, BothWaysAreThoseOfALoop) {
+TEST(ClassCounts, BothMethodsEqualAPlainLoop) {
   for (const auto& [classes, side] : testing::kCountCases) {
     const testing::CountedPixels pixels(classes, side);
     const at::Tensor expected = pixels.by_a_loop();
@@ -26,7 +26,7 @@ TEST(ClassCounts, BothWaysAreThoseOfALoop) {
 }
 
 // A table of label by prediction would take 3.8 GB.
-TEST(ClassCounts, OfManyClassesTakeLittleMemory) {
+TEST(ClassCounts, ManyClassesTakeLittleMemory) {
   constexpr int64_t kMany = 21'841;
   at::Tensor logits = at::zeros({1, kMany, 4, 4});
   logits.select(1, 7).fill_(1);

@@ -52,8 +52,8 @@ OptimizerOptions plain_descent() {
   return sgd;
 }
 
-// Five images in parts of two.
-TEST(OwnTask, IsWhatTheStepMinimisesAndReports) {
+// Five images in micro-batches of two.
+TEST(OwnTask, IsMinimisedAndReported) {
   at::manual_seed(1);
   const Regression task;
   const auto model = make_module_model<OneNumber>();
@@ -75,7 +75,7 @@ TEST(OwnTask, IsWhatTheStepMinimisesAndReports) {
   EXPECT_NEAR(metrics.loss, error.square().mean().item<double>(), 1e-6);
 }
 
-TEST(OwnTask, HasNoSmoothedLabels) {
+TEST(OwnTask, DoesNotSupportLabelSmoothing) {
   const Regression task;
   const auto model = make_module_model<OneNumber>();
   const auto optimizer =
@@ -86,8 +86,8 @@ TEST(OwnTask, HasNoSmoothedLabels) {
   EXPECT_EQ(error.where(), "train.label_smoothing");
 }
 
-// A segmentation model's own loss replaces nothing but the loss.
-TEST(MakeTask, TakesTheModelsOwnLossAndTheKindsMetrics) {
+// A segmentation model's own loss replaces only the loss, not the metrics.
+TEST(MakeTask, UsesTheModelsOwnLossAndTheKindsMetrics) {
   const at::Tensor logits = at::zeros({2, 3, 4, 4}), labels = at::zeros({2, 4, 4}, at::kLong);
   labels[1].fill_(-100);
   ModelFacets facets;

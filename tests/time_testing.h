@@ -1,4 +1,4 @@
-// For tests whose outcome is a matter of measured time, which a busy machine can turn.
+// For tests that depend on measured time, which a busy machine can make fail.
 #pragma once
 
 #include <gtest/gtest.h>

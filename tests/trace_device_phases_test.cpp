@@ -1,5 +1,5 @@
-// Time on the device by phase, over a device whose times are given: whose it is, that it is read
-// late and without waiting, and that marks are made once.
+// Device time by phase, on a device with given times: the phase that is charged, reading late and
+// without waiting, and creating marks only once.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -13,7 +13,7 @@
 namespace saturate {
 namespace {
 
-// A stream that gets to the next mark at `mark_s`, on a device that is at `now_s`.
+// A stream that reaches the next mark at `mark_s`, on a device whose time is `now_s`.
 struct PhaseDevice {
   double mark_s = 0, now_s = 0;
   int made = 0, placed = 0, asked = 0;
@@ -34,7 +34,7 @@ class PhaseMark : public TimeMark {
   }
   double seconds_since(const TimeMark& earlier) const override {
     const double from_s = static_cast<const PhaseMark&>(earlier).at_s_;
-    // As a device's events: what is not reached has no time.
+    // Like a device's events: a mark that is not reached has no time.
     if (at_s_ > device_.now_s || from_s > device_.now_s) throw std::logic_error("read too early");
     return at_s_ - from_s;
   }
@@ -48,12 +48,12 @@ class DevicePhasesTest : public ::testing::Test {
  protected:
   static constexpr int kRing = 8;
 
-  // The stream gets there at `at_s`.
+  // The stream reaches it at `at_s`.
   void enter(Phase phase, double at_s) {
     device.mark_s = at_s;
     phases.enter(phase);
   }
-  // Marks since the constructor's own.
+  // Marks placed after construction.
   int placed() const { return device.placed - kRing; }
 
   PhaseDevice device;
@@ -75,7 +75,7 @@ TEST_F(DevicePhasesTest, AreFromOneMarkToTheNext) {
   EXPECT_EQ(times.total(), 15) << "nothing is counted twice, or before the first mark";
 }
 
-TEST_F(DevicePhasesTest, WhatLiesBetweenTwoPhasesCountsWithTheFirst) {
+TEST_F(DevicePhasesTest, TimeBetweenTwoPhasesCountsForTheFirst) {
   device.now_s = 100;
   enter(Phase::kForward, 1);
   enter(Phase::kOther, 2);
@@ -89,7 +89,7 @@ TEST_F(DevicePhasesTest, WhatLiesBetweenTwoPhasesCountsWithTheFirst) {
   EXPECT_EQ(phases.times()[Phase::kOther], 0);
 }
 
-TEST_F(DevicePhasesTest, AreReadAsFarAsTheStreamIsAndTheRestLater) {
+TEST_F(DevicePhasesTest, AreReadUpToTheStreamsLastMark) {
   enter(Phase::kForward, 1);
   enter(Phase::kBackward, 3);
   enter(Phase::kOptimizer, 9);
@@ -102,20 +102,20 @@ TEST_F(DevicePhasesTest, AreReadAsFarAsTheStreamIsAndTheRestLater) {
   EXPECT_EQ(phases.times().total(), 8);
 }
 
-TEST_F(DevicePhasesTest, UseTheSameMarksAgainAndAskSeldom) {
+TEST_F(DevicePhasesTest, ReuseMarksAndQuerySeldom) {
   for (int i = 0; i < 1000; ++i) {
     device.now_s = i - 3;  // some marks behind
     enter(i % 2 ? Phase::kBackward : Phase::kForward, i);
   }
   EXPECT_EQ(device.made, kRing);
-  EXPECT_EQ(placed(), 1000) << "none was left out";
+  EXPECT_EQ(placed(), 1000) << "none was skipped";
   EXPECT_LE(device.asked, 1000);
   device.now_s = 1000;
   EXPECT_EQ(phases.times()[Phase::kForward], 500);
   EXPECT_EQ(phases.times()[Phase::kBackward], 499);
 }
 
-TEST_F(DevicePhasesTest, ADeviceThatIsTooFarBehindIsLeftOutAndNotWaitedFor) {
+TEST_F(DevicePhasesTest, ADeviceThatIsTooFarBehindIsSkippedWithoutWaiting) {
   for (int i = 0; i < 2 * kRing; ++i) enter(i % 2 ? Phase::kBackward : Phase::kForward, i);
   EXPECT_EQ(placed(), kRing);
   device.now_s = 100;
@@ -124,19 +124,19 @@ TEST_F(DevicePhasesTest, ADeviceThatIsTooFarBehindIsLeftOutAndNotWaitedFor) {
   enter(Phase::kWait, 61);
   const PhaseTimes times = phases.times();
   EXPECT_EQ(times[Phase::kForward], 4 + 10);
-  EXPECT_EQ(times[Phase::kBackward], 3 + 1) << "of the last before the gap nothing is known";
+  EXPECT_EQ(times[Phase::kBackward], 3 + 1) << "the last phase before the gap has no end";
 }
 
-TEST_F(DevicePhasesTest, WhatIsLeftOutIsNoPhases) {
+TEST_F(DevicePhasesTest, SkippedTimeIsInNoPhase) {
   device.now_s = 100;
   enter(Phase::kForward, 1);
-  phases.leave_out();
+  phases.skip_interval();
   enter(Phase::kForward, 10);
   enter(Phase::kBackward, 12);
   EXPECT_EQ(phases.times().total(), 2);
 }
 
-TEST_F(DevicePhasesTest, AMarkThatFailsEndsTheMeasuringAlone) {
+TEST_F(DevicePhasesTest, AFailingMarkEndsOnlyTheMeasurement) {
   device.now_s = 100;
   enter(Phase::kForward, 1);
   enter(Phase::kBackward, 3);
@@ -172,7 +172,7 @@ TEST_F(DevicePhasesTest, FollowTheLedgersScopes) {
   EXPECT_EQ(times[Phase::kReduce], 2);
 }
 
-TEST_F(DevicePhasesTest, NoMarkIsPlacedWhereTheDeviceIsToKnowOfNone) {
+TEST_F(DevicePhasesTest, NoMarkIsPlacedInHostOnlyScopes) {
   FaultEnv env(Env::posix());
   Ledger ledger(env);
   ledger.time_on(&phases);
@@ -189,7 +189,7 @@ TEST_F(DevicePhasesTest, NoMarkIsPlacedWhereTheDeviceIsToKnowOfNone) {
   EXPECT_EQ(ledger.device_times().value()[Phase::kForward], 7) << "one span";
 }
 
-TEST_F(DevicePhasesTest, ALedgerThatIsOffPlacesNoMarkAndItsTimeIsNoPhases) {
+TEST_F(DevicePhasesTest, ADisabledLedgerPlacesNoMarkAndItsTimeIsInNoPhase) {
   FaultEnv env(Env::posix());
   Ledger ledger(env);
   ledger.time_on(&phases);
@@ -219,7 +219,7 @@ TEST(DevicePhaseTimes, AreWrittenAndReadBack) {
   EXPECT_EQ(to_json_line(found), line);
 }
 
-TEST(DevicePhaseTimes, StandBesideTheHostsInTheSummaryOn80Columns) {
+TEST(DevicePhaseTimes, AreBesideTheHostsInTheSummaryOf80Columns) {
   TrainResult result;
   result.wall_s = 90000;
   result.steps = result.steps_here = 100;

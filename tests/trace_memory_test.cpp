@@ -25,22 +25,22 @@ at::Tensor bytes(int64_t count) {
 class CpuMemoryTest : public ::testing::Test {
  protected:
   CpuMemoryTest() : before(memory.live_bytes()) { memory.take_peak(); }
-  // Above what was alive before the test, in whole MiB.
+  // More than before the test, in whole MiB.
   int64_t mib(int64_t count) const { return (count - before) / kMiB; }
 
   TensorMemory& memory = tensor_memory(at::kCPU);
   const int64_t before;
 };
 
-TEST_F(CpuMemoryTest, CountsWhatIsAliveAndItsPeak) {
+TEST_F(CpuMemoryTest, CountsLiveMemoryAndItsPeak) {
   at::Tensor kept = bytes(3 * kMiB);
   const at::Tensor view = kept.slice(0, 0, 5);
   bytes(4 * kMiB);
   EXPECT_EQ(mib(memory.live_bytes()), 3);
   EXPECT_EQ(mib(memory.take_peak()), 7);
-  EXPECT_EQ(mib(memory.take_peak()), 3) << "a new peak begins at what is alive";
+  EXPECT_EQ(mib(memory.take_peak()), 3) << "a new peak starts at the live memory";
   kept.reset();
-  EXPECT_EQ(mib(memory.live_bytes()), 3) << "the view is still there";
+  EXPECT_EQ(mib(memory.live_bytes()), 3) << "the view still exists";
 }
 
 TEST_F(CpuMemoryTest, CountsEveryThread) {
@@ -53,12 +53,12 @@ TEST_F(CpuMemoryTest, CountsEveryThread) {
   EXPECT_EQ(mib(memory.take_peak()), 7);
 }
 
-TEST_F(CpuMemoryTest, PastTheBudgetThereIsNoMemory) {
+TEST_F(CpuMemoryTest, BeyondTheBudgetAllocationFails) {
   {
     const MemoryBudget budget(memory, before + 10 * kMiB);
     const at::Tensor kept = bytes(6 * kMiB);
     EXPECT_THROW(bytes(5 * kMiB), c10::OutOfMemoryError);
-    EXPECT_EQ(mib(memory.live_bytes()), 6) << "what failed is not counted";
+    EXPECT_EQ(mib(memory.live_bytes()), 6) << "a failed allocation is not counted";
     EXPECT_NO_THROW(bytes(3 * kMiB));
     {
       const MemoryBudget narrower(memory, before + 8 * kMiB);
@@ -77,15 +77,15 @@ TEST_F(CpuMemoryTest, PastTheBudgetThereIsNoMemory) {
   EXPECT_NO_THROW(bytes(50 * kMiB));
 }
 
-TEST_F(CpuMemoryTest, WhatTheSystemDoesNotGiveIsOutOfMemoryToo) {
+TEST_F(CpuMemoryTest, AFailedAllocationOfTheSystemIsOutOfMemoryToo) {
   EXPECT_THROW(bytes(int64_t{1} << 55), c10::OutOfMemoryError);
   EXPECT_EQ(mib(memory.live_bytes()), 0);
 }
 
-TEST_F(CpuMemoryTest, WhatWaitsIsNotAliveAndServesItsSizeAlone) {
+TEST_F(CpuMemoryTest, FreedBlocksAreNotLiveAndServeTheirSizeOnly) {
   if (testing::kSanitized) GTEST_SKIP() << "nothing is kept under AddressSanitizer";
   keep_host_memory(true);
-  bytes(20 * kMiB);  // what waits is bounded by what was alive
+  bytes(20 * kMiB);  // freed blocks are limited by the former live memory
   const void* first = bytes(3 * kMiB).data_ptr();
   EXPECT_EQ(mib(memory.live_bytes()), 0);
   EXPECT_NE(bytes(2 * kMiB).data_ptr(), first);
@@ -96,8 +96,8 @@ TEST_F(CpuMemoryTest, WhatWaitsIsNotAliveAndServesItsSizeAlone) {
   keep_host_memory(false);
 }
 
-// Blocks of sizes that are not asked for again make room for those that are.
-TEST_F(CpuMemoryTest, WhatWaitsAndWhatIsAliveAreBoundedTogether) {
+// Blocks of sizes that are not requested again make room for others.
+TEST_F(CpuMemoryTest, FreedAndLiveMemoryAreLimitedTogether) {
   if (testing::kSanitized) GTEST_SKIP() << "nothing is kept under AddressSanitizer";
   const auto in_use = [] {
     const auto info = mallinfo2();
@@ -106,7 +106,7 @@ TEST_F(CpuMemoryTest, WhatWaitsAndWhatIsAliveAreBoundedTogether) {
   const int64_t at_first = in_use();
   keep_host_memory(true);
   bytes(200 * kMiB);
-  EXPECT_GE(in_use() - at_first, 200) << "it waits";
+  EXPECT_GE(in_use() - at_first, 200) << "it is kept";
   {
     const at::Tensor other = bytes(190 * kMiB);
     EXPECT_LE(in_use() - at_first, 310);
@@ -115,7 +115,7 @@ TEST_F(CpuMemoryTest, WhatWaitsAndWhatIsAliveAreBoundedTogether) {
   EXPECT_LE(in_use() - at_first, 10);
 }
 
-TEST(KeptBlocks, TheNewestThatFitsIsTakenAndTheOldestAreGivenUp) {
+TEST(KeptBlocks, TheNewestThatFitsIsReusedAndTheOldestAreFreed) {
   KeptBlocks kept;
   char block[5];
   const auto keep = [&](int which, size_t size, size_t most) {

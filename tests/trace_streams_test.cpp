@@ -1,4 +1,4 @@
-// A stream clock over a device whose times are given: what it sums, and that it waits for nothing.
+// A stream clock on a device with given times: its sums, and that it never waits.
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -9,9 +9,9 @@
 namespace saturate {
 namespace {
 
-// A device that says when each mark, in the order of their placing, is reached.
+// A device that defines when each mark, in the order of placement, is reached.
 struct TimedDevice {
-  std::vector<double> reached_s;  // by placing
+  std::vector<double> reached_s;  // by placement
   double now_s = 0;
   size_t placed = 0;
   int made = 0;
@@ -28,7 +28,7 @@ class GivenMark : public TimeMark {
   bool reached() const override { return at_s_ <= device_.now_s; }
   double seconds_since(const TimeMark& earlier) const override {
     const double from_s = static_cast<const GivenMark&>(earlier).at_s_;
-    // As a device's events: what is not reached has no time.
+    // Like a device's events: a mark that is not reached has no time.
     if (at_s_ > device_.now_s || from_s > device_.now_s) throw std::logic_error("read too early");
     return at_s_ - from_s;
   }
@@ -55,7 +55,7 @@ class StreamClockTest : public ::testing::Test {
   StreamClock clock{[this] { return std::make_unique<GivenMark>(device); }};
 };
 
-TEST_F(StreamClockTest, SumsWorkAndTheGapsBetweenItByStream) {
+TEST_F(StreamClockTest, SumsWorkAndIdleGapsByStream) {
   device.reached_s = {1, 3, 0, 1, 4, 7, 6, 6.5};
   work("step");
   work("copy");
@@ -65,11 +65,11 @@ TEST_F(StreamClockTest, SumsWorkAndTheGapsBetweenItByStream) {
   expect({{"copy", 1.5, 5}, {"step", 5, 1}});
 }
 
-TEST_F(StreamClockTest, CountsWhatTheStreamIsPastAndTheRestLater) {
+TEST_F(StreamClockTest, CountsWorkThatIsDoneAndTheRestLater) {
   device.reached_s = {1, 3, 5, 9, 9, 10};
   for (int i = 0; i < 3; ++i) work("step");
   expect({{"step", 0, 0}});
-  device.now_s = 8;  // in the midst of the second
+  device.now_s = 8;  // in the middle of the second
   expect({{"step", 2, 0}});
   device.now_s = 9;
   expect({{"step", 6, 2}});
@@ -77,17 +77,17 @@ TEST_F(StreamClockTest, CountsWhatTheStreamIsPastAndTheRestLater) {
   expect({{"step", 7, 2}});
 }
 
-TEST_F(StreamClockTest, WhatIsLeftOutIsNotCalledIdle) {
+TEST_F(StreamClockTest, SkippedTimeIsNotIdle) {
   device.reached_s = {1, 2, 10, 11, 13, 14};
   device.now_s = 20;
   work("step");
-  clock.leave_out();
+  clock.skip_interval();
   work("step");
   work("step");
   expect({{"step", 3, 2}});
 }
 
-TEST_F(StreamClockTest, UsesItsMarksAgainAsFarAsTheStreamIs) {
+TEST_F(StreamClockTest, ReusesMarksThatTheStreamHasPassed) {
   for (int i = 0; i < 2000; ++i) device.reached_s.push_back(i);
   for (int i = 0; i < 1000; ++i) {
     device.now_s = 2 * i - 8;  // a few pieces behind
@@ -98,7 +98,7 @@ TEST_F(StreamClockTest, UsesItsMarksAgainAsFarAsTheStreamIs) {
   expect({{"step", 1000, 999}});
 }
 
-TEST_F(StreamClockTest, AMarkThatFailsCostsAMeasurementAlone) {
+TEST_F(StreamClockTest, AFailingMarkLosesOnlyAMeasurement) {
   device.reached_s = {1, 2, 5, 6, 7, 8};
   device.now_s = 20;
   work("step");
@@ -112,7 +112,7 @@ TEST_F(StreamClockTest, AMarkThatFailsCostsAMeasurementAlone) {
   expect({{"step", 2, 0}});
 }
 
-TEST_F(StreamClockTest, NotesNothingWhileItIsOff) {
+TEST_F(StreamClockTest, RecordsNothingWhileItIsOff) {
   device.reached_s = {1, 2, 5, 6};
   device.now_s = 20;
   work("step");
@@ -123,7 +123,7 @@ TEST_F(StreamClockTest, NotesNothingWhileItIsOff) {
   expect({{"step", 2, 0}});
 }
 
-TEST_F(StreamClockTest, WithoutAClockNothingIsNoted) {
+TEST_F(StreamClockTest, WithoutAClockNothingIsRecorded) {
   const StreamClock::Work busy(nullptr, "step");
   EXPECT_EQ(device.made, 0);
 }

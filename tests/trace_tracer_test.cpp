@@ -1,4 +1,4 @@
-// Traces: their format, the table of operators, and what a run writes.
+// Traces: their format, the table of operators, and the files of a run.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ TraceTrack track_of(TrackKind kind, std::vector<TraceSpan> spans) {
   return {"track", kind, std::move(spans)};
 }
 
-TEST(TraceFormat, SpansThatOverlapGoToTracksInWhichTheyNest) {
+TEST(TraceFormat, OverlappingSpansAreOnTracksInWhichTheyNest) {
   std::vector<TraceTrack> tracks = {
       track_of(TrackKind::kDevice,
                {{"c", 15, 30}, {"a", 0, 20}, {"b", 5, 10}, {"d", 20, 25}, {"e", 30, 31}})};
@@ -41,7 +41,7 @@ TEST(TraceFormat, SpansThatOverlapGoToTracksInWhichTheyNest) {
   EXPECT_EQ(second, "c");
 }
 
-TEST(TraceFormat, ARowsOwnTimeIsWithoutTheOperatorsWithin) {
+TEST(TraceFormat, ARowsOwnTimeExcludesOperatorsInside) {
   std::vector<TraceTrack> tracks = {
       track_of(TrackKind::kOperators,
                {{"conv", 0, 100}, {"inner", 10, 40}, {"inner", 40, 50}, {"conv", 200, 250}}),
@@ -59,7 +59,7 @@ TEST(TraceFormat, ARowsOwnTimeIsWithoutTheOperatorsWithin) {
   EXPECT_EQ(rows[2].self_ns, 40);
 }
 
-TEST(TraceFormat, TheTableGivesTheCopiesBandwidthWhereThereIsOne) {
+TEST(TraceFormat, TheTableHasTheCopiesBandwidthIfThereAreCopies) {
   Trace trace;
   EXPECT_NE(format_trace(trace, {}, 0).find("copies to the device: n/a"), std::string::npos);
   trace.copies = CopyFigures{.count = 2, .bytes = 24'000'000, .ns = 2'000'000};
@@ -68,7 +68,7 @@ TEST(TraceFormat, TheTableGivesTheCopiesBandwidthWhereThereIsOne) {
       << format_trace(trace, {}, 0);
 }
 
-TEST(TraceFormat, AStreamsIdleGapsAreThoseThatNoSpanOfItFills) {
+TEST(TraceFormat, AStreamsIdleGapsAreBetweenItsSpans) {
   constexpr int64_t kMs = 1'000'000;
   Trace trace;
   trace.wall_ns = 10 * kMs;
@@ -90,7 +90,7 @@ TEST(TraceFormat, AStreamsIdleGapsAreThoseThatNoSpanOfItFills) {
   EXPECT_EQ(row("all streams"), "9.000 90.0 1 1.000") << text;
 }
 
-TEST(TraceFormat, NamesAreQuotedAndTimesExact) {
+TEST(TraceFormat, NamesAreQuotedAndTimesAreExact) {
   Trace trace;
   trace.tracks = {track_of(TrackKind::kOperators, {{"a\"\\\n\xff", -1, 1'234'567'890'123}})};
   const json found = json::parse(trace_json(trace));
@@ -177,7 +177,7 @@ TEST(Trace, PhasesSumToTheWindowsWallTimeAndSpansNestInEveryTrack) {
   EXPECT_EQ(trace["otherData"]["last_step"], 6);
 }
 
-TEST(Trace, HasOperatorsWithinThePhasesThatCallThem) {
+TEST(Trace, OperatorsAreInsideThePhasesThatCallThem) {
   const TempDir dir;
   Trainer(Env::posix(), traced_recipe("steps:3-4"), quiet_options(dir.path())).run();
   const auto tracks = tracks_of(json::parse(read_text(dir / "trace.json")));
@@ -209,11 +209,11 @@ TEST(Trace, HasOperatorsWithinThePhasesThatCallThem) {
   EXPECT_NE(table.find("aten::convolution_backward"), std::string::npos) << table;
 }
 
-TEST(Trace, LoaderThreadsAndTheCheckpointsWriterHaveTheirOwnTracks) {
+TEST(Trace, LoaderThreadsAndTheCheckpointWriterHaveSeparateTracks) {
   const TempDir dir;
   Recipe recipe = traced_recipe("steps:1-8");
   recipe.checkpoint.every_steps = 2;
-  // Saves are done within the window, on a thread of their own all the same.
+  // Saves are made within the window, but on a separate thread.
   recipe.checkpoint.background = false;
   TrainerOptions options = quiet_options(dir.path());
   options.save = true;
@@ -240,7 +240,7 @@ std::string said_by(Env& env, const Recipe& recipe, const TrainerOptions& option
   return ::testing::internal::GetCapturedStderr();
 }
 
-TEST(Trace, AFullDiskLosesTheTraceAndNothingElse) {
+TEST(Trace, AFullDiskLosesOnlyTheTrace) {
   for (const std::string file : {"trace.json", "trace.txt"}) {
     const TempDir dir;
     FaultEnv env(Env::posix());
@@ -259,7 +259,7 @@ TEST(Trace, AFullDiskLosesTheTraceAndNothingElse) {
         << said;
     EXPECT_EQ(std::filesystem::exists(dir / "trace.json"), has_json);
     EXPECT_NE(said.find("No space left on device"), std::string::npos) << said;
-    EXPECT_FALSE(std::filesystem::exists(dir / file)) << "no half of a file";
+    EXPECT_FALSE(std::filesystem::exists(dir / file)) << "no partial file";
     EXPECT_EQ(find_checkpoint(Env::posix(), dir.path(), [](const std::string&) {}).position.step,
               10);
   }
@@ -276,14 +276,14 @@ TEST(Trace, ARunThatNeverReachesTheWindowSaysSo) {
   EXPECT_FALSE(std::filesystem::exists(dir / "trace.json"));
 }
 
-TEST(Trace, ARunThatEndsWithinTheWindowWritesWhatThereIs) {
+TEST(Trace, ARunThatEndsWithinTheWindowWritesThePartialTrace) {
   const TempDir dir;
   EXPECT_EQ(said_by(Env::posix(), traced_recipe("steps:9-20"), quiet_options(dir.path())), "");
   const json trace = json::parse(read_text(dir / "trace.json"));
   EXPECT_EQ(trace["otherData"]["last_step"], 10);
 }
 
-TEST(Trace, AFailureWithinTheWindowLeavesTheNextRunItsProfiler) {
+TEST(Trace, AFailureWithinTheWindowReleasesTheProfilerForTheNextRun) {
   const TempDir dir;
   Recipe recipe = traced_recipe("steps:2-9");
   recipe.optimizer.lr = 1e30;
@@ -296,7 +296,7 @@ TEST(Trace, AFailureWithinTheWindowLeavesTheNextRunItsProfiler) {
   EXPECT_TRUE(std::filesystem::exists(dir / "good/trace.json"));
 }
 
-TEST(TraceWindow, IsCheckedWhereItIsGiven) {
+TEST(TraceWindow, IsCheckedWhenTheRecipeIsRead) {
   const auto refused = [](const std::string& text) {
     return error_of([&] {
       parse_recipe("[data]\nsource = \"synth:\"\n[watch]\ntrace = \"" + text + "\"\n", "r.toml");
@@ -325,7 +325,7 @@ TEST(TraceWindow, AProfilersWindowNeedsAGpu) {
   EXPECT_EQ(error.where(), "watch.trace");
 }
 
-TEST(LedgerSwitch, OffItChargesNothingButTheRemainder) {
+TEST(LedgerSwitch, WhenOffOnlyTheRemainderIsCharged) {
   FaultEnv env(Env::posix());
   env.use_fake_clock();
   Ledger ledger(env);

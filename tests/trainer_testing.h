@@ -1,4 +1,4 @@
-// A run small enough for a test, which says nothing.
+// A run small enough for a test, which prints nothing.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Models beside goldens of their Python twins (tests/oracles/).
+// Models compared with goldens of their Python twins (tests/oracles/).
 #pragma once
 
 #include <gtest/gtest.h>

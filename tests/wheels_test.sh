@@ -8,7 +8,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 fail() { echo "wheels test: $*" >&2; exit 1; }
 install() { "$1/bin/python" -m pip install -q --disable-pip-version-check "${@:2}"; }
-expect() { # TEXT COMMAND...: it fails and says so
+expect() { # TEXT COMMAND...: it fails and prints TEXT
   local said
   ! said=$("${@:2}" 2>&1) || fail "$* did not fail"
   grep -qF -- "$1" <<<"$said" || fail "instead of '$1': $said"

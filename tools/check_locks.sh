@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Has clang check that what is GUARDED_BY a mutex (src/base/mutex.h) is used with that mutex held, in each source that
-# takes one or includes a header that does.
+# Has clang check that members that are GUARDED_BY a mutex (src/base/mutex.h) are used with that mutex held, in each
+# source that locks one or includes a header that does.
 #
 #     tools/check_locks.sh [JOBS]
 set -euo pipefail

@@ -179,7 +179,7 @@ def prepare(torch, module, recipe):
             parameter.requires_grad_(False)
 
 
-def parts_of(recipe, processes):
+def micro_batch_of(recipe, processes):
     """The micro-batch size, which must be the same for all micro-batches."""
     count = recipe["train"]["accumulate"] * processes
     if recipe["train"]["batch"] % count:
@@ -188,11 +188,11 @@ def parts_of(recipe, processes):
     return recipe["train"]["batch"] // count
 
 
-def example_inputs(torch, recipe, part, dtype):
+def example_inputs(torch, recipe, micro_batch, dtype):
     size, device = recipe["augment"]["size"], recipe["train"]["device"]
     order = torch.channels_last if value_of(recipe, "train.channels_last") else torch.contiguous_format
-    images = torch.randn(part, 3, size, size, device=device, dtype=dtype)
-    labels = torch.arange(part, device=device) % recipe["model"]["classes"]
+    images = torch.randn(micro_batch, 3, size, size, device=device, dtype=dtype)
+    labels = torch.arange(micro_batch, device=device) % recipe["model"]["classes"]
     return images.contiguous(memory_format=order), labels, torch.ones((), device=device, dtype=dtype)
 
 
@@ -281,7 +281,7 @@ def compile_library(torch, joint, folder):
     return archive.read_bytes(libraries[0])
 
 
-def describe(torch, recipe, part, module, gradients, library, source):
+def describe(torch, recipe, micro_batch, module, gradients, library, source):
     kinds = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
              torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.bool: "Bool"}
 
@@ -299,7 +299,7 @@ def describe(torch, recipe, part, module, gradients, library, source):
         "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
         **gpu,
         "source": source,
-        "part": part,
+        "part": micro_batch,
         "settings": {key: value_of(recipe, key) for key in SETTINGS},
         "parameters": listed(module.named_parameters()),
         "buffers": listed(module.named_buffers()),
@@ -332,13 +332,13 @@ def main():
         fail("train.task=segment cannot be compiled: a compiled step predicts one class per image, not per pixel")
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Use bf16 or fp16")
-    part = parts_of(recipe, args.processes)
+    micro_batch = micro_batch_of(recipe, args.processes)
     module = make_module(args, recipe)
     if args.double:
         module.double()
     prepare(torch, module, recipe)
     step = make_step(torch, module, recipe)
-    inputs = example_inputs(torch, recipe, part, torch.float64 if args.double else torch.float32)
+    inputs = example_inputs(torch, recipe, micro_batch, torch.float64 if args.double else torch.float32)
     joint, gradients = export(torch, step, inputs)
     check(torch, joint, step, inputs, recipe["precision"]["mode"] in TYPES)
     target = pathlib.Path(args.out).resolve().parent
@@ -346,9 +346,9 @@ def main():
     with tempfile.TemporaryDirectory(dir=target, prefix=".compile_step-") as folder:
         library = compile_library(torch, joint, folder)
         source = args.module or f"{recipe['model']['name']} of tools/model_twins.py"
-        about = describe(torch, recipe, part, module, gradients, library, source)
+        about = describe(torch, recipe, micro_batch, module, gradients, library, source)
         write_package(about, library, args.out, folder)
-    print(f"{args.out}: {recipe['model']['name']}, {about['part']} images at a time, "
+    print(f"{args.out}: {recipe['model']['name']}, micro-batches of {about['part']} images, "
           f"{recipe['precision']['mode']}, {len(gradients)} gradients, {len(library) >> 10} KiB of code")
 
 

@@ -90,7 +90,7 @@ class Feeder {
 
   // From the next epoch on. REQUIRES: further epochs begin with start_epoch().
   void use_pipeline(PipelineSetup setup);
-  // Waits for the stages in flight, and destroys them; the loader goes on.
+  // Waits for the stages in flight, and destroys them; the loader continues.
   void drop_pipeline() noexcept;
 
   // As the loader's, and drops batches in flight.

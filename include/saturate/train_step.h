@@ -86,9 +86,9 @@ class TrainStep {
 
   // From now on called in each step with the complete gradients, right before they are used.
   void observe_gradients(std::function<void()> observer) { observer_ = std::move(observer); }
-  // From now on each batch is this process's part of DeviceBatch::global_batch images, and may be
-  // empty; run() is collective. Waiting for others in the last micro-batch's backward is charged to
-  // kReduce. `reducer` must outlive this.
+  // From now on each batch is this rank's local batch (see DeviceBatch::global_batch), and may
+  // be empty; run() is collective. Waiting for others in the last micro-batch's backward is charged
+  // to kReduce. `reducer` must outlive this.
   void use_reducer(GradientReducer& reducer) { reducer_ = &reducer; }
 
   // One update from one batch, added to `metrics`, which are of the same task.

@@ -2,22 +2,22 @@
 // Trainer: a whole run from a recipe. Start reading here.
 //
 //   lock the folder -> open data -> (find the batch) -> build model and optimizer -> (resume)
-//   (nothing more where that was at the run's end)
+//   (if the resumed run had ended: stop here)
 //   for each epoch:
-//     for each batch: the step (train_step.h), the weights' average; a "step" record where due
+//     for each batch: the step (train_step.h), the weights' average; a "step" record if due
 //     an "epoch" record
-//   after each step and each epoch, where due: evaluation and an "eval" record, a checkpoint
-//     (written in the background), an early end
-//   (the best weights back), the last checkpoint, an "end" record
+//   after each step and each epoch, if due: evaluation and an "eval" record, a checkpoint
+//     (written in the background), early stopping
+//   (restore the best weights), the last checkpoint, an "end" record
 //
-// Observers (observer.h) are told of each step, epoch, evaluation, record and the end.
+// Observers (observer.h) are called after each step, epoch, evaluation, record and the end.
 //
-// Several processes make a run together (group.h): every step is one of all of them, on one batch
-// that they share out; what a run decides from a clock, a signal or a loss they decide alike. Rank
-// 0 alone writes the folder; on a resume all read it.
+// Several processes can train together (group.h): each step is collective and splits one global
+// batch; decisions from a clock, a signal or a loss are votes, so that all ranks decide alike. Only
+// rank 0 writes the folder; on a resume all ranks read it.
 //
 // A run's folder holds recipe.toml (resolved), host.json, metrics.jsonl, tb/ (TensorBoard),
-// samples/ and checkpoints/; trace.json and trace.txt where they were asked for.
+// samples/ and checkpoints/; trace.json and trace.txt if requested.
 #pragma once
 
 #include <cstdint>
@@ -47,19 +47,19 @@ class Task;
 struct ParameterGroup;
 
 struct TrainerOptions {
-  // The processes that make the run; null: only this process. All have the same `out`, `resume` and
-  // `save`, and the same recipe except threads and the device.
+  // The processes that train together; null: only this process. All have the same `out`, `resume`
+  // and `save`, and the same recipe except threads and the device.
   std::shared_ptr<Group> group;
   std::string out;  // the run's folder; created
   // A run folder or a checkpoint to resume from.
   std::optional<std::string> resume;
-  // Whether a resumed run may continue with another number of training images than it had, or other
+  // Whether a resumed run may continue with a different number of training images, or different
   // names of as many classes; its epoch continues at the same batch of the new order.
   bool changed_data = false;
   // Polled between steps and evaluation batches; true saves a checkpoint and ends the run early.
   std::function<bool()> should_stop = [] { return false; };
   Progress::Style progress = Progress::Style::kAuto;
-  bool save = true;  // false: no checkpoint is written, as by a run that is only measured
+  bool save = true;  // false: no checkpoint is written, such as in a measurement
 
   // Objects in place of what the recipe names. An object wins: model.name, optimizer.name and
   // schedule.name are then stored as "own", and so are sources that the recipe leaves empty. A
@@ -82,14 +82,14 @@ struct TrainerOptions {
 
   // Tests: as PipelineSetup::before.
   std::function<void(const char* stage)> before_stage = {};
-  // Tests: what train.graph=auto records a step with, in place of the device's own graphs.
+  // Tests: captures a step for train.graph=auto, instead of the device's own graphs.
   std::function<std::unique_ptr<StepGraph>()> make_graph = {};
 };
 
 struct TrainResult {
   RunEnd end = RunEnd::kDone;
   std::string stopped_by;  // kStopped: the reason given to ObserverContext::stop()
-  // The run to resume had come to its end before: run() made and wrote nothing.
+  // The run to resume had already ended: run() made no step and wrote nothing.
   bool was_finished = false;
   int64_t steps = 0;                // in the whole run
   int64_t samples = 0;              // trained on since this process began, by all of the group
@@ -100,13 +100,13 @@ struct TrainResult {
   int64_t memory_peak_bytes = 0;    // of the process, on the host
   PhaseBytes tensor_peaks;          // of tensors on the device
   std::vector<StreamTime> streams;  // of a GPU
-  std::optional<PhaseTimes> device_phases;  // likewise, as far as its stream has come
-  std::string graph;                        // what became of train.graph=auto, a line; empty: off
-  std::optional<Telemetry> telemetry;  // means over this process's part; empty where it was off
-  std::optional<Metrics> train;        // over the last epoch
-  std::optional<Metrics> eval;         // the last evaluation, of the weights that the run ends with
-  EarlyStopping::State best;           // of train.monitor
-  std::string checkpoint;              // the last one written
+  std::optional<PhaseTimes> device_phases;  // likewise, up to the last mark its stream has passed
+  std::string graph;                        // the outcome of train.graph=auto, a line; empty: off
+  std::optional<Telemetry> telemetry;       // means over this process's part; empty if it was off
+  std::optional<Metrics> train;             // over the last epoch
+  std::optional<Metrics> eval;  // the last evaluation, of the weights that the run ends with
+  EarlyStopping::State best;    // of train.monitor
+  std::string checkpoint;       // the last one written
   size_t skipped_count = 0;
   std::vector<SkippedSample> skipped;
 };
@@ -123,7 +123,7 @@ class Trainer {
   // false if the run is over, after the last evaluation, restoring the best weights and the last
   // checkpoint. A caller may stop calling earlier; the run then does none of these.
   bool step();
-  // Makes all steps. After an error so_far() has what there is to tell.
+  // Makes all steps. After an error so_far() has the results up to it.
   TrainResult run();
   // As run: every "auto" resolved.
   const Recipe& recipe() const;

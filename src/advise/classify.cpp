@@ -21,23 +21,23 @@ struct CauseText {
 };
 
 constexpr std::array<CauseText, kCauseCount> kCauses = {{
-    {"input-threads", "The loader's threads are set badly", 1},
-    {"decode", "Decoding images holds the run up", 11},
-    {"storage", "Reading samples holds the run up", 0},
-    {"augmentation", "Augmenting images holds the run up", 12},
-    {"copy", "Copying batches to the device holds the run up", 10},
+    {"input-threads", "data.threads or data.prefetch is set wrong", 1},
+    {"decode", "Decoding images is the bottleneck", 11},
+    {"storage", "Reading samples is the bottleneck", 0},
+    {"augmentation", "Augmenting images is the bottleneck", 12},
+    {"copy", "Copying batches to the device is the bottleneck", 10},
     {"host-sync", "The host waits for the device within the step", 5},
-    {"launch-overhead", "Calls cost more than what they compute", 13},
+    {"launch-overhead", "Launching operators costs more than their work", 13},
     {"small-batch", "The batch is too small to fill the hardware", 15},
-    {"precision", "The arithmetic is slower than the hardware's fastest", 14},
-    {"layout", "Images and weights lie in an order that convolutions are slow in", 7},
+    {"precision", "The hardware is faster in another precision", 14},
+    {"layout", "The memory order of images and weights slows convolutions", 7},
     {"communication", "Processes wait for each other's gradients", 9},
-    {"straggler", "One process holds the others up", 8},
-    {"checkpoint-io", "Saving checkpoints holds the run up", 2},
-    {"memory", "What saves memory costs time", 6},
-    {"evaluation", "Evaluation holds the run up", 3},
-    {"logging", "Making records of the run holds it up", 4},
-    {"compute-bound", "The model's own arithmetic is the limit", 16},
+    {"straggler", "One process slows down the others", 8},
+    {"checkpoint-io", "Saving checkpoints is the bottleneck", 2},
+    {"memory", "A setting that saves memory costs time", 6},
+    {"evaluation", "Evaluation is the bottleneck", 3},
+    {"logging", "Recording the run is the bottleneck", 4},
+    {"compute-bound", "The model's computation is the limit", 16},
 }};
 
 const CauseText& text_of(Cause cause) {
@@ -129,12 +129,12 @@ void infer_saves(const Measurements& found, std::vector<WhatIf>& what_ifs) {
     each.every_minutes *= factor;
   };
   what_ifs.push_back(inferred(Cause::kCheckpointIo, gain_of_fewer(now, now.times / factor, whole),
-                              "a failure loses as much more work",
+                              "a failure loses proportionally more work",
                               {setting_after(found.recipe, "checkpoint.every", save_rarely)}));
   if (found.recipe.checkpoint.background) return;
   const auto in_background = [](Recipe& recipe) { recipe.checkpoint.background = true; };
   what_ifs.push_back(inferred(Cause::kCheckpointIo, gain_of_fewer(now, 0, whole),
-                              "at most, if no step feels it",
+                              "at most, if saving slows no step",
                               {setting_after(found.recipe, "debug.off", in_background)}));
 }
 
@@ -176,9 +176,9 @@ Cause cause_of_input(const Diagnosis& diagnosis) {
 }
 
 std::string gain_text(const Gain& gain) {
-  return gain.low == gain.high
-             ? fmt::format("{:.2f} times", gain.ratio)
-             : fmt::format("{:.2f} times [{:.2f}, {:.2f}]", gain.ratio, gain.low, gain.high);
+  return gain.low == gain.high ? fmt::format("{:.2f} times as fast", gain.ratio)
+                               : fmt::format("{:.2f} times as fast [{:.2f}, {:.2f}]", gain.ratio,
+                                             gain.low, gain.high);
 }
 
 std::string limits_text(const Measurements& found) {
@@ -190,7 +190,7 @@ const WhatIf& fix_for_cause(const Diagnosis& diagnosis) {
   return *std::ranges::find(diagnosis.fixes, diagnosis.cause, &WhatIf::cause);
 }
 
-// The number of changes that no time was left for.
+// The number of changes that were not measured for lack of time.
 size_t untimed(const Diagnosis& diagnosis) {
   return size_t(std::ranges::count(diagnosis.skipped, true, &WhatIf::no_time));
 }
@@ -211,22 +211,22 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
   if (diagnosis.undecided) return too_little(diagnosis, found);
   if (diagnosis.healthy)
     return fmt::format(
-        "Nothing is worth doing between the {} processes: they wait for each other for {:.0f} % of "
-        "their time. Diagnose one of them alone for what else there is",
+        "No change between the {} processes is worth making: they wait for each other for {:.0f} % "
+        "of their time. Diagnose a single process to find other bottlenecks",
         found.ranks.size(), 100 * (1 - diagnosis.efficiency));
   std::string text(text_of(diagnosis.cause).what);
   if (diagnosis.cause == Cause::kStraggler) text += ": " + straggler_text(found.ranks);
-  return text + fmt::format("; to be rid of it makes the run {:.2f} times as fast",
+  return text + fmt::format("; without it the run would be {:.2f} times as fast",
                             fix_for_cause(diagnosis).gain->ratio);
 }
 
 // For a setting that saves memory, its own cost.
 std::string_view what_of(const WhatIf& fix) {
   static constexpr std::pair<std::string_view, std::string_view> kOfMemory[] = {
-      {"train.checkpoint_", "Work is done over again to save memory"},
-      {"train.accumulate", "The batch is computed in parts to save memory"},
-      {"debug.off", "Memory is given back and asked for again in every step"},
-      {"train.batch", "The batch is larger than the machine computes well"}};
+      {"train.checkpoint_", "Activations are recomputed to save memory"},
+      {"train.accumulate", "The batch is split into micro-batches to save memory"},
+      {"debug.off", "Memory is freed and allocated again in every step"},
+      {"train.batch", "The batch is larger than the machine computes efficiently"}};
   if (fix.cause == Cause::kMemory)
     for (const auto& [key, what] : kOfMemory)
       if (fix.text().starts_with(key)) return what;
@@ -245,18 +245,18 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
   if (diagnosis.undecided) return too_little(diagnosis, found);
   if (diagnosis.healthy) {
     std::string text = fmt::format(
-        "Nothing is worth doing: this step runs at {:.0f} % of the slower of input and compute "
+        "No change is worth making: this step runs at {:.0f} % of the slower of input and compute "
         "({})",
         100 * diagnosis.efficiency, limits_text(found));
     if (diagnosis.cause != Cause::kComputeBound)
-      text += fmt::format("; what is left is {}", cause_name(diagnosis.cause));
+      text += fmt::format("; the rest is {}", cause_name(diagnosis.cause));
     return text;
   }
   const WhatIf& fix = fix_for_cause(diagnosis);
   std::string text(what_of(fix));
   if (diagnosis.cause == Cause::kInputThreads)
-    text += fmt::format(" ({} of them, {:.1f} of {} cores in use)", found.loader_threads,
-                        found.cores_used, found.cores);
+    text += fmt::format(" ({} loader thread{}, {:.1f} of {} cores in use)", found.loader_threads,
+                        found.loader_threads == 1 ? "" : "s", found.cores_used, found.cores);
   if (diagnosis.cause == Cause::kSmallBatch) text += fmt::format(" ({} images)", found.batch);
   if (diagnosis.cause == Cause::kEvaluation)
     text += interlude_text(found.evaluation_share(), found.evaluations);
@@ -265,8 +265,10 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
   else
     text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
   const std::string settings = fix.text();
-  return text + fmt::format("; {} makes it {}", settings.empty() ? "to be rid of it" : settings,
-                            gain_text(*fix.gain));
+  return text +
+         fmt::format("; {} {}",
+                     settings.empty() ? "without it the run would be" : settings + " makes it",
+                     gain_text(*fix.gain));
 }
 
 }  // namespace

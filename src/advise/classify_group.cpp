@@ -66,13 +66,13 @@ double group_efficiency(const std::vector<PhaseTimes>& ranks) {
 std::vector<WhatIf> group_what_ifs(const Measurements& found) {
   const Straggler straggler = find_straggler(found.ranks);
   return {{.cause = Cause::kStraggler,
-           .note = fmt::format("if rank {} worked no longer than rank {}, the next", straggler.rank,
-                               straggler.next),
+           .note = fmt::format("if rank {} were as fast as rank {}, the next slowest",
+                               straggler.rank, straggler.next),
            .gain = without_excess(found.rank_rounds, straggler.rank),
            .measured = false},
           {.cause = Cause::kCommunication,
-           .note = "without sums over the processes, which is the most that distributed.compress, "
-                   "distributed.bucket_mb and train.accumulate can come to",
+           .note = "without all-reduces: the upper limit for distributed.compress, "
+                   "distributed.bucket_mb and train.accumulate",
            .gain = found.without_sums}};
 }
 

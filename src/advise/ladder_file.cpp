@@ -52,7 +52,7 @@ class Section {
     const std::string value = text(field);
     if (value.empty())
       refuse(fmt::format("{} is missing", field), where(),
-             fmt::format("Add such as {} = \"{}\"", field, example));
+             fmt::format("Add it, such as {} = \"{}\"", field, example));
     return value;
   }
   int number(std::string_view field, int otherwise) {
@@ -61,7 +61,7 @@ class Section {
     const auto value = node->value_exact<int64_t>();
     if (!value || *value < 1 || *value > kMostProcesses)
       refuse(fmt::format("{} must be a number from 1 to {}", field, kMostProcesses), where(field),
-             fmt::format("Write such as {} = 2", field));
+             fmt::format("Write for example {} = 2", field));
     return int(*value);
   }
   // A list of text; a single one may stand without brackets.
@@ -88,8 +88,8 @@ class Section {
       if (const auto* table = list->get(i)->as_table())
         found.emplace_back(*table, file_, fmt::format("{} {}", field, i + 1));
     if (!list || found.size() != list->size())
-      refuse(fmt::format("{} must be tables", field), where(field),
-             fmt::format("Head each of them [[{}]]", field));
+      refuse(fmt::format("{} must be a list of tables", field), where(field),
+             fmt::format("Begin each of them with [[{}]]", field));
     return found;
   }
   void end() const {
@@ -116,7 +116,7 @@ toml::table parse_table(const std::string& text, const std::string& where) {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
     refuse("not valid TOML: " + std::string(error.description()),
-           fmt::format("{}:{}", where, error.source().begin.line), "Mend the line");
+           fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
   }
 }
 
@@ -173,7 +173,8 @@ size_t find_rung(const std::vector<Rung>& rungs, const std::string& name, const 
     if (rungs[i].name == name) return i;
     known.push_back(rungs[i].name);
   }
-  refuse("from names no rung above: \"" + name + "\"", section.where("from"), suggest(name, known));
+  refuse("from is not the name of a rung above: \"" + name + "\"", section.where("from"),
+         suggest(name, known));
 }
 
 // `rungs`: those above.
@@ -183,10 +184,10 @@ Rung read_rung(Section& section, const std::vector<Rung>& rungs) {
   section.rename(fmt::format("rung \"{}\"", rung.name));
   rung.where = section.where();
   if (rung.name == "base" || std::ranges::count(rungs, rung.name, &Rung::name) > 0)
-    refuse("the name is taken", section.where("name"), "Give each rung one of its own");
+    refuse("the name is used already", section.where("name"), "Give each rung a different name");
   const std::string from = section.text("from");
   if (rungs.empty() && !from.empty() && from != "base")
-    refuse("the first rung builds on the recipe", section.where("from"), "Leave from out");
+    refuse("the first rung builds on the recipe", section.where("from"), "Remove the key from");
   if (from != "base" && !rungs.empty()) {
     rung.previous = from.empty() ? rungs.size() - 1 : find_rung(rungs, from, section);
     rung.set = rungs[rung.previous].set;
@@ -202,7 +203,7 @@ Rung read_rung(Section& section, const std::vector<Rung>& rungs) {
   rung.seed_figure = section.text("seed_figure");
   if (!rung.seed_figure.empty() && !parse_seed_figure(rung.seed_figure))
     refuse("seed_figure is not a number with a unit: " + rung.seed_figure,
-           section.where("seed_figure"), "Write such as \"35.22 steps/s\" or \"88.0 s\"");
+           section.where("seed_figure"), "Write for example \"35.22 steps/s\" or \"88.0 s\"");
   section.end();
   return rung;
 }
@@ -247,7 +248,7 @@ void check_need(const std::string& text, const std::string& where) {
     refuse(fmt::format("needs has an unknown \"{}\"", need.name), where, suggest(need.name, known));
   }
   if (need.least < 1)
-    refuse("needs has \"" + text + "\", which is no number above 0", where,
+    refuse("needs has \"" + text + "\", which is not a number above 0", where,
            fmt::format("Write it as \"{0}\" or \"{0}>=2\"", need.name));
 }
 

@@ -252,7 +252,7 @@ class Measuring {
   // The maximum speedup from removing this cause, by the recipe's own turns.
   std::optional<Gain> bound_of(const WhatIf& what_if) const {
     if (what_if.cause == Cause::kCheckpointIo) return std::nullopt;  // it is in every turn
-    // A setting that was asked for may change input and step alike.
+    // A setting of --try may change input and step alike.
     if (std::ranges::count(options_.tries, what_if.text()) > 0) return std::nullopt;
     if (what_if.cause == Cause::kLogging) {
       return exactly(1 / (1 - found_.phases[Phase::kHost] / found_.phases.total()));

@@ -28,7 +28,7 @@ void sum_gradients(Trainer& trainer, bool sums);
 DeviceBatch hold_batch(Trainer& trainer);
 // Continues with the epoch's next batch.
 void release_batch(Trainer& trainer);
-// Takes the next batch from the loader without a step, of this epoch again and again. Shows the
+// Takes the next batch of this epoch, repeated endlessly, from the loader without a step. Shows the
 // cost of input alone. Returns its images. REQUIRES: no batch is held.
 int64_t skip_batch(Trainer& trainer);
 // Evaluates at least a batch, for at most `seconds`, and records nothing. Returns the seconds of an

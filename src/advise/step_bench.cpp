@@ -71,7 +71,8 @@ class BareLoop {
   void make_update() {
     const PrecisionMode mode = recipe_.precision.mode;
     auto groups = make_parameter_groups(recipe_.optimizer, model_->parameters());
-    if (fused() == FusedUpdate::kNone || has_masters(mode) || mode == PrecisionMode::kFp16O3) {
+    if (fused() == FusedUpdate::kNone || has_master_weights(mode) ||
+        mode == PrecisionMode::kFp16O3) {
       optimizer_ = make_optimizer(recipe_.optimizer, std::move(groups), mode);
       return;
     }

@@ -55,7 +55,7 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
         applies, cause, alters, std::move(settings),
         fmt::format("from the second epoch on, with {:.1f} GB of memory", needed * 1e-9));
     if (applies && needed > budget)
-      what_ifs.skip(fmt::format("the samples take {:.1f} GB, of which {:.1f} may be kept",
+      what_ifs.skip(fmt::format("the samples take {:.1f} GB, and the cache may take {:.1f}",
                                 needed * 1e-9, budget * 1e-9));
   };
   const bool kept = cache.mode == CacheMode::kRam;
@@ -76,7 +76,7 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
   const bool there = augment.device != AugmentDevice::kCpu;
   what_ifs.add_if(!there, Cause::kAugmentation, Alters::kRounding, {"augment.device=cuda"});
   what_ifs.add_if(there && !resident && !recipe.pipeline.augment, Cause::kAugmentation,
-                  Alters::kRounding, {"augment.device=cpu"}, "where cores are idle");
+                  Alters::kRounding, {"augment.device=cpu"}, "if cores are idle");
   what_ifs.add_if(there && !recipe.pipeline.augment, Cause::kAugmentation, Alters::kNothing,
                   {"pipeline.augment=true"});
   const bool can_be = !resident && augment.crop != CropKind::kRandomResized &&
@@ -88,7 +88,7 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
                   fmt::format("with {:.1f} GB of the GPU's memory", bytes * 1e-9));
   if (can_be && bytes > kMostOnDevice)
     what_ifs.skip(
-        fmt::format("a trial puts {:.0f} GB of images there at most, and these take {:.1f}",
+        fmt::format("a trial puts at most {:.0f} GB of images there, and these take {:.1f}",
                     kMostOnDevice * 1e-9, bytes * 1e-9));
 }
 
@@ -107,7 +107,7 @@ void add_checkpoints(const Recipe& recipe, double share, WhatIfs& what_ifs) {
   };
   what_ifs.add_if(applies, Cause::kCheckpointIo, Alters::kNothing,
                   {setting_after(recipe, "checkpoint.every", save_rarely)},
-                  "a failure loses as much more work");
+                  "a failure loses proportionally more work");
   what_ifs.add_if(!checkpoint.background && share > 0, Cause::kCheckpointIo, Alters::kNothing,
                   {setting_after(recipe, "debug.off",
                                  [](Recipe& each) { each.checkpoint.background = true; })});
@@ -138,14 +138,13 @@ void add_precisions(PrecisionMode mode, const Machine& machine, WhatIfs& what_if
 void add_graph(const Recipe& recipe, const Machine& machine, WhatIfs& what_ifs) {
   if (recipe.train.graph != GraphMode::kOff) return;
   what_ifs.add_if(true, Cause::kLaunchOverhead, Alters::kRounding, {"train.graph=auto"});
-  const std::string why = machine.on_gpu ? why_no_graph(recipe, /*processes=*/1)
-                                         : "needs a GPU, whose launches it saves";
+  const std::string why = machine.on_gpu ? why_no_graph(recipe, /*processes=*/1) : "needs a GPU";
   if (!why.empty()) what_ifs.skip(why);
 }
 
 void add_batches(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_ifs) {
   const int batch = recipe.train.batch;
-  const std::string note = "another training: fit optimizer.lr to it, and compare the loss";
+  const std::string note = "changes the training: adjust optimizer.lr, and compare the loss";
   what_ifs.add_if(size_t(batch) * 2 <= source.samples, Cause::kSmallBatch, Alters::kTraining,
                   {fmt::format("train.batch={}", batch * 2)}, note);
   what_ifs.add_if(batch >= 4, Cause::kMemory, Alters::kTraining,
@@ -196,7 +195,7 @@ std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
                   Cause::kDecode, Alters::kRounding, {"data.decode=fast"});
   const auto off = effects_off(recipe);
   what_ifs.add_if(!off.empty(), Cause::kAugmentation, Alters::kTraining, off,
-                  "another training: less augmentation");
+                  "changes the training: less augmentation");
   add_caches(recipe, machine, source, what_ifs);
   add_device_input(recipe, machine, source, what_ifs);
   what_ifs.add_if(machine.on_gpu && recipe.pipeline.copy == Toggle::kOff, Cause::kCopy,
@@ -256,7 +255,7 @@ std::vector<WhatIf> single_effects(const Recipe& recipe) {
   const auto off = effects_off(recipe);
   for (const std::string& setting : off)
     what_ifs.add_if(off.size() > 1, Cause::kAugmentation, Alters::kTraining, {setting},
-                    "another training: less augmentation");
+                    "changes the training: less augmentation");
   return std::move(what_ifs.list);
 }
 
@@ -308,7 +307,7 @@ std::vector<WhatIf> asked_what_ifs(const Recipe& recipe, const std::vector<std::
     } catch (const Error&) {
       // As it is measured, without evaluation, the recipe may break a rule.
     }
-    what_ifs.add_if(true, cause, Alters::kTraining, {setting}, "as asked for");
+    what_ifs.add_if(true, cause, Alters::kTraining, {setting}, "requested by --try");
   }
   return std::move(what_ifs.list);
 }

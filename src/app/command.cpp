@@ -53,7 +53,7 @@ void catch_signals(const std::string& text) {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);  // SLURM sends it before it ends a job
   sigaction(SIGUSR1, &action, nullptr);  // as requested by `sbatch --signal=USR1@60`
-  // Who reads the output, such as tee, may end by the same Ctrl-C: the run is to be saved first.
+  // The same Ctrl-C may end the reader of the output, such as tee: the run must be saved first.
   signal(SIGPIPE, SIG_IGN);
   struct sigaction hangup {};
   sigaction(SIGHUP, nullptr, &hangup);
@@ -63,11 +63,11 @@ void catch_signals(const std::string& text) {
 }  // namespace
 
 void catch_stop_signals() {
-  catch_signals("stopping after this step; Ctrl-C again leaves at once");
+  catch_signals("stopping after this step; Ctrl-C again quits at once");
 }
 
 void catch_stop_signals_of_writing() {
-  catch_signals("stopping, and removing what was begun; Ctrl-C again leaves at once");
+  catch_signals("stopping, and removing unfinished output; Ctrl-C again quits at once");
 }
 
 int stop_signal() {

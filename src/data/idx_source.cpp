@@ -61,7 +61,7 @@ IdxFile read_idx(Env& env, const std::string& path, size_t rank) {
   idx.values.resize(total);
   stream->read(idx.values);
   if (!stream->at_end())
-    fail(ErrorKind::kData, "IDX file goes on after the " + claimed + " values it claims", path,
+    fail(ErrorKind::kData, "IDX file continues after the " + claimed + " values it claims", path,
          "Fetch it again");
   return idx;
 }

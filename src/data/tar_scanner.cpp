@@ -50,7 +50,7 @@ void TarScanner::refuse_compressed() {
 void TarScanner::fail_truncated(uint64_t offset) const {
   fail(ErrorKind::kData,
        "tar archive is truncated: it has " + std::to_string(file_->size()) +
-           " bytes and goes on to " + std::to_string(offset) + " at least",
+           " bytes but continues to " + std::to_string(offset) + " at least",
        path_, "Fetch or create it again");
 }
 

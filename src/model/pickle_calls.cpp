@@ -62,7 +62,7 @@ void PickleMachine::call() {
   const PickleIndex arguments = pop();
   const PickleValue& function = value(pop());
   if (function.kind != PickleKind::kGlobal || value(arguments).kind != PickleKind::kTuple)
-    fail("it calls what is no function");
+    fail("it calls something that is not a function");
   auto kind = PickleGlobal(function.number);
   const PickleValue* given = &value(arguments);
   if (kind == PickleGlobal::kFromType) {
@@ -86,7 +86,7 @@ void PickleMachine::call(PickleGlobal function, const PickleValue& arguments) {
     case PickleGlobal::kOther:
       return push({PickleKind::kOther});
     default:
-      fail("it calls what is no function");
+      fail("it calls something that is not a function");
   }
 }
 

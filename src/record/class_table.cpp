@@ -60,7 +60,7 @@ std::string class_lines(const ClassResults& results, size_t shown) {
   std::string text =
       results.of_pixels
           ? fmt::format("  {:<24}{:>12}{:>10}{:>12}\n", "class", "pixels", "IoU", "accuracy")
-          : fmt::format("  {:<24}{:>8}{:>10}  {}\n", "class", "images", "accuracy", "taken for");
+          : fmt::format("  {:<24}{:>8}{:>10}  {}\n", "class", "images", "accuracy", "predicted as");
   for (const size_t at : worst_classes(results, shown)) text += class_line(results, at);
   return text;
 }

@@ -25,7 +25,7 @@ inline constexpr RecordMean kRecordMeans[] = {{"loss", &MetricsRecord::loss},
                                               {"lr", &MetricsRecord::lr},
                                               {"images_per_s", &MetricsRecord::images_per_s}};
 
-// Wall time without evaluation and checkpoints, which images/s leaves out.
+// Wall time without evaluation and checkpoints, which images/s excludes.
 inline double training_s(const PhaseTimes& times) {
   return times.total() - times[Phase::kEvaluation] - times[Phase::kCheckpoint];
 }

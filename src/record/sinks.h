@@ -37,7 +37,7 @@ struct TaggedHistogram {
 std::vector<TaggedHistogram> histograms_of(const std::string& prefix,
                                            const std::vector<NamedTensor>& tensors);
 
-// Receives every record after it is in metrics.jsonl, in order. A run goes on without a sink that
+// Receives every record after it is in metrics.jsonl, in order. A run continues without a sink that
 // fails, with a warning. Belongs to one thread.
 class MetricsSink : public Observer {
  public:

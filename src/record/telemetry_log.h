@@ -27,7 +27,7 @@ class TelemetryLog : public Observer {
     std::function<double()> queue;                   // batches ready; called on the log's thread
     std::optional<int> gpu;                          // CUDA index; empty: none
     PrecisionMode precision = PrecisionMode::kFp32;  // resolved: selects the peak rate
-    std::string nvml_library = "libnvidia-ml.so.1";  // loaded where there is a GPU
+    std::string nvml_library = "libnvidia-ml.so.1";  // loaded if there is a GPU
     int processes = 1;                               // that train together: this is of one of them
   };
   // `env` must outlive this.

@@ -132,7 +132,7 @@ void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) 
        "Check that rank's output, or raise distributed.timeout_s");
 }
 
-// The result of a call to the store. The store enforces `timeout` where nobody listens or connects;
+// The result of a call to the store. The store enforces `timeout` if nobody listens or connects;
 // where a listener never responds it would wait forever.
 template <class Result>
 Result answered(const World& world, milliseconds timeout, const std::function<Result()>& call) {

@@ -26,7 +26,7 @@ struct Ending {
   std::string what = {}, where = {};
 };
 
-// The kind whose exit code this is; kRun for a code that is no kind's.
+// The kind whose exit code this is; kRun for any other code.
 inline ErrorKind kind_of_code(int code) {
   const bool known = code == int(ErrorKind::kUsage) || code == int(ErrorKind::kData);
   return known ? ErrorKind(code) : ErrorKind::kRun;

@@ -216,7 +216,7 @@ c10::intrusive_ptr<c10d::Backend> with_shared_memory(const c10::intrusive_ptr<c1
                                                      const World& world, milliseconds timeout,
                                                      bool wanted) {
   auto memory = join_memory(*store, world, wanted);
-  // No rank may go on, and end, before all are connected; all get the memory or none.
+  // No rank may continue, and end, before all are connected; all get the memory or none.
   std::vector<at::Tensor> without = {at::full({1}, memory ? 0.0 : 1.0)};
   gloo->allreduce(without, c10d::AllreduceOptions())->wait();
   if (without[0].item<float>() != 0) return gloo;

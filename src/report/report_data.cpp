@@ -68,7 +68,7 @@ ordered_json page_json(const Timeline& found) {
     tracks.push_back({{"name", track.name}, {"spans", spans}});
   }
   return {{"steps", found.steps},
-          {"left_out", found.left_out},
+          {"skipped", found.skipped},
           {"names", found.names},
           {"end_ns", ns(found.end_us)},
           {"tracks", tracks}};

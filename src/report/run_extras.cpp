@@ -121,10 +121,10 @@ size_t choose_spans(RawTrace& raw, double end_us, size_t most) {
   const auto longer = [](const RawSpan& a, const RawSpan& b) {
     return a.end_us - a.begin_us > b.end_us - b.begin_us;
   };
-  const size_t left_out = raw.spans.size() - most;
+  const size_t skipped = raw.spans.size() - most;
   std::nth_element(raw.spans.begin(), raw.spans.begin() + ptrdiff_t(most), raw.spans.end(), longer);
   raw.spans.resize(most);
-  return left_out;
+  return skipped;
 }
 
 Timeline timeline_of(RawTrace raw, int steps, size_t most) {
@@ -132,7 +132,7 @@ Timeline timeline_of(RawTrace raw, int steps, size_t most) {
   line.steps = int(std::min(raw.step_ends_us.size(), size_t(steps)));
   const double end_us = raw.step_ends_us[size_t(line.steps) - 1];
   line.end_us = end_us - raw.begin_us;
-  line.left_out = choose_spans(raw, end_us, most);
+  line.skipped = choose_spans(raw, end_us, most);
   std::sort(raw.spans.begin(), raw.spans.end(), [](const RawSpan& a, const RawSpan& b) {
     if (a.begin_us != b.begin_us) return a.begin_us < b.begin_us;
     return a.end_us != b.end_us ? a.end_us > b.end_us : a.index < b.index;

@@ -46,8 +46,8 @@ struct Timeline {
   std::vector<std::string> names;
   std::vector<TimelineTrack> tracks;
   double end_us = 0;
-  int steps = 0;        // shown
-  size_t left_out = 0;  // spans dropped because they are too short
+  int steps = 0;       // shown
+  size_t skipped = 0;  // spans dropped because they are too short
 };
 
 // The first `steps` steps of trace.json, with the `most` longest spans. Empty if there is no trace;

@@ -48,7 +48,7 @@ void read_metrics(RunReading& run, const std::string& text) {
   }
   if (bad > 0)
     run.warnings.push_back(
-        fmt::format("metrics.jsonl has {} that {} no record (line {}{}), skipped",
+        fmt::format("metrics.jsonl has {} that {} not a record (line {}{}), skipped",
                     bad == 1 ? "a line" : fmt::format("{} lines", bad), bad == 1 ? "is" : "are",
                     first_bad, bad == 1 ? "" : " is the first"));
 }

@@ -146,7 +146,7 @@ class CheckpointWriter {
   // outcome not yet returned by poll() or wait().
   void start(Checkpoint checkpoint);
   // Writes the last snapshot again, after a failure. REQUIRES: as start().
-  void start_again();
+  void restart();
   // The outcome of the last save: returned once, after it has ended.
   std::optional<Outcome> poll();
   // The same, but waits for the end; empty if there is nothing to wait for.

@@ -44,7 +44,7 @@ void Branches::write(Env& env, const std::string& folder) const {
   write_atomically(env, path_in(folder), json{{"branches", forks}}.dump() + "\n");
 }
 
-bool Branches::on_way(int branch, int64_t step) const {
+bool Branches::on_path(int branch, int64_t step) const {
   branch = known(branch);
   for (int at = current(); at != branch; at = forks_[size_t(at - 1)].branch) {
     if (at < branch) return false;

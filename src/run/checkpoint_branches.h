@@ -22,7 +22,7 @@ class Branches {
 
   int current() const { return int(forks_.size()); }
   // Whether step `step` of `branch` is on the run's path to its present branch.
-  bool on_way(int branch, int64_t step) const;
+  bool on_path(int branch, int64_t step) const;
   // Leaves `branch` after its step `step`; -1: before its first.
   void leave(int branch, int64_t step) { forks_.push_back({known(branch), step}); }
 

@@ -42,9 +42,9 @@ std::optional<Checkpoint> try_state(Env& env, const std::string& path) {
 }
 
 // The branch of an unreadable file is unknown: it counts, and the caller that reads it skips it.
-bool is_on_way(Env& env, const Branches& branches, const std::string& path) {
+bool is_on_path(Env& env, const Branches& branches, const std::string& path) {
   const auto state = try_state(env, path);
-  return !state || branches.on_way(state->branch, state->position.step);
+  return !state || branches.on_path(state->branch, state->position.step);
 }
 
 // All of a folder, newest first.
@@ -107,9 +107,9 @@ std::vector<std::string> CheckpointStore::begin(const std::string& from) {
   next.leave(start ? start->branch : 0, step);
   std::vector<std::string> left = list_checkpoints(env_, folder_);
   std::erase_if(left, [&](const std::string& path) {
-    return !is_newer(path, path_of(step)) && is_on_way(env_, next, path);
+    return !is_newer(path, path_of(step)) && is_on_path(env_, next, path);
   });
-  const bool stays = !start || now.on_way(start->branch, step);
+  const bool stays = !start || now.on_path(start->branch, step);
   if (left.empty() && stays) return left;
   next.write(env_, folder_);
   branch_ = next.current();
@@ -152,7 +152,7 @@ Checkpoint CheckpointStore::read(int64_t step) const {
   if (!env_.exists(path)) fail(ErrorKind::kRun, "there is no such checkpoint", path, "Use another");
   Checkpoint found = read_checkpoint(env_, path);
   if (found.position.step != step ||
-      !Branches::read(env_, folder_).on_way(found.branch, found.position.step))
+      !Branches::read(env_, folder_).on_path(found.branch, found.position.step))
     fail(ErrorKind::kRun, "the checkpoint is not of this branch of the run", path, "Use another");
   return found;
 }
@@ -161,7 +161,7 @@ std::vector<std::string> list_checkpoints(Env& env, const std::string& folder) {
   auto paths = files_of(env, folder);
   const Branches branches = Branches::read(env, folder);
   if (branches.current() > 0)
-    std::erase_if(paths, [&](const auto& path) { return !is_on_way(env, branches, path); });
+    std::erase_if(paths, [&](const auto& path) { return !is_on_path(env, branches, path); });
   return paths;
 }
 
@@ -188,7 +188,7 @@ Checkpoint find_checkpoint(Env& env, const std::string& path,
       return checkpoint;
     } catch (const Error& error) {
       if (candidate == candidates.back()) throw;
-      warn(std::string("passing over a broken checkpoint: ") + error.what());
+      warn(std::string("skipping a broken checkpoint: ") + error.what());
     }
   }
   return {};  // not reached: the last candidate returns or throws
@@ -213,10 +213,10 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
   }
   snapshot_ = std::move(checkpoint);
   if (staged_) staged_->record();
-  start_again();
+  restart();
 }
 
-void CheckpointWriter::start_again() {
+void CheckpointWriter::restart() {
   future_ = std::async(std::launch::async, &CheckpointWriter::save, this);
 }
 

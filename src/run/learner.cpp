@@ -116,8 +116,8 @@ void Learner::require_finite() const {
        : from_file ? (model.weights.empty() ? model.file : model.weights)
                    : "model.name",
        resume      ? "Resume from an older checkpoint, or start a new run"
-       : from_file ? "Give weights that hold numbers alone"
-                   : "Look at how the model draws its weights");
+       : from_file ? "Use weights without NaN or infinity"
+                   : "Correct the model's weight initialization");
 }
 
 void Learner::join() {

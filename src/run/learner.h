@@ -37,7 +37,7 @@ class Learner {
   Schedule& schedule() { return schedule_; }
   GradientReducer* reducer() { return reducer_.get(); }  // null in one process
   const TrainStep& step() const { return *step_; }
-  const GraphedStep* graphed() const { return graphed_.get(); }  // null where there is none
+  const GraphedStep* graphed() const { return graphed_.get(); }  // null if there is none
   double lr() const { return lr_; }
   // Bytes of a checkpoint's tensors. Collective.
   int64_t checkpoint_bytes();
@@ -54,7 +54,7 @@ class Learner {
   std::string plan_graph();
   // The outcome of train.graph in one line; empty if it is off.
   std::string graph_line() const;
-  // Which weights are not those of model.weights' file; empty where that is not set.
+  // Which weights are not those of model.weights' file; empty if that is not set.
   std::string weights_line() const;
 
   // The process's switches, which steps of other trainers may have changed.

@@ -9,8 +9,8 @@
 
 namespace saturate {
 
-// Each rank's forward writes to its buffers, from its images; where they are read they are to be
-// rank 0's, as in Python's DDP. Only evaluation reads BatchNorm's running statistics. The next
+// Each rank's forward writes to its buffers, from its images; readers must find rank 0's values, as
+// in Python's DDP. Only evaluation reads BatchNorm's running statistics. The next
 // forward may read other buffers: from the first step on that writes to them they are broadcast
 // once before each step. A model that does not write to them costs one all-reduce after the first
 // step.

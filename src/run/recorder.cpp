@@ -133,12 +133,12 @@ void Recorder::warn_once() {
   const TrainStep& step = learner_.step();
   if (step.first_uncompiled() > 0 && !std::exchange(warned_uncompiled_, true))
     log_->warn(
-        fmt::format("a batch (or micro-batch) of {} images does not fit the compiled step, and "
-                    "falls back to the eager step, as others of its size will",
+        fmt::format("a batch (or micro-batch) of {} images does not fit the compiled step: batches "
+                    "of this size fall back to the eager step",
                     step.first_uncompiled()));
   const GraphedStep* const graphed = learner_.graphed();
   if (graphed && !graphed->failure().empty() && !std::exchange(warned_ungraphed_, true))
-    log_->warn("train.graph: the steps run as they are from here on: " + graphed->failure());
+    log_->warn("train.graph: using eager steps from here on: " + graphed->failure());
   const Loader& loader = input_.loader();
   if (loader.skipped_count() != warned_train_)
     log_->warn_of_skipped(loader.skipped(), warned_train_);

@@ -62,7 +62,7 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
   if (!evaluator_ || is_done_at(position.step)) return true;
   Ledger::Scope scope(run_.ledger, Phase::kEvaluation);
   const double begin = run_.ledger.times().total();
-  if (run_.streams) run_.streams->leave_out();
+  if (run_.streams) run_.streams->skip_interval();
   input_.feeder().settle();  // a stage of the pipeline would use the average's weights
   learner_.broadcast_buffers();
   Evaluation now;
@@ -123,8 +123,8 @@ void RunEvaluation::visit(StateVisitor& visitor) {
     last_ = restored.evaluation;
 }
 
-std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoint,
-                                                     const Recipe& saved) {
+std::vector<std::string> RunEvaluation::reset_if_changed(const Checkpoint& checkpoint,
+                                                         const Recipe& saved) {
   const Recipe& recipe = run_.recipe;
   std::vector<std::string> notes;
   const bool same_images =
@@ -135,20 +135,20 @@ std::vector<std::string> RunEvaluation::compare_anew(const Checkpoint& checkpoin
   const auto why = [&](bool same, const char* key) {
     return same ? fmt::format("the evaluation has {} images, and had {}", images(),
                               checkpoint.eval_images)
-                : std::string(key) + " is another than it was";
+                : std::string(key) + " has changed";
   };
   if (!same_metric || !(trains || same_images)) {
-    // The checkpoint's own evaluation counts, so that a worse one is not taken for the best.
+    // The checkpoint's own evaluation counts, so that a worse one does not become the best.
     const int64_t step = checkpoint.position.step;
     const bool has_one = !trains && same_images && is_done_at(step);
-    watched_->begin_again(has_one ? &last_->metrics : nullptr, step);
+    watched_->restart(has_one ? &last_->metrics : nullptr, step);
     notes.push_back(why(same_metric, "train.monitor") + ": its best value is reset");
   }
   const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;
   if (!learner_.schedule().listens() || (same_plateau && same_images)) return notes;
   learner_.schedule().forget_best();
   notes.push_back(why(same_plateau, "schedule.metric") +
-                  ": the schedule compares from here on, at the present rate");
+                  ": the schedule compares only later evaluations, and keeps its present rate");
   return notes;
 }
 

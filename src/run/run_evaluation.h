@@ -46,7 +46,7 @@ class RunEvaluation {
   // After visit() of a resumed run: a best value, and what "plateau" compares with, are of one
   // metric over the same images. Resets each that is not, and returns a line for it. `saved`: the
   // recipe of the run that wrote the checkpoint.
-  std::vector<std::string> compare_anew(const Checkpoint& checkpoint, const Recipe& saved);
+  std::vector<std::string> reset_if_changed(const Checkpoint& checkpoint, const Recipe& saved);
 
  private:
   std::optional<Metrics> evaluate(const RunPosition& position, const char* title);

@@ -53,7 +53,7 @@ std::vector<OptionRow> train_rows() {
       integer(SATURATE_OPTION(train.effective_batch), {0, 1 << 20}, "images",
               "With train.batch=auto: images in one step, in as many micro-batches as needed; 0: "
               "as many as fit at once."),
-      integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "parts",
+      integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "micro-batches",
               "Micro-batches per batch, computed one after the other before the one optimizer "
               "step: less memory for the same gradient. BatchNorm sees the micro-batches."),
       integer_or_auto(SATURATE_OPTION(train.checkpoint_segments), {0, 1 << 20}, "segments",

@@ -117,7 +117,7 @@ void Saver::save_last(int64_t step) {
 void Saver::retry_best() {
   if (!best_lost_) return;
   Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
-  writer_.start_again();
+  writer_.restart();
   report(*writer_.wait());
 }
 

@@ -108,7 +108,7 @@ std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
   if (!has_access || is_hidden || gpus_of_machine(root).empty()) return "";
   return has_cuda
              ? "this machine has a GPU that CUDA does not find, and the run is on the CPU: see "
-               "whether nvidia-smi works, and whether the driver knows CUDA 13"
+               "whether nvidia-smi works, and whether the driver supports CUDA 13"
              : "this machine has a GPU, and the run is on the CPU: LibTorch has no CUDA here. "
                "Run tools/setup.sh --full and rebuild, or set train.device=cpu";
 }
@@ -172,7 +172,7 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   const int classes = int(data.classes().size());
   if (classes == 0)
     fail(ErrorKind::kData, "the source names no classes", recipe.data.source,
-         "A dataset of a program's own names them by classes()");
+         "A program's own dataset must return them in classes()");
   if (recipe.model.classes == 0) recipe.model.classes = classes;
   if (recipe.model.classes < classes)
     fail(ErrorKind::kUsage,

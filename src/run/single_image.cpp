@@ -99,7 +99,7 @@ void require_no_single_image(Model& model, const Recipe& recipe, size_t images,
   const int world = sharing.shard.world;
   const bool accumulates = train.accumulate > 1, shared = world * sharing.replicas > 1;
   std::string how;
-  if (accumulates) how += fmt::format(" in {} parts", train.accumulate);
+  if (accumulates) how += fmt::format(" in {} micro-batches", train.accumulate);
   if (world > 1) how += fmt::format(" over {} processes", world);
   if (sharing.replicas > 1) how += fmt::format(" over {} GPUs", sharing.replicas);
   std::string remedy = "Set train.drop_last=true, or choose another train.batch";

@@ -17,7 +17,8 @@ std::string metrics_line(const char* title, const Metrics& metrics) {
 std::string end_line(const TrainResult& result) {
   if (result.was_finished)
     return fmt::format(
-        "the run had {} at step {}: there is nothing to do, and nothing is written. {} to go on\n",
+        "the run had {} at step {}: there is nothing to do, and nothing is written. {} to "
+        "continue\n",
         result.end == RunEnd::kDone ? "ended" : "stopped early", result.steps,
         result.end == RunEnd::kDone ? "Raise train.epochs" : "Raise train.early_stop");
   switch (result.end) {

@@ -27,7 +27,7 @@ auto naming_options(const TrainOptions& train, const Body& body) {
   } catch (const c10::Error& error) {
     if (!is_single_value_error(error)) throw;
     fail(ErrorKind::kRun, "a micro-batch has one image, which BatchNorm cannot train on",
-         "train.batch", "Choose another train.batch, or see to the samples that were skipped");
+         "train.batch", "Choose another train.batch, or repair the skipped samples");
   }
 }
 
@@ -37,7 +37,7 @@ auto naming_options(const TrainOptions& train, const Body& body) {
 void Trainer::State::begin() {
   has_begun = true;
   learner.begin();
-  if (run.streams) run.streams->leave_out();
+  if (run.streams) run.streams->skip_interval();
   run.ledger.time_on(device_phases.get());  // of the run, not of what came before it
   recorder.trace(position.step, /*ended_run=*/false);
   between_steps();

@@ -111,8 +111,8 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   if (result.was_finished) return;
   if (!left.empty())
     notes.push_back(
-        fmt::format("from step {} on, this is a new branch of the run: {} of the checkpoints in {} "
-                    "are left aside, where only their own path leads to them",
+        fmt::format("from step {} on, this is a new branch of the run: {} checkpoints of the old "
+                    "branch in {} are ignored unless given by path",
                     position.step, left.size(), saver.store().folder()));
   open_folder(asked, notes);
 }
@@ -134,7 +134,7 @@ std::vector<std::string> Trainer::State::resume() {
   resumed = position;
   steps_made = position.step;
   saver.resumed_from(path);
-  return evaluation.compare_anew(checkpoint, saved);
+  return evaluation.reset_if_changed(checkpoint, saved);
 }
 
 void Trainer::State::require_same_run() {
@@ -162,7 +162,7 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
   recorder.start(position, total_steps);
   RunLog& log = recorder.log();
   if (asked.train.batch == kAutomatic)
-    log.note(fmt::format("train.batch=auto: {} images a step, {} of them at once",
+    log.note(fmt::format("train.batch=auto: {} images per step, at most {} at once",
                          recipe.train.batch, micro_batch_size(recipe.train)));
   introduce(asked);
   const std::string warning = input.data().warning(), of_evaluation = evaluation.warning();
@@ -173,7 +173,7 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
   if (const std::string line = learner.weights_line(); !line.empty()) log.note(line);
   for (const std::string& note : notes) log.note(note);
   if (const std::string why = learner.plan_graph(); !why.empty())
-    log.note("train.graph=auto: the steps run as they are, for " + why);
+    log.note("train.graph=auto: using eager steps: " + why);
 }
 
 // The first lines of a run: model, data, device, steps and folder.

@@ -21,7 +21,7 @@ class Group;
 struct TrainingParts {
   std::shared_ptr<Model> model;            // on its device
   std::shared_ptr<const Task> task;        // of the recipe, with the model's own loss if any
-  std::unique_ptr<Optimizer> optimizer;    // of `group`, where it is sharded
+  std::unique_ptr<Optimizer> optimizer;    // of `group`, if it is sharded
   std::unique_ptr<WeightAverage> average;  // null without train.ema
   std::unique_ptr<Lookahead> lookahead;    // null without train.lookahead
 };

@@ -36,7 +36,7 @@ void WatchedMetric::observe(const Metrics& metrics, int64_t step) {
   changed_ = true;
 }
 
-void WatchedMetric::begin_again(const Metrics* first, int64_t step) {
+void WatchedMetric::restart(const Metrics* first, int64_t step) {
   stopping_.load({});
   if (first) stopping_.observe(monitored_value(monitor_, *first), step);
 }

@@ -29,7 +29,7 @@ class WatchedMetric : public Observer {
   const EarlyStopping::State& best() const { return stopping_.state(); }
 
   // Forgets all values; `first`, after `step` steps, counts as the first if it is given.
-  void begin_again(const Metrics* first, int64_t step);
+  void restart(const Metrics* first, int64_t step);
   void visit(StateVisitor& visitor);
 
  private:

@@ -32,7 +32,7 @@ class MasterOptimizer : public Optimizer {
         stored.set_data(stored.to(type));
         names_.push_back(named.name + kSuffix);
         stored_.push_back(stored);
-        masters_.push_back(named.tensor);
+        master_weights_.push_back(named.tensor);
       }
     }
     optimizer_ = make_optimizer(options, std::move(groups));
@@ -44,7 +44,7 @@ class MasterOptimizer : public Optimizer {
     for (size_t i = 0; i < stored_.size(); ++i) {
       at::Tensor& gradient = stored_[i].mutable_grad();
       if (!gradient.defined()) continue;
-      at::Tensor& sum = masters_[i].mutable_grad();
+      at::Tensor& sum = master_weights_[i].mutable_grad();
       if (sum.defined())
         sum.add_(gradient);
       else
@@ -58,7 +58,7 @@ class MasterOptimizer : public Optimizer {
     take_gradients();
     follow_model();
     optimizer_->step(lr, found_inf);
-    at::_foreach_copy_(stored_, masters_);
+    at::_foreach_copy_(stored_, master_weights_);
   }
 
   std::vector<at::Tensor> gradients() const override { return optimizer_->gradients(); }
@@ -75,34 +75,34 @@ class MasterOptimizer : public Optimizer {
   std::vector<NamedTensor> state() override {
     follow_model();
     auto tensors = optimizer_->state();
-    for (size_t i = 0; i < names_.size(); ++i) tensors.push_back({names_[i], masters_[i]});
+    for (size_t i = 0; i < names_.size(); ++i) tensors.push_back({names_[i], master_weights_[i]});
     return tensors;
   }
 
   void load_state(const std::vector<NamedTensor>& state) override;
 
  private:
-  // Weights may have been loaded since the last step: then the masters are reset to them.
+  // Weights may have been loaded since the last step: then the master weights are reset to them.
   void follow_model() {
     if (following_) return;
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < stored_.size(); ++i)
-      if (!at::equal(masters_[i].to(stored_[i].scalar_type()), stored_[i]))
-        masters_[i].copy_(stored_[i]);
+      if (!at::equal(master_weights_[i].to(stored_[i].scalar_type()), stored_[i]))
+        master_weights_[i].copy_(stored_[i]);
     following_ = true;
   }
 
-  std::unique_ptr<Optimizer> optimizer_;  // of the masters, and of the other parameters
-  std::vector<std::string> names_;        // of the masters in the saved state
-  std::vector<at::Tensor> stored_, masters_;
+  std::unique_ptr<Optimizer> optimizer_;  // of master weights and other parameters
+  std::vector<std::string> names_;        // of master weights in the saved state
+  std::vector<at::Tensor> stored_, master_weights_;
   bool following_ = false;
   const bool set_to_none_;
 };
 
-// A checkpoint without masters has none to load: then they start as the model's weights.
+// A checkpoint may have no master weights: then they start as the model's weights.
 void MasterOptimizer::load_state(const std::vector<NamedTensor>& state) {
   std::map<std::string, at::Tensor> own;
-  for (size_t i = 0; i < names_.size(); ++i) own[names_[i]] = masters_[i];
+  for (size_t i = 0; i < names_.size(); ++i) own[names_[i]] = master_weights_[i];
   std::vector<NamedTensor> rest;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // destination, source
   for (const auto& named : state) {

@@ -20,7 +20,7 @@ std::span<const RegistryEntry<OptimizerFactory, OptimizerTraits>> optimizers() {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options,
                                           std::vector<ParameterGroup> groups, PrecisionMode mode) {
-  if (has_masters(mode))
+  if (has_master_weights(mode))
     return make_master_optimizer(options, std::move(groups), *reduced_type(mode));
   return find_entry(optimizers(), options.name, "optimizer.name").make(options, std::move(groups));
 }

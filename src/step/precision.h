@@ -26,7 +26,7 @@ inline bool uses_tf32(PrecisionMode mode, bool wanted) {
 }
 
 // Whether weights are stored in that type, with fp32 master weights.
-inline bool has_masters(PrecisionMode mode) {
+inline bool has_master_weights(PrecisionMode mode) {
   return mode == PrecisionMode::kBf16O2 || mode == PrecisionMode::kFp16O2;
 }
 

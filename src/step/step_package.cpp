@@ -227,9 +227,10 @@ void require_fit(const StepPackage& package, const Recipe& recipe, Model& model,
         fmt::format("torch {}, not {}", about["torch"].get<std::string>(), TORCH_VERSION));
   compare_processor(about["processor"], found);
   compare_gpu(about, architecture, found);
-  const int part = recipe.train.batch / (recipe.train.accumulate * processes);
-  if (about["part"] != part)
-    found.push_back(fmt::format("{} images at a time, not {}{}", about["part"].get<int>(), part,
+  const int micro_batch = recipe.train.batch / (recipe.train.accumulate * processes);
+  if (about["part"] != micro_batch)  // "part" is this format's name of it
+    found.push_back(fmt::format("micro-batches of {} images, not {}{}", about["part"].get<int>(),
+                                micro_batch,
                                 processes > 1 ? fmt::format(" (--processes {})", processes) : ""));
   compare_settings(about["settings"], recipe, found);
   if (found.empty()) {  // otherwise differences that follow from these

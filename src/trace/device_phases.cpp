@@ -30,7 +30,7 @@ void DevicePhases::place(Phase phase) {
   const size_t quarter = std::max<size_t>(1, ring_.size() / 4);
   if (2 * placed_ >= ring_.size() && placed_ > quarter && slot(quarter).mark->reached())
     take(quarter);
-  if (placed_ == ring_.size()) return leave_out();
+  if (placed_ == ring_.size()) return skip_interval();
   slot(placed_).mark->place();
   slot(placed_).phase = phase;
   slot(placed_).counts = true;
@@ -38,7 +38,7 @@ void DevicePhases::place(Phase phase) {
   current_ = phase;
 }
 
-void DevicePhases::leave_out() noexcept {
+void DevicePhases::skip_interval() noexcept {
   if (placed_ > 0) slot(placed_ - 1).counts = false;
   current_.reset();
 }

@@ -35,7 +35,7 @@ class DevicePhases {
   void enter(Phase phase) noexcept;
 
   // Does not count the time from now to the next enter().
-  void leave_out() noexcept;
+  void skip_interval() noexcept;
 
   // All time counted so far, up to the last mark that the stream has passed. kOther has none.
   PhaseTimes times() noexcept;

@@ -37,7 +37,7 @@ std::string openmp_waiting() {
   for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
     if (const char* value = std::getenv(name))
       text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
-  return text.empty() ? "as libgomp has it" : text;
+  return text.empty() ? "libgomp's default" : text;
 }
 
 const char* build_kind() {

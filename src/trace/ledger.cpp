@@ -17,7 +17,7 @@ void Ledger::set_enabled(bool enabled) {
   if (enabled == enabled_) return;
   enter(Phase::kOther);
   enabled_ = enabled;
-  if (device_) device_->leave_out();
+  if (device_) device_->skip_interval();
   charge(Phase::kOther);
 }
 

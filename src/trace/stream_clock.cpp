@@ -100,10 +100,10 @@ StreamClock::Work::~Work() {
 
 void StreamClock::set_enabled(bool enabled) {
   enabled_ = enabled;
-  leave_out();
+  skip_interval();
 }
 
-void StreamClock::leave_out() {
+void StreamClock::skip_interval() {
   const MutexLock lock(mutex_);
   for (auto& [name, track] : tracks_) track.goes_on = false;
 }

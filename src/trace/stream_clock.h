@@ -68,7 +68,7 @@ class StreamClock {
   void set_enabled(bool enabled);
 
   // The time from now to each stream's next work is unknown: it does not count as idle.
-  void leave_out();
+  void skip_interval();
 
   // By name, up to the last marks passed.
   std::vector<StreamTime> times();

@@ -1,5 +1,5 @@
-// Budgets of the host's costs of a step on a GPU: nobody waits for the device, nothing goes
-// through pageable memory, no memory is asked of the driver, and a recorded step is a launch.
+// Budgets of a step's host work on a GPU: no wait for the device, no copy of pageable memory, no
+// memory from the driver, and a captured step is one launch.
 #include "tests/fake_cuda/host_testing.h"
 
 namespace saturate::testing {
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LoadersPixels", {"pipeline.copy=true", "augment.device=cpu"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
-// Bytes that a run asks of the driver at most.
+// The most bytes that a run takes from the driver.
 int64_t peak_of(const std::vector<std::string>& settings, const std::string& out) {
   std::vector<std::string> all = {
       "data.source=synth:size=64,count=512", "augment.size=64",     "train.batch=64",
@@ -68,13 +68,13 @@ int64_t peak_of(const std::vector<std::string>& settings, const std::string& out
 
 using MemoryBudget = OnFakeCuda;
 
-TEST_F(MemoryBudget, IsWhatThePlainStepNeeds) {
+TEST_F(MemoryBudget, EqualsTheEagerStepsMemory) {
   const auto told = [](const char* name, int64_t bytes) {
     std::printf("%-24s %.0f MiB\n", name, double(bytes) / (1 << 20));
     return double(bytes);
   };
   const double plain = told("Plain, memory", peak_of({}, dir / "plain"));
-  EXPECT_GT(plain, double(1 << 30)) << "too little for a measure";
+  EXPECT_GT(plain, double(1 << 30)) << "too little for this test";
   const Case cases[] = {{"copied beside", {"pipeline.copy=true"}},
                         {"finished beside", {"pipeline.copy=true", "pipeline.augment=true"}},
                         {"accumulated", {"train.accumulate=2"}},
@@ -86,7 +86,7 @@ TEST_F(MemoryBudget, IsWhatThePlainStepNeeds) {
 
 class GraphBudget : public OnFakeCuda {};
 
-TEST_F(GraphBudget, ARecordedStepOfAnMlpIsTwoLaunches) {
+TEST_F(GraphBudget, ACapturedStepOfAnMlpIsTwoLaunches) {
   fake_cuda::control()->watch(Count::kLaunches);
   const HostRun run =
       run_on_host(host_recipe({"train.graph=auto", "data.cache=device", "schedule.name=constant"}),

@@ -1,4 +1,4 @@
-// Where a call came from. Looking a name up in torch's tables takes a millisecond, so each is kept.
+// The caller of a function. A lookup in torch's symbol tables takes a millisecond, so it is cached.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -21,7 +21,7 @@ std::string plain_name(const char* mangled) {
   return name.substr(0, name.find('('));
 }
 
-// Empty for the fake's own and where there is none.
+// Empty for the fake's own functions and if there is none.
 const std::string& name_of(void* frame) {
   thread_local std::unordered_map<void*, std::string> known;
   const auto [found, is_new] = known.try_emplace(frame);

@@ -1,5 +1,5 @@
-// The fake's devices: as many as SATURATE_FAKE_CUDA_DEVICES says and CUDA_VISIBLE_DEVICES
-// leaves, all of a kind.
+// The fake's devices: SATURATE_FAKE_CUDA_DEVICES sets their number, CUDA_VISIBLE_DEVICES selects
+// among them; all are equal.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +18,7 @@ constexpr int kGridX = 2147483647, kGridY = 65535;
 
 thread_local int current = 0;
 
-// As CUDA reads the list: up to the first entry that names no device.
+// CUDA reads the list up to the first entry that is not a device.
 int visible_devices() {
   const int present = int(setting("SATURATE_FAKE_CUDA_DEVICES", 1));
   const char* const given = std::getenv("CUDA_VISIBLE_DEVICES");

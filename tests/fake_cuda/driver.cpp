@@ -1,5 +1,5 @@
-// libcuda.so.1, the driver: of it torch asks whether a device is in use, and little else. A library
-// of its own, because torch looks for its functions in the library of that name.
+// libcuda.so.1, the driver: torch asks it whether a device is in use, and little else. A separate
+// library, because torch looks its functions up in the library of that name.
 extern "C" {
 
 int cuInit(unsigned) {
@@ -29,7 +29,7 @@ int cuGetErrorString(int, const char** text) {
   *text = "an error of the fake CUDA runtime";
   return 0;
 }
-// CUDA_ERROR_NOT_SUPPORTED: what a pointer belongs to is asked of the runtime too.
+// CUDA_ERROR_NOT_SUPPORTED: torch asks the runtime too for the owner of a pointer.
 int cuPointerGetAttribute(void*, int, unsigned long long) {
   return 801;
 }

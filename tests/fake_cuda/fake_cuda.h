@@ -1,9 +1,8 @@
-// A CUDA runtime for tests, on a machine without a GPU. Preloaded (LD_PRELOAD) before the real
-// libtorch_cuda, it has the program's own CUDA build run: device memory is the host's, kernels of
-// torch do nothing, the kernel of src/image/ runs its CPU twin, copies copy. What is done in a
-// stream is done at once, so nothing is shown of the order on a device. What is checked and
-// counted: memory within a budget, the rules of capture, waits of the host, kinds of copies,
-// launches.
+// A CUDA runtime for tests on a machine without a GPU. Preloaded (LD_PRELOAD) before the real
+// libtorch_cuda, it runs the program's CUDA build: device memory is host memory, torch's kernels do
+// nothing, the kernel of src/image/ runs its CPU twin, copies copy. Work on a stream is done
+// immediately, so the order on a device is not tested. It checks and counts: memory within a
+// budget, the rules of capture, waits of the host, kinds of copies, launches.
 //
 // Set by the environment: SATURATE_FAKE_CUDA_MEMORY (bytes of each device, 8 GiB),
 // SATURATE_FAKE_CUDA_DEVICES (1), SATURATE_FAKE_CUDA_FAIL (CALL:NTH[:CODE],...: see fail below),
@@ -22,12 +21,12 @@ namespace saturate::fake_cuda {
 
 enum class Count {
   kLaunches,           // of kernels, outside of a capture; of products by cuBLAS too
-  kNodes,              // what captures recorded: kernels, copies, fills
-  kStrays,             // what a capturing thread enqueued on a stream that is not captured
+  kNodes,              // captured: kernels, copies, fills
+  kStrays,             // enqueued by a capturing thread on a stream that is not captured
   kGraphLaunches,      //
   kWaits,              // of the host for the device
-  kPinnedCopies,       // between the host and a device; asynchronous where called so
-  kPageableCopies,     // so, but never asynchronous
+  kPinnedCopies,       // between the host and a device; asynchronous if called so
+  kPageableCopies,     // the same, but never asynchronous
   kDeviceCopies,       // within a device, or between two
   kFills,              // cudaMemset
   kDeviceAllocations,  // cudaMalloc
@@ -58,49 +57,49 @@ constexpr std::array kCountNames = {"launches",
                                     "captured_events"};
 using Counts = std::array<int64_t, kCountNames.size()>;
 
-// Is told what the fake is asked to do, on the thread that asks. A stream goes by its handle, a
-// device's default stream by an address of its own.
+// Receives all calls of the fake, on the calling thread. A stream is identified by its handle, a
+// device's default stream by a special address.
 class Observer {
  public:
   virtual ~Observer() = default;
   virtual void records(const void* event, const void* stream) = 0;
   virtual void waits(const void* stream, const void* event) = 0;
-  // The host waited for it, or was told that it is done.
+  // The host waited for it, or a query returned that it is done.
   virtual void host_reaches(const void* event) = 0;
   virtual void host_drains(const void* stream) = 0;  // null: all streams
   // Copies, fills and our own kernel: reads or writes a device's memory from `begin` on.
   virtual void touches(const void* stream, const void* begin, bool writes) = 0;
-  // Copies from pageable memory, which no one waits for yet.
+  // Copies from pageable memory that nobody waits for yet.
   virtual void copies_pageable(const void* stream) = 0;
 };
 
 // Functions of the fake runtime that tests call.
 struct Control {
   void (*read)(Counts& counts);
-  // The nth call from now (1: the next) of a function of CUDA or cuBLAS gives `code`, and does
+  // The nth call from now (1: the next) of a CUDA or cuBLAS function returns `code` and does
   // nothing.
   void (*fail)(const char* call, int nth, int code);
-  // Where the waits and the pageable copies since the last time came from: a line each, the call
-  // and the functions that led to it, innermost first. Up to 16 lines; valid until the next call.
+  // The callers of waits and pageable copies since the last call: a line each, the call and the
+  // functions that led to it, innermost first. Up to 16 lines; valid until the next call.
   const char* (*take_sites)();
-  // From now on so of what is counted there too, such as launches; null: no more.
+  // From now on records callers of this count too, such as launches; null: no more.
   void (*watch)(std::optional<Count> count);
-  // Launches a kernel that is `work` on the host: done at once, or recorded.
+  // Launches a kernel that is `work` on the host: done immediately, or captured.
   void (*launch)(void* stream, std::function<void()> work);
   // The functions of the program that led here, up to `most`, innermost first.
   std::string (*callers)(size_t most);
-  // Null: nobody. Waits for the calls under way, so that the last observer may go.
+  // Null: no observer. Waits for the calls in progress, so that the last observer can be destroyed.
   void (*observe)(Observer* observer);
   const void* (*default_stream)(int device);
-  // From now on the host is told so many times that an event is not done yet, after each record.
+  // From now on the host's first queries of an event after each record, so many, return "not done".
   void (*delay)(int queries);
-  // From now on waits of a stream for an event do nothing where a function of a name with `caller`
-  // led to them: a mistake to be found. Null: nowhere.
-  void (*leave_out_waits)(const char* caller);
+  // From now on a stream's waits for events do nothing if a function whose name contains `caller`
+  // led to them: a planted mistake. Null: none.
+  void (*skip_waits)(const char* caller);
   void (*begin_peak)();  // kPeakBytes is kLiveBytes
 };
 
-// Null where the process does not run on the fake.
+// Null if the process does not run on the fake.
 inline const Control* control() {
   using Get = const Control* (*)();
   const auto get = reinterpret_cast<Get>(dlsym(RTLD_DEFAULT, "saturate_fake_cuda_control"));

@@ -1,4 +1,4 @@
-// CUDA graphs of the step, above all where a capture fails.
+// CUDA graphs of the step, especially failing captures.
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
@@ -21,18 +21,18 @@ class CudaGraph : public OnFakeCuda {
     if (!IsSkipped()) input_ = at::ones({1 << 20}, at::kFloat).to(kGpu);
   }
   at::Tensor drawn() { return at::dropout(input_, 0.5, /*train=*/true); }
-  // That a graph whose capture fails, in its body or as planned, is as if it had never been.
+  // A graph whose capture fails, in its body or as planned, leaves no trace.
   void expect_undone(const std::function<void()>& body) {
     drawn();
     const int64_t live = live_bytes();
     auto graph = make_cuda_graph(kGpu);
     graph->warm_up([&] { drawn(); });
     EXPECT_THROW(graph->capture(body), c10::Error);
-    EXPECT_NO_THROW(drawn()) << "the generator takes itself for recorded";
+    EXPECT_NO_THROW(drawn()) << "the generator still assumes a capture";
     graph.reset();
-    // Where the allocator took itself for capturing, this would never be free again.
+    // If the allocator still assumed a capture, this memory could never be freed.
     at::empty({1 << 20}, at::device(kGpu)).record_stream(c10::cuda::getStreamFromPool());
-    EXPECT_EQ(live_bytes(), live) << "the graph's pool is held";
+    EXPECT_EQ(live_bytes(), live) << "the graph's pool is still allocated";
     EXPECT_NO_THROW(at::empty({1 << 20}, at::TensorOptions(at::kByte).pinned_memory(true)));
     auto next = make_cuda_graph(kGpu);
     at::Tensor kept;
@@ -44,18 +44,18 @@ class CudaGraph : public OnFakeCuda {
   at::Tensor input_;
 };
 
-TEST_F(CudaGraph, IsUndoneWhereItsBodyWaits) {
+TEST_F(CudaGraph, IsUndoneIfItsBodyWaits) {
   expect_undone([this] { drawn().sum().item<float>(); });
 }
 
-TEST_F(CudaGraph, IsUndoneWhereItsBodyThrows) {
+TEST_F(CudaGraph, IsUndoneIfItsBodyThrows) {
   expect_undone([this] {
     const at::Tensor lost = drawn();
     TORCH_CHECK(false, "no more");
   });
 }
 
-TEST_F(CudaGraph, IsUndoneWhereverCudaRefusesIt) {
+TEST_F(CudaGraph, IsUndoneWhicheverCudaCallFails) {
   for (const char* call :
        {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiateWithFlags"}) {
     SCOPED_TRACE(call);
@@ -64,7 +64,7 @@ TEST_F(CudaGraph, IsUndoneWhereverCudaRefusesIt) {
   }
 }
 
-TEST_F(CudaGraph, HoldsItsMemoryOnce) {
+TEST_F(CudaGraph, HasOneCopyOfItsMemory) {
   constexpr int64_t kBytes = int64_t{256} << 20;
   const auto body = [] { at::empty({kBytes}, at::device(kGpu).dtype(at::kByte)); };
   const int64_t before = live_bytes();

@@ -1,4 +1,4 @@
-// Helpers of the tests on the fake CUDA runtime. They run in one process, on one such runtime, so
+// Helpers of the tests on the fake CUDA runtime. They run in one process with one fake runtime, so
 // counts are differences.
 #pragma once
 
@@ -38,7 +38,7 @@ inline std::string to_text(const Counts& counts) {
   return text;
 }
 
-// Gives the driver all that no tensor needs: cuBLAS keeps memory for each stream that it has seen.
+// Returns unused memory to the driver: cuBLAS keeps memory for each stream that it has seen.
 inline void release_memory() {
   at::cuda::clearCublasWorkspaces();
   c10::cuda::CUDACachingAllocator::emptyCache();
@@ -65,11 +65,11 @@ class OnFakeCuda : public ::testing::Test {
 };
 
 constexpr int kHostSteps = 20;
-constexpr size_t kSettled = 8;  // steps by which caches are filled and graphs recorded
+constexpr size_t kSettled = 8;  // steps that fill caches and capture graphs
 constexpr size_t kSteadyEnd =
-    kHostSteps - 3;  // the last step's record is no part of the steady state
+    kHostSteps - 3;  // the last step's record is not part of the steady state
 
-// A run of 20 steps of an MLP on the GPU that keeps no record but its last.
+// A run of 20 steps of an MLP on the GPU that writes no record except the last.
 inline Recipe host_recipe(const std::vector<std::string>& settings = {}) {
   std::vector<std::string> all = {"data.source=synth:size=16,count=200",
                                   "data.threads=1",
@@ -89,7 +89,7 @@ inline Recipe host_recipe(const std::vector<std::string>& settings = {}) {
 
 struct HostRun {
   TrainResult result;
-  std::vector<Counts> steps;  // what the fake counted in each
+  std::vector<Counts> steps;  // the fake's counts of each step
   std::string sites;          // of the waits and pageable copies in the steady state
 };
 

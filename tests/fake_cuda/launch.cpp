@@ -1,4 +1,4 @@
-// Kernels: torch's do nothing. Our own is its CPU twin, with one thread for a block's.
+// Kernels: torch's do nothing. Our own runs its CPU twin, with one thread for each block.
 #include <cstring>
 #include <memory>
 #include <unordered_map>
@@ -9,7 +9,7 @@
 namespace saturate::fake_cuda {
 namespace {
 
-// Each kernel, by the function that stands for it on the host.
+// Each kernel, by its host function.
 std::unordered_map<const void*, const char*>& kernels() {
   static auto& made = *new std::unordered_map<const void*, const char*>;
   return made;
@@ -25,7 +25,7 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
   if (!is_own(function)) return enqueue(stream, Count::kLaunches);
   const FinishArguments batch = *static_cast<const FinishArguments*>(arguments[0]);
   const int parts = *static_cast<const int*>(arguments[1]);
-  tell([&](Observer& observer) {
+  notify([&](Observer& observer) {
     const void* const key = key_of(stream);
     for (const void* read :
          std::initializer_list<const void*>{batch.effects, batch.held, batch.places, batch.photos,
@@ -61,7 +61,7 @@ using namespace saturate::fake_cuda;
 
 extern "C" {
 
-// Functions that nvcc makes a program call when it starts, and around <<<>>>.
+// Functions that nvcc-compiled code calls at its start, and around <<<>>>.
 void** __cudaRegisterFatBinary(void*) {
   static void* handle[1];
   return handle;

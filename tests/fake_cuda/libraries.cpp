@@ -1,4 +1,4 @@
-// cuBLAS, as far as a step of training calls it: products are launches that do nothing. cuDNN is
+// cuBLAS, as far as a training step calls it: products are launches that do nothing. cuDNN is
 // switched off (switches.cpp).
 #include <cstdint>
 #include <cstdlib>
@@ -46,7 +46,7 @@ int forget(void* described) {
 
 using namespace saturate::fake_cuda;
 
-// Handles come first; what else there is does not matter.
+// Handles come first; the other arguments do not matter.
 #define SATURATE_PRODUCT(name)  \
   int name(void* handle) {      \
     return multiply_on(handle); \

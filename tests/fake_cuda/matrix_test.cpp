@@ -1,6 +1,6 @@
-// All that a recipe can combine on a GPU, each for a few steps under a StreamWatch: that it runs to
-// its end, replays its graph where it says that it can, and makes no mistake with streams. What
-// torch's kernels would compute is not looked at.
+// All combinations of a recipe's settings on a GPU, each for a few steps under a StreamWatch: it
+// must run to its end, replay its graph if it says that it can, and use streams correctly. The
+// results of torch's kernels are not checked.
 #include <fmt/format.h>
 
 #include "saturate/optimizer.h"
@@ -77,7 +77,7 @@ std::vector<Combination> all_pipelines() {
   std::vector<Combination> rows;
   for (int bits = 0; bits < 16; ++bits) {
     const bool copy = bits & 1, augment = bits & 2, encoder = bits & 4, held = bits & 8;
-    if (encoder && held) continue;  // masks are not held on the device
+    if (encoder && held) continue;  // masks are not cached on the device
     const auto text = [](bool on) { return std::string(on ? "true" : "false"); };
     Settings settings = {
         "pipeline.copy=" + text(copy), "pipeline.augment=" + text(augment),
@@ -139,7 +139,7 @@ std::vector<Combination> all_else() {
 
 class Matrix : public OnFakeCuda, public ::testing::WithParamInterface<Combination> {};
 
-TEST_P(Matrix, RunsWithoutAMistake) {
+TEST_P(Matrix, RunsWithoutAStreamError) {
   Settings settings = {"data.source=synth:size=32,count=80", "augment.size=32"};
   settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
   const Recipe recipe = host_recipe(settings);

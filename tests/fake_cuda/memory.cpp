@@ -1,4 +1,4 @@
-// Device memory and pinned memory, out of pages that are gone once freed, and copies.
+// Device memory and pinned memory, in pages that are unmapped once freed, and copies.
 #include "tests/fake_cuda/memory.h"
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ constexpr int kHost = -1;  // pinned
 struct Block {
   size_t bytes;
   int device;
-  bool own;  // made here, not by the program
+  bool own;  // created here, not by the program
 };
 
 std::map<uintptr_t, Block>& blocks() {
@@ -32,7 +32,7 @@ int64_t live_of(int device) {
   return live;
 }
 
-// Null where it lies in none.
+// Null if it is in none.
 const Block* block_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   auto next = blocks().upper_bound(address);
@@ -93,16 +93,16 @@ Ends ends_of(const void* to, const void* from) {
   const Ends ends{is_device(source), is_device(target), host && !is_device(host)};
   if (ends.kind() == Count::kPageableCopies) {
     note_site("a copy of pageable memory");
-    // The host has it when the call returns.
+    // The host has the data when the call returns.
     if (!ends.to_device) add(Count::kWaits);
   }
   return ends;
 }
 
-// Counts and tells of a copy about to be enqueued.
+// Counts and reports a copy that is about to be enqueued.
 Count begin_copy(const void* to, const void* from, cudaStream_t stream) {
   const Ends ends = ends_of(to, from);
-  tell([&](Observer& observer) {
+  notify([&](Observer& observer) {
     const void* const key = key_of(stream);
     if (ends.from_device) observer.touches(key, from, /*writes=*/false);
     if (ends.to_device) observer.touches(key, to, /*writes=*/true);
@@ -117,7 +117,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) 
 }
 
 cudaError_t set(void* data, int value, size_t bytes, cudaStream_t stream) {
-  tell([&](Observer& observer) { observer.touches(key_of(stream), data, /*writes=*/true); });
+  notify([&](Observer& observer) { observer.touches(key_of(stream), data, /*writes=*/true); });
   return enqueue(stream, Count::kFills, [=] { std::memset(data, value, bytes); });
 }
 
@@ -194,7 +194,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   SATURATE_ENTER(Manner::kWaits);
   const cudaError_t copied = copy(to, from, bytes, nullptr);
-  tell([](Observer& observer) { observer.host_drains(key_of(nullptr)); });
+  notify([](Observer& observer) { observer.host_drains(key_of(nullptr)); });
   return copied;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
@@ -228,7 +228,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
   return set(data, value, bytes, stream);
 }
 
-// Memory of another process, and pools of the driver's: not here.
+// Memory of another process, and the driver's pools: not supported here.
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) {
   return failed(cudaErrorNotSupported);
 }

@@ -1,4 +1,4 @@
-// The command on the fake CUDA runtime, in processes of its own: the first use of CUDA, several
+// The command on the fake CUDA runtime, in separate processes: the first use of CUDA, several
 // processes on one GPU, resuming.
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -31,15 +31,15 @@ class GpuProcess : public OnFakeCuda {
   const std::string recipe = dir / "recipe.toml";
 };
 
-TEST_F(GpuProcess, ARunIsTheFirstToUseCuda) {
+TEST_F(GpuProcess, ARunMakesTheFirstCudaCall) {
   expect_good(run_saturate(train("run")));
 }
 
-TEST_F(GpuProcess, ALimitOfMemoryIsTheFirstToUseCuda) {
+TEST_F(GpuProcess, AMemoryLimitMakesTheFirstCudaCall) {
   expect_good(run_saturate(train("run", "--set train.memory_gb=1")));
 }
 
-TEST_F(GpuProcess, TwoProcessesShareAGpuByGloo) {
+TEST_F(GpuProcess, TwoProcessesShareAGpuWithGloo) {
   const std::string launch = "launch --nproc-per-node 2 -- ", one = "CUDA_VISIBLE_DEVICES=0";
   expect_good(run_saturate(launch + train("two", "--set distributed.backend=gloo"), one));
   EXPECT_EQ(checkpoint_of("two").position.step, 8);
@@ -63,8 +63,8 @@ TEST_F(GpuProcess, IsBuiltWithTheWheelsNccl) {
   EXPECT_EQ(found(), "-- " + dir.path() + wheel + "\n");
 }
 
-// setBackend() replaces the device that a backend was given by the group's own.
-TEST_F(GpuProcess, NcclKnowsEachRanksDevice) {
+// setBackend() replaces a backend's device by the group's own.
+TEST_F(GpuProcess, NcclHasEachRanksDevice) {
   if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL";
   run_ranks(
       2,
@@ -76,7 +76,7 @@ TEST_F(GpuProcess, NcclKnowsEachRanksDevice) {
       {}, at::kCUDA);
 }
 
-// Inductor compiles for a GPU with Triton, which asks the driver for a real one.
+// Inductor compiles for a GPU with Triton, which needs a real driver.
 TEST_F(GpuProcess, ACompiledStepNeedsAPackageMadeOnAGpu) {
   const char* const package = std::getenv("SATURATE_GPU_PACKAGE");
   if (!package) GTEST_SKIP() << "SATURATE_GPU_PACKAGE names no package made on a GPU";

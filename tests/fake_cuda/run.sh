@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the program and its GPU tests in full, on a machine without a GPU and without the 4.7 GB of a full
+# Builds the program and its GPU tests completely, on a machine without a GPU and without the 4.7 GB of a full
 # LibTorch, and runs them on the fake CUDA runtime. Arguments go to the tests, such as --gtest_filter=Budget*.
 #   tests/fake_cuda/run.sh --exec COMMAND...   runs any command so, once it is built
 set -euo pipefail

@@ -1,4 +1,4 @@
-// The fake itself: what the other tests rely on.
+// The fake runtime itself, which the other tests rely on.
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/arange.h>
@@ -41,7 +41,7 @@ TEST_F(FakeRuntime, CountsLaunchesAndCopiesByKind) {
   EXPECT_EQ(of(found, Count::kWaits), 0);
 }
 
-TEST_F(FakeRuntime, NamesWhoWaitsAndWhoCopiesPageableMemory) {
+TEST_F(FakeRuntime, NamesCallersOfWaitsAndOfPageableCopies) {
   const at::Tensor host = at::ones({1000});
   at::Tensor device = host.to(at::kCUDA);
   fake_cuda::control()->take_sites();
@@ -55,7 +55,7 @@ TEST_F(FakeRuntime, NamesWhoWaitsAndWhoCopiesPageableMemory) {
             std::string::npos);
 }
 
-TEST_F(FakeRuntime, HasSoMuchMemoryAndNoMore) {
+TEST_F(FakeRuntime, HasLimitedMemory) {
   c10::cuda::CUDACachingAllocator::emptyCache();
   const Counts found = counted([] {
     EXPECT_NO_THROW(at::empty({int64_t{6} << 30}, at::device(at::kCUDA).dtype(at::kByte)));
@@ -84,28 +84,28 @@ void capture(at::cuda::CUDAGraph& graph, const Body& body) {
   graph.capture_end();
 }
 
-TEST_F(FakeRuntime, ReplaysWhatACaptureRecorded) {
+TEST_F(FakeRuntime, ReplaysACapture) {
   const at::Tensor from = at::ones({10}).pin_memory();
   at::Tensor to = at::arange(3, 13).to(at::kFloat).to(at::kCUDA);
   at::cuda::CUDAGraph graph;
   const Counts recorded = counted([&] { capture(graph, [&] { to.copy_(from, true); }); });
   EXPECT_EQ(of(recorded, Count::kNodes), 1);
   EXPECT_EQ(of(recorded, Count::kPinnedCopies), 0);
-  EXPECT_EQ(to.cpu()[0].item<float>(), 3) << "recorded, not done";
+  EXPECT_EQ(to.cpu()[0].item<float>(), 3) << "captured, not executed";
   const Counts replayed = counted([&] { graph.replay(); });
   EXPECT_EQ(of(replayed, Count::kGraphLaunches), 1);
   EXPECT_EQ(to.cpu()[0].item<float>(), 1);
 }
 
-TEST_F(FakeRuntime, SpoilsACaptureThatWaits) {
+TEST_F(FakeRuntime, AWaitInvalidatesACapture) {
   const at::Tensor device = at::ones({10}).to(at::kCUDA);
   // Not torch's own graph, which leaves its allocator capturing.
   const auto graph = make_cuda_graph(device.device());
   EXPECT_THROW(graph->capture([&] { device.sum().item<float>(); }), c10::Error);
 }
 
-TEST_F(FakeRuntime, RunsTheCpusTwinOfOurOwnKernel) {
-  constexpr int64_t kImages = 5, kSide = 64;  // two blocks an image
+TEST_F(FakeRuntime, RunsTheCpuTwinOfOurKernel) {
+  constexpr int64_t kImages = 5, kSide = 64;  // two blocks per image
   std::vector<EffectList> lists(kImages);
   for (EffectList& list : lists) list.add(EffectKind::kBrightness, 1.5f);
   const at::Tensor images = at::randint(256, {kImages, kSide, kSide, 3}, at::kByte);

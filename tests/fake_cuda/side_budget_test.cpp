@@ -1,5 +1,5 @@
-// Further budgets of the host's costs in a GPU run: an evaluation, a save, SyncBatchNorm's own
-// work, and the marks of time by phase.
+// Further budgets of host work in a GPU run: an evaluation, a save, SyncBatchNorm's own work, and
+// the time marks of phases.
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -19,16 +19,16 @@ class SideBudget : public OnFakeCuda {
   const at::Device device{at::kCUDA, 0};
 };
 
-// The largest count over the steps of a run.
+// The largest count of any step of a run.
 int64_t most(const HostRun& run, Count count) {
   int64_t found = 0;
   for (const Counts& step : run.steps) found = std::max(found, of(step, count));
   return found;
 }
 
-// At its begin and its end: for the stages under way, and for its results (the metrics, and the
-// answers by class), which are copied to pageable memory.
-TEST_F(SideBudget, AnEvaluationWaitsAsOftenHoweverManyBatchesItHas) {
+// At its beginning and end: for the stages in progress, and for its results (metrics and answers by
+// class), which are copied to pageable memory.
+TEST_F(SideBudget, AnEvaluationsWaitsDoNotDependOnItsBatches) {
   for (const int images : {20, 200}) {
     SCOPED_TRACE(std::to_string(images) + " images");
     const std::string held_out =
@@ -39,13 +39,13 @@ TEST_F(SideBudget, AnEvaluationWaitsAsOftenHoweverManyBatchesItHas) {
     ASSERT_EQ(run.result.steps, kHostSteps);
     const Counts& evaluated = run.steps[11];
     std::printf("%-24s %s\n", "Evaluation", to_text(evaluated).c_str());
-    EXPECT_GE(of(evaluated, Count::kTwins), images / 10) << "it is the step with an evaluation";
+    EXPECT_GE(of(evaluated, Count::kTwins), images / 10) << "this step has an evaluation";
     EXPECT_LE(of(evaluated, Count::kWaits), 7) << run.sites;
     EXPECT_LE(of(evaluated, Count::kPageableCopies), 2) << run.sites;
   }
 }
 
-TEST_F(SideBudget, ASaveLeavesItsWaitToTheWritingThread) {
+TEST_F(SideBudget, ASaveWaitsOnlyInTheWriterThread) {
   CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
   CheckpointWriter writer(Env::posix(), store, make_staged_copy(device));
   Checkpoint checkpoint;
@@ -71,7 +71,7 @@ TEST_F(SideBudget, ASaveLeavesItsWaitToTheWritingThread) {
   }
 }
 
-TEST_F(SideBudget, SyncBatchNormsOwnWorkWaitsForNothing) {
+TEST_F(SideBudget, SyncBatchNormsOwnWorkDoesNotWait) {
   constexpr int64_t kChannels = 5;
   const LocalNorm& norm = local_norm(device);
   const auto floats = at::TensorOptions(device).dtype(at::kFloat);
@@ -97,8 +97,8 @@ TEST_F(SideBudget, SyncBatchNormsOwnWorkWaitsForNothing) {
   EXPECT_EQ(of(cost, Count::kPageableCopies), 0);
 }
 
-// Marks of the phases, and of the streams' work. A recorded step has none inside.
-TEST_F(SideBudget, TimesOnTheDeviceAreADozenMarksAStep) {
+// Marks of the phases and of the streams' work. A captured step has none inside.
+TEST_F(SideBudget, DeviceTimesTakeADozenMarksPerStep) {
   const std::vector<std::string> held = {"data.cache=device", "pipeline.copy=false"};
   const HostRun plain = run_on_host(host_recipe(held), dir / "plain");
   std::printf("%-24s %s\n", "Marks", to_text(plain.steps[kSettled]).c_str());

@@ -43,7 +43,7 @@ void read_plan(State& state) {
   }
 }
 
-// Never destroyed: threads may call until the process is gone.
+// Never destroyed: threads may call until the process ends.
 State& state() {
   static State& made = *[] {
     auto* const begun = new State;
@@ -167,7 +167,7 @@ cudaError_t enter(const char* call, Manner manner) {
     add(Count::kWaits);
     note_site(call);
   }
-  return failed(spoil_capture(manner));
+  return failed(invalidate_capture(manner));
 }
 
 int enter_library(const char* call) {
@@ -196,9 +196,9 @@ void note_watched(Count count) {
   if (state().watched == count) note_site(kCountNames[size_t(count)]);
 }
 
-void tell(const std::function<void(Observer&)>& tell) {
+void notify(const std::function<void(Observer&)>& call) {
   const std::shared_lock lock(observing());
-  if (observer) tell(*observer);
+  if (observer) call(*observer);
 }
 
 const void* key_of(cudaStream_t stream) {
@@ -219,6 +219,6 @@ extern "C" const saturate::fake_cuda::Control* saturate_fake_cuda_control() {
   using namespace saturate::fake_cuda;
   static const Control control = {read_counts,  plan_failure,    take_sites, watch,
                                   launch,       program_callers, observe,    default_stream,
-                                  delay_events, leave_out_waits, begin_peak};
+                                  delay_events, skip_waits,      begin_peak};
   return &control;
 }

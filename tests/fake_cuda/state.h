@@ -1,4 +1,4 @@
-// State that all parts of the fake share: counts, planned and returned errors, callers.
+// State shared by all parts of the fake: counts, planned and returned errors, callers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,24 +11,24 @@
 
 namespace saturate::fake_cuda {
 
-// How a call bears on the host, and so on a thread that captures.
+// A call's effect on the host, and so on a capturing thread.
 enum class Manner {
   kEnqueues,
-  kUnsafe,  // may wait for the device: not while capturing, unless the thread said that it knows
+  kUnsafe,  // may wait for the device: not while capturing, unless the thread allows unsafe calls
   kWaits,   // the host waits for the device: never while capturing
 };
 
-// Guards all that the fake knows.
+// Guards all state of the fake.
 std::mutex& guard();
 
-// Begins every call: counts it by name, fails where that was planned or a capture forbids it.
+// Begins every call: counts it by name, fails if that is planned or a capture forbids it.
 cudaError_t enter(const char* call, Manner manner = Manner::kEnqueues);
 #define SATURATE_ENTER(...) \
   if (const cudaError_t planned = enter(__func__ __VA_OPT__(, ) __VA_ARGS__)) return planned
-// So for libraries whose errors are others: 0 or the planned code.
+// The same for libraries with other error codes: 0 or the planned code.
 int enter_library(const char* call);
 
-// Also what cudaGetLastError() then gives. Success changes nothing.
+// Also the result of the next cudaGetLastError(). Success changes nothing.
 cudaError_t failed(cudaError_t error);
 cudaError_t last_error(bool forget);
 
@@ -37,15 +37,15 @@ void add(Count count, int64_t by = 1);
 int64_t now(Count count);
 void raise_peak();
 void note_site(const std::string& what);
-// So where the count is watched.
+// The same for a watched count.
 void note_watched(Count count);
 
-// The functions with names that led here, innermost first, the fake's own left out; of the program
-// alone where `program`.
+// The names of the functions that led here, innermost first, without the fake's own; only the
+// program's if `program`.
 std::string callers(size_t most, bool program);
 
-// Calls `tell` with the observer, where there is one. REQUIRES: guard() is not held.
-void tell(const std::function<void(Observer&)>& tell);
+// Calls `call` with the observer, if there is one. REQUIRES: guard() is not held.
+void notify(const std::function<void(Observer&)>& call);
 const void* key_of(cudaStream_t stream);
 
 int64_t setting(const char* name, int64_t otherwise);

@@ -30,7 +30,7 @@ std::string callers() {
   return fake_cuda::control()->callers(kCallers);
 }
 
-// Where a copy of pageable memory began that this thread has not waited for.
+// The start of a pageable copy that this thread has not waited for.
 thread_local std::string unwaited;
 
 struct Use {
@@ -39,8 +39,8 @@ struct Use {
   bool writes;
 };
 
-// Operators that are given memory and leave it alone; so do those that give a view of it.
-bool leaves_alone(const c10::FunctionSchema& schema) {
+// Operators that receive memory without accessing it, such as those that return a view.
+bool accesses_no_memory(const c10::FunctionSchema& schema) {
   static const std::set<std::string> names = {
       "aten::record_stream", "aten::empty_like",  "aten::zeros_like", "aten::ones_like",
       "aten::full_like",     "aten::rand_like",   "aten::randn_like", "aten::new_empty",
@@ -74,7 +74,7 @@ class StreamWatch::State : public fake_cuda::Observer {
  public:
   using Checker = StreamChecker;
 
-  void gives(void* stream, int device, uintptr_t begin, size_t bytes) {
+  void on_alloc(void* stream, int device, uintptr_t begin, size_t bytes) {
     const std::string name = "memory of " + callers();
     const std::lock_guard lock(mutex_);
     check([&] {
@@ -82,7 +82,7 @@ class StreamWatch::State : public fake_cuda::Observer {
                         name};
     });
   }
-  void takes_back(uintptr_t begin) {
+  void on_free(uintptr_t begin) {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(begin);
     if (found == blocks_.end()) return;
@@ -160,7 +160,7 @@ class StreamWatch::State : public fake_cuda::Observer {
     });
   }
 
-  // The wait of a copy that is not called async follows it at once.
+  // A synchronous copy waits right after its start.
   void settle_pageable() {
     if (!unwaited.empty()) add("a copy called async reads pageable memory", unwaited);
     unwaited.clear();
@@ -171,7 +171,7 @@ class StreamWatch::State : public fake_cuda::Observer {
     try {
       action();
     } catch (const Error& error) {
-      // Places are this file's, callers the program's.
+      // Places are in this file, callers in the program.
       static const std::regex place(" at stream_watch.cpp:[0-9]+");
       add(std::regex_replace(error.reason(), place, ""), callers());
     }
@@ -182,7 +182,7 @@ class StreamWatch::State : public fake_cuda::Observer {
       findings_.push_back(text);
   }
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   Checker checker_;
   std::map<const void*, Checker::Id> ids_;
   std::map<const void*, Checker::Mark> marks_;
@@ -193,7 +193,7 @@ class StreamWatch::State : public fake_cuda::Observer {
 
 namespace {
 
-std::mutex watching;  // guards `watch`; taken before a watch's own
+std::mutex watching;  // guards `watch`; taken before a watch's own mutex
 std::function<void(const c10::CachingDeviceAllocator::TraceEntry&)> watch;
 
 std::function<void(const std::vector<Use>&)> watch_uses;
@@ -205,7 +205,7 @@ void on_trace(const c10::CachingDeviceAllocator::TraceEntry& entry) {
 
 std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& call) {
   const auto schema = call.operator_schema();
-  if (!schema || leaves_alone(*schema)) return nullptr;
+  if (!schema || accesses_no_memory(*schema)) return nullptr;
   std::vector<Use> uses;
   const auto inputs = call.inputs();
   for (size_t i = 0; i < std::min(inputs.size(), schema->arguments().size()); ++i) {
@@ -230,8 +230,8 @@ StreamWatch::StreamWatch() : state_(std::make_unique<State>()) {
     const std::lock_guard lock(watching);
     watch = [state = state_.get()](const TraceEntry& entry) {
       if (entry.action_ == TraceEntry::ALLOC)
-        state->gives(entry.stream_, entry.device_, entry.addr_, entry.size_);
-      if (entry.action_ == TraceEntry::FREE_COMPLETED) state->takes_back(entry.addr_);
+        state->on_alloc(entry.stream_, entry.device_, entry.addr_, entry.size_);
+      if (entry.action_ == TraceEntry::FREE_COMPLETED) state->on_free(entry.addr_);
     };
   }
   watch_uses = [state = state_.get()](const std::vector<Use>& uses) { state->uses(uses); };

@@ -1,6 +1,6 @@
-// Finds mistakes in the program's use of streams by what it does: a StreamChecker receives the
-// streams, events, copies and launches that the fake CUDA runtime sees, of what torch's allocator
-// gives and takes back, and of the memory that torch's operators read and write by their schemas.
+// Finds mistakes in the program's use of streams at run time: a StreamChecker receives the streams,
+// events, copies and launches of the fake CUDA runtime, the memory that torch's allocator allocates
+// and frees, and the memory that torch's operators read and write, by their schemas.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace saturate::testing {
 
-// From its making to its end, one at a time in the process. Events are told to be done one query
-// late meanwhile, so that what the host learns by asking does not stand in for waits.
+// Active while it exists, one at a time in the process. Meanwhile events are reported done one
+// query late, so that a query by the host does not replace a wait.
 class StreamWatch {
  public:
   StreamWatch();
@@ -18,11 +18,11 @@ class StreamWatch {
   StreamWatch(const StreamWatch&) = delete;
   StreamWatch& operator=(const StreamWatch&) = delete;
 
-  // Each once: what, and the functions of the program that led there. Clears them.
+  // Each once: the mistake, and the functions of the program that led to it. Clears them.
   std::vector<std::string> take_findings();
-  // Memory given since the watch began and not taken back: bytes, and who asked for it.
+  // Memory allocated since the watch began and not freed: bytes, and the caller.
   std::vector<std::string> held() const;
-  // Uses of memory that it was told of.
+  // Number of memory accesses that it received.
   int64_t uses() const;
 
  private:

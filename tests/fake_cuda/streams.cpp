@@ -16,14 +16,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kCallers = 4;  // that a wait is blamed on
+constexpr size_t kCallers = 4;  // the caller that is blamed for a wait
 
 struct Capture {
   unsigned long long id = 0;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;
   cudaStream_t origin = nullptr;
-  std::set<cudaStream_t> unjoined;  // whose work no other captured stream waits for yet
+  std::set<cudaStream_t> unjoined;  // no other captured stream waits for its work yet
   std::vector<Work> nodes;
   bool invalid = false;
 };
@@ -31,9 +31,9 @@ using CapturePtr = std::shared_ptr<Capture>;
 
 struct FakeEvent {
   Clock::time_point at{};
-  CapturePtr capture;  // that it was recorded in
+  CapturePtr capture;  // the capture that recorded it
   cudaStream_t stream = nullptr;
-  int64_t order = 0;  // of its record among all
+  int64_t order = 0;  // index of its record among all
   int asked = 0;      // since then
 };
 
@@ -50,7 +50,7 @@ thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 unsigned long long next_capture = 1;
 // Guarded by guard().
 int delay = 0;
-std::string left_out;
+std::string skipped_caller;
 int64_t recorded = 0, done = 0;  // all records up to this one are known to be done
 
 CapturePtr capture_of(cudaStream_t stream) {
@@ -64,8 +64,8 @@ CapturePtr capture_of_thread() {
   return nullptr;
 }
 
-// The one that an unsafe call of this thread harms.
-CapturePtr harmed() {
+// The capture that an unsafe call of this thread invalidates.
+CapturePtr capture_to_invalidate() {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return nullptr;
   for (const auto& [stream, capture] : captures()) {
     const bool own = capture->thread == std::this_thread::get_id();
@@ -77,7 +77,7 @@ CapturePtr harmed() {
   return nullptr;
 }
 
-cudaError_t spoil(const CapturePtr& capture, cudaError_t error) {
+cudaError_t invalidate(const CapturePtr& capture, cudaError_t error) {
   if (capture) capture->invalid = true;
   return error;
 }
@@ -95,7 +95,7 @@ cudaError_t make_event(cudaEvent_t* event) {
 }
 
 cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
-  tell([&](Observer& observer) { observer.records(event, key_of(stream)); });
+  notify([&](Observer& observer) { observer.records(event, key_of(stream)); });
   const std::lock_guard lock(guard());
   FakeEvent& made = event_of(event);
   made = {Clock::now(), capture_of(stream), stream, ++recorded};
@@ -104,12 +104,12 @@ cudaError_t record(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// The host, for what a capture recorded, which it cannot wait for.
+// The host, for captured work, which it cannot wait for.
 cudaError_t reach(cudaEvent_t event) {
   const std::lock_guard lock(guard());
   const CapturePtr capture = event_of(event).capture;
   const bool open = capture && capture_of(capture->origin) == capture;
-  return open ? failed(spoil(capture, cudaErrorCapturedEvent)) : cudaSuccess;
+  return open ? failed(invalidate(capture, cudaErrorCapturedEvent)) : cudaSuccess;
 }
 
 cudaError_t query(cudaEvent_t event) {
@@ -120,21 +120,21 @@ cudaError_t query(cudaEvent_t event) {
     done = std::max(done, asked.order);
   }
   if (const cudaError_t refused = reach(event)) return refused;
-  tell([&](Observer& observer) { observer.host_reaches(event); });
+  notify([&](Observer& observer) { observer.host_reaches(event); });
   return cudaSuccess;
 }
 
-bool is_left_out() {
+bool is_skipped() {
   std::string caller;
   {
     const std::lock_guard lock(guard());
-    caller = left_out;
+    caller = skipped_caller;
   }
   return !caller.empty() && callers(kCallers, /*program=*/true).find(caller) != std::string::npos;
 }
 
 cudaError_t drain(cudaEvent_t event) {
-  tell([&](Observer& observer) { observer.host_reaches(event); });
+  notify([&](Observer& observer) { observer.host_reaches(event); });
   if (const cudaError_t refused = reach(event)) return refused;
   const std::lock_guard lock(guard());
   done = std::max(done, event_of(event).order);
@@ -146,9 +146,9 @@ cudaError_t wait(cudaStream_t stream, cudaEvent_t event) {
   const FakeEvent& from = event_of(event);
   CapturePtr own = capture_of(stream);
   const bool open = from.capture && capture_of(from.capture->origin) == from.capture;
-  if (own && !open) return failed(spoil(own, cudaErrorStreamCaptureIsolation));
+  if (own && !open) return failed(invalidate(own, cudaErrorStreamCaptureIsolation));
   if (!open) return cudaSuccess;
-  if (own && own != from.capture) return failed(spoil(own, cudaErrorStreamCaptureMerge));
+  if (own && own != from.capture) return failed(invalidate(own, cudaErrorStreamCaptureMerge));
   if (!own) captures()[stream] = own = from.capture;
   if (stream != own->origin) own->unjoined.insert(stream);
   if (from.stream != stream) own->unjoined.erase(from.stream);
@@ -162,7 +162,7 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!capture || capture->origin != stream) return failed(cudaErrorIllegalState);
   if (capture->mode != cudaStreamCaptureModeRelaxed &&
       capture->thread != std::this_thread::get_id())
-    return failed(spoil(capture, cudaErrorStreamCaptureWrongThread));
+    return failed(invalidate(capture, cudaErrorStreamCaptureWrongThread));
   std::erase_if(captures(), [&](const auto& entry) { return entry.second == capture; });
   if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
   if (!capture->unjoined.empty()) return failed(cudaErrorStreamCaptureUnjoined);
@@ -175,11 +175,11 @@ cudaError_t synchronize(cudaStream_t stream, const char* call) {
     const std::lock_guard lock(guard());
     if (const CapturePtr own = capture_of(stream)) {
       note_site(call);
-      return failed(spoil(own, cudaErrorStreamCaptureUnsupported));
+      return failed(invalidate(own, cudaErrorStreamCaptureUnsupported));
     }
     done = recorded;
   }
-  tell([&](Observer& observer) { observer.host_drains(key_of(stream)); });
+  notify([&](Observer& observer) { observer.host_drains(key_of(stream)); });
   return enter(call, Manner::kWaits);
 }
 
@@ -207,9 +207,10 @@ cudaError_t enqueue(cudaStream_t stream, Count counted, Work work) {
   return cudaSuccess;
 }
 
-cudaError_t spoil_capture(Manner manner) {
-  const CapturePtr capture = manner == Manner::kWaits ? capture_of_thread() : harmed();
-  return capture ? spoil(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+cudaError_t invalidate_capture(Manner manner) {
+  const CapturePtr capture =
+      manner == Manner::kWaits ? capture_of_thread() : capture_to_invalidate();
+  return capture ? invalidate(capture, cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
 void delay_events(int queries) {
@@ -217,9 +218,9 @@ void delay_events(int queries) {
   delay = queries;
 }
 
-void leave_out_waits(const char* caller) {
+void skip_waits(const char* caller) {
   const std::lock_guard lock(guard());
-  left_out = caller ? caller : "";
+  skipped_caller = caller ? caller : "";
 }
 
 }  // namespace saturate::fake_cuda
@@ -244,13 +245,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const std::lock_guard lock(guard());
   const CapturePtr own = capture_of(stream);
-  return own ? failed(spoil(own, cudaErrorStreamCaptureUnsupported)) : cudaSuccess;
+  return own ? failed(invalidate(own, cudaErrorStreamCaptureUnsupported)) : cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronize(stream, __func__);
 }
 cudaError_t cudaDeviceSynchronize() {
-  tell([](Observer& observer) { observer.host_drains(nullptr); });
+  notify([](Observer& observer) { observer.host_drains(nullptr); });
   {
     const std::lock_guard lock(guard());
     done = recorded;
@@ -264,8 +265,8 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   SATURATE_ENTER();
-  if (is_left_out()) return cudaSuccess;
-  tell([&](Observer& observer) { observer.waits(key_of(stream), event); });
+  if (is_skipped()) return cudaSuccess;
+  notify([&](Observer& observer) { observer.waits(key_of(stream), event); });
   return wait(stream, event);
 }
 
@@ -318,7 +319,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const cudaError_t planned = enter(__func__);
   const cudaError_t ended = end_capture(stream, graph);
-  if (planned != cudaSuccess) *graph = nullptr;  // a capture that broke is over too
+  if (planned != cudaSuccess) *graph = nullptr;  // an invalid capture ends too
   return planned != cudaSuccess ? failed(planned) : ended;
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,

@@ -1,8 +1,7 @@
-// Preloaded with the fake, after torch: what torch is to do otherwise on devices whose kernels do
-// nothing. Convolutions are torch's own, since cuDNN has no device. What a run asks of its weights
-// (isfinite, isnan, all, any) is answered by the CPU, whose memory a device's is here; and small
-// memory is zero when torch's allocator gives it, so that a loss that no kernel computed is a
-// number.
+// Preloaded with the fake, after torch: changes to torch for devices whose kernels do nothing.
+// Convolutions use torch's own code, since cuDNN has no device. Checks of weights (isfinite, isnan,
+// all, any) run on the CPU, which shares the device's memory here; and small blocks of memory are
+// zeroed at their allocation, so that a loss that no kernel computed is a number.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/all.h>
@@ -33,7 +32,7 @@ constexpr size_t kSmallBytes = size_t{1} << 20;  // torch's own measure of it
 struct WithoutCudnn {
   WithoutCudnn() {
     at::globalContext().setUserEnabledCuDNN(false);
-    at::globalContext().setSDPUseCuDNN(false);  // attention asks for it apart
+    at::globalContext().setSDPUseCuDNN(false);  // attention has a separate switch
   }
 } without_cudnn;
 
@@ -45,7 +44,7 @@ void zero_new_memory() {
   });
 }
 
-// Device memory as a tensor of the CPU's, without a part in its lifetime.
+// Device memory as a CPU tensor that does not own it.
 at::Tensor here(const at::Tensor& there) {
   return at::from_blob(there.data_ptr(), there.sizes(), there.strides(),
                        there.options().device(at::kCPU));
@@ -56,7 +55,7 @@ void launch(const at::Tensor& on, std::function<void()> kernel) {
   saturate::fake_cuda::control()->launch(stream.stream(), std::move(kernel));
 }
 
-// Every run asks such a question before its first step; there is no allocator before CUDA is
+// Every run makes such a check before its first step; there is no allocator before CUDA is
 // initialised.
 at::Tensor answered(const at::Tensor& given, at::IntArrayRef sizes,
                     at::Tensor (*answer)(const at::Tensor&)) {
@@ -82,7 +81,7 @@ at::Tensor& fill(at::Tensor& tensor, const at::Scalar& value) {
   return tensor;
 }
 
-// The matrix to decompose was computed by kernels that do nothing: it counts as the identity.
+// Kernels that do nothing computed the matrix to decompose: the identity replaces it.
 std::tuple<at::Tensor, at::Tensor> eigh(const at::Tensor& given, std::string_view, bool) {
   const at::Tensor vectors = at::zeros(given.sizes(), given.options());
   vectors.diagonal(0, -2, -1).fill_(1);
@@ -93,7 +92,7 @@ class Quiet : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-// Not TORCH_LIBRARY_IMPL, which would warn of what it overrides.
+// Not TORCH_LIBRARY_IMPL, which would warn about overriding.
 struct OnHost {
   OnHost() {
     Quiet quiet;

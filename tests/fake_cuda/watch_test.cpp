@@ -10,8 +10,8 @@
 
 namespace saturate::testing {
 
-// An MLP that asks for a number of the device in each step. Not in an anonymous namespace, so that
-// it has a name to be told by.
+// An MLP that reads a number from the device in each step. Not in an anonymous namespace, so that
+// stack traces have its name.
 class LooksAtNumbers : public Model {
  public:
   LooksAtNumbers(const ModelOptions& options, const ImageShape& shape)
@@ -52,14 +52,14 @@ std::string lines(const std::vector<std::string>& findings) {
 class Watched : public OnFakeCuda {
  protected:
   void TearDown() override {
-    if (fake_cuda::control()) fake_cuda::control()->leave_out_waits(nullptr);
+    if (fake_cuda::control()) fake_cuda::control()->skip_waits(nullptr);
     OnFakeCuda::TearDown();
   }
-  // The findings in a run.
+  // The findings of a run.
   std::string findings(const std::vector<std::string>& settings) {
     StreamWatch watch;
     run_on_host(host_recipe(settings), dir / "run");
-    EXPECT_GT(watch.uses(), 500) << "it was told of nothing";
+    EXPECT_GT(watch.uses(), 500) << "the watch received no accesses";
     return lines(watch.take_findings());
   }
 };
@@ -71,15 +71,15 @@ TEST_F(Watched, APipelineHasNoMistake) {
   EXPECT_EQ(findings({"train.graph=auto", "data.cache=device"}), "");
 }
 
-TEST_F(Watched, AMissingWaitOfTheStepIsFound) {
-  fake_cuda::control()->leave_out_waits("BatchPipeline::deliver");
+TEST_F(Watched, AMissingWaitBeforeTheStepIsFound) {
+  fake_cuda::control()->skip_waits("BatchPipeline::deliver");
   const std::string found = findings({"pipeline.copy=true"});
   EXPECT_NE(found.find("without waiting for stream"), std::string::npos) << found;
   EXPECT_NE(found.find("BatchStages::"), std::string::npos) << found;
 }
 
 TEST_F(Watched, AMissingWaitBetweenStagesIsFound) {
-  fake_cuda::control()->leave_out_waits("BatchPipeline::launch");
+  fake_cuda::control()->skip_waits("BatchPipeline::launch");
   const std::string found = findings({"pipeline.copy=true", "pipeline.augment=true"});
   EXPECT_NE(found.find("without waiting for stream"), std::string::npos) << found;
   EXPECT_NE(found.find("BatchStages::finish"), std::string::npos) << found;

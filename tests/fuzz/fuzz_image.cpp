@@ -10,12 +10,12 @@
 namespace saturate::testing {
 namespace {
 
-// Small enough for a progressive file of many scans to end in time.
+// Small enough that a progressive file of many scans ends in time.
 constexpr int64_t kMaxPixels = 1 << 18;
 constexpr int kSide = 24;
 
 template <class Decode>
-bool gives_pixels(const Decode& decode) {
+bool decodes(const Decode& decode) {
   try {
     return decode();
   } catch (const Error& error) {
@@ -61,12 +61,12 @@ bool decode_mask_numbers(std::span<const std::byte> bytes) {
 }  // namespace
 
 size_t fuzz_image(std::span<const std::byte> bytes) {
-  return size_t(gives_pixels([&] { return decode_whole(bytes); })) +
-         size_t(gives_pixels([&] { return decode_fast(bytes); }));
+  return size_t(decodes([&] { return decode_whole(bytes); })) +
+         size_t(decodes([&] { return decode_fast(bytes); }));
 }
 
 size_t fuzz_mask(std::span<const std::byte> bytes) {
-  return size_t(gives_pixels([&] { return decode_mask_numbers(bytes); }));
+  return size_t(decodes([&] { return decode_mask_numbers(bytes); }));
 }
 
 }  // namespace saturate::testing

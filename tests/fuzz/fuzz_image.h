@@ -1,4 +1,4 @@
-// Throws any bytes at the decoders of images and masks.
+// Any bytes as input of the decoders of images and masks.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace saturate::testing {
 
-// Decodes `bytes` whole, and by the fast path with a crop that their last byte chooses. An Error of
-// kind kData is as good as none. Returns how many of the two gave pixels; throws or crashes where
-// there is a bug.
+// Decodes `bytes` as a whole, and by the fast path with a crop chosen by the last byte. An Error of
+// kind kData is allowed. Returns how many of the two succeeded; throws or crashes if there is a
+// bug.
 size_t fuzz_image(std::span<const std::byte> bytes);
 // The same for the decoder of masks; 1 or 0.
 size_t fuzz_mask(std::span<const std::byte> bytes);

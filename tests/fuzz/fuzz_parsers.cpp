@@ -21,7 +21,7 @@ void require(bool sound, const char* what) {
 
 // The result of `body`, or 0 if it fails with that kind of error.
 template <class Body>
-size_t sound_or_refused(ErrorKind kind, const Body& body) {
+size_t valid_or_refused(ErrorKind kind, const Body& body) {
   try {
     return body();
   } catch (const Error& error) {
@@ -51,10 +51,10 @@ void require_sound(const SafetensorsHeader& header, uint64_t data_bytes) {
 }  // namespace
 
 size_t fuzz_recipe(std::span<const std::byte> bytes) {
-  return sound_or_refused(ErrorKind::kUsage, [&] {
+  return valid_or_refused(ErrorKind::kUsage, [&] {
     const std::string saved = to_toml(parse_recipe(text_of(bytes), "input"));
     try {
-      require(to_toml(parse_recipe(saved, "saved")) == saved, "saved and read, it is another");
+      require(to_toml(parse_recipe(saved, "saved")) == saved, "it changes when saved and read");
     } catch (const Error& error) {
       throw std::logic_error(std::string("what was saved is refused: ") + error.what());
     }
@@ -68,7 +68,7 @@ size_t fuzz_safetensors(std::span<const std::byte> bytes) {
   std::memcpy(&length, bytes.data(), sizeof length);
   bytes = bytes.subspan(sizeof length);
   if (length > bytes.size()) return 0;
-  return sound_or_refused(ErrorKind::kRun, [&] {
+  return valid_or_refused(ErrorKind::kRun, [&] {
     const uint64_t data_bytes = bytes.size() - length;
     require_sound(parse_safetensors_header(text_of(bytes.first(length)), data_bytes, "input"),
                   data_bytes);
@@ -77,19 +77,19 @@ size_t fuzz_safetensors(std::span<const std::byte> bytes) {
 }
 
 size_t fuzz_lmdb(std::span<const std::byte> bytes) {
-  return sound_or_refused(ErrorKind::kData,
+  return valid_or_refused(ErrorKind::kData,
                           [&] {
                             parse_meta(bytes, "input");
                             return 1;
                           }) +
-         sound_or_refused(ErrorKind::kData,
+         valid_or_refused(ErrorKind::kData,
                           [&] {
                             const LmdbRecord record = parse_record(bytes, "input");
                             require(record.name.size() + record.bytes.size() <= bytes.size(),
-                                    "a record larger than what holds it");
+                                    "a record larger than the file");
                             return 1;
                           }) +
-         sound_or_refused(ErrorKind::kData, [&] {
+         valid_or_refused(ErrorKind::kData, [&] {
            const LmdbTree tree(std::make_unique<MemoryFile>(bytes), "input");
            const auto visit = [&](std::string_view, const LmdbValue& value) {
              require(value.size <= bytes.size() && value.offset <= bytes.size() - value.size,

@@ -13,7 +13,7 @@ void require(bool sound, const char* what) {
   if (!sound) throw std::logic_error(what);
 }
 
-// That a view of as many elements as it says would be within its storage.
+// Whether a view with that number of elements would be within its storage.
 void require_inside(const PickledTensor& tensor) {
   require(tensor.sizes.size() == tensor.strides.size(), "sizes and strides differ in number");
   require(tensor.offset >= 0 && tensor.storage_elements >= 0, "negative");
@@ -47,7 +47,7 @@ size_t fuzz_pickle(std::span<const std::byte> bytes) {
          count_tensors([&] { return read_tensor_pickle(bytes, "input", "ema."); }) +
          count_tensors([&] {
            const TensorPickle pickle = read_legacy_pickles(bytes, "input");
-           require(pickle.end <= bytes.size(), "data begin behind the end");
+           require(pickle.end <= bytes.size(), "data begin after the end");
            return pickle;
          });
 }

@@ -8,7 +8,7 @@
 namespace saturate::testing {
 namespace {
 
-// Every file there is holds the same; none is known beforehand.
+// Every existing file has the same contents; their names are not known in advance.
 class SameFileEnv : public MemoryEnv {
  public:
   explicit SameFileEnv(std::span<const std::byte> bytes) : bytes_(bytes) {}

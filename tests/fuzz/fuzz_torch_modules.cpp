@@ -41,11 +41,11 @@ size_t fuzz_metrics(std::span<const std::byte> bytes) {
   for (std::string line; std::getline(lines, line);) {
     const auto record = from_json_line(line);
     if (!record) continue;
-    // Once: an infinite sum of phases is written as null, and read as nothing.
+    // Only once: an infinite sum of phases is written as null, and read as absent.
     const auto again = from_json_line(to_json_line(*record));
-    require(again.has_value(), "what was written is no record");
+    require(again.has_value(), "the written line is not a record");
     const std::string text = to_json_line(*again);
-    require(to_json_line(*from_json_line(text)) == text, "written and read, it is another");
+    require(to_json_line(*from_json_line(text)) == text, "it changes when written and read");
     ++records;
   }
   return records;

@@ -1,5 +1,5 @@
-// Feeds any bytes to the parsers of modules with torch: ladder files and a run's metrics. Their
-// readers need no torch themselves.
+// Any bytes as input of the parsers of modules with torch: ladder files and a run's metrics. The
+// readers themselves need no torch.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace saturate::testing {
 
-// 1 for a ladder that is sound, 0 for one that is refused as it should be; throws or crashes where
-// there is a bug. Each rung of a sound one builds on itself or one above.
+// 1 for a valid ladder, 0 for one that is correctly refused; throws or crashes if there is a bug.
+// Each rung of a valid one builds on itself or one above.
 size_t fuzz_ladder(std::span<const std::byte> bytes);
-// Reads each line as a record of metrics.jsonl, which stays the same from its second writing on.
-// How many lines are records.
+// Reads each line as a record of metrics.jsonl, which does not change after it is written again.
+// Returns the number of records.
 size_t fuzz_metrics(std::span<const std::byte> bytes);
 
 }  // namespace saturate::testing

@@ -20,7 +20,7 @@ class MemoryFile : public ReadableFile {
   explicit MemoryFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
   uint64_t size() const override { return bytes_.size(); }
   void read_at(uint64_t offset, std::span<std::byte> out) const override {
-    // A real file fails here with an Error; a parser that checks never gets so far.
+    // A real file fails here with an Error; a correct parser checks before.
     if (offset > bytes_.size() || out.size() > bytes_.size() - offset)
       throw std::logic_error("read past the end");
     if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());

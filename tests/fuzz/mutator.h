@@ -1,4 +1,4 @@
-// Random changes of a file, as a fuzzer makes them, the same in every run.
+// Random changes of a file, like a fuzzer's, the same in every run.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class Mutator {
   size_t below(size_t bound) { return random_.below(bound); }
 
  private:
-  // Headers are at both ends: most mutations go there.
+  // Headers are at both ends: most mutations are there.
   size_t place(size_t size) {
     const size_t near = random_.below(std::min<size_t>(size, 700));
     switch (random_.below(4)) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzzer of a build folder for so many seconds, one on each core, from the goldens as seeds. An input that
-# breaks one stays in the build folder, and the fuzzer's last lines are printed.
+# Runs every fuzzer of a build folder for a number of seconds, one on each core, with the goldens as seeds. A failing
+# input stays in the build folder, and the fuzzer's last lines are printed.
 #   tests/fuzz/run.sh BUILD SECONDS
 set -euo pipefail
 build=$1 seconds=$2

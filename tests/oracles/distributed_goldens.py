@@ -1,5 +1,5 @@
-"""Writes tests/goldens/reduce: DistributedSampler's orders, and a model trained by Python's DDP on Gloo, plainly,
-in parts and by PowerSGD.
+"""Writes tests/goldens/reduce: DistributedSampler's orders, and a model trained by Python's DDP on Gloo: plain, with
+micro-batches and with PowerSGD.
 
 Run: python tests/oracles/distributed_goldens.py (torch 2.11, safetensors).
 """
@@ -39,7 +39,7 @@ def sampler_golden():
 
 
 class Net(torch.nn.Module):
-    """Two layers, and one that takes no part."""
+    """Two layers, and an unused one."""
 
     def __init__(self):
         super().__init__()
@@ -54,9 +54,9 @@ class Net(torch.nn.Module):
 
 
 def power_sgd(model, matrix_rank):
-    """From the first step on, which the constructor refuses because buckets are built anew after it; with unused
-    parameters to be found they are not. In a group of its own, whose sums the reducer's then do not come between.
-    Each matrix begins with the draws of a generator of its own, seeded by the parameter's place."""
+    """From the first step on, which the constructor refuses because buckets are rebuilt after it; with
+    find_unused_parameters they are not. A separate group, so that its all-reduces do not interleave with the
+    reducer's. Each matrix starts with random numbers of a separate generator, seeded by the parameter's index."""
     state = PowerSGDState(dist.new_group(), matrix_approximation_rank=matrix_rank, start_powerSGD_iter=2)
     state.start_powerSGD_iter = 0
     places = {math.prod(p.shape[1:]): i for i, p in enumerate(model.parameters()) if p.dim() > 1}
@@ -114,6 +114,6 @@ if __name__ == "__main__":
     sampler_golden()
     ddp_golden("ddp.safetensors")
     ddp_golden("ddp_no_sync.safetensors", accumulate=2)
-    # The second layer's gradient is small beside what the processes have left out, and rounding doubles with each step.
+    # The second layer's gradient is small compared with the compression error, and rounding doubles with each step.
     ddp_golden("powersgd_1.safetensors", steps=5, matrix_rank=1)
     ddp_golden("powersgd_2.safetensors", matrix_rank=2)

@@ -1,11 +1,11 @@
-"""Writes tests/goldens/image/{effects,effect_draws,policy_magnitudes,policy_ops,mask,mix}.*: what
-torchvision makes of small images.
+"""Writes tests/goldens/image/{effects,effect_draws,policy_magnitudes,policy_ops,mask,mix}.*:
+torchvision's output for small images.
 
     python tests/oracles/effect_goldens.py      (torch 2.11, torchvision 0.26, Pillow, numpy)
 
 effects.bin            uint8 [inputs, 24, 24, 3], then float32 [24, 24, 3] a line of effects.txt
-effects.txt            effect input tolerance parameters...: levels 0..255 that F gives; tolerance 0
-                       where F is exact on uint8, else F ran on floats and levels are to be rounded
+effects.txt            effect input tolerance parameters...: levels 0..255 of F; tolerance 0
+                       if F is exact on uint8, else F ran on floats and levels must be rounded
 effect_draws.txt       quantity threshold:share...: of 1e5 draws of make_params, at or below
 policy_magnitudes.txt  policy operation magnitudes...: all of each, for images of 24 pixels a side
 policy_ops, mask, mix   see the functions that write them
@@ -191,7 +191,7 @@ def write_mixed():
              ("cutmix", None, 1, (1, 2, 4, 3)), ("cutmix", None, 2, (0, 0, 6, 5))]
     with open(OUT / "mix.txt", "w") as text, open(OUT / "mix.bin", "wb") as data:
         for kind, lam, offset, (x, y, width, height) in cases:
-            # Their pairing is an offset of 1: of every offset-th sample it is any offset.
+            # torchvision pairs with an offset of 1: among every offset-th sample that is any offset.
             order = torch.arange(count) * offset % count
             back = torch.argsort(order)
             if kind == "mixup":

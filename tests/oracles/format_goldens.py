@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/goldens/formats/: small data sets written by other programs, and what those read.
+"""Writes tests/goldens/formats/: small data sets written by other programs, and those programs' output.
 
 Each NAME.tsv has one line per sample, in order:
     class, width, height, channels (all 0 for an encoded sample), FNV-1a 64 of the bytes (hex), name
@@ -56,7 +56,7 @@ def table():
     return b"".join(struct.pack("<I", len(n)) + n for n in names)
 
 
-# From docs/shard_format.md alone.
+# Only from docs/shard_format.md.
 def write_shard(name, version):
     def seal(block):
         block = block.ljust(60, b"\0")
@@ -79,8 +79,8 @@ def write_shard(name, version):
     (OUT / (name + ".gz")).write_bytes(gzip.compress(bytes(out), mtime=0))
 
 
-# A kind 3 sample, from docs/shard_format.md and Pillow alone: 150 x 42 pixels in segments of 4 MCUs,
-# in a frame of 160. Beside it the pixels, as Pillow decodes them.
+# A kind 3 sample, only from docs/shard_format.md and Pillow: 150 x 42 pixels in segments of 4 MCUs,
+# in a frame of 160. Also the pixels, as Pillow decodes them.
 def write_segmented():
     x, y = np.meshgrid(np.arange(160), np.arange(42))
     image = np.stack([x + y, 200 - x, 90 + 60 * np.sin(x * y / 90)], axis=2).astype(np.uint8)
@@ -101,7 +101,7 @@ def write_segmented():
     (OUT / "segmented.rgb.gz").write_bytes(gzip.compress(pixels.tobytes(), mtime=0))
 
 
-# From docs/lmdb_format.md alone, through py-lmdb.
+# Only from docs/lmdb_format.md, with py-lmdb.
 def write_lmdb():
     with tempfile.TemporaryDirectory() as folder:
         env = lmdb.open(folder, map_size=1 << 20)
@@ -145,7 +145,7 @@ class TinyCifar100(TinyCifar10):
     train_list = [["train", None]]
 
 
-# torchvision reads the pickled version; the binary one is written of the same arrays.
+# torchvision reads the pickled version; the binary one is written from the same arrays.
 def write_cifar():
     data = np.array([(i * 5 + i // 1024) % 256 for i in range(3 * 3072)], np.uint8).reshape(3, 3072)
     fine, coarse = [7, 2, 0], [1, 19, 4]

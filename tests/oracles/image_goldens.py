@@ -1,4 +1,4 @@
-"""Writes tests/goldens/image: what Pillow and torchvision make of small images and photographs.
+"""Writes tests/goldens/image: Pillow's and torchvision's output for small images and photographs.
 
     python tests/oracles/image_goldens.py      (torch 2.11, torchvision 0.26, Pillow, numpy)
 
@@ -58,7 +58,7 @@ def with_sampling(data, horizontal, vertical):
 
 
 def as_ycck(data):
-    """Declares a CMYK file of Adobe's to be YCCK."""
+    """Marks Adobe's CMYK file as YCCK."""
     at = data.index(b"Adobe") + 11
     assert data[at] == 0
     return data[:at] + b"\2" + data[at + 1 :]
@@ -113,15 +113,15 @@ def write_jpegs():
     }
     for orientation in range(1, 9):
         files[f"exif_{orientation}"] = jpeg(small, exif=exif(orientation))
-    # Fill bytes between segments: libjpeg warns and goes on.
+    # Fill bytes between segments: libjpeg warns and continues.
     files["extraneous_bytes"] = files["rgb_420"].replace(b"\xff\xc4", b"\x01\x02\xff\xc4", 1)
     for name, data in files.items():
         (INPUTS / f"{name}.jpg").write_bytes(data)
 
 
 def write_pngs():
-    """Returns pixels where this project departs from Pillow: grey of 16 bits keeps the high byte,
-    where Pillow's convert("RGB") cuts everything above 255 to white."""
+    """Returns pixels, also for the one difference to Pillow: 16-bit grey keeps the high byte, while
+    Pillow's convert("RGB") clips everything above 255 to white."""
     small = np.asarray(photograph(120, 45, 29)).astype(int)
     grey, alpha = small[:, :, 1:2], np.arange(45 * 29).reshape(29, 45, 1) % 256
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Writes tests/goldens/model: torchvision's models and others' twins, and files by Python's
+"""Writes tests/goldens/model: torchvision's models and twins of the others, and files of Python's
 safetensors.
 
 Run: python tests/oracles/model_goldens.py   (torch 2.11, torchvision 0.26, safetensors 0.8)
@@ -36,12 +36,12 @@ MODELS = {
     "vit_b_16": ((224,), False),
     "toy_cnn": ((16, 256), True),
 }
-# Whose twin draws its first weights otherwise.
+# Models whose twin initialises its weights differently.
 OTHER_DRAWS = ("resnet9", "airbench")
 
 
 def short(values):
-    """Floats with the nine digits that tell all of them apart."""
+    """Floats with nine digits, which identify each float32."""
     if isinstance(values, list):
         return [short(value) for value in values]
     return float(f"{values:.9g}")
@@ -73,8 +73,8 @@ def logits(make, size):
 
 
 def one_training_step(model, size):
-    """Loss and, per parameter, the gradient's norm and its product with a formula-made probe. In double: rounding
-    to float moves these gradients by per cents, on each processor by others."""
+    """Loss and, per parameter, the gradient's norm and its product with a formula-made probe. In double: float
+    rounding changes these gradients by per cents, differently on each processor."""
     model.double().train()
     images = symmetric("input", (8, 3, size, size), 2).double()
     loss = torch.nn.functional.cross_entropy(model(images), torch.arange(8) * 7)

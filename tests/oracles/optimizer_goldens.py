@@ -1,9 +1,9 @@
 """Writes tests/goldens/step: torch.optim with fused=True, torch.optim.RMSprop and Muon, timm's Lars and Lamb.
 
 Run: for c in avx2 default; do ATEN_CPU_CAPABILITY=$c python tests/oracles/optimizer_goldens.py; done
-(torch 2.11, timm 1.0.31 without what it depends on). The fused kernels round
+(torch 2.11, timm 1.0.31 without its dependencies). The fused kernels round
 differently with vectors and without, so there is one golden for each; AVX-512 machines run the AVX2
-kernels. The others are computed in double precision, so that one golden does for all machines.
+kernels. The others are computed in double precision, so that one golden suffices for all machines.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from formula import symmetric
 
-# Two files of timm are enough, and the whole of it wants much that is of no use here.
+# Two files of timm are enough; the whole package needs many unused dependencies.
 for package in ("timm", "timm.optim"):
     spec = importlib.util.find_spec("timm")
     folder = pathlib.Path(spec.origin).parent.joinpath(*package.split(".")[1:])
@@ -40,7 +40,7 @@ def optimizer_golden(file, kind, weight_decay, state_names, **options):
     parameters = {
         name: torch.nn.Parameter(symmetric(name, shape, 1)) for name, shape in SHAPES.items()
     }
-    # Python's fused SGD cannot begin one parameter of a group later than the others.
+    # Python's fused SGD cannot start one parameter of a group later than the others.
     groups = [
         {"params": [parameters["conv"], parameters["fc"]], "weight_decay": weight_decay},
         {"params": [parameters["late"]], "weight_decay": weight_decay},
@@ -63,7 +63,7 @@ def optimizer_golden(file, kind, weight_decay, state_names, **options):
 
 
 def double_golden(file, make):
-    """`make` gives optimizers for {name: parameter}; the steps are those of optimizer_golden()."""
+    """`make` returns optimizers for {name: parameter}; the steps are those of optimizer_golden()."""
     parameters = {
         name: torch.nn.Parameter(symmetric(name, shape, 1).double()) for name, shape in SHAPES.items()
     }
@@ -87,7 +87,7 @@ def decay_groups(parameters, weight_decay):
 
 
 class SparseLamb(Lamb):
-    """timm counts the steps of a group, torch and this program those of a parameter."""
+    """timm counts steps per group, torch and this program per parameter."""
 
     def step(self):
         if self.param_groups[0]["params"][0].grad is not None:
@@ -101,7 +101,7 @@ def lamb(parameters):
 
 
 class FlatParameter(torch.optim.Optimizer):
-    """torch.optim.Muon takes matrices alone: a filter is a row of one."""
+    """torch.optim.Muon accepts only matrices: a filter is a row of one."""
 
     def __init__(self, parameter, **options):
         self.original = parameter
@@ -140,5 +140,5 @@ double_golden("lars", lambda p: [Lars(decay_groups(p, 1e-2), momentum=0.9, neste
                                       trust_coeff=0.02)])
 double_golden("lamb", lamb)
 double_golden("rmsprop", lambda p: [torch.optim.RMSprop(decay_groups(p, 1e-2), alpha=0.95, momentum=0.9)])
-torch.Tensor.bfloat16 = torch.Tensor.double  # Muon's iteration: the program has bf16 on a GPU alone
+torch.Tensor.bfloat16 = torch.Tensor.double  # Muon's iteration: the program uses bf16 only on a GPU
 double_golden("muon", muon)

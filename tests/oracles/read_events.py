@@ -1,4 +1,4 @@
-"""Prints, as JSON, what TensorBoard's own reader finds in a folder of event files.
+"""Prints, as JSON, the contents of a folder of event files as TensorBoard's own reader returns them.
 
 Run: python tests/oracles/read_events.py FOLDER
 """

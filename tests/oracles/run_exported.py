@@ -1,5 +1,5 @@
-"""Computes with what `saturate export` wrote: logits as JSON, of the program by itself and of the weights in the
-Python twin of their model (null where this Python has no safetensors).
+"""Runs files of `saturate export`: prints logits as JSON, of the program alone and of the weights in the
+Python twin of their model (null if this Python has no safetensors).
 
 Run: python tests/oracles/run_exported.py MODEL.pt MODEL.safetensors SIZE   (torch 2.11; app_python_test.cpp does)
 """
@@ -16,12 +16,12 @@ from model_twins import make_twin  # noqa: E402
 
 
 def images(count, size):
-    """Numbers that float32 has exactly."""
+    """Numbers that float32 represents exactly."""
     return (torch.arange(count * 3 * size * size) % 17).float().div(8).sub(1).reshape(count, 3, size, size)
 
 
 def twin_of(path, size):
-    """The model that the file's metadata name, with its tensors, none of which may be left over."""
+    """The model that the file's metadata name, with its tensors, all of which must be used."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

@@ -55,7 +55,7 @@ def stopping_goldens():
     for mode in ("min", "max"):
         for patience in (1, 3, 5):
             for min_delta in (0.0, 0.125):
-                # Multiples of 1/16, so that ties and steps of exactly min_delta happen.
+                # Multiples of 1/16, so that ties and changes of exactly min_delta occur.
                 values = [draw.randrange(32) / 16 for _ in range(40)]
                 cases.append(stopping_case(mode, patience, min_delta, values))
                 trend = 1 if mode == "max" else -1

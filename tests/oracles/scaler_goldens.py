@@ -1,7 +1,7 @@
 """Writes tests/goldens/step/scaler.json: torch.amp.GradScaler on scripted overflows (torch 2.11).
 
-Unscale, clip, step, update, with fused optimizers and AdamW among them. The first step is sound: of
-fused SGD's momenta torch leaves uninitialised memory where it is skipped.
+Unscale, clip, step, update, with fused optimizers and AdamW among them. The first step does not overflow:
+if it were skipped, torch would leave fused SGD's momenta uninitialised.
 """
 
 import json

@@ -124,7 +124,7 @@ def schedules():
 
 
 def plateau(metric, **options):
-    """Noisy metrics that improve, stall and turn; null is not a number."""
+    """Noisy metrics that improve, stall and worsen; null is NaN."""
     noise = uniform("plateau." + metric, 80)
     trend = [max(0.25, 1 - 0.05 * i) + (0.01 * (i - 50) if i > 50 else 0) for i in range(80)]
     losses = [float(t + 0.08 * n) for t, n in zip(trend, noise)]

@@ -1,5 +1,5 @@
 """Writes tests/goldens/segmentation: models.json, the twins of unet and toy_seg; masks/*.png and masks.json, masks
-as Pillow writes and reads them; metrics.json, loss and overlap of made-up logits.
+as Pillow writes and reads them; metrics.json, loss and IoU of synthetic logits.
 
 Run: python tests/oracles/segmentation_goldens.py   (torch 2.11, Pillow, numpy)
 """
@@ -24,14 +24,14 @@ IGNORED = 255
 
 
 def short(values):
-    """Floats with the nine digits that tell all of them apart."""
+    """Floats with nine digits, which identify each float32."""
     if isinstance(values, list):
         return [short(value) for value in values]
     return float(f"{values:.9g}")
 
 
 def labels(count, classes, size):
-    """(x + 2 y + n) mod classes, and a column and a row that do not count."""
+    """(x + 2 y + n) mod classes, and a column and a row that are ignored."""
     n, y, x = torch.meshgrid(torch.arange(count), torch.arange(size), torch.arange(size), indexing="ij")
     found = (x + 2 * y + n) % classes
     found[:, :, 3] = IGNORED

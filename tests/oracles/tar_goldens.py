@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/goldens/tar/: archives made by Python's tarfile, and what tarfile reads from them.
+"""Writes tests/goldens/tar/: archives made by Python's tarfile, and the members that tarfile reads.
 
 Each NAME.tar has a NAME.tsv with one line per image member, in archive order:
     offset of the payload, size, FNV-1a 64 of the payload (hex), name
@@ -64,7 +64,7 @@ def manifest(path):
 
 
 def rewrite_size(data, at, field):
-    """Replaces the size field of the header at `at` and mends its checksum."""
+    """Replaces the size field of the header at `at` and corrects its checksum."""
     block = bytearray(data[at : at + 512])
     block[124:136] = field
     block[148:156] = b" " * 8

@@ -1,4 +1,4 @@
-"""Writes tests/goldens/weights: files of weights and programs as Python's torch makes them.
+"""Writes tests/goldens/weights: weight files and programs made by Python's torch.
 
 Run: python tests/oracles/weights_goldens.py   (torch 2.11, numpy)
 """
@@ -28,7 +28,7 @@ TYPES = {
 
 
 def all_kinds():
-    """Every type, and every way in which a tensor can lie in its memory; the values are 0, 1, 2, ..."""
+    """Every type, and every layout of a tensor in its storage; the values are 0, 1, 2, ..."""
     tensors = collections.OrderedDict()
     for name, dtype in TYPES.items():
         tensors[name] = torch.arange(6).to(dtype).reshape(2, 3)
@@ -99,7 +99,7 @@ def scripts():
 
 
 def compiled(state):
-    """As torch.compile names them: of the whole model, and of a part of it."""
+    """Named by torch.compile: the whole model, and a part of it."""
     return {"_orig_mod." + key.replace("conv2.", "conv2._orig_mod."): value for key, value in state.items()}
 
 
@@ -127,7 +127,7 @@ def beside(state):
 
 
 def two_encoders(state):
-    """As MoCo saves them."""
+    """The file of MoCo."""
     tensors = {"module.encoder_q." + key: value for key, value in state.items()}
     tensors.update({"module.encoder_k." + key: value + 1 for key, value in state.items()})
     return {"arch": "cnn", "state_dict": {**tensors, "module.queue": torch.zeros(4, 2)}}

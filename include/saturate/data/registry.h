@@ -14,7 +14,7 @@ namespace saturate {
 
 struct NoTraits {};
 
-// `Traits`: what other code has to know of an entry; nothing else compares names.
+// `Traits`: the entry's properties that other code uses; no code compares names.
 template <class Factory, class Traits = NoTraits>
 struct RegistryEntry {
   std::string_view name;
@@ -44,7 +44,7 @@ const RegistryEntry<Factory, Traits>& find_entry(
   }
   if (name == kOwnObject)
     fail(ErrorKind::kUsage, "it is an object of the program that trained", where,
-         "Resume and evaluate in that program, which gives it again");
+         "Resume and evaluate in that program, which passes it again");
   fail(ErrorKind::kUsage, "unknown name \"" + std::string(name) + "\"", where,
        suggest(name, known));
 }

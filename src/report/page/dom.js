@@ -3,7 +3,7 @@ const data = JSON.parse(document.getElementById('report-data').textContent);
 const several = data.runs.length > 1;
 const announce = document.getElementById('announce');
 
-// Attributes that are undefined are left out. Children: nodes, texts, lists of either; null is left out.
+// Undefined attributes are skipped. Children: nodes, texts, lists of either; null is skipped.
 function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes))

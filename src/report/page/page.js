@@ -1,5 +1,5 @@
 // Builds the page of a report, then draws its charts.
-// A part that fails is missing with a note of it (page.html), and the others are shown.
+// A part that fails is omitted with a note (page.html), and the others are shown.
 function attempt(make, otherwise) {
   try {
     return make();
@@ -17,7 +17,7 @@ function build() {
     ['classes', 'Class by class', classesSection],
     ['machine', 'The machine', machineSection],
     ['timeline', 'A few steps', timelineSection],
-    ['samples', 'What it was shown', samplesSection],
+    ['samples', 'Training samples', samplesSection],
     ['mistakes', 'Worst mistakes', mistakesSection],
     ['ladders', 'Ladders and sweeps', laddersSection],
     ['recipe', 'Recipe', recipeSection],

@@ -1,8 +1,8 @@
 // The sections of a report, as lists of elements. Each is empty if the runs have no data for it.
 const phaseMeanings = {
-  wait: 'starved of input',
+  wait: 'waiting for input',
   copy: 'from host to device',
-  augment: 'inside the step; loader threads augment beside it',
+  augment: 'in the step; loader threads augment too',
   forward: 'model and loss',
   backward: 'gradients',
   reduce: 'exposed communication',
@@ -29,7 +29,7 @@ function phaseTable({figures}) {
     device ? timed(phase, device[phase]) : null, el('td', {class: 'soft meaning'}, phaseMeanings[phase])));
   return table('Time by phase',
                [head('Phase'), el('th', {class: 'meter-cell'}), ...numberHeads(['Share', 'Time', 'ms a step']),
-                ...numberHeads(device ? ['On the GPU', 'ms a step'] : []), head('What it is', 'meaning')], rows);
+                ...numberHeads(device ? ['On the GPU', 'ms a step'] : []), head('Meaning', 'meaning')], rows);
 }
 
 function comparedPhases() {
@@ -72,7 +72,7 @@ function classTable({counted, worst}) {
   const takenFor = cells => cells.map(([name, times], i) => [i ? ', ' : '', code(name), `\u00a0${count(times)}`]);
   return table('Classes, the worst first',
     [head('Class'), ...numberHeads(pixels ? ['Pixels', 'IoU', 'Accuracy'] : ['Images', 'Accuracy']),
-     pixels ? null : head('Most often taken for')],
+     pixels ? null : head('Most often predicted as')],
     worst.map(one => row(rowHead(one.name), number(count(one.count)), pixels ? number(decimal(one.iou, 4)) : null,
                          number(percent(one.accuracy)), pixels ? null : el('td', {}, takenFor(one.taken_for)))));
 }
@@ -99,7 +99,7 @@ function confusionTable(confusions) {
   const rows = confusions.map(one => row(rowHead(one.name), el('td', {class: 'data'}, one.taken_for),
                                          number(count(one.count)), number(count(one.of))));
   return [el('h3', {}, 'Most frequent confusions'),
-          table('Confusions', [head('Class'), head('Taken for'), ...numberHeads(['Images', 'Of its'])], rows)];
+          table('Confusions', [head('Class'), head('Predicted as'), ...numberHeads(['Images', 'Of its'])], rows)];
 }
 
 const classesSection = () => ofRuns(({classes: found}) => {
@@ -131,10 +131,10 @@ function machineSection() {
 
 const timelineSection = () => ofRuns(({trace}, i) => {
   if (!trace) return [];
-  const leftOut = trace.left_out > 0 ? `; ${trace.left_out} of the shortest spans are left out` : '';
+  const skipped = trace.skipped > 0 ? `; the ${trace.skipped} shortest spans are skipped` : '';
   return [el('figure', {class: 'wide'},
     el('figcaption', {}, `${trace.steps} traced steps`,
-       small('of trace.json, which ui.perfetto.dev shows whole', leftOut)),
+       small('of trace.json, which ui.perfetto.dev shows whole', skipped)),
     el('div', {class: 'zoom'}),
     el('div', {class: 'plot timeline'},
        el('canvas', {'data-timeline': i, tabindex: 0, role: 'img',
@@ -150,9 +150,9 @@ const gallery = (kept, intro, detailOf) => kept && kept.images.length ? [
 const samplesSection = () => ofRuns(({training: kept}) =>
     gallery(kept, kept && `The first images of step ${kept.step}, as augmented.`, () => ''));
 const mistakesSection = () => ofRuns(({mistakes: kept}) =>
-    gallery(kept, kept && `Wrong answers of the highest loss in the evaluation after step ${kept.step}.`,
+    gallery(kept, kept && `Wrong answers with the highest loss in the evaluation after step ${kept.step}.`,
             ({predicted, probability, loss}) =>
-                `taken for ${predicted} (${(100 * probability).toFixed(0)} %), loss ${decimal(loss, 2)}`));
+                `predicted as ${predicted} (${(100 * probability).toFixed(0)} %), loss ${decimal(loss, 2)}`));
 
 function rungRow(rung) {
   const interval = rung.gain_first && rung.high && rung.low > 0
@@ -183,7 +183,7 @@ const differs = (columns, key) => columns.some(one => one.values.get(key) !== co
 // `mark`: tints rows that differ, and labels them. A narrow page shows a column's title beside its value.
 function settingsTable(label, columns, keys, mark) {
   const cell = ({title, values}, key) => el('td', {class: values.get(key) ? 'data' : 'soft', 'data-of': title},
-                                            values.get(key) || (values.has(key) ? 'empty' : 'not there'));
+                                            values.get(key) || (values.has(key) ? 'empty' : 'absent'));
   const rows = keys.map(key => {
     const marked = mark && differs(columns, key);
     const sign = marked ? [' ', el('span', {title: 'differs', 'aria-label': 'differs'}, '≠')] : [];

@@ -17,7 +17,7 @@ def fail(text):
 
 
 def torch_folder():
-    """Found without importing torch, which takes seconds."""
+    """Found without importing torch, since an import takes seconds."""
     remedy = f"Run pip install 'torch=={TORCH}.*'"
     try:
         version = importlib.metadata.version("torch")
