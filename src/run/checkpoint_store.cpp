@@ -97,7 +97,8 @@ bool CheckpointStore::holds(const std::string& path) const {
          read_safetensors_metadata(env_, own) == read_safetensors_metadata(env_, path);
 }
 
-std::vector<std::string> CheckpointStore::begin(const std::string& from) {
+std::vector<std::string> CheckpointStore::begin(const std::string& from,
+                                                std::vector<TextFile>* files) {
   const Branches now = Branches::read(env_, folder_);
   branch_ = now.current();
   std::optional<Checkpoint> start;
@@ -111,7 +112,11 @@ std::vector<std::string> CheckpointStore::begin(const std::string& from) {
   });
   const bool stays = !start || now.on_way(start->branch, step);
   if (left.empty() && stays) return left;
-  next.write(env_, folder_);
+  TextFile record = next.file(folder_);
+  if (files)
+    files->push_back(std::move(record));
+  else
+    write_atomically(env_, record.path, record.text);
   branch_ = next.current();
   return left;
 }
