@@ -124,9 +124,9 @@ class CheckpointStore {
   int branch_ = 0;
 };
 
-// Saves on a separate thread, one checkpoint at a time, while training continues. All methods
-// belong to one thread. A hanging write blocks wait() and the destructor: a thread cannot be
-// removed from a system call.
+// Saves on a separate thread, one checkpoint at a time, while training continues; on the caller's
+// if the system starts no more. All methods belong to one thread. A hanging write blocks wait() and
+// the destructor: a thread cannot be removed from a system call.
 class CheckpointWriter {
  public:
   struct Outcome {

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/spans.h"
@@ -222,12 +223,20 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
 }
 
 void CheckpointWriter::start_again() {
-  future_ = std::async(std::launch::async, &CheckpointWriter::save, this);
+  try {
+    future_ = std::async(std::launch::async, [this] {
+      schedule_as_batch();
+      pthread_setname_np(pthread_self(), "checkpoint");
+      return save();
+    });
+  } catch (const std::system_error&) {  // the system starts no more threads: the caller's writes
+    std::promise<Outcome> promise;
+    future_ = promise.get_future();
+    promise.set_value(save());
+  }
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
-  schedule_as_batch();
-  pthread_setname_np(pthread_self(), "checkpoint");
   const Span span("write checkpoint");
   Outcome outcome;
   outcome.step = snapshot_.position.step;
