@@ -200,9 +200,10 @@ TEST(Overflow, OfOneProcessIsAllProcesses) {
 
 std::atomic<int> ailing_forwards{0};
 
-enum class Ails { kNothing, kThird, kAll, kGradients };
+enum class Ails { kNothing, kThird, kFirstFour, kAll, kGradients };
 
-// A network whose third forward in training overflows, or each, or whose gradients always do.
+// A network whose third forward in training overflows, or the first four, or each, or whose
+// gradients always do.
 template <Ails kAils>
 class Ailing : public NormedLinear {
  public:
@@ -211,7 +212,9 @@ class Ailing : public NormedLinear {
     at::Tensor logits = NormedLinear::forward(images);
     if (!is_training()) return logits;
     const int number = ++ailing_forwards;
-    if (kAils == Ails::kAll || (kAils == Ails::kThird && number == 3)) return logits * INFINITY;
+    if (kAils == Ails::kAll || (kAils == Ails::kThird && number == 3) ||
+        (kAils == Ails::kFirstFour && number <= 4))
+      return logits * INFINITY;
     // 0 times a slope that is infinite.
     if (kAils == Ails::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
     return logits;
@@ -227,6 +230,7 @@ Recipe ailing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode
   [[maybe_unused]] static const bool once = [] {
     add_model("ails_never", "of a test", make_ailing<Ails::kNothing>);
     add_model("ails_once", "of a test", make_ailing<Ails::kThird>);
+    add_model("ails_first", "of a test", make_ailing<Ails::kFirstFour>);
     add_model("ails_always", "of a test", make_ailing<Ails::kAll>);
     add_model("ails_backward", "of a test", make_ailing<Ails::kGradients>);
     return true;
@@ -255,6 +259,20 @@ TEST(OverflowInARun, IsLeftOutAndTheRunEndsWell) {
     EXPECT_EQ(result.steps, 8);
     EXPECT_TRUE(std::isfinite(result.train->loss));
     EXPECT_TRUE(std::isfinite(result.eval->loss));
+  }
+}
+
+// Its loss is no number, but neither is it a value that training came to.
+TEST(OverflowInARun, InAWholeShortEpochDoesNotStopItEarly) {
+  for (const Monitor monitor : {Monitor::kTrainLoss, Monitor::kTrainAccuracy}) {
+    Recipe recipe = ailing_recipe("ails_first");
+    recipe.train.monitor = monitor;
+    recipe.train.early_stop = 1;
+    recipe.train.epochs = 2;
+    const TrainResult result = run_ailing(recipe);
+    EXPECT_EQ(result.end, RunEnd::kDone);
+    EXPECT_EQ(result.steps, 8);
+    EXPECT_EQ(result.best.best_step, 8) << "the only value";
   }
 }
 
