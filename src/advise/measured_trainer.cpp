@@ -22,6 +22,14 @@ void sum_gradients(Trainer& trainer, bool sums) {
   trainer.state().learner.reducer()->set_enabled(sums);
 }
 
+double epoch_images(Trainer& trainer) {
+  return double(trainer.state().input.data().size());
+}
+
+double epoch_steps(Trainer& trainer) {
+  return double(trainer.state().input.epoch_steps());
+}
+
 DeviceBatch hold_batch(Trainer& trainer) {
   Trainer::State& state = trainer.state();
   state.learner.set_switches();
