@@ -136,6 +136,32 @@ TEST_F(Diagnosing, ProcessesAlternateStepsWithAndWithoutAllReduce) {
       << "all ranks have the same results";
 }
 
+TEST_F(Diagnosing, ProcessesTimeTheirEvaluationAndSavesTogether) {
+  std::vector<std::optional<Measurements>> all(2);
+  env.delay({FileOp::kSync, "checkpoints"}, 50 * testing::kMillisecond, 50 * testing::kMillisecond);
+  const Recipe recipe =
+      recipe_with({"data.source=synth:size=16,count=400000", "train.epochs=4", "checkpoint.every=1",
+                   "debug.off=background", "data.eval_source=synth:size=16,count=4000,split=test",
+                   "train.eval_every=20 steps"});
+  testing::run_ranks(2, [&](Group& own) {
+    const std::shared_ptr<Group> group(&own, [](Group*) {});
+    all[size_t(group->rank())] = measure(env, recipe, group, options(0.5));
+  });
+  for (const auto& measured : all) {
+    ASSERT_TRUE(measured.has_value());
+    EXPECT_EQ(measured->evaluations.times, 4 * 400000 / 8 / 20);
+    EXPECT_GT(measured->evaluations.seconds, 0);
+    EXPECT_EQ(measured->saves.times, 4);
+    EXPECT_GE(measured->saves.seconds, 0.05);
+    EXPECT_EQ(measured->recipe.train.eval_every_steps, 20);
+    const Diagnosis diagnosis = classify(*measured);
+    EXPECT_EQ(diagnosis.cause, Cause::kEvaluation) << diagnosis.summary;
+    EXPECT_NE(diagnosis.summary.find("train.eval_every"), std::string::npos) << diagnosis.summary;
+  }
+  EXPECT_EQ(all[0]->evaluations.seconds, all[1]->evaluations.seconds) << "all know the same";
+  EXPECT_EQ(all[0]->saves.seconds, all[1]->saves.seconds);
+}
+
 TEST_F(Diagnosing, ProcessesStopIfOneIsStopped) {
   for (const int polls : {3, 14, 15, 16, 40}) {
     testing::run_ranks(2, [&](Group& own) {

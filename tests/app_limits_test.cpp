@@ -5,6 +5,7 @@
 
 #include "tests/app_testing.h"
 #include "tests/paths.h"
+#include "tests/port_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -48,6 +49,26 @@ TEST_F(Limits, OfAddressSpaceEndARunWithOneError) {
         EXPECT_EQ(result.err.find(word), std::string::npos) << result.err;
     }
   }
+}
+
+// Of threads the endpoint has the most.
+TEST_F(Limits, OfAddressesEndARunWithPrometheusWithOneErrorOrNone) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
+  const int64_t usual = usual_addresses(recipe, dir / "usual");
+  ASSERT_GT(usual, 0);
+  int refused = 0;
+  for (int more = -200; more <= 150; more += 25) {  // MiB
+    SCOPED_TRACE(std::to_string(more) + " MiB");
+    const CommandResult result = run_saturate(
+        "train " + recipe + " --out " + (dir / std::to_string(more)) +
+            " --set data.threads=1 --set watch.prometheus=" + std::to_string(free_port()),
+        "ulimit -s 8192; ulimit -v " + std::to_string(usual + more * 1024) + ";");
+    refused += result.exit_code != 0 ? 1 : 0;
+    if (result.exit_code != 0) expect_error(result, 4, {});
+    for (const char* word : {"terminate", "Aborted"})
+      EXPECT_EQ(result.err.find(word), std::string::npos) << result.err;
+  }
+  EXPECT_GT(refused, 0);
 }
 
 // LibTorch allocates before main(), where no exception can be caught.

@@ -81,6 +81,19 @@ TEST_F(Restarts, AutoStartsAndThenResumes) {
   EXPECT_EQ(read_metrics(run).back()["step"], 130);
 }
 
+TEST_F(Restarts, OutMayNameTheResumedRunInAnotherWay) {
+  const std::string run = dir / "run", middle = run + "/checkpoints/step-00000010.safetensors";
+  ASSERT_EQ(train("run").exit_code, 0);
+  ASSERT_EQ(train("other").exit_code, 0);
+  for (const auto& [out, from] : {std::pair{run + "/", run}, {run, middle}}) {
+    const CommandResult again = run_saturate("train --out " + out + " --resume " + from);
+    EXPECT_EQ(again.exit_code, 0) << again.err;
+  }
+  expect_steps(run, 20);
+  expect_error(run_saturate("train --out " + (dir / "other") + " --resume " + middle), 2,
+               {"holds a run already"});
+}
+
 TEST_F(Restarts, AutoWithoutAFolderResumesTheNewestRun) {
   const std::string command = "train " + recipe + " --resume=auto --set train.epochs=";
   ASSERT_EQ(here(command + "1").exit_code, 0);

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -80,6 +82,17 @@ inline void expect_same_losses(const std::string& run, const std::string& other,
   const auto expected = losses(run, kind);
   EXPECT_FALSE(expected.empty()) << run << " has no losses of kind " << kind;
   EXPECT_EQ(losses(other, kind), expected) << kind << " of " << other << " and " << run;
+}
+
+// Every file's content, as a number, and time; but for the lock, which says who holds it.
+inline std::map<std::string, std::string> folder_contents(const std::string& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().filename() != ".lock")
+      found[entry.path()] = std::to_string(std::hash<std::string>()(read_text(entry.path()))) +
+                            " of " +
+                            std::to_string(entry.last_write_time().time_since_epoch().count());
+  return found;
 }
 
 // A recipe that trains within a second: its path, in `dir`.

@@ -115,6 +115,26 @@ TEST(SplitSource, TheTwoPartsAreTheWholeAndEachClassIsSplit) {
   EXPECT_NEAR(double(odd), double(held->size()) / 2, 1);
 }
 
+// Its labels and the starts of its files, without reading the rest.
+TEST(SplitSource, OfAnIndexedSourceIsIndexed) {
+  const TempDir dir;
+  write_folder_dataset(dir / "photos", 23);
+  for (const char* part : {"train", "held"}) {
+    const auto split =
+        open_dataset(env(), std::string("split:") + part + ",1/4,folder:" + (dir / "photos"));
+    const auto* const indexed = dynamic_cast<const IndexedSource*>(split.get());
+    ASSERT_TRUE(indexed);
+    Sample whole, start;
+    for (size_t i = 0; i < split->size(); ++i) {
+      split->read(i, whole);
+      EXPECT_EQ(indexed->label(i), whole.label);
+      EXPECT_EQ(indexed->read_start(i, 20, start), whole.bytes.size());
+      EXPECT_EQ(start.name, whole.name);
+      EXPECT_EQ(start.bytes.size(), 20u);
+    }
+  }
+}
+
 TEST(SplitSource, AnInvalidShareIsRefused) {
   const TempDir dir;
   write_folder_dataset(dir / "photos", 4);

@@ -5,12 +5,15 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include <fstream>
 
 #include "saturate/data/error.h"
+#include "saturate/module_model.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
@@ -61,6 +64,33 @@ TEST(WeightFiles, AveragedWeightsAreLoadedOnRequestOrIfAlone) {
     for (const char* prefix : {"model_ema.", "model_ema", "model_ema.module."})
       expect_filled(golden_file(name), prefix, 1);
   expect_filled(golden_file("only_ema.pt"), "");
+}
+
+// As of a run with train.ema=0.9 after a step: the average keeps 0.9 of the weights before it.
+TEST(WeightFiles, AveragesOfACheckpointAreTakenByAPrefixToo) {
+  const TempDir dir;
+  const at::Tensor before = at::full({2, 2}, 1.0), after = at::full({2, 2}, 2.0);
+  const at::Tensor average = before * 0.9 + after * 0.1, bias = at::full({2}, 7.0);
+  const std::string path = dir / "step.safetensors";
+  write_safetensors(Env::posix(), path,
+                    {{"model.backbone.fc.weight", after},
+                     {"model.backbone.fc.bias", bias},
+                     {"model.head.weight", after * 5},
+                     {"average.backbone.fc.weight", average},
+                     {"average.head.weight", average * 5}},
+                    {});
+  struct Part : torch::nn::Module {
+    torch::nn::Linear fc = register_module("fc", torch::nn::Linear(2, 2));
+    at::Tensor forward(const at::Tensor& x) { return fc(x); }
+  };
+  for (const char* prefix : {"backbone", "backbone.", "model.backbone", "model.backbone."}) {
+    SCOPED_TRACE(prefix);
+    const auto model = make_module_model<Part>();
+    const LoadedWeights loaded = load_weights(Env::posix(), path, *model, {}, prefix);
+    EXPECT_TRUE(loaded.averaged);
+    EXPECT_TRUE(at::equal(model->parameters()[0].tensor, average));
+    EXPECT_TRUE(at::equal(model->parameters()[1].tensor, bias)) << "of which there is no average";
+  }
 }
 
 TEST(WeightFiles, APrefixSelectsOneOfTwoEncoders) {

@@ -103,6 +103,7 @@ Recipe recipe_with_sinks() {
 void write_run(const std::string& folder, int64_t begin, int64_t end) {
   auto sinks = open_sinks(Env::posix(), recipe_with_sinks(), folder, begin);
   ASSERT_EQ(sinks.size(), 1u);
+  sinks[0]->start();
   for (int64_t step = begin + 1; step <= end; ++step)
     sinks[0]->write(record("step", step, 1 / double(begin + step)));
   sinks[0]->write(record("eval", end, 0.25));

@@ -1,19 +1,21 @@
 // metrics.csv, the Prometheus endpoint, and failing sinks in a run.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/fault_env.h"
 #include "record/sinks.h"
 #include "tests/data_testing.h"
+#include "tests/port_testing.h"
+#include "tests/thread_testing.h"
 #include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
 
+using testing::address_of;
 using testing::error_of;
+using testing::free_port;
+using testing::loopback;
 using testing::quiet_options;
 using testing::read_text;
 using testing::TempDir;
@@ -69,28 +71,6 @@ TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
   ASSERT_EQ(again.size(), whole.size());
   for (size_t i = 0; i < whole.size(); ++i)
     EXPECT_EQ(split(again[i], ',')[0], split(whole[i], ',')[0]) << i;
-}
-
-sockaddr_in address_of(in_addr host, int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr = host;
-  address.sin_port = htons(uint16_t(port));
-  return address;
-}
-
-in_addr loopback() {
-  return in_addr{htonl(INADDR_LOOPBACK)};
-}
-
-int free_port() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = address_of(loopback(), 0);
-  bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  socklen_t length = sizeof address;
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
-  close(listener);
-  return ntohs(address.sin_port);
 }
 
 // The whole response; "refused" if nobody listens.
@@ -245,6 +225,22 @@ TEST_F(PrometheusEndpoint, APortInUseIsAnErrorAndAnEndedRunFreesIt) {
   }
   EXPECT_EQ(ask(loopback(), port, "/metrics", own_name()), "refused");
   EXPECT_EQ(open().size(), 1u);
+}
+
+TEST_F(PrometheusEndpoint, WithoutThreadsItIsOneError) {
+  {
+    const testing::NoMoreThreads none;
+    const Error error = error_of([&] { open(); });
+    EXPECT_EQ(error.exit_code(), 4);
+    EXPECT_EQ(error.where(), "watch.prometheus");
+  }
+  EXPECT_EQ(open().size(), 1u);
+}
+
+TEST_F(PrometheusEndpoint, NeedsNoThreadForAConnection) {
+  const auto sinks = open();
+  const testing::NoMoreThreads none;
+  EXPECT_NE(ask(loopback(), port, "/metrics", own_name()).find("200 OK"), std::string::npos);
 }
 
 TEST(FailingSink, WarnsOnceAndTheRunContinues) {

@@ -76,7 +76,7 @@ TEST(MetricsFile, AResumedRunDropsRepeatedStepsAndATruncatedLine) {
   const testing::TempDir dir;
   const std::string file = dir / "metrics.jsonl";
   {
-    MetricsWriter writer(Env::posix(), file, 0);
+    MetricsWriter writer(Env::posix(), file);
     for (int step = 1; step <= 4; ++step) {
       MetricsRecord record;
       record.kind = "step";
@@ -85,10 +85,11 @@ TEST(MetricsFile, AResumedRunDropsRepeatedStepsAndATruncatedLine) {
     }
   }
   std::ofstream(file, std::ios::app) << "{\"kind\":\"st";
+  testing::write_file(file, records_until(testing::read_text(file), 2));
   MetricsRecord last;
   last.kind = "end";
   last.step = 9;
-  MetricsWriter(Env::posix(), file, 2).write(last);
+  MetricsWriter(Env::posix(), file).write(last);
   std::ifstream in(file);
   std::vector<int> steps;
   for (std::string line; std::getline(in, line);)

@@ -66,13 +66,11 @@ TEST(FuzzTorchModules, NumbersBeyondAnyCounterAreSkipped) {
 
 // A resumed run removes the records that it repeats, whatever other lines there are.
 TEST(FuzzTorchModules, AResumedRunDropsInvalidLines) {
-  const testing::TempDir dir;
   const std::string kept = "{\"kind\":\"step\",\"step\":2}\n";
-  testing::write_file(dir / "metrics.jsonl",
-                      "{\"kind\":7,\"step\":\"three\"}\n[]\n" + kept +
-                          "{\"kind\":\"step\",\"step\":4}\n{\"kind\":\"end\"}\n{\"kind");
-  { MetricsWriter writer(Env::posix(), dir / "metrics.jsonl", 3); }
-  EXPECT_EQ(read_text(dir / "metrics.jsonl"), kept);
+  EXPECT_EQ(records_until("{\"kind\":7,\"step\":\"three\"}\n[]\n" + kept +
+                              "{\"kind\":\"step\",\"step\":4}\n{\"kind\":\"end\"}\n{\"kind",
+                          3),
+            kept);
 }
 
 constexpr const char* kEvil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"";

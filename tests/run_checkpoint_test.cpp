@@ -2,6 +2,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
+#include "tests/thread_testing.h"
 
 namespace saturate {
 namespace {
@@ -248,6 +250,27 @@ TEST(CheckpointWriter, SavesFiltersOfAnyLayoutAndType) {
     read[name] = tensor;
   ASSERT_EQ(read.size(), 4u);
   for (const auto& [name, tensor] : checkpoint.model) EXPECT_TRUE(read[name].equal(tensor)) << name;
+}
+
+// At the limit of threads a save takes the run's own time.
+TEST(CheckpointWriter, WithoutAnotherThreadTheCallersWrites) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  CheckpointStore store(env, dir.path(), CheckpointOptions{});
+  CheckpointWriter writer(env, store);
+  const testing::NoMoreThreads none;
+  writer.start(sample_checkpoint(5));
+  EXPECT_FALSE(writer.busy());
+  auto outcome = writer.poll();
+  ASSERT_TRUE(outcome && !outcome->error);
+  EXPECT_EQ(read_checkpoint(env, outcome->path).position.step, 5);
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER) << "which the thread of a save leaves";
+  Fault fault;
+  fault.match = {FileOp::kSync, "step-"};
+  env.inject(fault);
+  writer.start(sample_checkpoint(6));
+  outcome = writer.wait();
+  EXPECT_TRUE(outcome && outcome->error);
 }
 
 TEST(CheckpointWriter, ReportsAFailureAndCanRetry) {

@@ -39,6 +39,7 @@ class RunLogTest : public ::testing::Test {
 TEST_F(RunLogTest, AResumedEpochsSpeedIsOfItsOwnPart) {
   const RunPosition begin{3, 0, 3, 75, 9.0};
   RunLog log(env, recipe, plan(begin), ledger);
+  log.begin();
   log.begin_epoch(begin);
   env.sleep_ns(kSecond);
   log.epoch(end, hundred, 0.1);
@@ -48,6 +49,7 @@ TEST_F(RunLogTest, AResumedEpochsSpeedIsOfItsOwnPart) {
 
 TEST_F(RunLogTest, AnEvaluationOfTwoSetsOfWeightsCountsEachImageTwice) {
   RunLog log(env, recipe, plan({}), ledger);
+  log.begin();
   log.evaluation({end, {4, hundred, hundred}, /*counts=*/true}, /*seconds=*/2);
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
 }
@@ -60,6 +62,7 @@ TEST_F(RunLogTest, ADivergingLossIsShort) {
   ::testing::internal::CaptureStderr();
   {
     RunLog log(env, recipe, shown, ledger);
+    log.begin();
     log.begin_epoch({});
     env.sleep_ns(kSecond);
     log.epoch(end, huge, 0.1);
@@ -104,6 +107,7 @@ TEST_F(RunLogTest, StreamsAreTimedSinceTheLastRecordUpToTheLastMark) {
     env.sleep_ns(seconds * kSecond);
   };
   RunLog log(env, recipe, plan({}), ledger, &streams);
+  log.begin();
   log.begin_epoch({});
   work(2);
   log.steps({1, 0, 1, 25, 0}, hundred, 0.1);
@@ -132,6 +136,7 @@ TEST_F(RunLogTest, DevicePhasesAreOfTheRecordTheEpochAndTheRun) {
   const bool done = true;
   DevicePhases device([&] { return std::make_unique<ClockedMark>(env, done); });
   RunLog log(env, recipe, plan({}), ledger);
+  log.begin();
   ledger.time_on(&device);
   log.begin_epoch({});
   const auto step = [&](int64_t number, int seconds) {
@@ -160,6 +165,7 @@ TEST_F(RunLogTest, AnEpochsDevicePhasesExcludeTheEvaluationBeforeIt) {
   const bool done = true;
   DevicePhases device([&] { return std::make_unique<ClockedMark>(env, done); });
   RunLog log(env, recipe, plan({}), ledger);
+  log.begin();
   ledger.time_on(&device);
   const auto spend = [&](Phase phase, int seconds) {
     const Ledger::Scope scope(ledger, phase);
@@ -187,6 +193,7 @@ TEST_F(RunLogTest, TelemetryOfOneOfSeveralProcessesCountsItsOwnImages) {
   RunLog::Plan of_two = plan({});
   of_two.observers.push_back({telemetry});
   RunLog log(env, recipe, of_two, ledger);
+  log.begin();
   log.begin_epoch({});
   env.sleep_ns(kSecond);
   log.steps(end, hundred, 0.1);

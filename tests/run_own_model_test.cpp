@@ -102,7 +102,13 @@ struct LossByValue : torch::nn::Module {
   at::Tensor loss(at::Tensor logits, at::Tensor labels) const;
 };
 struct FinalWithoutLoss final : torch::nn::Module {};
-static_assert(kLossIsUsable<torch::nn::Module> && kLossIsUsable<FinalWithoutLoss>);
+class LossUnseenOfFinal final : public torch::nn::Module {
+  at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels);
+};
+static_assert(kLossIsUsable<torch::nn::Module>);
+// Whether a final class has a private member cannot be found: neither is accepted.
+static_assert(!kLossIsUsable<FinalWithoutLoss> && !kLossIsUsable<LossUnseenOfFinal>);
+static_assert(!kWantedImagesAreUsable<FinalWithoutLoss> && !kPerPixelIsUsable<FinalWithoutLoss>);
 static_assert(HasLoss<Squares> && HasLoss<LossByValue> && kLossIsUsable<LossByValue>);
 static_assert(!kLossIsUsable<LossUnseen> && !kLossIsUsable<LossInherited>);
 static_assert(!kLossIsUsable<LossByReference> && !kLossIsUsable<LossOfFinal>);

@@ -16,6 +16,7 @@ namespace {
 
 using testing::error_of;
 using testing::expect_same_losses;
+using testing::folder_contents;
 using testing::saving_options;
 using testing::small_recipe;
 using testing::TempDir;
@@ -78,17 +79,6 @@ bool same_weights(const std::string& a, const std::string& b) {
   for (const auto& [name, tensor] : of_a)
     if (!tensor.equal(of_b.at(name))) return false;
   return true;
-}
-
-// Every file's content, as a hash, and time; except for the lock, which names its holder.
-std::map<std::string, std::string> folder_contents(const std::string& folder) {
-  std::map<std::string, std::string> found;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
-    if (entry.is_regular_file() && entry.path().filename() != ".lock")
-      found[entry.path()] =
-          std::to_string(std::hash<std::string>()(testing::read_text(entry.path()))) + " of " +
-          std::to_string(entry.last_write_time().time_since_epoch().count());
-  return found;
 }
 
 int64_t last_recorded_step(const std::string& run) {

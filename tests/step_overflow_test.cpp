@@ -200,9 +200,10 @@ TEST(Overflow, OnOneRankIsOnAllRanks) {
 
 std::atomic<int> overflow_forwards{0};
 
-enum class Overflows { kNothing, kThird, kAll, kGradients };
+enum class Overflows { kNothing, kThird, kFirstFour, kAll, kGradients };
 
-// A network whose third forward in training overflows, or each, or whose gradients always do.
+// A network whose third forward in training overflows, or the first four, or each, or whose
+// gradients always do.
 template <Overflows kOverflows>
 class OverflowingModel : public NormedLinear {
  public:
@@ -211,7 +212,8 @@ class OverflowingModel : public NormedLinear {
     at::Tensor logits = NormedLinear::forward(images);
     if (!is_training()) return logits;
     const int number = ++overflow_forwards;
-    if (kOverflows == Overflows::kAll || (kOverflows == Overflows::kThird && number == 3))
+    if (kOverflows == Overflows::kAll || (kOverflows == Overflows::kThird && number == 3) ||
+        (kOverflows == Overflows::kFirstFour && number <= 4))
       return logits * INFINITY;
     // 0 times an infinite slope.
     if (kOverflows == Overflows::kGradients) return logits + (fc_->weight * 0).sum().sqrt() * 0;
@@ -228,6 +230,7 @@ Recipe overflowing_recipe(const std::string& name, PrecisionMode mode = Precisio
   [[maybe_unused]] static const bool once = [] {
     add_model("overflows_never", "of a test", make_overflowing<Overflows::kNothing>);
     add_model("overflows_once", "of a test", make_overflowing<Overflows::kThird>);
+    add_model("overflows_first", "of a test", make_overflowing<Overflows::kFirstFour>);
     add_model("overflows_always", "of a test", make_overflowing<Overflows::kAll>);
     add_model("overflows_backward", "of a test", make_overflowing<Overflows::kGradients>);
     return true;
@@ -256,6 +259,20 @@ TEST(OverflowInARun, SkipsTheStepAndTheRunEndsWell) {
     EXPECT_EQ(result.steps, 8);
     EXPECT_TRUE(std::isfinite(result.train->loss));
     EXPECT_TRUE(std::isfinite(result.eval->loss));
+  }
+}
+
+// Its loss is NaN, and is not a value of the metric.
+TEST(OverflowInARun, InAWholeShortEpochDoesNotStopItEarly) {
+  for (const Monitor monitor : {Monitor::kTrainLoss, Monitor::kTrainAccuracy}) {
+    Recipe recipe = overflowing_recipe("overflows_first");
+    recipe.train.monitor = monitor;
+    recipe.train.early_stop = 1;
+    recipe.train.epochs = 2;
+    const TrainResult result = run_overflowing(recipe);
+    EXPECT_EQ(result.end, RunEnd::kDone);
+    EXPECT_EQ(result.steps, 8);
+    EXPECT_EQ(result.best.best_step, 8) << "the only value";
   }
 }
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Prints the C++ sources that differ from the commit in .ci/checked, and those that include a changed header.
+"""Prints the C++ sources that differ from the commit in .ci/checked, and those that include a changed header, also
+through other headers.
 
 The commit is the last one on which `make ci-full` passed. If git does not have it, as in a shallow clone, every source
 is printed.
 """
 
+import collections
 import pathlib
 import re
 import subprocess
@@ -26,6 +28,20 @@ def resolved(include, includer):
     return None
 
 
+def with_includers(stale, includes):
+    """`stale` and all files that include one of them, directly or not. `includes`: the files that each file includes."""
+    includers = collections.defaultdict(set)
+    for path, included in includes.items():
+        for each in included:
+            includers[each].add(path)
+    found, left = set(stale), list(stale)
+    while left:
+        new = includers[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
 def main():
     tracked = [ROOT / name for name in git("ls-files", "-co", "--exclude-standard", "*.cpp", "*.h", "*.cuh")]
     tracked = [path for path in tracked if path.is_file()]
@@ -37,7 +53,7 @@ def main():
             ROOT / name for name in git("ls-files", "-o", "--exclude-standard"))
     includes = {path: {resolved(name, path) for name in INCLUDE.findall(path.read_text(errors="replace"))}
                 for path in tracked}
-    for path in sorted(stale | {path for path in tracked if includes[path] & stale}):
+    for path in sorted(with_includers(stale, includes)):
         if path.suffix == ".cpp" and path.is_file():
             print(path.relative_to(ROOT))
 

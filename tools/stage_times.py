@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Lists the CI stages that took over a fifth longer than the recorded times predict.
+"""Lists the CI stages that took over a fifth longer than the recorded times predict, and those without such a time.
 
     tools/stage_times.py RECORD TOOK        files with lines "STAGE SECONDS"
 
 Machines differ in speed, and one machine differs from hour to hour. So the recorded seconds are first multiplied by
-this run's pace: the median, over the stages, of the ratio of seconds taken to recorded seconds.
+this run's pace: the median, over the stages, of the ratio of seconds taken to recorded seconds. If all stages grow alike,
+only the totals show it.
 """
 
 import pathlib
@@ -22,7 +23,15 @@ def read(path):
 
 def main():
     record, took = read(sys.argv[1]), read(sys.argv[2])
-    known = [name for name in took if record.get(name, 0) >= LEAST_SECONDS]
+    for name in took:
+        if name not in record:
+            print(f"NEW     {name}: {took[name]:.0f} s, not in {sys.argv[1]}")
+    both = [name for name in took if name in record]
+    recorded = sum(record[name] for name in both)
+    if recorded > 0:
+        now = sum(took[name] for name in both)
+        print(f"total: {now:.0f} s, {now / recorded:.2f} times the {recorded:.0f} s recorded for these stages")
+    known = [name for name in both if record[name] >= LEAST_SECONDS]
     if not known:
         return
     pace = statistics.median(took[name] / record[name] for name in known)

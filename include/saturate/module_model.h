@@ -31,23 +31,21 @@ class ModuleModelBase : public Model {
 };
 
 // Whether a class has a member of a name, even a private one: a member of the same name in a second
-// base makes it ambiguous. For a final class, which cannot be derived from, detects public ones
-// only.
-#define SATURATE_NAMES_MEMBER(Trait, member)                 \
-  struct Trait##Probe {                                      \
-    int member;                                              \
-  };                                                         \
-  template <class Module>                                    \
-  struct Trait##Both : Module, Trait##Probe {};              \
-  template <class Module>                                    \
-  constexpr bool Trait() {                                   \
-    if constexpr (std::is_final_v<Module>) return requires { \
-        &Module::member;                                     \
-      };                                                     \
-    else                                                     \
-      return !requires {                                     \
-        &Trait##Both<Module>::member;                        \
-      };                                                     \
+// base makes it ambiguous. True for a final class, which cannot be derived from: it may have one.
+#define SATURATE_NAMES_MEMBER(Trait, member)    \
+  struct Trait##Probe {                         \
+    int member;                                 \
+  };                                            \
+  template <class Module>                       \
+  struct Trait##Both : Module, Trait##Probe {}; \
+  template <class Module>                       \
+  constexpr bool Trait() {                      \
+    if constexpr (std::is_final_v<Module>)      \
+      return true;                              \
+    else                                        \
+      return !requires {                        \
+        &Trait##Both<Module>::member;           \
+      };                                        \
   }
 
 namespace module_members {
@@ -83,6 +81,9 @@ constexpr bool kPerPixelIsUsable = requires {
 // bool kPerPixel = true, loss(), and encode() and decode(): see ModelFacets.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
+  static_assert(!std::is_final_v<Module>,
+                "the module is final, which hides whether it has a private loss(), kWantedImages "
+                "or kPerPixel: derive the module from torch::nn::Module without final");
   static_assert(kLossIsUsable<Module>,
                 "the module's loss() cannot be called: make it a public "
                 "at::Tensor loss(const at::Tensor& logits, const at::Tensor& labels), or give it "

@@ -30,13 +30,13 @@ struct LoadedWeights {
 // Copies a file's tensors into parameters and buffers of the same name. All names may begin with
 // "module." (DataParallel's) or "model." (a checkpoint's), and contain "_orig_mod."
 // (torch.compile's) anywhere. `prefix`: the names' prefix before that; other names in the file are
-// ignored, and it is a kUsage error if none matches. Without one, a checkpoint's averaged weights
-// (train.ema) are preferred, as in `saturate eval` and `export`. The last layer stays unchanged if
-// it is missing in the file, or has another number of outputs there; so do missing BatchNorm
-// counters. Any other mismatch fails with kUsage, naming all of them, and nothing is copied.
-// Floating-point types are converted to each other; integers and floating point do not match.
-// `only`: patterns (* matches any text) of the model's names to load, each of which must match
-// something; other names keep their values. Empty: all.
+// ignored, and it is a kUsage error if none matches. A checkpoint's averaged weights (train.ema)
+// are preferred to the plain ones of the same names, as in `saturate eval` and `export`. The last
+// layer stays unchanged if it is missing in the file, or has another number of outputs there; so do
+// missing BatchNorm counters. Any other mismatch fails with kUsage, naming all of them, and nothing
+// is copied. Floating-point types are converted to each other; integers and floating point do not
+// match. `only`: patterns (* matches any text) of the model's names to load, each of which must
+// match something; other names keep their values. Empty: all.
 LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
                            const std::vector<std::string>& only = {},
                            const std::string& prefix = "");

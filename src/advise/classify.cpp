@@ -207,6 +207,13 @@ std::string too_little(const Diagnosis& diagnosis, const Measurements& found) {
       why);
 }
 
+std::string interlude_text(double share, const Interlude& each) {
+  std::string text = fmt::format(": {:.0f} % of the training", 100 * share);
+  if (each.times > 0)
+    text += fmt::format(", {} for each of {:.0f}", format_duration(each.seconds), each.times);
+  return text;
+}
+
 std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& found) {
   if (diagnosis.undecided) return too_little(diagnosis, found);
   if (diagnosis.healthy)
@@ -216,8 +223,15 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
         found.ranks.size(), 100 * (1 - diagnosis.efficiency));
   std::string text(text_of(diagnosis.cause).what);
   if (diagnosis.cause == Cause::kStraggler) text += ": " + straggler_text(found.ranks);
-  return text + fmt::format("; without it the run would be {:.2f} times as fast",
-                            fix_for_cause(diagnosis).gain->ratio);
+  if (diagnosis.cause == Cause::kEvaluation)
+    text += interlude_text(found.evaluation_share(), found.evaluations);
+  if (diagnosis.cause == Cause::kCheckpointIo)
+    text += interlude_text(found.checkpoint_share(), found.saves);
+  const WhatIf& fix = fix_for_cause(diagnosis);
+  return text + fmt::format("; {} {:.2f} times as fast",
+                            fix.settings.empty() ? "without it the run would be"
+                                                 : fix.text() + " makes the run",
+                            fix.gain->ratio);
 }
 
 // For a setting that saves memory, its own cost.
@@ -231,13 +245,6 @@ std::string_view what_of(const WhatIf& fix) {
     for (const auto& [key, what] : kOfMemory)
       if (fix.text().starts_with(key)) return what;
   return text_of(fix.cause).what;
-}
-
-std::string interlude_text(double share, const Interlude& each) {
-  std::string text = fmt::format(": {:.0f} % of the training", 100 * share);
-  if (each.times > 0)
-    text += fmt::format(", {} for each of {:.0f}", format_duration(each.seconds), each.times);
-  return text;
 }
 
 std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {

@@ -8,6 +8,7 @@
 
 #include "advise/diagnose.h"
 #include "advise/measured_trainer.h"
+#include "advise/what_ifs.h"
 #include "base/thread_pool.h"
 #include "saturate/data/env.h"
 #include "saturate/group.h"
@@ -16,8 +17,9 @@
 namespace saturate {
 namespace {
 
-constexpr int kFirstSteps = 10;  // that are not measured
-constexpr int kTimed = 5;        // steps after them, which tell how many a turn may have
+constexpr int kFirstSteps = 10;            // that are not measured
+constexpr int kTimed = 5;                  // steps after them, which tell how many a turn may have
+constexpr double kEvaluationLimit = 0.05;  // of the time, for an evaluation, which is cut short
 
 // The times of all ranks, from this one's by round: [rank][round].
 std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<PhaseTimes>& own) {
@@ -50,7 +52,8 @@ class MeasuredRun {
       : env_(env),
         asked_(asked),
         group_(*group),
-        trainer_(env, measured_recipe(recipe),
+        asked_train_(recipe.train),
+        trainer_(env, with_evaluation(recipe, asked),
                  measured_options(asked.folder, asked.should_stop, group, /*save=*/true)) {}
 
   // False if should_stop cancelled before enough was measured.
@@ -66,7 +69,30 @@ class MeasuredRun {
     }
     return rounds() >= std::min(kLeastRounds, asked_.rounds);
   }
-  const Recipe& recipe() const { return trainer_.recipe(); }
+  // As the run was asked for, but for what only measuring changed.
+  Recipe recipe() const {
+    Recipe recipe = trainer_.recipe();
+    recipe.data.eval_source.clear();
+    recipe.train.eval_every = asked_train_.eval_every;
+    recipe.train.eval_every_steps = asked_train_.eval_every_steps;
+    return recipe;
+  }
+
+  // Work between steps, which is too rare for turns. The slowest rank's time counts: all wait for
+  // it. REQUIRES: `found` has the rate and the phases. Collective.
+  void time_interludes(Measurements& found) {
+    const double epochs = asked_train_.epochs, steps = epoch_steps(trainer_);
+    found.run_s = slowest(epochs * epoch_images(trainer_) / found.rate);
+    if (!trainer_.recipe().data.eval_source.empty()) {
+      found.evaluations.times = evaluations_of(asked_train_, epochs, steps);
+      found.evaluations.seconds =
+          second_time([&] { return time_evaluation(trainer_, kEvaluationLimit * asked_.seconds); });
+    }
+    const double saves = saves_of(found.recipe.checkpoint, epochs, steps, found.run_s);
+    if (saves < 1 || found.phases[Phase::kCheckpoint] > 0) return;
+    found.saves = {second_time([&] { return time_save(trainer_); }), saves};
+  }
+
   // One of each round, with all-reduce or without.
   std::vector<StepTiming> turns(bool summing) const {
     std::vector<StepTiming> chosen;
@@ -76,6 +102,32 @@ class MeasuredRun {
   }
 
  private:
+  // Its evaluation is timed after the turns, and in none of them.
+  static Recipe with_evaluation(const Recipe& recipe, const DiagnoseOptions& asked) {
+    Recipe measured = measured_recipe(recipe);
+    if (asked.wanted({.cause = Cause::kEvaluation}))
+      measured.data.eval_source = recipe.data.eval_source;
+    measured.train.eval_every = measured.train.eval_every_steps = 0;
+    return measured;
+  }
+
+  double slowest(double own) {
+    const at::Tensor most = at::full({1}, own, at::kDouble);
+    group_.max(most);
+    return most.const_data_ptr<double>()[0];
+  }
+
+  // The first time is slow.
+  template <class Body>
+  double second_time(const Body& body) {
+    double seconds = 0;
+    for (int i = 0; i < 2; ++i) {
+      rest(trainer_);
+      seconds = slowest(body());
+    }
+    return seconds;
+  }
+
   static bool is_summing(size_t turn) { return turn % 2 == turn / 2 % 2; }
   int rounds() const { return int(turns_.size() / 2); }
 
@@ -88,9 +140,7 @@ class MeasuredRun {
 
   // For the time of a turn, at the slowest rank's speed over the timed steps.
   int steps_of_turn(double timed_s) {
-    const at::Tensor slowest = at::full({1}, timed_s / kTimed, at::kDouble);
-    group_.max(slowest);
-    const double steps = asked_.seconds / 2 / asked_.rounds / slowest.const_data_ptr<double>()[0];
+    const double steps = asked_.seconds / 2 / asked_.rounds / slowest(timed_s / kTimed);
     return std::max(1, int(std::min(steps, 1e6)) - kSettle);
   }
 
@@ -106,6 +156,7 @@ class MeasuredRun {
   Env& env_;
   const DiagnoseOptions& asked_;
   Group& group_;
+  const TrainOptions asked_train_;
   std::vector<StepTiming> turns_;
   Trainer trainer_;
 };
@@ -134,6 +185,7 @@ std::optional<Measurements> measure(Env& env, const Recipe& recipe,
   found.loader_threads = found.recipe.data.threads;
   found.batch = found.recipe.train.batch;
   found.on_gpu = found.recipe.train.device == "cuda";
+  run.time_interludes(found);
   return found;
 }
 

@@ -27,6 +27,14 @@ void sum_gradients(Trainer& trainer, bool sums) {
   MeasuredTrainer::state(trainer).learner.reducer()->set_enabled(sums);
 }
 
+double epoch_images(Trainer& trainer) {
+  return double(trainer.state().input.data().size());
+}
+
+double epoch_steps(Trainer& trainer) {
+  return double(trainer.state().input.epoch_steps());
+}
+
 DeviceBatch hold_batch(Trainer& trainer) {
   auto& state = MeasuredTrainer::state(trainer);
   state.learner.set_switches();

@@ -21,27 +21,33 @@ namespace saturate {
 // each process trains alone. All ranks call it before the same step.
 void sum_gradients(Trainer& trainer, bool sums);
 
-// The following only for runs of one process, except release_batch() and rest().
+// Of an epoch, of all ranks.
+double epoch_images(Trainer& trainer);
+double epoch_steps(Trainer& trainer);
+
+// The following only for runs of one process, except where they say otherwise.
 
 // From now on every step is on the same batch, the first of this epoch's order, which is returned;
 // the loader rests. Shows the cost of a run without its input.
 DeviceBatch hold_batch(Trainer& trainer);
-// Continues with the epoch's next batch.
+// Continues with the epoch's next batch. On any rank.
 void release_batch(Trainer& trainer);
 // Takes the next batch of this epoch, repeated endlessly, from the loader without a step. Shows the
 // cost of input alone. Returns its images. REQUIRES: no batch is held.
 int64_t skip_batch(Trainer& trainer);
 // Evaluates at least a batch, for at most `seconds`, and records nothing. Returns the seconds of an
-// evaluation of all images, in proportion if it was cut short; 0 without data.eval_source.
+// evaluation of all images, in proportion if it was cut short; 0 without data.eval_source. On any
+// rank, of its own images.
 double time_evaluation(Trainer& trainer, double seconds);
 // Saves a checkpoint as when one is due, and returns the seconds that the run waits for it.
+// REQUIRES with several ranks: all call it together, after rest().
 double time_save(Trainer& trainer);
 // Number of batches that the loader has ready.
 size_t ready_batches(Trainer& trainer);
 // Switches the ledger off or on (as it is from the start), to measure its own cost.
 void set_ledger(Trainer& trainer, bool enabled);
 // Stops the loader and waits for a checkpoint being written: the run uses only memory until
-// hold_batch() or release_batch(), which set the process's switches for it again.
+// hold_batch() or release_batch(), which set the process's switches for it again. On any rank.
 void rest(Trainer& trainer);
 
 // Without work between steps, without an end before the measurements', and with constant weights,

@@ -60,6 +60,19 @@ void print_phases(const PhaseTimes& step) {
   fmt::print("\n");
 }
 
+void print_interludes(const Measurements& found) {
+  if (found.run_s <= 0) return;
+  const auto each = [](const Interlude& interlude) {
+    return interlude.times > 0 ? fmt::format(" ({} for each of {:.0f})",
+                                             format_duration(interlude.seconds), interlude.times)
+                               : "";
+  };
+  fmt::print(
+      "  the training   {:>9}: evaluation {:.0f} %{}, checkpoints {:.0f} %{}, records {:.0f} %\n",
+      format_duration(found.whole_s()), 100 * found.evaluation_share(), each(found.evaluations),
+      100 * found.checkpoint_share(), each(found.saves), 100 * found.phase_share(Phase::kHost));
+}
+
 void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("\nmeasured\n");
   fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {} over {} processes\n",
@@ -72,19 +85,7 @@ void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
                1e3 * (step.total() - step[Phase::kReduce]));
     print_phases(step);
   }
-}
-
-void print_interludes(const Measurements& found) {
-  if (found.run_s <= 0) return;
-  const auto each = [](const Interlude& interlude) {
-    return interlude.times > 0 ? fmt::format(" ({} for each of {:.0f})",
-                                             format_duration(interlude.seconds), interlude.times)
-                               : "";
-  };
-  fmt::print(
-      "  the training   {:>9}: evaluation {:.0f} %{}, checkpoints {:.0f} %{}, records {:.0f} %\n",
-      format_duration(found.whole_s()), 100 * found.evaluation_share(), each(found.evaluations),
-      100 * found.checkpoint_share(), each(found.saves), 100 * found.phase_share(Phase::kHost));
+  print_interludes(found);
 }
 
 void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {

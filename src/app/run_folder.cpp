@@ -72,6 +72,12 @@ std::string run_folder_of(Env& env, const std::string& path) {
   return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 
+// Whether `resume` is a run in `out`, or a checkpoint of it, however the two are spelled.
+bool is_same_folder(Env& env, const std::string& out, const std::string& resume) {
+  std::error_code none;
+  return !resume.empty() && std::filesystem::equivalent(out, run_folder_of(env, resume), none);
+}
+
 bool has_checkpoint(Env& env, const std::string& folder) {
   const std::string inner = folder + "/checkpoints";
   return env.is_directory(inner) && !list_checkpoints(env, inner).empty();
@@ -143,7 +149,7 @@ void require_some_checkpoint(Env& env, const std::string& path) {
 RunFolder asked_folder(Env& env, const FolderRequest& request) {
   const auto& [recipe, out, resume] = request;
   if (resume == kResumeAuto) return automatic_folder(env, request);
-  if (!out.empty() && out != resume && env.exists(out + "/metrics.jsonl"))
+  if (!out.empty() && !is_same_folder(env, out, resume) && env.exists(out + "/metrics.jsonl"))
     fail(ErrorKind::kUsage, "the folder holds a run already", out,
          "Resume or restart it with --resume=auto, or choose another --out");
   if (resume.empty()) return {out.empty() ? new_run_folder(env, recipe) : out, std::nullopt};

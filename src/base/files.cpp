@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 void Env::read_into(const std::string& path, std::vector<std::byte>& out) {
@@ -63,29 +64,68 @@ void write_in_place(Env& env, const std::string& path,
   file->close();
 }
 
-}  // namespace
-
-void write_atomically(Env& env, const std::string& asked,
-                      std::span<const std::span<const std::byte>> pieces) {
-  const std::string path = resolved(asked);
-  if (is_special(path)) return write_in_place(env, path, pieces);
-  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
-  try {
-    const auto file = env.open_writable(temporary);
-    file->bypass_cache();
-    for (const auto& piece : pieces) file->append(piece);
-    file->sync();
-    file->close();
-    env.rename(temporary, path);
-    env.sync_directory(parent_folder(path));
-  } catch (...) {
+// A file's new contents, under a temporary name until commit(); removed again without it. Those of
+// a special path are written in place by commit().
+class NewContents {
+ public:
+  NewContents(Env& env, const std::string& path, std::span<const std::span<const std::byte>> pieces)
+      : env_(env), path_(resolved(path)), pieces_(pieces.begin(), pieces.end()) {
+    if (is_special(path_)) return;
+    temporary_ = path_ + ".tmp-" + std::to_string(::getpid());
     try {
-      env.remove(temporary);
+      const auto file = env_.open_writable(temporary_);
+      file->bypass_cache();
+      for (const auto& piece : pieces_) file->append(piece);
+      file->sync();
+      file->close();
+    } catch (...) {
+      discard();
+      throw;
+    }
+  }
+  NewContents(const NewContents&) = delete;
+  NewContents& operator=(const NewContents&) = delete;
+  ~NewContents() { discard(); }
+
+  void commit() {
+    if (temporary_.empty()) return write_in_place(env_, path_, pieces_);
+    env_.rename(temporary_, path_);
+    temporary_.clear();
+    env_.sync_directory(parent_folder(path_));
+  }
+
+ private:
+  void discard() {
+    if (temporary_.empty()) return;
+    try {
+      env_.remove(temporary_);
     } catch (...) {
       // The first failure is the one worth reporting.
     }
-    throw;
   }
+
+  Env& env_;
+  const std::string path_;
+  const std::vector<std::span<const std::byte>> pieces_;
+  std::string temporary_;  // empty: none, or renamed
+};
+
+}  // namespace
+
+void write_atomically(Env& env, const std::string& path,
+                      std::span<const std::span<const std::byte>> pieces) {
+  NewContents(env, path, pieces).commit();
+}
+
+void replace_together(Env& env, const std::vector<TextFile>& files) {
+  std::vector<std::unique_ptr<NewContents>> all;
+  for (const auto& [path, text] : files) {
+    if (env.is_directory(path))
+      fail(ErrorKind::kRun, "a folder has the name of a file", path, "Rename the folder");
+    const std::span<const std::byte> piece = std::as_bytes(std::span(text));
+    all.push_back(std::make_unique<NewContents>(env, path, std::span(&piece, 1)));
+  }
+  for (const auto& contents : all) contents->commit();
 }
 
 void write_atomically(Env& env, const std::string& path, const std::string& text) {

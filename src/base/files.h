@@ -21,6 +21,13 @@ inline std::string text_of_file(Env& env, const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+struct TextFile {
+  std::string path, text;
+};
+
+// As write_atomically() of each, in this order, but replaces none unless all could be written.
+void replace_together(Env& env, const std::vector<TextFile>& files);
+
 // Whether any process holds Env::lock() of this file. Writes nothing and needs only read access; a
 // file that is missing or unreadable counts as free. A process that locks the file at this moment
 // waits for the check and is not refused.

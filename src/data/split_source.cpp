@@ -8,9 +8,11 @@
 namespace saturate {
 namespace {
 
-class SplitSource : public Dataset {
+// `Source`: Dataset or IndexedSource, which the split is as well.
+template <class Source>
+class SplitSource : public Source {
  public:
-  SplitSource(std::unique_ptr<Dataset> source, size_t every, bool held)
+  SplitSource(std::unique_ptr<Source> source, size_t every, bool held)
       : source_(std::move(source)), every_(every), held_(held) {}
 
   size_t size() const override { return held_ ? held_size() : source_->size() - held_size(); }
@@ -30,10 +32,13 @@ class SplitSource : public Dataset {
     for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
   }
 
- private:
+ protected:
+  const Source& inner() const { return *source_; }
+
   // The held-out sample is the middle one of each `every_`.
   size_t held_size() const { return (source_->size() + every_ - 1 - every_ / 2) / every_; }
 
+  // The index in the other source.
   size_t place(size_t index) const {
     const size_t middle = every_ / 2;
     if (held_) return index * every_ + middle;
@@ -41,10 +46,27 @@ class SplitSource : public Dataset {
     return index / (every_ - 1) * every_ + within + (within >= middle ? 1 : 0);
   }
 
-  const std::unique_ptr<Dataset> source_;
+ private:
+  const std::unique_ptr<Source> source_;
   const size_t every_;
   const bool held_;
 };
+
+class IndexedSplit : public SplitSource<IndexedSource> {
+ public:
+  using SplitSource::SplitSource;
+  int64_t label(size_t index) const override { return inner().label(place(index)); }
+  uint64_t read_start(size_t index, size_t most, Sample& out) const override {
+    return inner().read_start(place(index), most, out);
+  }
+};
+
+std::unique_ptr<Dataset> make_split(std::unique_ptr<Dataset> source, size_t every, bool held) {
+  auto* const indexed = dynamic_cast<IndexedSource*>(source.get());
+  if (!indexed) return std::make_unique<SplitSource<Dataset>>(std::move(source), every, held);
+  source.release();
+  return std::make_unique<IndexedSplit>(std::unique_ptr<IndexedSource>(indexed), every, held);
+}
 
 [[noreturn]] void fail_form(const std::string& rest) {
   fail(ErrorKind::kUsage, "split:" + rest + " does not name a part and a source", "data.source",
@@ -65,7 +87,7 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
                     std::from_chars(share.data() + 2, end, every).ptr == end && every >= 2 &&
                     (part == "train" || part == "held") && !source.empty();
   if (!good) fail_form(rest);
-  auto split = std::make_unique<SplitSource>(open_dataset(env, source), every, part == "held");
+  auto split = make_split(open_dataset(env, source), every, part == "held");
   if (split->size() == 0)
     fail(ErrorKind::kData, "the source has too few images for one of " + std::to_string(every),
          source, "Hold out a larger share, as 1/2");

@@ -84,7 +84,8 @@ std::vector<NamedTensor> unwrapped(const std::vector<NamedTensor>& tensors,
   return best;
 }
 
-// The tensors selected by model.weights_prefix, with or without its dot, also after wrappers.
+// The tensors selected by model.weights_prefix, with or without its dot, also after wrappers; none
+// if no name begins with it.
 std::vector<NamedTensor> chosen(const std::vector<NamedTensor>& tensors,
                                 const std::string& prefix) {
   if (prefix.empty()) return tensors;
@@ -94,9 +95,7 @@ std::vector<NamedTensor> chosen(const std::vector<NamedTensor>& tensors,
       if (name.starts_with('.')) name.erase(0, 1);
     if (!found.empty()) return found;
   }
-  fail(ErrorKind::kUsage, "no name in the file begins with \"" + prefix + "\"",
-       "model.weights_prefix",
-       tensors.empty() ? "Remove it" : "The first name is " + tensors.front().name);
+  return {};
 }
 
 // The file's tensors by the model's names.
@@ -123,12 +122,13 @@ std::string likely_prefix(const ByName& tensors, const std::vector<NamedTensor>&
 
 // Replaces a checkpoint's weights by their averages (train.ema), which `eval` and `export` use too.
 // False if there are none.
-bool take_averages(const std::vector<NamedTensor>& tensors, ByName& named) {
-  constexpr std::string_view kPrefix = "average.";
+bool take_averages(const std::vector<NamedTensor>& tensors, const std::vector<NamedTensor>& targets,
+                   const std::string& prefix, ByName& named) {
+  std::vector<NamedTensor> averages = behind_prefix("average.", tensors);
+  for (auto& [name, tensor] : averages) name.insert(0, "model.");  // as the averaged weight's
   bool found = false;
-  for (const auto& [name, tensor] : tensors) {
-    if (!name.starts_with(kPrefix)) continue;
-    const auto weight = named.find(renamed(name.substr(kPrefix.size())));
+  for (const auto& [name, tensor] : by_name(std::move(averages), targets, prefix)) {
+    const auto weight = named.find(name);
     if (weight == named.end() || weight->second.sizes() != tensor.sizes()) continue;
     weight->second = tensor;
     found = true;
@@ -285,7 +285,11 @@ LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
   for (const NamedTensor& buffer : model.buffers()) targets.push_back(buffer);
   const std::vector<NamedTensor> all = read_weights(env, path, prefix);
   ByName tensors = by_name(all, targets, prefix);
-  const bool averaged = prefix.empty() && take_averages(all, tensors);
+  if (tensors.empty() && !prefix.empty())
+    fail(ErrorKind::kUsage, "no name in the file begins with \"" + prefix + "\"",
+         "model.weights_prefix",
+         all.empty() ? "Remove it" : "The first name is " + all.front().name);
+  const bool averaged = take_averages(all, targets, prefix, tensors);
   const std::string missed = likely_prefix(tensors, targets);
   take_only(only, targets, tensors);
   Fit fitting = fit(std::move(tensors), targets, head);

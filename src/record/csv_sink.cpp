@@ -38,14 +38,15 @@ std::string row_of(const MetricsRecord& record) {
 
 class CsvSink : public MetricsSink {
  public:
-  CsvSink(Env& env, const std::string& folder) {
-    const std::string path = folder + "/metrics.csv";
-    std::istringstream lines(text_of_file(env, folder + "/metrics.jsonl"));
+  CsvSink(Env& env, const std::string& folder)
+      : env_(env), folder_(folder), file_(env.open_appendable(path())) {}
+  void start() override {
+    std::istringstream lines(text_of_file(env_, folder_ + "/metrics.jsonl"));
     std::string rows = head();
     for (std::string line; std::getline(lines, line);)
       if (const auto record = from_json_line(line)) rows += row_of(*record);
-    write_atomically(env, path, rows);
-    file_ = env.open_appendable(path);
+    write_atomically(env_, path(), rows);
+    file_ = env_.open_appendable(path());
   }
   void write(const MetricsRecord& record) override {
     const std::string row = row_of(record);
@@ -53,6 +54,10 @@ class CsvSink : public MetricsSink {
   }
 
  private:
+  std::string path() const { return folder_ + "/metrics.csv"; }
+
+  Env& env_;
+  const std::string folder_;
   std::unique_ptr<WritableFile> file_;
 };
 

@@ -3,7 +3,6 @@
 #include <span>
 #include <sstream>
 
-#include "base/files.h"
 #include "record/json_fields.h"
 
 namespace saturate {
@@ -47,18 +46,6 @@ std::optional<Telemetry> telemetry_of(const nlohmann::json& json) {
     telemetry.*field.member = number_at(*found, field.name);
   telemetry.throttle_reasons = text_at(*found, "throttle_reasons");
   return telemetry;
-}
-
-// The complete lines of a file for steps up to `last_step`.
-std::string lines_until(const std::string& text, int64_t last_step) {
-  std::istringstream in(text);
-  std::string kept, line;
-  while (std::getline(in, line)) {
-    if (in.eof()) break;  // no newline: truncated by a crash
-    const auto record = from_json_line(line);
-    if (record && record->step <= last_step && record->kind != "end") kept += line + "\n";
-  }
-  return kept;
 }
 
 }  // namespace
@@ -125,10 +112,15 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   return record;
 }
 
-MetricsWriter::MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step) {
-  if (env.exists(path))
-    write_atomically(env, path, lines_until(text_of_file(env, path), keep_until_step));
-  file_ = env.open_appendable(path);
+std::string records_until(const std::string& text, int64_t last_step) {
+  std::istringstream in(text);
+  std::string kept, line;
+  while (std::getline(in, line)) {
+    if (in.eof()) break;  // no newline: truncated by a crash
+    const auto record = from_json_line(line);
+    if (record && record->step <= last_step && record->kind != "end") kept += line + "\n";
+  }
+  return kept;
 }
 
 void MetricsWriter::write(const MetricsRecord& record) {

@@ -39,12 +39,14 @@ std::string to_json_line(const MetricsRecord& record);
 // unknown to this version counts as kOther. Without MetricsRecord::scalars.
 std::optional<MetricsRecord> from_json_line(const std::string& line);
 
+// The complete lines of a metrics.jsonl for steps up to `last_step`, without the end's: a run that
+// resumes from there repeats the others.
+std::string records_until(const std::string& text, int64_t last_step);
+
 // Appends records to a file, each written to the system at once. Not for concurrent use.
 class MetricsWriter : public Observer {
  public:
-  // Continues an existing file, dropping lines of steps after `keep_until_step` and a truncated
-  // line: a resumed run repeats those steps.
-  MetricsWriter(Env& env, const std::string& path, int64_t keep_until_step);
+  MetricsWriter(Env& env, const std::string& path) : file_(env.open_appendable(path)) {}
   void write(const MetricsRecord& record);
   void on_record(MetricsRecord& record, ObserverContext&) override { write(record); }
 

@@ -11,8 +11,10 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "base/mutex.h"
+#include "base/thread_pool.h"
 #include "base/wall_clock.h"
 #include "record/sinks.h"
 #include "saturate/data/error.h"
@@ -21,7 +23,7 @@ namespace saturate {
 namespace {
 
 // Limits for concurrent connections and their silence (s): an idle client blocks no other.
-constexpr size_t kConnections = 16;
+constexpr int kConnections = 16;
 constexpr time_t kSilence = 2;
 
 std::string lower(std::string text) {
@@ -56,9 +58,33 @@ class HostNames {
   std::set<std::string> names_;
 };
 
+// Answers connections on threads that exist before the server. httplib starts its own in the
+// server's thread, where nothing could catch that the system refuses one.
+class Connections : public httplib::TaskQueue {
+ public:
+  explicit Connections(ThreadPool& threads) : threads_(threads) {}
+  void enqueue(std::function<void()> answer) override {
+    threads_.submit([answer = std::move(answer)] { without_errors(answer); });
+  }
+  void shutdown() override { threads_.wait_idle(); }
+
+  // Out of memory, a client stays without its answer: the run is worth more.
+  template <class Body>
+  static void without_errors(const Body& body) {
+    try {
+      body();
+    } catch (const std::exception&) {
+    }
+  }
+
+ private:
+  ThreadPool& threads_;
+};
+
 class PrometheusSink : public MetricsSink {
  public:
-  PrometheusSink(Env& env, const WatchOptions& watch) : env_(env), names_(watch) {
+  PrometheusSink(Env& env, const WatchOptions& watch)
+      : env_(env), names_(watch), connections_(kConnections, kKey), listener_(1, kKey) {
     set_limits();
     server_.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
       answer(request, response);
@@ -68,16 +94,17 @@ class PrometheusSink : public MetricsSink {
       response.set_content("ok\n", "text/plain");
     });
     bind(watch.prometheus_address, watch.prometheus_port);
-    thread_ = std::thread([this] {
-      server_.listen_after_bind();
+    listener_.submit([this] {
+      Connections::without_errors([this] { server_.listen_after_bind(); });
       ended_ = true;
     });
     while (!server_.is_running() && !ended_)
       std::this_thread::yield();  // stop() before the server runs is lost
+    if (ended_) fail(ErrorKind::kRun, "the endpoint cannot start", kKey, "Remove it");
   }
   ~PrometheusSink() override {
     server_.stop();
-    thread_.join();
+    listener_.wait_idle();
   }
 
   void write(const MetricsRecord& record) override {
@@ -96,8 +123,10 @@ class PrometheusSink : public MetricsSink {
   }
 
  private:
+  static constexpr const char* kKey = "watch.prometheus";
+
   void set_limits() {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kConnections); };
+    server_.new_task_queue = [this] { return new Connections(connections_); };
     server_.set_keep_alive_max_count(1);
     server_.set_keep_alive_timeout(kSilence);  // also the timeout for the first byte
     server_.set_read_timeout(kSilence);
@@ -114,12 +143,12 @@ class PrometheusSink : public MetricsSink {
     errno = 0;
     if (server_.bind_to_port(address, port)) return;
     if (errno == EADDRINUSE)
-      fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address),
-           "watch.prometheus", "Choose another port, or remove it");
+      fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address), kKey,
+           "Choose another port, or remove it");
     fail(ErrorKind::kUsage,
          fmt::format("cannot listen at {} port {}: {}", address, port,
                      errno != 0 ? std::strerror(errno) : "no such address"),
-         "watch.prometheus", "Give an address of this machine, or 0.0.0.0 for all that it has");
+         kKey, "Give an address of this machine, or 0.0.0.0 for all that it has");
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) {
@@ -162,7 +191,7 @@ class PrometheusSink : public MetricsSink {
   std::map<std::string, double> seconds_ GUARDED_BY(mutex_);
   httplib::Server server_;
   std::atomic<bool> ended_ = false;
-  std::thread thread_;
+  ThreadPool connections_, listener_;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& rec
                                                      const std::string& folder,
                                                      int64_t begin_step) {
   std::vector<std::shared_ptr<MetricsSink>> sinks;
-  // Sinks that can fail come before those that create files.
+  // An endpoint that is refused comes before sinks that create files.
   if (recipe.watch.prometheus_port > 0) sinks.push_back(make_prometheus_sink(env, recipe.watch));
   if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder));
   if (recipe.watch.tensorboard)

@@ -41,6 +41,10 @@ std::vector<TaggedHistogram> histograms_of(const std::string& prefix,
 // fails, with a warning. Belongs to one thread.
 class MetricsSink : public Observer {
  public:
+  // Before the first record, when metrics.jsonl holds the records of the steps already made.
+  void begin(ObserverContext& run) {
+    attempt(run, [&] { start(); });
+  }
   void on_record(MetricsRecord& record, ObserverContext& run) final {
     attempt(run, [&] { write(record); });
   }
@@ -51,6 +55,7 @@ class MetricsSink : public Observer {
     attempt(run, [&] { write_histograms(step, all); });
   }
 
+  virtual void start() {}
   virtual void write(const MetricsRecord& record) = 0;
   // Data that only some sinks support.
   virtual void write_images(int64_t /*step*/, const std::vector<TaggedImage>&) {}
@@ -71,10 +76,10 @@ class MetricsSink : public Observer {
   bool has_failed_ = false;
 };
 
-// The sinks of `recipe.watch`, for a run in `folder` whose metrics.jsonl has just been opened.
-// `begin_step`: steps already made; earlier processes' records of later steps are void. Fails with
-// kUsage if the endpoint's port is taken, with kRun if a file cannot be written. `env` must outlive
-// the sinks.
+// The sinks of `recipe.watch`, for a run in `folder`. `begin_step`: steps already made; earlier
+// processes' records of later steps are void. Changes no file's contents: the run may still be
+// refused. Fails with kUsage if the endpoint's port is taken, with kRun if a file cannot be opened.
+// `env` must outlive the sinks.
 std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
                                                      const std::string& folder, int64_t begin_step);
 

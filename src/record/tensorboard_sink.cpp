@@ -45,13 +45,16 @@ std::string line_of(const MetricsRecord& record) {
 class TensorBoardSink : public MetricsSink {
  public:
   TensorBoardSink(Env& env, const Recipe& recipe, const std::string& folder, int64_t begin_step)
-      : env_(env) {
+      : env_(env), begin_step_(begin_step), recipe_(to_toml(recipe)) {
     env.make_directories(folder);
     file_ = std::make_unique<EventFile>(env, new_path(env, folder));
+  }
+
+  void start() override {
     file_->write(file_version_event(now_s()));
-    if (begin_step > 0) file_->write(restart_event(now_s(), begin_step + 1));
-    file_->write(text_event(now_s(), begin_step, "recipe", code_block(to_toml(recipe))));
-    file_->write(text_event(now_s(), begin_step, "host", code_block(host_json())));
+    if (begin_step_ > 0) file_->write(restart_event(now_s(), begin_step_ + 1));
+    file_->write(text_event(now_s(), begin_step_, "recipe", code_block(recipe_)));
+    file_->write(text_event(now_s(), begin_step_, "host", code_block(host_json())));
   }
 
   void write(const MetricsRecord& record) override {
@@ -79,6 +82,8 @@ class TensorBoardSink : public MetricsSink {
   double now_s() { return double(unix_time_ns(env_)) * 1e-9; }
 
   Env& env_;
+  const int64_t begin_step_;
+  const std::string recipe_;
   std::unique_ptr<EventFile> file_;
 };
 

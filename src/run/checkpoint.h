@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "saturate/data/env.h"
 #include "saturate/early_stopping.h"
 #include "saturate/model.h"
@@ -99,8 +100,9 @@ class CheckpointStore {
 
   // Sets where the run resumes: after the checkpoint at `from`, or at its first step if that is
   // empty. Begins a branch if the folder holds checkpoints off the run's path, and returns these,
-  // newest first. To be called before the first save. Fails with kRun.
-  std::vector<std::string> begin(const std::string& from);
+  // newest first. Writes the branch to branches.json, or adds that file to `files`, for the caller
+  // to write. To be called before the first save. Fails with kRun.
+  std::vector<std::string> begin(const std::string& from, std::vector<TextFile>* files = nullptr);
 
   // Writes path_of(its step), then removes checkpoints of the branch that need not be kept. Returns
   // the path. Failing to remove an old one is not an error.
@@ -122,9 +124,9 @@ class CheckpointStore {
   int branch_ = 0;
 };
 
-// Saves on a separate thread, one checkpoint at a time, while training continues. All methods
-// belong to one thread. A hanging write blocks wait() and the destructor: a thread cannot be
-// removed from a system call.
+// Saves on a separate thread, one checkpoint at a time, while training continues; on the caller's
+// if the system starts no more. All methods belong to one thread. A hanging write blocks wait() and
+// the destructor: a thread cannot be removed from a system call.
 class CheckpointWriter {
  public:
   struct Outcome {

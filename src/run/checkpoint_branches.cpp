@@ -38,10 +38,10 @@ Branches Branches::read(Env& env, const std::string& folder) {
   return found;
 }
 
-void Branches::write(Env& env, const std::string& folder) const {
+TextFile Branches::file(const std::string& folder) const {
   json forks = json::array();
   for (const Fork& fork : forks_) forks.push_back({{"from", fork.branch}, {"step", fork.step}});
-  write_atomically(env, path_in(folder), json{{"branches", forks}}.dump() + "\n");
+  return {path_in(folder), json{{"branches", forks}}.dump() + "\n"};
 }
 
 bool Branches::on_path(int branch, int64_t step) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "saturate/data/env.h"
 
 namespace saturate {
@@ -18,7 +19,7 @@ class Branches {
   // Those of a folder of checkpoints; only branch 0 without a branches.json. Fails with kRun if
   // that is damaged.
   static Branches read(Env& env, const std::string& folder);
-  void write(Env& env, const std::string& folder) const;
+  TextFile file(const std::string& folder) const;
 
   int current() const { return int(forks_.size()); }
   // Whether step `step` of `branch` is on the run's path to its present branch.

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/spans.h"
@@ -97,7 +98,8 @@ bool CheckpointStore::holds(const std::string& path) const {
          read_safetensors_metadata(env_, own) == read_safetensors_metadata(env_, path);
 }
 
-std::vector<std::string> CheckpointStore::begin(const std::string& from) {
+std::vector<std::string> CheckpointStore::begin(const std::string& from,
+                                                std::vector<TextFile>* files) {
   const Branches now = Branches::read(env_, folder_);
   branch_ = now.current();
   std::optional<Checkpoint> start;
@@ -111,7 +113,11 @@ std::vector<std::string> CheckpointStore::begin(const std::string& from) {
   });
   const bool stays = !start || now.on_path(start->branch, step);
   if (left.empty() && stays) return left;
-  next.write(env_, folder_);
+  TextFile record = next.file(folder_);
+  if (files)
+    files->push_back(std::move(record));
+  else
+    write_atomically(env_, record.path, record.text);
   branch_ = next.current();
   return left;
 }
@@ -217,12 +223,20 @@ void CheckpointWriter::start(Checkpoint checkpoint) {
 }
 
 void CheckpointWriter::restart() {
-  future_ = std::async(std::launch::async, &CheckpointWriter::save, this);
+  try {
+    future_ = std::async(std::launch::async, [this] {
+      schedule_as_batch();
+      pthread_setname_np(pthread_self(), "checkpoint");
+      return save();
+    });
+  } catch (const std::system_error&) {  // the system starts no more threads: the caller's writes
+    std::promise<Outcome> promise;
+    future_ = promise.get_future();
+    promise.set_value(save());
+  }
 }
 
 CheckpointWriter::Outcome CheckpointWriter::save() {
-  schedule_as_batch();
-  pthread_setname_np(pthread_self(), "checkpoint");
   const Span span("write checkpoint");
   Outcome outcome;
   outcome.step = snapshot_.position.step;

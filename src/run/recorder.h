@@ -21,8 +21,9 @@ class Recorder {
 
   // Adds an observer of the library. Before start().
   void add_observer(std::shared_ptr<Observer> observer);
-  // Opens everything. REQUIRES, for all that follows but visit(): start() was called, and close()
-  // was not.
+  // Opens all that may refuse the run, and changes no file. Then log().begin() makes the run's
+  // files its own. REQUIRES, for all that follows but visit(): both were called, and close() was
+  // not.
   void start(const RunPosition& position, int64_t total_steps);
   RunLog& log() { return *log_; }
 

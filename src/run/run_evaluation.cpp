@@ -100,7 +100,8 @@ double RunEvaluation::time(double seconds) {
                     done += size_t(batch.count());
                     return passed() < seconds;
                   });
-  const double ratio = double(evaluator_->size()) / double(std::max<size_t>(1, done));
+  const double own = double(evaluator_->size()) / run_.shard().world;
+  const double ratio = own / double(std::max<size_t>(1, done));
   return passed() * std::max(1.0, ratio) * (learner_.average() ? 2 : 1);
 }
 

@@ -40,7 +40,11 @@ double cpu_seconds() {
 
 RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
                StreamClock* streams)
-    : epoch_steps_(plan.epoch_steps),
+    : env_(env),
+      records_path_(plan.writes ? plan.folder + "/metrics.jsonl" : ""),
+      begin_step_(plan.begin.step),
+      epochs_(recipe.train.epochs),
+      epoch_steps_(plan.epoch_steps),
       begin_s_(plan.begin.time_s),
       ledger_(ledger),
       streams_(streams),
@@ -48,14 +52,23 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
                 recipe.watch.progress && plan.writes ? plan.style : Progress::Style::kSilent),
       observers_(progress_, plan.folder, plan.rank) {
   for (const ObserverList::Entry& entry : plan.observers) observers_.add(entry);
-  if (plan.writes) {
-    observers_.add(
-        {std::make_shared<MetricsWriter>(env, plan.folder + "/metrics.jsonl", plan.begin.step)});
-    sinks_ = open_sinks(env, recipe, plan.folder, plan.begin.step);
-    for (const auto& sink : sinks_) observers_.add({sink});
+  if (plan.writes) sinks_ = open_sinks(env, recipe, plan.folder, plan.begin.step);
+}
+
+void RunLog::begin(std::vector<TextFile> files) {
+  if (!records_path_.empty()) {
+    if (env_.exists(records_path_))
+      files.insert(files.begin(),
+                   {records_path_, records_until(text_of_file(env_, records_path_), begin_step_)});
+    replace_together(env_, files);
+    observers_.add({std::make_shared<MetricsWriter>(env_, records_path_)});
   }
-  observers_.add({std::make_shared<RunProgress>(progress_, recipe.train.epochs)});
-  progress_.start_at(plan.begin.step);
+  for (const auto& sink : sinks_) {
+    sink->begin(observers_);
+    observers_.add({sink});
+  }
+  observers_.add({std::make_shared<RunProgress>(progress_, epochs_)});
+  progress_.start_at(begin_step_);
   ledger_.take_memory_peaks();  // of the run, not of what came before it
 }
 

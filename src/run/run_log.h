@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "record/metrics.h"
 #include "record/observer_list.h"
 #include "record/sinks.h"
@@ -34,9 +35,13 @@ class RunLog {
     std::vector<ObserverList::Entry> observers = {};  // before those that write and show
   };
 
-  // `ledger` and `streams` must outlive this; without `streams` records lack its figures.
+  // Opens what may refuse, and changes no file. `env`, `ledger` and `streams` must outlive this;
+  // without `streams` records lack its figures.
   RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
          StreamClock* streams = nullptr);
+  // Replaces `files` together with the records, of which those of the steps already made remain;
+  // all stay as they are if this fails. Before the first event.
+  void begin(std::vector<TextFile> files = {});
 
   // Wall time of the whole run, earlier processes included.
   double time_s();
@@ -69,6 +74,10 @@ class RunLog {
   // time since then: the device's last work before a mark, such as an evaluation, ends after it.
   std::optional<PhaseTimes> device_since(std::optional<PhaseTimes>& mark, const PhaseTimes& host);
 
+  Env& env_;
+  const std::string records_path_;  // empty: writes nothing
+  const int64_t begin_step_;
+  const double epochs_;
   const int64_t epoch_steps_;
   const double begin_s_;
   Ledger& ledger_;

@@ -39,9 +39,9 @@ void Saver::resumed_from(const std::string& path) {
   unsaved_ = !store_.holds(path);
 }
 
-std::vector<std::string> Saver::begin_branch() {
+std::vector<std::string> Saver::begin_branch(std::vector<TextFile>& files) {
   if (!run_.options.save || !run_.is_first()) return {};
-  return store_.begin(resumed_from_);
+  return store_.begin(resumed_from_, &files);
 }
 
 void Saver::note_best() {

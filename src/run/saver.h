@@ -22,8 +22,9 @@ class Saver {
   void require_room(int64_t bytes) const;
   // After a resume from the checkpoint at `path`.
   void resumed_from(const std::string& path);
-  // Before anything is written: returns the checkpoints that the run leaves.
-  std::vector<std::string> begin_branch();
+  // Before anything is written: returns the checkpoints that the run leaves, and adds the file that
+  // says so to `files`.
+  std::vector<std::string> begin_branch(std::vector<TextFile>& files);
 
   // The run has changed since its last checkpoint; note_best(): its weights are the best so far.
   void note_change() { unsaved_ = true; }

@@ -107,14 +107,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   }
   result.was_finished = run.options.resume && is_finished();
   if (!result.was_finished && run.options.save) saver.require_room(learner.checkpoint_bytes());
-  const auto left = saver.begin_branch();
-  if (result.was_finished) return;
-  if (!left.empty())
-    notes.push_back(
-        fmt::format("from step {} on, this is a new branch of the run: {} checkpoints of the old "
-                    "branch in {} are ignored unless given by path",
-                    position.step, left.size(), saver.store().folder()));
-  open_folder(asked, notes);
+  if (!result.was_finished) open_folder(asked, std::move(notes));
 }
 Trainer::State::~State() = default;
 
@@ -153,14 +146,23 @@ void Trainer::State::require_same_run() {
   group.require_same("run", run.options.save ? "checkpoints" : "no checkpoints");
 }
 
-void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::string>& notes) {
+// Whatever may refuse the run comes before its folder changes: a resume that is refused leaves the
+// records and the branch as they are.
+void Trainer::State::open_folder(const Recipe& asked, std::vector<std::string> notes) {
   const Recipe& recipe = run.recipe;
-  if (run.is_first()) {
-    write_atomically(run.env, run.options.out + "/recipe.toml", to_toml(recipe));
-    write_atomically(run.env, run.options.out + "/host.json", host_json());
-  }
+  const std::string why_no_graph = learner.plan_graph();
   recorder.start(position, total_steps);
+  std::vector<TextFile> files;
+  if (run.is_first())
+    files = {{run.options.out + "/recipe.toml", to_toml(recipe)},
+             {run.options.out + "/host.json", host_json()}};
+  if (const auto left = saver.begin_branch(files); !left.empty())
+    notes.push_back(
+        fmt::format("from step {} on, this is a new branch of the run: {} checkpoints of the old "
+                    "branch in {} are ignored unless given by path",
+                    position.step, left.size(), saver.store().folder()));
   RunLog& log = recorder.log();
+  log.begin(std::move(files));
   if (asked.train.batch == kAutomatic)
     log.note(fmt::format("train.batch=auto: {} images per step, at most {} at once",
                          recipe.train.batch, micro_batch_size(recipe.train)));
@@ -172,8 +174,7 @@ void Trainer::State::open_folder(const Recipe& asked, const std::vector<std::str
   }
   if (const std::string line = learner.weights_line(); !line.empty()) log.note(line);
   for (const std::string& note : notes) log.note(note);
-  if (const std::string why = learner.plan_graph(); !why.empty())
-    log.note("train.graph=auto: using eager steps: " + why);
+  if (!why_no_graph.empty()) log.note("train.graph=auto: using eager steps: " + why_no_graph);
 }
 
 // The first lines of a run: model, data, device, steps and folder.

@@ -18,7 +18,7 @@ struct Trainer::State {
   // Before the first step: trainer_setup.cpp. Returns lines for the log, which is opened later.
   std::vector<std::string> resume();
   void require_same_run();
-  void open_folder(const Recipe& asked, const std::vector<std::string>& notes);
+  void open_folder(const Recipe& asked, std::vector<std::string> notes);
   void introduce(const Recipe& asked);
 
   bool step_or_finish();

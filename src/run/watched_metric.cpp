@@ -22,8 +22,11 @@ double monitored_value(Monitor monitor, const Metrics& metrics) {
 
 }  // namespace
 
+// Without a step that did not overflow in fp16 an epoch has no value; the loss scale may recover.
 void WatchedMetric::after_epoch(const EpochEvent& event, ObserverContext&) {
-  if (is_training_metric(monitor_)) observe(event.metrics, event.position.step);
+  const Metrics& metrics = event.metrics;
+  if (is_training_metric(monitor_) && metrics.overflowed < metrics.samples)
+    observe(metrics, event.position.step);
 }
 
 void WatchedMetric::after_evaluation(const EvaluationEvent& event, ObserverContext&) {
