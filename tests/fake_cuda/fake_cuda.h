@@ -38,6 +38,7 @@ enum class Count {
   kTwins,              // launches of our own kernel
   kEvents,             // recorded, outside of a capture
   kCapturedEvents,     // recorded by captures
+  kCapturedPageable,   // copies of pageable memory that captures recorded
 };
 constexpr std::array kCountNames = {"launches",
                                     "nodes",
@@ -55,7 +56,8 @@ constexpr std::array kCountNames = {"launches",
                                     "host_calls",
                                     "twins",
                                     "events",
-                                    "captured_events"};
+                                    "captured_events",
+                                    "captured_pageable"};
 using Counts = std::array<int64_t, kCountNames.size()>;
 
 // Is told what the fake is asked to do, on the thread that asks. A stream goes by its handle, a
@@ -70,6 +72,8 @@ class Observer {
   virtual void host_drains(const void* stream) = 0;  // null: all streams
   // Copies, fills and our own kernel: reads or writes a device's memory from `begin` on.
   virtual void touches(const void* stream, const void* begin, bool writes) = 0;
+  // A copy reads pinned memory of the host.
+  virtual void reads_pinned(const void* stream, const void* begin, size_t bytes) = 0;
   // Copies from pageable memory, which no one waits for yet.
   virtual void copies_pageable(const void* stream) = 0;
 };
@@ -95,7 +99,8 @@ struct Control {
   // From now on the host is told so many times that an event is not done yet, after each record.
   void (*delay)(int queries);
   // From now on waits of a stream for an event do nothing where a function of a name with `caller`
-  // led to them: a mistake to be found. Null: nowhere.
+  // led to them, and whoever asks there whether an event is done is told so too early: a mistake to
+  // be found. Null: nowhere.
   void (*leave_out_waits)(const char* caller);
   void (*begin_peak)();  // kPeakBytes is kLiveBytes
 };
