@@ -60,6 +60,9 @@ rehearse() {
   local check=(/opt/stage/tools/gpu-check --out /opt/out --minutes "$minutes")
   say "no GPU"
   expect 3 "${check[@]}"
+  say "no nvidia-smi, and a GPU that the program sees"
+  expect 0 /opt/stage/tools/gpu-check --out /opt/other --minutes 0.01 --only bench --under /opt/fake/run
+  [ -e "$root/opt/other/gpu-check-gpu-of-unknown-name.json" ] || fail "nothing was written"
   printf '#!/bin/sh\necho "Fake GPU of a rehearsal, 0.0, 16384 MiB"\n' >"$root/usr/local/bin/nvidia-smi"
   chmod +x "$root/usr/local/bin/nvidia-smi"
   say "a GPU that the program does not see"

@@ -167,6 +167,18 @@ class Limit(InFolder):
         self.assertEqual(check.results.content["done"], ["ends"])
 
 
+    def test_of_a_call_skips_what_runs_then_and_all_that_follows(self):
+        check = Check(self.results(), {}, minutes=8, deadline=3 / 60, since=time.monotonic() - 1)
+        with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.5):
+            for part, name, command in (("steps", "first", ["echo"]), ("steps", "hangs", ["sleep", "600"]),
+                                        ("sweeps", "next", ["echo"])):
+                with check.job(part, name):
+                    check.run(name, command)
+        content = check.results.content
+        self.assertEqual(content["skipped"], {"hangs": "stopped at the time limit", "next": "no time left"})
+        self.assertEqual((content["done"], content["failures"]), (["first"], {}))
+
+
 class Order(unittest.TestCase):
     def test_has_each_peer_directly_after_its_counterpart(self):
         every = list(jobs.Jobs(None, ROOT, "python3", None, 0, False).all())
@@ -220,9 +232,12 @@ class Call(InFolder):
         self.assertEqual(process.wait(60), 143)
         process.stdout.close()
         self.assertEqual(self.names(), [f"saturate train resnet18 224 {mode}" for mode in ("fp32", "tf32")])
+        self.assertEqual(json.loads(self.out.read_text())["skipped"],
+                         {"train resnet18 224 bf16": "stopped by a signal"})
         (self.folder / "build/hold").unlink()
         self.assertEqual(self.call("--only", "steps", "--resume")[0], 1)
         self.assertEqual(len(self.names()), 12)
+        self.assertEqual(json.loads(self.out.read_text())["skipped"], {})
         failures = json.loads(self.out.read_text())["failures"]  # the GPU's own times of one network are invalid
         self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("fp32", "tf32", "bf16", "fp16")])
         self.assertEqual(len(self.calls()), 12 + 1)
@@ -254,6 +269,7 @@ class Call(InFolder):
 
     def test_without_a_gpu_distinguishes_passing_and_failing_twins(self):
         script(self.folder / "bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
+        (self.folder / "build/gpus").write_text("n/a (no NVIDIA driver, or a CPU set of LibTorch)")
         script(self.folder / "build/tests/saturate_tests", "#!/bin/sh\n")
         script(self.folder / "build/tests/saturate_gpu_bench", "#!/bin/sh\n")
         twins = script(self.folder / "build/tests/saturate_data_tests", "#!/bin/sh\n")
@@ -261,6 +277,13 @@ class Call(InFolder):
         script(twins, "#!/bin/sh\nexit 1\n")
         self.assertEqual(self.call()[0], 5)
         self.assertFalse(self.out.exists())
+
+    def test_without_nvidia_smi_believes_the_program(self):
+        script(self.folder / "bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
+        self.python.write_text("#!/bin/sh\nprintf 'GPU of a test\\n16384\\n'\n")
+        code, said = self.call("--only", "sweeps")
+        self.assertEqual(code, 1, said)  # a rung fails
+        self.assertEqual(json.loads(self.out.read_text())["host"]["gpu"], GPU | {"driver": "unknown"})
 
     def test_distinguishes_failed_rungs_from_rungs_with_unmet_needs(self):
         self.assertEqual(self.call("--only", "sweeps")[0], 1)

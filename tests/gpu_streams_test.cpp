@@ -23,7 +23,7 @@ TEST(GpuStreamClock, SeparatesWorkFromIdleGaps) {
   for (int i = 0; i < 5; ++i) {
     {
       const StreamClock::Work busy(clock.get(), kStepStream);
-      for (int k = 0; k < 10; ++k) product = product.matmul(product) / 1024;
+      for (int k = 0; k < 10; ++k) product = product.matmul(product) / 2048;
     }
     product.sum().item<float>();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -45,9 +45,9 @@ TEST(GpuDevicePhases, EqualTheStreamsTimes) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 200; ++i) {  // more marks than the ring has
     phases->enter(Phase::kForward);
-    product = product.matmul(product) / 1024;
+    product = product.matmul(product) / 2048;
     phases->enter(Phase::kBackward);
-    for (int k = 0; k < 3; ++k) product = product.matmul(product) / 1024;
+    for (int k = 0; k < 3; ++k) product = product.matmul(product) / 2048;
     if (i % 50 == 0) product.sum().item<float>();
   }
   phases->enter(Phase::kWait);

@@ -58,11 +58,25 @@ TEST(FitsInMemory, RecognisesTheLibrariesErrorsForTooLarge) {
         "Expected canUse32BitIndexMath(input) to be true, but got false.",
         "upsample_bilinear2d_backward: only supports input tensors with less than INT_MAX elements",
         "CUDA kernel launch blocks must be positive, but got N=-2147483648",
-        "integer out of range"})
+        "OOM trying to allocate workspace for cublaslt",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasSetWorkspace(handle, 0, 0)`",
+        "Padded input tensor is too large.", "Output size is too large.", "integer out of range"})
     EXPECT_FALSE(fits_in_memory(at::kCPU, [&] { TORCH_CHECK(false, words); })) << words;
   EXPECT_THROW(fits_in_memory(
                    at::kCPU, [] { TORCH_CHECK(false, "CUDA error: CUBLAS_STATUS_INVALID_VALUE"); }),
                c10::Error);
+}
+
+// A model that cuDNN cannot compute at all is not one that needs a smaller batch.
+TEST(FitsInMemory, AmbiguousWordsCountOnceASmallerAttemptHasFit) {
+  for (const char* words :
+       {"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a "
+        "non-contiguous input.",
+        "No valid engine configs for conv", "CUDA error: invalid configuration argument"}) {
+    const auto attempt = [&] { TORCH_CHECK(false, words); };
+    EXPECT_FALSE(fits_in_memory(at::kCPU, attempt, /*smaller_fits=*/true)) << words;
+    EXPECT_THROW(fits_in_memory(at::kCPU, attempt), c10::Error) << words;
+  }
 }
 
 Recipe recipe_with(const std::vector<std::string>& settings) {

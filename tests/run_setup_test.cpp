@@ -4,6 +4,7 @@
 
 #include "run/setup.h"
 #include "tests/data_testing.h"
+#include "tests/gpu_testing.h"
 
 namespace saturate {
 namespace {
@@ -39,6 +40,21 @@ TEST_F(IdleGpu, HiddenOrUnwantedOnesCauseNone) {
   }
   setenv("CUDA_VISIBLE_DEVICES", "0", 1);
   EXPECT_NE(idle_gpu_warning(false, root / "."), "");
+}
+
+TEST_F(IdleGpu, IsWarnedOfOnceInAProcessWhereTheRunIsOnTheCpu) {
+  if (testing::has_gpu()) GTEST_SKIP() << "this build can use the machine's GPU";
+  const auto said = [&](const char* device) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(resolve_device(device, root / ".").is_cpu());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said("auto"), "");
+  put_driver();
+  put_gpu();
+  EXPECT_EQ(said("cpu"), "") << "it was asked for";
+  EXPECT_NE(said("auto").find("saturate: warning: this machine has a GPU"), std::string::npos);
+  EXPECT_EQ(said("auto"), "") << "once";
 }
 
 }  // namespace

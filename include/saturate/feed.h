@@ -51,7 +51,7 @@ struct DeviceBatch {
 // torch's ignore_index.
 constexpr int64_t kIgnoredLabel = -100;
 
-// Page-locked memory for a GPU, plain memory (the loader's own) for the CPU.
+// Pinned memory for a GPU, plain if none is left; plain memory (the loader's own) for the CPU.
 BufferAllocator batch_allocator(const at::Device& device);
 
 // Mixes images and labels on their device, the images in place: memory is fastest there, and the

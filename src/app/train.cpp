@@ -111,6 +111,10 @@ int print_recipe(Env& env, const Recipe& recipe) {
   const auto data = open_dataset(env, recipe.data.source);
   const at::Device device = resolve_device(recipe.train.device);
   const Recipe resolved = resolve_recipe(recipe, *data, device);
+  const bool searches = recipe.train.batch == kAutomatic;
+  const auto resident = searches ? put_on_device(resolved, train_loader_options(resolved), *data,
+                                                 recipe.data.source, device)
+                                 : nullptr;
   fmt::print("{}", to_toml(resolve_batch(env, resolved, *data, device)));
   return 0;
 }

@@ -5,9 +5,13 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include <array>
+#include <mutex>
 #include <utility>
+
+#include "base/printable.h"
 
 namespace saturate {
 namespace {
@@ -15,6 +19,15 @@ namespace {
 at::ScalarType scalar_type(PixelType type) {
   if (type == PixelType::kFloat16) return at::kHalf;
   return type == PixelType::kBfloat16 ? at::kBFloat16 : at::kFloat;
+}
+
+void warn_of_plain_memory() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    print_warning(
+        "the system has no more pinned memory: batches are copied from plain memory, which is "
+        "slower. Lower data.prefetch or train.batch, or raise the limit (ulimit -l)");
+  });
 }
 
 // On the device that holds the batch.
@@ -40,6 +53,15 @@ void finish_batch(const FinishArguments& batch, [[maybe_unused]] const at::Devic
 }
 
 }  // namespace
+
+at::Tensor host_bytes(int64_t bytes) {
+  try {
+    return at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
+  } catch (const c10::Error&) {
+    warn_of_plain_memory();
+    return at::empty({bytes}, at::TensorOptions(at::kByte));
+  }
+}
 
 BatchStages::BatchStages(const at::Device& device, bool channels_last,
                          const AugmentOptions& augment, HeldImages held)
@@ -76,8 +98,9 @@ at::Tensor BatchStages::raw_bytes(const std::shared_ptr<std::byte>& memory, at::
 // keeps until it is done.
 template <class T>
 at::Tensor BatchStages::gathered(const Batch& batch, T BatchSample::*part, bool async) const {
-  const auto options = at::TensorOptions(at::kByte).pinned_memory(async && device_.is_cuda());
-  const at::Tensor host = at::empty({int64_t(batch.count() * sizeof(T))}, options);
+  const auto bytes = int64_t(batch.count() * sizeof(T));
+  const at::Tensor host =
+      async && device_.is_cuda() ? host_bytes(bytes) : at::empty({bytes}, at::kByte);
   T* to = reinterpret_cast<T*>(host.mutable_data_ptr());
   for (const BatchSample& sample : batch.samples) *to++ = sample.*part;
   return host.to(device_, /*non_blocking=*/async);

@@ -7,6 +7,10 @@
 
 namespace saturate {
 
+// Memory of the host for copies to a GPU: pinned or, if there is no more of that, plain, from which
+// copies are slower. A warning says so once.
+at::Tensor host_bytes(int64_t bytes);
+
 // Every method may be called from any thread, for one batch at a time.
 class BatchStages {
  public:

@@ -1,7 +1,5 @@
 #include "saturate/feed.h"
 
-#include <ATen/ops/empty.h>
-
 #include <exception>
 #include <optional>
 #include <utility>
@@ -15,9 +13,9 @@ namespace saturate {
 BufferAllocator batch_allocator(const at::Device& device) {
   if (device.is_cpu()) return {};
   return [](size_t bytes) {
-    auto pinned = at::empty({int64_t(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true));
-    auto* data = static_cast<std::byte*>(pinned.data_ptr());
-    return std::shared_ptr<std::byte>(data, [pinned](std::byte*) mutable { pinned.reset(); });
+    at::Tensor memory = host_bytes(int64_t(bytes));
+    auto* data = static_cast<std::byte*>(memory.data_ptr());
+    return std::shared_ptr<std::byte>(data, [memory](std::byte*) mutable { memory.reset(); });
   };
 }
 

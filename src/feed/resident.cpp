@@ -32,20 +32,6 @@ bool holds_whole(const LoaderOptions& options, const AugmentOptions& augment) {
 
 constexpr const char* kSmaller = "a smaller augment.size";
 
-at::Tensor allocate(int64_t count, int64_t side, const at::Device& device,
-                    const std::string& where) {
-  const int64_t bytes = count * side * side * 3;
-  if (device.is_cpu() && uint64_t(bytes) > available_memory())
-    fail_too_large(bytes,
-                   fmt::format(", and {:.1f} GB are free", double(available_memory()) * 1e-9),
-                   where, kSmaller);
-  try {
-    return at::empty({count, side, side, 3}, at::TensorOptions(at::kByte).device(device));
-  } catch (const c10::OutOfMemoryError&) {
-    fail_too_large(bytes, ", more than the device has left", where, kSmaller);
-  }
-}
-
 // The tensor that make() puts on the device; `done`: how many images `bytes` covers, for messages.
 template <class Make>
 at::Tensor within_memory(int64_t bytes, const std::string& done, const std::string& where,
@@ -117,6 +103,20 @@ LoaderOptions filling_options(LoaderOptions options) {
 
 }  // namespace
 
+at::Tensor allocate_images(int64_t count, int64_t side, const at::Device& device,
+                           const std::string& where) {
+  const int64_t bytes = count * side * side * 3;
+  if (device.is_cpu() && uint64_t(bytes) > available_memory())
+    fail_too_large(bytes,
+                   fmt::format(", and {:.1f} GB are free", double(available_memory()) * 1e-9),
+                   where, kSmaller);
+  try {
+    return at::empty({count, side, side, 3}, at::TensorOptions(at::kByte).device(device));
+  } catch (const c10::OutOfMemoryError&) {
+    fail_too_large(bytes, ", more than the device has left", where, kSmaller);
+  }
+}
+
 ResidentImages::ResidentImages(const Dataset& source, const std::string& where,
                                LoaderOptions options, const AugmentOptions& augment,
                                const at::Device& device, const ProgressCallback& progress)
@@ -125,7 +125,7 @@ ResidentImages::ResidentImages(const Dataset& source, const std::string& where,
     fill_whole(source, options, augment, device, where, progress);
     return;
   }
-  held_.images = allocate(int64_t(source.size()), augment.size, device, where);
+  held_.images = allocate_images(int64_t(source.size()), augment.size, device, where);
   Loader loader(source, filling_options(std::move(options)), augment);
   fill(loader, progress);
 }

@@ -19,6 +19,10 @@
 
 namespace saturate {
 
+// Memory for that many images of side `side`; fails with kUsage if `device` has too little.
+at::Tensor allocate_images(int64_t count, int64_t side, const at::Device& device,
+                           const std::string& where);
+
 class ResidentImages {
  public:
   // Reads all of `source` according to `options` (train, threads, decode, on_error). `where` names

@@ -1,13 +1,16 @@
 #include "run/batch_search.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -17,9 +20,45 @@
 #include "run/training_parts.h"
 #include "saturate/data/error.h"
 #include "saturate/memory.h"
+#include "step/graphed_step.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
+
+// Scratch memory of cuBLAS on a further stream: 32 MiB on Hopper, and its Lt part.
+constexpr int64_t kWorkspaceBytes = int64_t{40} << 20;
+
+int64_t stream_count(const PipelineOptions& pipeline) {
+  return int64_t{pipeline.copy == Toggle::kOn} + pipeline.augment + pipeline.encoder;
+}
+
+bool has_graph(const Recipe& recipe, const at::Device& device) {
+  return recipe.train.graph != GraphMode::kOff && device.is_cuda() && has_cuda_graphs() &&
+         why_no_graph(recipe, /*processes=*/1).empty();
+}
+
+// An upper bound for a batch on the device, as it was copied and as it is once finished.
+int64_t batch_bytes(const Recipe& recipe, int64_t images) {
+  const int64_t area = int64_t{recipe.augment.size} * recipe.augment.size, values = 3 * area;
+  const int64_t rows = recipe.augment.blur > 0 ? values * int64_t(sizeof(float)) : 0;
+  const int64_t labels = recipe.train.task == TaskKind::kSegment ? 9 * area : 8;
+  return images * (2 * values + values * int64_t(bytes_of(recipe.augment.output)) + rows + labels +
+                   int64_t(sizeof(EffectList) + sizeof(HeldPlace)));
+}
+
+// Memory that a run holds beside a step and its batch: the batches of a pipeline, the inputs of a
+// graph, and bytes that are being finished.
+int64_t bytes_beside(const Recipe& recipe, const at::Device& device, int64_t images) {
+  const int64_t streams = stream_count(recipe.pipeline);
+  const BatchOutput output = train_loader_options(recipe).output;
+  const bool graph = has_graph(recipe, device);
+  int64_t batches = streams > 0 ? streams + 1 : 0;
+  batches += int64_t{graph};
+  batches += int64_t{output == BatchOutput::kPlaces || output == BatchOutput::kUnfinished};
+  const int64_t workspaces = device.is_cuda() ? int64_t{graph} + recipe.pipeline.encoder : 0;
+  return batches * batch_bytes(recipe, images) + workspaces * kWorkspaceBytes;
+}
 
 // Trial steps on a separate model.
 class Rehearsal {
@@ -31,6 +70,10 @@ class Rehearsal {
         parts_(make_training_parts(env, recipe_, device)) {
     parts_.model->set_training(true);
     if (parts_.lookahead) parts_.lookahead->begin();
+    if (recipe.pipeline.encoder) encode_ = parts_.model->facets().encoder->encode;
+    // The graph keeps its memory. An evaluation, or a batch that is not full, has its own.
+    const bool only_graph = recipe.train.drop_last && recipe.data.eval_source.empty();
+    holds_graph_ = has_graph(recipe_, device) && !only_graph;
     saved_bytes_ = checkpoint_bytes(*parts_.model, *parts_.optimizer, parts_.average.get(),
                                     parts_.lookahead != nullptr);
   }
@@ -39,24 +82,57 @@ class Rehearsal {
   int64_t saving_bytes() const { return device_.is_cpu() ? 2 * saved_bytes_ : 0; }
 
   bool fits(int64_t images) {
-    const bool good = fits_in_memory(device_, [&] { step(images); });
+    const bool good = fits_in_memory(
+        device_, [&] { attempt(images); }, /*smaller_fits=*/images > 2);
     parts_.optimizer->zero_grad();
     tensor_memory(device_).release_cache();  // the next trial's tensors have other sizes
     return good;
   }
 
  private:
-  void step(int64_t images) {
+  void attempt(int64_t images) {
     const int64_t effective = recipe_.train.effective_batch;
     const int64_t all = effective > 0 ? effective : images;
-    // During a second micro-batch the first one's gradients are in memory.
-    const int64_t count = std::min(all, 2 * images);
+    // During a second micro-batch the first one's gradients are in memory. An encoder's stage has
+    // the whole batch.
+    const int64_t count = encode_ ? all : std::min(all, 2 * images);
+    std::vector<at::Tensor> beside = {hold(bytes_beside(recipe_, device_, all))};
     DeviceBatch batch;
     batch.images = this->images(count, all);
     std::vector<int64_t> shape = {count};
     if (recipe_.train.task == TaskKind::kSegment)
       shape.insert(shape.end(), 2, recipe_.augment.size);
     batch.labels = at::randint(recipe_.model.classes, shape, at::device(device_).dtype(at::kLong));
+    if (encode_) beside.push_back(encode_ahead(batch));
+    TensorMemory& memory = tensor_memory(device_);
+    const int64_t before = memory.live_bytes();
+    memory.take_peak();
+    step(batch, images);
+    if (!holds_graph_) return;
+    beside.push_back(hold(memory.take_peak() - before));
+    step(batch, images);
+  }
+
+  at::Tensor hold(int64_t bytes) const {
+    return at::empty({bytes}, at::device(device_).dtype(at::kByte));
+  }
+
+  // Encodes as the pipeline does. Returns memory like that of the encoder, which works beside the
+  // step, and of the features of the batches in flight.
+  at::Tensor encode_ahead(DeviceBatch& batch) {
+    TensorMemory& memory = tensor_memory(device_);
+    const int64_t before = memory.live_bytes();
+    memory.take_peak();
+    {
+      const c10::NoGradGuard no_grad;
+      const AutocastScope autocast(recipe_.precision.mode, device_.type());
+      batch.features = encode_(batch.images);
+    }
+    const int64_t features = memory.live_bytes() - before;
+    return hold(memory.take_peak() - before + stream_count(recipe_.pipeline) * features);
+  }
+
+  void step(DeviceBatch& batch, int64_t images) {
     TrainStep step(*parts_.model, *parts_.task, *parts_.optimizer,
                    step_options(recipe_, int(images)), ledger_);
     RunningMetrics metrics(*parts_.task);
@@ -86,6 +162,8 @@ class Rehearsal {
   TrainingParts parts_;
   int64_t saved_bytes_ = 0;
   std::vector<float> pixels_;
+  std::function<std::vector<at::Tensor>(const at::Tensor&)> encode_;  // null: part of the step
+  bool holds_graph_ = false;
 };
 
 int64_t buffer_bytes(const LoaderOptions& options, int64_t side) {
@@ -139,12 +217,18 @@ const char* memory_key(const Recipe& recipe) {
        asked ? "Set it to 2 or more" : "Give a source with more, or choose another model.name");
 }
 
-// Whether this error, which is not OutOfMemoryError, means that a GPU has too little memory, or
-// that a tensor has more elements than a kernel can count (2^31).
-bool is_size_error(const c10::Error& error) {
+bool has_any(std::string_view text, std::span<const char* const> signs) {
+  return std::ranges::any_of(
+      signs, [&](const char* sign) { return text.find(sign) != std::string_view::npos; });
+}
+
+}  // namespace
+
+bool is_size_error(const c10::Error& error, bool smaller_fits) {
   static constexpr std::array kSigns = {
-      "_STATUS_ALLOC_FAILED",                    // cuBLAS and cuDNN
+      "_STATUS_ALLOC_FAILED",                    // cuBLAS, cuSOLVER and cuDNN
       "ALLOCATION_FAILED",                       // cuDNN 9, for host and device
+      "OOM trying to allocate",                  // cuBLASLt's workspace
       "CUDA error: out of memory",               // the driver's, beside torch's allocator
       "Unable to find a valid cuDNN algorithm",  // no algorithm's workspace could be allocated
       "unable to find an engine to execute",     // the same in cuDNN's graphs
@@ -153,14 +237,20 @@ bool is_size_error(const c10::Error& error) {
       "32bit index",
       "INT_MAX",
       "integer out of range",
+      "ensor is too large",
+      "Output size is too large",
+      "Tensor too large",
       "kernel launch blocks must be positive",  // their number overflowed
   };
+  static constexpr std::array kSignsAfterSmaller = {
+      "CUDNN_STATUS_NOT_SUPPORTED",  // tensors above 2^31 elements
+      "No valid engine configs",
+      "invalid configuration argument",  // a grid above the device's limits
+  };
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   const std::string_view text = error.what_without_backtrace();
-  return std::ranges::any_of(
-      kSigns, [&](const char* sign) { return text.find(sign) != std::string_view::npos; });
+  return has_any(text, kSigns) || (smaller_fits && has_any(text, kSignsAfterSmaller));
 }
-
-}  // namespace
 
 std::optional<int64_t> largest_that_fits(int64_t limit, const std::function<bool(int64_t)>& fits) {
   int64_t good = 0, next = std::min<int64_t>(2, limit);
@@ -177,13 +267,13 @@ std::optional<int64_t> largest_that_fits(int64_t limit, const std::function<bool
   return good;
 }
 
-bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt) {
+bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt,
+                    bool smaller_fits) {
   try {
     attempt();
     return true;
-  } catch (const c10::OutOfMemoryError&) {
   } catch (const c10::Error& error) {
-    if (!is_size_error(error)) throw;
+    if (!is_size_error(error, smaller_fits)) throw;
   }
   tensor_memory(device).release_cache();
   return false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <functional>
@@ -16,16 +17,23 @@ namespace saturate {
 // does not fit either. REQUIRES: limit above 0.
 std::optional<int64_t> largest_that_fits(int64_t limit, const std::function<bool(int64_t)>& fits);
 
-// Runs `attempt`; false if the device runs out of memory (c10::OutOfMemoryError), after returning
-// cached memory to it. Other exceptions of `attempt` propagate.
-bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt);
+// Whether an error means that a device has too little memory (c10::OutOfMemoryError, or the words
+// of a CUDA library), or that a tensor has more elements than a kernel can count (2^31).
+// `smaller_fits`: a smaller batch did, so that errors count which a model may cause at any size.
+bool is_size_error(const c10::Error& error, bool smaller_fits = false);
+
+// Runs `attempt`; false at such an error, after returning cached memory to the device. Other
+// exceptions of `attempt` propagate.
+bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt,
+                    bool smaller_fits = false);
 
 // The most images, up to `most`, whose step fits in the memory of `device` in a run of `recipe`:
 // tried with a separate model and optimizer, on random images, in two micro-batches if
-// train.effective_batch needs more than one. On the CPU it leaves room for copies made by
-// checkpoints and, without a budget, for the loaders' batches; on any device these take at most
-// half of the host's memory. torch's random state is unchanged. REQUIRES: a recipe resolved except
-// for train.batch. Fails with kRun if not one image fits.
+// train.effective_batch needs more than one. Beside them it holds memory for a pipeline's batches,
+// and for a graph. On the CPU it leaves room for copies made by checkpoints and, without a budget,
+// for the loaders' batches; on any device these take at most half of the host's memory. torch's
+// random state is unchanged. REQUIRES: a recipe resolved except for train.batch. Fails with kRun if
+// not one image fits.
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most);
 
 }  // namespace saturate

@@ -70,14 +70,17 @@ RunInput::RunInput(RunContext& run)
       feed_(make_feed(run.shard())),
       epoch_steps_(steps_of_epoch(feed_.loader)) {}
 
-// Fails on settings that several processes do not support before the batch is searched.
+// Fails on settings that several processes do not support before the batch is searched. The search
+// finds the images in memory, and takes what they leave.
 std::unique_ptr<ResidentImages> RunInput::resolve() {
   Recipe recipe = resolve_recipe(with_saved_batch(run_.env, run_.recipe, run_.options.resume),
                                  *data_, run_.device);
   if (run_.group) validate_world(recipe, run_.group->world());
-  run_.recipe = resolve_batch(run_.env, std::move(recipe), *data_, run_.device);
-  return put_on_device(run_.recipe, train_loader_options(run_.recipe), *data_,
-                       run_.recipe.data.source, run_.device, progress_of(run_, "cache"));
+  auto resident = put_on_device(recipe, train_loader_options(recipe), *data_, recipe.data.source,
+                                run_.device, progress_of(run_, "cache"));
+  run_.recipe = resolve_batch(run_.env, std::move(recipe), *data_, run_.device,
+                              run_.options.eval_dataset.get());
+  return resident;
 }
 
 InputFeed RunInput::make_feed(const Shard& shard) const {

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <utility>
 
 #include "base/printable.h"
@@ -40,12 +40,10 @@ void check_output(const Recipe& recipe) {
        "augment.output", "Set precision.mode=" + half + ", or augment.output=fp32");
 }
 
-void warn_of_idle_gpu() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    const std::string text = this_world().rank > 0 ? "" : idle_gpu_warning(at::hasCUDA());
-    if (!text.empty()) print_warning(text);
-  });
+void warn_of_idle_gpu(const std::string& root) {
+  static std::atomic<bool> warned = false;
+  const std::string text = this_world().rank > 0 ? "" : idle_gpu_warning(at::hasCUDA(), root);
+  if (!text.empty() && !warned.exchange(true)) print_warning(text);
 }
 
 AugmentDevice resolve_augment_device(AugmentDevice asked, const at::Device& device) {
@@ -79,7 +77,19 @@ void set_batch(TrainOptions& train, int fit) {
   train.accumulate = (train.batch + fit - 1) / fit;
 }
 
-void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device) {
+// Memory of the size that the evaluation's held images will have.
+at::Tensor room_for_evaluation(Env& env, const Recipe& recipe, const at::Device& device,
+                               const Dataset* evaluated) {
+  const DataOptions& from = recipe.data;
+  if (from.cache.mode != CacheMode::kDevice || from.eval_source.empty()) return {};
+  std::shared_ptr<const Dataset> opened;
+  if (!evaluated) evaluated = (opened = open_input(env, from.eval_source, from)).get();
+  return allocate_images(int64_t(evaluated->size()), recipe.augment.size, device, from.eval_source);
+}
+
+void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device,
+                const Dataset* evaluated) {
+  const at::Tensor room = room_for_evaluation(env, recipe, device, evaluated);
   TrainOptions& train = recipe.train;
   const int64_t most = train.effective_batch > 0 ? train.effective_batch
                                                  : std::min<int64_t>(int64_t(data.size()), 1 << 20);
@@ -113,9 +123,9 @@ std::string idle_gpu_warning(bool has_cuda, const std::string& root) {
                "Run tools/setup.sh --full and rebuild, or set train.device=cpu";
 }
 
-at::Device resolve_device(const std::string& name) {
+at::Device resolve_device(const std::string& name, const std::string& root) {
   const bool has_gpu = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
-  if (name == "auto" && !has_gpu) warn_of_idle_gpu();
+  if (name == "auto" && !has_gpu) warn_of_idle_gpu(root);
   if (name == "cpu" || (name == "auto" && !has_gpu)) return at::kCPU;
   if (!has_gpu)
     fail(ErrorKind::kUsage, "there is no GPU that this build can use", "train.device",
@@ -198,8 +208,9 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
   return recipe;
 }
 
-Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device) {
-  if (recipe.train.batch == kAutomatic) find_batch(env, recipe, data, device);
+Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device,
+                     const Dataset* evaluated) {
+  if (recipe.train.batch == kAutomatic) find_batch(env, recipe, data, device, evaluated);
   if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
   return recipe;
 }

@@ -17,8 +17,8 @@
 namespace saturate {
 
 // "cpu", "cuda" or "auto" to a device; fails with kUsage if there is no such GPU. "auto" on a
-// machine with a GPU that cannot be used warns of it, once in a process.
-at::Device resolve_device(const std::string& name);
+// machine with a GPU that cannot be used warns of it, once in a process. `root`: as below.
+at::Device resolve_device(const std::string& name, const std::string& root = "");
 // That warning's text; empty if there is none. `has_cuda`: LibTorch has its GPU part. `root`:
 // prefix of the paths that describe the machine.
 std::string idle_gpu_warning(bool has_cuda, const std::string& root = "");
@@ -36,8 +36,11 @@ void resolve_machine(Recipe& recipe, const at::Device& device);
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
 
 // Resolves train.batch=auto: tries steps (see batch_search.h), then sets train.batch and
-// train.accumulate; also train.eval_batch if it is 0. Fails as find_micro_batch().
-Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device);
+// train.accumulate; also train.eval_batch if it is 0. With data.cache=device the images of `data`
+// must be on the device already, and room is left for those of the evaluation: `evaluated`, or
+// those of data.eval_source. Fails as find_micro_batch() and ResidentImages.
+Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device,
+                     const Dataset* evaluated = nullptr);
 
 // Images in a micro-batch of the global batch, at most.
 int micro_batch_size(const TrainOptions& train);

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "run/batch_search.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
 #include "saturate/data/error.h"
@@ -18,13 +19,13 @@ template <class Body>
 auto naming_options(const TrainOptions& train, const Body& body) {
   try {
     return body();
-  } catch (const c10::OutOfMemoryError& error) {
-    const std::string text = error.what_without_backtrace();
-    fail(ErrorKind::kRun, text.substr(0, text.find_first_of("\n.")),
-         train.memory_gb > 0 ? "train.memory_gb" : "train.device",
-         "Lower train.batch or set it to auto, raise train.accumulate, or set "
-         "train.checkpoint_segments=auto");
   } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (is_size_error(error))
+      fail(ErrorKind::kRun, text.substr(0, text.find_first_of("\n.")),
+           train.memory_gb > 0 ? "train.memory_gb" : "train.device",
+           "Lower train.batch or set it to auto, raise train.accumulate, or set "
+           "train.checkpoint_segments=auto");
     if (!is_single_value_error(error)) throw;
     fail(ErrorKind::kRun, "a micro-batch has one image, which BatchNorm cannot train on",
          "train.batch", "Choose another train.batch, or repair the skipped samples");

@@ -37,6 +37,7 @@ enum class Count {
   kTwins,              // launches of our own kernel
   kEvents,             // recorded, outside of a capture
   kCapturedEvents,     // recorded by captures
+  kCapturedPageable,   // copies of pageable memory that captures recorded
 };
 constexpr std::array kCountNames = {"launches",
                                     "nodes",
@@ -54,7 +55,8 @@ constexpr std::array kCountNames = {"launches",
                                     "host_calls",
                                     "twins",
                                     "events",
-                                    "captured_events"};
+                                    "captured_events",
+                                    "captured_pageable"};
 using Counts = std::array<int64_t, kCountNames.size()>;
 
 // Receives all calls of the fake, on the calling thread. A stream is identified by its handle, a
@@ -69,6 +71,8 @@ class Observer {
   virtual void host_drains(const void* stream) = 0;  // null: all streams
   // Copies, fills and our own kernel: reads or writes a device's memory from `begin` on.
   virtual void touches(const void* stream, const void* begin, bool writes) = 0;
+  // A copy reads pinned memory of the host.
+  virtual void reads_pinned(const void* stream, const void* begin, size_t bytes) = 0;
   // Copies from pageable memory that nobody waits for yet.
   virtual void copies_pageable(const void* stream) = 0;
 };
@@ -94,7 +98,8 @@ struct Control {
   // From now on the host's first queries of an event after each record, so many, return "not done".
   void (*delay)(int queries);
   // From now on a stream's waits for events do nothing if a function whose name contains `caller`
-  // led to them: a planted mistake. Null: none.
+  // led to them, and a query of an event there returns "done" too early: a planted mistake. Null:
+  // none.
   void (*skip_waits)(const char* caller);
   void (*begin_peak)();  // kPeakBytes is kLiveBytes
 };

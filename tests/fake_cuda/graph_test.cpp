@@ -64,6 +64,17 @@ TEST_F(CudaGraph, IsUndoneWhicheverCudaCallFails) {
   }
 }
 
+TEST_F(CudaGraph, ACopyOfPageableMemoryInACaptureIsCounted) {
+  const at::Tensor pageable = at::ones({100}), pinned = pageable.pin_memory();
+  at::Tensor device = at::empty({100}, kGpu);
+  for (const at::Tensor& from : {pinned, pageable}) {
+    auto graph = make_cuda_graph(kGpu);
+    const Counts before = counts_now();
+    graph->capture([&] { device.copy_(from, /*non_blocking=*/true); });
+    EXPECT_EQ(of(counts_now() - before, Count::kCapturedPageable), from.is_pinned() ? 0 : 1);
+  }
+}
+
 TEST_F(CudaGraph, HasOneCopyOfItsMemory) {
   constexpr int64_t kBytes = int64_t{256} << 20;
   const auto body = [] { at::empty({kBytes}, at::device(kGpu).dtype(at::kByte)); };

@@ -100,11 +100,12 @@ Ends ends_of(const void* to, const void* from) {
 }
 
 // Counts and reports a copy that is about to be enqueued.
-Count begin_copy(const void* to, const void* from, cudaStream_t stream) {
+Count begin_copy(const void* to, const void* from, size_t bytes, cudaStream_t stream) {
   const Ends ends = ends_of(to, from);
   notify([&](Observer& observer) {
     const void* const key = key_of(stream);
     if (ends.from_device) observer.touches(key, from, /*writes=*/false);
+    if (!ends.from_device && ends.pinned) observer.reads_pinned(key, from, bytes);
     if (ends.to_device) observer.touches(key, to, /*writes=*/true);
     if (ends.kind() == Count::kPageableCopies)
       ends.to_device ? observer.copies_pageable(key) : observer.host_drains(key);
@@ -113,7 +114,8 @@ Count begin_copy(const void* to, const void* from, cudaStream_t stream) {
 }
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
-  return enqueue(stream, begin_copy(to, from, stream), [=] { std::memmove(to, from, bytes); });
+  return enqueue(stream, begin_copy(to, from, bytes, stream),
+                 [=] { std::memmove(to, from, bytes); });
 }
 
 cudaError_t set(void* data, int value, size_t bytes, cudaStream_t stream) {
@@ -205,7 +207,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
   SATURATE_ENTER();
-  return enqueue(stream, begin_copy(to, from, stream), [=] {
+  return enqueue(stream, begin_copy(to, from, width, stream), [=] {
     for (size_t row = 0; row < height; ++row)
       std::memmove(static_cast<char*>(to) + row * to_pitch,
                    static_cast<const char*>(from) + row * from_pitch, width);

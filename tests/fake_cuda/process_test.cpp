@@ -48,6 +48,59 @@ TEST_F(GpuProcess, TwoProcessesShareAGpuWithGloo) {
   EXPECT_NE(refused.err.find("distributed.backend=gloo"), std::string::npos) << refused.err;
 }
 
+TEST_F(GpuProcess, TwoProcessesSynchroniseBatchNorm) {
+  expect_good(
+      run_saturate("launch --nproc-per-node 2 -- " +
+                       train("two",
+                             "--set distributed.backend=gloo --set distributed.sync_bn=true "
+                             "--set model.name=resnet18 --set model.width=0.125"),
+                   "CUDA_VISIBLE_DEVICES=0"));
+  EXPECT_EQ(checkpoint_of("two").position.step, 8);
+}
+
+// "CALL:NTH,..." from the nth call on.
+std::string failing(const std::string& call, int64_t nth) {
+  std::string plan = "SATURATE_FAKE_CUDA_FAIL=";
+  for (int64_t i = nth; i < nth + 50; ++i) plan += call + ":" + std::to_string(i) + ",";
+  return plan;
+}
+
+// The device has memory for some steps: an incomplete batch asks for more, late in the run.
+TEST_F(GpuProcess, MemoryThatRunsOutInARunIsOneLineWithWhatToDo) {
+  const std::string uneven = "--set train.batch=33 --set watch.every=1";
+  expect_good(run_saturate(train("good", uneven), "SATURATE_FAKE_CUDA_REPORT=" + (dir / "calls")));
+  const auto calls = nlohmann::json::parse(read_text(dir / "calls"));
+  const auto last = calls["calls"]["cudaMalloc"].get<int64_t>();
+  int failed_in_run = 0;
+  for (int64_t nth = last; nth > std::max<int64_t>(0, last - 4); --nth) {
+    const CommandResult result =
+        run_saturate(train("run" + std::to_string(nth), uneven), failing("cudaMalloc", nth));
+    SCOPED_TRACE(std::to_string(nth) + " of " + std::to_string(last) + ": " + result.err);
+    CommandResult quiet = result;
+    if (quiet.out.starts_with("failed at step")) {
+      ++failed_in_run;
+      quiet.out.clear();
+    }
+    expect_error(quiet, 4, {"out of memory", "train.device", "Lower train.batch"});
+  }
+  EXPECT_GT(failed_in_run, 0) << "none of these was in a step";
+  // cuBLAS' own words: CUBLAS_STATUS_ALLOC_FAILED.
+  expect_failed_run(run_saturate(train("blas", uneven), "SATURATE_FAKE_CUDA_FAIL=cublasGemm:12:3"),
+                    4, {"CUBLAS_STATUS_ALLOC_FAILED", "train.device", "Lower train.batch"});
+}
+
+TEST_F(GpuProcess, WithoutPinnedMemoryARunGoesOnWithPlainMemory) {
+  for (const std::string more : {"", "--set pipeline.copy=false", "--set data.cache=device"}) {
+    SCOPED_TRACE(more);
+    const CommandResult result =
+        run_saturate(train("run" + std::to_string(more.size()), more), failing("cudaHostAlloc", 1));
+    expect_good(result);
+    EXPECT_NE(result.err.find("saturate: warning: the system has no more pinned memory"),
+              std::string::npos)
+        << result.err;
+  }
+}
+
 TEST_F(GpuProcess, IsBuiltWithTheWheelsNccl) {
   const std::string wheel = "/site/nvidia/nccl/include", system = "/system/include";
   const auto found = [&] {

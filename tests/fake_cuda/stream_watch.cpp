@@ -15,6 +15,7 @@
 
 #include "saturate/data/error.h"
 #include "saturate/data/stream.h"
+#include "tests/data_testing.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 namespace saturate::testing {
@@ -119,6 +120,22 @@ class StreamWatch::State : public fake_cuda::Observer {
     settle_pageable();
     use({stream, reinterpret_cast<uintptr_t>(begin), writes});
   }
+  // The fake does not see the host write: other contents tell that it has, after the last copy.
+  void reads_pinned(const void* stream, const void* begin, size_t bytes) override {
+    const uint64_t hash = hash_bytes({static_cast<const std::byte*>(begin), bytes});
+    const std::string by = callers();
+    const std::lock_guard lock(mutex_);
+    settle_pageable();
+    const auto [found, is_new] = pinned_.try_emplace(begin);
+    Pinned& memory = found->second;
+    if (is_new)
+      memory.buffer = checker_.host_memory("pinned memory of " + by, true, Place::current());
+    else if (memory.hash != hash)
+      check([&] { checker_.writes(Checker::kHost, memory.buffer, Place::current()); });
+    memory.hash = hash;
+    ++count_;
+    check([&] { checker_.reads(id(stream), memory.buffer, Place::current()); });
+  }
   void copies_pageable(const void*) override { unwaited = callers(); }
 
   std::vector<std::string> take_findings() {
@@ -140,6 +157,10 @@ class StreamWatch::State : public fake_cuda::Observer {
     size_t bytes;
     Checker::Buffer buffer;
     std::string name;
+  };
+  struct Pinned {
+    Checker::Buffer buffer;
+    uint64_t hash = 0;
   };
 
   Checker::Id id(const void* stream) {
@@ -187,6 +208,7 @@ class StreamWatch::State : public fake_cuda::Observer {
   std::map<const void*, Checker::Id> ids_;
   std::map<const void*, Checker::Mark> marks_;
   std::map<uintptr_t, Block> blocks_;
+  std::map<const void*, Pinned> pinned_;
   std::vector<std::string> findings_;
   int64_t count_ = 0;
 };

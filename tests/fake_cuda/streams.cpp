@@ -196,6 +196,7 @@ cudaError_t enqueue(cudaStream_t stream, Count counted, Work work) {
     if (const CapturePtr capture = capture_of(stream)) {
       if (capture->invalid) return failed(cudaErrorStreamCaptureInvalidated);
       add(Count::kNodes);
+      if (counted == Count::kPageableCopies) add(Count::kCapturedPageable);
       capture->nodes.push_back(std::move(work));
       return cudaSuccess;
     }
@@ -293,6 +294,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   SATURATE_ENTER(Manner::kUnsafe);
+  if (is_left_out()) return cudaSuccess;
   return query(event);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -93,6 +93,22 @@ TEST_F(Watched, AMissingRecordStreamIsFound) {
   EXPECT_NE(found.find("BatchStages::"), std::string::npos) << found;
 }
 
+// A buffer of the ring, which the loader fills while the copy stream may still read it.
+TEST_F(Watched, ABufferThatGoesBackTooEarlyIsFound) {
+  StreamWatch watch;
+  fake_cuda::control()->delay(1000);  // no other question tells the host of the copies
+  for (const bool planted : {false, true}) {
+    if (planted) fake_cuda::control()->skip_waits("BatchPipeline::");
+    run_on_host(host_recipe({"pipeline.copy=true", "pipeline.augment=true"}), dir / "run");
+    const std::string found = lines(watch.take_findings());
+    if (planted) {
+      EXPECT_NE(found.find("pinned memory of "), std::string::npos) << found;
+    } else {
+      EXPECT_EQ(found, "");
+    }
+  }
+}
+
 TEST_F(Watched, AnAsyncCopyOfPageableMemoryIsFound) {
   const auto data = open_dataset(Env::posix(), "synth:size=16,count=60");
   LoaderOptions options;

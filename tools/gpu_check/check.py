@@ -12,26 +12,28 @@ MOST_SHARE = 1 / 3  # of a part's time for one program, so that a hanging one le
 
 
 class Check:
-    """`programs`: their paths by name. `under`: a command under which each of them runs."""
+    """`programs`: their paths by name. `deadline`: in minutes after `since`. `under`: a command under which each of
+    the programs runs."""
 
-    def __init__(self, results, programs, minutes, deadline=None, under=()):
+    def __init__(self, results, programs, minutes, deadline=None, under=(), since=None):
         self.results, self.programs, self.under = results, programs, list(under)
         self.part_seconds = 60 * minutes
-        self.end = time.monotonic() + 60 * (deadline or float("inf"))
+        self.end = (time.monotonic() if since is None else since) + 60 * (deadline or float("inf"))
         self.used = collections.Counter()
-        self.part, self.whole, self.began = None, True, 0.0
+        self.part, self.name, self.whole, self.began = None, None, True, 0.0
         self.running = set()
 
     @contextlib.contextmanager
     def job(self, part, name):
         """Runs a job in the part's time. The job is done if nothing of it failed or was cut off."""
-        self.part, self.whole, self.began = part, True, time.monotonic()
+        self.part, self.name, self.whole, self.began = part, name, True, time.monotonic()
         self.results.begin(name)
         try:
             yield
         except Exception as error:  # the other jobs still run
             self.failed(name, repr(error))
         self.used[part] += time.monotonic() - self.began
+        self.name = None
         if self.whole:
             self.results.done(name)
 
@@ -67,6 +69,12 @@ class Check:
     def end_group(process):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+    def stop(self):
+        """Ends all processes; the job in progress is skipped."""
+        self.end_all()
+        if self.name:
+            self.cut_off(self.name, "stopped by a signal")
 
     def end_all(self):
         for process in list(self.running):

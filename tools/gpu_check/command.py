@@ -27,7 +27,7 @@ network, nor a compiler.
 Without a GPU, it compiles what it can (the kernels if there is nvcc), runs their twins on the CPU, and writes nothing.
 
 Exit codes: 0, nothing failed on a GPU (skipped items are listed); 1, something failed; 2, options that cannot be used;
-3, no GPU; 4, nvidia-smi sees a GPU, but the program does not; 5, no GPU, and a twin failed.
+3, no GPU, by nvidia-smi and by `saturate env`; 4, nvidia-smi sees a GPU, but the program does not; 5, no GPU, and a twin failed.
 """
 
 import argparse
@@ -41,6 +41,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 from gpu_check.check import Check
 from gpu_check.jobs import PARTS, Jobs, chosen
@@ -59,6 +60,9 @@ TWINS = ("Feed*:*Mix*:MasterWeights*:GradScaler*:Resident*:Pipeline*:DataParalle
 DATA_TWINS = "*Effect*:*Augment*:Finish*:Float16*"
 
 
+START = time.monotonic()
+
+
 def gpu_of():
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
@@ -67,6 +71,23 @@ def gpu_of():
     except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
         return None
     return {"name": name, "driver": driver, "memory": memory}
+
+
+def gpu_by_program(arguments, build):
+    """As gpu_of(), on a machine without nvidia-smi whose GPU the program sees. The name is torch's, if Python has it."""
+    python = arguments.python or sys.executable
+    if STAGED and not link_torch(python):
+        return None
+    try:
+        facts = env_of([*shlex.split(arguments.under), str(programs_in(build)["saturate"]), "env"])
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    if not sees_gpu(facts):
+        return None
+    code = "import torch; p = torch.cuda.get_device_properties(0); print(p.name, p.total_memory >> 20, sep='\\n')"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.splitlines()
+    name, memory = said if len(said) == 2 else ("GPU of unknown name", 0)
+    return {"name": name, "driver": "unknown", "memory": f"{memory} MiB"}
 
 
 def python_with_torch(given):
@@ -96,27 +117,39 @@ def programs_in(build):
 
 
 def link_torch(python):
-    """Links the torch of `python` beside the stage's programs, which load it from there."""
+    """Links the torch of `python` beside the stage's programs, which load it from there; False if it has none."""
     code = ("import importlib.metadata as m, importlib.util as u, os\n"
             "print(m.version('torch'), os.path.dirname(u.find_spec('torch').origin))")
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     version, _, folder = found.stdout.strip().partition(" ")
     if found.returncode != 0 or not version.startswith("2.11."):
-        refuse(f"{python} has torch {version or '(none)'}, but saturate needs 2.11: give another Python with --python")
+        print(f"gpu-check: {python} has torch {version or '(none)'}, but saturate needs 2.11: give another Python with "
+              "--python", file=sys.stderr)
+        return False
     fresh = ROOT / f"torch.{os.getpid()}"
     fresh.symlink_to(folder)
     fresh.replace(ROOT / "torch")
+    return True
+
+
+def env_of(command):
+    """The output of `saturate env`, by name."""
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r"^(\S.{0,12}?)\s{2,}(.*)$", said, re.MULTILINE))
+
+
+def sees_gpu(facts):
+    return re.match(r"[1-9]\d*$", facts.get("gpus", "")) is not None
 
 
 def facts_of(command):
-    """The output of `saturate env`, by name; ends the check if the program does not start."""
+    """env_of(); ends the check if the program does not start."""
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return env_of(command)
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         print(f"gpu-check: {command[0]} does not start: {said.strip()[-600:]}", file=sys.stderr)
         sys.exit(4)
-    return dict(re.findall(r"^(\S.{0,12}?)\s{2,}(.*)$", said, re.MULTILINE))
 
 
 def run_twins(build):
@@ -201,10 +234,10 @@ def run(arguments, build, gpu):
     """The exit code."""
     under = shlex.split(arguments.under)
     programs = programs_in(build)
-    if STAGED:
-        link_torch(arguments.python or sys.executable)
+    if STAGED and not link_torch(arguments.python or sys.executable):
+        return 2
     facts = facts_of([*under, str(programs["saturate"]), "env"])
-    if not re.match(r"[1-9]\d*$", facts.get("gpus", "")):
+    if not sees_gpu(facts):
         print(f"gpu-check: nvidia-smi sees {gpu['name']}, and saturate does not (gpus: {facts.get('gpus')}). "
               f"Try `{programs['saturate']} env`, and python3 -c 'import torch; torch.cuda.init()'", file=sys.stderr)
         return 4
@@ -216,8 +249,8 @@ def run(arguments, build, gpu):
         if not python:
             results.note("skipped", "peers", "no Python with torch and torchvision; give one with --python")
             arguments.only = [part for part in arguments.only if part != "peers"]
-    check = Check(results, programs, arguments.minutes, arguments.deadline, under)
-    signal.signal(signal.SIGTERM, lambda *_: (check.end_all(), os._exit(143)))
+    check = Check(results, programs, arguments.minutes, arguments.deadline, under, START)
+    signal.signal(signal.SIGTERM, lambda *_: (check.stop(), os._exit(143)))
     memory_mib = int(re.match(r"\d*", gpu["memory"]).group() or 0)
     jobs = Jobs(check, ROOT, python, arguments.cifar, memory_mib, arguments.resume)
     for part, job in chosen(jobs.all(), arguments.only):
@@ -246,6 +279,7 @@ def main():
         if not has_nvcc() and not arguments.build:
             print("gpu-check: no nvcc, the kernels are not compiled", flush=True)
         build = (arguments.build or build_all("cuda" if has_nvcc() else "release")).resolve()
+    gpu = gpu or gpu_by_program(arguments, build)
     if gpu:
         return run(arguments, build, gpu)
     if STAGED:
