@@ -28,11 +28,11 @@ void sum_gradients(Trainer& trainer, bool sums) {
 }
 
 double epoch_images(Trainer& trainer) {
-  return double(trainer.state().input.data().size());
+  return double(MeasuredTrainer::state(trainer).input.data().size());
 }
 
 double epoch_steps(Trainer& trainer) {
-  return double(trainer.state().input.epoch_steps());
+  return double(MeasuredTrainer::state(trainer).input.epoch_steps());
 }
 
 DeviceBatch hold_batch(Trainer& trainer) {
