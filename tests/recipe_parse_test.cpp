@@ -61,9 +61,9 @@ TEST(Recipe, DecodedCacheAndFastDecodingExcludeEachOther) {
   const std::string error = recipe_error(kMinimal, both);
   EXPECT_NE(error.find("data.cache = ram:decoded"), std::string::npos) << error;
   EXPECT_NE(error.find("data.decode=exact"), std::string::npos) << error;
-  for (size_t left_out = 0; left_out < both.size(); ++left_out) {
+  for (size_t skipped = 0; skipped < both.size(); ++skipped) {
     auto two = both;
-    two.erase(two.begin() + ptrdiff_t(left_out));
+    two.erase(two.begin() + ptrdiff_t(skipped));
     EXPECT_EQ(recipe_error(kMinimal, two), "no error");
   }
 }
