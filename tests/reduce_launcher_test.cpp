@@ -169,7 +169,7 @@ TEST(Heartbeat, ReportsEachPositionAndWhetherTheRunWaits) {
   ASSERT_TRUE(heartbeat);
   std::string heard;
   const auto hears = [&](const std::string& line) {
-    return comes_soon([&] {
+    return becomes_true([&] {
       char bytes[256];
       const ssize_t count = read(ends[0], bytes, sizeof bytes);
       if (count > 0) heard.append(bytes, size_t(count));
