@@ -57,13 +57,14 @@ TEST_F(Limits, OfAddressesEndARunWithPrometheusWithOneErrorOrNone) {
   const int64_t usual = usual_addresses(recipe, dir / "usual");
   ASSERT_GT(usual, 0);
   int refused = 0;
-  for (int more = -200; more <= 150; more += 25) {  // MiB
+  for (const int more : {-150, -75, 0, 40, 80, 120}) {  // MiB
     SCOPED_TRACE(std::to_string(more) + " MiB");
-    const CommandResult result = run_saturate(
+    CommandResult result = run_saturate(
         "train " + recipe + " --out " + (dir / std::to_string(more)) +
             " --set data.threads=1 --set watch.prometheus=" + std::to_string(free_port()),
         "ulimit -s 8192; ulimit -v " + std::to_string(usual + more * 1024) + ";");
     refused += result.exit_code != 0 ? 1 : 0;
+    if (result.out.starts_with("failed at step")) result.out.clear();  // the summary of a run
     if (result.exit_code != 0) expect_error(result, 4, {});
     for (const char* word : {"terminate", "Aborted"})
       EXPECT_EQ(result.err.find(word), std::string::npos) << result.err;
