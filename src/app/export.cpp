@@ -104,7 +104,9 @@ constexpr Format kFormats[] = {
      }},
     {"onnx", ".onnx", "a graph for ONNX Runtime and others",
      [](Env& env, const std::string& out, Model& model, int size, const Facts& facts) {
-       export_onnx(env, out, model, size, facts);
+       Facts properties = facts;
+       properties.erase("format");  // of safetensors
+       export_onnx(env, out, model, size, properties);
      }},
     {"torchscript", ".pt", "a program for torch.jit.load",
      [](Env& env, const std::string& out, Model& model, int size, const Facts&) {
