@@ -16,7 +16,7 @@ KILLS ?= 200
 MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
-.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test net-test docs-test python-test coverage kills \
+.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test onnx-test net-test docs-test python-test coverage kills \
   faults compiled soak fuzz gpu-host-test gpu-check-rehearsal build install uninstall setup format format-check tidy ci-full clean
 
 help: ## this list
@@ -48,6 +48,15 @@ tensorboard-test: build ## read a run's event files with TensorBoard's own reade
 	  mv build/tensorboard-venv.tmp build/tensorboard-venv; }
 	@SATURATE_PYTHON=$(CURDIR)/build/tensorboard-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='TensorBoardReader*'
+
+onnx-test: build ## have onnx check, and ONNX Runtime compute, what saturate export writes
+	@tools/setup.sh --dev
+	@[ -x build/onnx-venv/bin/python ] || { rm -rf build/onnx-venv.tmp && \
+	  python3 -m venv build/onnx-venv.tmp && \
+	  build/onnx-venv.tmp/bin/python -m pip install -q --disable-pip-version-check onnx==1.23.2 onnxruntime==1.32.0 && \
+	  mv build/onnx-venv.tmp build/onnx-venv; }
+	@SATURATE_PYTHON=$(CURDIR)/build/onnx-venv/bin/python $(BUILD)/tests/saturate_tests \
+	  --gtest_brief=1 --gtest_filter='OnnxRuntime*'
 
 wheels: command ## build dist/*.whl: the loader, and the command for the torch that pip has installed
 	@tools/setup.sh --dev

@@ -1,4 +1,5 @@
 // Weights on the command line: loading, freezing, exporting; and a user's TorchScript programs.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
@@ -8,7 +9,9 @@
 
 #include "run/checkpoint.h"
 #include "saturate/safetensors.h"
+#include "saturate/weights.h"
 #include "tests/app_testing.h"
+#include "tests/compiled_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -177,6 +180,68 @@ TEST_F(ModelCommand, AProgramIsTrainedEvaluatedResumedAndExported) {
       0);
 }
 
+// The graph has the run's weights by name, and what readers must know.
+TEST_F(ModelCommand, ExportsOnnx) {
+  ASSERT_EQ(train("run", {"model.width=0.0625"}).exit_code, 0);
+  const std::string out = dir / "model.onnx";
+  const CommandResult result =
+      run_saturate("export " + (dir / "run") + " --format onnx --out " + out);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string file = read_text(out);
+  for (const auto& [name, tensor] : checkpoint("run").model) {
+    if (name.ends_with("num_batches_tracked")) continue;
+    const at::Tensor values = tensor.contiguous();
+    EXPECT_NE(file.find(name), std::string::npos) << name;
+    EXPECT_NE(file.find({static_cast<const char*>(values.const_data_ptr()), values.nbytes()}),
+              std::string::npos)
+        << name;
+  }
+  for (const char* text : {"image_size", "simple_cnn", "logits", "BatchNormalization"})
+    EXPECT_NE(file.find(text), std::string::npos) << text;
+}
+
+TEST_F(ModelCommand, ExportsAProgramOfTorchExportThroughPython) {
+  if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
+  ASSERT_EQ(train("run", {"model.width=0.0625"}).exit_code, 0);
+  for (const char* format : {"safetensors", "pt2"}) {
+    const CommandResult result = run_saturate("export " + (dir / "run") + " --format " + format +
+                                              " --out " + (dir / "model.") + format);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+  }
+  Recipe recipe;
+  recipe.model.name = "simple_cnn";
+  recipe.model.width = 0.0625;
+  const auto model = make_model(recipe.model, {10, 16, Env::posix()});
+  load_weights(Env::posix(), dir / "model.safetensors", *model);
+  model->set_training(false);
+  const at::NoGradGuard no_grad;
+  std::vector<NamedTensor> tensors;
+  for (const int64_t count : {1, 3}) {
+    const at::Tensor images = at::randn({count, 3, 16, 16});
+    tensors.push_back({"images" + std::to_string(count), images});
+    tensors.push_back({"logits" + std::to_string(count), model->forward(images)});
+  }
+  write_safetensors(Env::posix(), dir / "expected.safetensors", tensors, {});
+  const std::string command = "'" + compiling_python() + "' '" +
+                              source_path("tests/oracles/run_pt2.py") + "' '" +
+                              (dir / "model.pt2") + "' '" + (dir / "expected.safetensors") + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST_F(ModelCommand, APythonThatCannotExportIsOneError) {
+  ASSERT_EQ(train("run", {"train.epochs=1"}).exit_code, 0);
+  const std::string more = "export " + (dir / "run") + " --format pt2 --out " + (dir / "model.pt2");
+  write_file(dir / "python",
+             "#!/bin/sh\necho noise >&2\necho 'it lacks torch (here). Get it' >&2\nexit 1\n");
+  std::filesystem::permissions(dir / "python", std::filesystem::perms::owner_all);
+  expect_error(run_saturate(more, "SATURATE_PYTHON='" + (dir / "python") + "'"), 4,
+               {"it lacks torch (here). Get it"});
+  expect_error(run_saturate(more, "SATURATE_PYTHON='" + (dir / "nowhere") + "'"), 2,
+               {"nowhere cannot be run", "SATURATE_PYTHON"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "model.pt2"));
+}
+
 TEST_F(ModelCommand, ConflictingOptionsOfProgramsAreRefused) {
   expect_error(train("a", {"model.name=torchscript"}), 2, {"model.file is missing"});
   expect_error(train("b", {"model.file=x.pt"}), 2, {"model.file has no effect", "simple_cnn"});
@@ -184,7 +249,7 @@ TEST_F(ModelCommand, ConflictingOptionsOfProgramsAreRefused) {
                {"model.width cannot change"});
   expect_error(train("d", {"model.name=torchscript", "model.file=" + kGoldens + "two_heads.pt"}), 2,
                {"cannot be trained", "two_heads.pt", "torch.jit.script(module).save(FILE)"});
-  expect_error(run_saturate("export x --format onnx"), 2, {"onnx"});
+  expect_error(run_saturate("export x --format tflite"), 2, {"tflite", "onnx", "pt2"});
 }
 
 }  // namespace

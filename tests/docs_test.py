@@ -78,7 +78,7 @@ class Command:
     def wrong_keys(self, text):
         for key in re.findall(r"(?<![\w./-])((?:%s)\.[a-z]\w*)(?![\w(/])" % "|".join(self.sections), text):
             if key not in self.keys and not (ROOT / "src" / key).exists() and key.split(".")[1] not in (
-                    "cpp", "h", "md", "toml", "json", "jsonl", "html", "py", "pt2", "pt", "safetensors") and key not in TENSORS:
+                    "cpp", "h", "md", "toml", "json", "jsonl", "html", "onnx", "py", "pt2", "pt", "safetensors") and key not in TENSORS:
                 yield f"key {key}, which no recipe has"
 
     def wrong_options(self, line):

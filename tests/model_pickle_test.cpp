@@ -72,6 +72,57 @@ TEST(PickledWeights, OnlyCallsOfPlainValuesAreIgnored) {
     EXPECT_FALSE(pickle_problem(dict + call + none).empty()) << call;
 }
 
+std::string entry(const std::string& key, const std::string& value) {
+  return short_text(key) + value + "s";
+}
+
+// Trained ones before averaged ones, whatever their order in the file; nested ones too.
+TEST(PickledWeights, TheKeysOfTrainingScriptsAreSearched) {
+  const auto weights = [](const std::string& name) { return "}" + entry(name, two_floats()); };
+  for (const char* key : {"state_dict", "model", "model_state_dict", "model_state", "net",
+                          "network", "weights", "params"}) {
+    const TensorPickle found =
+        read_pickle("\x80\x02}" + entry("model_ema", weights("a")) + entry(key, weights("t")) +
+                    entry("ema", weights("b")) + ".");
+    ASSERT_EQ(found.tensors.size(), 1u) << key;
+    EXPECT_EQ(found.tensors[0].name, "t") << key;
+  }
+  for (const char* key :
+       {"model_ema", "ema", "ema_model", "state_dict_ema", "ema_state_dict", "params_ema"})
+    EXPECT_EQ(read_pickle("\x80\x02}" + entry(key, "}" + entry("state_dict", weights("a"))) +
+                          entry("optimizer", weights("o")) + ".")
+                  .tensors.at(0)
+                  .name,
+              "a")
+        << key;
+}
+
+// With its attributes set, as a class's own reader would, and as a key.
+TEST(PickledWeights, SettingsAndStatesOfRandomNumbersArePassedOver) {
+  for (const char* name :
+       {"argparse\nNamespace", "numpy.random._pickle\n__randomstate_ctor", "random\nRandom",
+        "mmengine.config.config\nConfigDict", "decimal\nDecimal", "torch\nfloat8_e5m2fnuz",
+        "pytorch_lightning.callbacks.model_checkpoint\nModelCheckpoint"}) {
+    const std::string global = std::string("c") + name + "\n";
+    const TensorPickle found =
+        read_pickle("\x80\x02}" + entry("made", global + ")R}" + entry("lr", two_floats()) + "b") +
+                    global + "Ns" + entry("named", global) + entry("w", two_floats()) + ".");
+    ASSERT_EQ(found.tensors.size(), 1u) << name;
+    EXPECT_EQ(found.tensors[0].name, "w") << name;
+  }
+}
+
+// A complex and a sparse tensor; a model that needs one finds it missing.
+TEST(PickledWeights, TensorsOfOtherKindsArePassedOver) {
+  std::string complex = two_floats();
+  complex.replace(complex.find("FloatStorage"), 12, "ComplexFloatStorage");
+  const std::string sparse = "ctorch._utils\n_rebuild_sparse_tensor\n(" + complex + "tR";
+  const TensorPickle found = read_pickle("\x80\x02}" + entry("c", complex) + entry("s", sparse) +
+                                         entry("w", two_floats()) + ".");
+  ASSERT_EQ(found.tensors.size(), 1u);
+  EXPECT_EQ(found.tensors[0].name, "w");
+}
+
 TEST(PickledWeights, AViewOfAnotherStorageIsRefused) {
   EXPECT_EQ(read_pickle("\x80\x02}" + short_text("w") + two_floats("N") + "s.").tensors.size(), 1u);
   EXPECT_NE(pickle_problem("\x80\x02}" + short_text("w") + two_floats("(K\1K\1K\1t") + "s.")

@@ -82,6 +82,9 @@ def command_wheel(scratch, programs):
     (package / "torch_version").write_text(torch_minor() + "\n")
     for name in ("recipes", "ladders"):
         shutil.copytree(ROOT / name, package / "share/saturate" / name)
+    (package / "share/saturate/tools").mkdir()
+    for name in ("export_pt2.py", "model_twins.py"):
+        shutil.copy(ROOT / "tools" / name, package / "share/saturate/tools")
     (package / "bin").mkdir()
     for name, path in programs.items():
         target = package / "bin" / name

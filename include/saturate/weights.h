@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loads pretrained weights from a file into a model, by name.
+// Loads pretrained weights from a file into a model, by name; writes a model as an ONNX file.
 //
 // Files: safetensors; .pt and .pth written by torch.save() from a state_dict, or from a dictionary
 // that contains one, from which only tensors are read, so that a file can run no code; saturate's
 // own checkpoints.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,18 +28,27 @@ struct LoadedWeights {
   bool averaged = false;           // a checkpoint's averages were loaded instead of its weights
 };
 
-// Copies a file's tensors into parameters and buffers of the same name. All names may begin with
-// "module." (DataParallel's) or "model." (a checkpoint's), and contain "_orig_mod."
-// (torch.compile's) anywhere. `prefix`: the names' prefix before that; other names in the file are
-// ignored, and it is a kUsage error if none matches. A checkpoint's averaged weights (train.ema)
-// are preferred to the plain ones of the same names, as in `saturate eval` and `export`. The last
-// layer stays unchanged if it is missing in the file, or has another number of outputs there; so do
-// missing BatchNorm counters. Any other mismatch fails with kUsage, naming all of them, and nothing
-// is copied. Floating-point types are converted to each other; integers and floating point do not
-// match. `only`: patterns (* matches any text) of the model's names to load, each of which must
-// match something; other names keep their values. Empty: all.
+// Copies a file's tensors into parameters and buffers of the same name. All names may begin with up
+// to two of "module." (DataParallel's) and "model." (Lightning's, a checkpoint's), and contain
+// "_orig_mod." (torch.compile's), "_fsdp_wrapped_module." or "_checkpoint_wrapped_module."
+// anywhere. `prefix`: the names' prefix before that; other names in the file are ignored, and it is
+// a kUsage error if none matches. A checkpoint's averaged weights (train.ema) are preferred to the
+// plain ones of the same names, as in `saturate eval` and `export`. The last layer stays unchanged
+// if it is missing in the file, or has another number of outputs there; so do missing BatchNorm
+// counters. Any other mismatch fails with kUsage, naming all of them, and nothing is copied.
+// Floating-point types are converted to each other; integers and floating point do not match.
+// `only`: patterns (* matches any text) of the model's names to load, each of which must match
+// something; other names keep their values. Empty: all.
 LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
                            const std::vector<std::string>& only = {},
                            const std::string& prefix = "");
+
+// Writes the evaluation forward as an ONNX file, operator set 17: input "images" [batch, 3, size,
+// size] to output "logits"; weights by the model's names; `metadata` as its properties, of which
+// "model" names the model in errors. Fails with kUsage, naming the operator, if the forward uses
+// one that is not supported or fixes the number of images. Leaves the model in evaluation mode.
+// REQUIRES: a model on the CPU.
+void export_onnx(Env& env, const std::string& path, Model& model, int size,
+                 const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace saturate

@@ -1,9 +1,19 @@
 // saturate export: a checkpoint's model as a file for other programs.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "app/command.h"
+#include "app/scratch_folder.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "model/export_model.h"
 #include "run/checkpoint.h"
@@ -11,6 +21,7 @@
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 #include "saturate/safetensors.h"
+#include "saturate/weights.h"
 
 namespace saturate {
 namespace {
@@ -35,23 +46,86 @@ std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const 
   return {{"format", "pt"},
           {"model", recipe.model.name},
           {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
-          {"image_size", std::to_string(checkpoint.image_size)}};
+          {"image_size", std::to_string(checkpoint.image_size)},
+          {"width", fmt::to_string(recipe.model.width)}};
 }
+
+// Runs a program, whose messages go to the file `log`. Returns its exit code.
+int run_program(const std::vector<std::string>& words, const std::string& log) {
+  std::vector<char*> pointers;
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+  pid_t child = 0;
+  int status = 0;
+  const int failed = posix_spawnp(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0)
+    fail(ErrorKind::kUsage, words[0] + " cannot be run: " + std::strerror(failed), "--format pt2",
+         "Set SATURATE_PYTHON to a Python that has torch");
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string last_line(std::string text) {
+  text.resize(text.find_last_not_of(" \n") + 1);
+  return text.substr(text.rfind('\n') + 1);
+}
+
+using Facts = std::map<std::string, std::string>;
+
+// torch.export is Python: a tool puts the weights into the model's twin there.
+void write_pt2(Env& env, const std::string& out, Model& model, int, const Facts& facts) {
+  const std::string tool = shipped_file(env, "tools/export_pt2.py");
+  if (tool.empty())
+    fail(ErrorKind::kUsage, "tools/export_pt2.py is not beside this program", "--format pt2",
+         "Use the program of a checkout or an installation, or another --format");
+  const char* const python = std::getenv("SATURATE_PYTHON");
+  const ScratchFolder scratch(temporary_parent(), "export");
+  const std::string weights = scratch.path() + "/model.safetensors", log = scratch.path() + "/log";
+  write_safetensors(env, weights, model_state(model), facts);
+  if (run_program({python ? python : "python3", tool, weights, "--out", out}, log) != 0)
+    fail(ErrorKind::kRun, last_line(text_of_file(env, log)), "", "");
+}
+
+struct Format {
+  std::string_view name, extension, doc;
+  void (*write)(Env& env, const std::string& out, Model& model, int size, const Facts& facts);
+};
+
+constexpr Format kFormats[] = {
+    {"safetensors", ".safetensors", "the weights by name",
+     [](Env& env, const std::string& out, Model& model, int, const Facts& facts) {
+       write_safetensors(env, out, model_state(model), facts);
+     }},
+    {"onnx", ".onnx", "a graph for ONNX Runtime and others",
+     [](Env& env, const std::string& out, Model& model, int size, const Facts& facts) {
+       Facts properties = facts;
+       properties.erase("format");  // of safetensors
+       export_onnx(env, out, model, size, properties);
+     }},
+    {"torchscript", ".pt", "a program for torch.jit.load",
+     [](Env& env, const std::string& out, Model& model, int size, const Facts&) {
+       export_torchscript(env, out, model, size);
+     }},
+    {"pt2", ".pt2", "a program for torch.export.load, made by $SATURATE_PYTHON or python3",
+     write_pt2},
+};
 
 int export_model(const ExportArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
   const Checkpoint checkpoint = read_saved_model(env, arguments.model, path);
   const Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path);
-  const bool script = arguments.format == "torchscript";
-  const std::string out = !arguments.out.empty()
-                              ? arguments.out
-                              : recipe.model.name + (script ? ".pt" : ".safetensors");
+  const Format& format = *std::ranges::find(kFormats, arguments.format, &Format::name);
+  const std::string out =
+      !arguments.out.empty() ? arguments.out : recipe.model.name + std::string(format.extension);
   const auto model = load_model(env, checkpoint, recipe, arguments.model.plain, path);
-  if (script)
-    export_torchscript(env, out, *model, checkpoint.image_size);
-  else
-    write_safetensors(env, out, model_state(*model), metadata(checkpoint, recipe));
+  format.write(env, out, *model, checkpoint.image_size, metadata(checkpoint, recipe));
   const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
   fmt::print("{}: {} of {}{}\n", printable(out), recipe.model.name, printable(path),
              averaged ? ", averaged weights" : "");
@@ -64,11 +138,13 @@ void add_export(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<ExportArguments>(
       app, exit_code, "export", "Export a saved model for other programs", export_model);
   add_saved_model(command, arguments.model);
-  command
-      .add_option("--format", arguments.format,
-                  "safetensors: the weights by name; torchscript: a program that Python runs")
-      ->required()
-      ->check(CLI::IsMember({"safetensors", "torchscript"}));
+  std::vector<std::string> names;
+  std::string doc;
+  for (const Format& format : kFormats) {
+    names.emplace_back(format.name);
+    doc += fmt::format("{}{}: {}", doc.empty() ? "" : "; ", format.name, format.doc);
+  }
+  command.add_option("--format", arguments.format, doc)->required()->check(CLI::IsMember(names));
   command.add_option("--out", arguments.out,
                      "The file (default: the model's name, in this folder)");
 }

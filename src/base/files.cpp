@@ -133,12 +133,29 @@ void write_atomically(Env& env, const std::string& path, const std::string& text
   write_atomically(env, path, std::span(&piece, 1));
 }
 
-std::vector<std::string> shipped_files(Env& env, const std::string& folder) {
+namespace {
+
+// Of an installation, and of a checkout.
+std::vector<fs::path> shipped_roots() {
   std::error_code unknown;
   const fs::path root = fs::read_symlink("/proc/self/exe", unknown).parent_path().parent_path();
+  if (root.empty()) return {};
+  return {root / "share/saturate", root};
+}
+
+}  // namespace
+
+std::string shipped_file(Env& env, const std::string& name) {
+  for (const fs::path& root : shipped_roots())
+    if (env.exists(root / name)) return root / name;
+  return "";
+}
+
+std::vector<std::string> shipped_files(Env& env, const std::string& folder) {
   std::vector<std::string> paths;
-  for (const fs::path& place : {root / "share/saturate" / folder, root / folder}) {
-    if (root.empty() || !env.is_directory(place)) continue;
+  for (const fs::path& root : shipped_roots()) {
+    const fs::path place = root / folder;
+    if (!env.is_directory(place)) continue;
     for (const FileInfo& info : env.list(place))
       if (info.name.ends_with(".toml")) paths.push_back(place / info.name);
     if (!paths.empty()) break;

@@ -37,6 +37,10 @@ bool is_locked(const std::string& path);
 // paths: of the installation or checkout to which the running executable belongs. Empty elsewhere.
 std::vector<std::string> shipped_files(Env& env, const std::string& folder);
 
+// The path of a file that comes with the program in the same way ("tools/x.py"); "" if there is
+// none.
+std::string shipped_file(Env& env, const std::string& name);
+
 // The path of the shipped file that `given` names ("demo"), if no file has that name; else `given`.
 std::string file_or_shipped(Env& env, const std::string& folder, const std::string& given);
 

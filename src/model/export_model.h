@@ -6,7 +6,15 @@
 #include "saturate/data/env.h"
 #include "saturate/model.h"
 
+namespace torch::jit {
+struct Module;
+}
+
 namespace saturate {
+
+// The program that the model is, or its evaluation forward, traced; its tensors are the model's, by
+// the same names. Leaves the model in evaluation mode. REQUIRES: a model on the CPU.
+torch::jit::Module evaluation_program(Model& model, int size);
 
 // Writes a TorchScript program for torch.jit.load(): the evaluation forward, traced for any number
 // of images [N, 3, size, size]; parameters have the model's names. A model that is such a program

@@ -45,6 +45,7 @@ void PickleMachine::push_storage() {
   const PickleValue& tuple = value(pop());
   using enum PickleKind;
   const PickleValue& global = item(tuple, 1, kGlobal);
+  if (is_passed_over(global)) return push({kOther});
   const PickleValue& elements = item(tuple, 4, kInteger);
   const std::string& key = item(tuple, 2, kText).text;
   if (item(tuple, 0, kText).text != "storage" || global.type.empty() || elements.number < 0 ||
@@ -105,6 +106,7 @@ void PickleMachine::push_dict(const PickleValue& arguments) {
 // (storage, offset, sizes, strides, requires_grad, hooks); old files have the first four
 void PickleMachine::rebuild_tensor(const PickleValue& arguments) {
   using enum PickleKind;
+  if (!arguments.items.empty() && value(arguments.items[0]).kind == kOther) return push({kOther});
   const PickleValue& storage = item(arguments, 0, kStorage);
   PickledTensor tensor;
   tensor.type = storage.type;

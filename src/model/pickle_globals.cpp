@@ -32,6 +32,7 @@ constexpr std::pair<std::string_view, KnownGlobal> kFunctions[] = {
 // not depend on this list; it only rejects files that would run code elsewhere.
 constexpr std::string_view kPassedOver[] = {
     "_codecs.encode",  // bytes, in protocols before 3
+    "addict.addict.Dict",
     "argparse.Namespace",
     "collections.Counter",
     "collections.deque",
@@ -40,9 +41,17 @@ constexpr std::string_view kPassedOver[] = {
     "datetime.datetime",
     "datetime.timedelta",
     "datetime.timezone",
+    "decimal.Decimal",
+    "detectron2.config.config.CfgNode",
     "easydict.EasyDict",
+    "fractions.Fraction",
+    "fvcore.common.config.CfgNode",
     "lightning.fabric.utilities.data.AttributeDict",
     "lightning_fabric.utilities.data.AttributeDict",
+    "ml_collections.config_dict.config_dict.ConfigDict",
+    "mmcv.utils.config.ConfigDict",
+    "mmengine.config.config.ConfigDict",
+    "mmengine.logging.history_buffer.HistoryBuffer",
     "numpy._core.multiarray._reconstruct",
     "numpy._core.multiarray.scalar",
     "numpy._core.numeric._frombuffer",
@@ -51,6 +60,13 @@ constexpr std::string_view kPassedOver[] = {
     "numpy.core.numeric._frombuffer",
     "numpy.dtype",
     "numpy.ndarray",
+    "numpy.random._mt19937.MT19937",  // states of random numbers
+    "numpy.random._pcg64.PCG64",
+    "numpy.random._pickle.__bit_generator_ctor",
+    "numpy.random._pickle.__generator_ctor",
+    "numpy.random._pickle.__randomstate_ctor",
+    "numpy.random.bit_generator.SeedSequence",
+    "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
     "omegaconf.base.ContainerMetadata",
     "omegaconf.base.Metadata",
     "omegaconf.dictconfig.DictConfig",
@@ -63,25 +79,47 @@ constexpr std::string_view kPassedOver[] = {
     "pathlib.WindowsPath",
     "pathlib._local.PosixPath",  // Python 3.13
     "pathlib._local.WindowsPath",
+    "pytorch_lightning.callbacks.early_stopping.EarlyStopping",  // keys of version 1
+    "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
     "pytorch_lightning.utilities.parsing.AttributeDict",
+    "random.Random",
+    "torch.ComplexDoubleStorage",  // tensors of types that no model here has
+    "torch.ComplexFloatStorage",
+    "torch.QInt32Storage",
+    "torch.QInt8Storage",
+    "torch.QUInt8Storage",
     "torch.Size",
     "torch.Tensor",
+    "torch._utils._rebuild_meta_tensor_no_storage",
+    "torch._utils._rebuild_qtensor",
+    "torch._utils._rebuild_sparse_tensor",
+    "torch._utils._rebuild_tensor_v3",
     "torch.device",
     "torch.nn.parameter.Parameter",
+    "torch.per_channel_affine",
+    "torch.per_tensor_affine",
     "torch.serialization._get_layout",
+    "torch.storage.UntypedStorage",
     "torch.torch_version.TorchVersion",
     "types.SimpleNamespace",
     "typing.Any",
+    "uuid.UUID",
     "yacs.config.CfgNode",
 };
 
-constexpr std::string_view kBuiltins[] = {
-    "bool", "bytearray", "bytes", "complex", "dict",  "float", "frozenset", "int",     "list",
-    "long", "object",    "range", "set",     "slice", "str",   "tuple",     "unicode", "xrange"};
+constexpr std::string_view kBuiltins[] = {"Ellipsis", "bool",   "bytearray", "bytes", "complex",
+                                          "dict",     "float",  "frozenset", "int",   "list",
+                                          "long",     "object", "range",     "set",   "slice",
+                                          "str",      "tuple",  "unicode",   "xrange"};
 
-constexpr std::string_view kDtypes[] = {
-    "bfloat16", "bool",  "complex128", "complex64", "float16", "float32",       "float64",
-    "int16",    "int32", "int64",      "int8",      "uint8",   "float8_e4m3fn", "float8_e5m2"};
+constexpr std::string_view kDtypes[] = {"bfloat16",        "bool",        "complex128",
+                                        "complex32",       "complex64",   "float16",
+                                        "float32",         "float64",     "float8_e4m3fn",
+                                        "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+                                        "float8_e8m0fnu",  "int16",       "int32",
+                                        "int64",           "int8",        "qint32",
+                                        "qint8",           "quint8",      "uint16",
+                                        "uint32",          "uint64",      "uint8"};
 
 bool is_in(std::string_view text, const auto& list) {
   return std::ranges::find(list, text) != std::end(list);

@@ -18,9 +18,10 @@ constexpr std::string_view kMagicBytes("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19
 constexpr std::string_view kMagicDigits("119547037146038801333356");
 
 // Keys searched for weights, in this order: trained ones before their average.
-constexpr std::string_view kContainers[] = {"state_dict", "model",          "model_state_dict",
-                                            "net",        "weights",        "model_ema",
-                                            "ema",        "state_dict_ema", "module"};
+constexpr std::string_view kContainers[] = {
+    "state_dict", "model",          "model_state_dict", "model_state", "net",
+    "network",    "weights",        "params",           "model_ema",   "ema",
+    "ema_model",  "state_dict_ema", "ema_state_dict",   "params_ema",  "module"};
 // Limits against files made to waste memory.
 constexpr int kMostNested = 4;
 constexpr size_t kMostTables = 10'000;

@@ -38,8 +38,8 @@ struct TensorPickle {
 };
 
 // Files of torch 1.6 and later: data.pkl of their archive. A dictionary of tensors, or one that
-// contains such, possibly nested, under "state_dict", "model", "model_state_dict", "net" or
-// "weights", else averaged weights under "model_ema", "ema" or "state_dict_ema". If no name there
+// contains such, possibly nested, under one of the keys that training scripts use ("state_dict",
+// "model", "net" ...), else averaged weights ("model_ema", "ema" ...). If no name there
 // begins with `prefix`: all tensors whose path of keys begins with it, with that path in their
 // names, as "model_ema.module.fc.bias". Everything else is ignored. Fails with kRun naming `path`.
 TensorPickle read_tensor_pickle(std::span<const std::byte> pickle, const std::string& path,

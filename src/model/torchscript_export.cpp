@@ -62,13 +62,17 @@ Module traced(Model& model, int size) {
 
 }  // namespace
 
-void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
+torch::jit::Module evaluation_program(Model& model, int size) {
   const at::NoGradGuard no_grad;
   model.set_training(false);
   // Tracing a program would fix its branches and sizes for these images.
   const Module* own = model.facets().program;
+  return own ? *own : traced(model, size);
+}
+
+void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
   std::ostringstream out;
-  (own ? *own : traced(model, size)).save(out);
+  evaluation_program(model, size).save(out);
   write_atomically(env, path, out.str());
 }
 

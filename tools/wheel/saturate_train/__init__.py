@@ -44,6 +44,7 @@ def main():
         folders = [torch / "lib", *torch.parent.glob("nvidia/*/lib")]
         before = os.environ.get("LD_LIBRARY_PATH")
         os.environ["LD_LIBRARY_PATH"] = ":".join([str(folder) for folder in folders] + ([before] if before else []))
+    os.environ.setdefault("SATURATE_PYTHON", sys.executable)  # for saturate export --format pt2
     try:
         os.execv(program, ["saturate", *sys.argv[1:]])
     except OSError as error:

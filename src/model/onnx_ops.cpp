@@ -1,0 +1,240 @@
+// torch's operators as ONNX's, operator set 17: arithmetic. onnx_layers.cpp has layers,
+// onnx_shape_ops.cpp what moves or joins elements.
+
+#include <algorithm>
+#include <numbers>
+
+#include "model/onnx_graph.h"
+
+namespace saturate {
+namespace {
+
+using Names = std::vector<std::string>;
+
+Names linear(OnnxCall& call) {
+  const std::string input = call.operand("input"), weight = call.operand("weight");
+  if (call.tensor("input").dim() == 2) {
+    Names inputs{input, weight};
+    if (call.has("bias")) inputs.push_back(call.operand("bias"));
+    return {call.emit("Gemm", inputs, {{"transB", int64_t{1}}})};
+  }
+  const std::string turned =
+      call.emit("Transpose", {weight}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const std::string product = call.emit("MatMul", {input, turned});
+  if (!call.has("bias")) return {product};
+  return {call.emit("Add", {product, call.operand("bias")})};
+}
+
+Names addmm(OnnxCall& call) {
+  return {
+      call.emit("Gemm", {call.operand("mat1"), call.operand("mat2"), call.operand("self")},
+                {{"alpha", float(call.number("alpha"))}, {"beta", float(call.number("beta"))}})};
+}
+
+// Both operands in the result's type.
+Names binary(OnnxCall& call, const char* op, bool swapped = false) {
+  const at::ScalarType type = call.result().scalar_type();
+  std::string first = call.operand("self", type), second = call.operand("other", type);
+  if (swapped) std::swap(first, second);
+  if (call.has("alpha") && call.number("alpha") != 1)
+    second = call.emit("Mul", {second, call.scalar(call.number("alpha"))});
+  return {call.emit(op, {first, second})};
+}
+
+Names divide(OnnxCall& call) {
+  const std::string quotient = binary(call, "Div")[0], mode = call.text("rounding_mode");
+  if (mode.empty()) return {quotient};
+  if (mode != "floor" || !call.result().is_floating_point())
+    call.unsupported("with rounding_mode=" + mode);
+  return {call.emit("Floor", {quotient})};
+}
+
+Names power(OnnxCall& call) {
+  const at::ScalarType type = call.result().scalar_type();
+  return {call.emit("Pow", {call.operand("self", type), call.operand("exponent", type)})};
+}
+
+Names clip(OnnxCall& call, const char* least, const char* most) {
+  const at::ScalarType type = call.result().scalar_type();
+  Names inputs{call.operand("self", type)};
+  for (const char* bound : {least, most})
+    inputs.push_back(bound && call.has(bound) ? call.operand(bound, type) : "");
+  return {call.emit("Clip", inputs)};
+}
+
+Names silu(OnnxCall& call) {
+  const std::string x = call.operand("self");
+  return {call.emit("Mul", {x, call.emit("Sigmoid", {x})})};
+}
+
+Names mish(OnnxCall& call) {
+  const std::string x = call.operand("self");
+  return {call.emit("Mul", {x, call.emit("Tanh", {call.emit("Softplus", {x})})})};
+}
+
+// x * (1 + erf(x / sqrt(2))) / 2, or torch's approximation by tanh.
+Names gelu(OnnxCall& call) {
+  const std::string x = call.operand("self");
+  std::string inner;
+  if (call.text("approximate") == "tanh") {
+    const std::string cube = call.emit("Mul", {x, call.emit("Mul", {x, x})});
+    const std::string sum = call.emit("Add", {x, call.emit("Mul", {cube, call.scalar(0.044715)})});
+    inner = call.emit(
+        "Tanh",
+        {call.emit("Mul", {sum, call.scalar(std::numbers::sqrt2 * std::numbers::inv_sqrtpi)})});
+  } else {
+    inner = call.emit("Erf", {call.emit("Div", {x, call.scalar(std::numbers::sqrt2)})});
+  }
+  const std::string factor = call.emit("Add", {inner, call.scalar(1)});
+  return {call.emit("Mul", {call.emit("Mul", {x, factor}), call.scalar(0.5)})};
+}
+
+Names elu(OnnxCall& call) {
+  if (call.number("scale") != 1 || call.number("input_scale") != 1)
+    call.unsupported("with a scale");
+  return {call.emit("Elu", {call.operand("self")}, {{"alpha", float(call.number("alpha"))}})};
+}
+
+Names softplus(OnnxCall& call) {
+  if (call.number("beta") != 1) call.unsupported("with beta");
+  return {call.emit("Softplus", {call.operand("self")})};
+}
+
+// One slope, or one for each channel.
+Names prelu(OnnxCall& call) {
+  const at::Tensor slope = call.tensor("weight");
+  std::vector<int64_t> by_channel(size_t(std::max<int64_t>(1, call.result().dim() - 1)), 1);
+  by_channel[0] = slope.numel();
+  return {call.emit("PRelu",
+                    {call.operand("self"),
+                     call.emit("Reshape", {call.operand("weight"), call.constant(by_channel)})})};
+}
+
+Names softmax(OnnxCall& call, const char* op) {
+  return {call.emit(op, {call.operand("self", call.result().scalar_type())},
+                    {{"axis", call.integer("dim")}})};
+}
+
+Names reduce(OnnxCall& call, const char* op) {
+  OnnxAttributes attributes{{"keepdims", int64_t(call.has("keepdim") && call.flag("keepdim"))}};
+  Names inputs{call.operand("self", call.result().scalar_type())};
+  const auto axes = call.integers("dim");
+  if (std::string_view(op) == "ReduceSum")  // operator set 13 made its axes an input
+    inputs.push_back(axes.empty() ? "" : call.constant(axes));
+  else if (!axes.empty())
+    attributes["axes"] = axes;
+  return {call.emit(op, inputs, attributes)};
+}
+
+Names norm(OnnxCall& call) {
+  if (call.number(call.has("ord") ? "ord" : "p") != 2) call.unsupported("of another order than 2");
+  return reduce(call, "ReduceL2");
+}
+
+// Of one argument, by torch's name and ONNX's.
+constexpr std::pair<std::string_view, const char*> kUnary[] = {{"relu", "Relu"},
+                                                               {"sigmoid", "Sigmoid"},
+                                                               {"tanh", "Tanh"},
+                                                               {"exp", "Exp"},
+                                                               {"log", "Log"},
+                                                               {"sqrt", "Sqrt"},
+                                                               {"abs", "Abs"},
+                                                               {"neg", "Neg"},
+                                                               {"erf", "Erf"},
+                                                               {"floor", "Floor"},
+                                                               {"ceil", "Ceil"},
+                                                               {"round", "Round"},
+                                                               {"sin", "Sin"},
+                                                               {"cos", "Cos"},
+                                                               {"hardswish", "HardSwish"},
+                                                               {"selu", "Selu"},
+                                                               {"sign", "Sign"},
+                                                               {"softsign", "Softsign"},
+                                                               {"reciprocal", "Reciprocal"}};
+
+Names unary(OnnxCall& call) {
+  std::string_view name = call.op();
+  name.remove_prefix(name.find(':') + 2);
+  if (name.ends_with('_')) name.remove_suffix(1);
+  const auto* const row =
+      std::ranges::find(kUnary, name, &std::pair<std::string_view, const char*>::first);
+  return {call.emit(row->second, {call.operand("self", call.result().scalar_type())})};
+}
+
+constexpr OnnxRow kOperators[] = {
+    {"linear", linear},
+    {"addmm", addmm},
+    {"matmul",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("MatMul", {call.operand("self"), call.operand("other")})};
+     }},
+    {"mm",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("MatMul", {call.operand("self"), call.operand("mat2")})};
+     }},
+    {"bmm",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("MatMul", {call.operand("self"), call.operand("mat2")})};
+     }},
+    {"add", [](OnnxCall& call) { return binary(call, "Add"); }},
+    {"sub", [](OnnxCall& call) { return binary(call, "Sub"); }},
+    {"rsub", [](OnnxCall& call) { return binary(call, "Sub", true); }},
+    {"mul", [](OnnxCall& call) { return binary(call, "Mul"); }},
+    {"maximum", [](OnnxCall& call) { return binary(call, "Max"); }},
+    {"minimum", [](OnnxCall& call) { return binary(call, "Min"); }},
+    {"div", divide},
+    {"pow", power},
+    {"square",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("Mul", {call.operand("self"), call.operand("self")})};
+     }},
+    {"rsqrt",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("Reciprocal", {call.emit("Sqrt", {call.operand("self")})})};
+     }},
+    {"clamp", [](OnnxCall& call) { return clip(call, "min", "max"); }},
+    {"clamp_min", [](OnnxCall& call) { return clip(call, "min", nullptr); }},
+    {"clamp_max", [](OnnxCall& call) { return clip(call, nullptr, "max"); }},
+    {"hardtanh", [](OnnxCall& call) { return clip(call, "min_val", "max_val"); }},
+    {"relu6",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("Clip", {call.operand("self"), call.scalar(0), call.scalar(6)})};
+     }},
+    {"hardsigmoid",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("HardSigmoid", {call.operand("self")}, {{"alpha", 1.0f / 6}})};
+     }},
+    {"leaky_relu",
+     [](OnnxCall& call) -> Names {
+       return {call.emit("LeakyRelu", {call.operand("self")},
+                         {{"alpha", float(call.number("negative_slope"))}})};
+     }},
+    {"silu", silu},
+    {"mish", mish},
+    {"gelu", gelu},
+    {"elu", elu},
+    {"softplus", softplus},
+    {"prelu", prelu},
+    {"softmax", [](OnnxCall& call) { return softmax(call, "Softmax"); }},
+    {"log_softmax", [](OnnxCall& call) { return softmax(call, "LogSoftmax"); }},
+    {"mean", [](OnnxCall& call) { return reduce(call, "ReduceMean"); }},
+    {"sum", [](OnnxCall& call) { return reduce(call, "ReduceSum"); }},
+    {"amax", [](OnnxCall& call) { return reduce(call, "ReduceMax"); }},
+    {"amin", [](OnnxCall& call) { return reduce(call, "ReduceMin"); }},
+    {"norm", norm},
+    {"linalg_vector_norm", norm},
+};
+
+}  // namespace
+
+OnnxOperator onnx_operator(std::string_view name) {
+  if (std::ranges::find(kUnary, name, &std::pair<std::string_view, const char*>::first) !=
+      std::end(kUnary))
+    return unary;
+  const auto* const row = std::ranges::find(kOperators, name, &OnnxRow::name);
+  if (row != std::end(kOperators)) return row->convert;
+  const OnnxOperator layer = onnx_layer(name);
+  return layer ? layer : onnx_shape_operator(name);
+}
+
+}  // namespace saturate
