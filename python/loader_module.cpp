@@ -89,25 +89,30 @@ class PyLoader {
     loader_.reset();
   }
 
-  void start_epoch(uint32_t epoch, size_t first_batch) {
+  // Returns the number of this pass, which next() takes.
+  uint64_t start_epoch(uint32_t epoch, size_t first_batch) {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
     held_.reset();
+    ++pass_;  // also if this fails, so that the one before does not continue
     opened_loader().start_epoch(epoch, first_batch);
+    return pass_;
   }
 
   // (images, target, names, place in the epoch, mix), or None at the end; `target` is the labels,
   // (labels, mixed labels, lambda), soft labels or masks; `mix` is None, or how the caller has to
   // mix the images. A signal's exception (Ctrl-C) ends the wait; the next call then returns the
   // batch.
-  nb::object next() {
+  nb::object next(uint64_t pass) {
     std::optional<Taken> taken;
     for (int looks = 0; !taken; ++looks) {
-      fetch(looks);
+      fetch(pass, looks);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       // Never blocks on another waiting thread, since this thread holds Python's lock.
       const std::unique_lock one_consumer(consuming_, std::try_to_lock);
-      if (one_consumer) taken.swap(held_);
+      if (!one_consumer) continue;
+      check_current(pass);
+      taken.swap(held_);
     }
     if (!taken->more) return nb::none();
     Batch& batch = taken->batch;
@@ -170,13 +175,21 @@ class PyLoader {
     return *loader_;
   }
 
+  // While a pass waits, another thread may start the next. REQUIRES: consuming_ is held.
+  void check_current(uint64_t pass) const {
+    if (pass != pass_)
+      fail(ErrorKind::kUsage, "this iteration was ended by a newer one over the same loader",
+           "loader", "Make a separate saturate.Loader for each of two concurrent iterations");
+  }
+
   // Takes the next batch, or the end, if it comes within kLook. Fails after the loader's wait
   // limit.
-  void fetch(int looks) {
+  void fetch(uint64_t pass, int looks) {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
-    if (held_) return;
     Loader& loader = opened_loader();
+    check_current(pass);
+    if (held_) return;
     if (!loader.wait(kLook)) {
       if (looks * kLook < LoaderOptions().wait_limit) return;
       fail(ErrorKind::kRun, "no batch came within 600 s", "loader",
@@ -257,6 +270,7 @@ class PyLoader {
   mutable std::mutex consuming_;    // the loader has one consumer at a time
   std::unique_ptr<Loader> loader_;  // null once closed; guarded by consuming_
   const size_t batches_;
+  uint64_t pass_ = 0;          // guarded by consuming_
   std::optional<Taken> held_;  // taken from the loader, not returned yet; guarded by consuming_
   Batch spare_;                // one that was returned, for its samples' memory; guarded likewise
 };

@@ -24,8 +24,8 @@ class Place:
 class Iteration:
     """From a place to the end of the epoch."""
 
-    def __init__(self, loader: Loader, place: Place) -> None:
-        self._loader, self._place = loader, place
+    def __init__(self, loader: Loader, place: Place, number: int) -> None:
+        self._loader, self._place, self._number = loader, place, number
         self._found: Any = None  # taken from _core, but not staged yet
         self._staged: Deque[Tuple[Any, Any, int]] = collections.deque()  # (batch, names, index), not returned yet
         self._over = self._exhausted = False
@@ -72,7 +72,7 @@ class Iteration:
             if self._found is None:
                 if self._staged and not core.ready:
                     return
-                self._found = core.next()
+                self._found = core.next(self._number)
             if self._found is None:
                 self._exhausted = True
                 return

@@ -167,6 +167,7 @@ class Loader:
                                                          soft_labels, device)
         self._at = Place()                         # for state_dict() and the next iteration
         self._running: Optional[Place] = None      # the place of the one iteration that may take batches
+        self._starting = threading.Lock()          # one iteration at a time
         _open.add(self)
 
     def _opened(self, source: Any, processes: int, classes: Optional[Sequence[str]], overrides: List[str], train: bool,
@@ -200,11 +201,12 @@ class Loader:
         return self._core.batches
 
     def __iter__(self) -> Iterator[Any]:
-        last, self._running = self._at, None
-        at = Place(last.epoch + 1) if last.begun else Place(last.epoch, last.batch)
-        self._core.start_epoch(at.epoch, at.batch)
-        self._at = self._running = at
-        return Iteration(self, at)
+        with self._starting:
+            last, self._running = self._at, None
+            at = Place(last.epoch + 1) if last.begun else Place(last.epoch, last.batch)
+            number = self._core.start_epoch(at.epoch, at.batch)
+            self._at = self._running = at
+            return Iteration(self, at, number)
 
     def __enter__(self) -> Loader:
         return self
