@@ -7,9 +7,12 @@
     for epoch in range(90):
         for images, labels in loader:
             ...
+
+And the time of any training loop by phase: saturate.watch().
 """
 
 from ._core import Error, __version__
 from .loader import Loader
+from .watching import Watch, watch
 
-__all__ = ["Error", "Loader", "__version__"]
+__all__ = ["Error", "Loader", "Watch", "__version__", "watch"]
