@@ -1,51 +1,29 @@
 // The loader as a Python class; saturate/__init__.py wraps it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <string_view>
+#include <thread>
 #include <utility>
 
-#include "saturate/data/env.h"
+#include "loader_setup.h"
+#include "saturate/data/effects.h"
 #include "saturate/data/error.h"
-#include "saturate/data/input.h"
 #include "saturate/data/loader.h"
-#include "saturate/data/recipe.h"
+#include "saturate/data/world.h"
 
 namespace nb = nanobind;
 
 namespace saturate {
 namespace {
-
-Recipe parsed(const std::string& source, const std::vector<std::string>& overrides) {
-  std::vector<std::string> all{"data.source=" + source};
-  all.insert(all.end(), overrides.begin(), overrides.end());
-  Recipe recipe = parse_recipe("", "saturate.Loader", all);
-  if (recipe.data.threads == 0) recipe.data.threads = available_cores();
-  if (recipe.train.batch == kAutomatic) recipe.train.batch = TrainOptions().batch;
-  if (recipe.augment.size == 0)
-    fail(ErrorKind::kUsage, "the size of the images is not set", "augment.size",
-         "Set size=, the side of the images in pixels");
-  if (recipe.data.cache.mode == CacheMode::kDevice)
-    fail(ErrorKind::kUsage, "the Python loader has no device", "data.cache", "Set data.cache=ram");
-  if (recipe.augment.mixup > 0 || recipe.augment.cutmix > 0)
-    fail(ErrorKind::kUsage, "the Python loader does not mix batches", "augment.mixup",
-         "Leave augment.mixup and augment.cutmix at 0, and mix the batches in your program");
-  return recipe;
-}
-
-// Labels of a source with masks mean nothing, and batches have no masks.
-std::unique_ptr<Dataset> opened(const std::string& source, const DataOptions& options) {
-  auto data = open_input(Env::posix(), source, options);
-  if (data->has_masks())
-    fail(ErrorKind::kUsage, "the source has masks instead of a class for each image", source,
-         "Use a source of classes");
-  return data;
-}
 
 // A file's name, which need not be UTF-8, as os.fsdecode() returns it.
 nb::object name_of(const std::string& name) {
@@ -57,15 +35,6 @@ nb::object text_of(const std::string& text) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), Py_ssize_t(text.size()), "backslashreplace"));
 }
 
-PixelType type_named(const std::string& name) {
-  if (name == "uint8") return PixelType::kUint8;
-  if (name == "bfloat16") return PixelType::kBfloat16;
-  if (name == "float16") return PixelType::kFloat16;
-  if (name == "float32") return PixelType::kFloat32;
-  fail(ErrorKind::kUsage, "unknown dtype \"" + name + "\"", "dtype",
-       "Use uint8, bfloat16, float16 or float32");
-}
-
 nb::dlpack::dtype dlpack_type(PixelType type) {
   if (type == PixelType::kUint8) return nb::dtype<uint8_t>();
   if (type == PixelType::kFloat32) return nb::dtype<float>();
@@ -74,79 +43,104 @@ nb::dlpack::dtype dlpack_type(PixelType type) {
   return {uint8_t(is_float16 ? Code::Float : Code::Bfloat), 16, 1};
 }
 
-LoaderOptions loader_options(const Recipe& recipe, bool train, PixelType type, bool planar,
-                             bool names) {
-  LoaderOptions options;
-  options.batch = size_t(recipe.train.batch);
-  options.threads = recipe.data.threads;
-  options.prefetch = recipe.data.prefetch;
-  options.shuffle = recipe.data.shuffle;
-  if (!train) options.shuffle.mode = ShuffleMode::kNone;
-  options.drop_last = train && recipe.train.drop_last;
-  options.train = train;
-  options.on_error = recipe.data.on_error;
-  options.decode = recipe.data.decode;
-  options.type = type;
-  if (planar) options.output = BatchOutput::kPlanar;
-  options.names = names;
-  options.seed = recipe.seed;
-  return options;
+// An array that owns its numbers.
+template <class Value>
+nb::object array_of(std::vector<Value> values, std::initializer_list<size_t> shape) {
+  auto* held = new std::vector<Value>(std::move(values));
+  const nb::capsule owner(
+      held, [](void* memory) noexcept { delete static_cast<std::vector<Value>*>(memory); });
+  return nb::cast(nb::ndarray<nb::array_api, Value>(held->data(), shape, owner),
+                  nb::rv_policy::reference);
+}
+
+// The capsule keeps memory of a batch, which returns to the loader when the last array is gone.
+nb::capsule keeper(const std::shared_ptr<std::byte>& memory) {
+  return nb::capsule(new std::shared_ptr<std::byte>(memory), [](void* held) noexcept {
+    delete static_cast<std::shared_ptr<std::byte>*>(held);
+  });
 }
 
 class PyLoader {
  public:
-  PyLoader(const std::string& source, const std::vector<std::string>& overrides, bool train,
-           const std::string& dtype, bool planar, bool names)
-      : recipe_(parsed(source, overrides)),
-        type_(type_named(dtype)),
-        planar_(planar),
-        data_(opened(source, recipe_.data)),
-        // Interleaved memory can be viewed as planes; uint8 batches are never planar.
-        loader_(*data_,
-                loader_options(recipe_, train, type_, planar && type_ != PixelType::kUint8, names),
-                recipe_.augment) {}
+  explicit PyLoader(const Setup& setup)
+      : recipe_(recipe_of(setup)),
+        planar_(setup.planar),
+        soft_(setup.soft_labels),
+        mixes_(setup.mixes),
+        mixable_(setup.train && (recipe_.augment.mixup > 0 || recipe_.augment.cutmix > 0)),
+        data_(open_data(setup, recipe_)),
+        loader_(std::make_unique<Loader>(*data_, loader_options(recipe_, setup, data_->has_masks()),
+                                         recipe_.augment, allocator_of(setup))),
+        batches_(loader_->batches()) {}
+  ~PyLoader() { close(); }
+  PyLoader(const PyLoader&) = delete;
+  PyLoader& operator=(const PyLoader&) = delete;
 
-  void start_epoch(uint32_t epoch, size_t first_batch) {
+  // Ends the threads, which may need Python's lock to finish.
+  void close() {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
     held_.reset();
-    loader_.start_epoch(epoch, first_batch);
+    // Python's collector may have freed this on one of the threads to wait for.
+    if (loader_ && is_reading_own())
+      std::thread([loader = std::move(loader_), data = data_]() mutable {
+        loader.reset();
+      }).detach();
+    loader_.reset();
   }
 
-  // (images, labels, indices, names, place in the epoch), or None at the end. A signal's exception
-  // (Ctrl-C) ends the wait; the next call then returns the batch.
-  nb::object next() {
+  // Returns the number of this pass, which next() takes.
+  uint64_t start_epoch(uint32_t epoch, size_t first_batch) {
+    const nb::gil_scoped_release others_run;
+    const std::lock_guard one_consumer(consuming_);
+    held_.reset();
+    ++pass_;  // also if this fails, so that the one before does not continue
+    opened_loader().start_epoch(epoch, first_batch);
+    return pass_;
+  }
+
+  // (images, target, names, place in the epoch, mix), or None at the end; `target` is the labels,
+  // (labels, mixed labels, lambda), soft labels or masks; `mix` is None, or how the caller has to
+  // mix the images. A signal's exception (Ctrl-C) ends the wait; the next call then returns the
+  // batch.
+  nb::object next(uint64_t pass) {
     std::optional<Taken> taken;
     for (int looks = 0; !taken; ++looks) {
-      fetch(looks);
+      fetch(pass, looks);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       // Never blocks on another waiting thread, since this thread holds Python's lock.
       const std::unique_lock one_consumer(consuming_, std::try_to_lock);
-      if (one_consumer) taken.swap(held_);
+      if (!one_consumer) continue;
+      check_current(pass);
+      taken.swap(held_);
     }
     if (!taken->more) return nb::none();
     Batch& batch = taken->batch;
-    const size_t count = batch.count();
     nb::list names;
-    std::vector<int64_t> labels(count), indices(count);
-    for (size_t i = 0; i < count; ++i) {
-      const BatchSample& sample = batch.samples[i];
-      labels[i] = sample.label;
-      indices[i] = sample.index;
+    for (const BatchSample& sample : batch.samples)
       if (!sample.name.empty()) names.append(name_of(sample.name));
-    }
-    const nb::object result = nb::make_tuple(images(batch, count), numbers(std::move(labels)),
-                                             numbers(std::move(indices)), names, batch.place);
+    const nb::object result = nb::make_tuple(images(batch), target(batch), names, batch.place,
+                                             mixes_ ? nb::none() : mix_of(batch.mix));
     batch.pixels.reset();
+    batch.masks.reset();
     const std::unique_lock one_consumer(consuming_, std::try_to_lock);
     if (one_consumer) spare_ = std::move(batch);
     return result;
   }
 
-  size_t batches() const { return loader_.batches(); }
+  // Whether next() would not wait.
+  bool ready() {
+    const std::unique_lock one_consumer(consuming_, std::try_to_lock);
+    return one_consumer && (held_ || (loader_ && loader_->ready() > 0));
+  }
+
+  size_t batches() const { return batches_; }
   int batch() const { return recipe_.train.batch; }
   uint64_t seed() const { return recipe_.seed; }
   size_t size() const { return data_->size(); }
+  std::vector<double> mean() const { return recipe_.augment.mean; }
+  std::vector<double> deviation() const { return recipe_.augment.std; }
+  bool has_masks() const { return data_->has_masks(); }
   nb::list classes() const {
     nb::list list;
     for (const std::string& name : data_->classes()) list.append(text_of(name));
@@ -154,11 +148,11 @@ class PyLoader {
   }
   nb::list skipped() const {
     nb::list list;
-    for (const SkippedSample& sample : loader_.skipped())
+    for (const SkippedSample& sample : of_loader(&Loader::skipped))
       list.append(nb::make_tuple(name_of(sample.name), text_of(sample.reason)));
     return list;
   }
-  size_t skipped_count() const { return loader_.skipped_count(); }
+  size_t skipped_count() const { return of_loader(&Loader::skipped_count); }
 
  private:
   struct Taken {
@@ -167,55 +161,129 @@ class PyLoader {
   };
   static constexpr auto kLook = std::chrono::milliseconds(50);  // between two checks for signals
 
-  // Takes the next batch, or the end, if it comes within kLook. Fails after the loader's wait
-  // limit.
-  void fetch(int looks) {
+  // A value of the loader; the default once it is closed.
+  template <class Value>
+  Value of_loader(Value (Loader::*read)() const) const {
     const nb::gil_scoped_release others_run;
     const std::lock_guard one_consumer(consuming_);
+    return loader_ ? (loader_.get()->*read)() : Value();
+  }
+
+  // REQUIRES: consuming_ is held.
+  Loader& opened_loader() {
+    if (!loader_) fail(ErrorKind::kUsage, "it is closed", "loader", "Make a new saturate.Loader");
+    return *loader_;
+  }
+
+  // While a pass waits, another thread may start the next. REQUIRES: consuming_ is held.
+  void check_current(uint64_t pass) const {
+    if (pass != pass_)
+      fail(ErrorKind::kUsage, "this iteration was ended by a newer one over the same loader",
+           "loader", "Make a separate saturate.Loader for each of two concurrent iterations");
+  }
+
+  // Takes the next batch, or the end, if it comes within kLook. Fails after the loader's wait
+  // limit.
+  void fetch(uint64_t pass, int looks) {
+    const nb::gil_scoped_release others_run;
+    const std::lock_guard one_consumer(consuming_);
+    Loader& loader = opened_loader();
+    check_current(pass);
     if (held_) return;
-    if (!loader_.wait(kLook)) {
+    if (!loader.wait(kLook)) {
       if (looks * kLook < LoaderOptions().wait_limit) return;
       fail(ErrorKind::kRun, "no batch came within 600 s", "loader",
            "Look for storage that hangs under data.source");
     }
     Taken taken{std::move(spare_)};
-    taken.more = loader_.next(taken.batch);
+    taken.more = loader.next(taken.batch);
+    const Batch& batch = taken.batch;
+    if (taken.more && mixes_)
+      mix_images(batch.mix, batch.type, batch.output == BatchOutput::kPlanar, batch.count(),
+                 batch.size, batch.pixels.get());
     held_ = std::move(taken);
   }
 
-  // Shares the batch's memory, which returns to the loader when the last array is gone.
-  nb::object images(const Batch& batch, size_t count) const {
-    const auto side = size_t(batch.size);
-    auto* memory = new std::shared_ptr<std::byte>(batch.pixels);
-    const nb::capsule owner(
-        memory, [](void* held) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(held); });
+  nb::object images(const Batch& batch) const {
+    const auto side = size_t(batch.size), count = batch.count();
     const auto pitch = int64_t(side);
     const bool seen_as_planes = planar_ && batch.output != BatchOutput::kPlanar;
     const size_t nchw[] = {count, 3, side, side}, nhwc[] = {count, side, side, 3};
     const int64_t interleaved[] = {3 * pitch * pitch, 1, 3 * pitch, 3};
-    return nb::cast(nb::ndarray<nb::array_api>(batch.pixels.get(), 4, planar_ ? nchw : nhwc, owner,
-                                               seen_as_planes ? interleaved : nullptr,
-                                               dlpack_type(type_), nb::device::cpu::value, 0),
+    return nb::cast(
+        nb::ndarray<nb::array_api>(batch.pixels.get(), 4, planar_ ? nchw : nhwc,
+                                   keeper(batch.pixels), seen_as_planes ? interleaved : nullptr,
+                                   dlpack_type(batch.type), nb::device::cpu::value, 0),
+        nb::rv_policy::reference);
+  }
+
+  nb::object masks(const Batch& batch) const {
+    const auto side = size_t(batch.size);
+    const std::shared_ptr<std::byte>& memory = batch.masks ? batch.masks : batch.pixels;
+    return nb::cast(nb::ndarray<nb::array_api, uint8_t>(memory.get(), {batch.count(), side, side},
+                                                        keeper(memory)),
                     nb::rv_policy::reference);
   }
 
-  static nb::object numbers(std::vector<int64_t> values) {
-    auto* held = new std::vector<int64_t>(std::move(values));
-    const nb::capsule owner(
-        held, [](void* memory) noexcept { delete static_cast<std::vector<int64_t>*>(memory); });
-    return nb::cast(nb::ndarray<nb::array_api, int64_t>(held->data(), {held->size()}, owner),
-                    nb::rv_policy::reference);
+  // The heavier labels come first, as in DeviceBatch.
+  nb::object target(const Batch& batch) const {
+    if (data_->has_masks()) return masks(batch);
+    const size_t count = batch.count();
+    std::vector<int64_t> own(count), other(count);
+    for (size_t i = 0; i < count; ++i) {
+      own[i] = batch.samples[i].label;
+      other[(i + batch.mix.offset) % count] = own[i];
+    }
+    double lambda = batch.mix.lambda;
+    if (lambda < 0.5) {
+      own.swap(other);
+      lambda = 1 - lambda;
+    }
+    if (soft_) return soft(own, other, lambda);
+    if (!mixable_) return array_of(std::move(own), {count});
+    return nb::make_tuple(array_of(std::move(own), {count}), array_of(std::move(other), {count}),
+                          lambda);
   }
 
-  Recipe recipe_;
-  PixelType type_;
-  bool planar_;
-  std::unique_ptr<Dataset> data_;
-  Loader loader_;
-  std::mutex consuming_;       // the loader has one consumer at a time
+  nb::object soft(const std::vector<int64_t>& own, const std::vector<int64_t>& other,
+                  double lambda) const {
+    const size_t count = own.size(), classes = data_->classes().size();
+    std::vector<float> weights(count * classes);
+    for (size_t i = 0; i < count; ++i) {
+      weights[i * classes + size_t(own[i])] += float(lambda);
+      weights[i * classes + size_t(other[i])] += float(1 - lambda);
+    }
+    return array_of(std::move(weights), {count, classes});
+  }
+
+  static nb::object mix_of(const Mix& mix) {
+    if (mix.kind == MixKind::kNone) return nb::none();
+    return nb::make_tuple(mix.kind == MixKind::kCutMix, mix.lambda, mix.offset, mix.box.x,
+                          mix.box.y, mix.box.width, mix.box.height);
+  }
+
+  const Recipe recipe_;
+  const bool planar_, soft_;
+  const bool mixes_;    // pixels; the labels always
+  const bool mixable_;  // whether labels are pairs
+  const std::shared_ptr<Dataset> data_;
+  mutable std::mutex consuming_;    // the loader has one consumer at a time
+  std::unique_ptr<Loader> loader_;  // null once closed; guarded by consuming_
+  const size_t batches_;
+  uint64_t pass_ = 0;          // guarded by consuming_
   std::optional<Taken> held_;  // taken from the loader, not returned yet; guarded by consuming_
   Batch spare_;                // one that was returned, for its samples' memory; guarded likewise
 };
+
+// The Error as an exception of Python, with the one that caused it, if any.
+void set_python_error(const Error& failure, PyObject* type) {
+  const nb::object value =
+      nb::steal(PyObject_CallFunctionObjArgs(type, text_of(failure.what()).ptr(), nullptr));
+  if (!value.is_valid()) return;
+  if (const auto* caused = dynamic_cast<const PythonCausedError*>(&failure))
+    PyException_SetCause(value.ptr(), nb::borrow(caused->cause().get()).release().ptr());
+  PyErr_SetObject(type, value.ptr());
+}
 
 // saturate.Error with the message that the command would print, also for a missing file.
 void register_error(nb::module_& module) {
@@ -227,10 +295,21 @@ void register_error(nb::module_& module) {
         try {
           std::rethrow_exception(thrown);
         } catch (const Error& failure) {
-          PyErr_SetObject(static_cast<PyObject*>(type), text_of(failure.what()).ptr());
+          set_python_error(failure, static_cast<PyObject*>(type));
         }
       },
       error.ptr());  // the module keeps it alive
+}
+
+// (rank, world size, whose variables said so). Where rank 0 listens is of no interest to a loader.
+nb::tuple launched_world() {
+  const World world = parse_world([](const char* name) {
+    const char* const value = std::getenv(name);
+    if (value && *value) return value;
+    const std::string_view asked(name);
+    return asked == "MASTER_ADDR" ? "localhost" : asked == "MASTER_PORT" ? "29500" : value;
+  });
+  return nb::make_tuple(world.rank, world.size, world.told_by);
 }
 
 }  // namespace
@@ -238,18 +317,35 @@ void register_error(nb::module_& module) {
 NB_MODULE(_core, module) {
   module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
+  module.def("launched_world", &launched_world);
   nb::class_<PyLoader>(module, "Loader")
-      .def(nb::init<const std::string&, const std::vector<std::string>&, bool, const std::string&,
-                    bool, bool>(),
-           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "__init__",
+          [](PyLoader* loader, std::string source, nb::object own, size_t own_size,
+             std::vector<std::string> classes, std::vector<std::string> overrides, bool train,
+             std::string dtype, bool planar, bool names, int rank, int world, bool soft_labels,
+             bool mixes, nb::object allocate) {
+            new (loader) PyLoader({std::move(source), std::move(own), own_size, std::move(classes),
+                                   std::move(overrides), train, planar, names, std::move(dtype),
+                                   rank, world, soft_labels, mixes, std::move(allocate)});
+          },
+          nb::arg("source"), nb::arg("own").none(), nb::arg("own_size"), nb::arg("classes"),
+          nb::arg("overrides"), nb::arg("train"), nb::arg("dtype"), nb::arg("planar"),
+          nb::arg("names"), nb::arg("rank"), nb::arg("world"), nb::arg("soft_labels"),
+          nb::arg("mixes"), nb::arg("allocate").none())
       .def("start_epoch", &PyLoader::start_epoch)
       .def("next", &PyLoader::next)
+      .def("close", &PyLoader::close)
       .def("skipped", &PyLoader::skipped)
+      .def_prop_ro("ready", &PyLoader::ready)
       .def_prop_ro("skipped_count", &PyLoader::skipped_count)
       .def_prop_ro("batches", &PyLoader::batches)
       .def_prop_ro("batch", &PyLoader::batch)
       .def_prop_ro("seed", &PyLoader::seed)
       .def_prop_ro("size", &PyLoader::size)
+      .def_prop_ro("mean", &PyLoader::mean)
+      .def_prop_ro("std", &PyLoader::deviation)
+      .def_prop_ro("has_masks", &PyLoader::has_masks)
       .def_prop_ro("classes", &PyLoader::classes);
 }
 

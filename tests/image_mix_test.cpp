@@ -1,6 +1,7 @@
 // The random choices of MixUp and CutMix.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 
 #include "saturate/data/effects.h"
@@ -84,6 +85,76 @@ TEST(DrawMix, WorksWithTheSmallestAlpha) {
     ends += lambda < 0.01 || lambda > 0.99;
   }
   EXPECT_GT(ends, 950);
+}
+
+// tests/oracles/formula.py's images of mix.bin, [5, 3, 6, 6].
+std::vector<float> golden_images() {
+  const std::string name = "images";
+  const auto seed =
+      uint32_t(::crc32(0, reinterpret_cast<const Bytef*>(name.data()), uInt(name.size())));
+  std::vector<float> values(5 * 3 * 6 * 6);
+  for (uint32_t i = 0; i < values.size(); ++i) {
+    uint32_t h = seed + i * 2654435761u;
+    h = (h ^ (h >> 16)) * 0x85EBCA6Bu;
+    h = (h ^ (h >> 13)) * 0xC2B2AE35u;
+    values[i] = float((h ^ (h >> 16)) >> 8) / 16777216.0f;
+  }
+  return values;
+}
+
+// Of [5, 3, 36] or its transpose, by image.
+std::vector<float> transposed(const std::vector<float>& in, bool to_planes) {
+  std::vector<float> out(in.size());
+  for (size_t image = 0; image < 5; ++image)
+    for (size_t c = 0; c < 3; ++c)
+      for (size_t pixel = 0; pixel < 36; ++pixel) {
+        const size_t planar = (image * 3 + c) * 36 + pixel, mixed = (image * 36 + pixel) * 3 + c;
+        out[to_planes ? planar : mixed] = in[to_planes ? mixed : planar];
+      }
+  return out;
+}
+
+TEST(MixImages, EqualsTorchvision) {
+  const auto bytes = read_file(Env::posix(), testing::golden("mix.bin"));
+  size_t cases = 0;
+  for (auto& line : testing::golden_lines("mix.txt")) {
+    Mix mix;
+    std::string kind;
+    line >> kind >> mix.lambda >> mix.offset >> mix.box.x >> mix.box.y >> mix.box.width >>
+        mix.box.height;
+    mix.kind = kind == "cutmix" ? MixKind::kCutMix : MixKind::kMixUp;
+    std::vector<float> expected(5 * 3 * 6 * 6);
+    std::memcpy(expected.data(), bytes.data() + cases++ * expected.size() * 4, expected.size() * 4);
+    for (const bool planar : {true, false}) {
+      auto pixels = planar ? golden_images() : transposed(golden_images(), false);
+      mix_images(mix, PixelType::kFloat32, planar, 5, 6,
+                 reinterpret_cast<std::byte*>(pixels.data()));
+      if (!planar) pixels = transposed(pixels, true);
+      for (size_t i = 0; i < pixels.size(); ++i) ASSERT_NEAR(pixels[i], expected[i], 1e-6) << i;
+    }
+  }
+  EXPECT_EQ(cases, 4u);
+}
+
+// Small images of one value each, so that every offset's cycles show.
+TEST(MixImages, MixesHalfPrecisionAtEveryOffset) {
+  constexpr size_t kCount = 6, kValues = 12;
+  for (size_t offset = 1; offset < kCount; ++offset)
+    for (const PixelType type : {PixelType::kBfloat16, PixelType::kFloat16}) {
+      const auto bits = [&](float value) {
+        return type == PixelType::kBfloat16 ? to_bfloat16(value) : to_float16(value);
+      };
+      std::vector<uint16_t> pixels;
+      for (size_t i = 0; i < kCount; ++i)
+        pixels.insert(pixels.end(), kValues, bits(8.0f * float(i)));
+      mix_images({MixKind::kMixUp, 0.25, offset, {}}, type, true, kCount, 2,
+                 reinterpret_cast<std::byte*>(pixels.data()));
+      for (size_t i = 0; i < kCount; ++i) {
+        const size_t from = (i + kCount - offset) % kCount;
+        for (size_t value = 0; value < kValues; ++value)
+          EXPECT_EQ(pixels[i * kValues + value], bits(2.0f * float(i) + 6.0f * float(from)));
+      }
+    }
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 import itertools
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import saturate
+from sample_sets import Numbered
 
 SYNTH = "synth:size=24,count=60"
 BATCHES = 9
@@ -179,6 +181,34 @@ def test_ctrl_c_ends_a_wait_and_loses_no_batch(alarm):
         finally:
             alarm(0)
     assert found == expected and interrupted > 0
+
+
+def test_a_waiting_iteration_takes_nothing_of_a_newer_one():
+    class Slow(Numbered):
+        def __getitem__(self, index):
+            time.sleep(0.01)
+            return super().__getitem__(index)
+
+    loader = saturate.Loader(Slow(24), batch=8, size=6, threads=1, prefetch=1)
+    for _ in range(5):
+        older, ends = iter(loader), []
+
+        def wait():
+            try:
+                ends.append(next(older)[1].tolist())
+            except saturate.Error as error:
+                ends.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.02)  # usually within its wait for the first batch
+        newer = labels_of(loader)
+        thread.join()
+        number = loader.state_dict()["epoch"] - 1
+        loader.set_epoch(number)
+        assert newer == labels_of(loader) and len(newer) == 3
+        # Or it had its batch before the newer one began, which then is the next epoch, or this one again.
+        assert "newer one" in ends[0] or len(ends[0]) == 8
 
 
 def test_threads_share_an_iteration():

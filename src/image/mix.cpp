@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
 
 #include "saturate/data/effects.h"
 
@@ -34,7 +38,78 @@ Box draw_box(RandomStream& random, int size, double lambda) {
   return {left, top, std::min(x + half, size) - left, std::min(y + half, size) - top};
 }
 
+float from_bfloat16(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t(bits) << 16);
+}
+
+float from_float16(uint16_t bits) {
+  const float size = std::bit_cast<float>(uint32_t(bits & 0x7fff) << 13) * 0x1p112f;
+  return bits & 0x8000 ? -size : size;
+}
+
+// Towards `other` by 1 - lambda, in the form that torch.lerp uses.
+float lerp_of(float own, float other, float lambda) {
+  const float weight = 1 - lambda, difference = other - own;
+  return weight < 0.5f ? own + weight * difference : other - difference * lambda;
+}
+
+void mix_values(PixelType type, float lambda, const std::byte* from, size_t bytes, std::byte* to) {
+  if (type == PixelType::kFloat32) {
+    auto* own = reinterpret_cast<float*>(to);
+    const auto* other = reinterpret_cast<const float*>(from);
+    for (size_t i = 0; i < bytes / 4; ++i) own[i] = lerp_of(own[i], other[i], lambda);
+    return;
+  }
+  auto* own = reinterpret_cast<uint16_t*>(to);
+  const auto* other = reinterpret_cast<const uint16_t*>(from);
+  for (size_t i = 0; i < bytes / 2; ++i)
+    own[i] = type == PixelType::kBfloat16
+                 ? to_bfloat16(lerp_of(from_bfloat16(own[i]), from_bfloat16(other[i]), lambda))
+                 : to_float16(lerp_of(from_float16(own[i]), from_float16(other[i]), lambda));
+}
+
+// Bytes of an image that are contiguous, and change.
+struct MixedRun {
+  size_t begin, bytes;
+};
+
+std::vector<MixedRun> mixed_runs(const Mix& mix, size_t value, bool planar, int size) {
+  const size_t side = size_t(size), planes = planar ? 3 : 1, pixel = planar ? value : 3 * value;
+  if (mix.kind == MixKind::kMixUp) return {{0, 3 * side * side * value}};
+  std::vector<MixedRun> runs;
+  for (size_t plane = 0; plane < planes; ++plane)
+    for (int y = mix.box.y; y < mix.box.y + mix.box.height; ++y)
+      runs.push_back({((plane * side + size_t(y)) * side + size_t(mix.box.x)) * pixel,
+                      size_t(mix.box.width) * pixel});
+  return runs;
+}
+
 }  // namespace
+
+void mix_images(const Mix& mix, PixelType type, bool planar, size_t count, int size,
+                std::byte* pixels) {
+  if (mix.kind == MixKind::kNone) return;
+  const size_t image = 3 * size_t(size) * size_t(size) * bytes_of(type);
+  const std::vector<MixedRun> runs = mixed_runs(mix, bytes_of(type), planar, size);
+  const size_t cycles = std::gcd(count, mix.offset);
+  std::vector<std::byte> first(image);
+  // Each image is read by the one that is changed after it; only the first of a cycle is kept.
+  for (size_t start = 0; start < cycles; ++start) {
+    std::memcpy(first.data(), pixels + start * image, image);
+    for (size_t i = start, from = 0;; i = from) {
+      from = (i + count - mix.offset) % count;
+      const std::byte* other = from == start ? first.data() : pixels + from * image;
+      for (const MixedRun& run : runs) {
+        std::byte* const to = pixels + i * image + run.begin;
+        if (mix.kind == MixKind::kMixUp)
+          mix_values(type, float(mix.lambda), other + run.begin, run.bytes, to);
+        else
+          std::memcpy(to, other + run.begin, run.bytes);
+      }
+      if (from == start) break;
+    }
+  }
+}
 
 Mix draw_mix(const AugmentOptions& options, const SampleKey& batch, size_t count) {
   Mix mix;

@@ -175,7 +175,8 @@ void finish_batch_cuda(const FinishArguments& batch, void* stream);
 // MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019): a training batch mixed with itself.
 //
 // Sample i is mixed with sample (i - offset) mod count, as in torchvision's v2.MixUp and v2.CutMix
-// with an offset of 1. The parameters are drawn here; feed.h applies them on the device.
+// with an offset of 1. The parameters are drawn here; feed.h applies them on the device, and
+// mix_images() to a batch in the host's memory.
 enum class MixKind { kNone, kMixUp, kCutMix };
 
 struct Mix {
@@ -188,5 +189,11 @@ struct Mix {
 // One Beta(alpha, alpha) draw per batch; if both are on, one is chosen at random. `batch`
 // identifies the batch by its first sample. kNone if both are off, or count is below 2.
 Mix draw_mix(const AugmentOptions& options, const SampleKey& batch, size_t count);
+
+// Mixes finished images in place: `pixels` is [count, 3, size, size] if `planar`, else [count,
+// size, size, 3]. Equal to feed.h's mix_batch() within rounding. Labels are left to the caller.
+// REQUIRES: `type` is not kUint8 for kMixUp; mix.offset < count.
+void mix_images(const Mix& mix, PixelType type, bool planar, size_t count, int size,
+                std::byte* pixels);
 
 }  // namespace saturate

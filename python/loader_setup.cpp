@@ -1,0 +1,102 @@
+#include "loader_setup.h"
+
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "saturate/data/env.h"
+#include "saturate/data/input.h"
+
+namespace nb = nanobind;
+
+namespace saturate {
+namespace {
+
+PixelType type_named(const std::string& name) {
+  if (name == "uint8") return PixelType::kUint8;
+  if (name == "bfloat16") return PixelType::kBfloat16;
+  if (name == "float16") return PixelType::kFloat16;
+  if (name == "float32") return PixelType::kFloat32;
+  fail(ErrorKind::kUsage, "unknown dtype \"" + name + "\"", "dtype",
+       "Use uint8, bfloat16, float16 or float32");
+}
+
+void check_mixing(const Recipe& recipe, const Setup& setup) {
+  const bool mixes = recipe.augment.mixup > 0 || recipe.augment.cutmix > 0;
+  if (mixes && setup.train && setup.mixes && setup.dtype == "uint8")
+    fail(ErrorKind::kUsage, "images of bytes cannot be mixed", "dtype", "Use a float dtype");
+}
+
+}  // namespace
+
+Recipe recipe_of(const Setup& setup) {
+  std::vector<std::string> all{"data.source=" + setup.source};
+  all.insert(all.end(), setup.overrides.begin(), setup.overrides.end());
+  Recipe recipe = parse_recipe("", "saturate.Loader", all);
+  if (recipe.data.threads == 0) recipe.data.threads = available_cores();
+  if (recipe.train.batch == kAutomatic) recipe.train.batch = TrainOptions().batch;
+  if (recipe.augment.size == 0)
+    fail(ErrorKind::kUsage, "the size of the images is not set", "augment.size",
+         "Set size=, the side of the images in pixels");
+  if (recipe.data.cache.mode == CacheMode::kDevice)
+    fail(ErrorKind::kUsage, "the Python loader holds no images on a device", "data.cache",
+         "Set data.cache=ram");
+  check_mixing(recipe, setup);
+  return recipe;
+}
+
+std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
+  std::unique_ptr<Dataset> data;
+  if (setup.own.is_none()) {
+    const nb::gil_scoped_release others_run;
+    data = open_input(Env::posix(), setup.source, recipe.data);
+  } else {
+    data = make_own_dataset(setup.own, setup.own_size, setup.classes);
+    const nb::gil_scoped_release others_run;
+    data = stage_dataset(Env::posix(), std::move(data), setup.source, recipe.data.stage,
+                         recipe.data.threads);
+    data = cache_dataset(std::move(data), recipe.data.cache);
+  }
+  const bool mixes = recipe.augment.mixup > 0 || recipe.augment.cutmix > 0;
+  if (data->has_masks() && (mixes || setup.soft_labels))
+    fail(ErrorKind::kUsage, "masks cannot be mixed, nor be soft labels", setup.source,
+         "Leave mixup, cutmix and soft_labels out");
+  if (setup.soft_labels && data->classes().empty())
+    fail(ErrorKind::kUsage, "the number of classes is not known", "soft_labels",
+         "Name the classes with classes=[...]");
+  return data;
+}
+
+BufferAllocator allocator_of(const Setup& setup) {
+  if (setup.allocate.is_none()) return {};
+  return [held = shared_object(setup.allocate)](size_t bytes) -> std::shared_ptr<std::byte> {
+    const nb::gil_scoped_acquire locked;
+    const nb::tuple result = nb::cast<nb::tuple>(nb::handle(held.get())(bytes));
+    return {shared_object(nb::borrow(result[0])),
+            reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(result[1]))};
+  };
+}
+
+LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, bool masks) {
+  LoaderOptions options;
+  options.batch = size_t(recipe.train.batch);
+  options.shard = {setup.rank, setup.world, recipe.distributed.uneven};
+  options.threads = recipe.data.threads;
+  options.prefetch = recipe.data.prefetch;
+  options.shuffle = recipe.data.shuffle;
+  if (!setup.train) options.shuffle.mode = ShuffleMode::kNone;
+  options.drop_last = setup.train && recipe.train.drop_last;
+  options.train = setup.train;
+  options.on_error = recipe.data.on_error;
+  options.decode = recipe.data.decode;
+  options.type = type_named(setup.dtype);
+  // Interleaved memory can be viewed as planes; uint8 batches are never planar.
+  if (setup.planar && options.type != PixelType::kUint8) options.output = BatchOutput::kPlanar;
+  options.names = setup.names;
+  options.masks = masks;
+  options.seed = recipe.seed;
+  return options;
+}
+
+}  // namespace saturate

@@ -1,0 +1,92 @@
+"""One pass through a loader."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import TYPE_CHECKING, Any, Deque, Iterator, Tuple
+
+from ._core import Error
+
+if TYPE_CHECKING:
+    from .loader import Loader
+
+
+class Place:
+    """The epoch, its next batch (skipped ones count too), and whether it has returned a batch."""
+
+    __slots__ = ("epoch", "batch", "begun")
+
+    def __init__(self, epoch: int = 0, batch: int = 0) -> None:
+        self.epoch, self.batch, self.begun = epoch, batch, False
+
+
+class Iteration:
+    """From a place to the end of the epoch."""
+
+    def __init__(self, loader: Loader, place: Place, number: int) -> None:
+        self._loader, self._place, self._number = loader, place, number
+        self._found: Any = None  # taken from _core, but not staged yet
+        self._staged: Deque[Tuple[Any, Any, int]] = collections.deque()  # (batch, names, index), not returned yet
+        self._over = self._exhausted = False
+        self._lock = threading.Lock()  # several threads may share it
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            return self._next()
+
+    def _next(self) -> Any:
+        loader, place = self._loader, self._place
+        if self._over:
+            raise StopIteration
+        if loader._running is not place:
+            raise Error("this iteration was ended by a newer one over the same loader, or by close(): "
+                        "make a separate saturate.Loader for each of two concurrent iterations")
+        try:
+            self._fill()
+        except Error:
+            if not self._staged:  # else what is before the failure comes first; it comes again
+                raise
+        if not self._staged:
+            self._over = True
+            place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
+            raise StopIteration
+        staged, names, index = self._staged[0]  # if what follows fails, the next call tries again
+        batch = self._converted(staged)
+        if loader._names:
+            batch = (*batch, names)
+        if loader._transform is not None:
+            batch = loader._transform(batch)
+        self._staged.popleft()
+        place.batch, place.begun = index + 1, True
+        return batch
+
+    def _fill(self) -> None:
+        """Takes the next batch; with a device, also those that are ready to be copied ahead."""
+        core, feed = self._loader._core, self._loader._feed
+        depth = feed.depth if feed else 1
+        while len(self._staged) < depth and not self._exhausted:
+            if self._found is None:
+                if self._staged and not core.ready:
+                    return
+                self._found = core.next(self._number)
+            if self._found is None:
+                self._exhausted = True
+                return
+            images, target, names, index, mix = self._found
+            staged = feed.stage(images, target, mix) if feed else (images, target)
+            self._staged.append((staged, names, index))
+            self._found = None
+
+    def _converted(self, staged: Any) -> Tuple[Any, ...]:
+        if self._loader._feed:
+            return self._loader._feed.ready(staged)
+        images, target = staged
+        convert = self._loader._convert
+        if not isinstance(target, tuple):
+            return convert(images), convert(target)
+        labels, mixed, lam = target
+        return convert(images), (convert(labels), convert(mixed), lam)

@@ -1,0 +1,279 @@
+"""The loader; its help is saturate.Loader's."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+from ._core import Error
+from ._core import Loader as _Core
+from .iteration import Iteration, Place
+from .sources import OwnSource, classes_of, open_source, text_of_source
+from .world import resolved_world
+
+# Threads of a loader may need Python, which must not end before them.
+_open: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for loader in list(_open):
+        loader.close()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    return str(value)
+
+
+def _converter(to: Union[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    if to == "dlpack":
+        return lambda array: array
+    if to == "numpy":
+        import numpy
+
+        return numpy.from_dlpack
+    if to == "torch":
+        import torch
+
+        return torch.from_dlpack
+    if to == "jax":
+        import jax
+
+        return jax.dlpack.from_dlpack
+    if to == "tensorflow":
+        import tensorflow  # type: ignore[import-untyped]
+
+        return lambda array: tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+    if callable(to):
+        return to
+    raise ValueError(f'to={to!r}: use "numpy", "torch", "jax", "tensorflow", "dlpack" or a function of a DLPack array')
+
+
+def _one_of(name: str, value: Any, other: str, alias: Any) -> Any:
+    if value is not None and alias is not None:
+        raise TypeError(f"{name} and {other} are both given: {other} is DataLoader's name for it")
+    return alias if value is None else value
+
+
+class Loader:
+    """Batches of images and labels, made on C++ threads.
+
+        loader = saturate.Loader("folder:photos/train", batch=64, size=224, crop="random_resized", to="torch")
+        for epoch in range(90):
+            for images, labels in loader:
+                ...
+
+    Each iteration is an epoch from its first batch. After an iteration that returned a batch, complete or not,
+    the next one is the next epoch; only load_state_dict() continues within an epoch. One iteration runs at a
+    time: a new one ends the previous one, which then raises Error.
+
+    What to read
+        source: "folder:PATH", "tar:PATH", "shard:PATH" etc. (docs/data.md), a path, or a dataset with
+            __getitem__ and __len__ whose items are (image, label): the image as bytes of a JPEG or PNG, as an
+            array of uint8 [height, width, 3 or 1], or as a PIL image; the label as an integer. torchvision's
+            ImageFolder without transforms is read without Python's decoder.
+        classes: names of the classes of such a dataset; by default its `classes`.
+        processes: processes that call its __getitem__; 0: the loader's threads do, one at a time holding Python's
+            lock. Use them if that call computes in Python for long; the dataset is then pickled.
+        train: whether to augment randomly and shuffle; otherwise the centre crop, in order.
+
+    Batches
+        batch: images in a batch, of all ranks together. Instead, batch_size: images of one rank.
+        size: side of the images in pixels. Required.
+        dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded.
+        layout: "nchw" or "nhwc".
+        to: "numpy" (the default), "torch" (the default with `device`), "jax", "tensorflow", "dlpack" (which every
+            framework can import), or a function of such an array. No pixel is copied.
+        device: a device of torch, such as "cuda". Bytes are then copied there from pinned memory, on a separate
+            stream, and normalised there, one batch ahead.
+        names: whether batches are (images, labels, names).
+        batch_transform: a function of each whole batch; its result is returned instead.
+        drop_last: whether to skip an incomplete last batch (in training).
+
+    Augmentation, in training: crop ("none", "center", "random_resized", "pad:4", "pad_reflect:4"), padding (the
+    border in pixels of the last two), flip (probability, or "alternate"), mean, std, and mixup and cutmix (alpha
+    of the Beta distribution). With either of these two, labels are (labels, mixed_labels, lam), and the loss is
+        lam * loss(output, labels) + (1 - lam) * loss(output, mixed_labels)
+    With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes.
+
+    A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
+
+    Several processes
+        rank, world: this process's part of each batch; by default torch.distributed's if it is initialised, else
+            as torchrun, srun or mpirun say. The order is that of one process, so that a state continues at any
+            world size. set_epoch() is not needed.
+        uneven: "pad" repeats samples so that all ranks have as many, as DistributedSampler does; "drop" skips
+            some, as it does with drop_last=True; "join": neither, so that a rank's last batch may be smaller.
+
+    How
+        threads: threads that decode; by default one for each core. num_workers is DataLoader's name for it.
+        prefetch: batches in flight. shuffle: "full" or True, "block", "none" or False.
+        decode: "exact" or "fast". cache: "none", "ram", "ram:decoded". on_error: "fail" or "skip".
+        seed: of the order and of all random choices.
+        options: any other key of a recipe, such as {"augment.hue": 0.1} (docs/recipe.md).
+
+    A batch's contents depend only on the arguments and the epoch, not on threads, processes or timing, if a
+    dataset's items do. A batch's memory is reused when all its arrays are gone. Ctrl-C ends a wait for a batch. An
+    interrupt or a failed conversion loses no batch: the iteration returns the same one next. Pickling a loader
+    keeps its arguments and position. Raises saturate.Error.
+    """
+
+    def __init__(self, source: Union[str, os.PathLike[str], Any], *, batch: Optional[int] = None,
+                 batch_size: Optional[int] = None, size: Optional[int] = None, train: bool = True,
+                 crop: Optional[str] = None, padding: Optional[int] = None, flip: Union[float, str, None] = None,
+                 mixup: Optional[float] = None, cutmix: Optional[float] = None, soft_labels: bool = False,
+                 mean: Optional[Sequence[float]] = None, std: Optional[Sequence[float]] = None,
+                 dtype: str = "float32", layout: str = "nchw",
+                 to: Union[str, Callable[[Any], Any], None] = None, device: Any = None,
+                 names: bool = False, batch_transform: Optional[Callable[[Any], Any]] = None,
+                 shuffle: Union[bool, str, None] = None, drop_last: Optional[bool] = None,
+                 rank: Optional[int] = None, world: Optional[int] = None, uneven: str = "pad",
+                 threads: Optional[int] = None, num_workers: Optional[int] = None, processes: int = 0,
+                 prefetch: Optional[int] = None, decode: Optional[str] = None, cache: Optional[str] = None,
+                 on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None,
+                 seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        if layout not in ("nchw", "nhwc"):
+            raise ValueError(f'layout={layout!r}: use "nchw" or "nhwc"')
+        if to is None:
+            to = "numpy" if device is None else "torch"
+        if dtype == "bfloat16" and to == "numpy":
+            raise ValueError('numpy has no bfloat16: use to="torch", "dlpack" or a function')
+        if device is not None and to != "torch":
+            raise ValueError(f'device={device!r} needs to="torch"')
+        self._convert = _converter(to)
+        self.rank, self.world = resolved_world(rank, world)
+        batch = _one_of("batch", batch, "batch_size", None if batch_size is None else batch_size * self.world)
+        threads = _one_of("threads", threads, "num_workers", None if num_workers is None else max(1, num_workers))
+        if processes and threads != 0:  # threads that wait for processes are as good as none
+            threads = (threads or len(os.sched_getaffinity(0))) + processes
+        if padding is not None and str(crop).startswith("pad"):
+            crop = f"{crop}:{padding}"
+        keys = {"train.batch": batch, "augment.size": size, "augment.crop": crop, "augment.flip": flip,
+                "augment.mixup": mixup, "augment.cutmix": cutmix, "augment.mean": mean, "augment.std": std,
+                "data.shuffle": shuffle, "train.drop_last": drop_last, "distributed.uneven": uneven,
+                "data.threads": threads, "data.prefetch": prefetch, "data.decode": decode, "data.cache": cache,
+                "data.on_error": on_error, "seed": seed, **(options or {})}
+        overrides = [f"{key}={_text(value)}" for key, value in keys.items() if value is not None]
+        self._names, self._transform = bool(names), batch_transform
+        self._core, self._own, self._feed = self._opened(source, processes, classes, overrides, train, dtype, layout,
+                                                         soft_labels, device)
+        self._at = Place()                         # for state_dict() and the next iteration
+        self._running: Optional[Place] = None      # the place of the one iteration that may take batches
+        self._starting = threading.Lock()          # one iteration at a time
+        _open.add(self)
+
+    def _opened(self, source: Any, processes: int, classes: Optional[Sequence[str]], overrides: List[str], train: bool,
+                dtype: str, layout: str, soft_labels: bool, device: Any) -> Tuple[_Core, Optional[OwnSource], Any]:
+        text = text_of_source(source)
+        if text is not None and (processes or classes is not None):
+            raise TypeError("processes and classes are for a dataset of your own; a source that is a text has classes")
+        allocate, form = None, (dtype, layout)
+        if device is not None:
+            from . import device as devices
+
+            allocate = devices.allocator(device)
+            if dtype in devices.TYPES:  # else _core refuses it
+                form = ("uint8", "nhwc")
+        own = None if text is not None else open_source(source, processes)
+        try:
+            core = _Core(source=text or "the dataset", own=None if own is None else own.read,
+                         own_size=own.size if own else 0, classes=classes_of(source, classes) if own else [],
+                         overrides=overrides, train=train,
+                         dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self.rank, world=self.world,
+                         soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
+            feed = None if device is None else devices.DeviceFeed(device, dtype, layout, core.mean, core.std)
+        except BaseException:
+            if own:
+                own.close()
+            raise
+        return core, own, feed
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch; with on_error="skip", batches without a good sample are missing."""
+        return self._core.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._starting:
+            last, self._running = self._at, None
+            at = Place(last.epoch + 1) if last.begun else Place(last.epoch, last.batch)
+            number = self._core.start_epoch(at.epoch, at.batch)
+            self._at = self._running = at
+            return Iteration(self, at, number)
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads and processes; returned batches stay valid. Also the end of a `with` block."""
+        _open.discard(self)
+        self._running = None
+        self._core.close()
+        if self._own:
+            self._own.close()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {"arguments": self._arguments, "position": self.state_dict()}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        self.load_state_dict(state["position"])
+
+    def __repr__(self) -> str:
+        return (f"saturate.Loader({self._arguments['source']!r}, {self.samples} samples, {len(self)} batches"
+                + (f", rank {self.rank} of {self.world})" if self.world > 1 else ")"))
+
+    @property
+    def samples(self) -> int:
+        """Samples in the source, like len(loader.dataset) of a DataLoader."""
+        return self._core.size
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of this rank in a batch; the last one of an epoch may have fewer."""
+        return (self._core.batch + self.world - 1 - self.rank) // self.world
+
+    @property
+    def classes(self) -> List[str]:
+        """Names of the classes; a label is an index into them."""
+        return self._core.classes
+
+    @property
+    def skipped(self) -> List[Tuple[str, str]]:
+        """(name, reason) of the first hundred samples skipped with on_error="skip"."""
+        return self._core.skipped()
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its first batch. A current iteration continues."""
+        self._at = Place(epoch)
+
+    def state_dict(self) -> Dict[str, int]:
+        """The position: the next iteration of a loader that loads it continues with the next batch, which after the
+        last one of an epoch is the first of the next. It is the same on all ranks, and for any number of them."""
+        at = self._at
+        is_over = at.begun and at.batch >= len(self)  # programs that count batches never ask for the end
+        return {"epoch": at.epoch + is_over, "batch": 0 if is_over else at.batch, **self._order()}
+
+    def load_state_dict(self, state: Dict[str, int]) -> None:
+        """The next iteration continues at this position; a current one is not changed. Raises Error if the
+        state is of another number of samples, batch or seed: use set_epoch(state["epoch"]) then."""
+        at = Place(state["epoch"], state["batch"])
+        for name, own in self._order().items():
+            if state.get(name, own) != own:
+                raise Error(f"the state is of a loader with {name} {state[name]}, but this one has {own}: "
+                            f"make it with the same {name}, or start an epoch with set_epoch()")
+        self._at = at
+
+    def _order(self) -> Dict[str, int]:
+        """The values that a place in an epoch depends on; "batch_size" counts all ranks."""
+        return {"samples": self._core.size, "batch_size": self._core.batch, "seed": self._core.seed}

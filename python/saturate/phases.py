@@ -1,0 +1,167 @@
+"""Charges wall time to one phase at a time, as the command's ledger does, by hooks on torch."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+# The phases of metrics.jsonl.
+NAMES = ("wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint", "evaluation",
+         "other")
+WAIT, COPY, FORWARD, BACKWARD, OPTIMIZER, HOST, EVALUATION = (
+    NAMES.index(name) for name in ("wait", "copy", "forward", "backward", "optimizer", "host", "evaluation"))
+
+
+class PhaseClock:
+    """Belongs to the thread that made it; calls from other threads change nothing. Phases nest."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self.thread = threading.get_ident()
+        self.begin = self._since = clock()
+        self.spent = [0] * len(NAMES)  # nanoseconds
+        self._outer: List[int] = []    # phases that are interrupted
+        self.phase = HOST
+
+    def enter(self, phase: int) -> None:
+        if threading.get_ident() == self.thread:
+            now = self._clock()
+            self.spent[self.phase] += now - self._since
+            self._since = now
+            self._outer.append(self.phase)
+            self.phase = phase
+
+    def leave(self) -> None:
+        if threading.get_ident() == self.thread and self._outer:
+            now = self._clock()
+            self.spent[self.phase] += now - self._since
+            self._since = now
+            self.phase = self._outer.pop()
+
+    def settle(self) -> int:
+        """The end of a step: the time now. A phase that an exception left open is closed."""
+        now = self._clock()
+        self.spent[self.phase] += now - self._since
+        self._since = now
+        self._outer.clear()
+        self.phase = HOST
+        return now
+
+
+class Hooks:
+    """Finds a loop's phases. `on_batch` gets each batch that a loader returned, `on_optimizer` each optimizer that has
+    made a step. remove() undoes everything."""
+
+    def __init__(self, clock: PhaseClock, on_batch: Callable[[Any], None], on_optimizer: Callable[[Any], None],
+                 model: Any = None) -> None:
+        self._clock, self._on_batch, self._on_optimizer = clock, on_batch, on_optimizer
+        self._undo: List[Callable[[], None]] = []
+        self._search: List[Any] = []           # global hooks, while outermost modules are looked for
+        self._known: Dict[int, Any] = {}       # modules with hooks
+        self._depth = 0
+        from .iteration import Iteration
+
+        self._wrap(Iteration, "__next__", WAIT, self._on_batch)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            self._hook_torch(torch, model)
+
+    def remove(self) -> None:
+        self.end_search()
+        while self._undo:
+            self._undo.pop()()
+
+    def end_search(self) -> None:
+        """From now on only the modules that were outermost so far count; others' hooks would cost time."""
+        for handle in self._search:
+            handle.remove()
+        self._search.clear()
+
+    def _hook_torch(self, torch: Any, model: Any) -> None:
+        from torch.nn.modules import module as modules
+        from torch.optim import optimizer
+        from torch.utils.data import dataloader
+
+        self._torch = torch
+        self._wrap(dataloader._BaseDataLoaderIter, "__next__", WAIT, self._on_batch)
+        self._wrap(torch.autograd, "backward", BACKWARD)
+        if torch.cuda.is_available():
+            self._wrap(torch.Tensor, "to", COPY)
+            self._wrap(torch.Tensor, "cuda", COPY)
+        for handle in (optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER)),
+                       optimizer.register_optimizer_step_post_hook(self._after_optimizer)):
+            self._undo.append(handle.remove)
+        if model is not None:
+            self._add_module(model)
+        else:
+            self._search = [modules.register_module_forward_pre_hook(self._search_enter),
+                            modules.register_module_forward_hook(self._search_leave, always_call=True)]
+
+    def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any], None]] = None) -> None:
+        original, clock = getattr(owner, name), self._clock
+
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **named: Any) -> Any:
+            if clock.phase == phase or threading.get_ident() != clock.thread:  # within a call that is counted
+                return original(*arguments, **named)
+            clock.enter(phase)
+            try:
+                result = original(*arguments, **named)
+            finally:
+                clock.leave()
+            if then is not None:
+                then(result)
+            return result
+
+        own = vars(owner).get(name)
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, own) if own is not None else delattr(owner, name))
+
+    def _add_module(self, module: Any) -> None:
+        self._known[id(module)] = module  # kept, so that its id stays its own
+        self._undo.append(module.register_forward_pre_hook(self._enter_module).remove)
+        self._undo.append(module.register_forward_hook(self._leave_module, always_call=True).remove)
+
+    def _enter_module(self, *_: Any) -> None:
+        self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
+
+    def _leave_module(self, *_: Any) -> None:
+        self._clock.leave()
+
+    def _search_enter(self, module: Any, *_: Any) -> None:
+        if threading.get_ident() != self._clock.thread:
+            return
+        self._depth += 1
+        if self._depth == 1 and id(module) not in self._known:
+            self._add_module(module)  # its hook before this call is late, the one after it is not
+            self._enter_module()
+
+    def _search_leave(self, *_: Any) -> None:
+        if threading.get_ident() == self._clock.thread and self._depth > 0:
+            self._depth -= 1
+
+    def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
+        self._clock.leave()
+        if threading.get_ident() == self._clock.thread:
+            self._on_optimizer(optimizer)
+
+
+def size_of(batch: Any) -> int:
+    """Samples in a batch: the length of the first array in it; 0 if there is none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)) and batch:
+        return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
+    return 0
+
+
+def shares(spent: List[int]) -> List[Tuple[str, float]]:
+    """The phases' shares of the time, the largest first; those without any are not listed."""
+    total = sum(spent) or 1
+    return sorted(((name, value / total) for name, value in zip(NAMES, spent) if value), key=lambda pair: -pair[1])

@@ -1,0 +1,124 @@
+"""What a loader reads: a text such as "folder:PATH", a path, or an object with __getitem__ and __len__."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+# What _core reads: (buffer, width, height, channels, label, name, done). Width 0: an encoded image.
+Packed = Tuple[Any, int, int, int, int, Optional[bytes], Optional[Callable[[], object]]]
+
+ENCODED_ENDINGS = (".jpg", ".jpeg", ".png")
+
+
+def packed(item: Any) -> Packed:
+    """What a dataset's __getitem__ returned."""
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise TypeError(f"__getitem__ returned {_kind(item)} instead of (image, label)")
+    image, label = item
+    return (*_pixels(image), _label(label), None, None)
+
+
+def _label(label: Any) -> int:
+    try:
+        number = operator.index(label)
+    except TypeError:
+        raise TypeError(f"its label is {_kind(label)} instead of an integer") from None
+    if not -2**63 <= number < 2**63:
+        raise ValueError(f"its label {number} does not fit 64 bits")
+    return number
+
+
+def _pixels(image: Any) -> Tuple[Any, int, int, int]:
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return image, 0, 0, 0
+    if hasattr(image, "tobytes") and hasattr(image, "mode") and hasattr(image, "convert"):  # PIL's
+        if image.mode not in ("RGB", "L"):
+            image = image.convert("RGB")
+        width, height = image.size
+        return image.tobytes(), width, height, 1 if image.mode == "L" else 3
+    shape, dtype = getattr(image, "shape", None), str(getattr(image, "dtype", ""))
+    if shape is None or not hasattr(image, "__array_interface__"):
+        raise TypeError(f"its image is {_kind(image)} instead of bytes, an array of uint8, or a PIL image; "
+                        "a dataset's transform must not make tensors")
+    if dtype != "uint8" or len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)):
+        raise TypeError(f"its image is an array of {dtype} {list(shape)} instead of uint8 "
+                        "[height, width, 3], [height, width, 1] or [height, width]")
+    if 0 in shape:
+        raise ValueError(f"its image {list(shape)} is empty")
+    contiguous = image if image.flags["C_CONTIGUOUS"] else image.copy(order="C")
+    return contiguous, shape[1], shape[0], shape[2] if len(shape) == 3 else 1
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+class OwnSource:
+    """A dataset of the user's own, read in this process: Python's lock is held in its __getitem__ alone."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.size = len(dataset)
+
+    def read(self, index: int) -> Packed:
+        return packed(self.dataset[index])
+
+    def close(self) -> None:
+        pass
+
+
+class ImageFolderSource(OwnSource):
+    """torchvision's ImageFolder without transforms: its files, which saturate decodes to the same pixels."""
+
+    def read(self, index: int) -> Packed:
+        path, label = self.dataset.samples[index]
+        if not path.lower().endswith(ENCODED_ENDINGS):
+            return super().read(index)
+        with open(path, "rb") as file:
+            return file.read(), 0, 0, 0, label, os.fsencode(path), None
+
+
+def is_plain_image_folder(source: Any) -> bool:
+    folder = sys.modules.get("torchvision.datasets.folder")
+    return (folder is not None and isinstance(source, folder.DatasetFolder)
+            and type(source).__getitem__ is folder.DatasetFolder.__getitem__
+            and source.loader is folder.default_loader and source.transforms is None)
+
+
+def text_of_source(source: Any) -> Optional[str]:
+    """A source that the recipe names; None: an object that is a dataset. Raises TypeError on any other."""
+    if isinstance(source, str):
+        return source
+    if isinstance(source, os.PathLike):
+        path = os.fsdecode(source)
+        return path if os.path.isabs(path) else os.path.join(".", path)  # "a:b" is no scheme in a path
+    if hasattr(source, "dataset") and hasattr(source, "batch_sampler"):
+        raise TypeError("source is a DataLoader: give saturate.Loader its dataset instead (source=loader.dataset), "
+                        "and batch_size and the transforms as arguments")
+    is_none = isinstance(source, (bytes, bytearray, dict))  # which have both
+    if is_none or not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
+        raise TypeError(f'source is {_kind(source)}: give a text such as "folder:PATH", a path, or a dataset '
+                        "with __getitem__ and __len__")
+    return None
+
+
+def open_source(source: Any, processes: int) -> OwnSource:
+    """A dataset's reader, on the loader's threads or on processes."""
+    if processes > 0:
+        from .workers import ProcessSource
+
+        return ProcessSource(source, processes)
+    return ImageFolderSource(source) if is_plain_image_folder(source) else OwnSource(source)
+
+
+def classes_of(source: Any, classes: Optional[Sequence[str]]) -> List[str]:
+    """Names of the classes; none if they are unknown, and then any label is allowed."""
+    if classes is None:
+        classes = getattr(source, "classes", None)
+        if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
+            return []
+    return [str(name) for name in classes]

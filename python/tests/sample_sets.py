@@ -1,0 +1,79 @@
+"""Datasets for the tests, in a module so that processes can import them."""
+
+import io
+import os
+import pathlib
+
+import numpy as np
+
+IMAGES = pathlib.Path(__file__).resolve().parents[2] / "tests/goldens/image/inputs"
+PNG = next(IMAGES.rglob("*.png"))
+
+
+class Numbered:
+    """Sample i is a constant image of level i, labelled i."""
+
+    def __init__(self, size, side=6):
+        self.size, self.side = size, side
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if index >= self.size:
+            raise IndexError(index)
+        return np.full((self.side, self.side, 3), index % 256, np.uint8), index
+
+
+class Broken(Numbered):
+    """One whose sample 3 raises."""
+
+    def __init__(self, size, error=ValueError("no good\nsecond line")):
+        super().__init__(size)
+        self.error = error
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise self.error
+        return super().__getitem__(index)
+
+
+class Unpicklable(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+class OddlyBroken(Numbered):
+    def __getitem__(self, index):
+        raise Unpicklable(1, 2)
+
+
+class Deadly(Numbered):
+    """One whose sample 3 ends its process."""
+
+    def __getitem__(self, index):
+        if index == 3:
+            os._exit(7)
+        return super().__getitem__(index)
+
+
+class ProcessIds(Numbered):
+    """The label is the process that read the sample."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], os.getpid()
+
+
+class Large(Numbered):
+    """Images of 81 MB, more than shared memory takes."""
+
+    def __getitem__(self, index):
+        return np.full((5200, 5200, 3), index, np.uint8), index
+
+
+def png_of(array):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, "PNG")
+    return file.getvalue()

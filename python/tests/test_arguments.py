@@ -1,0 +1,117 @@
+"""Names of arguments, paths, with, pickling, help and types. Needs numpy and pytest."""
+
+import copy
+import inspect
+import pathlib
+import pickle
+
+import numpy as np
+import pytest
+
+import saturate
+
+SYNTH = "synth:size=24,count=60"
+
+
+def make(**arguments):
+    return saturate.Loader(SYNTH, **{"batch": 16, "size": 20, **arguments})
+
+
+def labels_of(batches):
+    return [batch[1].tolist() for batch in batches]
+
+
+def test_names_of_dataloader():
+    assert labels_of(make(batch=None, batch_size=16, num_workers=0)) == labels_of(make())
+    assert labels_of(make(shuffle=False)) == labels_of(make(train=False)) == labels_of(make(shuffle="none"))
+    assert labels_of(make(shuffle=True)) == labels_of(make())
+
+
+def test_every_argument_is_named_and_typed():
+    parameters = inspect.signature(saturate.Loader.__init__).parameters
+    assert all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters.values())
+    assert all(p.annotation is not p.empty for name, p in parameters.items() if name != "self")
+    text = inspect.getdoc(saturate.Loader)
+    assert all(name in text for name in parameters if name != "self")
+    assert (pathlib.Path(saturate.__file__).parent / "py.typed").exists()
+    assert all(member.__doc__ for name, member in vars(saturate.Loader).items()
+               if not name.startswith("_") and name not in ("rank", "world"))
+
+
+def test_stubs_name_what_the_module_has():
+    stub = (pathlib.Path(saturate.__file__).parent / "_core.pyi").read_text()
+    members = [name for name in dir(saturate._core.Loader) if not name.startswith("_")]
+    assert members and all(f"def {name}(" in stub for name in [*members, "launched_world"])
+
+
+def test_paths_are_sources(tmp_path):
+    image = next((pathlib.Path(__file__).resolve().parents[2] / "tests/goldens/image/inputs").rglob("*.png"))
+    (tmp_path / "synth:odd/a").mkdir(parents=True)
+    (tmp_path / "synth:odd/a/1.png").write_bytes(image.read_bytes())
+    for path in (tmp_path / "synth:odd", (tmp_path / "synth:odd").relative_to(tmp_path)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            assert len(list(saturate.Loader(path, size=8))) == 1
+
+
+def test_with_closes():
+    with make() as loader:
+        images, labels = next(iter(loader))
+        kept = images.copy()
+    assert np.array_equal(images, kept)
+    with pytest.raises(saturate.Error, match="closed"):
+        iter(loader)
+    loader.close()
+    assert len(loader) == 4 and loader.skipped == []
+    other = make()
+    iterator = iter(other)
+    other.close()
+    with pytest.raises(saturate.Error, match="close"):
+        next(iterator)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_copies_have_the_position(duplicate):
+    loader = make(seed=3)
+    whole = labels_of(loader)
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    next(iterator)
+    other = duplicate(loader)
+    assert labels_of(other) == whole[1:] == labels_of(iterator)
+    assert labels_of(other) == labels_of(loader)
+
+
+def test_batch_transform_gets_whole_batches_and_loses_none():
+    fails = [True]
+
+    def transform(batch):
+        if fails[0]:
+            raise RuntimeError("not now")
+        images, labels, names = batch
+        return {"images": images * 2, "labels": labels, "names": names}
+
+    loader = make(batch_transform=transform, names=True)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError):
+        next(iterator)
+    fails[0] = False
+    for found, (images, labels) in zip(iterator, make()):
+        assert np.array_equal(found["images"], images * 2) and np.array_equal(found["labels"], labels)
+        assert len(found["names"]) == len(labels)
+
+
+def test_jax_and_tensorflow_take_the_arrays():
+    expected = list(make())
+    tested = 0
+    for to in ("jax", "tensorflow"):
+        try:
+            __import__(to)
+        except ImportError:
+            continue
+        tested += 1
+        for (images, labels), (a, b) in zip(make(to=to), expected):
+            assert type(images).__module__.startswith(("jax", "tensorflow"))
+            assert np.array_equal(np.asarray(images), a) and np.array_equal(np.asarray(labels), b)
+    if tested == 0:
+        pytest.skip("neither jax nor tensorflow is installed")

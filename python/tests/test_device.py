@@ -1,0 +1,93 @@
+"""device=, on the CPU: the same way as to a GPU, without streams and pinned memory. Needs numpy, pytest and torch."""
+
+import itertools
+
+import pytest
+
+import saturate
+from sample_sets import Numbered
+
+torch = pytest.importorskip("torch")
+SYNTH = "synth:size=24,count=60"
+ARGUMENTS = {"batch": 16, "size": 20, "threads": 2, "crop": "random_resized", "to": "torch",
+             "options": {"augment.hue": 0.1}}
+
+
+def both(source=SYNTH, **arguments):
+    plain = saturate.Loader(source, **{**ARGUMENTS, **arguments})
+    return zip(saturate.Loader(source, **{**ARGUMENTS, "device": "cpu", **arguments}), plain)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 4e-3), ("bfloat16", 3e-2), ("uint8", 0)])
+def test_pixels_are_those_without_it(layout, dtype, tolerance):
+    count = 0
+    for (a, la), (b, lb) in both(layout=layout, dtype=dtype):
+        assert a.dtype == b.dtype and a.shape == b.shape and a.is_contiguous()
+        assert (a.float() - b.float()).abs().max() <= tolerance and la.equal(lb)
+        count += 1
+    assert count == 4
+
+
+@pytest.mark.parametrize("arguments", [{"mixup": 1}, {"cutmix": 1}])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_mixing_is_that_without_it(arguments, layout):
+    for (a, (l1, m1, lam1)), (b, (l2, m2, lam2)) in both(layout=layout, **arguments):
+        assert (a - b).abs().max() < 1e-5 and l1.equal(l2) and m1.equal(m2) and lam1 == lam2
+    for (a, soft1), (b, soft2) in both(layout=layout, soft_labels=True, **arguments):
+        assert (a - b).abs().max() < 1e-5 and soft1.equal(soft2)
+
+
+def test_bytes_cannot_be_mixed():
+    with pytest.raises(saturate.Error, match="bytes cannot be mixed"):
+        saturate.Loader(SYNTH, size=8, device="cpu", dtype="uint8", mixup=1)
+
+
+def test_masks_come_along():
+    for (a, m1), (b, m2) in both(SYNTH + ",masks=true"):
+        assert (a - b).abs().max() < 1e-5 and m1.equal(m2)
+
+
+def test_batches_ahead_do_not_count_as_returned():
+    loader = saturate.Loader(Numbered(40), batch=4, size=6, device="cpu")
+    whole = [labels.tolist() for _, labels in loader]
+    loader.set_epoch(0)
+    found = []
+    for _, labels in loader:
+        found.append(labels.tolist())
+        if len(found) == 5:
+            break
+    rest = saturate.Loader(Numbered(40), batch=4, size=6)
+    rest.load_state_dict(loader.state_dict())
+    assert found + [labels.tolist() for _, labels in rest] == whole
+    assert len(list(itertools.islice(loader, 2))) == 2 and loader.state_dict()["epoch"] == 1
+
+
+def test_kept_batches_are_not_written_again():
+    loader = saturate.Loader(Numbered(40), batch=4, size=6, device="cpu", dtype="uint8")
+    kept = [(images, images.clone()) for images, _ in loader]
+    list(loader)
+    assert all(a.equal(b) for a, b in kept)
+
+
+def test_an_error_comes_after_the_batches_before_it():
+    class Late(Numbered):
+        def __getitem__(self, index):
+            if index == 30:
+                raise ValueError("late")
+            return super().__getitem__(index)
+
+    loader = saturate.Loader(Late(40), batch=4, size=6, device="cpu", train=False)
+    found = []
+    with pytest.raises(saturate.Error, match="late"):
+        for _, labels in loader:
+            found += labels.tolist()
+    assert found == list(range(28))
+
+
+def test_a_device_needs_torch_tensors():
+    with pytest.raises(ValueError, match="torch"):
+        saturate.Loader(SYNTH, size=8, device="cpu", to="numpy")
+    if not torch.cuda.is_available():
+        with pytest.raises((RuntimeError, AssertionError)):
+            saturate.Loader(SYNTH, size=8, device="cuda")

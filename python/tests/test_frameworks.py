@@ -1,0 +1,75 @@
+"""Lightning and Accelerate, if they are installed: the examples, and resuming. Needs numpy, pytest and torch."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import saturate
+from sample_sets import Numbered
+
+torch = pytest.importorskip("torch")
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+
+
+def run(*command, **variables):
+    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300,
+                            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **variables})
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_lightning_example_learns():
+    pytest.importorskip("lightning")
+    text = run(str(EXAMPLES / "lightning_module.py"))
+    accuracy, steps = re.search(r"accuracy ([\d.]+) after (\d+) steps", text).groups()
+    assert float(accuracy) > 0.4 and steps == "200"
+
+
+def test_the_accelerate_example_learns():
+    pytest.importorskip("accelerate")
+    accuracies = re.findall(r"accuracy ([\d.]+) on 1 processes", run(str(EXAMPLES / "accelerate_loop.py")))
+    assert len(accuracies) == 5 and float(accuracies[4]) > 0.4
+
+
+def test_the_accelerate_example_runs_on_two_processes():
+    pytest.importorskip("accelerate")
+    text = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+               str(EXAMPLES / "accelerate_loop.py"), OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
+    accuracies = re.findall(r"accuracy ([\d.]+) on 2 processes", text)
+    assert len(accuracies) == 5 and float(accuracies[4]) > 0.4
+
+
+def test_lightning_resumes_within_an_epoch(tmp_path):
+    lightning = pytest.importorskip("lightning")
+
+    class Recording(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+            self.seen = []
+
+        def training_step(self, batch, _):
+            self.seen.append(batch[1].tolist())
+            return self.weight.sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0)
+
+    def fit(checkpoint=None, callbacks=None):
+        module = Recording()
+        trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=bool(callbacks), max_epochs=3,
+                                    callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False)
+        loader = saturate.Loader(Numbered(24), batch=4, size=6, to="torch")
+        trainer.fit(module, loader, ckpt_path=checkpoint)
+        return module.seen
+
+    saving = lightning.pytorch.callbacks.ModelCheckpoint(str(tmp_path), filename="{step}", every_n_train_steps=1,
+                                                         save_top_k=-1)
+    whole = fit(callbacks=[saving])
+    assert len(whole) == 18
+    for step in (2, 6, 9, 17):  # also at the end of an epoch
+        assert fit(str(tmp_path / f"step={step}.ckpt")) == whole[step:]
