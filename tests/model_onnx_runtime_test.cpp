@@ -111,7 +111,7 @@ TEST_F(OnnxRuntime, ComputesTheLogitsOfTorchScriptPrograms) {
     ModelOptions options;
     options.name = "torchscript";
     options.file = path;
-    const auto model = make_model(options, {10, size});
+    const auto model = make_model(options, {10, size, Env::posix()});
     model->set_training(false);
     add(name, *model, size);
   }

@@ -28,7 +28,7 @@ inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
   ModelOptions options;
   options.name = name;
   options.width = 0.25;
-  auto model = make_model(options, {10, size});
+  auto model = make_model(options, {10, size, Env::posix()});
   fill_all(*model);
   model->set_training(false);
   return model;
