@@ -18,7 +18,7 @@ using testing::without_segments;
 
 constexpr int kHuffmanMarker = 0xc4, kQuantMarker = 0xdb;
 constexpr int kWide = 97, kHigh = 61;
-// The first four are decoded by BaselineScan in fast mode, the fifth by libjpeg.
+// BaselineScan decodes them in fast mode.
 const JpegKind kTableKinds[] = {{"444"},
                                 {"422", JCS_YCbCr, 2, 1},
                                 {"420", JCS_YCbCr, 2, 2},
