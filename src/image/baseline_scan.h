@@ -115,7 +115,7 @@ class BaselineScan {
   std::vector<HuffmanTable> dc_, ac_;  // by table number
   Component component_[3];
   const HuffmanTable* dc_of_[3] = {};
-  const HuffmanTable* ac_of_[3] = {};
+  HuffmanTable* ac_of_[3] = {};
   int components_ = 0, blocks_ = 0;  // blocks: of an MCU
   std::array<Place, kMaxBlocks> places_{};
   Lane lane_[2];

@@ -13,7 +13,7 @@
 
 namespace saturate {
 
-constexpr int kAcLook = 11, kDcLook = 9;  // bits of a look-up
+constexpr int kAcLook = 10, kDcLook = 9;  // bits of a look-up
 constexpr size_t kBitPadding = 16;        // zeros that refill() may read past the data
 
 // Indices of coefficients in a group of blocks, by place in the zigzag order. A run in damaged data
@@ -54,6 +54,12 @@ struct BitReader {
     next <<= bits;
     count -= static_cast<int>(bits);
   }
+  // The same for an entry. A shift uses the low six bits of its operand only, so that this does not
+  // wait for them to be extracted.
+  [[gnu::always_inline]] void skip(const HuffmanEntry& entry) {
+    next <<= entry.word & 63;
+    count -= uint8_t(entry.word);
+  }
   // Whether bits from after the end were read.
   bool overrun() const { return at - count / 8 > end; }
   // Bits read since `begin`.
@@ -63,7 +69,7 @@ struct BitReader {
 struct BlockReader {
   BitReader bits;
   const HuffmanTable* ac = nullptr;
-  int16_t* block = nullptr;  // in its group; not with kParse
+  int16_t* block = nullptr;  // in its group; none if coefficients are only parsed
   uint32_t k = 0;            // place of the next coefficient; at least 64 if the block is complete
   bool failed = false;       // there was no such code
 
@@ -103,7 +109,7 @@ struct BlockReader {
   template <bool kStore>
   [[gnu::always_inline]] void step() {
     HuffmanEntry entry = ac->entries()[bits.next >> (64 - kAcLook)];
-    if (entry.bits() == 0) [[unlikely]] {
+    if (uint8_t(entry.word) == 0) [[unlikely]] {
       BitReader copy = bits;
       entry = find_long(copy, *ac);
       bits = copy;
@@ -127,16 +133,37 @@ struct BlockReader {
       bits.skip(alone.bits());
       return;
     }
-    bits.skip(entry.bits());
+    bits.skip(entry);
   }
 
-  // Reads on; true when the block is complete.
-  template <bool kStore>
+  // Reads on and stores coefficients; true when the block is complete.
   [[gnu::always_inline]] bool turn() {
-    step<kStore>();
+    step<true>();
     if (k >= DCTSIZE2) return true;
     bits.refill();
-    step<kStore>();
+    step<true>();
+    return k >= DCTSIZE2;
+  }
+
+  // Reads several symbols without their values. REQUIRES as step(); `entries`: those of `ac`.
+  [[gnu::always_inline]] void parse_step(const uint16_t* entries) {
+    const uint64_t entry = entries[bits.next >> (64 - HuffmanTable::kParseLook)];
+    const uint32_t after = k + uint32_t(entry >> 6);
+    // The block must end with the entry, or after it.
+    const bool ends = after - (HuffmanTable::kParseEnd + 1) < DCTSIZE2 - 1;
+    if (entry == 0 || (after >= DCTSIZE2 && !ends)) [[unlikely]]
+      return step<false>();
+    k = after;
+    bits.next <<= entry & 63;
+    bits.count -= int(entry & 63);
+  }
+
+  // The same as turn().
+  [[gnu::always_inline]] bool parse_turn(const uint16_t* entries) {
+    parse_step(entries);
+    if (k >= DCTSIZE2) return true;
+    bits.refill();
+    parse_step(entries);
     return k >= DCTSIZE2;
   }
 };

@@ -71,9 +71,33 @@ bool HuffmanTable::build(const JHUFF_TBL& source) {
   std::copy_n(source.bits, bits_.size(), bits_.begin());
   std::copy_n(source.huffval, huffval_.size(), huffval_.begin());
   Entries single{};
+  has_parse_ = false;
   valid_ = assign_codes(single);
   if (valid_) pair_symbols(single);
   return valid_;
+}
+
+uint16_t HuffmanTable::parse_entry(uint32_t prefix) const {
+  constexpr uint32_t kMask = (1 << kParseLook) - 1;
+  uint32_t bits = 0, coefficients = 0;
+  while (true) {
+    const HuffmanEntry next = entry_[(prefix << bits & kMask) >> (kParseLook - look_)];
+    const bool fits = bits == 0 || bits + next.bits() <= uint32_t(kParseLook);
+    if (next.bits() == 0 || !fits) return uint16_t(bits | coefficients << 6);
+    bits += next.bits();
+    coefficients += next.zeros() + next.more() + 1;
+    const bool ends =
+        next.zeros() == HuffmanEntry::kEndOfBlock || next.more() == HuffmanEntry::kEndOfBlock + 1;
+    if (ends) coefficients += kParseEnd - HuffmanEntry::kEndOfBlock - 1;
+    if (ends || bits >= uint32_t(kParseLook)) return uint16_t(bits | coefficients << 6);
+  }
+}
+
+const uint16_t* HuffmanTable::parse_entries() {
+  if (!has_parse_)
+    for (uint32_t i = 0; i < parse_.size(); ++i) parse_[i] = parse_entry(i);
+  has_parse_ = true;
+  return parse_.data();
 }
 
 HuffmanEntry HuffmanTable::find(uint32_t look) const {

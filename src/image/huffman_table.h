@@ -44,19 +44,28 @@ class HuffmanTable {
   // The entry for 16 bits, whatever the code's length, without its value; 0 if there is none.
   HuffmanEntry find(uint32_t look) const;
   const HuffmanEntry* entries() const { return entry_.data(); }
+  // For AC coefficients that are only parsed: as many symbols as a prefix of kParseLook bits has.
+  // Bits 0 to 5: of codes and values; then how many coefficients further the next symbol's is, with
+  // kParseEnd for the end of the block. 0: a longer code, or none.
+  const uint16_t* parse_entries();
+  static constexpr int kParseLook = 12;
+  static constexpr uint32_t kParseEnd = 256;
 
-  static constexpr int kMaxLook = 11;
+  static constexpr int kMaxLook = 10;
 
  private:
   using Entries = std::array<HuffmanEntry, 1 << kMaxLook>;
   bool assign_codes(Entries& single);
   void pair_symbols(Entries& single);
+  uint16_t parse_entry(uint32_t prefix) const;
   HuffmanEntry entry_of(int symbol, uint32_t length) const;
 
   const int look_;
   const bool is_dc_;
   bool valid_ = false;
   alignas(64) Entries entry_{};
+  alignas(64) std::array<uint16_t, 1 << kParseLook> parse_;
+  bool has_parse_ = false;
   std::array<uint8_t, 17> bits_{};  // as in JHUFF_TBL
   std::array<uint8_t, 256> huffval_{};
   std::array<int32_t, 17> end_{};     // [length]: one more than the last code of that length

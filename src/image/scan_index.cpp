@@ -1,6 +1,6 @@
 #include "image/scan_index.h"
 
-#include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/checksum.h"
@@ -77,6 +77,14 @@ void ScanIndex::find(const ScanKey& key, ScanPoints& points) const {
 
 void ScanIndex::keep(const ScanKey& key, const ScanPoints& points) {
   if (bytes_ >= limit_) return;
+  try {
+    keep_points(key, points);
+  } catch (const std::bad_alloc&) {
+    // Without them the file is decoded from its start.
+  }
+}
+
+void ScanIndex::keep_points(const ScanKey& key, const ScanPoints& points) {
   Kept kept{points.point.size(), encode(points)};
   Part& part = part_of(key);
   const MutexLock lock(part.mutex);

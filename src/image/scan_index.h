@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,7 +31,7 @@ class ScanIndex {
 
   // Sets `points` to those of a file; to none if it has none.
   void find(const ScanKey& key, ScanPoints& points) const;
-  // Replaces a file's points, unless it has more.
+  // Replaces a file's points, unless it has more, or memory is short.
   void keep(const ScanKey& key, const ScanPoints& points);
   void remove(const ScanKey& key);
   // Bytes of the points kept.
@@ -50,6 +49,7 @@ class ScanIndex {
     mutable Mutex mutex;
     std::unordered_map<ScanKey, Kept, Hash> kept GUARDED_BY(mutex);
   };
+  void keep_points(const ScanKey& key, const ScanPoints& points);
   static constexpr size_t kParts = 16;  // with a lock each
   Part& part_of(const ScanKey& key) { return part_[key.checksums % kParts]; }
   const Part& part_of(const ScanKey& key) const { return part_[key.checksums % kParts]; }

@@ -81,17 +81,17 @@ template <bool kTwo>
     second.bits = b.bits;
     begin_block(second, b);
     while (true) {
-      if (first.turn<true>() && !end_block(first, a)) break;
-      if (second.turn<true>() && !end_block(second, b)) {
-        while (!first.turn<true>() || end_block(first, a)) {
+      if (first.turn() && !end_block(first, a)) break;
+      if (second.turn() && !end_block(second, b)) {
+        while (!first.turn() || end_block(first, a)) {
         }
         return;
       }
     }
-    while (!second.turn<true>() || end_block(second, b)) {
+    while (!second.turn() || end_block(second, b)) {
     }
   } else {
-    while (!first.turn<true>() || end_block(first, a)) {
+    while (!first.turn() || end_block(first, a)) {
     }
   }
 }
@@ -119,12 +119,14 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
 [[gnu::always_inline]] inline bool BaselineScan::parse_blocks(Lane& lane, int mcus) {
   BlockReader reader;
   reader.bits = lane.bits;
+  const uint16_t* entries[3] = {};
+  for (int c = 0; c < components_; ++c) entries[c] = ac_of_[c]->parse_entries();
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
       const int c = places_[size_t(i)].component;
       reader.ac = ac_of_[c];
       lane.dc[c] += reader.read_dc(*dc_of_[c]);
-      while (!reader.turn<false>()) {
+      while (!reader.parse_turn(entries[c])) {
       }
       if (reader.failed) return false;
     }
