@@ -65,6 +65,34 @@ TEST(FastLoader, BatchesDoNotDependOnTheNumberOfThreads) {
   }
 }
 
+// From the second epoch on, positions inside the files are known.
+TEST(FastLoader, LaterEpochsHaveThePixelsOfALoaderThatBeginsWithThem) {
+  std::vector<std::string> files;
+  for (int i = 0; i < 12; ++i)
+    files.push_back(to_text(encode_as(test_picture(300 + 40 * i, 500 - 20 * i),
+                                      {.name = "", .across = 1 + i % 2, .down = 1 + i / 2 % 2})));
+  const MemoryDataset data(files);
+  LoaderOptions options;
+  options.batch = 5;
+  options.threads = 2;
+  options.type = PixelType::kUint8;
+  options.decode = DecodeMode::kFast;
+  Loader all(data, options, augmentation());
+  for (uint32_t epoch = 0; epoch < 5; ++epoch) {
+    Loader fresh(data, options, augmentation());
+    all.start_epoch(epoch);
+    fresh.start_epoch(epoch);
+    Batch batch, expected;
+    while (fresh.next(expected)) {
+      ASSERT_TRUE(all.next(batch));
+      const size_t bytes = expected.count() * 48 * 48 * 3;
+      EXPECT_EQ(testing::hash_bytes({batch.pixels.get(), bytes}),
+                testing::hash_bytes({expected.pixels.get(), bytes}))
+          << "epoch " << epoch;
+    }
+  }
+}
+
 std::vector<uint8_t> read_sample(const Dataset& data, DecodeMode decode, uint32_t index,
                                  AugmentOptions augment) {
   LoaderOptions options;

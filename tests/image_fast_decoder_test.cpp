@@ -35,6 +35,8 @@ const JpegKind kKinds[] = {
     {"progressive_444", JCS_YCbCr, 1, 1, true},
     {"progressive_420", JCS_YCbCr, 2, 2, true},
     {"restarts_420", JCS_YCbCr, 2, 2, false, 1},
+    {"440", JCS_YCbCr, 1, 2},
+    {"grey_2x2", JCS_GRAYSCALE, 2, 2},
 };
 
 struct Comparison {
@@ -125,7 +127,7 @@ TEST(FastDecoder, EqualsExactWithoutResizing) {
 }
 
 // The same coefficients in four encodings: baseline scans are decoded here (image/baseline_scan.h),
-// progressive ones and those with restarts by libjpeg.
+// progressive ones by libjpeg.
 TEST(FastDecoder, TheEncodingOfCoefficientsDoesNotMatter) {
   FastDecoder decoder;
   Image noise = test_picture(211, 163);
@@ -211,9 +213,8 @@ TEST(FastDecoder, RareKindsUseTheExactPath) {
   for (const char* const name : {"cmyk.jpg", "ycck.jpg", "exif_6.jpg", "xmp_8.jpg", "rgb.png"})
     EXPECT_FALSE(decoder.open(golden_input(name), name)) << name;
   const Image picture = test_picture(64, 64);
-  for (const JpegKind& kind :
-       {JpegKind{"rgb", JCS_RGB}, JpegKind{"411", JCS_YCbCr, 4, 1},
-        JpegKind{"440", JCS_YCbCr, 1, 2}, JpegKind{"arithmetic", JCS_YCbCr, 1, 1, false, 0, true}})
+  for (const JpegKind& kind : {JpegKind{"rgb", JCS_RGB}, JpegKind{"411", JCS_YCbCr, 4, 1},
+                               JpegKind{"arithmetic", JCS_YCbCr, 1, 1, false, 0, true}})
     EXPECT_FALSE(decoder.open(encode_as(picture, kind), kind.name)) << kind.name;
   EXPECT_FALSE(decoder.open(encode_as(test_picture(15, 64), kKinds[2]), "small"));
   EXPECT_FALSE(decoder.open(encode_as(test_picture(101, 100), kKinds[2]), "large"));
@@ -244,7 +245,9 @@ TEST(FastDecoder, ATruncatedFileFailsLikeInExactModeForAnyCrop) {
       for (const Box& crop : {Box{0, 0, 97, 61}, Box{0, 0, 20, 4}, Box{50, 40, 20, 21}}) {
         const std::string ours = reason_of([&] {
           std::vector<std::byte> out(9 * 9 * 3);
-          if (decoder.open(bytes, "x")) decoder.read("x", {crop, 0, 0, false}, 9, {}, out.data());
+          const bool read =
+              decoder.open(bytes, "x") && decoder.read("x", {crop, 0, 0, false}, 9, {}, out.data());
+          if (!read) Decoder().decode(bytes, "x", image);
         });
         EXPECT_EQ(ours, expected) << kind.name << " " << size;
       }

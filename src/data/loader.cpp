@@ -95,6 +95,7 @@ struct Loader::State {
   const AugmentOptions augment;
   const size_t image_size, mask_size;  // bytes
   BufferPool buffers;
+  ScanIndex scan_index;
   ReadAhead ahead;
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch already consumed or skipped
@@ -152,7 +153,7 @@ struct Loader::State {
     Batch& batch = claim.slot->batch;
     BatchSample& sample = batch.samples[place];
     try {
-      SampleReader& reader = made ? *made : made.emplace(dataset, options, augment);
+      SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, &scan_index);
       reader.read(claim.epoch, sample, batch.pixels.get() + place * image_size);
       sample.label = handed_out(sample.label);
       if (options.masks) reader.read_mask(masks_of(batch) + place * mask_size);

@@ -21,11 +21,12 @@ void split_planes(const std::vector<std::byte>& bytes, std::byte* out_bytes) {
 }  // namespace
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
-                           const AugmentOptions& augment)
+                           const AugmentOptions& augment, ScanIndex* index)
     : dataset_(dataset),
       options_(options),
       augment_(augment),
       format_{options.pixel_type(), make_normalize(augment)},
+      fast_(Decoder::kDefaultMaxPixels, fast_kernels(), index),
       scratch_(size_t(augment.size) * size_t(augment.size) * 3),
       interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
                                                           : 0) {}

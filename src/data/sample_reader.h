@@ -17,7 +17,9 @@ namespace saturate {
 // Keeps codec state and scratch memory between samples. Not for concurrent use: one per thread.
 class SampleReader {
  public:
-  SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment);
+  // `index`, if there is one, is used and extended by fast decoding; it must outlive this.
+  SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
+               ScanIndex* index = nullptr);
 
   // Reads sample `sample.index` as the loader's options specify: writes its pixels to `out`, not
   // used with kPlaces, and sets all of `sample` but the name. Random parameters depend on (seed,

@@ -1,6 +1,9 @@
+// Where the parts of a scan are: rows, segments, restarts and points. src/image/scan_lanes.cpp
+// reads their blocks.
 #include "image/baseline_scan.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "image/segmented_jpeg.h"
@@ -8,253 +11,310 @@
 namespace saturate {
 namespace {
 
-constexpr uint32_t kEndOfBlock = 64;  // this many zeros end any block
-constexpr size_t kPadding = 16;       // zeros that refill() may read past the data
+constexpr int kTables = 2;        // of each kind, in baseline JPEGs
+constexpr int kPointPixels = 64;  // between points of a row
 
-// jpeg_natural_order, then a dummy index for values past the end of a block.
-constexpr int kNowhere = DCTSIZE2;
-constexpr std::array<uint8_t, 2 * DCTSIZE2 + 16> kOrder = [] {
-  std::array<uint8_t, 2 * DCTSIZE2 + 16> order{};
-  order.fill(kNowhere);
-  size_t i = 0;
-  for (int diagonal = 0; diagonal < 2 * DCTSIZE - 1; ++diagonal) {
-    const int low = std::max(0, diagonal - DCTSIZE + 1), high = std::min(diagonal, DCTSIZE - 1);
-    for (int along = low; along <= high; ++along) {
-      const int across = diagonal - along;
-      // Even diagonals run up, odd ones down.
-      const int x = diagonal % 2 == 0 ? along : across, y = diagonal % 2 == 0 ? across : along;
-      order[i++] = static_cast<uint8_t>(y * DCTSIZE + x);
-    }
-  }
-  return order;
-}();
+int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
 
-uint64_t load_big_endian(const uint8_t* at) {
-  uint64_t value;
-  std::memcpy(&value, at, sizeof value);
-  return __builtin_bswap64(value);
+bool is_marker(const uint8_t* at, const uint8_t* end, int code) {
+  return end - at >= 2 && at[0] == 0xff && at[1] == code;
 }
 
 }  // namespace
 
-// A table entry without the code's length.
-uint32_t BaselineScan::Table::meaning(int symbol, bool dc) {
-  if (dc) return uint32_t(symbol & 15) << 5;
-  if (symbol == 0) return kEndOfBlock << 9;
-  const uint32_t size = symbol & 15, run = uint32_t(symbol) >> 4;
-  if (size == 0 && run != 15) return kEndOfBlock << 9;  // as libjpeg interprets it
-  return size << 5 | run << 9;
-}
-
-void BaselineScan::Table::build(const JHUFF_TBL& source, bool dc) {
-  if (std::equal(bits.begin() + 1, bits.end(), source.bits + 1) &&
-      std::equal(huffval.begin(), huffval.end(), source.huffval) && is_dc == dc)
-    return;
-  std::copy_n(source.bits, bits.size(), bits.begin());
-  std::copy_n(source.huffval, huffval.size(), huffval.begin());
-  is_dc = dc;
-  entry.fill(0);
-  int code = 0, index = 0;
-  for (int length = 1; length <= 16; ++length, code <<= 1) {
-    offset[size_t(length)] = index - code;
-    for (int i = 0; i < bits[size_t(length)]; ++i, ++code, ++index) {
-      const uint32_t what = meaning(huffval[size_t(index)], dc);
-      const uint32_t taken = uint32_t(length) + (what >> 5 & 15);
-      if (length > kLook) continue;
-      const size_t first = size_t(code) << (kLook - length);
-      std::fill_n(entry.begin() + ptrdiff_t(first), size_t(1) << (kLook - length),
-                  static_cast<uint16_t>(what | taken));
-    }
-    end[size_t(length)] = code;
+BaselineScan::BaselineScan(InverseDct (*choose)(int size)) : choose_(choose) {
+  for (int i = 0; i < kTables; ++i) {
+    dc_.emplace_back(kDcLook, true);
+    ac_.emplace_back(kAcLook, false);
   }
 }
 
-uint32_t BaselineScan::Table::find_long(uint32_t look) const {
-  for (int length = kLook + 1; length <= 16; ++length) {
-    const int code = static_cast<int>(look >> (16 - length));
-    if (bits[size_t(length)] != 0 && code < end[size_t(length)] &&
-        code >= end[size_t(length)] - bits[size_t(length)]) {
-      const int symbol = huffval[size_t(code + offset[size_t(length)])];
-      return meaning(symbol, is_dc) | uint32_t(length);
-    }
+bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
+  components_ = info.num_components;
+  blocks_ = 0;
+  for (int c = 0; c < components_; ++c) {
+    const jpeg_component_info& source = info.comp_info[c];
+    const int dc = source.dc_tbl_no, ac = source.ac_tbl_no;
+    if (info.cur_comp_info[c] != &source || dc >= kTables || ac >= kTables) return false;
+    const JHUFF_TBL *dc_codes = info.dc_huff_tbl_ptrs[dc], *ac_codes = info.ac_huff_tbl_ptrs[ac];
+    const JQUANT_TBL* quant = info.quant_tbl_ptrs[source.quant_tbl_no];
+    if (!dc_codes || !ac_codes || !quant) return false;
+    if (!dc_[size_t(dc)].build(*dc_codes) || !ac_[size_t(ac)].build(*ac_codes)) return false;
+    dc_of_[c] = &dc_[size_t(dc)];
+    ac_of_[c] = &ac_[size_t(ac)];
+    Component& component = component_[c];
+    // The blocks of a scan of one component are not interleaved, whatever its factors are.
+    component.across = components_ == 1 ? 1 : source.h_samp_factor;
+    component.down = components_ == 1 ? 1 : source.v_samp_factor;
+    component.size = source.DCT_scaled_size;
+    component.transform = choose_(component.size);
+    std::copy_n(quant->quantval, DCTSIZE2, component.quant);
+    blocks_ += component.across * component.down;
   }
-  return 0;
+  return blocks_ <= D_MAX_BLOCKS_IN_MCU;
 }
 
-// Copies data without stuffed zeros, up to the marker that ends it; returns the marker's position,
-// or the end of the data.
-const uint8_t* BaselineScan::unstuff(std::span<const uint8_t> data) {
-  if (data_.size() < data.size() + kPadding) data_.resize(data.size() + kPadding);
-  uint8_t* to = data_.data();
-  const uint8_t* from = data.data();
-  const uint8_t* const end = from + data.size();
+// Where the blocks of a chunk are stored, in the order in which they are coded.
+void BaselineScan::plan_chunk() {
+  uint32_t base = 0;
+  for (int c = 0; c < components_; ++c) {
+    Component& component = component_[c];
+    component.base = base;
+    component.row_values = uint32_t(kChunk * component.across / kGroupBlocks * kGroupValues);
+    base += component.row_values * uint32_t(component.down);
+  }
+  size_t i = 0;
+  for (int mcu = 0; mcu < kChunk; ++mcu) {
+    for (int c = 0; c < components_; ++c) {
+      const Component& component = component_[c];
+      for (int y = 0; y < component.down; ++y) {
+        for (int x = 0; x < component.across; ++x) {
+          const int block = mcu * component.across + x;
+          places_[i++] = {
+              component.base + uint32_t(y) * component.row_values +
+                  uint32_t(block / kGroupBlocks * kGroupValues + block % kGroupBlocks * DCTSIZE),
+              uint8_t(c)};
+        }
+      }
+    }
+  }
+}
+
+bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
+                         const SegmentedJpeg* segments, ScanPoints* points) {
+  segments_ = segments;
+  points_ = nullptr;
+  columns_ = columns;
+  row_ = known_rows_ = part_ = 0;
+  opened_ = false;
+  restart_ = int(info.restart_interval);
+  if (info.progressive_mode || info.arith_code || jpeg_has_multiple_scans(&info) ||
+      info.unread_marker != 0 || info.comps_in_scan != info.num_components || !read_tables(info))
+    return false;
+  const bool single = components_ == 1;
+  const int mcu_width = DCTSIZE * (single ? 1 : info.max_h_samp_factor);
+  mcus_ = divide_up(int(info.image_width), mcu_width);
+  row_count_ = divide_up(int(info.image_height), DCTSIZE * (single ? 1 : info.max_v_samp_factor));
+  scan_ = {info.src->next_input_byte, info.src->bytes_in_buffer};
+  plan_chunk();
+  if (segments) {
+    part_ = segments->segment_mcus();
+    known_rows_ = row_count_;
+    return restart_ == part_ && mcus_ == part_ * segments->segments_across() &&
+           int(info.image_height) == segments->height();
+  }
+  if (points && restart_ == 0) {
+    const int every = kPointPixels / mcu_width;
+    if (points->point.empty()) *points = {every, row_count_, divide_up(mcus_, every), {}};
+    if (points->every != every || points->rows != row_count_ ||
+        points->across != divide_up(mcus_, every))
+      return false;
+    points_ = points;
+    part_ = points->every;
+    known_rows_ = points->known_rows();
+    if (known_rows_ > 0) return true;  // the end was found when they were
+  }
+  return open_scan();
+}
+
+// Copies data without stuffed zeros, up to the marker that ends it or `end`.
+void BaselineScan::unstuff(Lane& lane, const uint8_t* from, const uint8_t* end) {
+  const size_t most = size_t(end - from) + kBitPadding;
+  if (lane.data.size() < most) lane.data.resize(most);
+  lane.source = from;
+  lane.stuffed.clear();
+  lane.counted = 0;
+  uint8_t* to = lane.data.data();
   while (true) {
     const auto* mark = static_cast<const uint8_t*>(std::memchr(from, 0xff, size_t(end - from)));
     if (mark == nullptr) mark = end;
     std::memcpy(to, from, size_t(mark - from));
     to += mark - from;
     if (end - mark < 2 || mark[1] != 0) {
-      std::memset(to, 0, kPadding);
-      bits_ = {data_.data(), to};
-      return mark;
+      std::memset(to, 0, kBitPadding);
+      lane.source_end = mark;
+      lane.bits = {lane.data.data(), to, 0, 0};
+      return;
     }
+    if (points_) lane.stuffed.push_back(uint32_t(to - lane.data.data()));
     *to++ = 0xff;
     from = mark + 2;
   }
 }
 
-bool BaselineScan::start(jpeg_decompress_struct& info, const SegmentedJpeg* segments) {
-  info_ = nullptr;
-  segments_ = segments;
-  row_ = 0;
-  const unsigned restart = segments ? unsigned(segments->segment_mcus()) : 0;
-  const bool plain = !info.progressive_mode && !info.arith_code &&
-                     info.restart_interval == restart && !info.inputctl->has_multiple_scans &&
-                     info.unread_marker == 0 && info.comps_in_scan == info.num_components;
-  if (!plain) return false;
-  if (segments && (info.MCUs_per_row != restart * JDIMENSION(segments->segments_across()) ||
-                   info.image_height != JDIMENSION(segments->height())))
-    return false;
-  for (int c = 0; c < info.comps_in_scan; ++c) {
-    const jpeg_component_info& component = *info.cur_comp_info[c];
-    const int dc = component.dc_tbl_no, ac = component.ac_tbl_no;
-    if (dc > 1 || ac > 1 || component.component_index != c) return false;
-    dc_[dc].build(*info.dc_huff_tbl_ptrs[dc], true);
-    ac_[ac].build(*info.ac_huff_tbl_ptrs[ac], false);
-    last_dc_[c] = 0;
+// Goes to the first row that is not known in parts.
+bool BaselineScan::open_scan() {
+  Lane& lane = lane_[0];
+  opened_ = true;
+  lane.expected = UINT64_MAX;
+  if (known_rows_ > 0)
+    return enter_point(lane, size_t(known_rows_) * size_t(points_->across), SIZE_MAX);
+  const uint8_t* const end = scan_.data() + scan_.size();
+  unstuff(lane, scan_.data(), end);
+  std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
+  return restart_ != 0 || is_marker(lane.source_end, end, JPEG_EOI);
+}
+
+// Does what is due before the lane's next MCU.
+bool BaselineScan::enter_boundary(Lane& lane) {
+  if (segments_) return lane.mcu % part_ != 0 || enter_segment(lane);
+  if (restart_ > 0) {
+    const int64_t before = int64_t{row_} * mcus_ + lane.mcu;
+    return before == 0 || before % restart_ != 0 || enter_restart(lane);
   }
-  info_ = &info;
-  if (segments) return true;
-  const std::span data(info.src->next_input_byte, info.src->bytes_in_buffer);
-  const uint8_t* const end = unstuff(data);
-  return data.data() + data.size() - end >= 2 && end[1] == JPEG_EOI;
-}
-
-bool BaselineScan::enter_segment(int row, int column) {
-  const std::span data = segments_->segment(row, column);
-  std::fill(std::begin(last_dc_), std::end(last_dc_), 0);
-  return unstuff(data) == data.data() + data.size();
-}
-
-// Afterwards at least 56 bits are available.
-[[gnu::always_inline]] inline void BaselineScan::Bits::refill() {
-  next |= load_big_endian(at) >> count;
-  const int bytes = (63 - count) >> 3;
-  at = std::min(at + bytes, end + kPadding / 2);
-  count += bytes * 8;
-}
-
-// Reads a code and the value after it. False if there is no such code. REQUIRES: at most one symbol
-// read since a refill.
-[[gnu::always_inline]] inline bool BaselineScan::read_symbol(Bits& bits, const Table& table,
-                                                             Symbol& symbol) {
-  uint32_t entry = table.entry[bits.next >> (64 - kLook)];
-  if (entry == 0) [[unlikely]] {
-    bits.refill();
-    entry = table.find_long(static_cast<uint32_t>(bits.next >> 48));
-    if (entry == 0) return false;
-    entry += entry >> 5 & 15;
-  }
-  const uint32_t taken = entry & 31, size = entry >> 5 & 15;
-  // A value with first bit 0 is negative: then it is 2^size - 1 too large.
-  const uint64_t from_value = bits.next << (taken - size);
-  const int64_t positive = static_cast<int64_t>(from_value) >> 63;
-  symbol.value = static_cast<int>(from_value >> 1 >> (63 - size)) +
-                 static_cast<int>(~positive & (1 - (int64_t{1} << size)));
-  symbol.zeros = entry >> 9;
-  bits.next <<= taken;
-  bits.count -= static_cast<int>(taken);
+  if (points_ && row_ >= known_rows_ && lane.mcu % part_ == 0)
+    note_point(lane, row_, lane.mcu / part_);
   return true;
 }
 
-// Calls take(index in kOrder, value) for each coefficient but the first, which goes to last_dc.
-template <class Take>
-[[gnu::always_inline]] inline bool BaselineScan::read_block(Bits& bits, const Table& dc,
-                                                            const Table& ac, uint32_t& last_dc,
-                                                            const Take& take) {
-  Symbol symbol;
-  bits.refill();
-  if (!read_symbol(bits, dc, symbol)) return false;
-  last_dc += static_cast<uint32_t>(symbol.value);
-  for (uint32_t k = 1; k < DCTSIZE2; ++k) {
-    if (!read_symbol(bits, ac, symbol)) return false;
-    k += symbol.zeros;
-    take(k, symbol.value);
-    if (++k >= DCTSIZE2) break;
-    bits.refill();
-    if (!read_symbol(bits, ac, symbol)) return false;
-    k += symbol.zeros;
-    take(k, symbol.value);
-  }
+bool BaselineScan::enter_segment(Lane& lane) {
+  const std::span data = segments_->segment(row_, lane.mcu / part_);
+  const bool whole = lane.bits.at == nullptr || !lane.bits.overrun();
+  unstuff(lane, data.data(), data.data() + data.size());
+  std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
+  return whole && lane.source_end == data.data() + data.size();
+}
+
+bool BaselineScan::enter_restart(Lane& lane) {
+  const int64_t number = (int64_t{row_} * mcus_ + lane.mcu) / restart_ - 1;
+  const uint8_t* const end = scan_.data() + scan_.size();
+  const uint8_t* const marker = lane.source_end;
+  if (lane.bits.overrun() || !is_marker(marker, end, JPEG_RST0 + int(number % 8))) return false;
+  unstuff(lane, marker + 2, end);
+  std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
   return true;
 }
 
-// Reads MCUs [begin, end) of a row.
-[[gnu::always_inline]] inline bool BaselineScan::read_columns(JDIMENSION begin, JDIMENSION end,
-                                                              uint8_t* const* const rows[3],
-                                                              bool skip) {
-  jpeg_decompress_struct& info = *info_;
-  const jpeg_decomp_master& master = *info.master;
-  alignas(32) int16_t block[DCTSIZE2 + 16] = {};  // and kNowhere
-  Bits bits = bits_;
-  for (JDIMENSION column = begin; column < end; ++column) {
-    const bool skipped = skip || column < master.first_iMCU_col || column > master.last_iMCU_col;
-    for (int c = 0; c < info.comps_in_scan; ++c) {
-      jpeg_component_info& component = *info.cur_comp_info[c];
-      const Table &dc = dc_[component.dc_tbl_no], &ac = ac_[component.ac_tbl_no];
-      const int size = component.DCT_scaled_size;
-      const auto store = [&block](uint32_t k, int value) {
-        block[kOrder[k]] = static_cast<int16_t>(value);
-      };
-      for (int i = 0; i < component.MCU_blocks; ++i) {
-        if (skipped) {
-          if (!read_block(bits, dc, ac, last_dc_[c], [](uint32_t, int) {})) return false;
-          continue;
-        }
-        if (!read_block(bits, dc, ac, last_dc_[c], store)) return false;
-        block[0] = static_cast<int16_t>(last_dc_[c]);
-        const int x = i % component.MCU_width, y = i / component.MCU_width;
-        const JDIMENSION to =
-            (column - master.first_iMCU_col) * JDIMENSION(component.MCU_sample_width) +
-            JDIMENSION(x * size);
-        info.idct->inverse_DCT[c](&info, &component, block,
-                                  const_cast<JSAMPARRAY>(rows[c] + y * size), to);
-        for (int k = 0; k < DCTSIZE2; k += 8) std::memset(block + k, 0, 16);
-      }
+// `limit`: the point that the lane must arrive at; none if there are not so many.
+bool BaselineScan::enter_point(Lane& lane, size_t index, size_t limit) {
+  const auto& points = points_->point;
+  if (index >= points.size()) return false;
+  const ScanPoint& point = points[index];
+  const uint64_t first = point.bit / 8, bytes = scan_.size();
+  const uint64_t end = limit < points.size() ? points[limit].bit / 8 : bytes;
+  if (first >= bytes || end > bytes || end < first) return false;
+  unstuff(lane, scan_.data() + first, scan_.data() + end);
+  lane.expected = UINT64_MAX;
+  if (limit < points.size()) {
+    if (end == bytes || lane.source_end != scan_.data() + end) return false;
+    // The part may end inside this byte.
+    uint8_t* const last = lane.data.data() + (lane.bits.end - lane.bits.at);
+    lane.expected = uint64_t(lane.bits.end - lane.bits.at) * 8 + points[limit].bit % 8;
+    *last = scan_[end];
+    lane.data.resize(std::max(lane.data.size(), size_t(last - lane.data.data()) + 1 + kBitPadding));
+    lane.bits = {lane.data.data(), lane.data.data() + (lane.expected + 7) / 8, 0, 0};
+    std::memset(const_cast<uint8_t*>(lane.bits.end), 0, kBitPadding);
+  }
+  lane.bits.refill();
+  lane.bits.skip(uint32_t(point.bit % 8));
+  std::copy_n(point.dc, 3, lane.dc);
+  return true;
+}
+
+bool BaselineScan::arrives_at(const Lane& lane, size_t index) const {
+  return lane.expected == UINT64_MAX ||
+         (lane.bits.since(lane.data.data()) == lane.expected &&
+          std::equal(lane.dc, lane.dc + components_, points_->point[index].dc));
+}
+
+void BaselineScan::note_point(Lane& lane, int row, int part) {
+  if (points_->point.size() != size_t(row) * size_t(points_->across) + size_t(part)) return;
+  const uint64_t bits = lane.bits.since(lane.data.data());
+  while (lane.counted < lane.stuffed.size() && lane.stuffed[lane.counted] < bits / 8)
+    ++lane.counted;
+  ScanPoint point{bits + 8 * (uint64_t(lane.source - scan_.data()) + lane.counted), {}};
+  std::copy_n(lane.dc, components_, point.dc);
+  points_->point.push_back(point);
+}
+
+// The MCU at which the lane stops next.
+int BaselineScan::next_stop(const Lane& lane) const {
+  const auto after = [&](int64_t before, int every) {
+    return lane.mcu + every - int(before % every);
+  };
+  int stop = lane.end;
+  if (restart_ > 0)
+    stop = std::min(stop, after(segments_ ? lane.mcu : int64_t{row_} * mcus_ + lane.mcu, restart_));
+  if (points_ && row_ >= known_rows_) stop = std::min(stop, after(lane.mcu, part_));
+  return stop;
+}
+
+bool BaselineScan::read_sequential(bool skip) {
+  Lane& lane = lane_[0];
+  if (!opened_ && !open_scan()) return false;
+  lane.mcu = 0;
+  if (!skip) {
+    if (!skip_to(lane, columns_.first)) return false;
+    lane.end = columns_.end;
+    if (!read_lanes(lane, nullptr)) return false;
+  }
+  if (!skip_to(lane, mcus_)) return false;
+  if (points_ && row_ + 1 < row_count_) note_point(lane, row_ + 1, 0);
+  return !lane.bits.overrun();
+}
+
+// The first part of the second lane, so that both have the same number of bytes to read;
+// `first` if there is one part.
+int BaselineScan::split(int first, int last) const {
+  const auto position = [&](int part) -> int64_t {
+    if (!segments_) {
+      const size_t index = size_t(row_) * size_t(points_->across) + size_t(part);
+      return index < points_->point.size() ? int64_t(points_->point[index].bit / 8)
+                                           : int64_t(scan_.size());
     }
-  }
-  bits_ = bits;
-  // No bits may come from past the end.
-  return bits.at - bits.count / 8 <= bits.end;
+    if (part <= last) return segments_->segment(row_, part).data() - scan_.data();
+    const std::span data = segments_->segment(row_, last);
+    return data.data() + data.size() - scan_.data();
+  };
+  const int64_t used = columns_.end - int64_t{last} * part_;  // MCUs of the last part
+  const int64_t end = position(last) + (position(last + 1) - position(last)) * used / part_;
+  const int64_t middle = (position(first) + end) / 2;
+  int best = first;
+  for (int part = first + 1; part <= last; ++part)
+    if (best == first || std::abs(position(part) - middle) < std::abs(position(best) - middle))
+      best = part;
+  return best;
 }
 
-[[gnu::always_inline]] inline bool BaselineScan::read_band_inline(uint8_t* const* const rows[3],
-                                                                  bool skip) {
-  const jpeg_decomp_master& master = *info_->master;
-  JDIMENSION run = info_->MCUs_per_row, end = run;
-  JDIMENSION first = 0;
-  if (segments_ != nullptr) {
-    if (skip) return ++row_, true;
-    run = info_->restart_interval;
-    first = master.first_iMCU_col / run;
-    end = master.last_iMCU_col + 1;
-  }
-  for (JDIMENSION i = first; i * run < end; ++i) {
-    if (segments_ != nullptr && !enter_segment(row_, int(i))) return false;
-    if (!read_columns(i * run, std::min(end, (i + 1) * run), rows, skip)) return false;
-  }
-  ++row_;
+// Goes to the column `from` of a row of parts, to read up to `end`.
+bool BaselineScan::open_part(Lane& lane, int from, int end) {
+  const int part = from / part_, limit = divide_up(end, part_);
+  lane.mcu = part * part_;
+  lane.bits = {};
+  const size_t row = segments_ ? 0 : size_t(row_) * size_t(points_->across);
+  if (!segments_ && !enter_point(lane, row + size_t(part), row + size_t(limit))) return false;
+  if (!skip_to(lane, from)) return false;
+  lane.end = end;
   return true;
 }
 
-[[gnu::target("bmi2")]] bool BaselineScan::read_band_bmi2(uint8_t* const* const rows[3],
-                                                          bool skip) {
-  return read_band_inline(rows, skip);
+bool BaselineScan::read_parts() {
+  const int middle = split(columns_.first / part_, (columns_.end - 1) / part_) * part_;
+  const bool two = middle > columns_.first;
+  Lane &a = lane_[0], &b = lane_[1];
+  if (!open_part(a, columns_.first, two ? middle : columns_.end)) return false;
+  if (two && !open_part(b, middle, columns_.end)) return false;
+  if (!read_lanes(a, two ? &b : nullptr)) return false;
+  for (int i = 0; i < (two ? 2 : 1); ++i) {
+    const Lane& lane = lane_[i];
+    if (lane.bits.overrun()) return false;
+    if (segments_ || (lane.end % part_ != 0 && lane.end != mcus_)) continue;
+    const size_t row = size_t(row_) * size_t(points_->across);
+    if (!arrives_at(lane, row + size_t(divide_up(lane.end, part_)))) return false;
+  }
+  return true;
 }
 
 bool BaselineScan::read_band(uint8_t* const* const rows[3], bool skip) {
-  static const bool has_bmi2 = __builtin_cpu_supports("bmi2") != 0;
-  return has_bmi2 ? read_band_bmi2(rows, skip) : read_band_inline(rows, skip);
+  rows_ = rows;
+  const bool ok = row_ >= known_rows_ ? read_sequential(skip) : skip || read_parts();
+  // What was not transformed must not be added to another image.
+  if (!ok)
+    for (Lane& lane : lane_) lane.blocks.fill(0);
+  ++row_;
+  return ok;
 }
 
 }  // namespace saturate

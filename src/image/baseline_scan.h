@@ -1,7 +1,8 @@
-// A decoder for the most common kind of JPEG, baseline with all components in one Huffman-coded
-// scan, faster than libjpeg: a code and its value are found without a branch, and coefficients
-// outside the crop are parsed but neither stored nor transformed. libjpeg still handles headers,
-// tables and the inverse DCT.
+// A decoder for baseline JPEGs with all components in one scan, faster than libjpeg: one look-up
+// finds up to two codes with their values, without a branch; coefficients outside the crop are
+// parsed but neither stored nor transformed; and if positions inside the scan are known, the parts
+// that no crop needs are not read, and two parts of a row are decoded alternately. libjpeg handles
+// headers and tables.
 //
 // Anything irregular (damage, a missing end) is left to libjpeg.
 #pragma once
@@ -11,74 +12,125 @@
 #include <span>
 #include <vector>
 
+#include "image/block_reader.h"
+#include "image/huffman_table.h"
+#include "image/inverse_dct.h"
 #include "image/libjpeg.h"
+#include "image/scan_points.h"
 
 namespace saturate {
 
 class SegmentedJpeg;
 
-// One per thread; keeps its tables and buffer between images.
+// One per thread; keeps its tables and buffers between images.
 class BaselineScan {
  public:
-  // Begins to decode the scan that `info`, after jpeg_start_decompress(), is about to read; `info`
-  // must live until the last band, and libjpeg must not read on meanwhile. False if libjpeg has to
-  // decode it. With `segments`, only those below the crop are read.
-  bool start(jpeg_decompress_struct& info, const SegmentedJpeg* segments);
+  // The part of a row of MCUs that a crop needs.
+  struct Columns {
+    int first = 0, end = 0;  // MCUs
+  };
+  // `choose`: the transform for each size of block.
+  explicit BaselineScan(InverseDct (*choose)(int size) = inverse_dct);
 
-  // Decodes the next row of iMCUs, with the columns in info.master. Transforms it to rows[plane][i]
-  // unless `skip`. False on irregular data.
+  // Begins to decode the scan that `info`, after jpeg_read_header() and
+  // jpeg_calc_output_dimensions(), is about to read; `info` must live until the last band, and
+  // libjpeg must not read on meanwhile. False if libjpeg has to decode it. With `segments`, only
+  // those below the crop are read. Without, `points` is used if it has any, and extended, unless it
+  // is null or the scan has restarts: REQUIRES that they were found in this scan.
+  bool start(jpeg_decompress_struct& info, Columns columns, const SegmentedJpeg* segments,
+             ScanPoints* points);
+
+  // Decodes the next row of MCUs. Transforms its columns to rows[plane][i] unless `skip`. False on
+  // irregular data, or points that do not agree with the data.
   bool read_band(uint8_t* const* const rows[3], bool skip);
 
  private:
-  static constexpr int kLook = 10;  // bits per table lookup
+  // MCUs that are transformed together; their blocks fill groups.
+  static constexpr int kChunk = 8;
+  static constexpr int kMaxBlocks = D_MAX_BLOCKS_IN_MCU * kChunk;
 
-  // Prefix of the next kLook bits, in 16 bits: 0 to 4, length of code plus value; 5 to 8, length of
-  // the value; 9 to 15, run of zeros before it. 0: a longer code, or none.
-  struct Table {
-    std::array<uint16_t, 1 << kLook> entry{};  // no codes, as in `bits`
-    std::array<uint8_t, 17> bits{};            // as in JHUFF_TBL
-    std::array<uint8_t, 256> huffval{};
-    std::array<int32_t, 18> end{};     // [length]: exclusive upper bound of codes of that length,
-                                       // else 0
-    std::array<int32_t, 17> offset{};  // [length]: huffval index of a code, less the code
-    bool is_dc = false;
-    void build(const JHUFF_TBL& source, bool dc);
-    // For an entry of 0, looks up 16 bits: the result is like an entry, but bits 0 to 4 are the
-    // code's length only; 0 if there is no such code.
-    uint32_t find_long(uint32_t look) const;
-    static uint32_t meaning(int symbol, bool dc);
+  struct Component {
+    int across = 1, down = 1;  // blocks in an MCU
+    int size = 8;              // of a block's samples
+    uint32_t base = 0;        // of its groups in a lane, then those of its second row of blocks ...
+    uint32_t row_values = 0;  // values of a row of its groups
+    InverseDct transform = nullptr;
+    alignas(64) uint16_t quant[DCTSIZE2] = {};
+  };
+  // A block of a chunk.
+  struct Place {
+    uint32_t offset;
+    uint8_t component;
   };
 
-  // Bit-reader state; kept in registers while a band is read.
-  struct Bits {
-    const uint8_t* at = nullptr;
-    const uint8_t* end = nullptr;
-    uint64_t next = 0;  // left-aligned
-    int count = 0;      // number of valid bits
-    void refill();
-  };
-  struct Symbol {
-    uint32_t zeros;
-    int value;
+  // A place in the scan at which MCUs are being read, and those not yet transformed.
+  struct Lane {
+    alignas(64) std::array<int16_t, kMaxBlocks * DCTSIZE2> blocks{};
+    std::vector<uint8_t> data;            // without stuffing, plus padding zeros
+    std::vector<uint32_t> stuffed;        // in `data`: bytes after which a stuffed one was removed
+    size_t counted = 0;                   // of `stuffed`, those before the last point noted
+    const uint8_t* source = nullptr;      // where `data` comes from, and
+    const uint8_t* source_end = nullptr;  // the marker after it
+    BitReader bits;
+    uint32_t dc[3] = {};
+    int mcu = 0, end = 0;            // of the row: the next one, and the first not to be read
+    int chunk = 0;                   // first MCU of the chunk
+    uint32_t place = 0, stop = 0;    // in places_: the next block, and where to stop
+    uint64_t expected = UINT64_MAX;  // bits from the start of `data` to the end of the part
+    bool failed = false;
   };
 
-  const uint8_t* unstuff(std::span<const uint8_t> data);
-  bool enter_segment(int row, int column);
-  static bool read_symbol(Bits& bits, const Table& table, Symbol& symbol);
-  template <class Take>
-  static bool read_block(Bits& bits, const Table& dc, const Table& ac, uint32_t& last_dc,
-                         const Take& take);
-  bool read_columns(JDIMENSION begin, JDIMENSION end, uint8_t* const* const rows[3], bool skip);
-  bool read_band_inline(uint8_t* const* const rows[3], bool skip);
-  bool read_band_bmi2(uint8_t* const* const rows[3], bool skip);
+  bool read_tables(const jpeg_decompress_struct& info);
+  void plan_chunk();
+  void unstuff(Lane& lane, const uint8_t* from, const uint8_t* end);
+  bool open_scan();
+  bool enter_boundary(Lane& lane);
+  bool enter_segment(Lane& lane);
+  bool enter_restart(Lane& lane);
+  bool enter_point(Lane& lane, size_t index, size_t limit);
+  bool arrives_at(const Lane& lane, size_t index) const;
+  void note_point(Lane& lane, int row, int part);
+  int next_stop(const Lane& lane) const;
+  bool read_sequential(bool skip);
+  int split(int first, int last) const;
+  bool open_part(Lane& lane, int from, int end);
+  bool read_parts();
 
-  jpeg_decompress_struct* info_ = nullptr;
-  Table dc_[2], ac_[2];
-  std::vector<uint8_t> data_;  // without stuffing, plus padding zeros
-  Bits bits_;
-  uint32_t last_dc_[3] = {};
+  bool read_lanes(Lane& a, Lane* b);
+  bool skip_to(Lane& lane, int end);
+  void transform(Lane& lane);
+  bool begin(Lane& lane);
+  bool arrive(Lane& lane);
+  void begin_block(BlockReader& reader, Lane& lane);
+  bool end_block(BlockReader& reader, Lane& lane);
+  template <bool kTwo>
+  void read_blocks(Lane& a, Lane& b);
+  void read_blocks_plain(Lane& a, Lane* b);
+  void read_blocks_bmi2(Lane& a, Lane* b);
+  bool parse_blocks(Lane& lane, int mcus);
+  bool parse_plain(Lane& lane, int mcus);
+  bool parse_bmi2(Lane& lane, int mcus);
+
+  InverseDct (*const choose_)(int size);
+  std::vector<HuffmanTable> dc_, ac_;  // by table number
+  Component component_[3];
+  const HuffmanTable* dc_of_[3] = {};
+  HuffmanTable* ac_of_[3] = {};
+  int components_ = 0, blocks_ = 0;  // blocks: of an MCU
+  std::array<Place, kMaxBlocks> places_{};
+  Lane lane_[2];
+
+  std::span<const uint8_t> scan_;  // from its first byte to the end of the file
   const SegmentedJpeg* segments_ = nullptr;
-  int row_ = 0;  // next row of segments
+  ScanPoints* points_ = nullptr;
+  int restart_ = 0;               // MCUs between restarts; 0: none
+  int part_ = 0;                  // MCUs of a segment, or between points; 0: only from the start
+  int mcus_ = 0, row_count_ = 0;  // MCUs of a row; rows of MCUs
+  int known_rows_ = 0;            // that can be read in parts
+  Columns columns_;
+  int row_ = 0;          // the next one
+  bool opened_ = false;  // lane_[0] is in the scan, in order
+  uint8_t* const* const* rows_ = nullptr;
 };
 
 }  // namespace saturate

@@ -28,8 +28,8 @@ void grow(std::vector<uint8_t>& buffer, size_t bytes) {
 
 }  // namespace
 
-FastDecoder::FastDecoder(int64_t max_pixels, const FastKernels& kernels)
-    : kernels_(kernels), max_pixels_(max_pixels), taps_(kFastMaxTaps) {}
+FastDecoder::FastDecoder(int64_t max_pixels, const FastKernels& kernels, ScanIndex* index)
+    : kernels_(kernels), max_pixels_(max_pixels), index_(index), taps_(kFastMaxTaps) {}
 
 std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
                                            const std::string& where) {
@@ -46,6 +46,7 @@ std::optional<ImageInfo> FastDecoder::open(const SegmentedJpeg& segments,
 std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
                                            const SegmentedJpeg* segments,
                                            const std::string& where) {
+  bytes_ = bytes;
   segments_ = segments;
   const CodecHeader header = jpeg_.open(bytes, where, segments ? segments->width() : 0);
   if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
@@ -115,10 +116,24 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
                        const PixelFormat& format, std::byte* out) {
   const CodecSession<JpegDecoder> session{jpeg_};
-  const JpegPlanes planes =
-      jpeg_.begin_planes(where, transform.crop, choose_scale(transform.crop, size), segments_);
-  if (!plan(planes, transform, size)) return false;
-  if (!stream(where, planes, size, format, out)) return false;
+  if (!index_ || segments_ || !jpeg_.has_points())
+    return read(where, transform, size, format, out, nullptr);
+  const ScanKey key = scan_key(bytes_);
+  index_->find(key, points_);
+  const size_t known = points_.point.size();
+  const bool ok = read(where, transform, size, format, out, &points_);
+  if (ok && points_.point.size() > known) index_->keep(key, points_);
+  // They did not agree with the data: the next decoding finds them again.
+  if (!ok && known > 0) index_->remove(key);
+  return ok;
+}
+
+bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
+                       const PixelFormat& format, std::byte* out, ScanPoints* points) {
+  const std::optional<JpegPlanes> planes = jpeg_.begin_planes(
+      where, transform.crop, choose_scale(transform.crop, size), segments_, points);
+  if (!planes || !plan(*planes, transform, size)) return false;
+  if (!stream(where, *planes, size, format, out)) return false;
   jpeg_.check_end(where);
   return true;
 }

@@ -16,6 +16,7 @@
 #include "image/fast_axis.h"
 #include "image/fast_kernels.h"
 #include "image/jpeg_decoder.h"
+#include "image/scan_index.h"
 #include "image/segmented_jpeg.h"
 #include "saturate/data/augment.h"
 #include "saturate/data/image.h"
@@ -25,8 +26,9 @@ namespace saturate {
 // Keeps codec state and buffers between images. Not for concurrent use: one per thread.
 class FastDecoder {
  public:
+  // `index`, if there is one, is used and extended; it must outlive this.
   explicit FastDecoder(int64_t max_pixels = Decoder::kDefaultMaxPixels,
-                       const FastKernels& kernels = fast_kernels());
+                       const FastKernels& kernels = fast_kernels(), ScanIndex* index = nullptr);
 
   // Reads the header; `bytes` must live until read(). Empty if Decoder has to decode it: not a
   // JPEG, or an unusual kind. Errors as of Decoder::decode().
@@ -56,6 +58,8 @@ class FastDecoder {
 
   std::optional<ImageInfo> open(std::span<const std::byte> bytes, const SegmentedJpeg* segments,
                                 const std::string& where);
+  bool read(const std::string& where, const SampleTransform& transform, int size,
+            const PixelFormat& format, std::byte* out, ScanPoints* points);
   bool plan(const JpegPlanes& planes, const SampleTransform& transform, int size);
   bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform, int size,
                   Resize& resize);
@@ -69,7 +73,10 @@ class FastDecoder {
   const FastKernels kernels_;
   const int64_t max_pixels_;
   JpegDecoder jpeg_;
-  const SegmentedJpeg* segments_ = nullptr;  // the open image, if segmented
+  std::span<const std::byte> bytes_;         // the open image
+  const SegmentedJpeg* segments_ = nullptr;  // the same, if segmented
+  ScanIndex* const index_;
+  ScanPoints points_;
   FastAxisMaker axis_maker_;
   Resize resize_[2];  // luma, chroma
   bool chroma_differs_ = false;

@@ -54,15 +54,18 @@ class JpegDecoder {
   int read(const std::string& where, Image& out);
 
   // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey or
-  // YCbCr with 4:4:4, 4:2:2 or 4:2:0 sampling, upright.
+  // YCbCr with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling, upright.
   bool has_planes() const;
+  // Whether points of its scan are of use: it is baseline and not small.
+  bool has_points() const;
   // Prepares to read the planes below `crop`, at `scale` / 8 of their full size. `scale`: 1, 2, 4
-  // or 8. `segments`: if the open file is segmented.
-  JpegPlanes begin_planes(const std::string& where, const Box& crop, int scale,
-                          const SegmentedJpeg* segments = nullptr);
+  // or 8. `segments`: if the open file is segmented. `points`: as of BaselineScan::start(). Empty
+  // if only read() can decode the image, or report what is wrong with it.
+  std::optional<JpegPlanes> begin_planes(const std::string& where, const Box& crop, int scale,
+                                         const SegmentedJpeg* segments = nullptr,
+                                         ScanPoints* points = nullptr);
   // Reads the next band: band_rows() rows of each plane to rows[plane][i], each holding `columns`
-  // samples. The first call skips the bands before first_band. False if only read() can report what
-  // is wrong with the data.
+  // samples. The first call skips the bands before first_band. False as for begin_planes().
   bool read_band(const std::string& where, uint8_t* const* const rows[3]);
   // After the last band needed: fails if the data ends before the end of the image, as read()
   // would. The data in between is not decoded, so other damage there is not detected.
@@ -85,6 +88,9 @@ class JpegDecoder {
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
   void limit_columns(JpegPlanes& planes, const Box& crop);
+  bool begin_scan(const std::string& where, const SegmentedJpeg* segments, ScanPoints* points);
+  bool read_coefficients(const std::string& where);
+  void transform_row(int c, JDIMENSION row, uint8_t* const* out);
   void read_rgb(Image& out);
   void read_cmyk(Image& out);
 
@@ -96,7 +102,11 @@ class JpegDecoder {
   int width_ = 0;                  // of the image, without padding
   int orientation_ = 1;
   BaselineScan scan_;
-  bool in_scan_ = false;  // scan_ reads the planes
+  bool in_scan_ = false;                      // scan_ reads the planes
+  jvirt_barray_ptr* coefficients_ = nullptr;  // the planes' otherwise
+  BaselineScan::Columns columns_;             // MCUs below the crop
+  std::vector<GroupRow> groups_;              // of a row of blocks
+  int band_ = 0;                              // the next one
   int bands_to_skip_ = 0;
 };
 

@@ -1,78 +1,142 @@
-// Planes without upsampling or colour conversion: libjpeg's raw output, limited to the columns and
-// rows of a crop. jpeg_crop_scanline() and jpeg_skip_scanlines() refuse raw output, but they only
-// set the columns in `master` (jpegint.h) and whether a row is transformed: here, component_needed.
+// Planes without upsampling or colour conversion, limited to the columns and rows of a crop: from
+// BaselineScan, or from the coefficients that libjpeg reads of other files.
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "image/jpeg_decoder.h"
 #include "image/segmented_jpeg.h"
 
 namespace saturate {
+namespace {
+
+// Blocks of a component in an MCU. The blocks of a single component are not interleaved, whatever
+// its factors are.
+int blocks_across(const jpeg_decompress_struct& info, int c) {
+  return info.num_components == 1 ? 1 : info.comp_info[c].h_samp_factor;
+}
+int blocks_down(const jpeg_decompress_struct& info, int c) {
+  return info.num_components == 1 ? 1 : info.comp_info[c].v_samp_factor;
+}
+int mcu_blocks_across(const jpeg_decompress_struct& info) {
+  return info.num_components == 1 ? 1 : info.max_h_samp_factor;
+}
+int mcu_blocks_down(const jpeg_decompress_struct& info) {
+  return info.num_components == 1 ? 1 : info.max_v_samp_factor;
+}
+
+constexpr int kSmoothed = 10;  // coefficients that libjpeg looks at for that
+
+// Whether a progressive file lacks the last bits of coefficients, which libjpeg then estimates.
+bool is_incomplete(const jpeg_decompress_struct& info) {
+  if (!info.progressive_mode || !info.coef_bits) return false;
+  for (int c = 0; c < info.num_components; ++c)
+    for (int k = 1; k < kSmoothed; ++k)
+      if (info.coef_bits[c][k] != 0) return true;
+  return false;
+}
+
+}  // namespace
 
 bool JpegDecoder::has_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
   if (orientation_ > 1 && orientation_ <= 8) return false;
   // libjpeg upsamples the chroma of narrower images without a filter.
   if (std::min(info_.image_width, info_.image_height) < 2 * DCTSIZE) return false;
-  const auto sampled = [&](int component, int across, int down) {
-    const jpeg_component_info& info = info_.comp_info[component];
-    return info.h_samp_factor == across && info.v_samp_factor == down;
+  if (info_.num_components == 1) return info_.jpeg_color_space == JCS_GRAYSCALE;
+  if (info_.num_components != 3 || info_.jpeg_color_space != JCS_YCbCr) return false;
+  const jpeg_component_info &luma = info_.comp_info[0], &blue = info_.comp_info[1],
+                            &red = info_.comp_info[2];
+  const auto fits = [](int of_luma, int of_blue, int of_red) {
+    return of_blue == of_red && (of_luma == of_blue || of_luma == 2 * of_blue);
   };
-  if (info_.num_components == 1) return info_.jpeg_color_space == JCS_GRAYSCALE && sampled(0, 1, 1);
-  return info_.num_components == 3 && info_.jpeg_color_space == JCS_YCbCr &&
-         (sampled(0, 1, 1) || sampled(0, 2, 1) || sampled(0, 2, 2)) && sampled(1, 1, 1) &&
-         sampled(2, 1, 1);
+  return fits(luma.h_samp_factor, blue.h_samp_factor, red.h_samp_factor) &&
+         fits(luma.v_samp_factor, blue.v_samp_factor, red.v_samp_factor) && luma.v_samp_factor <= 2;
 }
 
-// Does what libjpeg's jpeg_crop_scanline() would.
+bool JpegDecoder::has_points() const {
+  constexpr int64_t kLeastPixels = 1 << 14;
+  return !info_.progressive_mode && info_.restart_interval == 0 &&
+         int64_t{info_.image_width} * info_.image_height >= kLeastPixels;
+}
+
 void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
   // Chroma upsampling reaches one pixel to either side.
   const int margin = planes.count == 3 ? 2 : 0;
-  const int across = info_.max_h_samp_factor * DCTSIZE;
-  const int first = std::max(crop.x - margin, 0) / across;
-  const int last = (std::min(crop.x + crop.width + margin, width_) - 1) / across;
-  jpeg_decomp_master& master = *info_.master;
-  master.first_iMCU_col = static_cast<JDIMENSION>(first);
-  master.last_iMCU_col = static_cast<JDIMENSION>(last);
+  const int across = mcu_blocks_across(info_) * DCTSIZE;
+  columns_.first = std::max(crop.x - margin, 0) / across;
+  columns_.end = (std::min(crop.x + crop.width + margin, width_) - 1) / across + 1;
   for (int c = 0; c < planes.count; ++c) {
-    const jpeg_component_info& info = info_.comp_info[c];
-    const int blocks = info.h_samp_factor;
-    master.first_MCU_col[c] = static_cast<JDIMENSION>(first * blocks);
-    master.last_MCU_col[c] =
-        std::min(static_cast<JDIMENSION>((last + 1) * blocks), info.width_in_blocks) - 1;
-    planes.plane[c].first_column = first * blocks * info.DCT_scaled_size;
-    planes.plane[c].columns = (last + 1 - first) * blocks * info.DCT_scaled_size;
+    const int samples = blocks_across(info_, c) * info_.comp_info[c].DCT_scaled_size;
+    planes.plane[c].first_column = columns_.first * samples;
+    planes.plane[c].columns = (columns_.end - columns_.first) * samples;
   }
 }
 
-JpegPlanes JpegDecoder::begin_planes(const std::string& where, const Box& crop, int scale,
-                                     const SegmentedJpeg* segments) {
-  info_.raw_data_out = TRUE;
-  info_.dct_method = JDCT_ISLOW;
+std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, const Box& crop,
+                                                    int scale, const SegmentedJpeg* segments,
+                                                    ScanPoints* points) {
   info_.scale_num = static_cast<unsigned>(scale);
   info_.scale_denom = DCTSIZE;
-  if (!errors_.guarded([&] { jpeg_start_decompress(&info_); })) report(where);
+  if (!errors_.guarded([&] { jpeg_calc_output_dimensions(&info_); })) report(where);
   JpegPlanes planes;
   planes.count = info_.num_components;
   const int height = static_cast<int>(info_.image_height);
   for (int c = 0; c < planes.count; ++c) {
-    const jpeg_component_info& info = info_.comp_info[c];
+    const int size = info_.comp_info[c].DCT_scaled_size;
     const auto axis = [&](int factor, int largest_factor, int pixels) {
-      const int num = factor * info.DCT_scaled_size, den = largest_factor * DCTSIZE;
+      const int num = factor * size, den = largest_factor * DCTSIZE;
       return JpegPlanes::Axis{num, den, (pixels * num + den - 1) / den,
                               scale == DCTSIZE && num < den};
     };
-    planes.plane[c].across = axis(info.h_samp_factor, info_.max_h_samp_factor, width_);
-    planes.plane[c].down = axis(info.v_samp_factor, info_.max_v_samp_factor, height);
+    planes.plane[c].across = axis(blocks_across(info_, c), mcu_blocks_across(info_), width_);
+    planes.plane[c].down = axis(blocks_down(info_, c), mcu_blocks_down(info_), height);
   }
   limit_columns(planes, crop);
   const int margin = planes.count == 3 ? 2 : 0;
-  planes.band_pixels = info_.max_v_samp_factor * DCTSIZE;
+  planes.band_pixels = mcu_blocks_down(info_) * DCTSIZE;
   planes.first_band = std::max(crop.y - margin, 0) / planes.band_pixels;
   planes.end_band = (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
   bands_to_skip_ = planes.first_band;
-  in_scan_ = scan_.start(info_, segments);
+  band_ = planes.first_band;
+  if (!begin_scan(where, segments, points)) return std::nullopt;
   return planes;
+}
+
+bool JpegDecoder::begin_scan(const std::string& where, const SegmentedJpeg* segments,
+                             ScanPoints* points) {
+  coefficients_ = nullptr;
+  in_scan_ = scan_.start(info_, columns_, segments, points);
+  if (in_scan_) return true;
+  const bool lacks_tables = !info_.dc_huff_tbl_ptrs[0] && !info_.progressive_mode;
+  if (!lacks_tables) return read_coefficients(where);
+  // libjpeg starts with the standard tables then.
+  info_.raw_data_out = TRUE;
+  if (!errors_.guarded([&] { jpeg_start_decompress(&info_); })) return false;
+  return in_scan_ = scan_.start(info_, columns_, segments, points);
+}
+
+// Of progressive files, and those with several scans, which libjpeg decodes as a whole in any case.
+bool JpegDecoder::read_coefficients(const std::string& where) {
+  if (!info_.progressive_mode && !jpeg_has_multiple_scans(&info_)) return false;
+  if (!errors_.guarded([&] { coefficients_ = jpeg_read_coefficients(&info_); })) report(where);
+  return !is_incomplete(info_);
+}
+
+// The blocks of a row that are below the crop.
+void JpegDecoder::transform_row(int c, JDIMENSION row, uint8_t* const* out) {
+  const jpeg_component_info& component = info_.comp_info[c];
+  const int across = blocks_across(info_, c), first = columns_.first * across;
+  const int count = std::min(columns_.end * across, int(component.width_in_blocks)) - first;
+  JBLOCKARRAY blocks = (*info_.mem->access_virt_barray)(reinterpret_cast<j_common_ptr>(&info_),
+                                                        coefficients_[c], row, 1, FALSE);
+  for (int b = 0; b < count; ++b)
+    for (size_t v = 0; v < DCTSIZE; ++v)
+      std::memcpy(
+          groups_[size_t(b / kGroupBlocks) * DCTSIZE + v].value + b % kGroupBlocks * DCTSIZE,
+          blocks[0][first + b] + v * DCTSIZE, DCTSIZE * sizeof(JCOEF));
+  inverse_dct(component.DCT_scaled_size)(groups_.data()->value, component.quant_table->quantval,
+                                         count, out, 0);
 }
 
 bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows[3]) {
@@ -81,25 +145,24 @@ bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows
       if (!scan_.read_band(rows, true)) return false;
     return scan_.read_band(rows, false);
   }
-  JSAMPARRAY planes[3] = {const_cast<JSAMPARRAY>(rows[0]), const_cast<JSAMPARRAY>(rows[1]),
-                          const_cast<JSAMPARRAY>(rows[2])};
-  const auto transform = [&](boolean needed) {
-    for (int c = 0; c < info_.num_components; ++c) info_.comp_info[c].component_needed = needed;
-  };
-  const JDIMENSION lines = static_cast<JDIMENSION>(info_.max_v_samp_factor) * DCTSIZE;
+  groups_.resize(size_t(columns_.end - columns_.first + 1) * 4 * DCTSIZE);
   const bool ok = errors_.guarded([&] {
-    if (bands_to_skip_ > 0) transform(FALSE);
-    for (; bands_to_skip_ > 0; --bands_to_skip_) jpeg_read_raw_data(&info_, planes, lines);
-    transform(TRUE);
-    jpeg_read_raw_data(&info_, planes, lines);
+    for (int c = 0; c < info_.num_components; ++c) {
+      const int down = blocks_down(info_, c), size = info_.comp_info[c].DCT_scaled_size;
+      for (int y = 0; y < down; ++y) {
+        const auto row = JDIMENSION(band_ * down + y);
+        if (row < info_.comp_info[c].height_in_blocks) transform_row(c, row, rows[c] + y * size);
+      }
+    }
   });
   if (!ok) report(where);
+  ++band_;
   return true;
 }
 
 void JpegDecoder::check_end(const std::string& where) const {
-  if (in_scan_) return;  // it requires an end marker to begin
-  if (info_.inputctl->eoi_reached || info_.unread_marker == JPEG_EOI) return;
+  // Without restarts a scan's end is found before it is decoded, and libjpeg finds its own.
+  if (!in_scan_ || info_.restart_interval == 0) return;
   const std::string_view rest(reinterpret_cast<const char*>(info_.src->next_input_byte),
                               info_.src->bytes_in_buffer);
   if (rest.rfind("\xff\xd9") == std::string_view::npos) fail_image("JPEG data is truncated", where);

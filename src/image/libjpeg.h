@@ -1,5 +1,4 @@
-// jpeglib.h, which needs two headers before it, jpegint.h, which needs jpeglib.h, and error
-// handling.
+// jpeglib.h, which needs two headers before it, and error handling.
 #pragma once
 
 #include <csetjmp>
@@ -9,7 +8,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <jpeglib.h>
-#include <jpegint.h>
 // clang-format on
 
 namespace saturate {

@@ -27,7 +27,7 @@ while time.time() < end:
 # A sample belongs to the first part whose text is in the name of its library or symbol.
 PARTS = (
     ("entropy decoding", "symbol", "BaselineScan"),
-    ("inverse DCT", "library", "jpeg"),
+    ("inverse DCT", "symbol", "inverse<"),
     ("checksums", "library", "deflate"),
     ("kernel", "symbol", "[k]"),
     ("copies in memory", "symbol", "mem"),

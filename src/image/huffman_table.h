@@ -1,0 +1,75 @@
+// Huffman tables of baseline scans. One look-up finds one or two symbols, with their values.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "image/libjpeg.h"
+
+namespace saturate {
+
+// The symbols that a prefix of the data begins with, in one word, so that one load fetches them:
+// byte 0: bits of the codes and values together; 0: a longer code, or none;
+// byte 1: bits of the first value that are not part of the prefix's codes and must be extracted;
+// byte 2: coefficients of 0 before the first value; kEndOfBlock ends any block;
+// byte 3: how many coefficients after the first the second one is; 0: there is one symbol;
+// 16 bits each: the first value, 0 if it must be extracted, and the second.
+struct HuffmanEntry {
+  static constexpr uint32_t kEndOfBlock = 80;  // further than any run reaches
+  uint64_t word = 0;
+
+  static HuffmanEntry of(uint32_t bits, uint32_t size, uint32_t zeros, int value) {
+    const auto low = uint16_t(value);
+    return {bits | size << 8 | zeros << 16 | uint64_t(low) << 32 | uint64_t(low) << 48};
+  }
+  HuffmanEntry then(const HuffmanEntry& next) const {
+    return {(word & 0x0000ffff'00ffffff) + next.bits() + (uint64_t(next.zeros() + 1) << 24) +
+            (next.word >> 32 << 48)};
+  }
+  uint32_t bits() const { return uint32_t(word) & 63; }
+  uint32_t size() const { return uint32_t(word) >> 8 & 15; }
+  uint32_t zeros() const { return uint8_t(word >> 16); }
+  uint32_t more() const { return uint8_t(word >> 24); }
+  int value() const { return int16_t(word >> 32); }
+  int second() const { return int16_t(word >> 48); }
+};
+
+class HuffmanTable {
+ public:
+  // `look`: bits of a look-up. A table of DC coefficients has one symbol in each entry.
+  HuffmanTable(int look, bool dc) : look_(look), is_dc_(dc) {}
+  // False if libjpeg would refuse the table.
+  bool build(const JHUFF_TBL& source);
+  // The entry for 16 bits, whatever the code's length, without its value; 0 if there is none.
+  HuffmanEntry find(uint32_t look) const;
+  const HuffmanEntry* entries() const { return entry_.data(); }
+  // For AC coefficients that are only parsed: as many symbols as a prefix of kParseLook bits has.
+  // Bits 0 to 5: of codes and values; then how many coefficients further the next symbol's is, with
+  // kParseEnd for the end of the block. 0: a longer code, or none.
+  const uint16_t* parse_entries();
+  static constexpr int kParseLook = 12;
+  static constexpr uint32_t kParseEnd = 256;
+
+  static constexpr int kMaxLook = 10;
+
+ private:
+  using Entries = std::array<HuffmanEntry, 1 << kMaxLook>;
+  bool assign_codes(Entries& single);
+  void pair_symbols(Entries& single);
+  uint16_t parse_entry(uint32_t prefix) const;
+  HuffmanEntry entry_of(int symbol, uint32_t length) const;
+
+  const int look_;
+  const bool is_dc_;
+  bool valid_ = false;
+  alignas(64) Entries entry_{};
+  alignas(64) std::array<uint16_t, 1 << kParseLook> parse_;
+  bool has_parse_ = false;
+  std::array<uint8_t, 17> bits_{};  // as in JHUFF_TBL
+  std::array<uint8_t, 256> huffval_{};
+  std::array<int32_t, 17> end_{};     // [length]: one more than the last code of that length
+  std::array<int32_t, 17> offset_{};  // [length]: huffval_'s index of a code, less the code
+};
+
+}  // namespace saturate

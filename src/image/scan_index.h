@@ -1,0 +1,62 @@
+// Points of the scans of JPEG files, found when a file is decoded for the first time, so that later
+// only the parts below the crop need to be decoded.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "image/scan_points.h"
+
+namespace saturate {
+
+// Checksums of a file's two halves, and its size. A file whose bytes have changed has another key,
+// wherever it comes from: its points are not found.
+struct ScanKey {
+  uint64_t checksums = 0, bytes = 0;
+  bool operator==(const ScanKey&) const = default;
+};
+ScanKey scan_key(std::span<const std::byte> file);
+
+// For any number of threads.
+class ScanIndex {
+ public:
+  static constexpr size_t kDefaultLimit = size_t{1} << 30;
+  // Points beyond `limit` bytes of memory are not kept.
+  explicit ScanIndex(size_t limit = kDefaultLimit) : limit_(limit) {}
+
+  // Sets `points` to those of a file; to none if it has none.
+  void find(const ScanKey& key, ScanPoints& points) const;
+  // Replaces a file's points, unless it has more, or memory is short.
+  void keep(const ScanKey& key, const ScanPoints& points);
+  void remove(const ScanKey& key);
+  // Bytes of the points kept.
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Hash {
+    size_t operator()(const ScanKey& key) const { return size_t(key.checksums ^ key.bytes << 32); }
+  };
+  struct Kept {
+    size_t points;
+    std::vector<uint8_t> coded;
+  };
+  struct Part {
+    mutable Mutex mutex;
+    std::unordered_map<ScanKey, Kept, Hash> kept GUARDED_BY(mutex);
+  };
+  void keep_points(const ScanKey& key, const ScanPoints& points);
+  static constexpr size_t kParts = 16;  // with a lock each
+  Part& part_of(const ScanKey& key) { return part_[key.checksums % kParts]; }
+  const Part& part_of(const ScanKey& key) const { return part_[key.checksums % kParts]; }
+
+  const size_t limit_;
+  std::atomic<size_t> bytes_{0};
+  Part part_[kParts];
+};
+
+}  // namespace saturate

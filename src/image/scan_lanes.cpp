@@ -1,0 +1,159 @@
+// Reads the MCUs of one or two places in a baseline scan.
+#include <algorithm>
+#include <cstring>
+
+#include "image/baseline_scan.h"
+
+namespace saturate {
+namespace {
+
+const bool kHasBmi2 = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("bmi2") != 0;
+}();
+
+}  // namespace
+
+// Transforms the MCUs of the chunk that were read, and clears them.
+void BaselineScan::transform(Lane& lane) {
+  const int count = lane.mcu - lane.chunk;
+  for (int c = 0; c < components_; ++c) {
+    const Component& component = component_[c];
+    const int blocks = count * component.across;
+    const size_t x =
+        size_t(lane.chunk - columns_.first) * size_t(component.across * component.size);
+    const size_t groups = size_t(blocks + kGroupBlocks - 1) / kGroupBlocks;
+    for (int y = 0; y < component.down; ++y) {
+      int16_t* const at = lane.blocks.data() + component.base + size_t(y) * component.row_values;
+      component.transform(at, component.quant, blocks, rows_[c] + y * component.size, x);
+      std::memset(at, 0, groups * kGroupValues * sizeof(int16_t));
+    }
+  }
+}
+
+// Begins to read at the lane's next MCU; false on irregular data.
+bool BaselineScan::begin(Lane& lane) {
+  lane.failed = lane.failed || !enter_boundary(lane);
+  lane.stop = uint32_t((std::min(next_stop(lane), lane.chunk + kChunk) - lane.chunk) * blocks_);
+  return !lane.failed;
+}
+
+// Called at a stop: false at the end, and on irregular data.
+bool BaselineScan::arrive(Lane& lane) {
+  lane.mcu = lane.chunk + int(lane.place) / blocks_;
+  if (lane.mcu == lane.end || lane.place == uint32_t(kChunk * blocks_)) {
+    transform(lane);
+    lane.chunk = lane.mcu;
+    lane.place = 0;
+  }
+  return lane.mcu < lane.end && begin(lane);
+}
+
+[[gnu::always_inline]] inline void BaselineScan::begin_block(BlockReader& reader, Lane& lane) {
+  const Place& place = places_[lane.place];
+  reader.ac = ac_of_[place.component];
+  reader.block = lane.blocks.data() + place.offset;
+  lane.dc[place.component] += reader.read_dc(*dc_of_[place.component]);
+}
+
+// Called when a block is complete: false if it was the lane's last.
+[[gnu::always_inline]] inline bool BaselineScan::end_block(BlockReader& reader, Lane& lane) {
+  reader.block[0] = static_cast<int16_t>(lane.dc[places_[lane.place].component]);
+  if (reader.failed) [[unlikely]] {
+    lane.failed = true;
+    return false;
+  }
+  if (++lane.place == lane.stop) {
+    lane.bits = reader.bits;
+    if (!arrive(lane)) return false;
+    reader.bits = lane.bits;
+  }
+  begin_block(reader, lane);
+  return true;
+}
+
+template <bool kTwo>
+[[gnu::always_inline]] inline void BaselineScan::read_blocks(Lane& a, Lane& b) {
+  BlockReader first, second;
+  first.bits = a.bits;
+  begin_block(first, a);
+  if constexpr (kTwo) {
+    second.bits = b.bits;
+    begin_block(second, b);
+    while (true) {
+      if (first.turn() && !end_block(first, a)) break;
+      if (second.turn() && !end_block(second, b)) {
+        while (!first.turn() || end_block(first, a)) {
+        }
+        return;
+      }
+    }
+    while (!second.turn() || end_block(second, b)) {
+    }
+  } else {
+    while (!first.turn() || end_block(first, a)) {
+    }
+  }
+}
+
+[[gnu::target("bmi2")]] void BaselineScan::read_blocks_bmi2(Lane& a, Lane* b) {
+  return b ? read_blocks<true>(a, *b) : read_blocks<false>(a, a);
+}
+
+void BaselineScan::read_blocks_plain(Lane& a, Lane* b) {
+  return b ? read_blocks<true>(a, *b) : read_blocks<false>(a, a);
+}
+
+bool BaselineScan::read_lanes(Lane& a, Lane* b) {
+  for (Lane* lane : {&a, b}) {
+    if (!lane) continue;
+    lane->chunk = lane->mcu;
+    lane->place = 0;
+    lane->failed = false;
+    if (!begin(*lane)) return false;
+  }
+  kHasBmi2 ? read_blocks_bmi2(a, b) : read_blocks_plain(a, b);
+  return !a.failed && !(b && b->failed);
+}
+
+[[gnu::always_inline]] inline bool BaselineScan::parse_blocks(Lane& lane, int mcus) {
+  BlockReader reader;
+  reader.bits = lane.bits;
+  const uint16_t* entries[3] = {};
+  for (int c = 0; c < components_; ++c) entries[c] = ac_of_[c]->parse_entries();
+  for (int mcu = 0; mcu < mcus; ++mcu) {
+    for (int i = 0; i < blocks_; ++i) {
+      const int c = places_[size_t(i)].component;
+      reader.ac = ac_of_[c];
+      lane.dc[c] += reader.read_dc(*dc_of_[c]);
+      while (!reader.parse_turn(entries[c])) {
+      }
+      if (reader.failed) return false;
+    }
+  }
+  lane.bits = reader.bits;
+  return true;
+}
+
+[[gnu::target("bmi2")]] bool BaselineScan::parse_bmi2(Lane& lane, int mcus) {
+  return parse_blocks(lane, mcus);
+}
+
+bool BaselineScan::parse_plain(Lane& lane, int mcus) {
+  return parse_blocks(lane, mcus);
+}
+
+// Parses MCUs up to `end`.
+bool BaselineScan::skip_to(Lane& lane, int end) {
+  lane.end = end;
+  while (lane.mcu < end) {
+    if (!enter_boundary(lane)) return false;
+    const int stop = next_stop(lane);
+    if (!(kHasBmi2 ? parse_bmi2(lane, stop - lane.mcu) : parse_plain(lane, stop - lane.mcu)))
+      return false;
+    lane.mcu = stop;
+  }
+  return true;
+}
+
+}  // namespace saturate

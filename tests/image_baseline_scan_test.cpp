@@ -1,0 +1,200 @@
+// The coefficients that BaselineScan reads are those that libjpeg reads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "image/baseline_scan.h"
+#include "image/scan_index.h"
+#include "tests/image_testing.h"
+#include "tests/jpeg_encoding.h"
+#include "tests/scan_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::coefficients_by_libjpeg;
+using testing::coefficients_by_scan;
+using testing::encode_as;
+using testing::JpegKind;
+using testing::ReadMcus;
+using testing::test_picture;
+
+const JpegKind kScanKinds[] = {
+    {"444"},
+    {"422", JCS_YCbCr, 2, 1},
+    {"420", JCS_YCbCr, 2, 2},
+    {"440", JCS_YCbCr, 1, 2},
+    {"411", JCS_YCbCr, 4, 1},
+    {"grey", JCS_GRAYSCALE},
+    {"grey_2x2", JCS_GRAYSCALE, 2, 2},
+    {"restarts_420", JCS_YCbCr, 2, 2, false, 1},
+    {"restarts_444", JCS_YCbCr, 1, 1, false, 2},
+    {.name = "own_tables", .across = 2, .down = 2, .own_tables = true},
+};
+
+Image noisy(int width, int height, uint32_t most) {
+  Image image = test_picture(width, height);
+  RandomStream random(5, 0, 0, RandomUse::kSynthetic);
+  for (uint8_t& value : image.pixels) value = uint8_t(value + random.below(most));
+  return image;
+}
+
+TEST(BaselineScan, ReadsTheCoefficientsThatLibjpegReads) {
+  for (const JpegKind& kind : kScanKinds)
+    for (const int quality : {2, 30, 75, 95, 100})
+      for (const Image& picture :
+           {test_picture(211, 163), noisy(97, 61, 200), noisy(640, 40, 30)}) {
+        const auto file = encode_as(picture, kind, quality);
+        const auto expected = coefficients_by_libjpeg(file);
+        ASSERT_TRUE(expected) << kind.name;
+        EXPECT_EQ(coefficients_by_scan(file), expected) << kind.name << " " << quality;
+        ScanPoints points;
+        for (int pass = 0; pass < 2; ++pass)
+          EXPECT_EQ(coefficients_by_scan(file, {.points = &points}), expected)
+              << kind.name << " " << quality << " pass " << pass;
+      }
+}
+
+// Of `whole`, what ReadMcus selects.
+testing::Coefficients selected(const testing::Coefficients& whole, const ReadMcus& read, int across,
+                               int down) {
+  testing::Coefficients part = whole;
+  for (size_t c = 0; c < part.size(); ++c) {
+    const int h = c == 0 ? across : 1, v = c == 0 ? down : 1;
+    for (size_t y = 0; y < part[c].size(); ++y)
+      for (size_t x = 0; x < part[c][y].size(); ++x)
+        if (int(y) / v < read.first_row || int(y) / v >= read.end_row ||
+            int(x) / h < read.columns.first || int(x) / h >= read.columns.end)
+          part[c][y][x] = {};
+  }
+  return part;
+}
+
+// Crops that find points, extend them, and begin and end inside and outside the known rows.
+TEST(BaselineScan, ReadsAnyPartWithAnyPointsKnown) {
+  for (const JpegKind& kind : {kScanKinds[0], kScanKinds[2], kScanKinds[9]}) {
+    const Image picture = noisy(700, 300, 40);
+    const auto file = encode_as(picture, kind, 90);
+    const auto whole = coefficients_by_libjpeg(file);
+    ASSERT_TRUE(whole);
+    const int mcus = (700 + 8 * kind.across - 1) / (8 * kind.across);
+    const int rows = (300 + 8 * kind.down - 1) / (8 * kind.down);
+    RandomStream random(9, 0, 0, RandomUse::kSynthetic);
+    for (int trial = 0; trial < 20; ++trial) {
+      ScanPoints points;
+      for (int epoch = 0; epoch < 4; ++epoch) {
+        ReadMcus read{.points = &points};
+        read.columns.first = int(random.below(uint32_t(mcus)));
+        read.columns.end =
+            read.columns.first + 1 + int(random.below(uint32_t(mcus - read.columns.first)));
+        read.first_row = int(random.below(uint32_t(rows)));
+        read.end_row = read.first_row + 1 + int(random.below(uint32_t(rows - read.first_row)));
+        ASSERT_EQ(coefficients_by_scan(file, read), selected(*whole, read, kind.across, kind.down))
+            << kind.name << " columns " << read.columns.first << " to " << read.columns.end
+            << " rows " << read.first_row << " to " << read.end_row << " epoch " << epoch;
+        EXPECT_GE(points.known_rows(), read.end_row);
+      }
+    }
+  }
+}
+
+TEST(BaselineScan, NoticesPointsThatDoNotAgreeWithTheData) {
+  const auto file = encode_as(noisy(700, 100, 40), kScanKinds[0], 90);
+  const auto whole = coefficients_by_libjpeg(file);
+  ScanPoints known;
+  ASSERT_EQ(coefficients_by_scan(file, {.points = &known}), whole);
+  ASSERT_GT(known.point.size(), 100u);
+  int noticed = 0;
+  for (size_t i = 0; i < known.point.size(); i += 3) {
+    for (const int change : {0, 1, 2, 3}) {
+      ScanPoints wrong = known;
+      if (change == 0) wrong.point[i].bit += 1;
+      if (change == 1) wrong.point[i].bit += uint64_t{1} << 40;
+      if (change == 2) wrong.point[i].dc[i % 3] += 1;
+      if (change == 3) wrong.point.erase(wrong.point.begin() + ptrdiff_t(i));
+      const auto found = coefficients_by_scan(file, {.points = &wrong});
+      EXPECT_TRUE(!found || found == whole) << i << " " << change;
+      noticed += !found;
+    }
+  }
+  EXPECT_GT(noticed, int(known.point.size()) / 3);
+}
+
+TEST(BaselineScan, LeavesDamagedFilesToLibjpeg) {
+  for (const JpegKind& kind : kScanKinds) {
+    const auto intact = encode_as(test_picture(211, 163), kind, 90);
+    for (size_t size = 0; size < intact.size(); size += 97) {
+      const auto part = std::span(intact).first(size);
+      if (kind.restart_rows > 0) continue;
+      EXPECT_FALSE(coefficients_by_scan(part)) << kind.name << size;
+    }
+    for (size_t i = 2; i < intact.size(); i += 1 + i / 100) {
+      auto bytes = intact;
+      bytes[i] ^= std::byte{0x21};
+      const auto expected = coefficients_by_libjpeg(bytes);
+      const auto found = coefficients_by_scan(bytes);
+      if (!found || !expected) continue;
+      EXPECT_EQ(found, expected) << kind.name << " byte " << i;
+    }
+  }
+}
+
+TEST(BaselineScan, ReadsTheCoefficientsOfPhotographs) {
+  const std::string folder = testing::shared_path("data/imagenet-400");
+  if (!Env::posix().is_directory(folder)) GTEST_SKIP() << "no photographs at ../shared/data";
+  int own = 0, files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    const auto file = read_file(Env::posix(), entry.path());
+    ScanPoints points;
+    const auto found = coefficients_by_scan(file, {.points = &points});
+    ++files;
+    if (!found) continue;
+    ++own;
+    ASSERT_EQ(found, coefficients_by_libjpeg(file)) << entry.path();
+    ASSERT_EQ(coefficients_by_scan(file, {.points = &points}), found) << entry.path();
+  }
+  EXPECT_GE(own, files * 95 / 100);
+}
+
+TEST(ScanIndex, KeepsPointsByTheContentsOfAFile) {
+  auto file = encode_as(noisy(700, 300, 40), kScanKinds[2], 90);
+  ScanPoints points, found;
+  ASSERT_TRUE(coefficients_by_scan(file, {.end_row = 9, .points = &points}));
+  const ScanPoints few = points;
+  ASSERT_TRUE(coefficients_by_scan(file, {.points = &points}));
+  ScanIndex index;
+  const ScanKey key = scan_key(file);
+  index.find(key, found);
+  EXPECT_TRUE(found.point.empty());
+  index.keep(key, points);
+  index.keep(key, few);  // does not replace more points
+  index.find(key, found);
+  EXPECT_EQ(found.point, points.point);
+  EXPECT_EQ(found.across, points.across);
+  EXPECT_LT(index.bytes(), file.size() / 20);
+
+  for (const size_t at : {size_t{700}, file.size() / 2, file.size() - 3}) {
+    auto other = file;
+    other[at] ^= std::byte{1};
+    index.find(scan_key(other), found);
+    EXPECT_TRUE(found.point.empty()) << at;
+  }
+  index.remove(key);
+  index.find(key, found);
+  EXPECT_TRUE(found.point.empty());
+  EXPECT_EQ(index.bytes(), 0u);
+}
+
+TEST(ScanIndex, KeepsNothingMoreBeyondItsLimit) {
+  ScanPoints points{4, 10, 2, std::vector<ScanPoint>(20)};
+  ScanIndex index(500);
+  for (uint64_t i = 0; i < 1000; ++i) index.keep({i, 1}, points);
+  EXPECT_GT(index.bytes(), 0u);
+  EXPECT_LT(index.bytes(), 1000u);
+}
+
+}  // namespace
+}  // namespace saturate

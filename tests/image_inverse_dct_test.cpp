@@ -1,0 +1,82 @@
+// The inverse DCT against libjpeg's, at each size that libjpeg reduces to.
+#include <gtest/gtest.h>
+
+#include "image/inverse_dct.h"
+#include "tests/image_testing.h"
+#include "tests/jpeg_encoding.h"
+#include "tests/scan_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::coefficients_by_libjpeg;
+using testing::encode_as;
+using testing::test_picture;
+
+// Rows of one component, as libjpeg transforms them.
+std::vector<std::vector<uint8_t>> plane_by_libjpeg(std::span<const std::byte> file, int size) {
+  testing::TestDecompressor from(file);
+  EXPECT_TRUE(from.ok);
+  from.info.scale_num = unsigned(size);
+  from.info.scale_denom = 8;
+  from.info.raw_data_out = TRUE;
+  from.info.dct_method = JDCT_ISLOW;
+  std::vector<std::vector<uint8_t>> rows;
+  EXPECT_TRUE(from.errors.guarded([&] {
+    jpeg_start_decompress(&from.info);
+    const size_t width = from.info.comp_info[0].width_in_blocks * size_t(size);
+    for (int band = 0; band < from.mcu_rows(); ++band) {
+      uint8_t* pointers[8];
+      for (int y = 0; y < size; ++y) rows.emplace_back(width + 64);
+      for (int y = 0; y < size; ++y)
+        pointers[y] = rows[rows.size() - size_t(size) + size_t(y)].data();
+      JSAMPARRAY planes[1] = {pointers};
+      jpeg_read_raw_data(&from.info, planes, JDIMENSION(size));
+    }
+  }));
+  for (auto& row : rows) row.resize(row.size() - 64);
+  return rows;
+}
+
+std::vector<std::vector<uint8_t>> plane_by(InverseDct transform, std::span<const std::byte> file,
+                                           int size) {
+  const auto coefficients = coefficients_by_libjpeg(file);
+  testing::TestDecompressor from(file);
+  const uint16_t* quant = from.info.quant_tbl_ptrs[0]->quantval;
+  std::vector<std::vector<uint8_t>> rows;
+  for (const auto& blocks : (*coefficients)[0]) {
+    std::vector<GroupRow> groups((blocks.size() + 3) / 4 * 8);
+    for (size_t b = 0; b < blocks.size(); ++b)
+      for (size_t v = 0; v < 8; ++v)
+        std::memcpy(groups[b / 4 * 8 + v].value + b % 4 * 8, blocks[b].data() + v * 8, 16);
+    std::vector<uint8_t*> pointers;
+    const size_t first = rows.size();
+    for (int y = 0; y < size; ++y) rows.emplace_back(blocks.size() * size_t(size) + 1, uint8_t{77});
+    for (int y = 0; y < size; ++y) pointers.push_back(rows[first + size_t(y)].data());
+    transform(groups.data()->value, quant, int(blocks.size()), pointers.data(), 0);
+    for (int y = 0; y < size; ++y) {
+      EXPECT_EQ(rows[first + size_t(y)].back(), 77) << "it writes beyond the blocks";
+      rows[first + size_t(y)].pop_back();
+    }
+  }
+  return rows;
+}
+
+TEST(InverseDct, EqualsLibjpegsAtEverySizeAndInstructionSet) {
+  Image noise = test_picture(211, 163);
+  RandomStream random(5, 0, 0, RandomUse::kSynthetic);
+  for (uint8_t& value : noise.pixels) value = uint8_t(random.below(256));
+  for (const Image& picture : {test_picture(211, 163), test_picture(29, 16), noise})
+    for (const int quality : {1, 30, 75, 92, 100}) {
+      const auto file = encode_as(picture, {"grey", JCS_GRAYSCALE}, quality);
+      for (const int size : {1, 2, 4, 8}) {
+        const auto expected = plane_by_libjpeg(file, size);
+        for (const auto& [name, transform] : all_inverse_dcts(size))
+          EXPECT_EQ(plane_by(transform, file, size), expected)
+              << name << " quality " << quality << " size " << size;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace saturate
