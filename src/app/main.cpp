@@ -2,6 +2,7 @@
 // stderr and the exit code of its kind.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,10 +94,21 @@ std::terminate_handler standard_end;
   std::abort();
 }
 
+// glibc aborts if a new thread finds no memory for its thread-local objects. Without a limit of
+// memory an abort is a bug, whose core dump is useful.
+void end_by_abort(int signal) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    _exit(report_no_memory(static_cast<int>(saturate::ErrorKind::kRun)));
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 // Memory may run out where no handler of ours runs: while LibTorch initialises, before main(), and
 // in its noexcept functions. Functions of this section run before any library's.
 [[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = [] {
   standard_end = std::set_terminate(end_without_handler);
+  std::signal(SIGABRT, end_by_abort);
 };
 
 // "section.key=..." or "seed=...".
