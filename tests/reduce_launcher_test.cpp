@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "reduce/heartbeat.h"
 #include "reduce/listen.h"
 #include "reduce/wire.h"
 #include "saturate/launcher.h"
@@ -155,6 +156,37 @@ TEST(Launcher, OfARankOnATerminalNoLastLinesArePromised) {
   EXPECT_EQ(remedy_at(end), "See its output above");
   close(end);
   close(terminal);
+}
+
+// The run goes on while the heartbeat's thread reads its position.
+TEST(Heartbeat, ReportsEachPositionAndWhetherTheRunWaits) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  setenv(kReportVariable, std::to_string(ends[1]).c_str(), 1);
+  std::atomic<int> step = 0;
+  auto heartbeat = start_heartbeat([&] { return fmt::format("step {}", step.load()); });
+  ASSERT_TRUE(heartbeat);
+  std::string heard;
+  const auto hears = [&](const std::string& line) {
+    return comes_soon([&] {
+      char bytes[256];
+      const ssize_t count = read(ends[0], bytes, sizeof bytes);
+      if (count > 0) heard.append(bytes, size_t(count));
+      return heard.find(line + "\n") != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(hears("at step 0")) << heard;
+  {
+    const WaitingForOthers waiting;
+    step = 7;
+    EXPECT_TRUE(hears("at step 7, waiting for other ranks")) << heard;
+  }
+  EXPECT_TRUE(hears("at step 7")) << heard;
+  heartbeat.reset();
+  unsetenv(kReportVariable);
+  EXPECT_FALSE(start_heartbeat([] { return ""; }));
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST(LaunchersOfMachines, StartAgainTogetherAsNode0Counts) {
