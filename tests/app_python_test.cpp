@@ -54,7 +54,8 @@ at::Tensor logits_of_run(const std::string& run, int64_t count) {
   const at::NoGradGuard no_grad;
   const Checkpoint checkpoint = find_checkpoint(Env::posix(), run, [](const std::string&) {});
   const Recipe recipe = parse_recipe(checkpoint.recipe_toml, run);
-  const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size});
+  const auto model =
+      make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, Env::posix()});
   load_into(*model, checkpoint.model, run);
   model->set_training(false);
   return model->forward(simple_images(count, checkpoint.image_size));

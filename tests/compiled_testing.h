@@ -43,7 +43,7 @@ inline Recipe package_recipe(const std::string& model) {
 // The recipe's model, of the same values each time.
 inline std::unique_ptr<Model> compiled_model(const Recipe& recipe) {
   at::manual_seed(3);
-  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size, Env::posix()});
   model->to(at::kCPU, recipe.train.channels_last);
   return model;
 }

@@ -16,11 +16,11 @@ namespace saturate {
 namespace {
 
 std::unique_ptr<Model> make(const std::string& name, double width = 1,
-                            ImageShape shape = {10, 32}) {
+                            std::pair<int, int> classes_and_size = {10, 32}) {
   ModelOptions options;
   options.name = name;
   options.width = width;
-  return make_model(options, shape);
+  return make_model(options, {classes_and_size.first, classes_and_size.second, Env::posix()});
 }
 
 class EveryModel : public ::testing::TestWithParam<std::string> {};
@@ -149,7 +149,7 @@ TEST(Model, SmallNetworkLearnsEightImages) {
   EXPECT_LT(loss, 0.1);
 }
 
-void expect_usage_error(const std::string& name, double width, ImageShape shape,
+void expect_usage_error(const std::string& name, double width, std::pair<int, int> shape,
                         const std::string& where) {
   try {
     make(name, width, shape);

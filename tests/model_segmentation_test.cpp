@@ -35,7 +35,7 @@ std::unique_ptr<Model> make(const std::string& name, int size = kSize) {
   options.name = name;
   options.width = 0.125;
   at::manual_seed(0);
-  return make_model(options, {kMaskClasses, size});
+  return make_model(options, {kMaskClasses, size, Env::posix()});
 }
 
 // labels() of the oracle.

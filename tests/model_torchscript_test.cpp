@@ -36,7 +36,7 @@ std::unique_ptr<Model> load(const std::string& path, int classes = 10, int size 
   ModelOptions options;
   options.name = "torchscript";
   options.file = path;
-  return make_model(options, {classes, size});
+  return make_model(options, {classes, size, Env::posix()});
 }
 
 class Script : public ::testing::TestWithParam<const char*> {};
@@ -139,7 +139,7 @@ TEST_P(Exported, ProgramIsTheModel) {
   ModelOptions options;
   options.name = GetParam();
   options.width = 0.25;
-  const auto model = make_model(options, {10, 32});
+  const auto model = make_model(options, {10, 32, Env::posix()});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
   export_torchscript(Env::posix(), dir / "model.pt", *model, 32);

@@ -30,7 +30,7 @@ std::unique_ptr<Model> make_twin(const std::string& name, int size) {
   options.name = name;
   options.dropout = 0;
   at::manual_seed(0);
-  return make_model(options, {kClasses, size});
+  return make_model(options, {kClasses, size, Env::posix()});
 }
 
 class Twin : public ::testing::TestWithParam<std::string> {
@@ -159,9 +159,9 @@ TEST(Transformer, AttentionWrittenOutIsTheFusedOne) {
   const at::Tensor images = symmetric("input", {2, 3, 32, 32}, 2);
   ModelOptions options;
   options.name = "vit_tiny";
-  const auto fused = make_model(options, {10, 32});
+  const auto fused = make_model(options, {10, 32, Env::posix()});
   options.attention = Attention::kNaive;
-  const auto naive = make_model(options, {10, 32});
+  const auto naive = make_model(options, {10, 32, Env::posix()});
   for (Model* model : {fused.get(), naive.get()}) {
     fill_all(*model);
     at::cross_entropy_loss(model->forward(images), at::arange(2)).backward();
@@ -178,7 +178,7 @@ TEST(MobileNet, DropsOutInTrainingOnly) {
   options.name = "mobilenet_v2";
   options.width = 0.25;
   options.dropout = 0.5;
-  const auto model = make_model(options, {10, 32});
+  const auto model = make_model(options, {10, 32, Env::posix()});
   const at::Tensor images = symmetric("input", {2, 3, 32, 32}, 2);
   model->set_training(true);
   EXPECT_FALSE(at::equal(model->forward(images), model->forward(images)));

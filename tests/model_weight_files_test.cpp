@@ -32,7 +32,7 @@ std::unique_ptr<Model> cnn_to_fill() {
   ModelOptions options;
   options.name = "simple_cnn";
   options.width = 0.0625;
-  return make_model(options, {10, 16});
+  return make_model(options, {10, 16, Env::posix()});
 }
 
 // The file's tensors are those of the formula, and `more`.

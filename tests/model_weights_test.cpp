@@ -34,7 +34,7 @@ std::unique_ptr<Model> small_model(int classes = 10, const std::string& name = "
   ModelOptions options;
   options.name = name;
   options.width = 0.0625;
-  return make_model(options, {classes, 16});
+  return make_model(options, {classes, 16, Env::posix()});
 }
 
 at::Tensor numbers(int64_t count) {

@@ -40,7 +40,7 @@ TEST(Whitening, Resnet9TakesItsStemFromTheImages) {
   ModelOptions options;
   options.name = "resnet9";
   options.width = 0.25;
-  const auto model = make_model(options, {10, 32});
+  const auto model = make_model(options, {10, 32, Env::posix()});
   const at::Tensor images = correlated_images();
   model->facets().prepare(images);
   for (const auto& [name, tensor] : model->buffers())

@@ -194,7 +194,7 @@ struct Counted {
 Counted count(const std::string& name, int size, int classes) {
   ModelOptions options;
   options.name = name;
-  const auto model = make_model(options, {classes, size});
+  const auto model = make_model(options, {classes, size, Env::posix()});
   model->set_training(true);
   const at::Tensor images = at::rand({2, 3, size, size});
   Counted counted;

@@ -35,7 +35,7 @@ std::unique_ptr<Model> filled_network() {
   ModelOptions options;
   options.name = "simple_cnn";
   options.width = 0.25;
-  auto model = make_model(options, {10, 16});
+  auto model = make_model(options, {10, 16, Env::posix()});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
   model->to(at::kCPU, /*channels_last=*/true);

@@ -27,7 +27,7 @@ std::unique_ptr<Model> make_one(const std::string& name, at::ScalarType type) {
   ModelOptions options;
   options.name = name;
   options.width = 0.25;
-  auto model = make_model(options, {kClasses, kSide});
+  auto model = make_model(options, {kClasses, kSide, Env::posix()});
   // Trained weights are compared in double: rounding of floats depends on the batch and processor.
   if (type != at::kFloat)
     for (const auto& [each, tensor] : model->parameters()) tensor.set_data(tensor.to(type));

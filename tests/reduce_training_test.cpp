@@ -74,7 +74,7 @@ std::unique_ptr<Model> make_filled(const std::string& name, bool channels_last =
   ModelOptions options;
   options.name = name;
   options.width = 0.25;
-  auto model = make_model(options, {kClasses, kSide});
+  auto model = make_model(options, {kClasses, kSide, Env::posix()});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
   if (channels_last)

@@ -177,7 +177,7 @@ TEST(FuzzRooms, CompiledPackages) {
   Recipe recipe;
   recipe.model.name = "mlp";
   recipe.model.classes = 2;
-  const auto model = make_model(recipe.model, {2, 4});
+  const auto model = make_model(recipe.model, {2, 4, Env::posix()});
   testing::write_package(dir / "step.pt2", testing::describe_package(recipe, *model, "library"),
                          "library");
   const std::string seed = read_text(dir / "step.pt2");

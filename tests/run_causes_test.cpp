@@ -32,7 +32,7 @@ Error cause_of(const Recipe& recipe, const TempDir& dir) {
 }
 
 std::vector<NamedTensor> causes_weights(const Recipe& recipe) {
-  const auto model = make_model(recipe.model, {10, 16});
+  const auto model = make_model(recipe.model, {10, 16, Env::posix()});
   std::vector<NamedTensor> tensors = model_state(*model);
   for (auto& [name, tensor] : tensors) tensor = tensor.detach().clone();
   return tensors;
@@ -137,7 +137,7 @@ TEST(Causes, ACheckpointGivesItsAverages) {
     const std::string run = dir / (decay > 0 ? "averaged" : "plain");
     const TrainResult result = Trainer(Env::posix(), recipe, saving_options(run)).run();
     const Checkpoint checkpoint = read_checkpoint(Env::posix(), result.checkpoint);
-    const auto model = make_model(recipe.model, {10, 16});
+    const auto model = make_model(recipe.model, {10, 16, Env::posix()});
     const LoadedWeights loaded = load_weights(Env::posix(), result.checkpoint, *model);
     EXPECT_EQ(loaded.averaged, decay > 0);
     EXPECT_TRUE(loaded.fresh.empty());

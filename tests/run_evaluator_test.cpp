@@ -23,7 +23,8 @@ struct Evaluated {
 };
 
 Evaluated evaluate_twice(const Recipe& recipe, int64_t give_up_after = -1) {
-  const auto model = make_model(recipe.model, {recipe.model.classes, recipe.augment.size});
+  const auto model =
+      make_model(recipe.model, {recipe.model.classes, recipe.augment.size, Env::posix()});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
   Evaluator evaluator(Env::posix(), recipe, recipe.data.eval_source,

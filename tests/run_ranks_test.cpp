@@ -315,7 +315,7 @@ TEST(RankBuffers, BatchNormsStatisticsDoNotTravelBeforeAStep) {
   run_ranks(2, [](Group& group) {
     ModelOptions options;
     options.name = "simple_cnn";
-    const auto model = make_model(options, {3, 8});
+    const auto model = make_model(options, {3, 8, Env::posix()});
     for (const auto& tensors : {model->parameters(), model->buffers()})
       for (const auto& named : tensors) testing::fill(named);
     RankBuffers buffers(group, *model);

@@ -275,7 +275,7 @@ TEST(EvaluationClasses, LabelsAreTheModels) {
       recipe.data.cache.form = form;
       Evaluator evaluator(Env::posix(), recipe, "folder:" + (dir / "."), {"ant", "bee", "cat"},
                           at::kCPU);
-      const auto model = make_model(recipe.model, {3, 16});
+      const auto model = make_model(recipe.model, {3, 16, Env::posix()});
       for (int again = 0; again < 2; ++again) {
         std::vector<int64_t> labels;
         evaluator.run(*model, classification(), [&](const DeviceBatch& batch, const at::Tensor&) {

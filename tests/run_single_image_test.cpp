@@ -53,7 +53,7 @@ TEST(SingleImage, AskingLeavesTheModelAndTheDrawsAsTheyWere) {
   recipe.model.name = "simple_cnn";
   recipe.augment.size = 8;
   recipe.precision.mode = PrecisionMode::kFp32;
-  const auto model = make_model(recipe.model, {3, 8});
+  const auto model = make_model(recipe.model, {3, 8, Env::posix()});
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : model->buffers()) before.push_back(tensor.clone());
   at::manual_seed(1);

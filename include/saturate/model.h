@@ -86,8 +86,8 @@ class Model {
 // Properties of the data that a model needs.
 struct ImageShape {
   int classes;
-  int size;                 // side of the square images, pixels
-  Env& env = Env::posix();  // for models that are read from a file
+  int size;  // side of the square images, pixels
+  Env& env;  // for models that are read from a file
 };
 
 // Builds and initialises `options.name` as torchvision does (with torch's default CPU generator:
