@@ -61,13 +61,14 @@ TEST(CompoundKeys, AListHasANumberForEachMember) {
 
 // A whole number stays one in a saved recipe.
 TEST(CompoundKeys, AListMayBeginWithAWholeNumber) {
-  const Recipe recipe = recipe_with({"train.early_stop=[5, 0.25]", "schedule.patience=[0, 3]"});
+  const Recipe recipe = recipe_with(
+      {"train.early_stop=[5, 0.25]", "train.monitor=train_loss", "schedule.patience=[0, 3]"});
   EXPECT_EQ(recipe.train.early_stop, 5);
   EXPECT_EQ(recipe.train.min_delta, 0.25);
   EXPECT_EQ(recipe.schedule.patience, 0);
   EXPECT_EQ(recipe.schedule.cooldown, 3);
-  EXPECT_EQ(stored_value("train.early_stop=4"), "4");
-  EXPECT_EQ(stored_value("train.early_stop=[4, 0]"), "4");
+  EXPECT_EQ(stored_value("schedule.patience=4"), "4");
+  EXPECT_EQ(stored_value("schedule.patience=[4, 0]"), "4");
   EXPECT_EQ(stored_value("train.early_stop=[0, 0.5]"), "[0.0, 0.5]");
   EXPECT_EQ(recipe_with({"schedule.patience=[2, 3]", "schedule.patience=7"}).schedule.cooldown, 0)
       << "not added to";
@@ -198,7 +199,7 @@ const std::map<std::string, Old>& old_values() {
       {"train.lookahead_every", {"3", "train.lookahead=[0.5, 3.0]", {"train.lookahead=0.5"}}},
       {"train.lookahead_power", {"2", "train.lookahead=[0.5, 5.0, 2.0]", {"train.lookahead=0.5"}}},
       {"train.monitor_mode", {"\"max\"", "train.monitor=eval_accuracy:max"}},
-      {"train.min_delta", {"0.5", "train.early_stop=[3.0, 0.5]", {"train.early_stop=3"}}},
+      {"train.min_delta", {"0.5", "train.early_stop=[0.0, 0.5]"}},
       {"checkpoint.every_steps", {"5", "checkpoint.every=['1 epoch', '5 steps']"}},
       {"checkpoint.every_minutes", {"0.5", "checkpoint.every=['1 epoch', '0.5 minutes']"}},
       {"watch.prometheus_port", {"9400", "watch.prometheus=9400"}},
@@ -288,8 +289,8 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
   for (const char* beside :
        {"data.source=\"synth:\"", "data.cache=\"ram\"", "data.shuffle=\"block\"",
         "data.stage=\"tmpfs\"", "augment.crop=\"pad\"", "augment.policy=\"rand\"",
-        "train.lookahead=0.5", "train.early_stop=3", "pipeline.copy=true",
-        "schedule.cycle_momentum=true", "distributed.compress=\"powersgd\""})
+        "train.lookahead=0.5", "pipeline.copy=true", "schedule.cycle_momentum=true",
+        "distributed.compress=\"powersgd\""})
     add(beside);
   std::string text;
   for (const auto& [section, lines] : sections) text += "[" + section + "]\n" + lines;
@@ -303,7 +304,7 @@ TEST(RetiredKeys, KeepTheirMeaningInARunsOwnRecipe) {
        "train.eval_every=['1 epoch', '5 steps']",
        "train.lookahead=[0.5, 3, 2]",
        "train.monitor=eval_accuracy:max",
-       "train.early_stop=[3, 0.5]",
+       "train.early_stop=[0, 0.5]",
        "checkpoint.every=['1 epoch', '5 steps', '0.5 minutes']",
        "watch.prometheus=0.0.0.0:9400",
        "distributed.compress=powersgd:2",
