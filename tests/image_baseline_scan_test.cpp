@@ -141,6 +141,26 @@ TEST(BaselineScan, LeavesDamagedFilesToLibjpeg) {
   }
 }
 
+// libjpeg reads these numbers from headers without a check.
+TEST(BaselineScan, LeavesTablesThatDoNotExistToLibjpeg) {
+  const auto intact = encode_as(test_picture(64, 64), kScanKinds[0]);
+  const auto after = [&](int marker) {
+    for (size_t i = 0; i + 1 < intact.size(); ++i)
+      if (intact[i] == std::byte{0xff} && intact[i + 1] == std::byte(marker)) return i + 4;
+    return size_t{0};
+  };
+  const size_t frame = after(0xc0), scan = after(0xda);
+  ASSERT_TRUE(frame != 0 && scan != 0);
+  ASSERT_TRUE(coefficients_by_scan(intact));
+  for (const int number : {2, 4, 15, 99, 255}) {
+    for (const size_t place : {frame + 8, frame + 11, frame + 14, scan + 2, scan + 4, scan + 6}) {
+      auto file = intact;
+      file[place] = std::byte(number);
+      EXPECT_FALSE(coefficients_by_scan(file)) << number << " at " << place;
+    }
+  }
+}
+
 TEST(BaselineScan, ReadsTheCoefficientsOfPhotographs) {
   const std::string folder = testing::shared_path("data/imagenet-400");
   if (!Env::posix().is_directory(folder)) GTEST_SKIP() << "no photographs at ../shared/data";

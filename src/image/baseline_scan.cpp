@@ -37,7 +37,9 @@ bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
   for (int c = 0; c < components_; ++c) {
     const jpeg_component_info& source = info.comp_info[c];
     const int dc = source.dc_tbl_no, ac = source.ac_tbl_no;
-    if (info.cur_comp_info[c] != &source || dc >= kTables || ac >= kTables) return false;
+    // libjpeg has not yet checked these numbers.
+    const bool in_range = dc < kTables && ac < kTables && source.quant_tbl_no < NUM_QUANT_TBLS;
+    if (info.cur_comp_info[c] != &source || !in_range) return false;
     const JHUFF_TBL *dc_codes = info.dc_huff_tbl_ptrs[dc], *ac_codes = info.ac_huff_tbl_ptrs[ac];
     const JQUANT_TBL* quant = info.quant_tbl_ptrs[source.quant_tbl_no];
     if (!dc_codes || !ac_codes || !quant) return false;
