@@ -131,10 +131,11 @@ def plateau(metric, **options):
     metrics = [1.5 - loss if metric == "accuracy" else loss for loss in losses]
     metrics[30] = math.nan
     sgd = optimizer()
+    patience, cooldown = options["patience"]
     scheduler = S.ReduceLROnPlateau(
         sgd, "max" if metric == "accuracy" else "min", factor=options["gamma"],
-        patience=options["patience"], threshold=options["threshold"],
-        cooldown=options["cooldown"], min_lr=options["final_lr"], eps=0)
+        patience=patience, threshold=options["threshold"],
+        cooldown=cooldown, min_lr=options["final_lr"], eps=0)
     factors = []
     for value in metrics:
         scheduler.step(value)
@@ -145,9 +146,9 @@ def plateau(metric, **options):
 
 def plateaus():
     return [
-        plateau("loss", gamma=0.5, patience=3, threshold=1e-4, cooldown=0, final_lr=0.0),
-        plateau("loss", gamma=0.3, patience=0, threshold=0.02, cooldown=4, final_lr=0.01),
-        plateau("accuracy", gamma=0.7, patience=2, threshold=0.01, cooldown=2, final_lr=0.0),
+        plateau("loss", gamma=0.5, patience=[3, 0], threshold=1e-4, final_lr=0.0),
+        plateau("loss", gamma=0.3, patience=[0, 4], threshold=0.02, final_lr=0.01),
+        plateau("accuracy", gamma=0.7, patience=[2, 2], threshold=0.01, final_lr=0.0),
     ]
 
 
