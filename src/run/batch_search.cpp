@@ -120,14 +120,17 @@ class Rehearsal {
   // Encodes as the pipeline does. Returns memory like that of the encoder, which works beside the
   // step, and of the features of the batches in flight.
   at::Tensor encode_ahead(DeviceBatch& batch) {
-    TensorMemory& memory = tensor_memory(device_);
-    const int64_t before = memory.live_bytes();
-    memory.take_peak();
-    {
+    const auto encode = [&] {
       const c10::NoGradGuard no_grad;
       const AutocastScope autocast(recipe_.precision.mode, device_.type());
       batch.features = encode_(batch.images);
-    }
+    };
+    encode();  // the first call's workspaces stay, and are not features
+    batch.features.clear();
+    TensorMemory& memory = tensor_memory(device_);
+    const int64_t before = memory.live_bytes();
+    memory.take_peak();
+    encode();
     const int64_t features = memory.live_bytes() - before;
     return hold(memory.take_peak() - before + stream_count(recipe_.pipeline) * features);
   }

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{"Encoder",
                 {"data.source=synth:size=64,count=1200,classes=2,masks=true",
                  "data.eval_source=synth:size=64,split=test,count=100,classes=2,masks=true",
-                 "train.task=segment", "model.name=unet", "model.width=0.25",
+                 "train.task=segment", "model.name=unet", "model.width=0.0625",
                  "optimizer.freeze=[\"encoder.*\"]", "optimizer.freeze_statistics=true",
                  "pipeline.copy=true", "pipeline.augment=true", "pipeline.encoder=true"},
                 false}),
