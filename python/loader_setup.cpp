@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <source_location>
 #include <utility>
 
 #include "saturate/data/env.h"
@@ -72,9 +73,16 @@ BufferAllocator allocator_of(const Setup& setup) {
   if (setup.allocate.is_none()) return {};
   return [held = shared_object(setup.allocate)](size_t bytes) -> std::shared_ptr<std::byte> {
     const nb::gil_scoped_acquire locked;
-    const nb::tuple result = nb::cast<nb::tuple>(nb::handle(held.get())(bytes));
-    return {shared_object(nb::borrow(result[0])),
-            reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(result[1]))};
+    try {
+      const nb::tuple result = nb::cast<nb::tuple>(nb::handle(held.get())(bytes));
+      return {shared_object(nb::borrow(result[0])),
+              reinterpret_cast<std::byte*>(nb::cast<uintptr_t>(result[1]))};
+    } catch (nb::python_error& error) {  // the loader throws it again, and Python takes it once
+      throw PythonCausedError(
+          Error(ErrorKind::kRun, "the memory of a batch cannot be allocated", "loader",
+                "Lower prefetch or batch_size", std::source_location::current()),
+          shared_object(nb::borrow(error.value())));
+    }
   };
 }
 

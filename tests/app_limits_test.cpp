@@ -51,7 +51,7 @@ TEST_F(Limits, OfAddressSpaceEndARunWithOneError) {
   }
 }
 
-// Of threads the endpoint has the most.
+// The endpoint has the most threads.
 TEST_F(Limits, OfAddressesEndARunWithPrometheusWithOneErrorOrNone) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizers take addresses of their own";
   const int64_t usual = usual_addresses(recipe, dir / "usual");

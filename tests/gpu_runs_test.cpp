@@ -1,4 +1,4 @@
-// What a recipe can ask of a GPU beside plain training, each in one short run. They also run on the
+// Features of a GPU run beside plain training, each in one short run. They also run on the
 // fake CUDA runtime of tests/fake_cuda, which shows that they are not broken themselves.
 #include <cmath>
 #include <set>

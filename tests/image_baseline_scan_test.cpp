@@ -57,7 +57,7 @@ TEST(BaselineScan, ReadsTheCoefficientsThatLibjpegReads) {
       }
 }
 
-// Of `whole`, what ReadMcus selects.
+// The part of `whole` that ReadMcus selects.
 testing::Coefficients selected(const testing::Coefficients& whole, const ReadMcus& read, int across,
                                int down) {
   testing::Coefficients part = whole;

@@ -299,6 +299,27 @@ TEST(FastDecoder, AHuffmanTableWithoutCodesDecodesNothing) {
   EXPECT_FALSE(decoder->read("x", {{0, 0, 32, 32}, 0, 0, false}, 9, {}, out.data()));
 }
 
+// A baseline file with a scan of Y and none of Cb and Cr, for which libjpeg has no quantisation
+// table.
+TEST(FastDecoder, AComponentWithoutAScanIsLeftToExactMode) {
+  std::vector<uint8_t> file = {0xff, 0xd8, 0xff, 0xdb, 0, 67, 0};
+  const auto add = [&file](const std::vector<uint8_t>& more) {
+    file.insert(file.end(), more.begin(), more.end());
+  };
+  add(std::vector<uint8_t>(64, 1));
+  add({0xff, 0xc0, 0, 17, 8, 0, 16, 0, 16, 3, 1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0});
+  for (const uint8_t table : {0x00, 0x10}) {  // one code, for the value 0
+    add({0xff, 0xc4, 0, 20, table, 1});
+    add(std::vector<uint8_t>(16, 0));
+  }
+  add({0xff, 0xda, 0, 8, 1, 1, 0, 0, 63, 0, 0, 0xff, 0xd9});
+  const auto bytes = std::as_bytes(std::span(file));
+  FastDecoder decoder;
+  std::vector<std::byte> out(9 * 9 * 3);
+  EXPECT_FALSE(decoder.open(bytes, "x") &&
+               decoder.read("x", {{0, 0, 16, 16}, 0, 0, false}, 9, {}, out.data()));
+}
+
 // Sorted; empty if they are absent.
 std::vector<std::string> photographs() {
   const std::string folder = testing::shared_path("data/imagenet-400");

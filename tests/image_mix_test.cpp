@@ -102,7 +102,7 @@ std::vector<float> golden_images() {
   return values;
 }
 
-// Of [5, 3, 36] or its transpose, by image.
+// From [5, 3, 36] or its transpose, by image.
 std::vector<float> transposed(const std::vector<float>& in, bool to_planes) {
   std::vector<float> out(in.size());
   for (size_t image = 0; image < 5; ++image)

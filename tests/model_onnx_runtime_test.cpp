@@ -1,4 +1,4 @@
-// What ONNX Runtime computes from exported models, and what ONNX's checker says (make onnx-test).
+// Exported models in ONNX Runtime and ONNX's checker (make onnx-test).
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
@@ -122,7 +122,7 @@ Tensor weight(at::IntArrayRef sizes, double scale = 0.5) {
   return symmetric("weight", sizes, scale);
 }
 
-// Of images [N, 3, 8, 8], as all that follow. Constants are made outside the functions: a trace
+// Takes images [N, 3, 8, 8], as all that follow. Constants are made outside the functions: a trace
 // would record their making instead of their values.
 std::map<std::string, Function> arithmetic() {
   const auto positive = [](const Tensor& x) { return x.abs() + 0.5; };

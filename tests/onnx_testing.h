@@ -23,7 +23,7 @@ class FunctionModel : public Model {
   std::vector<NamedTensor> buffers_;
 };
 
-// Of a quarter of the width, filled, in evaluation.
+// A quarter of the width, filled, in evaluation.
 inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
   ModelOptions options;
   options.name = name;

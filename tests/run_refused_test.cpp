@@ -30,7 +30,7 @@ class RefusedResume : public ::testing::Test {
     options.resume = run + "/checkpoints/step-00000004.safetensors";
     return options;
   }
-  // Of a whole run from step 4, as the refused one would have been.
+  // A whole run from step 4, as the refused one would have been.
   void expect_it_still_resumes() {
     EXPECT_EQ(Trainer(Env::posix(), recipe, back_to_4()).run().steps, 12);
     EXPECT_EQ(testing::losses(run, "step").size(), 12u);

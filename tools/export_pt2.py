@@ -103,7 +103,8 @@ def main():
     tensors, metadata = read_safetensors(torch, args.weights)
     if not {"model", "classes", "image_size", "width"} <= metadata.keys():
         fail("it is not a file of saturate export --format safetensors", args.weights, "Export the run again")
-    classes, size = len(json.loads(metadata["classes"])), int(metadata["image_size"])
+    classes = int(metadata.get("outputs") or len(json.loads(metadata["classes"])))
+    size = int(metadata["image_size"])
     module = make_module(args.module, metadata["model"], classes, size, float(metadata["width"])).eval()
     try:
         module.load_state_dict(tensors)

@@ -51,6 +51,20 @@ class PhaseClock:
         return now
 
 
+class _Hook:
+    """A module's hook. That of a copied or pickled module does nothing."""
+
+    def __init__(self, call: Optional[Callable[..., None]] = None) -> None:
+        self._call = call
+
+    def __call__(self, *_: Any) -> None:
+        if self._call is not None:
+            self._call()
+
+    def __reduce__(self) -> Any:
+        return _Hook, ()
+
+
 class Hooks:
     """Finds a loop's phases. `on_batch` gets each batch that a loader returned, `on_optimizer` each optimizer that has
     made a step. remove() undoes everything."""
@@ -67,7 +81,11 @@ class Hooks:
         self._wrap(Iteration, "__next__", WAIT, self._on_batch)
         torch = sys.modules.get("torch")
         if torch is not None:
-            self._hook_torch(torch, model)
+            try:
+                self._hook_torch(torch, model)
+            except BaseException:
+                self.remove()
+                raise
 
     def remove(self) -> None:
         self.end_search()
@@ -122,8 +140,8 @@ class Hooks:
 
     def _add_module(self, module: Any) -> None:
         self._known[id(module)] = module  # kept, so that its id stays its own
-        self._undo.append(module.register_forward_pre_hook(self._enter_module).remove)
-        self._undo.append(module.register_forward_hook(self._leave_module, always_call=True).remove)
+        self._undo.append(module.register_forward_pre_hook(_Hook(self._enter_module)).remove)
+        self._undo.append(module.register_forward_hook(_Hook(self._leave_module), always_call=True).remove)
 
     def _enter_module(self, *_: Any) -> None:
         self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import resource
@@ -21,8 +22,13 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def finite(value: Optional[float]) -> Optional[float]:
+    """None for numbers that JSON lacks."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 class Telemetry:
-    """What this process did since the last reading. Without Linux's /proc values are null."""
+    """This process's resources since the last reading. Without Linux's /proc values are null."""
 
     def __init__(self) -> None:
         self._last = self._now()
@@ -94,7 +100,7 @@ def record_of(kind: str, step: int, epoch: float, samples: int, time_s: float, p
     phases = {name: spent / 1e9 for name, spent in zip(NAMES, period)}
     training_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
     return {"kind": kind, "step": step, "epoch": epoch, "samples": samples, "time_s": time_s,
-            "loss": loss if loss is None or loss == loss else None, "accuracy": None, "accuracy5": None, "lr": lr,
+            "loss": finite(loss), "accuracy": None, "accuracy5": None, "lr": finite(lr),
             "images_per_s": images / training_s if images and training_s > 0 else None, "phases": phases,
             "memory_peak_bytes": peak_memory(), "tensor_peak_bytes": None, "telemetry": telemetry, "streams": None,
             "device_phases": None}

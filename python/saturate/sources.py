@@ -1,4 +1,4 @@
-"""What a loader reads: a text such as "folder:PATH", a path, or an object with __getitem__ and __len__."""
+"""The sources of a loader: a text such as "folder:PATH", a path, or an object with __getitem__ and __len__."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import sys
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-# What _core reads: (buffer, width, height, channels, label, name, done). Width 0: an encoded image.
+# The form that _core reads: (buffer, width, height, channels, label, name, done). Width 0: an encoded image.
 Packed = Tuple[Any, int, int, int, int, Optional[bytes], Optional[Callable[[], object]]]
 
 ENCODED_ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 def packed(item: Any) -> Packed:
-    """What a dataset's __getitem__ returned."""
+    """The result of a dataset's __getitem__."""
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise TypeError(f"__getitem__ returned {_kind(item)} instead of (image, label)")
     image, label = item

@@ -50,7 +50,7 @@ def _inherited(descriptor: Any) -> SharedMemory:
 
 
 def serve(connection: Any, memory: SharedMemory, dataset: Any) -> None:
-    """What a process does: reads the samples that it is asked for until the pipe is closed."""
+    """A process: reads the samples that it is asked for until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
     while True:
         try:

@@ -21,7 +21,7 @@ namespace saturate {
 // each process trains alone. All ranks call it before the same step.
 void sum_gradients(Trainer& trainer, bool sums);
 
-// Of an epoch, of all ranks.
+// In an epoch, over all ranks.
 double epoch_images(Trainer& trainer);
 double epoch_steps(Trainer& trainer);
 

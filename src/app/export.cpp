@@ -47,7 +47,8 @@ std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const 
           {"model", recipe.model.name},
           {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
           {"image_size", std::to_string(checkpoint.image_size)},
-          {"width", fmt::to_string(recipe.model.width)}};
+          {"width", fmt::to_string(recipe.model.width)},
+          {"outputs", std::to_string(recipe.model.classes)}};
 }
 
 // Runs a program, whose messages go to the file `log`. Returns its exit code.
@@ -88,8 +89,13 @@ void write_pt2(Env& env, const std::string& out, Model& model, int, const Facts&
   const ScratchFolder scratch(temporary_parent(), "export");
   const std::string weights = scratch.path() + "/model.safetensors", log = scratch.path() + "/log";
   write_safetensors(env, weights, model_state(model), facts);
-  if (run_program({python ? python : "python3", tool, weights, "--out", out}, log) != 0)
-    fail(ErrorKind::kRun, last_line(text_of_file(env, log)), "", "");
+  const int code = run_program({python ? python : "python3", tool, weights, "--out", out}, log);
+  if (code == 0) return;
+  const std::string said = last_line(text_of_file(env, log));
+  if (code > 128 || said.empty())  // it was killed, or does not say why
+    fail(ErrorKind::kRun, fmt::format("Python ended with code {}", code), "--format pt2",
+         "Look for a lack of memory, or set SATURATE_PYTHON to another Python");
+  fail(ErrorKind::kRun, said, "", "");
 }
 
 struct Format {

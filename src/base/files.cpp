@@ -135,7 +135,7 @@ void write_atomically(Env& env, const std::string& path, const std::string& text
 
 namespace {
 
-// Of an installation, and of a checkout.
+// In an installation, and in a checkout.
 std::vector<fs::path> shipped_roots() {
   std::error_code unknown;
   const fs::path root = fs::read_symlink("/proc/self/exe", unknown).parent_path().parent_path();

@@ -62,10 +62,10 @@ class IndexedSplit : public SplitSource<IndexedSource> {
 };
 
 std::unique_ptr<Dataset> make_split(std::unique_ptr<Dataset> source, size_t every, bool held) {
-  auto* const indexed = dynamic_cast<IndexedSource*>(source.get());
-  if (!indexed) return std::make_unique<SplitSource<Dataset>>(std::move(source), every, held);
-  source.release();
-  return std::make_unique<IndexedSplit>(std::unique_ptr<IndexedSource>(indexed), every, held);
+  if (!dynamic_cast<IndexedSource*>(source.get()))
+    return std::make_unique<SplitSource<Dataset>>(std::move(source), every, held);
+  std::unique_ptr<IndexedSource> indexed(dynamic_cast<IndexedSource*>(source.release()));
+  return std::make_unique<IndexedSplit>(std::move(indexed), every, held);
 }
 
 [[noreturn]] void fail_form(const std::string& rest) {

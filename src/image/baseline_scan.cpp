@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "image/segmented_jpeg.h"
 
@@ -86,6 +87,9 @@ void BaselineScan::plan_chunk() {
 
 bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
                          const SegmentedJpeg* segments, ScanPoints* points) {
+  // What was not transformed must not be added to another image.
+  if (!std::exchange(clean_, true))
+    for (Lane& lane : lane_) lane.blocks.fill(0);
   segments_ = segments;
   points_ = nullptr;
   columns_ = columns;
@@ -311,12 +315,10 @@ bool BaselineScan::read_parts() {
 
 bool BaselineScan::read_band(uint8_t* const* const rows[3], bool skip) {
   rows_ = rows;
-  const bool ok = row_ >= known_rows_ ? read_sequential(skip) : skip || read_parts();
-  // What was not transformed must not be added to another image.
-  if (!ok)
-    for (Lane& lane : lane_) lane.blocks.fill(0);
+  clean_ = false;  // until all is transformed, also if this throws
+  clean_ = row_ >= known_rows_ ? read_sequential(skip) : skip || read_parts();
   ++row_;
-  return ok;
+  return clean_;
 }
 
 }  // namespace saturate

@@ -130,6 +130,7 @@ class BaselineScan {
   Columns columns_;
   int row_ = 0;          // the next one
   bool opened_ = false;  // lane_[0] is in the scan, in order
+  bool clean_ = true;    // the lanes' blocks are 0
   uint8_t* const* const* rows_ = nullptr;
 };
 

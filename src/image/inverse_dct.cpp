@@ -232,7 +232,7 @@ void inverse(const int16_t* groups, const uint16_t* quant, int count, uint8_t* c
     x += kGroupBlocks * kSize;
   }
   if (count == 0) return;
-  // What is right of the last block belongs to others.
+  // The memory right of the last block belongs to others.
   uint8_t last[kSize][kGroupBlocks * kSize];
   uint8_t* to[kSize];
   for (int y = 0; y < kSize; ++y) to[y] = last[y];

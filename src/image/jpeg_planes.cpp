@@ -116,10 +116,12 @@ bool JpegDecoder::begin_scan(const std::string& where, const SegmentedJpeg* segm
   return in_scan_ = scan_.start(info_, columns_, segments, points);
 }
 
-// Of progressive files, and those with several scans, which libjpeg decodes as a whole in any case.
+// For progressive files and those with several scans, which libjpeg decodes as a whole in any case.
 bool JpegDecoder::read_coefficients(const std::string& where) {
   if (!info_.progressive_mode && !jpeg_has_multiple_scans(&info_)) return false;
   if (!errors_.guarded([&] { coefficients_ = jpeg_read_coefficients(&info_); })) report(where);
+  for (int c = 0; c < info_.num_components; ++c)
+    if (!info_.comp_info[c].quant_table) return false;  // no scan has the component
   return !is_incomplete(info_);
 }
 

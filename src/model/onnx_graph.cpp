@@ -164,7 +164,7 @@ OnnxModel OnnxGraph::finish(const BothTensors& logits) {
   OnnxModel model = std::move(model_);
   model.output = {"logits", onnx_type(logits[0].scalar_type()), sizes_of(logits)};
   model.nodes.push_back({"Identity", {name}, {"logits"}, {}});
-  // What only computed sizes needed is left out.
+  // Nodes that only computed sizes needed are dropped.
   std::set<std::string> used{"logits"};
   std::vector<OnnxNode> kept;
   for (auto node = model.nodes.rbegin(); node != model.nodes.rend(); ++node) {

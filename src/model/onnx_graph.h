@@ -90,7 +90,7 @@ class OnnxCall {
   std::string text(std::string_view argument) const;  // "" if there is none
   std::vector<int64_t> integers(std::string_view argument) const;
   std::vector<double> numbers(std::string_view argument) const;  // none if there is none
-  // Of the first run, for its sizes and type.
+  // From the first run, for its sizes and type.
   at::Tensor tensor(std::string_view argument) const;
   std::vector<at::Tensor> tensors(std::string_view argument) const;
   const at::Tensor& result(size_t i = 0) const { return results_.at(i)[0]; }

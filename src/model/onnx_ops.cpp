@@ -131,7 +131,7 @@ Names norm(OnnxCall& call) {
   return reduce(call, "ReduceL2");
 }
 
-// Of one argument, by torch's name and ONNX's.
+// Operators of one argument, by torch's name and ONNX's.
 constexpr std::pair<std::string_view, const char*> kUnary[] = {{"relu", "Relu"},
                                                                {"sigmoid", "Sigmoid"},
                                                                {"tanh", "Tanh"},

@@ -58,8 +58,9 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
 void RunLog::begin(std::vector<TextFile> files) {
   if (!records_path_.empty()) {
     if (env_.exists(records_path_))
-      files.insert(files.begin(),
-                   {records_path_, records_until(text_of_file(env_, records_path_), begin_step_)});
+      // Last: if the run is killed before this file is replaced, its next resume cuts it.
+      files.push_back(
+          {records_path_, records_until(text_of_file(env_, records_path_), begin_step_)});
     replace_together(env_, files);
     observers_.add({std::make_shared<MetricsWriter>(env_, records_path_)});
   }

@@ -55,13 +55,14 @@ std::vector<std::byte> fast_pixels(FastDecoder& decoder, std::span<const std::by
 
 // Twice with an index, in which the first crop's points are known for the second.
 bool decode_fast(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return false;
   ScanIndex index;
   FastDecoder plain(kMaxPixels), indexed(kMaxPixels, fast_kernels(), &index);
   const int choice = std::to_integer<int>(bytes.back());
   for (const int crop : {choice, choice * 7 + 3}) {
     const auto pixels = fast_pixels(plain, bytes, crop);
     if (pixels.empty()) return false;
-    // What is after the crop is not looked at, so that one may find damage that the other does not.
+    // Data after the crop is not read, so that one may find damage that the other does not.
     const auto found = fast_pixels(indexed, bytes, crop);
     if (!found.empty() && found != pixels) throw std::logic_error("an index changes pixels");
   }
