@@ -31,6 +31,12 @@ foreach(path IN LISTS libraries)
   endforeach()
 endforeach()
 
+# On a machine without a GPU the command of a CUDA build cannot load what it needs, and cannot print its pages.
+execute_process(COMMAND ${command} --version RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+if(result EQUAL 127)
+  message(WARNING "${command} does not run on this machine: installed without its man page and completions")
+  return()
+endif()
 # A macro, since a function would keep the list of installed files to itself. ARGN: the command's arguments
 macro(install_printed folder name)
   file(MAKE_DIRECTORY ${scratch})
