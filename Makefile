@@ -5,8 +5,8 @@
 PRESET ?= release
 PREFIX ?= /usr/local
 BUILD := $(if $(filter cuda gpu-host asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
-# A source that includes torch headers takes up to 1.5 GB to compile.
-JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 1572864); \
+# A source that includes torch headers takes up to 2 GB to compile.
+JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 2097152); \
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TEST_JOBS ?= 2
 CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'

@@ -39,15 +39,28 @@ if(MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+set(cold_optimization -O1)
 if(SATURATE_SANITIZE)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_compile_options(-O1 -g1)
   endif()
-  add_compile_options(-fsanitize=${SATURATE_SANITIZE} -fno-omit-frame-pointer
-                      -fno-sanitize-recover=all)
+  find_program(CLANG clang++-16)
+  if(CLANG AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/tools/clang_if_sanitized)
+    set(CMAKE_CXX_LINKER_LAUNCHER ${PROJECT_SOURCE_DIR}/tools/clang_if_sanitized)
+    set(cold_optimization -O0)  # for modules with torch: GCC gains little by it, Clang half the time
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # With the checks GCC no longer sees all initialisations, and warns about its own library's regex.
     add_compile_options(-Wno-maybe-uninitialized)
+  endif()
+  add_compile_options(-fsanitize=${SATURATE_SANITIZE} -fno-omit-frame-pointer
+                      -fno-sanitize-recover=all)
+  # Not compile definitions, which the tests' own sources would have too (tests/CMakeLists.txt).
+  if(SATURATE_SANITIZE MATCHES "address")
+    add_compile_options(-DSATURATE_ASAN=1)
+  elseif(SATURATE_SANITIZE MATCHES "thread")
+    add_compile_options(-DSATURATE_TSAN=1)
   endif()
   add_link_options(-fsanitize=${SATURATE_SANITIZE})
 endif()

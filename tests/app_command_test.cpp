@@ -32,9 +32,8 @@ TEST(Command, AMisspeltCommandIsNamedWithTheNearestOne) {
 
 TEST(Command, JsonMessagesAreOneObjectALine) {
   const TempDir dir;
-  const std::string train = "train " + source_path("recipes/demo.toml") +
-                            " --set train.epochs=0.02 --set schedule.warmup_epochs=0 --out " +
-                            (dir / "run");
+  const std::string train = "train " + write_small_recipe(dir, kSmallSynth) +
+                            " --set train.epochs=1 --out " + (dir / "run");
   for (const std::string& command : {train + " --log-format json", "--log-format=json " + train,
                                      train + " --log-format=json --set no.such_key=1"}) {
     std::filesystem::remove_all(dir / "run");

@@ -176,8 +176,8 @@ TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
   const TempDir dir;
   const auto losses_on = [&](const std::string& source) {
     const std::string run = dir / std::to_string(std::hash<std::string>()(source));
-    const CommandResult result =
-        run_saturate("train " + write_small_recipe(dir, source) + " --out " + run);
+    const CommandResult result = run_saturate("train " + write_small_recipe(dir, source) +
+                                              " --set train.epochs=1 --out " + run);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return losses(run, "step");
   };

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SATURATE_ASAN || SATURATE_TSAN
 
 std::optional<size_t> saturate::testing::allocation_count() {
   return std::nullopt;

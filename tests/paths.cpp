@@ -26,7 +26,7 @@ std::string shared_path(const std::string& file) {
 
 const std::string kCommand = staged_or("saturate", SATURATE_COMMAND);
 const std::string kFakeNvml = SATURATE_FAKE_NVML;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if SATURATE_ASAN || SATURATE_TSAN
 const bool kSanitized = true;
 #else
 const bool kSanitized = false;

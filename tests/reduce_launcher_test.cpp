@@ -195,7 +195,7 @@ TEST(Heartbeat, ReportsEachPositionAndWhetherTheRunWaits) {
 class LaunchersOfMachines : public ::testing::Test {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_THREAD__
+#if SATURATE_TSAN
     GTEST_SKIP() << "ThreadSanitizer may hang in a process that forks beside other threads";
 #endif
   }

@@ -54,9 +54,9 @@ bool is_like(const at::Tensor& target, const at::Tensor& source) {
 }
 
 std::shared_ptr<std::byte> plain_memory(size_t bytes) {
-  const std::align_val_t alignment{kAlignment};
+  constexpr std::align_val_t alignment{kAlignment};
   return {static_cast<std::byte*>(::operator new(bytes, alignment)),
-          [alignment](std::byte* memory) { ::operator delete(memory, alignment); }};
+          [](std::byte* memory) { ::operator delete(memory, alignment); }};
 }
 
 }  // namespace

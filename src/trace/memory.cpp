@@ -28,7 +28,7 @@ int64_t host_memory() {
 }
 
 // Kept blocks are not freed, so AddressSanitizer cannot detect their use after free.
-#ifdef __SANITIZE_ADDRESS__
+#if SATURATE_ASAN
 constexpr bool kFindsUseAfterFree = true;
 #else
 constexpr bool kFindsUseAfterFree = false;
