@@ -35,11 +35,10 @@ demo: command ## set up, build the command, and train a small network on synthet
 test: build ## set up, build, and run the tests
 	@ctest --preset $(PRESET) -j $(TEST_JOBS)
 
-torch-other-test: ## on LibTorch 2.15: the command trains, and the tests that depend on LibTorch most
+torch-other-test: command ## on LibTorch 2.15: the tests that depend on it most, and the losses of the default's command
 	@$(MAKE) --no-print-directory build PRESET=torch-other TARGETS="saturate_command saturate_tests"
 	@ctest --preset torch-other -j $(TEST_JOBS) -L saturate_tests
-	@rm -rf build-torch-other/run && build-torch-other/saturate train recipes/demo.toml --quiet \
-	  --set train.epochs=1 --set schedule.warmup_epochs=0 --out build-torch-other/run
+	@tests/same_losses_test.py $(BUILD)/saturate build-torch-other/saturate
 
 test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitizer
 	@$(MAKE) --no-print-directory test PRESET=asan-ubsan
