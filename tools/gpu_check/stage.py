@@ -56,6 +56,8 @@ def places_of(programs):
 def copy_programs(programs, folder, root):
     (folder / "lib").mkdir()
     version = programs["saturate"].with_name("torch_version")
+    if not version.exists():
+        sys.exit(f"gpu-check: {version.parent} has no torch_version, which CMake writes. Build it again")
     shutil.copy(version, folder)
     torch = pathlib.Path(output_of("env", f"SATURATE_TORCH_VERSION={version.read_text().strip()}",
                                    root / "tools/find_torch.sh").strip())
