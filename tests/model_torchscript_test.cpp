@@ -30,7 +30,7 @@ using testing::error_of;
 using testing::symmetric;
 using testing::TempDir;
 
-const std::string kGoldens = testing::source_path("tests/goldens/weights/");
+const std::string kWeightFiles = testing::source_path("tests/goldens/weights/");
 
 std::unique_ptr<Model> load(const std::string& path, int classes = 10, int size = 16) {
   ModelOptions options;
@@ -43,8 +43,8 @@ class Script : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Script, ReturnsPythonsLogits) {
   const at::NoGradGuard no_grad;
-  const auto expected = read_weights(Env::posix(), kGoldens + "scripted_logits.pt");
-  const auto model = load(kGoldens + GetParam());
+  const auto expected = read_weights(Env::posix(), kWeightFiles + "scripted_logits.pt");
+  const auto model = load(kWeightFiles + GetParam());
   model->set_training(false);
   for (const bool channels_last : {false, true}) {
     model->to(at::kCPU, channels_last);
@@ -54,7 +54,7 @@ TEST_P(Script, ReturnsPythonsLogits) {
 }
 
 TEST_P(Script, HasItsParametersByNameAndLearns) {
-  const auto model = load(kGoldens + GetParam());
+  const auto model = load(kWeightFiles + GetParam());
   std::vector<std::string> names;
   for (const auto& named : model->parameters()) names.push_back(named.name);
   EXPECT_EQ(names, (std::vector<std::string>{"conv.weight", "conv.bias", "norm.weight", "norm.bias",
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(TorchScript, Script, ::testing::Values("scripted.pt", "
                          });
 
 TEST(TorchScript, TrainingDiffersFromEvaluation) {
-  const auto model = load(kGoldens + "scripted.pt");
+  const auto model = load(kWeightFiles + "scripted.pt");
   const at::Tensor images = symmetric("input", {4, 3, 16, 16}, 2);
   const auto statistics = [&] { return model->buffers().at(0).tensor.clone(); };
   const at::Tensor loaded = statistics();
@@ -98,25 +98,27 @@ std::string refusal(const std::string& path, int classes = 10, int size = 16) {
 }
 
 TEST(TorchScript, AProgramWithoutLogitsIsRefused) {
-  EXPECT_EQ(refusal(kGoldens + "seven_classes.pt"),
+  EXPECT_EQ(refusal(kWeightFiles + "seven_classes.pt"),
             "for 2 images and 10 classes it gives [2, 7] of type Float");
-  EXPECT_EQ(refusal(kGoldens + "scripted.pt", 12),
+  EXPECT_EQ(refusal(kWeightFiles + "scripted.pt", 12),
             "for 2 images and 12 classes it gives [2, 10] of type Float");
   EXPECT_TRUE(
-      refusal(kGoldens + "two_heads.pt").starts_with("it fails on images [2, 3, 16, 16]: "));
-  EXPECT_TRUE(refusal(kGoldens + "frozen.pt").starts_with("it has no parameters to train"));
+      refusal(kWeightFiles + "two_heads.pt").starts_with("it fails on images [2, 3, 16, 16]: "));
+  EXPECT_TRUE(refusal(kWeightFiles + "frozen.pt").starts_with("it has no parameters to train"));
 }
 
 TEST(TorchScript, AFileThatIsNotAProgramIsRefused) {
-  EXPECT_EQ(refusal(kGoldens + "none.pt"), "there is no such file");
-  EXPECT_TRUE(refusal(kGoldens + "simple_cnn.pt").starts_with("it is not a TorchScript program"));
+  EXPECT_EQ(refusal(kWeightFiles + "none.pt"), "there is no such file");
+  EXPECT_TRUE(
+      refusal(kWeightFiles + "simple_cnn.pt").starts_with("it is not a TorchScript program"));
   const TempDir dir;
-  testing::write_file(dir / "cut.pt", testing::read_text(kGoldens + "scripted.pt").substr(0, 999));
+  testing::write_file(dir / "cut.pt",
+                      testing::read_text(kWeightFiles + "scripted.pt").substr(0, 999));
   EXPECT_TRUE(refusal(dir / "cut.pt").starts_with("it is not a TorchScript program"));
 }
 
 TEST(TorchScript, AFileThatCannotBeReadIsARunError) {
-  const std::string path = kGoldens + "scripted.pt";
+  const std::string path = kWeightFiles + "scripted.pt";
   ModelOptions options;
   options.name = "torchscript";
   options.file = path;

@@ -28,7 +28,6 @@ import warnings
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TORCH = "2.11.0"
 FORMAT = 2
 STARTED_OVER = "SATURATE_COMPILE_STEP_UNDER"  # the --python for which this process was started
 # The recipe keys that a package depends on. Batch and accumulation are covered by "part".
@@ -89,29 +88,38 @@ def go_on_with(python):
             fail(f"cannot run --python {python}: {error.strerror}")
 
 
-def import_torch():
+def output_of_saturate(args, *more):
     try:
-        import torch
-    except ImportError as error:
-        fail(f"{sys.executable} cannot import torch ({error}). Give a Python that can with --python")
-    if torch.__version__.split("+")[0] != TORCH:
-        fail(f"{sys.executable} has torch {torch.__version__}, but saturate is built with {TORCH}. "
-             "Give a Python that has it with --python")
-    return torch
-
-
-def resolved_recipe(args):
-    command = [args.saturate, "train", args.recipe, "--print-recipe"]
-    for setting in (*args.set, "train.compiled="):
-        command += ["--set", setting]
-    try:
-        shown = subprocess.run(command, capture_output=True, text=True)
+        shown = subprocess.run([args.saturate, *more], capture_output=True, text=True)
     except OSError as error:
         fail(f"cannot run {args.saturate}: {error.strerror}. Build it with make build, or give it "
              "with --saturate")
     if shown.returncode != 0:
         sys.exit(shown.stderr.strip() or 1)
-    return tomllib.loads(shown.stdout)
+    return shown.stdout
+
+
+def import_torch(args):
+    try:
+        import torch
+    except ImportError as error:
+        fail(f"{sys.executable} cannot import torch ({error}). Give a Python that can with --python")
+    found = re.search(r"^libtorch +(\S+)", output_of_saturate(args, "env"), re.MULTILINE)
+    built_with = found.group(1) if found else fail(f"{args.saturate} env prints no version of libtorch. Give the command "
+                                                   "saturate with --saturate")
+    if version_of(torch) != built_with:
+        fail(f"{sys.executable} has torch {torch.__version__}, but saturate is built with {built_with}. "
+             "Give a Python that has it with --python")
+    return torch
+
+
+def version_of(torch):
+    return torch.__version__.split("+")[0]
+
+
+def resolved_recipe(args):
+    settings = [part for setting in (*args.set, "train.compiled=") for part in ("--set", setting)]
+    return tomllib.loads(output_of_saturate(args, "train", args.recipe, "--print-recipe", *settings))
 
 
 def value_of(recipe, key):
@@ -295,7 +303,7 @@ def describe(torch, recipe, micro_batch, module, gradients, library, source):
     flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), ":")
     return {
         "format": FORMAT,
-        "torch": TORCH,
+        "torch": version_of(torch),
         "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
         **gpu,
         "source": source,
@@ -326,7 +334,7 @@ def main():
         fail(f"--out {args.out} must end in .pt2")
     go_on_with(args.python)
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's warnings about its own code
-    torch = import_torch()
+    torch = import_torch(args)
     recipe = resolved_recipe(args)
     if recipe["train"]["task"] == "segment":
         fail("train.task=segment cannot be compiled: a compiled step predicts one class per image, not per pixel")

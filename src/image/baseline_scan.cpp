@@ -51,7 +51,7 @@ bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
     // The blocks of a scan of one component are not interleaved, whatever its factors are.
     component.across = components_ == 1 ? 1 : source.h_samp_factor;
     component.down = components_ == 1 ? 1 : source.v_samp_factor;
-    component.size = source.DCT_scaled_size;
+    component.size = scaled_block_size(source);
     component.transform = choose_(component.size);
     std::copy_n(quant->quantval, DCTSIZE2, component.quant);
     blocks_ += component.across * component.down;

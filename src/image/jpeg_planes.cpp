@@ -67,7 +67,7 @@ void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
   columns_.first = std::max(crop.x - margin, 0) / across;
   columns_.end = (std::min(crop.x + crop.width + margin, width_) - 1) / across + 1;
   for (int c = 0; c < planes.count; ++c) {
-    const int samples = blocks_across(info_, c) * info_.comp_info[c].DCT_scaled_size;
+    const int samples = blocks_across(info_, c) * scaled_block_size(info_.comp_info[c]);
     planes.plane[c].first_column = columns_.first * samples;
     planes.plane[c].columns = (columns_.end - columns_.first) * samples;
   }
@@ -83,7 +83,7 @@ std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, co
   planes.count = info_.num_components;
   const int height = static_cast<int>(info_.image_height);
   for (int c = 0; c < planes.count; ++c) {
-    const int size = info_.comp_info[c].DCT_scaled_size;
+    const int size = scaled_block_size(info_.comp_info[c]);
     const auto axis = [&](int factor, int largest_factor, int pixels) {
       const int num = factor * size, den = largest_factor * DCTSIZE;
       return JpegPlanes::Axis{num, den, (pixels * num + den - 1) / den,
@@ -137,8 +137,8 @@ void JpegDecoder::transform_row(int c, JDIMENSION row, uint8_t* const* out) {
       std::memcpy(
           groups_[size_t(b / kGroupBlocks) * DCTSIZE + v].value + b % kGroupBlocks * DCTSIZE,
           blocks[0][first + b] + v * DCTSIZE, DCTSIZE * sizeof(JCOEF));
-  inverse_dct(component.DCT_scaled_size)(groups_.data()->value, component.quant_table->quantval,
-                                         count, out, 0);
+  inverse_dct(scaled_block_size(component))(groups_.data()->value, component.quant_table->quantval,
+                                            count, out, 0);
 }
 
 bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows[3]) {
@@ -150,7 +150,7 @@ bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows
   groups_.resize(size_t(columns_.end - columns_.first + 1) * 4 * DCTSIZE);
   const bool ok = errors_.guarded([&] {
     for (int c = 0; c < info_.num_components; ++c) {
-      const int down = blocks_down(info_, c), size = info_.comp_info[c].DCT_scaled_size;
+      const int down = blocks_down(info_, c), size = scaled_block_size(info_.comp_info[c]);
       for (int y = 0; y < down; ++y) {
         const auto row = JDIMENSION(band_ * down + y);
         if (row < info_.comp_info[c].height_in_blocks) transform_row(c, row, rows[c] + y * size);

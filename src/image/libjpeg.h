@@ -40,4 +40,13 @@ struct JpegErrors {
   }
 };
 
+// Pixels along a side of a block in the scaled image.
+inline int scaled_block_size(const jpeg_component_info& component) {
+#if JPEG_LIB_VERSION >= 70  // Ubuntu's libjpeg-turbo has the structures of libjpeg 8
+  return component.DCT_h_scaled_size;
+#else
+  return component.DCT_scaled_size;
+#endif
+}
+
 }  // namespace saturate

@@ -17,8 +17,8 @@
 namespace saturate {
 namespace {
 
-constexpr const char* kPrefix = "step-";
-constexpr const char* kSuffix = ".safetensors";
+constexpr const char* kStepPrefix = "step-";
+constexpr const char* kStepSuffix = ".safetensors";
 
 // The writing thread wakes up after each block. Scheduled as a batch job it does not take the core
 // of a training thread at that moment, for which the whole team would wait. Its share of the cores
@@ -52,7 +52,8 @@ bool is_on_path(Env& env, const Branches& branches, const std::string& path) {
 std::vector<std::string> files_of(Env& env, const std::string& folder) {
   std::vector<std::string> paths;
   for (const auto& entry : env.list(folder))
-    if (!entry.is_directory && entry.name.starts_with(kPrefix) && entry.name.ends_with(kSuffix))
+    if (!entry.is_directory && entry.name.starts_with(kStepPrefix) &&
+        entry.name.ends_with(kStepSuffix))
       paths.push_back(folder + "/" + entry.name);
   std::sort(paths.begin(), paths.end(), is_newer);
   return paths;
@@ -82,13 +83,13 @@ CheckpointStore::CheckpointStore(Env& env, std::string folder, const CheckpointO
   if (!writes) return;
   env_.make_directories(folder_);
   for (const auto& entry : env_.list(folder_))
-    if ((entry.name.starts_with(kPrefix) || entry.name.starts_with(Branches::kFile)) &&
+    if ((entry.name.starts_with(kStepPrefix) || entry.name.starts_with(Branches::kFile)) &&
         entry.name.find(".tmp-") != std::string::npos)
       env_.remove(folder_ + "/" + entry.name);
 }
 
 std::string CheckpointStore::path_of(int64_t step) const {
-  return fmt::format("{}/{}{:08}{}", folder_, kPrefix, step, kSuffix);
+  return fmt::format("{}/{}{:08}{}", folder_, kStepPrefix, step, kStepSuffix);
 }
 
 bool CheckpointStore::holds(const std::string& path) const {

@@ -28,7 +28,7 @@ void wait_for(const c10::cuda::CUDAStream& waits, const c10::cuda::CUDAStream& f
   done.block(waits.unwrap());
 }
 
-// Cleans up what torch does not when a capture fails: the device and host allocators keep
+// Cleans up what torch 2.11 does not when a capture fails: the device and host allocators keep
 // allocating from its pool through a function that holds the graph's address; the generators stay
 // in capture mode and refuse the next random number; the pool is never released.
 class Capture : public at::cuda::CUDAGraph {
@@ -42,11 +42,7 @@ class Capture : public at::cuda::CUDAGraph {
 
   void abandon() {
     if (!std::exchange(ended_, true)) quietly([&] { capture_end(); });
-    using c10::cuda::CUDACachingAllocator::endAllocateToPool;
-    quietly([&] { endAllocateToPool(device_, pool_); });
-    quietly([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
-    for (auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
-    capture_ended_ = true;  // makes reset() release the pools
+    clean_up(*this);
     static_cast<void>(cudaGetLastError());
   }
 
@@ -56,6 +52,19 @@ class Capture : public at::cuda::CUDAGraph {
   }
 
  private:
+  // A template, so that members which only some releases of torch have can be asked for.
+  template <class Graph>
+  void clean_up(Graph& graph) {
+    for (auto& [state, increment] : graph.captured_generator_states_)
+      if constexpr (requires { state->capturing_; }) state->capturing_ = false;
+    if constexpr (!requires { graph.capturing_to_pool_; }) {  // else reset() does this
+      using c10::cuda::CUDACachingAllocator::endAllocateToPool;
+      quietly([&] { endAllocateToPool(device_, pool_); });
+      quietly([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_); });
+      graph.capture_ended_ = true;  // makes reset() release the pools
+    }
+  }
+
   // Report the first error; steps that torch has completed already throw here.
   template <class Action>
   static void quietly(const Action& action) {

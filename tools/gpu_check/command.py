@@ -21,8 +21,8 @@ measured again; --resume skips what is done. --merge joins the files of several 
 
 --stage collects what a machine with a GPU needs in one folder of less than 60 MiB: programs built with nvcc on this
 machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
-There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with torch 2.11, but neither git, nor a
-network, nor a compiler.
+There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with the torch that the stage is built with
+(2.11), but neither git, nor a network, nor a compiler.
 
 Without a GPU, it compiles what it can (the kernels if there is nvcc), runs their twins on the CPU, and writes nothing.
 
@@ -122,9 +122,10 @@ def link_torch(python):
             "print(m.version('torch'), os.path.dirname(u.find_spec('torch').origin))")
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     version, _, folder = found.stdout.strip().partition(" ")
-    if found.returncode != 0 or not version.startswith("2.11."):
-        print(f"gpu-check: {python} has torch {version or '(none)'}, but saturate needs 2.11: give another Python with "
-              "--python", file=sys.stderr)
+    minor = (ROOT / "torch_version").read_text().rpartition(".")[0]
+    if found.returncode != 0 or not version.startswith(f"{minor}."):
+        print(f"gpu-check: {python} has torch {version or '(none)'}, but saturate needs {minor}: give another Python "
+              "with --python", file=sys.stderr)
         return False
     fresh = ROOT / f"torch.{os.getpid()}"
     fresh.symlink_to(folder)
@@ -188,7 +189,7 @@ def parse():
     parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
     parser.add_argument("--build", type=pathlib.Path, help="folder of programs that are built already")
-    parser.add_argument("--python", help="one with torch 2.11, and torchvision for peers (default: this Python)")
+    parser.add_argument("--python", help="one with the torch of the build, and torchvision for peers (default: this Python)")
     parser.add_argument("--cifar", type=pathlib.Path, help="folder of cifar10-train.tar and cifar10-test.tar (or .xz)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results")
     parser.add_argument("--under", default="", metavar="COMMAND",

@@ -55,7 +55,12 @@ def places_of(programs):
 
 def copy_programs(programs, folder, root):
     (folder / "lib").mkdir()
-    torch = pathlib.Path(output_of(root / "tools/find_torch.sh").strip())
+    version = programs["saturate"].with_name("torch_version")
+    if not version.exists():
+        sys.exit(f"gpu-check: {version.parent} has no torch_version, which CMake writes. Build it again")
+    shutil.copy(version, folder)
+    torch = pathlib.Path(output_of("env", f"SATURATE_TORCH_VERSION={version.read_text().strip()}",
+                                   root / "tools/find_torch.sh").strip())
     needs = {path: needed_by(path) for path in programs.values()}
     if "libtorch_cuda.so" not in needs[programs["saturate"]]:
         sys.exit(f"gpu-check: {programs['saturate']} is built without CUDA. Build it with the preset gpu-host")

@@ -8,7 +8,7 @@ Each pads by 4 pixels (reflected), crops 32 x 32 at random, flips, normalises an
 as fp32. The peers start with all images decoded in memory. DataLoader applies torchvision's transforms to
 one sample at a time, in --threads processes. whole_batch works on tensors, in --threads threads, with
 images that are padded and normalised before the measurement: for each of the 81 shifts it copies the
-images that drew it. Prints the JSON of `saturate bench`. Needs torch 2.11, torchvision and Pillow.
+images that drew it. Prints the JSON of `saturate bench`. Needs torch, torchvision and Pillow.
 """
 
 import argparse

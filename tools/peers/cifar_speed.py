@@ -8,7 +8,7 @@ The script is legacy/airbench94.py of https://github.com/KellerJordan/cifar10-ai
 it. It runs unchanged except for a seed, on the images of the archives. Without a GPU its GPU calls are replaced,
 and it computes like saturate on a CPU: autocast to bf16 over fp32 weights. Rows: accuracy of both on the held-out
 images, over mirrored and shifted views, one value per seed; `epochs` and `train_s` of the last run. Takes an
-hour on two cores. The Python needs torch 2.11 and torchvision.
+hour on two cores. The Python needs torch and torchvision.
 """
 
 import argparse

@@ -155,7 +155,7 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
-        python = arguments.python or peer_report.make_environment(folder)
+        python = arguments.python or peer_report.make_environment(folder, arguments.saturate)
         peers = {"saturate": Saturate(arguments, folder), "python": Python(arguments, python)}
         values = {}
         for _ in range(arguments.rounds):

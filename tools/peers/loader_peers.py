@@ -10,7 +10,7 @@ for every peer that works, and on stderr why others do not. Install the peers in
 environment, for example
 
     python3 -m venv build/peers
-    build/peers/bin/pip install torch==2.11.0 torchvision==0.26.0 pillow nvidia-dali-cuda130 spdl ffcv
+    build/peers/bin/pip install torch torchvision pillow nvidia-dali-cuda130 spdl ffcv
 
 SPDL also needs FFmpeg's libraries (Debian: libavdevice59, libavfilter8). FFCV is built from source,
 which needs OpenCV and libjpeg-turbo (Debian: libopencv-dev, libturbojpeg0-dev); it reads a file in its

@@ -4,12 +4,13 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
 import time
 
-PACKAGES = ["torch==2.11.0", "torchvision==0.26.0"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def cpu_name():
@@ -22,11 +23,13 @@ def cores():
     return len(os.sched_getaffinity(0))
 
 
-def make_environment(folder):
-    """A new interpreter below `folder` with the peers' packages."""
+def make_environment(folder, saturate=ROOT / "build/saturate"):
+    """A new interpreter below `folder`, with the torch version that `saturate` is built with, and torchvision for it."""
+    said = subprocess.run([saturate, "env"], check=True, capture_output=True, text=True).stdout
+    torch = re.search(r"^libtorch +(\S+)", said, re.MULTILINE)[1]
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv/bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"torch=={torch}", "torchvision"], check=True)
     return python
 
 

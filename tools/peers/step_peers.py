@@ -195,7 +195,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
-        python = arguments.python or peer_report.make_environment(folder)
+        python = arguments.python or peer_report.make_environment(folder, arguments.saturate)
         for name in arguments.cases.split(","):
             with contextlib.ExitStack() as stack:
                 entries = start(python, arguments.saturate, folder, name,

@@ -368,6 +368,7 @@ function onKey(event) {
 }
 
 function draw() {
+  if (!window.Chart) throw new Error('saturate was built without Chart.js: see SATURATE_CHART_JS');
   charts.splice(0).forEach(chart => chart.destroy());
   Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
   for (const canvas of document.querySelectorAll('canvas[data-chart]')) {
