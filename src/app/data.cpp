@@ -225,7 +225,7 @@ int index(const IndexArguments& arguments) {
     fail(ErrorKind::kUsage, "there is no folder for the index", "HOME",
          "Set HOME or XDG_CACHE_HOME, or give --out FILE");
   const auto dataset = open_with_warning(env, arguments.source);
-  SourceIndex index(env, path, given ? SourceIndex::Kind::kGiven : SourceIndex::Kind::kAutomatic);
+  SourceIndex index(env, path, SourceIndex::Kind::kGiven);
   IndexReport report;
   write_unless_stopped(
       env, "index", *dataset,
@@ -233,9 +233,10 @@ int index(const IndexArguments& arguments) {
         report = index_dataset(*dataset, index, threads_or_all(arguments.threads), progress);
       },
       "keeping what was found");
-  // A given file may be that of several sources.
+  // A given file may be that of several sources, and a split's is that of its other part too.
+  const bool whole = !given && !arguments.source.starts_with("split:");
   IndexTotals totals;
-  if (report.found + report.known > 0) totals = index.save(!given);
+  if (report.found + report.known > 0) totals = index.save(whole);
   print_index(arguments, path, report, totals);
   nlohmann::ordered_json broken = nlohmann::ordered_json::array();
   for (const auto& sample : report.broken)

@@ -113,23 +113,23 @@ void SourceIndex::end_epoch() noexcept {
 
 void SourceIndex::save_or_warn(bool patient) noexcept {
   try {
-    const std::string lock_path = path_ + ".lock";
-    env_.make_directories(parent_folder(path_));
-    for (int tries = 0; patient && is_locked(lock_path) && tries < kPatientTries; ++tries)
+    for (int tries = 0; patient && is_locked(path_ + ".lock") && tries < kPatientTries; ++tries)
       env_.sleep_ns(100'000'000);
     save(false);
   } catch (const Error& error) {
-    // In use: another process saves.
-    if (error.kind() == ErrorKind::kUsage || failed_.exchange(true)) return;
+    if (error.kind() == ErrorKind::kUsage) {  // another process saves
+      failed_ = false;
+      return;
+    }
     print_warning("the index " + path_ + " cannot be written: " + error.reason() +
                   ". Set data.index to another path, or to off");
-  } catch (const std::exception&) {
-    failed_ = true;  // no memory for it
+  } catch (const std::exception&) {  // no memory for it
   }
 }
 
 IndexTotals SourceIndex::save(bool prune) {
   const MutexLock one(saving_);
+  failed_ = true;  // until it has succeeded
   env_.make_directories(parent_folder(path_));
   const auto lock = env_.lock(path_ + ".lock");
   const uint64_t added = points_.added();
@@ -145,6 +145,7 @@ IndexTotals SourceIndex::save(bool prune) {
     if (!file || i == file->size()) return !(prune && drops_unused);
     return !file->is_removed(i) && (!drops_unused || file->is_used(i));
   });
+  failed_ = false;
   saved_ = added;
   in_file_ = totals.bytes;
   if (points_.bytes() > ScanIndex::kDefaultLimit / 2) hand_over();
@@ -174,8 +175,7 @@ std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
   std::weak_ptr<SourceIndex>& known = opened[{&env, path}];
   std::shared_ptr<SourceIndex> index = known.lock();
   if (!index)
-    known = index =
-        std::make_shared<SourceIndex>(env, path, given ? Kind::kGiven : Kind::kAutomatic);
+    known = index = std::make_shared<SourceIndex>(env, path, given ? Kind::kGiven : Kind::kInCache);
   return index;
 }
 

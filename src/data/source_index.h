@@ -22,9 +22,9 @@ std::string index_path_of(Env& env, const std::string& uri);
 class SourceIndex {
  public:
   enum class Kind {
-    kOff,        // no index at all
-    kAutomatic,  // a file that is of no use is replaced, and a small index not written
-    kGiven       // fails with kUsage if the path is that of another file
+    kOff,      // no index at all
+    kInCache,  // a file that is of no use is replaced, and a small index not written
+    kGiven     // fails with kUsage if the path is that of another file
   };
   // `path`: of its file; empty: only in memory. A damaged file is reported, not used, and replaced.
   SourceIndex(Env& env, std::string path, Kind kind);
@@ -56,7 +56,7 @@ class SourceIndex {
   Mutex saving_;
   std::atomic<uint64_t> saved_{0};    // of points_.added()
   std::atomic<uint64_t> in_file_{0};  // bytes
-  std::atomic<bool> failed_{false};   // writing has failed
+  std::atomic<bool> failed_{false};   // the last save(): there is no other
 };
 
 // The index for the sources of a recipe, shared by all that have the same file at the same time.

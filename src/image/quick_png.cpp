@@ -45,7 +45,7 @@ using Bytes = uint8_t __attribute__((vector_size(8)));
   const Lanes up = above - corner, back = left - corner;
   const Lanes to_left = magnitude(up), to_above = magnitude(back), to_corner = magnitude(up + back);
   const Lanes other = to_above <= to_corner ? above : corner;
-  return (to_left <= to_above) & (to_left <= to_corner) ? left : other;
+  return ((to_left <= to_above) & (to_left <= to_corner)) ? left : other;
 }
 
 // Undoes a row's filter; `above` is the row before. All have kSlack bytes after their end.
