@@ -5,10 +5,15 @@
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
-BUILD := $(if $(filter cuda gpu-host asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
+BUILD := $(if $(filter cuda gpu-host wheel torch-other asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
+# Presets of one LibTorch: the newest that is supported, and the one of the fake CUDA runtime and of GPU machines.
+ifeq ($(PRESET),torch-other)
+export SATURATE_TORCH_VERSION := 2.15.0
+else ifeq ($(PRESET),gpu-host)
+export SATURATE_TORCH_VERSION := 2.11.0
+endif
 # A source that includes torch headers takes up to 2 GB to compile.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ { jobs = int($$2 / 2097152); \
-    {"name": "torch-other", "inherits": "base", "configurePreset": "torch-other"},
   print jobs < 1 ? 1 : jobs < cpus ? jobs : cpus }' /proc/meminfo)
 TEST_JOBS ?= 2
 CPP_FILES = git ls-files -co --exclude-standard '*.cpp' '*.h' '*.cu' '*.cuh'

@@ -19,3 +19,6 @@ pkg_check_modules(JPEG REQUIRED IMPORTED_TARGET libjpeg)
 pkg_check_modules(LMDB REQUIRED IMPORTED_TARGET lmdb)
 pkg_check_modules(DEFLATE REQUIRED IMPORTED_TARGET libdeflate)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+# Optional: without them such files are refused with a message.
+pkg_check_modules(WEBP QUIET libwebp)
+pkg_check_modules(AVIF QUIET libavif)

@@ -192,6 +192,33 @@ TEST(DataCommand, TrainingOnAPackedSetGivesTheSameLosses) {
   }
 }
 
+TEST(DataCommand, IndexesJpegsWhereTrainingFindsThem) {
+  const TempDir dir;
+  for (int i = 0; i < 6; ++i)
+    write_file(dir / "set/a/" + std::to_string(i) + ".jpg", noise_jpeg(200 + i, 180, uint64_t(i)));
+  write_file(dir / "set/a/broken.jpg", noise_jpeg(200, 180, 9).substr(0, 100));
+  const std::string cache = "XDG_CACHE_HOME='" + (dir / "cache") + "'";
+  const std::string command = "data index " + (dir / "set") + " --json " + (dir / "r.json");
+  for (const int found : {6, 0}) {
+    const CommandResult result = run_saturate(command, cache);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("data.decode=fast"), std::string::npos) << result.out;
+    EXPECT_NE(result.err.find("broken.jpg"), std::string::npos) << result.err;
+    const auto json = nlohmann::json::parse(read_text(dir / "r.json"));
+    EXPECT_EQ(json["found"], found);
+    EXPECT_EQ(json["known"], 6 - found);
+    EXPECT_EQ(json["broken"].size(), 1u);
+    EXPECT_TRUE(std::filesystem::exists(std::string(json["index"]))) << json;
+    EXPECT_TRUE(std::string(json["index"]).starts_with(dir / "cache/")) << json;
+  }
+  const CommandResult given = run_saturate(command + " --out " + (dir / "x.points"));
+  EXPECT_NE(given.out.find("data.index=" + (dir / "x.points")), std::string::npos) << given.out;
+  write_file(dir / "other.txt", "text");
+  expect_error(run_saturate(command + " --out " + (dir / "other.txt")), 2, {"not an index"});
+  EXPECT_EQ(read_text(dir / "other.txt"), "text");
+  expect_error(run_saturate(command, "env -u HOME -u XDG_CACHE_HOME"), 2, {"--out"});
+}
+
 TEST(DataCommand, AnInterruptedSynthLeavesNothing) {
   const TempDir logs;
   for (const std::string name : {"folder", "masks", "set.tar"}) {

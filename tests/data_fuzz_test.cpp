@@ -10,6 +10,7 @@
 #include "data/lmdb_format.h"
 #include "tests/format_testing.h"
 #include "tests/fuzz/fuzz_image.h"
+#include "tests/fuzz/fuzz_index.h"
 #include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
@@ -121,18 +122,39 @@ TEST(Fuzz, Cifar) {
 TEST(Fuzz, Image) {
   Mutator mutator(2);
   size_t whole = 0, sound = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(testing::source_path("tests/goldens/image/inputs"))) {
-    const std::string seed = testing::read_text(entry.path());
+  std::vector<std::filesystem::path> seeds;
+  for (const char* folder : {"inputs", "modern"})
+    for (const auto& entry :
+         std::filesystem::directory_iterator(testing::source_path("tests/goldens/image/") + folder))
+      if (!entry.path().string().ends_with("avif.png") &&
+          !entry.path().string().ends_with("webp.png"))
+        seeds.push_back(entry.path());
+  for (const auto& path : seeds) {
+    const std::string seed = testing::read_text(path);
     sound += testing::fuzz_image(std::as_bytes(std::span(seed)));
     for (int round = 0; round < 60; ++round) {
       const std::string text = mutator.mutate(seed);
       ASSERT_NO_THROW(whole += testing::fuzz_image(std::as_bytes(std::span(text))))
-          << entry.path() << " round " << round;
+          << path << " round " << round;
     }
   }
   EXPECT_GT(sound, 60u) << "the unmodified inputs cannot be decoded";
   EXPECT_GT(whole, 60u) << "every mutation was refused: this tests little";
+}
+
+TEST(Fuzz, Index) {
+  const std::string seed = testing::index_of_fuzzed_jpegs();
+  EXPECT_EQ(testing::fuzz_index(std::as_bytes(std::span(seed))), 6u);  // 3 files, twice
+  Mutator mutator(8);
+  size_t used = 0;
+  for (int round = 0; round < 100; ++round) {
+    const std::string text = mutator.mutate(seed);
+    ASSERT_NO_THROW(used += testing::fuzz_index(std::as_bytes(std::span(text)))) << round;
+    std::string changes(size_t{4} * (1 + mutator.below(3)), '\0');
+    for (char& c : changes) c = char(mutator.below(256));
+    ASSERT_NO_THROW(used += testing::fuzz_index(std::as_bytes(std::span(changes)))) << round;
+  }
+  EXPECT_GT(used, 50u) << "every mutation was refused: this tests little";
 }
 
 TEST(Fuzz, Mask) {

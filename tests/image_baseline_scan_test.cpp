@@ -122,6 +122,30 @@ TEST(BaselineScan, NoticesPointsThatDoNotAgreeWithTheData) {
   EXPECT_GT(noticed, int(known.point.size()) / 3);
 }
 
+// Also where a crop ends inside a part.
+TEST(BaselineScan, NoticesWrongPointsOfACrop) {
+  const auto file = encode_as(noisy(700, 100, 40), kScanKinds[0], 90);
+  const auto whole = coefficients_by_libjpeg(file);
+  ScanPoints known;
+  ASSERT_EQ(coefficients_by_scan(file, {.points = &known}), whole);
+  ASSERT_EQ(known.every, 8);
+  for (const int end : {19, 24, 30}) {
+    ReadMcus read{.columns = {11, end}, .first_row = 3, .end_row = 4};
+    const auto part = selected(*whole, read, 1, 1);
+    for (const size_t used : {size_t{1}, size_t((end + 7) / 8)}) {
+      for (const bool position : {false, true}) {
+        ScanPoints wrong = known;
+        ScanPoint& point = wrong.point[size_t(3 * known.across) + used];
+        position ? point.bit += 3 : point.dc[1] += 1;
+        read.points = &wrong;
+        EXPECT_FALSE(coefficients_by_scan(file, read)) << end << " " << used << " " << position;
+      }
+    }
+    read.points = &known;
+    EXPECT_EQ(coefficients_by_scan(file, read), part);
+  }
+}
+
 TEST(BaselineScan, LeavesDamagedFilesToLibjpeg) {
   for (const JpegKind& kind : kScanKinds) {
     const auto intact = encode_as(test_picture(211, 163), kind, 90);

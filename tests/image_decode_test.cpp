@@ -90,9 +90,9 @@ TEST(Decoder, EmptyFileIsAnError) {
 
 TEST(Decoder, TextFileIsAnError) {
   EXPECT_EQ(decode_error(bytes_of("<!DOCTYPE html><title>404</title>")).reason(),
-            "not a JPEG or PNG image");
-  EXPECT_EQ(decode_error(bytes_of("\xff")).reason(), "not a JPEG or PNG image");
-  EXPECT_EQ(decode_error(bytes_of("GIF89a")).reason(), "not a JPEG or PNG image");
+            "not a JPEG, PNG, WebP or AVIF image");
+  EXPECT_EQ(decode_error(bytes_of("\xff")).reason(), "not a JPEG, PNG, WebP or AVIF image");
+  EXPECT_EQ(decode_error(bytes_of("GIF89a")).reason(), "not a JPEG, PNG, WebP or AVIF image");
 }
 
 // Also if only the end marker is missing.

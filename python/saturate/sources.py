@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 # The form that _core reads: (buffer, width, height, channels, label, name, done). Width 0: an encoded image.
 Packed = Tuple[Any, int, int, int, int, Optional[bytes], Optional[Callable[[], object]]]
 
-ENCODED_ENDINGS = (".jpg", ".jpeg", ".png")
+ENCODED_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".avif")
 
 
 def packed(item: Any) -> Packed:

@@ -25,6 +25,7 @@ class View : public Dataset {
     return source_->decoded(pick(index));
   }
   uint64_t bytes(size_t index) const override { return source_->bytes(pick(index)); }
+  SourceIndex* source_index() const override { return source_->source_index(); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (picks_.empty()) source_->advise(advice, first, count);
   }

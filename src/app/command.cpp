@@ -66,8 +66,8 @@ void catch_stop_signals() {
   catch_signals("stopping after this step; Ctrl-C again quits at once");
 }
 
-void catch_stop_signals_of_writing() {
-  catch_signals("stopping, and removing unfinished output; Ctrl-C again quits at once");
+void catch_stop_signals_of_writing(const char* then) {
+  catch_signals(std::string("stopping, and ") + then + "; Ctrl-C again quits at once");
 }
 
 int stop_signal() {

@@ -76,8 +76,9 @@ Checkpoint read_saved_model(Env& env, const SavedModelArguments& arguments, std:
 // is only recorded; a further SIGINT ends the process at once. After SIGHUP, terminal descriptors
 // are redirected to /dev/null.
 void catch_stop_signals();
-// The same for a command that writes a file, which is removed if incomplete.
-void catch_stop_signals_of_writing();
+// The same for a command that writes a file, which is removed if incomplete. `then`: what becomes
+// of it otherwise.
+void catch_stop_signals_of_writing(const char* then = "removing unfinished output");
 // The recorded signal (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
 int stop_signal();
 // The same, but SIGHUP as it is: other processes must learn that the terminal closed.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -10,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "data/export.h"
 #include "data/inspect.h"
+#include "data/source_index.h"
 #include "record/json_fields.h"
 #include "saturate/data/dataset.h"
 #include "saturate/progress.h"
@@ -49,8 +51,9 @@ std::unique_ptr<Dataset> open_with_warning(Env& env, const std::string& source) 
 
 // Calls `write(progress)`, which removes incomplete output when `progress` throws.
 template <class Write>
-void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write) {
-  catch_stop_signals_of_writing();
+void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write,
+                          const char* then = "removing unfinished output") {
+  catch_stop_signals_of_writing(then);
   Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
   write([&](size_t done, size_t) {
     require_running();
@@ -93,6 +96,8 @@ std::string to_json(const DatasetReport& report) {
                                  {"bytes", report.bytes},
                                  {"jpeg", report.jpeg},
                                  {"png", report.png},
+                                 {"webp", report.webp},
+                                 {"avif", report.avif},
                                  {"raw", report.raw},
                                  {"grey", report.components[1] + report.components[2]},
                                  {"width", to_json(report.width)},
@@ -135,9 +140,13 @@ void print_report(const DatasetReport& report, const std::string& source) {
   if (sampled)
     fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
                report.has_masks ? "" : " except classes", report.looked_at);
-  fmt::print("  format   {} JPEG, {} PNG, {} raw; {} grey, {} colour, {} CMYK or RGBA\n",
-             report.jpeg, report.png, report.raw, report.components[1] + report.components[2],
-             report.components[3], report.components[4]);
+  fmt::print("  format   {} JPEG, {} PNG, {}{} raw; {} grey, {} colour, {} CMYK or RGBA\n",
+             report.jpeg, report.png,
+             report.webp + report.avif > 0
+                 ? fmt::format("{} WebP, {} AVIF, ", report.webp, report.avif)
+                 : "",
+             report.raw, report.components[1] + report.components[2], report.components[3],
+             report.components[4]);
   if (sound > 0) {
     fmt::print("  width    {} to {}, median {}\n", report.width.min, report.width.max,
                report.width.median);
@@ -185,6 +194,64 @@ int verify(const InspectArguments& arguments) {
                                        {"broken", to_json(report.broken)}};
   if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));
   return report.broken.empty() ? 0 : int(ErrorKind::kData);
+}
+
+struct IndexArguments {
+  std::string source, out, json;
+  int threads = 0;
+};
+
+void print_index(const IndexArguments& arguments, const std::string& path,
+                 const IndexReport& report, const IndexTotals& totals) {
+  for (const auto& sample : report.broken)
+    print_warning("no points of " + sample.name + ": " + sample.reason);
+  fmt::print("{} of {} images are indexed, {} of them now; {} need no index; {} are broken\n",
+             report.found + report.known, report.samples, report.found, report.without,
+             report.broken.size());
+  if (totals.files == 0) return;
+  fmt::print("{:.2f} MB in {}\nused with data.decode=fast{}\n", double(totals.bytes) * 1e-6,
+             printable(path),
+             arguments.out.empty()
+                 ? ""
+                 : " and " + shell_word("data.index=" + std::filesystem::absolute(path).string()));
+}
+
+// What was found before Ctrl-C is kept: the next call continues.
+int index(const IndexArguments& arguments) {
+  Env& env = Env::posix();
+  const bool given = !arguments.out.empty();
+  const std::string path = given ? arguments.out : index_path_of(env, arguments.source);
+  if (path.empty())
+    fail(ErrorKind::kUsage, "there is no folder for the index", "HOME",
+         "Set HOME or XDG_CACHE_HOME, or give --out FILE");
+  const auto dataset = open_with_warning(env, arguments.source);
+  SourceIndex index(env, path, SourceIndex::Kind::kGiven);
+  IndexReport report;
+  write_unless_stopped(
+      env, "index", *dataset,
+      [&](const ProgressCallback& progress) {
+        report = index_dataset(*dataset, index, threads_or_all(arguments.threads), progress);
+      },
+      "keeping what was found");
+  // A given file may be that of several sources, and a split's is that of its other part too.
+  const bool whole = !given && !arguments.source.starts_with("split:");
+  IndexTotals totals;
+  if (report.found + report.known > 0) totals = index.save(whole);
+  print_index(arguments, path, report, totals);
+  nlohmann::ordered_json broken = nlohmann::ordered_json::array();
+  for (const auto& sample : report.broken)
+    broken.push_back({{"name", as_utf8(sample.name)}, {"reason", as_utf8(sample.reason)}});
+  const nlohmann::ordered_json json = {{"source", as_utf8(arguments.source)},
+                                       {"index", as_utf8(path)},
+                                       {"samples", report.samples},
+                                       {"found", report.found},
+                                       {"known", report.known},
+                                       {"without", report.without},
+                                       {"files", totals.files},
+                                       {"bytes", totals.bytes},
+                                       {"broken", broken}};
+  if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));
+  return 0;
 }
 
 int pack(const PackArguments& arguments) {
@@ -278,12 +345,25 @@ void add_pack(CLI::App& data, int& exit_code) {
   add_threads(command, arguments.threads);
 }
 
+void add_index(CLI::App& data, int& exit_code) {
+  const auto [command, arguments] = add_command<IndexArguments>(
+      data, exit_code, "index",
+      "Find positions in JPEG files, so that data.decode=fast needs to read only parts of them",
+      index);
+  command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
+  command.add_option("--out", arguments.out,
+                     "The index, new or to be extended (default: where data.index=auto looks)");
+  command.add_option("--json", arguments.json, "Write the report to this file too");
+  add_threads(command, arguments.threads);
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, int& exit_code) {
   CLI::App* data = app.add_subcommand("data", "Make, convert and examine datasets");
   data->require_subcommand(1);
-  for (const auto add : {add_synth, add_inspect, add_pack, add_verify}) add(*data, exit_code);
+  for (const auto add : {add_synth, add_inspect, add_pack, add_verify, add_index})
+    add(*data, exit_code);
 }
 
 }  // namespace saturate

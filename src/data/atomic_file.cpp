@@ -33,8 +33,8 @@ void remove_leftovers(Env& env, const std::string& folder, const std::string& pr
 
 }  // namespace
 
-std::string claim_temporary(Env& env, const std::string& path) {
-  if (env.exists(path))
+std::string claim_temporary(Env& env, const std::string& path, bool replace) {
+  if (!replace && env.exists(path))
     fail(ErrorKind::kUsage, "file exists already", path, "Choose a new one with --out");
   const std::string folder = parent_folder(path);
   env.make_directories(folder);
@@ -51,10 +51,10 @@ void discard(Env& env, const std::string& temporary) {
   }
 }
 
-AtomicFile::AtomicFile(Env& env, std::string path)
+AtomicFile::AtomicFile(Env& env, std::string path, Existing existing)
     : env_(env),
       path_(std::move(path)),
-      temporary_(claim_temporary(env, path_)),
+      temporary_(claim_temporary(env, path_, existing == Existing::kReplace)),
       file_(env.open_writable(temporary_)) {
   buffer_.reserve(kBufferBytes);
 }

@@ -12,8 +12,8 @@
 namespace saturate {
 
 // A temporary name beside `path`. Removes what a killed process left under such a name, and creates
-// the folder if missing. Fails with kUsage if `path` exists.
-std::string claim_temporary(Env& env, const std::string& path);
+// the folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
+std::string claim_temporary(Env& env, const std::string& path, bool replace = false);
 
 // Removes `temporary` after a more important failure; ignores errors.
 void discard(Env& env, const std::string& temporary);
@@ -21,8 +21,9 @@ void discard(Env& env, const std::string& temporary);
 // As write_atomically(), for data that does not fit in memory. Not for concurrent use.
 class AtomicFile {
  public:
-  // Fails with kUsage if `path` exists.
-  AtomicFile(Env& env, std::string path);
+  enum class Existing { kRefuse, kReplace };
+  // Fails with kUsage if `path` exists, unless it is to be replaced.
+  AtomicFile(Env& env, std::string path, Existing existing = Existing::kRefuse);
   // Removes what was written, unless commit() has succeeded.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

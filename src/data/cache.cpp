@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
+#include "data/source_index.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
 
@@ -185,9 +186,11 @@ uint64_t cached_bytes() {
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  return cache_dataset(
+  auto data = cache_dataset(
       stage_dataset(env, open_dataset(env, uri), uri, options.stage, threads, progress),
       options.cache);
+  if (options.decode != DecodeMode::kFast) return data;
+  return with_index(std::move(data), open_source_index(env, uri, options.index));
 }
 
 }  // namespace saturate

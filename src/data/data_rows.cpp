@@ -78,6 +78,39 @@ OptionRow stage_row() {
   return row;
 }
 
+OptionRow index_row() {
+  const char* key = "data.index";
+  OptionRow row = text(
+      SATURATE_OPTION_AS(key, data.index.path),
+      "Where positions inside JPEG files are kept that data.decode = \"fast\" finds: later epochs "
+      "and runs decode only the parts that a crop needs, with the same pixels. auto is a file in "
+      "~/.cache/saturate/index (below $XDG_CACHE_HOME if set), PATH another file, written with a "
+      "/; "
+      "off keeps none.");
+  row.type = "auto|off|PATH";
+  row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
+    const std::string* given = std::get_if<std::string>(&value);
+    if (!given || (*given != "auto" && *given != "off" && given->find('/') == std::string::npos))
+      fail_option(key, "must be auto, off or a file's path",
+                  "Write a path with a /, such as \"/scratch/photos.points\"", where);
+    if (given->back() == '/')
+      fail_option(key, "must be a file's path, not a folder's", "Add a name after the last /",
+                  where);
+    const IndexMode mode = *given == "auto"  ? IndexMode::kAuto
+                           : *given == "off" ? IndexMode::kOff
+                                             : IndexMode::kFile;
+    recipe.data.index = {mode, mode == IndexMode::kFile ? *given : ""};
+  };
+  row.get = [](const Recipe& recipe) {
+    const IndexOptions& index = recipe.data.index;
+    if (index.mode == IndexMode::kAuto) return OptionValue(std::string("auto"));
+    if (index.mode == IndexMode::kOff) return OptionValue(std::string("off"));
+    const bool is_path = index.path.find('/') != std::string::npos;
+    return OptionValue(is_path ? index.path : "./" + index.path);
+  };
+  return row;
+}
+
 std::vector<OptionRow> storage_rows() {
   return {
       cache_row(),
@@ -85,6 +118,7 @@ std::vector<OptionRow> storage_rows() {
              "Budget of data.cache, for training and evaluation together; samples beyond it are "
              "read every time. 0: half of the memory available at the start."),
       stage_row(),
+      index_row(),
   };
 }
 

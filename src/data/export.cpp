@@ -8,6 +8,7 @@
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/sample_writer.h"
+#include "image/codec.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -59,7 +60,7 @@ void write_masks(Env& env, const Dataset& dataset, const std::string& out, int t
     make_file(sample);
     Decoder decoder;
     const ImageInfo info = probe_sample(decoder, sample);
-    const char* const ending = info.format == ImageFormat::kPng ? ".png" : ".jpg";
+    const char* const ending = ending_of(info.format);
     write_file(env, root + "/images/" + stem(i) + ending, sample.bytes);
     ClassMap mask;
     decode_mask(sample, info.width, info.height, dataset.classes().size(), mask);

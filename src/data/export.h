@@ -13,12 +13,12 @@
 
 namespace saturate {
 
-// Writes sample i, in its encoding, to CLASS/0000000i.jpg (or .png) in the folder `out`, or in the
-// archive `out` if it ends in ".tar". A folder must be missing or empty, an archive missing; both
-// appear under their names only when complete. Raw samples become PNG, segmented JPEGs plain ones.
-// Equal samples give equal bytes. With masks, writes the layout of masks:PATH: images/, masks/ and
-// classes.txt. Reads on `threads` threads; what `progress` throws cancels, and is rethrown. Fails
-// with kUsage if `out` is taken.
+// Writes sample i, in its encoding, to CLASS/0000000i.jpg (or its ending) in the folder `out`, or
+// in the archive `out` if it ends in ".tar". A folder must be missing or empty, an archive missing;
+// both appear under their names only when complete. Raw samples become PNG, segmented JPEGs plain
+// ones. Equal samples give equal bytes. With masks, writes the layout of masks:PATH: images/,
+// masks/ and classes.txt. Reads on `threads` threads; what `progress` throws cancels, and is
+// rethrown. Fails with kUsage if `out` is taken.
 void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int threads,
                    const ProgressCallback& progress = {});
 

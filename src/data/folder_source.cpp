@@ -107,8 +107,8 @@ class FolderSource : public IndexedSource {
     search(name, label, 0);
     // Silently skipping a class would shift the labels of all that follow it.
     if (entries_.size() == first)
-      fail(ErrorKind::kData, "class folder holds no .jpg, .jpeg or .png file", root_ + "/" + name,
-           "Add images of the class, or remove its folder");
+      fail(ErrorKind::kData, "class folder holds no .jpg, .png, .webp or .avif file",
+           root_ + "/" + name, "Add images of the class, or remove its folder");
     std::sort(entries_.begin() + ptrdiff_t(first), entries_.end(),
               [](const FolderEntry& a, const FolderEntry& b) {
                 return std::tie(a.folder, a.name) < std::tie(b.folder, b.name);

@@ -101,6 +101,10 @@ size_t* count_of(DatasetReport& report, ImageFormat format) {
       return &report.jpeg;
     case ImageFormat::kPng:
       return &report.png;
+    case ImageFormat::kWebp:
+      return &report.webp;
+    case ImageFormat::kAvif:
+      return &report.avif;
     case ImageFormat::kRaw:
       break;
   }

@@ -29,7 +29,7 @@ struct DatasetReport {
   std::vector<std::string> classes;
   std::vector<size_t> class_samples;  // [classes], of the whole source
   uint64_t bytes = 0;                 // as stored
-  size_t jpeg = 0, png = 0, raw = 0;
+  size_t jpeg = 0, png = 0, webp = 0, avif = 0, raw = 0;
   size_t components[5] = {};         // by ImageInfo::components, 1 to 4
   Spread width, height;              // pixels, after EXIF orientation
   std::vector<BrokenSample> broken;  // by index

@@ -14,6 +14,7 @@
 #include "data/read_ahead.h"
 #include "data/require.h"
 #include "data/sample_reader.h"
+#include "data/source_index.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -94,8 +95,10 @@ struct Loader::State {
   const LoaderOptions options;
   const AugmentOptions augment;
   const size_t image_size, mask_size;  // bytes
+  SourceIndex* const source_index;     // null: the dataset has none
+  ScanIndex own_index;
+  ScanIndex* const scan_index;  // null: off
   BufferPool buffers;
-  ScanIndex scan_index;
   ReadAhead ahead;
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch already consumed or skipped
@@ -117,6 +120,8 @@ struct Loader::State {
         augment(aug),
         image_size(image_bytes(opt, aug)),
         mask_size(mask_bytes(opt, aug)),
+        source_index(data.source_index()),
+        scan_index(source_index ? source_index->points() : &own_index),
         buffers((image_size + mask_size) * local_batch_size(opt), std::move(allocate)),
         // Held samples are not read.
         ahead(data, opt.output == BatchOutput::kPlaces ? ShuffleOptions() : opt.shuffle, opt.seed),
@@ -153,7 +158,7 @@ struct Loader::State {
     Batch& batch = claim.slot->batch;
     BatchSample& sample = batch.samples[place];
     try {
-      SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, &scan_index);
+      SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, scan_index);
       reader.read(claim.epoch, sample, batch.pixels.get() + place * image_size);
       sample.label = handed_out(sample.label);
       if (options.masks) reader.read_mask(masks_of(batch) + place * mask_size);
@@ -273,6 +278,7 @@ struct Loader::State {
     }
     out.samples.clear();
     // The last batch may have fewer samples than processes, and none for this one.
+    if (source_index && !ended && taken >= batches()) source_index->end_epoch();
     if (alone() || ended || taken >= batches()) return false;
     describe(out);
     out.pixels = take_buffer();
@@ -297,6 +303,7 @@ size_t Loader::batches() const {
 
 void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   stop();
+  if (state_->source_index) state_->source_index->end_epoch();
   const LoaderOptions& options = state_->options;
   auto order = epoch_order(state_->dataset.size(), options.seed, epoch, options.shuffle);
   if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));

@@ -95,7 +95,7 @@ class MaskSource : public Dataset {
     for (const FileInfo& info : env_.list(folder))
       if (!info.is_directory && is_image_name(info.name)) images_.push_back(info.name);
     if (images_.empty())
-      fail(ErrorKind::kData, "folder holds no .jpg, .jpeg or .png file", folder,
+      fail(ErrorKind::kData, "folder holds no .jpg, .png, .webp or .avif file", folder,
            "Put the images there");
     std::sort(images_.begin(), images_.end());
     std::set<std::string> masks;

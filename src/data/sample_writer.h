@@ -32,7 +32,7 @@ std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path,
 // elsewhere. Fails with kData.
 void check_folder_names(const std::vector<std::string>& classes);
 
-// CLASS/NNNNNNNN.jpg or .png. REQUIRES: the sample is encoded.
+// CLASS/NNNNNNNN.jpg, .png, .webp or .avif. REQUIRES: the sample is encoded.
 std::string member_name(const std::vector<std::string>& classes, size_t number,
                         const Sample& sample);
 

@@ -11,7 +11,8 @@ namespace saturate {
 namespace {
 
 constexpr RegistryEntry<DatasetFactory> kSources[] = {
-    {"folder", "folder:PATH, one sub-folder of .jpg, .jpeg or .png files per class", open_folder},
+    {"folder", "folder:PATH, one sub-folder of .jpg, .png, .webp or .avif files per class",
+     open_folder},
     {"masks",
      "masks:PATH[,classes=N], images/ and masks/ of the same names: PNG of class numbers, for "
      "segmentation",

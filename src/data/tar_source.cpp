@@ -45,7 +45,7 @@ class TarSource : public IndexedSource {
     const bool paired = pairs.size() > 0;
     if (paired) keep_pairs();
     if (entries_.empty())
-      fail(ErrorKind::kData, "archive holds no .jpg, .jpeg or .png file", paths_.front(),
+      fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
            "Check data.source");
     const auto labels = paired ? pairs.settle_numbers_or_names(paths_.front(), classes_)
                                : folders.settle_names(classes_);
@@ -113,7 +113,7 @@ class TarSource : public IndexedSource {
     files_.push_back(scanner.release());
   }
 
-  // Only KEY.jpg, KEY.jpeg and KEY.png belong to a pair: KEY.seg.png is additional data.
+  // Only KEY.jpg, KEY.png and so on belong to a pair: KEY.seg.png is additional data.
   void finish_group(const PairGroup& group, uint32_t archive, LabelTable& pairs) {
     if (!group.cls && !group.json) return;
     const std::string where = paths_[archive] + ":" + group.key;

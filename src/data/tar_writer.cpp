@@ -5,6 +5,7 @@
 #include "data/bytes.h"
 #include "data/sample_writer.h"
 #include "data/tar_format.h"
+#include "image/codec.h"
 #include "image/segmented_jpeg.h"
 #include "saturate/data/error.h"
 
@@ -46,10 +47,10 @@ void check_folder_names(const std::vector<std::string>& classes) {
 
 std::string member_name(const std::vector<std::string>& classes, size_t number,
                         const Sample& sample) {
-  const bool png = as_text(sample.bytes).starts_with("\x89PNG");
+  const char* const ending = ending_of(image_format_of(sample.bytes).value_or(ImageFormat::kJpeg));
   std::string digits = std::to_string(number);
   if (digits.size() < 8) digits.insert(0, 8 - digits.size(), '0');
-  return classes[size_t(sample.label)] + "/" + digits + (png ? ".png" : ".jpg");
+  return classes[size_t(sample.label)] + "/" + digits + ending;
 }
 
 void join_segments(Sample& sample) {

@@ -219,10 +219,19 @@ bool BaselineScan::enter_point(Lane& lane, size_t index, size_t limit) {
   return true;
 }
 
+// Whether the lane is where its part ends.
 bool BaselineScan::arrives_at(const Lane& lane, size_t index) const {
-  return lane.expected == UINT64_MAX ||
-         (lane.bits.since(lane.data.data()) == lane.expected &&
-          std::equal(lane.dc, lane.dc + components_, points_->point[index].dc));
+  return lane.expected == UINT64_MAX
+             ? ends_scan(lane)
+             : (lane.bits.since(lane.data.data()) == lane.expected &&
+                std::equal(lane.dc, lane.dc + components_, points_->point[index].dc));
+}
+
+// Whether only padding of less than a byte is left before the marker.
+bool BaselineScan::ends_scan(const Lane& lane) const {
+  const uint64_t read = lane.bits.since(lane.data.data());
+  const uint64_t all = uint64_t(lane.bits.end - lane.data.data()) * 8;
+  return read <= all && all - read < 8;
 }
 
 void BaselineScan::note_point(Lane& lane, int row, int part) {
@@ -258,6 +267,10 @@ bool BaselineScan::read_sequential(bool skip) {
   }
   if (!skip_to(lane, mcus_)) return false;
   if (points_ && row_ + 1 < row_count_) note_point(lane, row_ + 1, 0);
+  // Other bytes at the end: the last row's points could not be checked.
+  if (points_ && row_ + 1 == row_count_ && !ends_scan(lane))
+    points_->point.resize(
+        std::min(points_->point.size(), size_t(row_) * size_t(points_->across) + 1));
   return !lane.bits.overrun();
 }
 
@@ -304,11 +317,15 @@ bool BaselineScan::read_parts() {
   if (two && !open_part(b, middle, columns_.end)) return false;
   if (!read_lanes(a, two ? &b : nullptr)) return false;
   for (int i = 0; i < (two ? 2 : 1); ++i) {
-    const Lane& lane = lane_[i];
-    if (lane.bits.overrun()) return false;
-    if (segments_ || (lane.end % part_ != 0 && lane.end != mcus_)) continue;
-    const size_t row = size_t(row_) * size_t(points_->across);
-    if (!arrives_at(lane, row + size_t(divide_up(lane.end, part_)))) return false;
+    Lane& lane = lane_[i];
+    if (segments_) {
+      if (lane.bits.overrun()) return false;
+      continue;
+    }
+    // On to the next point: points that belong to another scan do not meet there.
+    const int part = divide_up(lane.end, part_);
+    if (!skip_to(lane, std::min(part * part_, mcus_)) || lane.bits.overrun()) return false;
+    if (!arrives_at(lane, size_t(row_) * size_t(points_->across) + size_t(part))) return false;
   }
   return true;
 }

@@ -89,6 +89,7 @@ class BaselineScan {
   bool enter_restart(Lane& lane);
   bool enter_point(Lane& lane, size_t index, size_t limit);
   bool arrives_at(const Lane& lane, size_t index) const;
+  bool ends_scan(const Lane& lane) const;
   void note_point(Lane& lane, int row, int part);
   int next_stop(const Lane& lane) const;
   bool read_sequential(bool skip);
@@ -107,7 +108,9 @@ class BaselineScan {
   void read_blocks(Lane& a, Lane& b);
   void read_blocks_plain(Lane& a, Lane* b);
   void read_blocks_bmi2(Lane& a, Lane* b);
+  template <bool kTable>
   bool parse_blocks(Lane& lane, int mcus);
+  bool has_parse_tables() const;
   bool parse_plain(Lane& lane, int mcus);
   bool parse_bmi2(Lane& lane, int mcus);
 

@@ -158,12 +158,13 @@ struct BlockReader {
     bits.count -= int(entry & 63);
   }
 
-  // The same as turn().
+  // The same as turn(). Without kTable `entries` are not used.
+  template <bool kTable>
   [[gnu::always_inline]] bool parse_turn(const uint16_t* entries) {
-    parse_step(entries);
+    kTable ? parse_step(entries) : step<false>();
     if (k >= DCTSIZE2) return true;
     bits.refill();
-    parse_step(entries);
+    kTable ? parse_step(entries) : step<false>();
     return k >= DCTSIZE2;
   }
 };

@@ -5,6 +5,8 @@
 // destructor may live between guarded() and the library call.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 
 #include "saturate/data/error.h"
@@ -28,6 +30,11 @@ struct CodecSession {
 inline std::string size_text(int width, int height) {
   return std::to_string(width) + " x " + std::to_string(height);
 }
+
+// By the first bytes; empty for anything else.
+std::optional<ImageFormat> image_format_of(std::span<const std::byte> bytes);
+// ".jpg", ".png", ".webp" or ".avif".
+const char* ending_of(ImageFormat format);
 
 [[noreturn]] inline void fail_image(
     std::string what, const std::string& where,

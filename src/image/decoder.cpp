@@ -1,10 +1,14 @@
+#include <algorithm>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
+#include "image/avif_decoder.h"
 #include "image/exif.h"
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
 #include "image/segmented_jpeg.h"
+#include "image/webp_decoder.h"
 #include "saturate/data/image.h"
 
 namespace saturate {
@@ -19,11 +23,26 @@ bool is_png(std::span<const std::byte> bytes) {
   return begins_with(bytes, "\x89PNG\r\n\x1a\n");
 }
 
+// Whether one of the brands of an ISO base media file (AVIF, HEIC) is among `wanted`.
+bool has_brand(std::span<const std::byte> bytes, std::initializer_list<std::string_view> wanted) {
+  constexpr size_t kBrand = 4, kFirst = 8, kMost = 64;  // of brands
+  if (bytes.size() < kFirst + kBrand || !begins_with(bytes.subspan(kBrand), "ftyp")) return false;
+  const size_t box = std::to_integer<size_t>(bytes[2]) << 8 | std::to_integer<size_t>(bytes[3]);
+  const size_t end = std::min({box, bytes.size(), kFirst + kMost * kBrand});
+  for (size_t at = kFirst; at + kBrand <= end; at += kBrand)
+    for (const std::string_view brand : wanted)
+      if (begins_with(bytes.subspan(at), brand)) return true;
+  return false;
+}
+
 ImageFormat detect_format(std::span<const std::byte> bytes, const std::string& where) {
   if (bytes.empty()) fail_image("file is empty", where);
-  if (begins_with(bytes, "\xff\xd8\xff")) return ImageFormat::kJpeg;
-  if (is_png(bytes)) return ImageFormat::kPng;
-  fail_image("not a JPEG or PNG image", where);
+  if (const auto format = image_format_of(bytes)) return *format;
+  if (has_brand(bytes, {"heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"}))
+    fail(ErrorKind::kData, "HEIC is not supported", where,
+         "Convert it to JPEG, as with `heif-convert -q 95 IN.heic OUT.jpg`, or set "
+         "data.on_error=skip");
+  fail_image("not a JPEG, PNG, WebP or AVIF image", where);
 }
 
 void check_pixels(const CodecHeader& header, int64_t max_pixels, const std::string& where) {
@@ -35,10 +54,36 @@ void check_pixels(const CodecHeader& header, int64_t max_pixels, const std::stri
 
 }  // namespace
 
+std::optional<ImageFormat> image_format_of(std::span<const std::byte> bytes) {
+  if (begins_with(bytes, "\xff\xd8\xff")) return ImageFormat::kJpeg;
+  if (is_png(bytes)) return ImageFormat::kPng;
+  if (begins_with(bytes, "RIFF") && bytes.size() > 12 && begins_with(bytes.subspan(8), "WEBP"))
+    return ImageFormat::kWebp;
+  if (has_brand(bytes, {"avif", "avis"})) return ImageFormat::kAvif;
+  return std::nullopt;
+}
+
+const char* ending_of(ImageFormat format) {
+  switch (format) {
+    case ImageFormat::kPng:
+      return ".png";
+    case ImageFormat::kWebp:
+      return ".webp";
+    case ImageFormat::kAvif:
+      return ".avif";
+    case ImageFormat::kJpeg:
+    case ImageFormat::kRaw:
+      break;
+  }
+  return ".jpg";
+}
+
 struct Decoder::State {
   int64_t max_pixels;
   JpegDecoder jpeg;
   PngDecoder png;
+  WebpDecoder webp;
+  AvifDecoder avif;
   Image as_stored;  // used for an image that is not upright
   SegmentedJpeg segmented;
   std::vector<std::byte> part;  // an assembled part of a segmented JPEG
@@ -61,6 +106,23 @@ struct Decoder::State {
     const CodecSession<Codec> session{codec};
     return codec.open(bytes, where);
   }
+
+  // Calls `use` with the decoder of that format.
+  template <class Use>
+  auto with_codec(ImageFormat format, const Use& use) {
+    switch (format) {
+      case ImageFormat::kPng:
+        return use(png);
+      case ImageFormat::kWebp:
+        return use(webp);
+      case ImageFormat::kAvif:
+        return use(avif);
+      case ImageFormat::kJpeg:
+      case ImageFormat::kRaw:
+        break;
+    }
+    return use(jpeg);
+  }
 };
 
 Decoder::Decoder(int64_t max_pixels) : state_(std::make_unique<State>(max_pixels)) {}
@@ -69,11 +131,8 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
 void Decoder::decode(std::span<const std::byte> bytes, const std::string& where, Image& out) {
-  if (detect_format(bytes, where) == ImageFormat::kJpeg) {
-    state_->decode(state_->jpeg, bytes, where, out);
-  } else {
-    state_->decode(state_->png, bytes, where, out);
-  }
+  state_->with_codec(detect_format(bytes, where),
+                     [&](auto& codec) { state_->decode(codec, bytes, where, out); });
 }
 
 Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int height,
@@ -92,9 +151,8 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
 
 ImageInfo Decoder::probe(std::span<const std::byte> bytes, const std::string& where) {
   const ImageFormat format = detect_format(bytes, where);
-  const CodecHeader header = format == ImageFormat::kJpeg
-                                 ? state_->probe(state_->jpeg, bytes, where)
-                                 : state_->probe(state_->png, bytes, where);
+  const CodecHeader header =
+      state_->with_codec(format, [&](auto& codec) { return state_->probe(codec, bytes, where); });
   const bool exchanged = exchanges_axes(header.orientation);
   return {format, exchanged ? header.height : header.width,
           exchanged ? header.width : header.height, header.components};

@@ -113,6 +113,21 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
   return true;
 }
 
+FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
+                                             const std::string& where) {
+  const CodecSession<JpegDecoder> session{jpeg_};
+  if (!open(bytes, where) || !jpeg_.has_points()) return Points::kNone;
+  const ScanKey key = scan_key(bytes);
+  index_->find(key, points_);
+  if (!points_.point.empty() && points_.known_rows() == points_.rows) return Points::kKnown;
+  if (!jpeg_.find_points(where, points_)) {
+    index_->remove(key);
+    return Points::kNone;
+  }
+  index_->keep(key, points_);
+  return Points::kFound;
+}
+
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
                        const PixelFormat& format, std::byte* out) {
   const CodecSession<JpegDecoder> session{jpeg_};
@@ -123,9 +138,11 @@ bool FastDecoder::read(const std::string& where, const SampleTransform& transfor
   const size_t known = points_.point.size();
   const bool ok = read(where, transform, size, format, out, &points_);
   if (ok && points_.point.size() > known) index_->keep(key, points_);
+  if (ok || known == 0) return ok;
   // They did not agree with the data: the next decoding finds them again.
-  if (!ok && known > 0) index_->remove(key);
-  return ok;
+  index_->remove(key);
+  jpeg_.open(bytes_, where);
+  return read(where, transform, size, format, out, nullptr);
 }
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,

@@ -37,6 +37,11 @@ class FastDecoder {
   // it needs, in place.
   std::optional<ImageInfo> open(const SegmentedJpeg& segments, const std::string& where);
 
+  // Finds the points of all of a file for the index, if it is of a kind that has some. Errors as of
+  // open(). REQUIRES: an index.
+  enum class Points { kNone, kKnown, kFound };
+  Points find_points(std::span<const std::byte> bytes, const std::string& where);
+
   // Decodes the open image: crops to `transform.crop`, resizes it to size x size, flips. Writes
   // [size, size, 3] to `out` in `format`. False, and `out` unspecified, if Decoder has to decode
   // it. REQUIRES: open() returned a value; no shift.

@@ -48,6 +48,7 @@ class HuffmanTable {
   // Bits 0 to 5: of codes and values; then how many coefficients further the next symbol's is, with
   // kParseEnd for the end of the block. 0: a longer code, or none.
   const uint16_t* parse_entries();
+  bool has_parse_entries() const { return has_parse_; }
   static constexpr int kParseLook = 12;
   static constexpr uint32_t kParseEnd = 256;
 

@@ -58,6 +58,9 @@ class JpegDecoder {
   bool has_planes() const;
   // Whether points of its scan are of use: it is baseline and not small.
   bool has_points() const;
+  // Finds all points of its scan, without transforming anything. False if there are none that are
+  // of use, or `points` do not agree with the data. REQUIRES: has_planes(), has_points().
+  bool find_points(const std::string& where, ScanPoints& points);
   // Prepares to read the planes below `crop`, at `scale` / 8 of their full size. `scale`: 1, 2, 4
   // or 8. `segments`: if the open file is segmented. `points`: as of BaselineScan::start(). Empty
   // if only read() can decode the image, or report what is wrong with it.

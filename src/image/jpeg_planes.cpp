@@ -103,6 +103,13 @@ std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, co
   return planes;
 }
 
+bool JpegDecoder::find_points(const std::string& where, ScanPoints& points) {
+  if (!begin_planes(where, {0, 0, 1, 1}, DCTSIZE, nullptr, &points) || !in_scan_) return false;
+  for (int row = 0; row < points.rows; ++row)
+    if (!scan_.read_band(nullptr, true)) return false;
+  return true;
+}
+
 bool JpegDecoder::begin_scan(const std::string& where, const SegmentedJpeg* segments,
                              ScanPoints* points) {
   coefficients_ = nullptr;

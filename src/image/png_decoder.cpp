@@ -42,7 +42,7 @@ void PngDecoder::report(const std::string& where) {
 
 CodecHeader PngDecoder::open(std::span<const std::byte> bytes, const std::string& where) {
   close();
-  rest_ = bytes;
+  file_ = rest_ = bytes;
   truncated_ = false;
   message_[0] = '\0';
   const bool ok = guarded([&] {
@@ -100,6 +100,7 @@ void PngDecoder::read_rows(const std::string& where, uint8_t* out, size_t row_by
 }
 
 int PngDecoder::read(const std::string& where, Image& out) {
+  if (const auto orientation = quick_.read(file_, width(), height(), out)) return *orientation;
   out.resize(width(), height());
   read_rows(where, out.pixels.data(), size_t(out.width) * 3, &PngDecoder::set_rgb_output);
   return find_orientation();

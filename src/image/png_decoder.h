@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "image/codec.h"
+#include "image/quick_png.h"
 #include "saturate/data/image.h"
 
 namespace saturate {
 
-// open() then read(), or open() alone; `bytes` must live until then. libpng cannot reuse a reader,
-// so each image creates one.
+// open() then read(), or open() alone; `bytes` must live until then. Most files' pixels are read by
+// QuickPng; libpng reads headers and all other files, and reports errors. libpng cannot reuse a
+// reader, so each image creates one.
 class PngDecoder {
  public:
   PngDecoder() = default;
@@ -50,10 +52,11 @@ class PngDecoder {
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
   std::jmp_buf jump_{};
-  std::span<const std::byte> rest_;  // bytes libpng has not read
+  std::span<const std::byte> file_, rest_;  // rest_: bytes libpng has not read
   bool truncated_ = false;
   char message_[128] = {};
   std::vector<png_bytep> rows_;
+  QuickPng quick_;
 };
 
 }  // namespace saturate

@@ -1,5 +1,6 @@
 #include "image/scan_index.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -16,11 +17,29 @@ void put_number(std::vector<uint8_t>& out, uint64_t value) {
   out.push_back(uint8_t(value));
 }
 
-uint64_t take_number(const uint8_t*& at) {
-  uint64_t value = *at & 0x7f;
-  for (int shift = 7; *at++ & 0x80; shift += 7) value |= uint64_t(*at & 0x7f) << shift;
-  return value;
-}
+// Reads numbers; after the end, or one that does not fit, ok() is false.
+class NumberReader {
+ public:
+  explicit NumberReader(std::span<const uint8_t> bytes) : left_(bytes) {}
+  uint64_t take() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (left_.empty()) break;
+      const uint8_t byte = left_.front();
+      left_ = left_.subspan(1);
+      value |= uint64_t(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    ok_ = false;
+    return 0;
+  }
+  bool ok() const { return ok_; }
+  size_t left() const { return left_.size(); }
+
+ private:
+  std::span<const uint8_t> left_;
+  bool ok_ = true;
+};
 
 // Small for small differences of either sign.
 uint32_t fold(uint32_t difference) {
@@ -47,16 +66,30 @@ std::vector<uint8_t> encode(const ScanPoints& points) {
   return out;
 }
 
-void decode(const std::vector<uint8_t>& coded, ScanPoints& points) {
-  const uint8_t* at = coded.data();
-  for (int* number : {&points.every, &points.rows, &points.across}) *number = int(take_number(at));
-  points.point.resize(take_number(at));
+constexpr uint64_t kMostAcross = 1 << 16;  // of rows, and of points of a row
+constexpr size_t kLeastBytes = 4;          // of a point
+
+// False if the bytes are not the points of a file of that size.
+bool decode(std::span<const uint8_t> coded, uint64_t file_bytes, ScanPoints& points) {
+  NumberReader reader(coded);
+  const uint64_t every = reader.take(), rows = reader.take(), across = reader.take();
+  const uint64_t count = reader.take(), bits = file_bytes * 8;
+  if (!reader.ok() || std::max({every, rows, across}) > kMostAcross || count > rows * across ||
+      count > reader.left() / kLeastBytes)
+    return false;
+  points.every = int(every);
+  points.rows = int(rows);
+  points.across = int(across);
+  points.point.resize(size_t(count));
   ScanPoint last;
   for (ScanPoint& point : points.point) {
-    last.bit += take_number(at);
-    for (uint32_t& dc : last.dc) dc += unfold(uint32_t(take_number(at)));
+    const uint64_t more = reader.take();
+    if (more >= bits - last.bit) return false;
+    last.bit += more;
+    for (uint32_t& dc : last.dc) dc += unfold(uint32_t(reader.take()));
     point = last;
   }
+  return reader.ok() && reader.left() == 0;
 }
 
 }  // namespace
@@ -69,10 +102,34 @@ ScanKey scan_key(std::span<const std::byte> file) {
 
 void ScanIndex::find(const ScanKey& key, ScanPoints& points) const {
   points.point.clear();
-  const Part& part = part_of(key);
-  const MutexLock lock(part.mutex);
-  const auto found = part.kept.find(key);
-  if (found != part.kept.end()) decode(found->second.coded, points);
+  {
+    const Part& part = part_of(key);
+    const MutexLock lock(part.mutex);
+    const auto found = part.kept.find(key);
+    if (found != part.kept.end()) return void(decode(found->second.coded, key.bytes, points));
+  }
+  const ScanStore* const store = store_;
+  std::vector<uint8_t> coded;
+  if (!store || !store->find(key, coded) || decode(coded, key.bytes, points)) return;
+  points.point.clear();
+  store->remove(key);
+}
+
+void ScanIndex::hand_over(const ScanStore* store) {
+  store_ = store;
+  for (Part& part : part_) {
+    const MutexLock lock(part.mutex);
+    for (const auto& [key, kept] : part.kept) bytes_ -= kept.coded.size() + kEntryBytes;
+    part.kept.clear();
+  }
+}
+
+void ScanIndex::visit(
+    const std::function<void(const ScanKey&, std::span<const uint8_t>)>& see) const {
+  for (const Part& part : part_) {
+    const MutexLock lock(part.mutex);
+    for (const auto& [key, kept] : part.kept) see(key, kept.coded);
+  }
 }
 
 void ScanIndex::keep(const ScanKey& key, const ScanPoints& points) {
@@ -90,11 +147,13 @@ void ScanIndex::keep_points(const ScanKey& key, const ScanPoints& points) {
   const MutexLock lock(part.mutex);
   const auto [at, added] = part.kept.try_emplace(key);
   if (!added && at->second.points >= kept.points) return;
+  added_ += kept.coded.size();
   bytes_ += kept.coded.size() - at->second.coded.size() + (added ? kEntryBytes : 0);
   at->second = std::move(kept);
 }
 
 void ScanIndex::remove(const ScanKey& key) {
+  if (const ScanStore* const store = store_) store->remove(key);
   Part& part = part_of(key);
   const MutexLock lock(part.mutex);
   const auto found = part.kept.find(key);

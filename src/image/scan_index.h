@@ -3,8 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -18,24 +20,43 @@ namespace saturate {
 // wherever it comes from: its points are not found.
 struct ScanKey {
   uint64_t checksums = 0, bytes = 0;
-  bool operator==(const ScanKey&) const = default;
+  auto operator<=>(const ScanKey&) const = default;
 };
 ScanKey scan_key(std::span<const std::byte> file);
+
+// Coded points outside memory, which may be damaged. For any number of threads.
+class ScanStore {
+ public:
+  virtual ~ScanStore() = default;
+  // Sets `coded` to a file's points; false if there are none.
+  virtual bool find(const ScanKey& key, std::vector<uint8_t>& coded) const = 0;
+  // From now on there are none.
+  virtual void remove(const ScanKey& key) const = 0;
+};
 
 // For any number of threads.
 class ScanIndex {
  public:
   static constexpr size_t kDefaultLimit = size_t{1} << 30;
-  // Points beyond `limit` bytes of memory are not kept.
-  explicit ScanIndex(size_t limit = kDefaultLimit) : limit_(limit) {}
+  // Points beyond `limit` bytes of memory are not kept. Files without points in memory have those
+  // of `store`, if there is one; it must outlive this.
+  explicit ScanIndex(size_t limit = kDefaultLimit, const ScanStore* store = nullptr)
+      : limit_(limit), store_(store) {}
 
-  // Sets `points` to those of a file; to none if it has none.
+  // Sets `points` to those of a file; to none if it has none. They are within the file, but only
+  // decoding shows whether they belong to it.
   void find(const ScanKey& key, ScanPoints& points) const;
   // Replaces a file's points, unless it has more, or memory is short.
   void keep(const ScanKey& key, const ScanPoints& points);
   void remove(const ScanKey& key);
   // Bytes of the points kept.
   size_t bytes() const { return bytes_; }
+  // Bytes that keep() has coded since the beginning.
+  uint64_t added() const { return added_; }
+  // Removes all points from memory: `store`, which must outlive this, has them now.
+  void hand_over(const ScanStore* store);
+  // All points in memory, coded as ScanStore returns them.
+  void visit(const std::function<void(const ScanKey&, std::span<const uint8_t>)>& see) const;
 
  private:
   struct Hash {
@@ -55,7 +76,9 @@ class ScanIndex {
   const Part& part_of(const ScanKey& key) const { return part_[key.checksums % kParts]; }
 
   const size_t limit_;
+  std::atomic<const ScanStore*> store_;
   std::atomic<size_t> bytes_{0};
+  std::atomic<uint64_t> added_{0};
   Part part_[kParts];
 };
 

@@ -116,17 +116,18 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
   return !a.failed && !(b && b->failed);
 }
 
+template <bool kTable>
 [[gnu::always_inline]] inline bool BaselineScan::parse_blocks(Lane& lane, int mcus) {
   BlockReader reader;
   reader.bits = lane.bits;
   const uint16_t* entries[3] = {};
-  for (int c = 0; c < components_; ++c) entries[c] = ac_of_[c]->parse_entries();
+  for (int c = 0; kTable && c < components_; ++c) entries[c] = ac_of_[c]->parse_entries();
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
       const int c = places_[size_t(i)].component;
       reader.ac = ac_of_[c];
       lane.dc[c] += reader.read_dc(*dc_of_[c]);
-      while (!reader.parse_turn(entries[c])) {
+      while (!reader.parse_turn<kTable>(entries[c])) {
       }
       if (reader.failed) return false;
     }
@@ -136,11 +137,19 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
 }
 
 [[gnu::target("bmi2")]] bool BaselineScan::parse_bmi2(Lane& lane, int mcus) {
-  return parse_blocks(lane, mcus);
+  return has_parse_tables() ? parse_blocks<true>(lane, mcus) : parse_blocks<false>(lane, mcus);
 }
 
 bool BaselineScan::parse_plain(Lane& lane, int mcus) {
-  return parse_blocks(lane, mcus);
+  return has_parse_tables() ? parse_blocks<true>(lane, mcus) : parse_blocks<false>(lane, mcus);
+}
+
+// Making tables for parsing takes as long as parsing some thousand blocks: not for the few beside a
+// crop whose parts are known.
+bool BaselineScan::has_parse_tables() const {
+  return row_ >= known_rows_ || std::all_of(ac_of_, ac_of_ + components_, [](const auto* table) {
+           return table->has_parse_entries();
+         });
 }
 
 // Parses MCUs up to `end`.

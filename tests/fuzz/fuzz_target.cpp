@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "tests/fuzz/fuzz_image.h"
+#include "tests/fuzz/fuzz_index.h"
 #include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
@@ -15,7 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (format == "image") {
     fuzz_image(bytes);
     fuzz_mask(bytes);
-  } else if (format == "pickle")
+  } else if (format == "index")
+    fuzz_index(bytes);
+  else if (format == "pickle")
     fuzz_pickle(bytes);
   else if (format == "recipe")
     fuzz_recipe(bytes);

@@ -26,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOGRAPHS = ROOT.parent / "shared" / "data" / "imagenet-400"
 OUT = ROOT / "tests" / "goldens" / "image"
 INPUTS = OUT / "inputs"
+MODERN = OUT / "modern"
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
@@ -153,6 +154,34 @@ def write_pngs():
     return {"grey_16.png": np.repeat(grey, 3, 2).astype(np.uint8)}
 
 
+def write_modern():
+    """WebP and AVIF files, each with Pillow's upright pixels as NAME.EXT.png."""
+    small = photograph(3, 97, 61)
+    rgba = small.convert("RGBA")
+    rgba.putalpha(Image.linear_gradient("L").resize(small.size))
+    files = {"lossy.webp": (small, {"quality": 80}),
+             "lossless.webp": (small, {"lossless": True}),
+             "alpha.webp": (rgba, {"lossless": True, "exact": True}),
+             "lossy_alpha.webp": (rgba, {"quality": 70}),
+             "one_pixel.webp": (small.crop((0, 0, 1, 1)), {"lossless": True}),
+             "animated.webp": (small, {"save_all": True, "append_images": [small.rotate(90)]}),
+             "lossy.avif": (small, {"quality": 80}),
+             "full_chroma.avif": (small, {"quality": 90, "subsampling": "4:4:4"}),
+             "grey.avif": (small.convert("L"), {"quality": 90}),
+             "alpha.avif": (rgba, {"quality": 90})}
+    for orientation in range(2, 9):
+        files[f"turned_{orientation}.avif"] = (small, {"quality": 60, "exif": exif(orientation)})
+    for orientation in (3, 6):
+        files[f"turned_{orientation}.webp"] = (small, {"lossless": True, "exif": exif(orientation)})
+    MODERN.mkdir(parents=True, exist_ok=True)
+    for name, (image, options) in files.items():
+        if name.endswith(".avif"):
+            options["codec"] = "aom"
+        image.save(MODERN / name, **options)
+        if name != "animated.webp":
+            Image.fromarray(pixels(MODERN / name)).save(MODERN / f"{name}.png")
+
+
 def pixels(path):
     return np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("RGB"))
 
@@ -236,6 +265,7 @@ def main():
     departures = write_pngs()
     write_decoded("decode.txt", INPUTS, sorted(INPUTS.iterdir()), departures)
     write_decoded("photographs.txt", PHOTOGRAPHS, sorted(PHOTOGRAPHS.glob("*/*.JPEG")), {})
+    write_modern()
     write_resized()
     write_cropped()
     write_normalized()

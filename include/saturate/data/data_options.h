@@ -13,6 +13,7 @@ enum class ShuffleMode { kFull, kBlock, kNone };
 enum class CacheMode { kNone, kRam, kDevice };
 enum class CacheForm { kEncoded, kDecoded };
 enum class StageMode { kNone, kTmpfs };
+enum class IndexMode { kAuto, kOff, kFile };
 enum class OnError { kFail, kSkip };
 enum class CropKind { kNone, kCenter, kRandomResized, kPad };
 enum class PadMode { kZero, kReflect };
@@ -45,6 +46,13 @@ struct StageOptions {
   std::string folder = "/dev/shm";
 };
 
+// Where positions inside JPEG scans are kept, from which later epochs decode only the parts that a
+// crop needs; for DecodeMode::kFast.
+struct IndexOptions {
+  IndexMode mode = IndexMode::kAuto;
+  std::string path;  // kFile
+};
+
 struct DataOptions {
   std::string source;
   std::string eval_source;
@@ -56,6 +64,7 @@ struct DataOptions {
   ShuffleOptions shuffle;
   CacheOptions cache;
   StageOptions stage;
+  IndexOptions index;
 };
 
 struct AugmentOptions {

@@ -18,7 +18,7 @@
 namespace saturate {
 
 enum class SampleEncoding {
-  kEncoded,  // JPEG or PNG
+  kEncoded,  // a JPEG, PNG, WebP or AVIF file
   kRaw,      // uint8 [height, width, channels]
   // A JPEG that can be decoded in parts: kind 3 of docs/shard_format.md.
   kSegmented,
@@ -43,6 +43,8 @@ struct DecodedSample {
   ClassMap mask;  // for sources with masks, from decode_mask()
 };
 
+class SourceIndex;
+
 // Immutable once opened; every method is safe to call from any thread.
 class Dataset {
  public:
@@ -64,6 +66,8 @@ class Dataset {
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).
   virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
+  // The index of its JPEGs that open_input() opened; null: a Loader makes one in memory.
+  virtual SourceIndex* source_index() const { return nullptr; }
 };
 
 // The sample's pixels, as Decoder::decode returns them; grey becomes three equal channels. Fails

@@ -29,7 +29,7 @@ struct Image {
   uint8_t* row(int y) { return pixels.data() + size_t(y) * size_t(width) * 3; }
 };
 
-enum class ImageFormat { kJpeg, kPng, kRaw };
+enum class ImageFormat { kJpeg, kPng, kWebp, kAvif, kRaw };
 
 struct ImageInfo {
   ImageFormat format;
@@ -40,8 +40,9 @@ struct ImageInfo {
 // Decodes whole images exactly: pixels equal Pillow's on the same libjpeg-turbo for
 // `ImageOps.exif_transpose(Image.open(f)).convert("RGB")`. Grey becomes three equal channels, CMYK
 // (always assumed to be Adobe's inverted kind) and palettes become RGB, alpha is dropped without
-// blending, EXIF orientation is applied (JPEG: else XMP's; PNG: from an eXIf chunk). 16-bit PNG
-// keeps the high byte, also for grey, where Pillow turns everything above 255 white.
+// blending, EXIF orientation is applied (JPEG: else XMP's; PNG: from an eXIf chunk; AVIF: its
+// rotation and mirroring). 16-bit PNG keeps the high byte, also for grey, where Pillow turns
+// everything above 255 white.
 //
 // Reuses its codec state between calls. Not for concurrent use: one per thread.
 class Decoder {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Opens a recipe's source, optionally copied to faster storage, optionally cached in memory. Both
-// are Datasets that wrap another one, and change no sample.
+// Opens a recipe's source, optionally copied to faster storage, optionally cached in memory, and
+// with an index of its JPEGs. Each is a Dataset that wraps another one, and changes no sample.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,10 @@ namespace saturate {
 // Called from any thread, one call at a time, with increasing `done`, occasionally and at the end.
 using ProgressCallback = std::function<void(size_t done, size_t total)>;
 
-// open_dataset(), then options.stage and options.cache. `progress` reports the copying, on the
-// caller's thread, and may throw to cancel. `env` must outlive the result.
+// open_dataset(), then options.stage, options.cache, and with DecodeMode::kFast options.index,
+// whose file is written after epochs and when the result and its copies are destroyed. `progress`
+// reports the copying, on the caller's thread, and may throw to cancel. `env` must outlive the
+// result.
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress = {});
 

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Images per second of the first and the second epoch of a folder of JPEGs in fast mode, by data.index: off, a new
+file, and a file of an earlier run. Needs the Python package (pip install ./python).
+
+    bench/index_epochs.py SOURCE [--threads 2] [--rounds 5] [--json FILE]
+
+The three are measured alternately, round by round, and the files are in the page cache after the first, which is not
+counted. Prints medians; with --json writes the rows of `saturate bench`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import tempfile
+import time
+
+import saturate
+
+
+def epochs(source, threads, index):
+    """Images per second of two epochs."""
+    loader = saturate.Loader(source, batch=64, size=224, crop="random_resized", decode="fast", threads=threads,
+                             dtype="float32", options={"data.index": index})
+    rates = []
+    for _ in range(2):
+        begin, images = time.perf_counter(), 0
+        for batch in loader:
+            images += len(batch[1])
+        rates.append(images / (time.perf_counter() - begin))
+    loader.close()  # writes the index
+    return rates
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    rates = {}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = f"{folder}/kept.points"
+        epochs(options.source, options.threads, kept)
+        for number in range(options.rounds):
+            for name, index in (("off", "off"), ("new", f"{folder}/{number}.points"), ("kept", kept)):
+                for epoch, rate in enumerate(epochs(options.source, options.threads, index), 1):
+                    rates.setdefault(f"index {name} epoch {epoch}", []).append(rate)
+    rows = [{"name": name, "unit": "images/s", "median": statistics.median(values), "min": min(values),
+             "max": max(values), "n": len(values)} for name, values in rates.items()]
+    for row in rows:
+        print(f"{row['name']:20} {row['median']:10,.0f} images/s   {row['min']:,.0f} to {row['max']:,.0f}")
+    print(f"load average {os.getloadavg()[0]:.1f}, {options.threads} threads")
+    if options.json:
+        options.json.write_text(json.dumps({"bench": "index_epochs", "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+#include "data/index_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/checksum.h"
+#include "data/atomic_file.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr char kMagic[8] = {'S', 'A', 'T', 'P', 'O', 'I', 'N', 'T'};
+constexpr uint32_t kVersion = 1;
+
+struct IndexHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t zero;
+};
+struct IndexTrailer {
+  uint64_t files;      // records
+  uint64_t directory;  // offset of the first
+  uint32_t crc;        // CRC-32 of the directory
+  uint32_t version;
+  char magic[8];
+};
+static_assert(sizeof(IndexHeader) == 16 && sizeof(IndexTrailer) == 32);
+
+uint32_t crc_of(const ScanKey& key, std::span<const uint8_t> coded) {
+  return checksum_of(std::as_bytes(coded), checksum_of(std::as_bytes(std::span(&key, 1))));
+}
+
+template <class T>
+void read_struct(const ReadableFile& file, uint64_t offset, T& out) {
+  file.read_at(offset, std::as_writable_bytes(std::span(&out, 1)));
+}
+
+}  // namespace
+
+// Returns what is wrong with it.
+std::string IndexFile::load(std::unique_ptr<ReadableFile> file) {
+  file_ = std::move(file);
+  bytes_ = file_->size();
+  if (bytes_ < sizeof(IndexHeader) + sizeof(IndexTrailer)) return "it is truncated";
+  IndexHeader header;
+  IndexTrailer trailer;
+  read_struct(*file_, 0, header);
+  if (header.version != kVersion)
+    return "it has version " + std::to_string(header.version) + ", not " + std::to_string(kVersion);
+  const uint64_t end = bytes_ - sizeof trailer;
+  read_struct(*file_, end, trailer);
+  if (std::memcmp(trailer.magic, kMagic, sizeof kMagic) != 0 || trailer.version != kVersion)
+    return "it is truncated or damaged";
+  // The directory fills the file up to the trailer, which limits its size.
+  if (trailer.directory < sizeof header || trailer.directory > end ||
+      (end - trailer.directory) / sizeof(IndexRecord) != trailer.files ||
+      (end - trailer.directory) % sizeof(IndexRecord) != 0)
+    return "its directory has a wrong size";
+  records_.resize(size_t(trailer.files));
+  const auto bytes = std::as_writable_bytes(std::span(records_));
+  file_->read_at(trailer.directory, bytes);
+  if (checksum_of(bytes) != trailer.crc) return "its directory is damaged";
+  for (size_t i = 0; i < records_.size(); ++i) {
+    const IndexRecord& record = records_[i];
+    const bool in_order = i == 0 || records_[i - 1].key < record.key;
+    if (!in_order || record.offset < sizeof header || record.offset > trailer.directory ||
+        record.size > trailer.directory - record.offset)
+      return "its directory is wrong";
+  }
+  use_ = std::vector<std::atomic<uint8_t>>(records_.size());
+  return "";
+}
+
+std::unique_ptr<IndexFile> IndexFile::open(Env& env, const std::string& path, IndexState& state,
+                                           std::string& problem) {
+  state = IndexState::kAbsent;
+  problem.clear();
+  if (!env.exists(path)) return nullptr;
+  try {
+    auto file = env.open_readable(path);
+    char magic[sizeof kMagic] = {};
+    const size_t known = size_t(std::min<uint64_t>(file->size(), sizeof magic));
+    file->read_at(0, std::as_writable_bytes(std::span(magic)).first(known));
+    state = IndexState::kOtherFile;
+    problem = "it is not an index of saturate";
+    if (std::memcmp(magic, kMagic, known) != 0) return nullptr;
+    state = IndexState::kDamaged;
+    std::unique_ptr<IndexFile> index(new IndexFile);
+    problem = index->load(std::move(file));
+    if (!problem.empty()) return nullptr;
+    state = IndexState::kSound;
+    return index;
+  } catch (const Error& error) {
+    problem = error.reason();
+    if (state == IndexState::kAbsent) state = IndexState::kOtherFile;
+  }
+  return nullptr;
+}
+
+size_t IndexFile::position(const ScanKey& key) const {
+  const auto at = std::lower_bound(
+      records_.begin(), records_.end(), key,
+      [](const IndexRecord& record, const ScanKey& wanted) { return record.key < wanted; });
+  return at == records_.end() || at->key != key ? records_.size() : size_t(at - records_.begin());
+}
+
+bool IndexFile::read(size_t i, std::vector<uint8_t>& coded) const {
+  const IndexRecord& record = records_[i];
+  coded.resize(record.size);
+  try {
+    file_->read_at(record.offset, std::as_writable_bytes(std::span(coded)));
+  } catch (const Error&) {
+    return false;  // a file that was shortened meanwhile
+  }
+  return crc_of(record.key, coded) == record.crc;
+}
+
+bool IndexFile::find(const ScanKey& key, std::vector<uint8_t>& coded) const {
+  const size_t i = position(key);
+  if (i == size() || is_removed(i)) return false;
+  const bool sound = read(i, coded);
+  use_[i] = sound ? kUsed : kRemoved;
+  return sound;
+}
+
+void IndexFile::remove(const ScanKey& key) const {
+  const size_t i = position(key);
+  if (i < size()) use_[i] = kRemoved;
+}
+
+IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& index,
+                        const IndexFile* old, const std::function<bool(const ScanKey&)>& keep) {
+  AtomicFile file(env, path, AtomicFile::Existing::kReplace);
+  IndexHeader header{{}, kVersion, 0};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  file.append(std::as_bytes(std::span(&header, 1)));
+  std::vector<IndexRecord> records;
+  const auto add = [&](const ScanKey& key, std::span<const uint8_t> coded) {
+    records.push_back({key, file.size(), uint32_t(coded.size()), crc_of(key, coded)});
+    file.append(std::as_bytes(coded));
+  };
+  const auto by_key = [](const IndexRecord& a, const IndexRecord& b) { return a.key < b.key; };
+  index.visit([&](const ScanKey& key, std::span<const uint8_t> coded) {
+    const size_t i = old ? old->position(key) : 0;
+    const bool has_more =
+        old && i < old->size() && !old->is_removed(i) && old->record(i).size > coded.size();
+    if (!has_more) add(key, coded);
+  });
+  std::sort(records.begin(), records.end(), by_key);
+  const size_t from_memory = records.size();
+  std::vector<uint8_t> coded;
+  for (size_t i = 0; old && i < old->size(); ++i) {
+    const IndexRecord& record = old->record(i);
+    const auto end = records.begin() + ptrdiff_t(from_memory);
+    if (old->is_removed(i) || std::binary_search(records.begin(), end, record, by_key) ||
+        !keep(record.key) || !old->read(i, coded))
+      continue;
+    add(record.key, coded);
+  }
+  std::sort(records.begin(), records.end(), by_key);
+  IndexTrailer trailer{records.size(), file.size(), 0, kVersion, {}};
+  std::memcpy(trailer.magic, kMagic, sizeof kMagic);
+  const auto directory = std::as_bytes(std::span(records));
+  trailer.crc = checksum_of(directory);
+  file.append(directory);
+  file.append(std::as_bytes(std::span(&trailer, 1)));
+  file.commit();
+  return {records.size(), file.size()};
+}
+
+}  // namespace saturate

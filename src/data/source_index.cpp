@@ -1,0 +1,271 @@
+#include "data/source_index.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "base/files.h"
+#include "base/printable.h"
+#include "base/thread_pool.h"
+#include "data/progress_meter.h"
+#include "data/read_sample.h"
+#include "data/scratch_pool.h"
+#include "data/sources.h"
+#include "image/fast_decoder.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr uint64_t kLeastBytes = 256 << 10;         // of an automatic file: some 100 photographs
+constexpr uint64_t kMostBytes = uint64_t{8} << 30;  // then points not used are removed
+constexpr int kSavesAnEpoch = 8;                    // at least this part of the file must be new
+constexpr int kPatientTries = 100;                  // of 0.1 s
+
+bool is_folder_path(const char* path) {
+  return path && path[0] == '/';
+}
+
+// Empty if the user has none.
+std::string cache_folder() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (is_folder_path(cache)) return std::string(cache) + "/saturate/index";
+  const char* const home = std::getenv("HOME");
+  return is_folder_path(home) ? std::string(home) + "/.cache/saturate/index" : "";
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code ignored;
+  std::string text = std::filesystem::absolute(path, ignored).lexically_normal().string();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+// The parts of a source's paths, made absolute, so that they do not depend on the current folder.
+std::string absolute_source(Env& env, const std::string& uri) {
+  const std::string scheme = scheme_of_source(env, uri);
+  std::string rest = uri.starts_with(scheme + ":") ? uri.substr(scheme.size() + 1) : uri;
+  if (scheme == "split") {  // split:train,1/5,SOURCE has the index of SOURCE
+    for (int i = 0; i < 2; ++i) rest = rest.substr(std::min(rest.find(','), rest.size() - 1) + 1);
+    return absolute_source(env, rest);
+  }
+  std::string all = scheme;
+  for (size_t at = 0; at <= rest.size();) {
+    const size_t comma = std::min(rest.find(',', at), rest.size());
+    const std::string part = rest.substr(at, comma - at);
+    const bool is_option = part.find('=') < part.find('/');
+    all += "\n" + (is_option || part.empty() ? part : absolute_path(part));
+    at = comma + 1;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string index_path_of(Env& env, const std::string& uri) {
+  const std::string folder = cache_folder();
+  if (folder.empty()) return "";
+  const std::string source = absolute_source(env, uri);
+  std::string name = source.substr(source.find_last_of("/\n") + 1).substr(0, 40);
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '-') c = '_';
+  char digits[17];
+  snprintf(digits, sizeof digits, "%016llx",
+           static_cast<unsigned long long>(scan_key(std::as_bytes(std::span(source))).checksums));
+  return folder + "/" + name + "-" + digits + ".points";
+}
+
+SourceIndex::SourceIndex(Env& env, std::string path, Kind kind)
+    : env_(env),
+      path_(std::move(path)),
+      kind_(kind),
+      points_(kind == Kind::kOff ? 0 : ScanIndex::kDefaultLimit) {
+  if (path_.empty() || kind_ == Kind::kOff) return;
+  IndexState state;
+  std::string problem;
+  auto file = IndexFile::open(env_, path_, state, problem);
+  if (state == IndexState::kOtherFile && kind_ == Kind::kGiven)
+    fail(ErrorKind::kUsage, problem, path_,
+         "Name a new file, or one written by saturate data index");
+  if (!problem.empty())
+    print_warning("the index " + path_ + " is not used: " + problem + ". It will be replaced");
+  if (!file) return;
+  in_file_ = file->bytes();
+  points_.hand_over(file.get());
+  files_.push_back(std::move(file));
+}
+
+SourceIndex::~SourceIndex() {
+  if (has_new() && is_worthwhile()) save_or_warn(true);
+}
+
+bool SourceIndex::is_worthwhile() const {
+  return !path_.empty() && !failed_ &&
+         (kind_ == Kind::kGiven || in_file_ + points_.added() - saved_ >= kLeastBytes);
+}
+
+void SourceIndex::end_epoch() noexcept {
+  const uint64_t fresh = points_.added() - saved_;
+  if (has_new() && is_worthwhile() && fresh * kSavesAnEpoch >= in_file_) save_or_warn(false);
+}
+
+void SourceIndex::save_or_warn(bool patient) noexcept {
+  try {
+    for (int tries = 0; patient && is_locked(path_ + ".lock") && tries < kPatientTries; ++tries)
+      env_.sleep_ns(100'000'000);
+    save(false);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kUsage) {  // another process saves
+      failed_ = false;
+      return;
+    }
+    print_warning("the index " + path_ + " cannot be written: " + error.reason() +
+                  ". Set data.index to another path, or to off");
+  } catch (const std::exception&) {  // no memory for it
+  }
+}
+
+IndexTotals SourceIndex::save(bool prune) {
+  const MutexLock one(saving_);
+  failed_ = true;  // until it has succeeded
+  env_.make_directories(parent_folder(path_));
+  const auto lock = env_.lock(path_ + ".lock");
+  const uint64_t added = points_.added();
+  // Other processes may have added to it.
+  IndexState state;
+  std::string problem;
+  const auto present = IndexFile::open(env_, path_, state, problem);
+  const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostBytes;
+  const bool drops_unused = full || (prune && files_.size() < 2);
+  const IndexFile* const file = files_.empty() ? nullptr : files_.back().get();
+  const auto totals = write_index(env_, path_, points_, present.get(), [&](const ScanKey& key) {
+    const size_t i = file ? file->position(key) : 0;
+    if (!file || i == file->size()) return !(prune && drops_unused);
+    return !file->is_removed(i) && (!drops_unused || file->is_used(i));
+  });
+  failed_ = false;
+  saved_ = added;
+  in_file_ = totals.bytes;
+  if (points_.bytes() > ScanIndex::kDefaultLimit / 2) hand_over();
+  return totals;
+}
+
+// Frees memory for the points of other files.
+void SourceIndex::hand_over() {
+  IndexState state;
+  std::string problem;
+  auto file = IndexFile::open(env_, path_, state, problem);
+  if (!file) return;
+  points_.hand_over(file.get());
+  files_.push_back(std::move(file));
+}
+
+std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
+                                               const IndexOptions& options) {
+  using Kind = SourceIndex::Kind;
+  if (options.mode == IndexMode::kOff) return std::make_shared<SourceIndex>(env, "", Kind::kOff);
+  const bool given = options.mode == IndexMode::kFile;
+  const std::string path = given ? absolute_path(options.path) : index_path_of(env, uri);
+  static Mutex mutex;
+  static std::map<std::pair<Env*, std::string>, std::weak_ptr<SourceIndex>> opened GUARDED_BY(
+      mutex);
+  const MutexLock lock(mutex);
+  std::weak_ptr<SourceIndex>& known = opened[{&env, path}];
+  std::shared_ptr<SourceIndex> index = known.lock();
+  if (!index)
+    known = index = std::make_shared<SourceIndex>(env, path, given ? Kind::kGiven : Kind::kInCache);
+  return index;
+}
+
+namespace {
+
+class IndexedDataset : public Dataset {
+ public:
+  IndexedDataset(std::unique_ptr<Dataset> source, std::shared_ptr<SourceIndex> index)
+      : index_(std::move(index)), source_(std::move(source)) {}
+  size_t size() const override { return source_->size(); }
+  void read(size_t index, Sample& out) const override { source_->read(index, out); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  bool has_masks() const override { return source_->has_masks(); }
+  const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
+  std::string warning() const override { return source_->warning(); }
+  uint64_t bytes(size_t index) const override { return source_->bytes(index); }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    source_->advise(advice, first, count);
+  }
+  SourceIndex* source_index() const override { return index_.get(); }
+
+ private:
+  const std::shared_ptr<SourceIndex> index_;
+  const std::unique_ptr<Dataset> source_;
+};
+
+struct Indexer {
+  Sample sample;
+  std::unique_ptr<FastDecoder> decoder;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> with_index(std::unique_ptr<Dataset> source,
+                                    std::shared_ptr<SourceIndex> index) {
+  return std::make_unique<IndexedDataset>(std::move(source), std::move(index));
+}
+
+namespace {
+
+// Finds the points of samples [first, end).
+void index_samples(const Dataset& dataset, size_t first, size_t end, ScanIndex& index, int threads,
+                   ProgressMeter& meter, IndexReport& report) {
+  std::atomic<size_t> counts[3] = {};  // by FastDecoder::Points
+  Mutex mutex;
+  ScratchPool<Indexer> pool;
+  parallel_for(end - first, threads, [&](size_t i) {
+    const ScratchPool<Indexer>::Lent indexer(pool);
+    Sample& sample = indexer->sample;
+    if (!indexer->decoder)
+      indexer->decoder =
+          std::make_unique<FastDecoder>(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
+    sample.name.clear();
+    try {
+      read_sample(dataset, first + i, sample);
+      auto points = FastDecoder::Points::kNone;
+      if (sample.encoding == SampleEncoding::kEncoded)
+        points = indexer->decoder->find_points(sample.bytes, sample.name);
+      ++counts[size_t(points)];
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData) throw;
+      const std::string name =
+          sample.name.empty() ? "sample " + std::to_string(first + i) : sample.name;
+      const MutexLock lock(mutex);
+      report.broken.push_back({name, error.reason()});
+    }
+    meter.add_one();
+  });
+  report.without += counts[size_t(FastDecoder::Points::kNone)];
+  report.known += counts[size_t(FastDecoder::Points::kKnown)];
+  report.found += counts[size_t(FastDecoder::Points::kFound)];
+}
+
+}  // namespace
+
+IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int threads,
+                          const ProgressCallback& progress) {
+  constexpr size_t kAtOnce = 65536;  // samples
+  IndexReport report;
+  report.samples = dataset.size();
+  ProgressMeter meter(progress, dataset.size());
+  ScanIndex& points = *index.points();
+  for (size_t first = 0; first < dataset.size(); first += kAtOnce) {
+    const size_t end = std::min(dataset.size(), first + kAtOnce);
+    index_samples(dataset, first, end, points, threads, meter, report);
+    if (points.bytes() > ScanIndex::kDefaultLimit / 2) index.save(false);
+  }
+  std::sort(report.broken.begin(), report.broken.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return report;
+}
+
+}  // namespace saturate

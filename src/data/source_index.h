@@ -1,0 +1,82 @@
+// The index of the JPEGs of a source: in memory, and in a file between runs (data.index).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "data/index_file.h"
+#include "image/scan_index.h"
+#include "saturate/data/data_options.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/input.h"
+
+namespace saturate {
+
+// Where data.index = "auto" keeps the index of a source: in the user's cache folder, under a name
+// that the source's absolute path determines. Empty if there is no such folder.
+std::string index_path_of(Env& env, const std::string& uri);
+
+// For any number of threads.
+class SourceIndex {
+ public:
+  enum class Kind {
+    kOff,      // no index at all
+    kInCache,  // a file that is of no use is replaced, and a small index not written
+    kGiven     // fails with kUsage if the path is that of another file
+  };
+  // `path`: of its file; empty: only in memory. A damaged file is reported, not used, and replaced.
+  SourceIndex(Env& env, std::string path, Kind kind);
+  // Saves.
+  ~SourceIndex();
+  SourceIndex(const SourceIndex&) = delete;
+  SourceIndex& operator=(const SourceIndex&) = delete;
+
+  // Null if the index is off.
+  ScanIndex* points() { return kind_ == Kind::kOff ? nullptr : &points_; }
+  // Called after an epoch: saves if there is much that is new and no other process is saving.
+  void end_epoch() noexcept;
+  // Adds what is new to the file; with `prune`, removes the points that this process has not used,
+  // unless it has had to save before. Fails with kRun.
+  IndexTotals save(bool prune);
+
+ private:
+  bool has_new() const { return points_.added() > saved_; }
+  bool is_worthwhile() const;
+  void save_or_warn(bool patient) noexcept;
+  void hand_over();
+
+  Env& env_;
+  const std::string path_;
+  const Kind kind_;
+  // As it was when this was made, and whenever memory was handed over to it.
+  std::vector<std::unique_ptr<IndexFile>> files_;
+  ScanIndex points_;
+  Mutex saving_;
+  std::atomic<uint64_t> saved_{0};    // of points_.added()
+  std::atomic<uint64_t> in_file_{0};  // bytes
+  std::atomic<bool> failed_{false};   // the last save(): there is no other
+};
+
+// The index for the sources of a recipe, shared by all that have the same file at the same time.
+std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
+                                               const IndexOptions& options);
+
+// `source` with an index, which decoding uses if a Loader reads it.
+std::unique_ptr<Dataset> with_index(std::unique_ptr<Dataset> source,
+                                    std::shared_ptr<SourceIndex> index);
+
+struct IndexReport {
+  size_t samples = 0;
+  size_t found = 0, known = 0;  // JPEGs whose points were found now, or known before
+  size_t without = 0;           // of other formats and kinds, or small
+  std::vector<SkippedSample> broken;
+};
+
+// Finds the points of all samples, saving when memory is short. `progress` may throw to cancel;
+// what was found remains. REQUIRES: the index is not off.
+IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int threads,
+                          const ProgressCallback& progress);
+
+}  // namespace saturate

@@ -1,0 +1,94 @@
+#include "image/avif_decoder.h"
+
+#if SATURATE_HAS_AVIF
+#include <avif/avif.h>
+#endif
+
+#include <algorithm>
+#include <new>
+
+namespace saturate {
+
+#if SATURATE_HAS_AVIF
+
+namespace {
+
+// A rotation anticlockwise, then mirroring: by mode (0: top and bottom are exchanged, 1: left and
+// right) and quarter turns.
+int avif_orientation(const avifImage& image) {
+  constexpr int kTurned[4] = {1, 8, 3, 6};
+  constexpr int kMirrored[2][4] = {{4, 5, 2, 7}, {2, 7, 4, 5}};
+  const int turns = image.transformFlags & AVIF_TRANSFORM_IROT ? image.irot.angle & 3 : 0;
+  if (!(image.transformFlags & AVIF_TRANSFORM_IMIR)) return kTurned[turns];
+  return kMirrored[image.imir.mode & 1][turns];
+}
+
+[[noreturn]] void fail_avif(avifResult result, const std::string& where) {
+  if (result == AVIF_RESULT_OUT_OF_MEMORY) throw std::bad_alloc();
+  if (result == AVIF_RESULT_TRUNCATED_DATA) fail_image("AVIF data is truncated", where);
+  fail_image("AVIF data is corrupt or unsupported: " + std::string(avifResultToString(result)),
+             where);
+}
+
+}  // namespace
+
+void AvifDecoder::Destroy::operator()(avifDecoder* decoder) const {
+  avifDecoderDestroy(decoder);
+}
+
+CodecHeader AvifDecoder::open(std::span<const std::byte> bytes, const std::string& where) {
+  decoder_.reset(avifDecoderCreate());
+  if (!decoder_) throw std::bad_alloc();
+  decoder_->ignoreExif = decoder_->ignoreXMP = AVIF_TRUE;  // the container's transforms count
+  decoder_->strictFlags = AVIF_STRICT_DISABLED;
+  avifResult result = avifDecoderSetIOMemory(
+      decoder_.get(), reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  if (result == AVIF_RESULT_OK) result = avifDecoderParse(decoder_.get());
+  if (result != AVIF_RESULT_OK) fail_avif(result, where);
+  const avifImage& image = *decoder_->image;
+  const int colours = image.yuvFormat == AVIF_PIXEL_FORMAT_YUV400 ? 1 : 3;
+  const bool alpha = decoder_->alphaPresent != AVIF_FALSE;
+  return header_ = {int(image.width), int(image.height), colours + (alpha ? 1 : 0),
+                    avif_orientation(image)};
+}
+
+int AvifDecoder::read(const std::string& where, Image& out) {
+  avifResult result = avifDecoderNextImage(decoder_.get());
+  if (result != AVIF_RESULT_OK) fail_avif(result, where);
+  const avifImage& image = *decoder_->image;
+  if (int(image.width) != header_.width || int(image.height) != header_.height)
+    fail_image("AVIF data has pixels of another size than its header says", where);
+  out.resize(header_.width, header_.height);
+  avifRGBImage rgb;
+  avifRGBImageSetDefaults(&rgb, &image);
+  // Converting to RGB, libavif would blend with black.
+  const bool alpha = image.alphaPlane != nullptr;
+  const size_t pixels = size_t(header_.width) * size_t(header_.height), values = alpha ? 4 : 3;
+  if (alpha) rgba_.resize(pixels * 4);
+  rgb.format = alpha ? AVIF_RGB_FORMAT_RGBA : AVIF_RGB_FORMAT_RGB;
+  rgb.depth = 8;
+  rgb.pixels = alpha ? rgba_.data() : out.pixels.data();
+  rgb.rowBytes = uint32_t(size_t(header_.width) * values);
+  result = avifImageYUVToRGB(&image, &rgb);
+  if (result != AVIF_RESULT_OK) fail_avif(result, where);
+  for (size_t i = 0; alpha && i < pixels; ++i)
+    std::copy_n(rgba_.data() + i * 4, 3, out.pixels.data() + i * 3);
+  return header_.orientation;
+}
+
+#else
+
+void AvifDecoder::Destroy::operator()(avifDecoder*) const {}
+
+CodecHeader AvifDecoder::open(std::span<const std::byte>, const std::string& where) {
+  fail(ErrorKind::kData, "an AVIF file, and saturate was built without libavif", where,
+       "Install libavif-dev and build saturate again, or convert the file to JPEG or PNG");
+}
+
+int AvifDecoder::read(const std::string&, Image&) {
+  return header_.orientation;
+}
+
+#endif
+
+}  // namespace saturate

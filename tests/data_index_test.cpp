@@ -1,0 +1,396 @@
+// data.index: points of JPEG scans that are kept in a file between runs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "base/fault_env.h"
+#include "data/export.h"
+#include "data/index_file.h"
+#include "data/source_index.h"
+#include "image/fast_decoder.h"
+#include "saturate/data/input.h"
+#include "tests/data_testing.h"
+#include "tests/fuzz/fuzz_index.h"
+#include "tests/jpeg_encoding.h"
+
+namespace saturate {
+namespace {
+
+using testing::encode_as;
+using testing::read_text;
+using testing::TempDir;
+using testing::test_picture;
+using testing::to_text;
+using testing::write_file;
+
+constexpr int kPhotos = 8;
+constexpr size_t kIndexedSide = 40;
+
+std::string indexed_photo(int i) {
+  return to_text(encode_as(test_picture(260 + 30 * i, 400 - 20 * (i % 8)),
+                           {.name = "", .across = 1 + i % 2, .down = 1 + i / 2 % 2}));
+}
+
+// Two classes, and one JPEG each that is small, progressive or restarted, and a truncated one.
+void write_photos(const std::string& folder) {
+  for (int i = 0; i < kPhotos; ++i)
+    write_file(folder + (i % 2 ? "/b/" : "/a/") + std::to_string(i) + ".jpg", indexed_photo(i));
+}
+
+DataOptions index_options(const std::string& index) {
+  DataOptions options;
+  options.decode = DecodeMode::kFast;
+  options.threads = 2;
+  if (index == "off")
+    options.index.mode = IndexMode::kOff;
+  else if (index != "auto")
+    options.index = {IndexMode::kFile, index};
+  return options;
+}
+
+std::vector<uint64_t> epochs_of(const Dataset& data, uint32_t epochs) {
+  LoaderOptions options;
+  options.batch = 3;
+  options.threads = 2;
+  options.type = PixelType::kUint8;
+  options.decode = DecodeMode::kFast;
+  AugmentOptions augment;
+  augment.size = int(kIndexedSide);
+  augment.crop = CropKind::kRandomResized;
+  Loader loader(data, options, augment);
+  std::vector<uint64_t> hashes;
+  for (uint32_t epoch = 0; epoch < epochs; ++epoch) {
+    loader.start_epoch(epoch);
+    for (Batch batch; loader.next(batch);)
+      hashes.push_back(testing::hash_bytes(
+          {batch.pixels.get(), batch.count() * kIndexedSide * kIndexedSide * 3}));
+  }
+  return hashes;
+}
+
+std::vector<uint64_t> epochs_of(const std::string& source, const std::string& index,
+                                uint32_t epochs) {
+  return epochs_of(*open_input(Env::posix(), source, index_options(index)), epochs);
+}
+
+std::unique_ptr<IndexFile> open_index(const std::string& path, IndexState& state) {
+  std::string problem;
+  return IndexFile::open(Env::posix(), path, state, problem);
+}
+
+size_t indexed_files(const std::string& path) {
+  IndexState state;
+  const auto file = open_index(path, state);
+  return file ? file->size() : 0;
+}
+
+IndexReport index_into(const std::string& path, const std::string& source) {
+  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
+  const auto report =
+      index_dataset(*open_dataset(Env::posix(), source), index, 2, ProgressCallback());
+  index.save(false);
+  return report;
+}
+
+TEST(Index, IsWrittenAtTheEndAndUsedByTheNextRun) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string source = "folder:" + (dir / "set"), path = dir / "cache/x.points";
+  const auto expected = epochs_of(source, "off", 3);
+  EXPECT_EQ(epochs_of(source, path, 3), expected);
+  EXPECT_EQ(indexed_files(path), size_t(kPhotos));
+  {
+    const auto data = open_input(Env::posix(), source, index_options(path));
+    EXPECT_EQ(epochs_of(*data, 3), expected);
+    // Nearly all points were known, so that little was added to those of the file.
+    IndexState state;
+    EXPECT_LT(data->source_index()->points()->added(), open_index(path, state)->bytes() / 2);
+  }
+  EXPECT_EQ(epochs_of(source, path, 3), expected);
+}
+
+// A process that is killed later loses nothing of the first epoch.
+TEST(Index, IsWrittenAfterAnEpoch) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string path = dir / "x.points";
+  const auto data = open_input(Env::posix(), "folder:" + (dir / "set"), index_options(path));
+  epochs_of(*data, 1);
+  EXPECT_EQ(indexed_files(path), size_t(kPhotos));
+}
+
+TEST(Index, OffKeepsNothing) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const auto data = open_input(Env::posix(), "folder:" + (dir / "set"), index_options("off"));
+  epochs_of(*data, 2);
+  EXPECT_EQ(data->source_index()->points(), nullptr);
+}
+
+TEST(Index, IsMadeBeforehand) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  write_file(dir / "set/a/small.jpg", testing::noise_jpeg(40, 40, 1));
+  write_file(dir / "set/a/progressive.jpg",
+             to_text(encode_as(test_picture(300, 200), {"", JCS_YCbCr, 2, 2, true})));
+  write_file(dir / "set/a/restarts.jpg",
+             to_text(encode_as(test_picture(300, 200), {"", JCS_YCbCr, 2, 2, false, 1})));
+  write_file(dir / "set/b/pixels.png",
+             to_text(encode_png(test_picture(200, 200).pixels.data(), 200, 200, 3)));
+  write_file(dir / "set/b/broken.jpg", indexed_photo(1).substr(0, 120));
+  write_file(dir / "set/b/cut.jpg", indexed_photo(2).substr(0, 3000));
+  const std::string source = "folder:" + (dir / "set"), path = dir / "x.points";
+  const auto report = index_into(path, source);
+  EXPECT_EQ(report.samples, size_t(kPhotos) + 6);
+  EXPECT_EQ(report.found, size_t(kPhotos));
+  EXPECT_EQ(report.known, 0u);
+  EXPECT_EQ(report.without, 5u);  // the one without an end is left to libjpeg
+  ASSERT_EQ(report.broken.size(), 1u);
+  EXPECT_EQ(report.broken[0].name, dir / "set/b/broken.jpg");
+  const auto again = index_into(path, source);
+  EXPECT_EQ(again.found, 0u);
+  EXPECT_EQ(again.known, size_t(kPhotos));
+  std::filesystem::remove(dir / "set/b/broken.jpg");
+  std::filesystem::remove(dir / "set/b/cut.jpg");
+  const auto expected = epochs_of(source, "off", 2);
+  const auto data = open_input(Env::posix(), source, index_options(path));
+  EXPECT_EQ(epochs_of(*data, 2), expected);
+  EXPECT_EQ(data->source_index()->points()->added(), 0u) << "all points were known";
+}
+
+TEST(Index, OfAChangedFileIsNotUsed) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string source = "folder:" + (dir / "set"), path = dir / "x.points";
+  index_into(path, source);
+  // The same size and name, other contents.
+  std::string other = indexed_photo(3);
+  other[other.size() / 2] = char(other[other.size() / 2] ^ 4);
+  write_file(dir / "set/b/3.jpg", other);
+  write_file(dir / "set/a/4.jpg", indexed_photo(5));
+  EXPECT_EQ(epochs_of(source, path, 2), epochs_of(source, "off", 2));
+  EXPECT_GE(index_into(path, source).known, size_t(kPhotos) - 1);
+}
+
+TEST(Index, IsSharedByArchivesOfTheSameFiles) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string path = dir / "x.points";
+  index_into(path, "folder:" + (dir / "set"));
+  Env& env = Env::posix();
+  for (const char* out : {"tar:", "lmdb:", "shard:"}) {
+    PackOptions options;
+    options.out = out + (dir / "packed-") + std::string(out, strlen(out) - 1);
+    options.segment = 0;
+    pack_dataset(env, *open_dataset(env, "folder:" + (dir / "set")), options);
+    EXPECT_EQ(index_into(path, options.out).known, size_t(kPhotos)) << out;
+    EXPECT_EQ(epochs_of(options.out, path, 2), epochs_of(options.out, "off", 2)) << out;
+  }
+}
+
+TEST(Index, HandsMemoryOverToAFile) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string path = dir / "x.points";
+  index_into(path, dir / "set");
+  IndexState state;
+  const auto file = open_index(path, state);
+  ASSERT_TRUE(file);
+  const auto bytes = read_file(Env::posix(), dir / "set/a/0.jpg");
+  ScanPoints points;
+  ScanIndex memory(ScanIndex::kDefaultLimit, file.get()), other;
+  memory.find(scan_key(bytes), points);
+  ASSERT_FALSE(points.point.empty());
+  other.keep(scan_key(bytes), points);
+  EXPECT_GT(other.bytes(), 0u);
+  other.hand_over(file.get());
+  EXPECT_EQ(other.bytes(), 0u);
+  ScanPoints again;
+  other.find(scan_key(bytes), again);
+  EXPECT_EQ(again.point, points.point);
+}
+
+// Two processes that end at about the same time.
+TEST(Index, KeepsWhatOthersHaveAdded) {
+  const TempDir dir;
+  write_photos(dir / "one");
+  for (int i = 0; i < 4; ++i)
+    write_file(dir / "two/c/" + std::to_string(i) + ".jpg", indexed_photo(20 + i));
+  const std::string path = dir / "x.points";
+  {
+    SourceIndex first(Env::posix(), path, SourceIndex::Kind::kGiven);
+    SourceIndex second(Env::posix(), path, SourceIndex::Kind::kGiven);
+    for (auto* index : {&first, &second})
+      index_dataset(*open_dataset(Env::posix(), index == &first ? dir / "one" : dir / "two"),
+                    *index, 1, ProgressCallback());
+  }
+  EXPECT_EQ(indexed_files(path), size_t(kPhotos) + 4);
+  // One that a source no longer has is removed on request.
+  std::filesystem::remove(dir / "one/a/0.jpg");
+  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
+  index_dataset(*open_dataset(Env::posix(), dir / "one"), index, 1, ProgressCallback());
+  EXPECT_EQ(index.save(true).files, size_t(kPhotos) - 1);
+}
+
+TEST(Index, CannotBeWrittenIsAWarning) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string source = "folder:" + (dir / "set"), path = dir / "x.points";
+  const auto expected = epochs_of(source, "off", 2);
+  for (const FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync, FileOp::kRename,
+                          FileOp::kMakeDirectories}) {
+    FaultEnv env(Env::posix());
+    env.inject({.match = {op, path}});
+    env.inject({.match = {op, dir.path()}});
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(epochs_of(*open_input(env, source, index_options(path)), 2), expected);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("cannot be written"), std::string::npos) << int(op) << said;
+    EXPECT_EQ(indexed_files(path), 0u);
+  }
+}
+
+TEST(Index, NeverReplacesAnotherFile) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  write_file(dir / "thesis.txt", "years of work");
+  const Error error = testing::error_of([&] {
+    open_input(Env::posix(), "folder:" + (dir / "set"), index_options(dir / "thesis.txt"));
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_NE(std::string(error.what()).find("not an index"), std::string::npos) << error.what();
+  EXPECT_THROW(open_input(Env::posix(), "folder:" + (dir / "set"), index_options(dir / "set")),
+               Error);
+  EXPECT_EQ(read_text(dir / "thesis.txt"), "years of work");
+}
+
+TEST(Index, TruncatedAnywhereIsNotUsedAndReplaced) {
+  const std::string whole = testing::index_of_fuzzed_jpegs();
+  const TempDir dir;
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const std::string text = whole.substr(0, size);
+    write_file(dir / "y.points", text);
+    IndexState state;
+    EXPECT_FALSE(open_index(dir / "y.points", state)) << size;
+    EXPECT_EQ(state, IndexState::kDamaged) << size;
+    if (size % 37 != 8) continue;
+    EXPECT_NO_THROW(testing::fuzz_index(std::as_bytes(std::span(text)))) << size;
+  }
+  write_photos(dir / "set");
+  const std::string source = "folder:" + (dir / "set"), path = dir / "x.points";
+  const auto expected = epochs_of(source, path, 2);
+  const std::string sound = read_text(path);
+  for (const size_t size : {size_t{0}, size_t{5}, size_t{20}, sound.size() / 2, sound.size() - 1}) {
+    write_file(path, sound.substr(0, size));
+    IndexState state;
+    EXPECT_FALSE(open_index(path, state)) << size;
+    EXPECT_EQ(state, IndexState::kDamaged) << size;
+    EXPECT_EQ(epochs_of(source, path, 2), expected);
+    EXPECT_EQ(indexed_files(path), size_t(kPhotos)) << size;
+  }
+}
+
+// As a bug would write it, with right checksums: only decoding can notice.
+TEST(Index, PointsOfAnotherFileAreNoticedWhenTheyAreUsed) {
+  const std::vector<std::string> files = {
+      to_text(encode_as(testing::test_picture(400, 300), {"", JCS_YCbCr, 2, 2}, 80)),
+      to_text(encode_as(testing::test_picture(400, 300), {"", JCS_YCbCr, 2, 2}, 81))};
+  ScanIndex found, exchanged;
+  FastDecoder plain, finder(Decoder::kDefaultMaxPixels, fast_kernels(), &found),
+      user(Decoder::kDefaultMaxPixels, fast_kernels(), &exchanged);
+  ScanPoints points;
+  for (int i = 0; i < 2; ++i) {
+    const auto bytes = std::as_bytes(std::span(files[size_t(i)]));
+    ASSERT_EQ(finder.find_points(bytes, "x"), FastDecoder::Points::kFound);
+    found.find(scan_key(bytes), points);
+    exchanged.keep(scan_key(std::as_bytes(std::span(files[size_t(1 - i)]))), points);
+  }
+  const size_t before = exchanged.bytes();
+  RandomStream random(3, 0, 0, RandomUse::kSynthetic);
+  for (int trial = 0; trial < 40; ++trial) {
+    const auto bytes = std::as_bytes(std::span(files[size_t(trial % 2)]));
+    SampleTransform transform;
+    transform.crop = {int(random.below(200)), int(random.below(150)), 60 + int(random.below(140)),
+                      60 + int(random.below(90))};
+    std::vector<std::byte> expected(64 * 64 * 3), pixels(64 * 64 * 3);
+    ASSERT_TRUE(plain.open(bytes, "x"));
+    ASSERT_TRUE(plain.read("x", transform, 64, {}, expected.data()));
+    ASSERT_TRUE(user.open(bytes, "x"));
+    ASSERT_TRUE(user.read("x", transform, 64, {}, pixels.data()));
+    EXPECT_EQ(pixels, expected) << trial;
+    if (trial >= 2) continue;
+    EXPECT_LT(exchanged.bytes(), before) << "the entry was not removed";
+  }
+}
+
+// Sizes that would need all memory are refused before it is asked for.
+TEST(Index, LyingSizesAreRefused) {
+  const std::string sound = testing::index_of_fuzzed_jpegs();
+  const TempDir dir;
+  const size_t trailer = sound.size() - 32, record = trailer - 3 * 32;
+  struct Lie {
+    size_t at, bytes;
+  };
+  for (const Lie lie :
+       {Lie{trailer, 8}, Lie{trailer + 8, 8}, Lie{record + 16, 8}, Lie{record + 24, 4}})
+    for (const uint64_t value : {uint64_t{0}, uint64_t{1} << 31, uint64_t{1} << 62, UINT64_MAX}) {
+      std::string text = sound;
+      std::memcpy(text.data() + lie.at, &value, lie.bytes);
+      write_file(dir / "x.points", text);
+      IndexState state;
+      EXPECT_FALSE(open_index(dir / "x.points", state)) << lie.at << " " << value;
+      EXPECT_NO_THROW(testing::fuzz_index(std::as_bytes(std::span(text))));
+    }
+}
+
+class CacheFolder {
+ public:
+  explicit CacheFolder(const std::string& path) {
+    if (const char* const value = std::getenv("XDG_CACHE_HOME")) before_ = value;
+    setenv("XDG_CACHE_HOME", path.c_str(), 1);
+  }
+  ~CacheFolder() {
+    before_ ? setenv("XDG_CACHE_HOME", before_->c_str(), 1) : unsetenv("XDG_CACHE_HOME");
+  }
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST(Index, AutomaticIsInTheCacheFolderByTheSource) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const CacheFolder cache(dir / "cache");
+  Env& env = Env::posix();
+  const std::string path = index_path_of(env, "folder:" + (dir / "set"));
+  EXPECT_TRUE(path.starts_with(dir / "cache/saturate/index/set-")) << path;
+  EXPECT_EQ(index_path_of(env, dir / "set"), path);
+  EXPECT_EQ(index_path_of(env, dir / "set/"), path);
+  EXPECT_EQ(index_path_of(env, dir / "set/../set"), path);
+  EXPECT_EQ(index_path_of(env, "split:train,1/4,folder:" + (dir / "set")), path);
+  const auto relative = std::filesystem::relative(dir / "set").string();
+  EXPECT_EQ(index_path_of(env, relative), path);
+  EXPECT_NE(index_path_of(env, "folder:" + (dir / "other")), path);
+  EXPECT_NE(index_path_of(env, "tar:" + (dir / "set")), path);
+  setenv("XDG_CACHE_HOME", "relative", 1);  // is ignored, as its specification says
+  EXPECT_FALSE(index_path_of(env, dir / "set").starts_with("relative"));
+}
+
+TEST(Index, AutomaticIsNotWrittenForAFewFiles) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const CacheFolder cache(dir / "cache");
+  const std::string source = "folder:" + (dir / "set");
+  EXPECT_EQ(epochs_of(source, "auto", 2), epochs_of(source, "off", 2));
+  EXPECT_FALSE(std::filesystem::exists(dir / "cache"));
+  for (int i = 0; i < 500; ++i)
+    write_file(dir / "set/c/" + std::to_string(i) + ".jpg",
+               to_text(encode_as(test_picture(640 + i, 200), {"", JCS_YCbCr, 1, 1})));
+  epochs_of(source, "auto", 1);
+  EXPECT_GT(indexed_files(index_path_of(Env::posix(), source)), 500u);
+}
+
+}  // namespace
+}  // namespace saturate
