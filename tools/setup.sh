@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 version=2.11.0
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip python3-venv
-  libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev zlib1g-dev libfmt-dev
+  libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev zlib1g-dev libfmt-dev libcurl4-openssl-dev
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libjs-chart.js
   libisal-dev libprotozero-dev libcpp-httplib-dev libgloo-dev
   libgtest-dev)

@@ -45,6 +45,13 @@ struct StageOptions {
   std::string folder = "/dev/shm";
 };
 
+// How objects of http(s)://, s3:// and gs:// are read.
+struct StoreOptions {
+  std::string cache_dir;   // where ranges of them are kept; empty: nowhere
+  double cache_gb = 0;     // 1e9 bytes, maximum; 0: half of the folder's free space
+  double timeout_s = 300;  // for a range, with all attempts
+};
+
 struct DataOptions {
   std::string source;
   std::string eval_source;
@@ -56,6 +63,8 @@ struct DataOptions {
   ShuffleOptions shuffle;
   CacheOptions cache;
   StageOptions stage;
+  // Its cache_gb is not used: open_input() takes cache.gb.
+  StoreOptions store;
 };
 
 struct AugmentOptions {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
 #include "saturate/data/image.h"
 #include "saturate/data/registry.h"
@@ -64,6 +65,8 @@ class Dataset {
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).
   virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
+  // As ReadableFile::look_ahead(), sample by sample.
+  virtual uint64_t look_ahead() const { return 0; }
 };
 
 // The sample's pixels, as Decoder::decode returns them; grey becomes three equal channels. Fails
@@ -78,8 +81,9 @@ ImageInfo probe_sample(Decoder& decoder, const Sample& sample);
 
 // Opens "SCHEME:REST" with the table of dataset_sources(), or a path by detecting its contents.
 // Fails with kUsage on an unknown scheme or a missing path, with kData on a source that is missing,
-// empty or damaged; `env` must outlive the result.
-std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri);
+// empty or damaged; `env` must outlive the result. `store` is for paths that are URLs of objects.
+std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri,
+                                      const StoreOptions& store = {});
 
 using DatasetFactory = std::unique_ptr<Dataset> (*)(Env& env, const std::string& rest);
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources();
