@@ -194,33 +194,45 @@ void ObjectStore::load(std::vector<PiecePtr> pieces, bool ahead) {
 }
 
 void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
-                       std::vector<std::byte>&& bytes, const std::exception_ptr& error) {
+                       std::vector<std::byte>&& bytes, std::exception_ptr error) {
   const StoreObject& object = *pieces.front()->object;
-  const uint64_t first = pieces.front()->offset;
+  std::vector<ExtentCache::Bytes> parts(pieces.size());
+  try {
+    if (!error) parts = divide(pieces, std::move(bytes));
+  } catch (...) {  // no memory
+    error = std::current_exception();
+  }
   const std::string identity = cache_ && !error ? object.identity() : "";
   const MutexLock lock(mutex_);
-  for (const PiecePtr& piece : pieces) {
-    piece->state = error ? Piece::State::kFailed : Piece::State::kReady;
-    piece->error = error;
-    // Each has its own memory, which is freed when it has been read.
-    if (pieces.size() == 1) {
-      piece->bytes = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-    } else if (!error) {
-      const auto begin = bytes.begin() + ptrdiff_t(piece->offset - first);
-      piece->bytes =
-          std::make_shared<const std::vector<std::byte>>(begin, begin + ptrdiff_t(piece->length));
-    }
-    const auto found = announced_.find({piece->object.get(), piece->offset});
-    const bool is_announced = found != announced_.end() && found->second == piece;
-    if (!is_announced && std::exchange(piece->held, false)) held_ -= piece->length;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Piece& piece = *pieces[i];
+    piece.state = error ? Piece::State::kFailed : Piece::State::kReady;
+    piece.error = error;
+    piece.bytes = parts[i];
+    const auto found = announced_.find({piece.object.get(), piece.offset});
+    const bool is_announced = found != announced_.end() && found->second == pieces[i];
+    if (!is_announced && std::exchange(piece.held, false)) held_ -= piece.length;
     // A later reader asks for itself, and gets the whole time limit.
-    if (is_announced && error && piece->waiting == 0) drop(found);
-    if (!identity.empty() && piece->offset + piece->length > object.head.size())
-      cache_->write_later(identity, piece->offset, piece->bytes);
+    if (is_announced && error && piece.waiting == 0) drop(found);
+    if (!identity.empty() && piece.offset + piece.length > object.head.size())
+      cache_->write_later(identity, piece.offset, parts[i]);
   }
   if (ahead) --loading_;
   load_announced();
   progress_.notify_all();
+}
+
+// The bytes of each piece in separate memory, which is freed when it has been read.
+std::vector<ExtentCache::Bytes> ObjectStore::divide(const std::vector<PiecePtr>& pieces,
+                                                    std::vector<std::byte>&& bytes) {
+  using Block = const std::vector<std::byte>;
+  if (pieces.size() == 1) return {std::make_shared<Block>(std::move(bytes))};
+  std::vector<ExtentCache::Bytes> parts;
+  for (const PiecePtr& piece : pieces) {
+    const auto begin = bytes.begin() + ptrdiff_t(piece->offset - pieces.front()->offset);
+    parts.push_back(std::make_shared<Block>(begin, begin + ptrdiff_t(piece->length)));
+  }
+  return parts;
 }
 
 StoreCounts ObjectStore::counts() const {

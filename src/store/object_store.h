@@ -65,7 +65,9 @@ class ObjectStore {
   void read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
   void load(std::vector<PiecePtr> pieces, bool ahead) NEEDS_LOCK(mutex_);
   void take(const std::vector<PiecePtr>& pieces, bool ahead, std::vector<std::byte>&& bytes,
-            const std::exception_ptr& error) TAKES_LOCK(mutex_);
+            std::exception_ptr error) TAKES_LOCK(mutex_);
+  static std::vector<ExtentCache::Bytes> divide(const std::vector<PiecePtr>& pieces,
+                                                std::vector<std::byte>&& bytes);
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
   std::vector<PiecePtr> with_neighbours(const PiecePtr& piece) NEEDS_LOCK(mutex_);

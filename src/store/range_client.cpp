@@ -218,8 +218,10 @@ void RangeClient::finish(const FetchPtr& fetch, std::vector<std::byte>&& bytes,
                          std::exception_ptr error) {
   for (const auto& [number, begun] : fetch->running) transfers_.cancel(number);
   fetch->running.clear();
-  ++fetch->attempts;  // timers that are still set have no effect
-  fetch->done(std::move(bytes), std::move(error));
+  ++fetch->attempts;  // timers that are still set have no effect, and hold no memory
+  Done done;
+  done.swap(fetch->done);
+  done(std::move(bytes), std::move(error));
 }
 
 }  // namespace saturate

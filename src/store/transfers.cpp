@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/thread_pool.h"
 #include "saturate/data/error.h"
 #include "store/curl_library.h"
 
@@ -93,12 +93,13 @@ struct Transfers::State {
   Mutex mutex;
   std::vector<std::function<void()>> posted GUARDED_BY(mutex);
   bool ending GUARDED_BY(mutex) = false;
-  std::thread thread;  // uses all of the above
+  std::optional<ThreadPool> thread;  // uses all of the above
 
   State(Env& e, int stall) : env(e), stall_s(stall) {
     curl.multi_setopt(multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, kMostConnections);
     curl.multi_setopt(multi, CURLMOPT_MAXCONNECTS, kMostConnections);
-    thread = std::thread([this] { run(); });
+    thread.emplace(1, "store");
+    thread->submit([this] { run(); });
   }
   ~State() {
     {
@@ -106,7 +107,7 @@ struct Transfers::State {
       ending = true;
     }
     curl.wakeup(multi);
-    thread.join();
+    thread.reset();
     for (auto& [number, transfer] : running) curl.remove_handle(multi, transfer->easy);
     running.clear();
     curl.multi_cleanup(multi);
