@@ -190,17 +190,22 @@ TEST_F(StoreSource, CachedSamplesAreNotFetchedAhead) {
   EXPECT_EQ(server.asks().size(), before);
 }
 
-TEST_F(StoreSource, OpensByItselfAndWithOptions) {
+TEST_F(StoreSource, OpensByItselfAndKeepsWhatItReadOnDisk) {
   DataOptions options;
   options.store.cache_dir = folder / "cache";
   options.cache.gb = 1;
   Sample here, there;
-  open_dataset(env(), local("shard"))->read(50, here);
-  for (int round = 0; round < 2; ++round) {
-    const auto opened = open_input(env(), far("shard"), options);
-    opened->read(50, there);
-    EXPECT_EQ(here.bytes, there.bytes);
-    EXPECT_TRUE(there.name.starts_with(server.url("/"))) << there.name;
+  for (const std::string scheme : {"shard", "tar"}) {
+    open_dataset(env(), local(scheme))->read(50, here);
+    for (int round = 0; round < 2; ++round) {
+      const size_t before = server.asks().size();
+      open_input(env(), far(scheme), options)->read(50, there);
+      EXPECT_EQ(here.bytes, there.bytes);
+      EXPECT_TRUE(there.name.starts_with(server.url("/"))) << there.name;
+      if (round == 1) {
+        EXPECT_EQ(server.asks().size() - before, 2u) << "one opens each; the index is kept";
+      }
+    }
   }
   EXPECT_TRUE(env().is_directory(folder / "cache"));
   EXPECT_EQ(open_dataset(env(), server.url("/0.shard"))->size(), size_t(kSamples / 2));
