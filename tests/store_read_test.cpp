@@ -52,7 +52,7 @@ TEST_F(StoreRead, AsksForTheRangesThatAreReadAndNoOthers) {
   EXPECT_EQ(read_range(store, object, 50'000, 0), "");
   const auto asks = server.asks();
   ASSERT_EQ(asks.size(), 3u);
-  EXPECT_EQ(server.bytes_asked("/a").size(), 4096u + 5'000 + 1);
+  EXPECT_EQ(server.bytes_asked("/a").size(), 512u + 5'000 + 1);
   const Error error = error_of([&] { read_range(store, object, kSize - 5, 6); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(server.asks().size(), 3u) << "nothing is asked for past the end";

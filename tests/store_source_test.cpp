@@ -154,7 +154,7 @@ TEST_F(StoreSource, AsksOnlyForBytesThatSamplesNeed) {
   for (const uint32_t index : used) needed += there->bytes(index);
   const auto asks = server.asks();
   for (size_t i = opening; i < asks.size(); ++i) asked += asks[i].length();
-  // Those in the first 4 KB came with the opening; between neighbours lies padding.
+  // Between neighbours lies padding.
   EXPECT_LE(asked, needed + asks.size() * 64);
   EXPECT_LE(asks.size() - opening, used.size());
 }
@@ -221,6 +221,32 @@ TEST_F(StoreSource, OtherSchemesSayWhatToDo) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(error.remedy().find("shard:URL"), std::string::npos) << error.what();
   }
+}
+
+// An archive whose server claims that it is large, and whose first member claims most of it.
+TEST_F(StoreSource, ClaimedSizesCostNoMemory) {
+  const std::string size = "77777777777", total = "70000000000";
+  std::string header(512, '\0');
+  header.replace(0, 7, "a/b.jpg");
+  header.replace(124, 11, size);
+  header.replace(156, 1, "0");
+  header.replace(257, 6, std::string("ustar\0", 6));
+  unsigned sum = 8 * ' ';
+  for (size_t i = 0; i < header.size(); ++i)
+    if (i < 148 || i >= 156) sum += uint8_t(header[i]);
+  char digits[8];
+  std::snprintf(digits, sizeof digits, "%06o", sum);
+  header.replace(148, 7, std::string(digits, 7));
+  header.replace(155, 1, " ");
+  server.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    answer = {206,
+              {{"Content-Range", "bytes " + std::to_string(ask.first) + "-" +
+                                     std::to_string(ask.last) + "/" + total}},
+              header + std::string(ask.length() > 512 ? ask.length() - 512 : 0, '\0')};
+  });
+  const Error error = error_of([&] { open_far("tar:" + server.url("/huge.tar")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(error.reason().find("claims"), std::string::npos) << error.what();
 }
 
 TEST_F(StoreSource, FailuresOfTheNetworkAreNotSkipped) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -22,6 +23,9 @@
 #include "tests/port_testing.h"
 
 namespace saturate::testing {
+
+// The server is reached directly, whatever proxy the machine has.
+inline const int kNoProxy = setenv("no_proxy", "127.0.0.1", 1);
 
 struct HttpAsk {
   std::string path;              // without the query

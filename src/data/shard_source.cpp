@@ -43,6 +43,9 @@ class ShardSource : public IndexedSource {
       shard.end = end += shard.index.records.size();
       names.insert(shard.index.classes.begin(), shard.index.classes.end());
       look_ahead_ = std::max(look_ahead_, shard.file->look_ahead());
+      if (shard.file->look_ahead() > 0)
+        for (const ShardRecord& record : shard.index.records)
+          check_far_size(record.size, shard.path);
     }
     classes_.assign(names.begin(), names.end());
     for (Shard& shard : shards_)

@@ -117,6 +117,8 @@ class TarSource : public IndexedSource {
     parallel_for(paths_.size(), kFarArchives, [&](size_t i) {
       TarScanner scanner(env, paths_[i]);
       for (TarMember member; scanner.next(member);) {
+        if (is_image_name(split_name(member.name).base))
+          check_far_size(member.size, store_name(paths_[i]));
         const bool is_label = is_label_ending(split_name(member.name).ending) && member.type == '0';
         archives[i].texts.push_back(is_label ? scanner.text(member) : std::nullopt);
         archives[i].members.push_back(member);

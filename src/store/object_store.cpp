@@ -9,7 +9,8 @@
 namespace saturate {
 namespace {
 
-constexpr uint64_t kHeadBytes = 4096;  // fetched to open an object: the header of any format
+constexpr uint64_t kHeadBytes =
+    512;  // fetched to open an object, and kept: the header of any format
 
 }  // namespace
 
