@@ -19,7 +19,7 @@ using testing::quick_tuning;
 using testing::StoreServer;
 using testing::wait_for;
 
-constexpr size_t kSize = 200'000;
+constexpr size_t kAheadSize = 200'000;
 
 class StoreAhead : public ::testing::Test {
  protected:
@@ -49,7 +49,7 @@ class StoreAhead : public ::testing::Test {
     return wait_for([&] { return order().size() >= count; });
   }
 
-  const std::string text = noise_text(kSize);
+  const std::string text = noise_text(kAheadSize);
   std::atomic<bool> release{false};
   StoreServer server;
 };

@@ -19,8 +19,8 @@ using testing::quick_tuning;
 using testing::StoreServer;
 using testing::TempDir;
 
-constexpr size_t kSize = 200'000;
-constexpr size_t kRange = 10'000;
+constexpr size_t kObjectSize = 200'000;
+constexpr size_t kRangeSize = 10'000;
 
 class StoreCache : public ::testing::Test {
  protected:
@@ -32,9 +32,9 @@ class StoreCache : public ::testing::Test {
     const size_t before = server.asks().size();
     const auto object = store.open(server.url(path));
     for (size_t i = 0; i < count; ++i) {
-      std::vector<std::byte> out(kRange);
-      store.read(object, 10'000 + i * kRange, out);
-      EXPECT_EQ(testing::to_text(out), text.substr(10'000 + i * kRange, kRange));
+      std::vector<std::byte> out(kRangeSize);
+      store.read(object, 10'000 + i * kRangeSize, out);
+      EXPECT_EQ(testing::to_text(out), text.substr(10'000 + i * kRangeSize, kRangeSize));
     }
     store.flush();
     return server.asks().size() - before - 1;
@@ -51,7 +51,7 @@ class StoreCache : public ::testing::Test {
     return sum;
   }
 
-  const std::string text = noise_text(kSize);
+  const std::string text = noise_text(kObjectSize);
   StoreServer server;
   TempDir folder;
 };
@@ -66,8 +66,8 @@ TEST_F(StoreCache, ServesLaterRunsAndOtherProcesses) {
   // What is on the disk needs no read-ahead.
   const auto object = other.open(server.url("/a"));
   const size_t before = server.asks().size();
-  other.announce(object, 10'000, kRange);
-  other.announce(object, 190'000, kRange);
+  other.announce(object, 10'000, kRangeSize);
+  other.announce(object, 190'000, kRangeSize);
   ASSERT_TRUE(testing::wait_for([&] { return server.asks().size() > before; }));
   EXPECT_EQ(server.asks().back().first, 190'000u);
 }

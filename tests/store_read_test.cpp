@@ -20,7 +20,7 @@ using testing::noise_text;
 using testing::quick_tuning;
 using testing::StoreServer;
 
-constexpr size_t kSize = 200'000;
+constexpr size_t kReadSize = 200'000;
 
 StoreOptions within(double seconds) {
   StoreOptions options;
@@ -38,22 +38,22 @@ std::string read_range(ObjectStore& store, const ObjectStore::ObjectPtr& object,
 class StoreRead : public ::testing::Test {
  protected:
   StoreRead() { server.put("/a", text); }
-  const std::string text = noise_text(kSize);
+  const std::string text = noise_text(kReadSize);
   StoreServer server;
 };
 
 TEST_F(StoreRead, AsksForTheRangesThatAreReadAndNoOthers) {
   ObjectStore store(env(), {}, quick_tuning());
   const auto object = store.open(server.url("/a"));
-  EXPECT_EQ(object->size, kSize);
+  EXPECT_EQ(object->size, kReadSize);
   EXPECT_EQ(read_range(store, object, 10'000, 5'000), text.substr(10'000, 5'000));
-  EXPECT_EQ(read_range(store, object, kSize - 1, 1), text.substr(kSize - 1));
+  EXPECT_EQ(read_range(store, object, kReadSize - 1, 1), text.substr(kReadSize - 1));
   EXPECT_EQ(read_range(store, object, 100, 50), text.substr(100, 50)) << "of the first bytes";
   EXPECT_EQ(read_range(store, object, 50'000, 0), "");
   const auto asks = server.asks();
   ASSERT_EQ(asks.size(), 3u);
   EXPECT_EQ(server.bytes_asked("/a").size(), 512u + 5'000 + 1);
-  const Error error = error_of([&] { read_range(store, object, kSize - 5, 6); });
+  const Error error = error_of([&] { read_range(store, object, kReadSize - 5, 6); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(server.asks().size(), 3u) << "nothing is asked for past the end";
 }
@@ -62,7 +62,7 @@ TEST_F(StoreRead, ALongReadIsDivided) {
   StoreTuning tuning = quick_tuning();
   tuning.read_bytes = 30'000;
   ObjectStore store(env(), {}, tuning);
-  EXPECT_EQ(read_range(store, store.open(server.url("/a")), 0, kSize), text);
+  EXPECT_EQ(read_range(store, store.open(server.url("/a")), 0, kReadSize), text);
   for (const HttpAsk& ask : server.asks()) EXPECT_LE(ask.length(), 30'000u);
 }
 
@@ -74,20 +74,20 @@ TEST_F(StoreRead, SmallAndEmptyObjects) {
   EXPECT_EQ(store.open(server.url("/empty"))->size, 0u);
 }
 
-struct Fault {
+struct BadReply {
   const char* name;
   void (*apply)(const HttpAsk&, HttpAnswer&);
 };
-void PrintTo(const Fault& fault, std::ostream* out) {
+void PrintTo(const BadReply& fault, std::ostream* out) {
   *out << fault.name;
 }
 
-class PassingFault : public ::testing::TestWithParam<Fault> {};
+class PassingFault : public ::testing::TestWithParam<BadReply> {};
 
 // The first two replies to each request are bad.
 TEST_P(PassingFault, IsTriedAgain) {
   StoreServer server;
-  const std::string text = noise_text(kSize);
+  const std::string text = noise_text(kReadSize);
   server.put("/a", text);
   server.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
     if (ask.number < 2 || ask.number == 3 || ask.number == 4) GetParam().apply(ask, answer);
@@ -102,39 +102,41 @@ TEST_P(PassingFault, IsTriedAgain) {
 INSTANTIATE_TEST_SUITE_P(
     Store, PassingFault,
     ::testing::Values(
-        Fault{"unavailable",
-              [](const HttpAsk&, HttpAnswer& a) {
-                a = {503, {}, "busy"};
-              }},
-        Fault{"throttled",
-              [](const HttpAsk&, HttpAnswer& a) {
-                a = {429, {{"Retry-After", "0"}}, ""};
-              }},
-        Fault{"slow_down",
-              [](const HttpAsk&, HttpAnswer& a) {
-                a = {400, {}, "<Code>SlowDown</Code>"};
-              }},
-        Fault{"reset", [](const HttpAsk&, HttpAnswer& a) { a.reset = true; }},
-        Fault{"short_body",
-              [](const HttpAsk&, HttpAnswer& a) {
-                a.claimed = a.body.size();
-                a.body.resize(a.body.size() / 2);
-              }},
-        Fault{"shorter_than_the_range", [](const HttpAsk&, HttpAnswer& a) { a.body.pop_back(); }},
-        Fault{"long_body", [](const HttpAsk&, HttpAnswer& a) { a.body += "more"; }},
-        Fault{"other_range",
-              [](const HttpAsk& ask, HttpAnswer& a) {
-                a.headers["Content-Range"] =
-                    StoreServer::content_range(ask.first + 1, ask.last + 1, kSize);
-              }},
-        Fault{"no_range", [](const HttpAsk&, HttpAnswer& a) { a.headers.erase("Content-Range"); }}),
+        BadReply{"unavailable",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {503, {}, "busy"};
+                 }},
+        BadReply{"throttled",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {429, {{"Retry-After", "0"}}, ""};
+                 }},
+        BadReply{"slow_down",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {400, {}, "<Code>SlowDown</Code>"};
+                 }},
+        BadReply{"reset", [](const HttpAsk&, HttpAnswer& a) { a.reset = true; }},
+        BadReply{"short_body",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a.claimed = a.body.size();
+                   a.body.resize(a.body.size() / 2);
+                 }},
+        BadReply{"shorter_than_the_range",
+                 [](const HttpAsk&, HttpAnswer& a) { a.body.pop_back(); }},
+        BadReply{"long_body", [](const HttpAsk&, HttpAnswer& a) { a.body += "more"; }},
+        BadReply{"other_range",
+                 [](const HttpAsk& ask, HttpAnswer& a) {
+                   a.headers["Content-Range"] =
+                       StoreServer::content_range(ask.first + 1, ask.last + 1, kReadSize);
+                 }},
+        BadReply{"no_range",
+                 [](const HttpAsk&, HttpAnswer& a) { a.headers.erase("Content-Range"); }}),
     [](const auto& fault) { return std::string(fault.param.name); });
 
-class LastingLie : public ::testing::TestWithParam<Fault> {};
+class LastingLie : public ::testing::TestWithParam<BadReply> {};
 
 TEST_P(LastingLie, IsAnErrorThatNamesTheObject) {
   StoreServer server;
-  server.put("/a", noise_text(kSize));
+  server.put("/a", noise_text(kReadSize));
   ObjectStore store(env(), within(60), quick_tuning());
   const auto object = store.open(server.url("/a"));
   server.tamper([](const HttpAsk& ask, HttpAnswer& answer) { GetParam().apply(ask, answer); });
@@ -147,53 +149,51 @@ TEST_P(LastingLie, IsAnErrorThatNamesTheObject) {
 
 INSTANTIATE_TEST_SUITE_P(
     Store, LastingLie,
-    ::testing::Values(Fault{"endless", [](const HttpAsk&, HttpAnswer& a) { a.endless = true; }},
-                      Fault{"long_body", [](const HttpAsk&, HttpAnswer& a) { a.body += "more"; }},
-                      Fault{"other_range",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a.headers["Content-Range"] =
-                                  StoreServer::content_range(0, 999, kSize);
-                            }},
-                      Fault{"huge_numbers",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a.headers["Content-Range"] =
-                                  "bytes 0-18446744073709551615/18446744073709551616";
-                            }},
-                      Fault{"no_ranges", [](const HttpAsk&, HttpAnswer& a) { a.status = 200; }},
-                      Fault{"endless_without_ranges",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a.status = 200;
-                              a.endless = true;
-                            }},
-                      Fault{"changed",
-                            [](const HttpAsk&, HttpAnswer& a) { a.headers["ETag"] = "\"2\""; }},
-                      Fault{"grown",
-                            [](const HttpAsk& ask, HttpAnswer& a) {
-                              a.headers["Content-Range"] =
-                                  StoreServer::content_range(ask.first, ask.last, kSize + 1);
-                            }},
-                      Fault{"shrunk",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a = {416, {}, ""};
-                            }},
-                      Fault{"gone",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a = {404, {}, ""};
-                            }},
-                      Fault{"to_a_file",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a = {302, {{"Location", "file:///etc/passwd"}}, ""};
-                            }},
-                      Fault{"in_circles",
-                            [](const HttpAsk&, HttpAnswer& a) {
-                              a = {302, {{"Location", "/a"}}, ""};
-                            }}),
+    ::testing::Values(
+        BadReply{"endless", [](const HttpAsk&, HttpAnswer& a) { a.endless = true; }},
+        BadReply{"long_body", [](const HttpAsk&, HttpAnswer& a) { a.body += "more"; }},
+        BadReply{"other_range",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a.headers["Content-Range"] = StoreServer::content_range(0, 999, kReadSize);
+                 }},
+        BadReply{"huge_numbers",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a.headers["Content-Range"] = "bytes 0-18446744073709551615/18446744073709551616";
+                 }},
+        BadReply{"no_ranges", [](const HttpAsk&, HttpAnswer& a) { a.status = 200; }},
+        BadReply{"endless_without_ranges",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a.status = 200;
+                   a.endless = true;
+                 }},
+        BadReply{"changed", [](const HttpAsk&, HttpAnswer& a) { a.headers["ETag"] = "\"2\""; }},
+        BadReply{"grown",
+                 [](const HttpAsk& ask, HttpAnswer& a) {
+                   a.headers["Content-Range"] =
+                       StoreServer::content_range(ask.first, ask.last, kReadSize + 1);
+                 }},
+        BadReply{"shrunk",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {416, {}, ""};
+                 }},
+        BadReply{"gone",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {404, {}, ""};
+                 }},
+        BadReply{"to_a_file",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {302, {{"Location", "file:///etc/passwd"}}, ""};
+                 }},
+        BadReply{"in_circles",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {302, {{"Location", "/a"}}, ""};
+                 }}),
     [](const auto& fault) { return std::string(fault.param.name); });
 
 TEST_F(StoreRead, AChangedObjectIsNamedAsSuch) {
   ObjectStore store(env(), {}, quick_tuning());
   const auto object = store.open(server.url("/a"));
-  server.put("/a", noise_text(kSize, 2), "\"2\"");
+  server.put("/a", noise_text(kReadSize, 2), "\"2\"");
   const Error error = error_of([&] { read_range(store, object, 50'000, 10); });
   EXPECT_NE(error.reason().find("has changed"), std::string::npos) << error.what();
 }
