@@ -56,7 +56,7 @@ class Measuring {
       progress_.emplace(env, "diagnose", "s", int64_t(options.seconds), options.progress);
     show("opening " + recipe.data.source);
     const int threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
-    source_ = stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store),
+    source_ = stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store_options()),
                             recipe.data.source, recipe.data.stage, threads);
     facts_ = source_facts(*source_, spread_samples(source_->size(), kExamined));
     // Settings asked for are checked before any time is spent.

@@ -189,11 +189,9 @@ uint64_t cached_bytes() {
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  StoreOptions store = options.store;
-  store.cache_gb = options.cache.gb;
-  return cache_dataset(
-      stage_dataset(env, open_dataset(env, uri, store), uri, options.stage, threads, progress),
-      options.cache);
+  return cache_dataset(stage_dataset(env, open_dataset(env, uri, options.store_options()), uri,
+                                     options.stage, threads, progress),
+                       options.cache);
 }
 
 }  // namespace saturate

@@ -63,8 +63,14 @@ struct DataOptions {
   ShuffleOptions shuffle;
   CacheOptions cache;
   StageOptions stage;
-  // Its cache_gb is not used: open_input() takes cache.gb.
-  StoreOptions store;
+  StoreOptions store;  // use store_options()
+
+  // `store` with the budget of both caches, cache.gb.
+  StoreOptions store_options() const {
+    StoreOptions all = store;
+    all.cache_gb = cache.gb;
+    return all;
+  }
 };
 
 struct AugmentOptions {
