@@ -61,7 +61,7 @@ onnx-test: build ## have onnx check, and ONNX Runtime compute, what saturate exp
 s3-test: build ## read objects from moto's S3 server, which checks signatures
 	@[ -x build/s3-venv/bin/python ] || { rm -rf build/s3-venv.tmp && \
 	  python3 -m venv build/s3-venv.tmp && \
-	  build/s3-venv.tmp/bin/python -m pip install -q --disable-pip-version-check "moto[s3,iam,server]==5.2.1" && \
+	  build/s3-venv.tmp/bin/python -m pip install -q --disable-pip-version-check "moto[s3,server]==5.2.5" && \
 	  mv build/s3-venv.tmp build/s3-venv; }
 	@build/s3-venv/bin/python tests/s3_server.py $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
 	  --gtest_filter='StoreS3*'

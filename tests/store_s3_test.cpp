@@ -137,6 +137,10 @@ TEST_F(StoreS3Server, RequestsAreSigned) {
     EXPECT_NE(ask.head.find("AWS4-HMAC-SHA256 Credential=FIRSTKEY/"), std::string::npos);
     EXPECT_NE(ask.head.find("/us-east-1/s3/aws4_request"), std::string::npos);
     EXPECT_NE(ask.head.find("FIRSTTOKEN"), std::string::npos);
+    for (const char* header :
+         {"host;", "x-amz-content-sha256;", "x-amz-date", "x-amz-security-token"})
+      EXPECT_NE(ask.head.find(header, ask.head.find("SignedHeaders=")), std::string::npos)
+          << header;
     EXPECT_EQ(ask.head.find("SECRET"), std::string::npos);
   }
 }

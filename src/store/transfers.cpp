@@ -17,6 +17,8 @@ namespace saturate {
 namespace {
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
+constexpr const char* kHashOfNothing =
+    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr int kConnectSeconds = 10;
 constexpr long kMostConnections = 128;
 
@@ -198,6 +200,8 @@ struct Transfers::State {
       set(CURLOPT_AWS_SIGV4, scope.c_str());
       set(CURLOPT_USERNAME, request.signer->key.c_str());
       set(CURLOPT_PASSWORD, request.signer->secret.c_str());
+      // S3 requires the body's hash, which libcurl 7.88 omits.
+      transfer.headers = curl.slist_append(transfer.headers, kHashOfNothing);
       if (const std::string& token = request.signer->token; !token.empty())
         transfer.headers =
             curl.slist_append(transfer.headers, ("x-amz-security-token: " + token).c_str());
