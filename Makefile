@@ -64,7 +64,7 @@ s3-test: build ## read objects from moto's S3 server, which checks signatures
 	  build/s3-venv.tmp/bin/python -m pip install -q --disable-pip-version-check "moto[s3,server]==5.2.5" && \
 	  mv build/s3-venv.tmp build/s3-venv; }
 	@build/s3-venv/bin/python tests/s3_server.py $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
-	  --gtest_filter='StoreS3*'
+	  --gtest_filter='StoreS3*' || [ $$? = 77 ]
 
 wheels: command ## build dist/*.whl: the loader, and the command for the torch that pip has installed
 	@tools/setup.sh --dev
