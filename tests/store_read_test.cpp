@@ -285,12 +285,13 @@ TEST_F(StoreRead, ALateReplyIsReplacedByASecondRequest) {
   const auto object = store.open(server.url("/a"));
   for (uint64_t i = 0; i < 30; ++i) read_range(store, object, 10'000 + i * 100, 100);
   std::atomic<int> seen{0};
-  std::atomic<bool> ended{false};
-  server.tamper([&](const HttpAsk& ask, HttpAnswer&) {
-    if (ask.first == 90'000 && seen++ == 0) testing::wait_for([&] { return ended.load(); });
+  // Shared: the server looks at it until it ends.
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  server.tamper([&seen, ended](const HttpAsk& ask, HttpAnswer&) {
+    if (ask.first == 90'000 && seen++ == 0) testing::wait_for([&] { return ended->load(); });
   });
   EXPECT_EQ(read_range(store, object, 90'000, 100), text.substr(90'000, 100));
-  ended = true;
+  *ended = true;
   EXPECT_EQ(seen, 2);
   EXPECT_GE(store.counts().second, 1u);
   EXPECT_EQ(store.counts().retries, 0u);
