@@ -23,7 +23,7 @@ KILLS ?= 200
 MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
-.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test onnx-test net-test docs-test python-test coverage kills \
+.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test onnx-test net-test s3-test docs-test python-test coverage kills \
   faults compiled soak fuzz torch-other-test gpu-host-test gpu-check-rehearsal build install uninstall setup format format-check tidy ci-full clean
 
 help: ## this list
@@ -69,6 +69,14 @@ onnx-test: build ## have onnx check, and ONNX Runtime compute, what saturate exp
 	  mv build/onnx-venv.tmp build/onnx-venv; }
 	@SATURATE_PYTHON=$(CURDIR)/build/onnx-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='OnnxRuntime*'
+
+s3-test: build ## read objects from moto's S3 server, which checks signatures
+	@[ -x build/s3-venv/bin/python ] || { rm -rf build/s3-venv.tmp && \
+	  python3 -m venv build/s3-venv.tmp && \
+	  build/s3-venv.tmp/bin/python -m pip install -q --disable-pip-version-check "moto[s3,server]==5.2.5" && \
+	  mv build/s3-venv.tmp build/s3-venv; }
+	@build/s3-venv/bin/python tests/s3_server.py $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
+	  --gtest_filter='StoreS3*' || [ $$? = 77 ]
 
 wheels: command ## build dist/*.whl: the loader, and the command for the torch that pip has installed
 	@tools/setup.sh --dev
@@ -183,7 +191,7 @@ tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHAN
 	@tools/setup.sh --dev
 	@cmake --preset tidy --log-level=NOTICE >/dev/null
 	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py; else $(CPP_FILES); fi | \
-	  grep -E '^src/(base|recipe|data|image)/.*\.cpp$$|^src/(model/.*pickle|model/safetensors_header|reduce/shared_|reduce/binding).*\.cpp$$' | \
+	  grep -E '^src/(base|recipe|store|data|image)/.*\.cpp$$|^src/(model/.*pickle|model/safetensors_header|reduce/shared_|reduce/binding).*\.cpp$$' | \
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
 	@tools/check_locks.sh $(JOBS)
 

@@ -131,10 +131,11 @@ TEST(ReadAhead, NamesEveryBlockOnceInTheOrderOfTheEpoch) {
 
 TEST(ReadAhead, ReadsAtMostAWindowAhead) {
   const NotingDataset data(files(400));
+  const auto order = epoch_order(400, 5, 0, {ShuffleMode::kBlock, 2});
   {
-    ReadAhead ahead(data, {ShuffleMode::kBlock, 2}, 5);
-    ahead.start(0, 0);
-    ahead.advance(7);  // in the fourth block
+    ReadAhead ahead(data, {ShuffleMode::kBlock, 2}, 5, 1, false);
+    ahead.start(0, 0, order, 0, order.size());
+    ahead.advance(7, 7);  // in the fourth block
     const auto noted = [&] {
       std::lock_guard lock(data.mutex);
       return data.noted.size();
@@ -144,10 +145,53 @@ TEST(ReadAhead, ReadsAtMostAWindowAhead) {
   }
   EXPECT_EQ(data.noted.size(), 3 + 2 * kShuffleWindow);
   data.noted.clear();
-  ReadAhead none(data, {}, 5);
-  none.start(0, 0);
-  none.advance(100);
+  for (const bool idle : {false, true}) {
+    ReadAhead none(data, {idle ? ShuffleMode::kBlock : ShuffleMode::kFull, 2}, 5, 1, idle);
+    none.start(0, 0, order, 0, order.size());
+    none.advance(100, 100);
+  }
   EXPECT_TRUE(data.noted.empty());
+}
+
+// Samples of 10 bytes that want to be announced, 35 bytes at a time.
+class FarDataset : public testing::MemoryDataset {
+ public:
+  FarDataset() : MemoryDataset(std::vector<std::string>(10)) {}
+  uint64_t bytes(size_t) const override { return 10; }
+  uint64_t look_ahead() const override { return 35; }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    EXPECT_EQ(count, 1u);
+    (advice == ReadAdvice::kSoon ? soon : withdrawn).push_back(uint32_t(first));
+  }
+  mutable std::vector<uint32_t> soon, withdrawn;
+};
+
+TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
+  using Indices = std::vector<uint32_t>;
+  const Indices order{5, 3, 8, 1, 9, 2, 0, 4};
+  const FarDataset data;
+  {
+    ReadAhead ahead(data, {}, 5, 2, false);
+    ahead.start(0, 0, order, 1, 7);
+    EXPECT_EQ(data.soon, (Indices{3, 8, 1})) << "those within the budget";
+    ahead.advance(0, 2);
+    EXPECT_EQ(data.soon, (Indices{3, 8, 1, 9}));
+    ahead.start(1, 0, order, 3, 7);
+    EXPECT_EQ(data.withdrawn, (Indices{8, 1, 9}));
+    EXPECT_EQ(data.soon, (Indices{3, 8, 1, 9, 1, 9, 2}));
+    ahead.advance(0, 7);
+    EXPECT_EQ(data.soon.size(), 7u) << "all that was announced is delivered, and more";
+    EXPECT_EQ(data.withdrawn.size(), 3u);
+  }
+  EXPECT_EQ(data.withdrawn.size(), 3u);
+  // What the threads may read before the next call is announced, whatever the budget.
+  data.soon.clear();
+  {
+    ReadAhead ahead(data, {}, 5, 5, false);
+    ahead.start(0, 0, order, 0, 8);
+    EXPECT_EQ(data.soon, (Indices{5, 3, 8, 1, 9}));
+  }
+  EXPECT_EQ(data.withdrawn.size(), 8u);
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODULES = ("base", "recipe", "image", "data", "trace", "feed", "model", "reduce", "task", "step", "record", "run",
+MODULES = ("base", "recipe", "store", "image", "data", "trace", "feed", "model", "reduce", "task", "step", "record", "run",
            "report", "advise", "app")
-TORCH_FREE = ("base", "recipe", "image", "data", "report")
+TORCH_FREE = ("base", "recipe", "store", "image", "data", "report")
 MOST_PUBLIC = 40
 # Public headers without a source of the same name, or with several.
 HEADER_MODULES = {

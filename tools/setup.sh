@@ -14,7 +14,7 @@ version=$(tools/find_torch.sh --version)
 cache=${SATURATE_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/saturate}
 # Debian's names, which are also printed on systems that set-up does not support.
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip python3-venv
-  libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev libwebp-dev libavif-dev zlib1g-dev libfmt-dev
+  libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev libwebp-dev libavif-dev zlib1g-dev libfmt-dev libcurl4-openssl-dev
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libjs-chart.js
   libisal-dev libprotozero-dev libcpp-httplib-dev libgloo-dev
   libgtest-dev)

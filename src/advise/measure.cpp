@@ -56,8 +56,8 @@ class Measuring {
       progress_.emplace(env, "diagnose", "s", int64_t(options.seconds), options.progress);
     show("opening " + recipe.data.source);
     const int threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
-    source_ = stage_dataset(env, open_dataset(env, recipe.data.source), recipe.data.source,
-                            recipe.data.stage, threads);
+    source_ = stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store_options()),
+                            recipe.data.source, recipe.data.stage, threads);
     facts_ = source_facts(*source_, spread_samples(source_->size(), kExamined));
     // Settings asked for are checked before any time is spent.
     for (const std::string& setting : options.tries) with_settings(recipe, {setting});

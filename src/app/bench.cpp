@@ -91,8 +91,9 @@ int bench_loader(const BenchInput& arguments) {
   const int own_threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
   const std::vector<int> threads =
       arguments.threads.empty() ? std::vector{own_threads} : arguments.threads;
-  const auto source = stage_dataset(env, open_dataset(env, recipe.data.source), recipe.data.source,
-                                    recipe.data.stage, own_threads);
+  const auto source =
+      stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store_options()),
+                    recipe.data.source, recipe.data.stage, own_threads);
   const auto data =
       warm_source(*source, recipe.data.cache, spread_samples(source->size(), kCachedSamples));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);

@@ -152,7 +152,7 @@ int bench_augment(const BenchInput& arguments) {
   require_release_build();
   Env& env = Env::posix();
   Recipe recipe = recipe_of(env, arguments);
-  const auto data = open_dataset(env, recipe.data.source);
+  const auto data = open_dataset(env, recipe.data.source, recipe.data.store_options());
   const std::vector<Image> images = decoded_images(*data);
   if (recipe.augment.size == 0) recipe.augment.size = std::min(images[0].width, images[0].height);
   std::vector<std::vector<uint8_t>> cut;

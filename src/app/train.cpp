@@ -108,7 +108,7 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
 }
 
 int print_recipe(Env& env, const Recipe& recipe) {
-  const auto data = open_dataset(env, recipe.data.source);
+  const auto data = open_dataset(env, recipe.data.source, recipe.data.store_options());
   const at::Device device = resolve_device(recipe.train.device);
   const Recipe resolved = resolve_recipe(recipe, *data, device);
   const bool searches = recipe.train.batch == kAutomatic;

@@ -85,8 +85,12 @@ class CachedDataset : public Dataset {
   bool has_masks() const override { return source_->has_masks(); }
   std::string warning() const override { return source_->warning(); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
-    source_->advise(advice, first, count);
+    if (look_ahead() == 0) return source_->advise(advice, first, count);
+    for (size_t i = first; i < first + count; ++i)
+      if (!slots_[i].load(std::memory_order_acquire)) source_->advise(advice, i, 1);
   }
+  uint64_t look_ahead() const override { return source_->look_ahead(); }
+  uint64_t bytes(size_t index) const override { return source_->bytes(index); }
 
   void read(size_t index, Sample& out) const override {
     if (const Kept* kept = slots_[index].load(std::memory_order_acquire))
@@ -186,9 +190,9 @@ uint64_t cached_bytes() {
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  auto data = cache_dataset(
-      stage_dataset(env, open_dataset(env, uri), uri, options.stage, threads, progress),
-      options.cache);
+  auto data = cache_dataset(stage_dataset(env, open_dataset(env, uri, options.store_options()), uri,
+                                          options.stage, threads, progress),
+                            options.cache);
   if (options.decode != DecodeMode::kFast) return data;
   return with_index(std::move(data), open_source_index(env, uri, options.index));
 }

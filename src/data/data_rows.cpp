@@ -116,7 +116,15 @@ std::vector<OptionRow> storage_rows() {
       cache_row(),
       number(SATURATE_OPTION_AS("data.cache_gb", data.cache.gb), {0, INFINITY}, "GB (1e9 bytes)",
              "Budget of data.cache, for training and evaluation together; samples beyond it are "
-             "read every time. 0: half of the memory available at the start."),
+             "read every time. 0: half of the memory available at the start. Also the budget of "
+             "data.cache_dir, on disk; 0: half of the space that is free there."),
+      text(SATURATE_OPTION_AS("data.cache_dir", data.store.cache_dir),
+           "Folder on a local disk that keeps what was read of http(s)://, s3:// and gs://, for "
+           "later epochs, later runs and all processes of the machine; it may be deleted at any "
+           "time. Empty: nothing is kept."),
+      number(SATURATE_OPTION_AS("data.timeout_s", data.store.timeout_s), {1, 86400}, "s",
+             "Time for reading a part of an object of http(s)://, s3:// or gs://, with all "
+             "attempts, before the run fails."),
       stage_row(),
       index_row(),
   };

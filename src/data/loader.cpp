@@ -124,7 +124,8 @@ struct Loader::State {
         scan_index(source_index ? source_index->points() : &own_index),
         buffers((image_size + mask_size) * local_batch_size(opt), std::move(allocate)),
         // Held samples are not read.
-        ahead(data, opt.output == BatchOutput::kPlaces ? ShuffleOptions() : opt.shuffle, opt.seed),
+        ahead(data, opt.shuffle, opt.seed, size_t(opt.prefetch + 1) * local_batch_size(opt),
+              opt.output == BatchOutput::kPlaces),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
              [this] { return take_buffer(); }),
         threads(opt.threads, "loader", opt.nice) {
@@ -273,7 +274,8 @@ struct Loader::State {
           out.mix = draw_mix(augment, {options.seed, epoch, first}, out.count());
       }
       ring.release();
-      ahead.advance(++taken * options.batch);
+      ++taken;
+      ahead.advance(taken * options.batch, taken * local_batch_size(options));
       if (!empty || !alone()) return true;
     }
     out.samples.clear();
@@ -313,7 +315,8 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   state_->ended = false;
   try {
     state_->taken = std::min(first_batch, batches());
-    state_->ahead.start(epoch, state_->taken * options.batch);
+    state_->ahead.start(epoch, state_->taken * options.batch, order,
+                        state_->taken * local_batch_size(options), end);
     state_->ring.start(epoch, std::move(order), state_->taken, end);
   } catch (...) {
     state_->failure =

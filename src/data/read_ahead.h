@@ -1,9 +1,12 @@
-// Hints to a source which blocks of samples an epoch of ShuffleMode::kBlock reads next, so that
-// slow storage can read each in one go and in advance.
+// Tells a source what an epoch reads next. Storage with slow seeks, in an epoch of
+// ShuffleMode::kBlock, is told blocks of samples, so that it can read each in one go; a source that
+// is far away (Dataset::look_ahead) is told sample by sample, in the order of use.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -15,24 +18,41 @@ namespace saturate {
 // The block order that epoch_order() uses for kBlock.
 std::vector<uint32_t> epoch_blocks(size_t size, uint64_t seed, uint32_t epoch, size_t block);
 
-// For the loader's consumer only. Hints are given on a separate thread: on some systems they block
-// until reading has begun.
+// For the loader's consumer only. Hints of blocks are given on a separate thread: on some systems
+// they block until reading has begun. Samples are announced before they can be read: one that is
+// announced later would be fetched twice.
 class ReadAhead {
  public:
-  // Does nothing in other modes. `data` must outlive this.
-  ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed);
+  // Does nothing if the source needs no hints, or is `idle`: never read. At most `in_flight`
+  // samples of this process after those delivered may have been read. `data` must outlive this.
+  ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed, size_t in_flight,
+            bool idle);
+  // Withdraws what has not been read.
+  ~ReadAhead();
 
-  // An epoch begins at index `place` of its order.
-  void start(uint32_t epoch, size_t place);
-  // The samples before `place` have been delivered: hints for those of this window and the next.
-  void advance(size_t place);
+  // An epoch begins: this process reads order[first, end), of which the sample at `first` is about
+  // the one at `place` of the whole epoch.
+  void start(uint32_t epoch, size_t place, const std::vector<uint32_t>& order, size_t first,
+             size_t end);
+  // The samples of this process before index `first` of its order have been delivered, which are
+  // about those before `place` of the whole epoch.
+  void advance(size_t place, size_t first);
 
  private:
+  void hint_blocks(size_t place);
+  void announce(size_t delivered);
+  void withdraw();
   const Dataset& data_;
   const ShuffleOptions shuffle_;
   const uint64_t seed_;
+  const size_t in_flight_;
+  const uint64_t budget_;         // bytes announced and not delivered; 0: blocks are hinted
   std::vector<uint32_t> blocks_;  // of the epoch
-  size_t next_ = 0;               // next of blocks_ to hint
+  size_t next_ = 0;               // next of blocks_, or of order_, to hint
+  std::vector<uint32_t> order_;   // of this process, up to the end
+  size_t delivered_ = 0;          // of order_
+  std::deque<uint64_t> sizes_;    // bytes of order_[delivered_, next_)
+  uint64_t announced_ = 0;        // their sum
   std::unique_ptr<ThreadPool> thread_;
 };
 

@@ -1,5 +1,6 @@
 #include "data/shard_format.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "data/bytes.h"
@@ -35,6 +36,18 @@ uint32_t read_version(const ReadableFile& file, const std::string& path) {
              ", and this saturate reads versions 1 to " + std::to_string(kShardVersion),
          path, "Use the saturate that wrote it, or a newer one");
   return version;
+}
+
+// In steps: a server can claim any size, and memory is used for what it sends.
+std::vector<std::byte> read_in_steps(const ReadableFile& file, uint64_t offset, uint64_t size) {
+  constexpr uint64_t kStep = 16 << 20;
+  std::vector<std::byte> bytes;
+  while (bytes.size() < size) {
+    const size_t at = bytes.size();
+    bytes.resize(at + size_t(std::min(kStep, size - at)));
+    file.read_at(offset + at, std::span(bytes).subspan(at));
+  }
+  return bytes;
 }
 
 struct Trailer {
@@ -149,8 +162,7 @@ PayloadKind kind_of(const Sample& sample) {
 ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
   const uint32_t version = read_version(file, path);
   const Trailer trailer = read_trailer(file, path);
-  std::vector<std::byte> bytes(trailer.index_size);
-  file.read_at(trailer.index_offset, bytes);
+  const auto bytes = read_in_steps(file, trailer.index_offset, trailer.index_size);
   if (checksum_of(bytes) != trailer.index_crc)
     fail_shard("has a damaged index: wrong checksum", path);
   ByteReader reader(bytes);

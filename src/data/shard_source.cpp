@@ -4,14 +4,18 @@
 #include <set>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "data/bytes.h"
 #include "data/path_list.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
+
+constexpr int kFarThreads = 64;  // that open objects of a store, and mostly wait
 
 struct Shard {
   std::string path;
@@ -25,15 +29,23 @@ struct Shard {
 class ShardSource : public IndexedSource {
  public:
   ShardSource(Env& env, const std::vector<std::string>& paths) {
+    shards_.resize(paths.size());
+    const bool is_far = std::ranges::any_of(paths, is_store_url);
+    parallel_for(paths.size(), is_far ? kFarThreads : 1, [&](size_t i) {
+      Shard& shard = shards_[i];
+      shard.path = store_name(paths[i]);
+      shard.file = env.open_readable(paths[i]);
+      shard.index = read_shard_index(*shard.file, shard.path);
+    });
     std::set<std::string> names;
-    for (const std::string& path : paths) {
-      Shard shard;
-      shard.path = path;
-      shard.file = env.open_readable(path);
-      shard.index = read_shard_index(*shard.file, path);
-      shard.end = size() + shard.index.records.size();
+    size_t end = 0;
+    for (Shard& shard : shards_) {
+      shard.end = end += shard.index.records.size();
       names.insert(shard.index.classes.begin(), shard.index.classes.end());
-      shards_.push_back(std::move(shard));
+      look_ahead_ = std::max(look_ahead_, shard.file->look_ahead());
+      if (shard.file->look_ahead() > 0)
+        for (const ShardRecord& record : shard.index.records)
+          check_far_size(record.size, shard.path);
     }
     classes_.assign(names.begin(), names.end());
     for (Shard& shard : shards_)
@@ -74,6 +86,8 @@ class ShardSource : public IndexedSource {
     return shard->index.records[index - shard->first()].size;
   }
 
+  uint64_t look_ahead() const override { return look_ahead_; }
+
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     for (const size_t end = first + count; first < end;) {
       const auto shard = holder_of(first);
@@ -93,6 +107,7 @@ class ShardSource : public IndexedSource {
 
   std::vector<Shard> shards_;
   std::vector<std::string> classes_;
+  uint64_t look_ahead_ = 0;
 };
 
 // Replaces folders by the shards in them.

@@ -6,6 +6,8 @@
 #include "data/path_list.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
+#include "store/store_env.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -19,9 +21,11 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      open_masks},
     {"tar",
      "tar:PATH[,PATH...], uncompressed archives of class folders or WebDataset pairs (KEY.jpg, "
-     "KEY.cls), read in place; {000..003} in a path counts",
+     "KEY.cls), read in place; {000..003} in a path counts; URLs as in shard:",
      open_tar},
-    {"shard", "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them",
+    {"shard",
+     "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them; also http(s)://, "
+     "s3:// and gs:// URLs of files",
      open_shard},
     {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
     {"idx", "idx:IMAGES[,LABELS] or idx:FOLDER[,split=test], the MNIST family, .gz too", open_idx},
@@ -80,7 +84,47 @@ std::string scheme_of_source(Env& env, const std::string& uri) {
   return scheme_of_path(env, uri);
 }
 
-std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri) {
+namespace {
+
+// The scheme of a URL that is given without one, by its name.
+std::string scheme_of_url(const std::string& url) {
+  const std::string name = store_name(url.substr(0, url.find(',')));
+  if (name.ends_with(".shard")) return "shard";
+  return name.ends_with(".tar") ? "tar" : "";
+}
+
+// The first path of a source: after its scheme, of a split after its two fields.
+std::string path_of_source(const std::string& uri) {
+  if (is_store_url(uri)) return uri;
+  const size_t colon = uri.find(':');
+  if (colon == std::string::npos) return uri;
+  const std::string rest = uri.substr(colon + 1);
+  if (!uri.starts_with("split:")) return rest;
+  const size_t comma = rest.find(','), second = rest.find(',', comma + 1);
+  const bool is_whole = comma != std::string::npos && second != std::string::npos;
+  return is_whole ? path_of_source(rest.substr(second + 1)) : "";
+}
+
+std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreOptions& options) {
+  const bool is_bare = is_store_url(uri);
+  const std::string scheme = is_bare ? scheme_of_url(uri) : uri.substr(0, uri.find(':'));
+  if (scheme != "shard" && scheme != "tar" && scheme != "split")
+    fail(ErrorKind::kUsage, "only shard: and tar: read http(s)://, s3:// and gs://",
+         store_name(path_of_source(uri)),
+         "Write shard:URL or tar:URL; saturate data pack SOURCE --out shard:FILE makes a shard to "
+         "upload");
+  const auto open = find_entry(dataset_sources(), scheme, "data.source").make;
+  const std::string rest = is_bare ? uri : uri.substr(scheme.size() + 1);
+  if (dynamic_cast<StoreEnv*>(&env)) return open(env, rest);
+  // Its files keep what they need of it.
+  StoreEnv with_stores(env, options);
+  return open(with_stores, rest);
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const StoreOptions& store) {
+  if (is_store_url(path_of_source(uri))) return open_far(env, uri, store);
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

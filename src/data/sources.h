@@ -8,6 +8,7 @@
 
 #include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 
@@ -35,6 +36,15 @@ class IndexedSource : public Dataset {
     return out.bytes.size();
   }
 };
+
+// Fails with kData if a sample of a file that is far away (ReadableFile::look_ahead) is too large
+// to be one: memory is allocated for it before the server has sent anything.
+inline void check_far_size(uint64_t bytes, const std::string& where) {
+  constexpr uint64_t kMost = 1 << 30;
+  if (bytes > kMost)
+    fail(ErrorKind::kData, "it claims to have a sample of " + std::to_string(bytes) + " bytes",
+         where, "Copy the file to a disk, if that is right");
+}
 
 // Names for `count` classes that the data only numbers, zero-padded so that they sort numerically.
 std::vector<std::string> number_classes(size_t count);

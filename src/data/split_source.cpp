@@ -27,10 +27,12 @@ class SplitSource : public Source {
 
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (count == 0) return;
-    if (!held_)  // the few between them are harmless
+    if (!held_ && count > 1)  // the few between them are harmless
       return source_->advise(advice, place(first), place(first + count - 1) + 1 - place(first));
     for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
   }
+
+  uint64_t look_ahead() const override { return source_->look_ahead(); }
 
  protected:
   const Source& inner() const { return *source_; }

@@ -4,6 +4,7 @@
 
 #include "data/tar_format.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -22,7 +23,7 @@ bool is_zero(std::span<const std::byte, kTarBlock> block) {
 }  // namespace
 
 TarScanner::TarScanner(Env& env, const std::string& path)
-    : path_(path), file_(env.open_readable(path)) {
+    : path_(store_name(path)), file_(env.open_readable(path)) {
   refuse_compressed();
   if (file_->size() < kTarBlock)
     fail(ErrorKind::kData, "file is too short for a tar archive", path_, kDamaged);

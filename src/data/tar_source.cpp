@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "data/tar_format.h"
 #include "data/tar_labels.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -23,6 +25,15 @@ struct TarEntry {
   uint32_t archive;
   uint32_t label;  // while scanning: from folders
   uint32_t pair;   // while scanning: from pairs
+};
+
+constexpr int kFarArchives = 64;
+
+// The members of an archive in a store.
+struct FarArchive {
+  std::unique_ptr<ReadableFile> file;
+  std::vector<TarMember> members;
+  std::vector<std::optional<std::string>> texts;  // of members with a label
 };
 
 // The last meaningful component before the file name, or "".
@@ -41,7 +52,10 @@ class TarSource : public IndexedSource {
  public:
   TarSource(Env& env, std::vector<std::string> paths) : paths_(std::move(paths)) {
     LabelTable folders, pairs;
-    for (size_t i = 0; i < paths_.size(); ++i) scan(env, uint32_t(i), folders, pairs);
+    if (std::ranges::any_of(paths_, is_store_url))
+      list_far(env, folders, pairs);
+    else
+      for (size_t i = 0; i < paths_.size(); ++i) scan(env, uint32_t(i), folders, pairs);
     const bool paired = pairs.size() > 0;
     if (paired) keep_pairs();
     if (entries_.empty())
@@ -75,6 +89,8 @@ class TarSource : public IndexedSource {
 
   uint64_t bytes(size_t index) const override { return entries_[index].size; }
 
+  uint64_t look_ahead() const override { return look_ahead_; }
+
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     for (const size_t end = first + count; first < end;) {
       const TarEntry& from = entries_[first];
@@ -89,10 +105,51 @@ class TarSource : public IndexedSource {
  private:
   void scan(Env& env, uint32_t archive, LabelTable& folders, LabelTable& pairs) {
     TarScanner scanner(env, paths_[archive]);
+    add_members(
+        archive, [&](TarMember& member) { return scanner.next(member); },
+        [&](const TarMember& member) { return scanner.text(member); }, folders, pairs);
+    files_.push_back(scanner.release());
+  }
+
+  // The same for archives in a store, of which many are listed at a time: each header is a request.
+  void list_far(Env& env, LabelTable& folders, LabelTable& pairs) {
+    std::vector<FarArchive> archives(paths_.size());
+    parallel_for(paths_.size(), kFarArchives, [&](size_t i) {
+      TarScanner scanner(env, paths_[i]);
+      for (TarMember member; scanner.next(member);) {
+        if (is_image_name(split_name(member.name).base))
+          check_far_size(member.size, store_name(paths_[i]));
+        const bool is_label = is_label_ending(split_name(member.name).ending) && member.type == '0';
+        archives[i].texts.push_back(is_label ? scanner.text(member) : std::nullopt);
+        archives[i].members.push_back(member);
+      }
+      archives[i].file = scanner.release();
+    });
+    for (size_t i = 0; i < archives.size(); ++i) {
+      FarArchive& far = archives[i];
+      paths_[i] = store_name(paths_[i]);
+      size_t next = 0;
+      add_members(
+          uint32_t(i),
+          [&](TarMember& member) {
+            if (next == far.members.size()) return false;
+            member = far.members[next++];
+            return true;
+          },
+          [&](const TarMember&) { return far.texts[next - 1]; }, folders, pairs);
+      look_ahead_ = std::max(look_ahead_, far.file->look_ahead());
+      files_.push_back(std::move(far.file));
+    }
+  }
+
+  // `next` and `text` as TarScanner's.
+  template <class Next, class Text>
+  void add_members(uint32_t archive, const Next& next, const Text& text_of, LabelTable& folders,
+                   LabelTable& pairs) {
     PairGroup group;
     group.start("", entries_.size());
     TarMember member;
-    for (int joined = 0; scanner.next(member);) {
+    for (int joined = 0; next(member);) {
       const SplitName split = split_name(member.name);
       const bool is_another = std::exchange(joined, member.archive) != member.archive;
       if (split.key != group.key || is_another) {
@@ -106,11 +163,10 @@ class TarSource : public IndexedSource {
                             archive, parent.empty() ? kNoLabel : folders.add(parent), kNoLabel});
         names_ += member.name;
       } else if (is_label_ending(split.ending) && member.type == '0') {
-        if (const auto text = scanner.text(member)) group.add_label(split.ending, *text);
+        if (const auto text = text_of(member)) group.add_label(split.ending, *text);
       }
     }
     finish_group(group, archive, pairs);
-    files_.push_back(scanner.release());
   }
 
   // Only KEY.jpg, KEY.png and so on belong to a pair: KEY.seg.png is additional data.
@@ -165,6 +221,7 @@ class TarSource : public IndexedSource {
   std::string names_;                                 // of all entries, concatenated
   std::vector<std::string> classes_;
   std::vector<TarEntry> entries_;
+  uint64_t look_ahead_ = 0;
 };
 
 }  // namespace

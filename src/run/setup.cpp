@@ -236,6 +236,9 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
     options.output = BatchOutput::kPlanar;
   options.type = recipe.augment.output;
   options.seed = recipe.seed;
+  // A store that is away must fail first: its error says what is wrong.
+  const std::chrono::seconds store(int64_t(recipe.data.store.timeout_s) + 60);
+  options.wait_limit = std::max(options.wait_limit, std::chrono::nanoseconds(store));
   return options;
 }
 

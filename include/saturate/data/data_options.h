@@ -53,6 +53,13 @@ struct IndexOptions {
   std::string path;  // kFile
 };
 
+// How objects of http(s)://, s3:// and gs:// are read.
+struct StoreOptions {
+  std::string cache_dir;   // where ranges of them are kept; empty: nowhere
+  double cache_gb = 0;     // 1e9 bytes, maximum; 0: half of the folder's free space
+  double timeout_s = 300;  // for a range, with all attempts
+};
+
 struct DataOptions {
   std::string source;
   std::string eval_source;
@@ -65,6 +72,14 @@ struct DataOptions {
   CacheOptions cache;
   StageOptions stage;
   IndexOptions index;
+  StoreOptions store;  // use store_options()
+
+  // `store` with the budget of both caches, cache.gb.
+  StoreOptions store_options() const {
+    StoreOptions all = store;
+    all.cache_gb = cache.gb;
+    return all;
+  }
 };
 
 struct AugmentOptions {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
 #include "saturate/data/image.h"
 #include "saturate/data/registry.h"
@@ -68,6 +69,8 @@ class Dataset {
   virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
   // The index of its JPEGs that open_input() opened; null: a Loader makes one in memory.
   virtual SourceIndex* source_index() const { return nullptr; }
+  // As ReadableFile::look_ahead(), sample by sample.
+  virtual uint64_t look_ahead() const { return 0; }
 };
 
 // The sample's pixels, as Decoder::decode returns them; grey becomes three equal channels. Fails
@@ -82,8 +85,9 @@ ImageInfo probe_sample(Decoder& decoder, const Sample& sample);
 
 // Opens "SCHEME:REST" with the table of dataset_sources(), or a path by detecting its contents.
 // Fails with kUsage on an unknown scheme or a missing path, with kData on a source that is missing,
-// empty or damaged; `env` must outlive the result.
-std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri);
+// empty or damaged; `env` must outlive the result. `store` is for paths that are URLs of objects.
+std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri,
+                                      const StoreOptions& store = {});
 
 using DatasetFactory = std::unique_ptr<Dataset> (*)(Env& env, const std::string& rest);
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources();

@@ -30,6 +30,10 @@ class ReadableFile {
   // A hint, which may do nothing: the system reads ahead, or drops cached pages that nothing else
   // uses.
   virtual void advise(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/) const {}
+  // Bytes of which the file wants to know by advise(kSoon), range by range in the order of use,
+  // before they are read, as storage that is far away does; 0: none. kNotAgain withdraws such a
+  // range.
+  virtual uint64_t look_ahead() const { return 0; }
 };
 
 // A file being written from its start. Not for concurrent use. Destroying it without close() keeps

@@ -1,0 +1,79 @@
+// Ranges of objects kept in a folder. Each is a file with a checksum, written under another name
+// and renamed, so that processes share the folder without a lock, and any part of it may be deleted
+// at any time. No failure of the disk is an error: the range is fetched from the store again.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "saturate/data/env.h"
+#include "store/store_tuning.h"
+
+namespace saturate {
+
+class ExtentCache {
+ public:
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  // `gb`: 1e9 bytes, at most; 0: half of what the folder's file system has free, with what is in
+  // the folder already. Creates the folder.
+  ExtentCache(Env& env, const std::string& folder, double gb, const StoreTuning& tuning);
+  // Writes what is pending.
+  ~ExtentCache();
+
+  // From now on ranges of this object are evicted last. See StoreObject::identity(); not "".
+  void use(const std::string& identity);
+  // Whether the range is probably there.
+  bool has(const std::string& identity, uint64_t offset, uint64_t length) const;
+  // Fills `out` with the range from `offset`; false if it is not there or damaged.
+  bool read(const std::string& identity, uint64_t offset, std::span<std::byte> out);
+  // Writes the range from `offset` later, on another thread. Skips it if too much is pending, or if
+  // the budget is used up by objects that are in use.
+  void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes);
+  // Waits until nothing is pending.
+  void flush() { writer_.wait_idle(); }
+
+  void add_counts(StoreCounts& counts) const;
+
+ private:
+  struct Old {  // an object that this process has not used
+    std::string folder;
+    uint64_t bytes = 0;
+  };
+
+  // Counts what the folder holds, and removes what ended processes left unfinished.
+  void scan() NEEDS_LOCK(mutex_);
+  void scan_object(const std::string& name) NEEDS_LOCK(mutex_);
+  void write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
+  bool make_room(uint64_t bytes) TAKES_LOCK(mutex_);
+  void note_failure(const std::string& what);
+  std::string folder_of(const std::string& identity) const;
+
+  Env& env_;
+  const std::string folder_;
+  const StoreTuning tuning_;
+  uint64_t budget_ = 0;  // bytes; constant once constructed
+  std::atomic<uint64_t> pending_{0}, hits_{0}, damaged_{0}, counter_{0};
+  std::atomic<int64_t> paused_until_ns_{INT64_MIN};
+  mutable Mutex mutex_;
+  std::unordered_set<uint64_t> known_ GUARDED_BY(mutex_);  // ranges in the folder, by a hash
+  std::set<std::string> in_use_ GUARDED_BY(mutex_);        // folders of objects
+  std::vector<Old> old_ GUARDED_BY(mutex_);                // evicted from the back
+  uint64_t total_ GUARDED_BY(mutex_) = 0;                  // bytes in the folder
+  uint64_t since_scan_ GUARDED_BY(mutex_) = 0;             // bytes written
+  bool warned_ GUARDED_BY(mutex_) = false;
+  ThreadPool writer_{1, "cache-writer"};  // last: its thread uses all of the above
+};
+
+}  // namespace saturate

@@ -1,0 +1,250 @@
+#include "store/object_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr uint64_t kHeadBytes =
+    512;  // fetched to open an object, and kept: the header of any format
+
+}  // namespace
+
+ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTuning& tuning)
+    : tuning_(tuning),
+      env_(env),
+      cache_(options.cache_dir.empty()
+                 ? nullptr
+                 : std::make_unique<ExtentCache>(env, options.cache_dir, options.cache_gb, tuning)),
+      client_(env, options, tuning) {}
+
+ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
+  auto object = std::make_shared<StoreObject>();
+  object->name = store_name(url);
+  object->location = locate_object(env_, url);
+  const auto piece = std::make_shared<Piece>();
+  piece->object = object;
+  piece->length = kHeadBytes;
+  {
+    MutexLock lock(mutex_);
+    ++piece->waiting;
+    load({piece}, false);
+    while (piece->state == Piece::State::kLoading) progress_.wait(lock);
+    if (piece->error) std::rethrow_exception(piece->error);
+  }
+  if (cache_ && !object->identity().empty()) cache_->use(object->identity());
+  return object;
+}
+
+void ObjectStore::read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out) {
+  if (offset > object->size || out.size() > object->size - offset)
+    fail(ErrorKind::kData,
+         "read of " + std::to_string(out.size()) + " bytes at " + std::to_string(offset) +
+             " goes past the end: it has " + std::to_string(object->size) + " bytes",
+         object->name, "It is truncated or damaged: upload it again");
+  if (offset + out.size() <= object->head.size()) {
+    if (!out.empty()) std::memcpy(out.data(), object->head.data() + offset, out.size());
+    return;
+  }
+  while (!out.empty()) {
+    const size_t size = size_t(std::min<uint64_t>(out.size(), tuning_.read_bytes));
+    read_piece(object, offset, out.first(size));
+    offset += size;
+    out = out.subspan(size);
+  }
+}
+
+void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out) {
+  const std::string identity = cache_ ? object->identity() : "";
+  PiecePtr piece;
+  MutexLock lock(mutex_);
+  auto found = announced_.find({object.get(), offset});
+  if (found != announced_.end() && found->second->length == out.size()) {
+    piece = found->second;
+  } else {
+    lock.unlock();
+    if (!identity.empty() && cache_->read(identity, offset, out)) return;
+    lock.lock();
+    piece = std::make_shared<Piece>();
+    piece->object = object;
+    piece->offset = offset;
+    piece->length = out.size();
+  }
+  ++piece->waiting;
+  if (piece->state == Piece::State::kQueued) {  // late: it goes before all others
+    unqueue(*piece);
+    load({piece}, false);
+  }
+  while (piece->state == Piece::State::kLoading) progress_.wait(lock);
+  --piece->waiting;
+  found = announced_.find({object.get(), offset});
+  if (found != announced_.end() && found->second == piece) {
+    drop(found);
+    load_announced();
+  }
+  lock.unlock();
+  if (piece->error) std::rethrow_exception(piece->error);
+  std::memcpy(out.data(), piece->bytes->data(), out.size());
+}
+
+void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length) {
+  const bool valid = offset <= object->size && length <= object->size - offset && length > 0;
+  if (!valid || length > tuning_.read_bytes || offset + length <= object->head.size()) return;
+  const std::string identity = cache_ ? object->identity() : "";
+  if (!identity.empty() && cache_->has(identity, offset, length)) return;
+  const MutexLock lock(mutex_);
+  const auto [at, is_new] = announced_.try_emplace({object.get(), offset});
+  if (!is_new) return;
+  auto piece = std::make_shared<Piece>();
+  piece->object = object;
+  piece->offset = offset;
+  piece->length = length;
+  piece->turn = turns_++;
+  at->second = piece;
+  queue_.emplace(*piece->turn, std::move(piece));
+  load_announced();
+}
+
+void ObjectStore::forget(const ObjectPtr& object, uint64_t offset) {
+  const MutexLock lock(mutex_);
+  const auto found = announced_.find({object.get(), offset});
+  if (found == announced_.end() || found->second->waiting > 0) return;
+  drop(found);
+  load_announced();
+}
+
+void ObjectStore::forget_all(const ObjectPtr& object) {
+  const MutexLock lock(mutex_);
+  auto at = announced_.lower_bound({object.get(), 0});
+  while (at != announced_.end() && at->first.first == object.get()) drop(at++);
+  load_announced();
+}
+
+void ObjectStore::unqueue(Piece& piece) {
+  if (piece.turn) queue_.erase(*std::exchange(piece.turn, std::nullopt));
+}
+
+void ObjectStore::drop(std::map<Key, PiecePtr>::iterator at) {
+  Piece& piece = *at->second;
+  unqueue(piece);
+  // The memory of a range that is still loading is in use until it has come.
+  if (piece.state != Piece::State::kLoading && std::exchange(piece.held, false))
+    held_ -= piece.length;
+  announced_.erase(at);
+}
+
+void ObjectStore::load_announced() {
+  while (!queue_.empty() && loading_ < tuning_.ahead_requests) {
+    const PiecePtr first = queue_.begin()->second;
+    if (held_ > 0 && held_ + first->length > tuning_.ahead_bytes) return;
+    std::vector<PiecePtr> pieces = with_neighbours(first);
+    for (const PiecePtr& piece : pieces) {
+      unqueue(*piece);
+      piece->held = true;
+      held_ += piece->length;
+    }
+    ++loading_;
+    load(std::move(pieces), true);
+  }
+}
+
+// The ranges that one request may fetch with this one: queued, right before or after it, up to the
+// merged size and the budget. Sorted by offset.
+std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
+  std::vector<PiecePtr> found{piece};
+  uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
+  const auto fits = [&](const Piece& other) {
+    const uint64_t low = std::min(first, other.offset);
+    const uint64_t high = std::max(end, other.offset + other.length);
+    const uint64_t gap = other.offset >= end ? other.offset - end
+                                             : first - std::min(first, other.offset + other.length);
+    const bool apart = other.offset >= end || other.offset + other.length <= first;
+    return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
+           gap <= tuning_.merged_gap && high - low <= tuning_.merged_bytes &&
+           held_ + sum + other.length <= tuning_.ahead_bytes;
+  };
+  const auto self = announced_.find({piece->object.get(), piece->offset});
+  for (auto at = std::next(self); at != announced_.end() && fits(*at->second); ++at) {
+    found.push_back(at->second);
+    end = at->second->offset + at->second->length;
+    sum += at->second->length;
+  }
+  for (auto at = self; at != announced_.begin() && fits(*std::prev(at)->second);) {
+    --at;
+    found.push_back(at->second);
+    first = at->second->offset;
+    sum += at->second->length;
+  }
+  std::ranges::sort(found, {}, &Piece::offset);
+  return found;
+}
+
+void ObjectStore::load(std::vector<PiecePtr> pieces, bool ahead) {
+  for (const PiecePtr& piece : pieces) piece->state = Piece::State::kLoading;
+  const ObjectPtr object = pieces.front()->object;
+  const uint64_t first = pieces.front()->offset;
+  const uint64_t end = pieces.back()->offset + pieces.back()->length;
+  client_.fetch(object, first, end - first,
+                [this, pieces = std::move(pieces), ahead](auto&& bytes, const auto& error) {
+                  take(pieces, ahead, std::move(bytes), error);
+                });
+}
+
+void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
+                       std::vector<std::byte>&& bytes, std::exception_ptr error) {
+  const StoreObject& object = *pieces.front()->object;
+  std::vector<ExtentCache::Bytes> parts(pieces.size());
+  try {
+    if (!error) parts = divide(pieces, std::move(bytes));
+  } catch (...) {  // no memory
+    error = std::current_exception();
+  }
+  const std::string identity = cache_ && !error ? object.identity() : "";
+  const MutexLock lock(mutex_);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Piece& piece = *pieces[i];
+    piece.state = error ? Piece::State::kFailed : Piece::State::kReady;
+    piece.error = error;
+    piece.bytes = parts[i];
+    const auto found = announced_.find({piece.object.get(), piece.offset});
+    const bool is_announced = found != announced_.end() && found->second == pieces[i];
+    if (!is_announced && std::exchange(piece.held, false)) held_ -= piece.length;
+    // A later reader asks for itself, and gets the whole time limit.
+    if (is_announced && error && piece.waiting == 0) drop(found);
+    if (!identity.empty() && piece.offset + piece.length > object.head.size())
+      cache_->write_later(identity, piece.offset, parts[i]);
+  }
+  if (ahead) --loading_;
+  load_announced();
+  progress_.notify_all();
+}
+
+// The bytes of each piece in separate memory, which is freed when it has been read.
+std::vector<ExtentCache::Bytes> ObjectStore::divide(const std::vector<PiecePtr>& pieces,
+                                                    std::vector<std::byte>&& bytes) {
+  using Block = const std::vector<std::byte>;
+  if (pieces.size() == 1) return {std::make_shared<Block>(std::move(bytes))};
+  std::vector<ExtentCache::Bytes> parts;
+  for (const PiecePtr& piece : pieces) {
+    const auto begin = bytes.begin() + ptrdiff_t(piece->offset - pieces.front()->offset);
+    parts.push_back(std::make_shared<Block>(begin, begin + ptrdiff_t(piece->length)));
+  }
+  return parts;
+}
+
+StoreCounts ObjectStore::counts() const {
+  StoreCounts counts;
+  client_.add_counts(counts);
+  if (cache_) cache_->add_counts(counts);
+  return counts;
+}
+
+void ObjectStore::flush() {
+  if (cache_) cache_->flush();
+}
+
+}  // namespace saturate

@@ -1,0 +1,90 @@
+// Objects of stores read by ranges: what readers ask for now, and what they have announced, in the
+// order of announcement and within a budget of memory. Safe for concurrent use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "saturate/data/data_options.h"
+#include "saturate/data/env.h"
+#include "store/extent_cache.h"
+#include "store/range_client.h"
+#include "store/store_object.h"
+#include "store/store_tuning.h"
+
+namespace saturate {
+
+class ObjectStore {
+ public:
+  using ObjectPtr = std::shared_ptr<StoreObject>;
+
+  // `env` must outlive this. Fails with kUsage if there is no libcurl.
+  ObjectStore(Env& env, const StoreOptions& options, const StoreTuning& tuning = {});
+
+  // Fails with kUsage on a bad URL, with kData if the object is missing or access is denied.
+  ObjectPtr open(const std::string& url);
+  // Fills `out` from `offset`. Fails with kRun if the store does not answer in time or the object
+  // has changed, with kData past the end.
+  void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
+  // A read of exactly this range comes soon.
+  void announce(const ObjectPtr& object, uint64_t offset, uint64_t length);
+  // It does not come, unless it waits already.
+  void forget(const ObjectPtr& object, uint64_t offset);
+  void forget_all(const ObjectPtr& object);
+
+  uint64_t ahead_bytes() const { return tuning_.ahead_bytes; }
+  StoreCounts counts() const;
+  // Waits until the cache has written what is pending.
+  void flush();
+
+ private:
+  // A range that a reader waits for or has announced.
+  struct Piece {
+    enum class State { kQueued, kLoading, kReady, kFailed };
+    ObjectPtr object;
+    uint64_t offset = 0, length = 0;
+    State state = State::kQueued;
+    std::optional<uint64_t> turn;  // announced: its place in queue_ and the key in it
+    bool held = false;             // counts in held_
+    int waiting = 0;               // readers
+    ExtentCache::Bytes bytes;      // kReady
+    std::exception_ptr error;      // kFailed
+  };
+  using PiecePtr = std::shared_ptr<Piece>;
+  using Key = std::pair<const StoreObject*, uint64_t>;  // object and offset
+
+  void read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
+  void load(std::vector<PiecePtr> pieces, bool ahead) NEEDS_LOCK(mutex_);
+  void take(const std::vector<PiecePtr>& pieces, bool ahead, std::vector<std::byte>&& bytes,
+            std::exception_ptr error) TAKES_LOCK(mutex_);
+  static std::vector<ExtentCache::Bytes> divide(const std::vector<PiecePtr>& pieces,
+                                                std::vector<std::byte>&& bytes);
+  // Starts requests for announced ranges while the budget allows it.
+  void load_announced() NEEDS_LOCK(mutex_);
+  std::vector<PiecePtr> with_neighbours(const PiecePtr& piece) NEEDS_LOCK(mutex_);
+  void unqueue(Piece& piece) NEEDS_LOCK(mutex_);
+  void drop(std::map<Key, PiecePtr>::iterator at) NEEDS_LOCK(mutex_);
+
+  const StoreTuning tuning_;
+  Env& env_;
+  std::unique_ptr<ExtentCache> cache_;  // may be null
+  mutable Mutex mutex_;
+  Condition progress_;
+  std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);
+  std::map<uint64_t, PiecePtr> queue_ GUARDED_BY(mutex_);  // kQueued, by turn
+  uint64_t turns_ GUARDED_BY(mutex_) = 0;
+  uint64_t held_ GUARDED_BY(mutex_) = 0;  // announced bytes that are loading or ready
+  int loading_ GUARDED_BY(mutex_) = 0;    // requests for announced ranges
+  RangeClient client_;                    // last: its thread uses all of the above
+};
+
+}  // namespace saturate

@@ -1,0 +1,227 @@
+#include "store/range_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "base/printable.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kMostRedirects = 5, kMostLies = 4;
+constexpr size_t kFewDurations = 20, kMostDurations = 256;
+constexpr double kMostRetryAfter = 60;  // seconds
+constexpr int kTriesBeforeWarning = 4;
+constexpr int64_t kWarningEvery = 60'000'000'000;  // ns
+
+std::string range_header(uint64_t offset, uint64_t length) {
+  return "Range: bytes=" + std::to_string(offset) + "-" + std::to_string(offset + length - 1);
+}
+
+// "Retry-After: SECONDS"; its other form, a date, is ignored.
+double retry_after(const HttpReply& reply) {
+  const double seconds = std::strtod(reply.header("retry-after").c_str(), nullptr);
+  return std::isfinite(seconds) ? std::clamp(seconds, 0.0, kMostRetryAfter) : 0;
+}
+
+}  // namespace
+
+struct RangeClient::Fetch {
+  std::shared_ptr<StoreObject> object;
+  uint64_t offset, length;
+  Done done;
+  int64_t deadline_ns = 0;
+  int attempts = 0, lies = 0, redirects = 0;
+  std::vector<std::pair<uint64_t, int64_t>> running;  // transfers, and when they began
+  std::optional<Credentials> signer;                  // of the last request
+};
+
+RangeClient::RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning)
+    : env_(env),
+      options_(options),
+      tuning_(tuning),
+      // Processes that failed together must not come back together.
+      jitter_(uint64_t(env.now_ns()), uint32_t(getpid()), 0, RandomUse::kSynthetic),
+      transfers_(env, tuning.stall_s) {}
+
+void RangeClient::fetch(std::shared_ptr<StoreObject> object, uint64_t offset, uint64_t length,
+                        Done done) {
+  auto fetch = std::make_shared<Fetch>();
+  fetch->object = std::move(object);
+  fetch->offset = offset;
+  fetch->length = length;
+  fetch->done = std::move(done);
+  fetch->deadline_ns = env_.now_ns() + int64_t(options_.timeout_s * 1e9);
+  ++requests_;
+  transfers_.post([this, fetch] { begin_attempt(fetch); });
+}
+
+void RangeClient::add_counts(StoreCounts& counts) const {
+  counts.requests += requests_;
+  counts.bytes += bytes_;
+  counts.retries += retries_;
+  counts.second += second_;
+}
+
+void RangeClient::begin_attempt(const FetchPtr& fetch) {
+  try {
+    ++fetch->attempts;
+    send(fetch);
+    watch_for_delay(fetch);
+  } catch (...) {
+    finish(fetch, {}, std::current_exception());
+  }
+}
+
+void RangeClient::send(const FetchPtr& fetch) {
+  const StoreObject& object = *fetch->object;
+  HttpRequest request;
+  request.url = object.redirected.empty() ? object.location.url : object.redirected;
+  request.headers.push_back(range_header(fetch->offset, fetch->length));
+  request.most = size_t(fetch->length);
+  if (object.location.is_bucket) {
+    if (!signer_) signer_ = find_credentials(env_);
+    request.signer = fetch->signer = *signer_;
+    request.region = object.location.region;
+  }
+  // The number is not known before start() returns; no reply comes before the thread's next round.
+  const auto number = std::make_shared<uint64_t>(0);
+  *number = transfers_.start(
+      request, [this, fetch, number](HttpReply&& r) { take_reply(fetch, *number, std::move(r)); });
+  fetch->running.emplace_back(*number, env_.now_ns());
+}
+
+// The 95th percentile of recent requests.
+double RangeClient::late_after() const {
+  if (durations_.size() < kFewDurations) return INFINITY;
+  std::vector<double> sorted(durations_.begin(), durations_.end());
+  const auto at = sorted.begin() + ptrdiff_t(sorted.size() * 95 / 100);
+  std::nth_element(sorted.begin(), at, sorted.end());
+  return std::max(*at, tuning_.second_least_s);
+}
+
+// Sends a second request if the first is later than usual; the first good reply counts. One in ten
+// requests may have one, so that a link that is slow as a whole is not loaded twice.
+void RangeClient::watch_for_delay(const FetchPtr& fetch) {
+  const double late = late_after();
+  if (!std::isfinite(late)) return;
+  transfers_.after(late, [this, fetch, attempt = fetch->attempts] {
+    const bool waits = fetch->attempts == attempt && fetch->running.size() == 1;
+    if (!waits || second_ * 10 > requests_) return;
+    ++second_;
+    try {
+      send(fetch);
+    } catch (...) {
+      // The first request goes on.
+    }
+  });
+}
+
+void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply) {
+  const auto found =
+      std::ranges::find(fetch->running, number, &std::pair<uint64_t, int64_t>::first);
+  if (found == fetch->running.end()) return;
+  const double seconds = double(env_.now_ns() - found->second) / 1e9;
+  fetch->running.erase(found);
+  bytes_ += reply.body.size();
+  const ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
+  if (verdict.kind != ReplyKind::kGood) return take_failure(fetch, verdict, reply);
+  durations_.push_back(seconds);
+  if (durations_.size() > kMostDurations) durations_.pop_front();
+  finish(fetch, std::move(reply.body), nullptr);
+}
+
+void RangeClient::take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict,
+                               const HttpReply& reply) {
+  StoreObject& object = *fetch->object;
+  if (verdict.kind == ReplyKind::kRedirect) return follow(fetch, reply);
+  if (verdict.kind == ReplyKind::kExpired) return renew(fetch, verdict.what);
+  if (verdict.kind == ReplyKind::kFinal && !object.redirected.empty() &&
+      fetch->redirects++ < kMostRedirects) {
+    object.redirected.clear();  // it may have expired
+    return begin_attempt(fetch);
+  }
+  const bool last_lie = verdict.kind == ReplyKind::kLie && ++fetch->lies >= kMostLies;
+  if (verdict.kind == ReplyKind::kFinal || last_lie)
+    return fail_fetch(fetch, verdict.error, verdict.what, verdict.remedy);
+  if (!fetch->running.empty()) return;  // the other request may succeed
+  retry_later(fetch, verdict.what, retry_after(reply));
+}
+
+void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
+  StoreObject& object = *fetch->object;
+  const std::string& from = object.redirected.empty() ? object.location.url : object.redirected;
+  if (object.location.is_bucket)
+    return fail_fetch(fetch, ErrorKind::kRun,
+                      "the store redirects to another address, which would get the credentials",
+                      "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
+  if (!may_redirect(from, reply.redirect))
+    return fail_fetch(fetch, ErrorKind::kRun,
+                      "the server redirects to \"" + printable(store_name(reply.redirect)) +
+                          "\", which is not followed: another host, without TLS on both",
+                      "Use the URL of the object itself");
+  if (++fetch->redirects > kMostRedirects)
+    return fail_fetch(fetch, ErrorKind::kRun, "the server redirects again and again",
+                      "Use the URL of the object itself");
+  object.redirected = reply.redirect;
+  begin_attempt(fetch);
+}
+
+// Reads the credentials again: another program may have renewed the files.
+void RangeClient::renew(const FetchPtr& fetch, const std::string& what) {
+  try {
+    const bool is_current = signer_ && *signer_ == fetch->signer;
+    if (is_current) signer_ = find_credentials(env_);
+    if (*signer_ != fetch->signer) return begin_attempt(fetch);
+    fail_fetch(
+        fetch, ErrorKind::kRun, what + ": the credentials have expired",
+        "Renew " + (fetch->signer ? fetch->signer->origin : "them") + ", then resume the run");
+  } catch (...) {
+    finish(fetch, {}, std::current_exception());
+  }
+}
+
+void RangeClient::retry_later(const FetchPtr& fetch, const std::string& what, double least_s) {
+  const double full =
+      std::min(tuning_.first_backoff_s * std::pow(2, fetch->attempts - 1), tuning_.most_backoff_s);
+  const double delay = std::max(jitter_.uniform(full / 2, full), least_s);
+  const int64_t now = env_.now_ns();
+  if (now + int64_t(delay * 1e9) > fetch->deadline_ns)
+    return fail_fetch(fetch, ErrorKind::kRun,
+                      "no answer in data.timeout_s = " + decimal_text(options_.timeout_s, 0) +
+                          " s and " + std::to_string(fetch->attempts) +
+                          " attempts; the last one: " + what,
+                      "Check the network and the store, then resume the run");
+  if (fetch->attempts == kTriesBeforeWarning &&
+      (warned_ns_ < 0 || now - warned_ns_ > kWarningEvery)) {
+    warned_ns_ = now;
+    print_warning(fetch->object->name + ": " + what + "; trying again for up to " +
+                  decimal_text(double(fetch->deadline_ns - now) / 1e9, 0) + " s");
+  }
+  ++retries_;
+  transfers_.after(delay, [this, fetch] { begin_attempt(fetch); });
+}
+
+void RangeClient::fail_fetch(const FetchPtr& fetch, ErrorKind kind, const std::string& what,
+                             const std::string& remedy) {
+  finish(fetch, {},
+         std::make_exception_ptr(
+             Error(kind, what, fetch->object->name, remedy, std::source_location::current())));
+}
+
+void RangeClient::finish(const FetchPtr& fetch, std::vector<std::byte>&& bytes,
+                         std::exception_ptr error) {
+  for (const auto& [number, begun] : fetch->running) transfers_.cancel(number);
+  fetch->running.clear();
+  ++fetch->attempts;  // timers that are still set have no effect, and hold no memory
+  Done done;
+  done.swap(fetch->done);
+  done(std::move(bytes), std::move(error));
+}
+
+}  // namespace saturate

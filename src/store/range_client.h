@@ -1,0 +1,69 @@
+// Fetches ranges of objects: with retries until a time limit, a second request for a range that is
+// late, redirects, and renewed credentials.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "saturate/data/data_options.h"
+#include "saturate/data/env.h"
+#include "saturate/data/random.h"
+#include "store/range_reply.h"
+#include "store/store_object.h"
+#include "store/store_tuning.h"
+#include "store/transfers.h"
+
+namespace saturate {
+
+class RangeClient {
+ public:
+  // Called on the transfers' thread, with the bytes or an error. Must not throw.
+  using Done = std::function<void(std::vector<std::byte>&&, std::exception_ptr)>;
+
+  RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning);
+
+  // From any thread. `done` is called once, unless this is destroyed first. Of an object that is
+  // not open, which it opens, fewer bytes may come.
+  void fetch(std::shared_ptr<StoreObject> object, uint64_t offset, uint64_t length, Done done);
+
+  // Its part of the counts.
+  void add_counts(StoreCounts& counts) const;
+
+ private:
+  struct Fetch;
+  using FetchPtr = std::shared_ptr<Fetch>;
+
+  void begin_attempt(const FetchPtr& fetch);
+  void send(const FetchPtr& fetch);
+  void watch_for_delay(const FetchPtr& fetch);
+  void take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply);
+  void take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict, const HttpReply& reply);
+  void follow(const FetchPtr& fetch, const HttpReply& reply);
+  void renew(const FetchPtr& fetch, const std::string& what);
+  void retry_later(const FetchPtr& fetch, const std::string& what, double least_s);
+  void finish(const FetchPtr& fetch, std::vector<std::byte>&& bytes, std::exception_ptr error);
+  void fail_fetch(const FetchPtr& fetch, ErrorKind kind, const std::string& what,
+                  const std::string& remedy);
+  double late_after() const;
+
+  Env& env_;
+  const StoreOptions options_;
+  const StoreTuning tuning_;
+  std::atomic<uint64_t> requests_{0}, bytes_{0}, retries_{0}, second_{0};
+  // Of the transfers' thread:
+  std::optional<std::optional<Credentials>> signer_;  // unset until it is needed
+  std::deque<double> durations_;                      // of the last transfers, seconds
+  RandomStream jitter_;
+  int64_t warned_ns_ = INT64_MIN;
+  Transfers transfers_;  // last: its thread uses all of the above
+};
+
+}  // namespace saturate

@@ -1,0 +1,172 @@
+#include "store/range_reply.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include "base/printable.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kCheckUrl = "Check the URL, and that the object exists";
+constexpr const char* kChanged =
+    "Start a new run on the new data, or put the old object back and resume";
+
+struct ContentRange {
+  uint64_t first = 0, last = 0, total = 0;
+};
+
+bool take_number(std::string_view& text, uint64_t& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc()) return false;
+  text.remove_prefix(size_t(end - text.data()));
+  return true;
+}
+
+bool take_char(std::string_view& text, char c) {
+  if (!text.starts_with(c)) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+// "bytes FIRST-LAST/TOTAL"
+std::optional<ContentRange> parse_content_range(std::string_view text) {
+  ContentRange range;
+  if (!text.starts_with("bytes ")) return std::nullopt;
+  text.remove_prefix(6);
+  const bool good = take_number(text, range.first) && take_char(text, '-') &&
+                    take_number(text, range.last) && take_char(text, '/') &&
+                    take_number(text, range.total) && text.empty();
+  if (!good || range.first > range.last || range.last >= range.total) return std::nullopt;
+  return range;
+}
+
+// The text between <Code> and </Code> in S3's XML, printable and short.
+std::string error_code_of(const HttpReply& reply) {
+  const std::string_view text(reinterpret_cast<const char*>(reply.body.data()), reply.body.size());
+  const size_t begin = text.find("<Code>");
+  if (begin == std::string_view::npos) return "";
+  const size_t end = text.find("</Code>", begin);
+  if (end == std::string_view::npos || end - begin > 80) return "";
+  return printable(std::string(text.substr(begin + 6, end - begin - 6)));
+}
+
+ReplyVerdict final_verdict(std::string what, std::string remedy, ErrorKind kind = ErrorKind::kRun) {
+  return {ReplyKind::kFinal, std::move(what), std::move(remedy), kind};
+}
+
+ReplyVerdict lie(std::string what) {
+  return {ReplyKind::kLie, std::move(what), "Check the server, or use another", ErrorKind::kRun};
+}
+
+// Data that are missing or not permitted: a fault of the source before the run, of the run later.
+ErrorKind kind_at(const StoreObject& object) {
+  return object.is_open ? ErrorKind::kRun : ErrorKind::kData;
+}
+
+ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length,
+                           HttpReply& reply) {
+  const std::string text = printable(reply.header("content-range"));
+  const auto range = parse_content_range(text);
+  if (!range) return lie("the server answered with the range \"" + text + "\"");
+  const uint64_t total = object.is_open ? object.size : range->total;
+  if (range->total != total)
+    return final_verdict("the object has changed: it has " + std::to_string(range->total) +
+                             " bytes instead of " + std::to_string(total),
+                         kChanged);
+  const uint64_t end = std::min(offset + length, total);
+  if (range->first != offset || range->last + 1 != end)
+    return lie("the server was asked for bytes " + std::to_string(offset) + "-" +
+               std::to_string(end - 1) + ", and answered with \"" + text + "\"");
+  if (reply.body.size() != end - offset)
+    return lie("the server sent " + std::to_string(reply.body.size()) + " bytes instead of " +
+               std::to_string(end - offset));
+  const std::string etag = reply.header("etag"), modified = reply.header("last-modified");
+  if (!object.is_open) {
+    object.size = total;
+    object.etag = etag;
+    object.modified = modified;
+    object.head = reply.body;
+    object.is_open = true;
+  } else if (!etag.empty() && !object.etag.empty()
+                 ? etag != object.etag
+                 : !modified.empty() && modified != object.modified) {
+    return final_verdict("the object has changed since the run began: its ETag or date is another",
+                         kChanged);
+  }
+  return {};
+}
+
+bool is_expired(const std::string& code) {
+  return code == "ExpiredToken" || code == "ExpiredTokenException" || code == "RequestExpired" ||
+         code == "TokenRefreshRequired";
+}
+
+bool may_pass(int status) {
+  return status == 408 || status == 425 || status == 429 || status >= 500;
+}
+
+// A store that is too busy says so by these, whatever the status.
+bool is_throttling(const std::string& code) {
+  return code == "SlowDown" || code == "RequestTimeout" || code == "Throttling" ||
+         code == "InternalError" || code == "ServiceUnavailable";
+}
+
+ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
+  const std::string code = error_code_of(reply);
+  const std::string status =
+      "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
+  if (may_pass(reply.status) || is_throttling(code))
+    return {ReplyKind::kRetry, status, "", ErrorKind::kRun};
+  if (is_expired(code)) return {ReplyKind::kExpired, status, "", ErrorKind::kRun};
+  if (const std::string region = printable(reply.header("x-amz-bucket-region"));
+      object.location.is_bucket && (reply.status / 100 == 3 || reply.status == 400) &&
+      !region.empty() && region != object.location.region)
+    return final_verdict("the bucket is in region " + region, "Set AWS_REGION=" + region,
+                         ErrorKind::kUsage);
+  if (reply.status / 100 == 3 && !reply.redirect.empty())
+    return {ReplyKind::kRedirect, status, "", ErrorKind::kRun};
+  if (reply.status == 401 || reply.status == 403)
+    return final_verdict(
+        status + ": access is denied",
+        object.location.is_bucket
+            ? "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and "
+              "that they may read the object"
+            : "Use a URL that can be read without a password",
+        kind_at(object));
+  if (reply.status == 404 || reply.status == 410)
+    return final_verdict(status + ": there is no such object", kCheckUrl, kind_at(object));
+  if (reply.status == 416 || reply.status == 412)
+    return final_verdict(status + ": the object has changed, and is shorter now", kChanged);
+  if (reply.status == 200)
+    return final_verdict("the server does not support ranges: it answers 200 with the whole file",
+                         "Use a server that does, such as nginx, or copy the file to a disk",
+                         kind_at(object));
+  return final_verdict(status, kCheckUrl, kind_at(object));
+}
+
+}  // namespace
+
+ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, HttpReply& reply) {
+  if (reply.status == 206 && reply.too_long)
+    return lie("the server sent more bytes than the " + std::to_string(length) +
+               " that it was asked for");
+  if (reply.status == 200) return judge_status(object, reply);
+  if (!reply.error.empty()) {
+    const std::string what = printable(reply.error);
+    if (reply.is_final)
+      return final_verdict(what, "Check the URL and the server's certificate", kind_at(object));
+    return {ReplyKind::kRetry, what, "", ErrorKind::kRun};
+  }
+  if (reply.status == 206) return judge_content(object, offset, length, reply);
+  if (reply.status == 416 && !object.is_open && reply.header("content-range") == "bytes */0") {
+    object.is_open = true;  // of no bytes
+    return {};
+  }
+  return judge_status(object, reply);
+}
+
+}  // namespace saturate

@@ -1,0 +1,33 @@
+// Whether a server's reply to a request for a range holds that range.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "saturate/data/error.h"
+#include "store/store_object.h"
+#include "store/transfers.h"
+
+namespace saturate {
+
+enum class ReplyKind {
+  kGood,
+  kRetry,     // the fault may pass
+  kLie,       // against the protocol; a second lie is believed
+  kRedirect,  // to reply.redirect
+  kExpired,   // the credentials have expired
+  kFinal,
+};
+
+struct ReplyVerdict {
+  ReplyKind kind = ReplyKind::kGood;
+  std::string what;    // if not kGood
+  std::string remedy;  // kFinal
+  ErrorKind error = ErrorKind::kRun;
+};
+
+// Judges the reply to a GET of [offset, offset + length), which of an object that is not yet open
+// may be shorter. A good first reply opens the object.
+ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, HttpReply& reply);
+
+}  // namespace saturate

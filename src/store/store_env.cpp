@@ -1,0 +1,90 @@
+#include "store/store_env.h"
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/mutex.h"
+#include "saturate/data/error.h"
+#include "store/object_store.h"
+#include "store/store_url.h"
+
+namespace saturate {
+namespace {
+
+class StoreFile : public ReadableFile {
+ public:
+  StoreFile(std::shared_ptr<ObjectStore> store, const std::string& url)
+      : store_(std::move(store)), object_(store_->open(url)) {}
+  ~StoreFile() override { store_->forget_all(object_); }
+
+  uint64_t size() const override { return object_->size; }
+  void read_at(uint64_t offset, std::span<std::byte> out) const override {
+    store_->read(object_, offset, out);
+  }
+  uint64_t look_ahead() const override { return store_->ahead_bytes(); }
+  void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
+    if (advice == ReadAdvice::kSoon)
+      store_->announce(object_, offset, length);
+    else
+      store_->forget(object_, offset);
+  }
+
+ private:
+  const std::shared_ptr<ObjectStore> store_;
+  const ObjectStore::ObjectPtr object_;
+};
+
+[[noreturn]] void fail_writing(const std::string& path) {
+  fail(ErrorKind::kUsage, "objects of a store cannot be written", store_name(path),
+       "Write to a file, then upload it");
+}
+
+}  // namespace
+
+StoreEnv::StoreEnv(Env& inner, const StoreOptions& options)
+    : StoreEnv(inner, shared_store(inner, options)) {}
+
+StoreEnv::StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store)
+    : inner_(inner), store_(std::move(store)) {}
+
+std::unique_ptr<ReadableFile> StoreEnv::open_readable(const std::string& path) {
+  if (!is_store_url(path)) return inner_.open_readable(path);
+  return std::make_unique<StoreFile>(store_, path);
+}
+
+void StoreEnv::read_into(const std::string& path, std::vector<std::byte>& out) {
+  if (is_store_url(path)) return Env::read_into(path, out);
+  inner_.read_into(path, out);
+}
+
+std::unique_ptr<WritableFile> StoreEnv::open_writable(const std::string& path) {
+  if (is_store_url(path)) fail_writing(path);
+  return inner_.open_writable(path);
+}
+
+std::unique_ptr<WritableFile> StoreEnv::open_appendable(const std::string& path) {
+  if (is_store_url(path)) fail_writing(path);
+  return inner_.open_appendable(path);
+}
+
+bool StoreEnv::exists(const std::string& path) {
+  return !is_store_url(path) && inner_.exists(path);
+}
+
+bool StoreEnv::is_directory(const std::string& path) {
+  return !is_store_url(path) && inner_.is_directory(path);
+}
+
+std::shared_ptr<ObjectStore> shared_store(Env& env, const StoreOptions& options) {
+  using Identity = std::tuple<Env*, std::string, double, double>;
+  static Mutex mutex;
+  static std::map<Identity, std::weak_ptr<ObjectStore>> stores;
+  const MutexLock lock(mutex);
+  auto& known = stores[{&env, options.cache_dir, options.cache_gb, options.timeout_s}];
+  auto store = known.lock();
+  if (!store) known = store = std::make_shared<ObjectStore>(env, options);
+  return store;
+}
+
+}  // namespace saturate

@@ -1,0 +1,30 @@
+// Numbers of a store that recipes do not set.
+#pragma once
+
+#include <cstdint>
+
+namespace saturate {
+
+struct StoreTuning {
+  uint64_t ahead_bytes = 128 << 20;  // announced bytes being fetched or held, at most
+  int ahead_requests = 32;           // requests for announced bytes at a time
+  uint64_t merged_bytes = 4 << 20;   // announced ranges become one request up to this size
+  uint64_t merged_gap = 4 << 10;     // ... and if no more than this lies between them
+  uint64_t read_bytes = 16 << 20;    // a longer read is divided
+  double first_backoff_s = 0.1, most_backoff_s = 10;
+  double second_least_s = 0.1;              // earliest second request for a range
+  int stall_s = 20;                         // without a byte, before a transfer counts as failed
+  uint64_t pending_cache_bytes = 64 << 20;  // waiting to be written to the disk
+};
+
+// What a store has done so far.
+struct StoreCounts {
+  uint64_t requests = 0;      // ranges asked for, without further attempts
+  uint64_t bytes = 0;         // of those, received
+  uint64_t retries = 0;       // further attempts after failures
+  uint64_t second = 0;        // second requests for ranges that were late
+  uint64_t disk_hits = 0;     // reads served by the cache on disk
+  uint64_t disk_damaged = 0;  // entries of it that were damaged
+};
+
+}  // namespace saturate

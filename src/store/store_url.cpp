@@ -1,0 +1,113 @@
+#include "store/store_url.h"
+
+#include <algorithm>
+
+#include "saturate/data/error.h"
+#include "store/credentials.h"
+
+namespace saturate {
+namespace {
+
+bool starts_with_word(std::string_view text, std::string_view start) {
+  return std::ranges::equal(text.substr(0, start.size()), start, [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? char(a - 'A' + 'a') : a) == b;
+  });
+}
+
+bool is_http(std::string_view url) {
+  return starts_with_word(url, "http://") || starts_with_word(url, "https://");
+}
+
+std::string_view after_scheme(std::string_view url) {
+  return url.substr(url.find("://") + 3);
+}
+
+[[noreturn]] void fail_url(const std::string& what, const std::string& url,
+                           const std::string& remedy) {
+  fail(ErrorKind::kUsage, what, store_name(url), remedy);
+}
+
+// As Amazon's signature requires: all but letters, digits and -_.~/ as %XX.
+std::string encode_key(std::string_view key) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : key) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("-_.~/").find(c) != std::string_view::npos;
+    if (plain)
+      out += c;
+    else
+      out.append({'%', kDigits[uint8_t(c) >> 4], kDigits[uint8_t(c) & 15]});
+  }
+  return out;
+}
+
+void check_bucket(std::string_view bucket, const std::string& url) {
+  const bool good = bucket.size() >= 3 && std::ranges::all_of(bucket, [](char c) {
+                      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                             (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+                    });
+  if (!good) fail_url("has no valid bucket name", url, "Write s3://BUCKET/KEY or gs://BUCKET/KEY");
+}
+
+}  // namespace
+
+bool is_store_url(std::string_view path) {
+  return is_http(path) || starts_with_word(path, "s3://") || starts_with_word(path, "gs://");
+}
+
+std::string store_name(const std::string& url) {
+  std::string name = is_http(url) ? url.substr(0, url.find_first_of("?#")) : url;
+  if (!is_http(url)) return name;
+  const size_t host = name.find("://") + 3, slash = std::min(name.find('/', host), name.size());
+  const size_t at = name.rfind('@', slash);
+  return at != std::string::npos && at >= host ? name.erase(host, at + 1 - host) : name;
+}
+
+std::string host_of(std::string_view url) {
+  const std::string_view rest = after_scheme(url);
+  std::string host(rest.substr(0, rest.find_first_of("/?#")));
+  for (char& c : host) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  return host;
+}
+
+bool may_redirect(std::string_view from, std::string_view to) {
+  if (!is_http(to) || host_of(to).find('@') != std::string::npos) return false;
+  const bool from_tls = starts_with_word(from, "https://");
+  const bool to_tls = starts_with_word(to, "https://");
+  if (from_tls && !to_tls) return false;
+  return host_of(from) == host_of(to) || (from_tls && to_tls);
+}
+
+StoreLocation locate_object(Env& env, const std::string& url) {
+  if (std::ranges::any_of(url, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
+    fail_url("holds a control character", url, "Check data.source");
+  if (is_http(url)) {
+    const std::string host = host_of(url);
+    if (host.empty()) fail_url("has no host", url, "Write http://HOST/PATH");
+    if (host.find('@') != std::string::npos)
+      fail_url("carries a user name or password, which a recipe would keep", url,
+               "Use s3:// with credentials of the environment, or a server that needs none");
+    if (url.find(' ') != std::string::npos) fail_url("holds a space", url, "Write it as %20");
+    return {url.substr(0, url.find('#')), false, ""};
+  }
+  const std::string_view rest = after_scheme(url);
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  const std::string bucket(rest.substr(0, slash));
+  check_bucket(bucket, url);
+  const std::string key = encode_key(rest.substr(std::min(slash + 1, rest.size())));
+  if (key.empty()) fail_url("names a bucket, not an object", url, "Write s3://BUCKET/KEY");
+  if (starts_with_word(url, "gs://"))
+    return {"https://storage.googleapis.com/" + bucket + "/" + key, true, "auto"};
+  const S3Settings s3 = find_s3_settings(env);
+  const std::string endpoint =
+      s3.endpoint.empty() ? "https://s3." + s3.region + ".amazonaws.com" : s3.endpoint;
+  // A certificate for *.HOST does not cover a bucket with dots.
+  if (s3.path_style || bucket.find('.') != std::string::npos)
+    return {endpoint + "/" + bucket + "/" + key, true, s3.region};
+  const size_t host = endpoint.find("://") + 3;
+  return {endpoint.substr(0, host) + bucket + "." + endpoint.substr(host) + "/" + key, true,
+          s3.region};
+}
+
+}  // namespace saturate

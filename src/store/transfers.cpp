@@ -1,0 +1,269 @@
+#include "store/transfers.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "saturate/data/error.h"
+#include "store/curl_library.h"
+
+namespace saturate {
+
+#ifdef SATURATE_HAS_CURL
+namespace {
+
+constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
+constexpr const char* kHashOfNothing =
+    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+constexpr int kConnectSeconds = 10;
+constexpr long kMostConnections = 128;
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  return text;
+}
+
+// An error that a second attempt would meet again.
+bool comes_again(CURLcode code) {
+  return code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT ||
+         code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+         code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION;
+}
+
+// One transfer. libcurl holds pointers to it.
+struct Transfer {
+  CURL* easy = nullptr;
+  curl_slist* headers = nullptr;
+  size_t most = 0;
+  HttpReply reply;
+  Transfers::Done done;
+  std::string problem = std::string(CURL_ERROR_SIZE, '\0');
+
+  int status() const {
+    long code = 0;
+    curl_library().getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
+    return int(code);
+  }
+  ~Transfer() {
+    if (easy) curl_library().easy_cleanup(easy);
+    curl_library().slist_free(headers);
+  }
+};
+
+size_t take_body(char* data, size_t, size_t size, void* user) {
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  auto& body = transfer.reply.body;
+  const bool good = transfer.status() / 100 == 2;
+  if (body.size() + size > (good ? transfer.most : kMostErrorText)) {
+    transfer.reply.too_long = good;
+    return 0;  // ends the transfer
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  body.insert(body.end(), bytes, bytes + size);
+  return size;
+}
+
+size_t take_header(char* data, size_t, size_t size, void* user) {
+  auto& headers = static_cast<Transfer*>(user)->reply.headers;
+  const std::string line(data, size);
+  if (line.starts_with("HTTP/")) headers.clear();  // the last of several replies counts
+  const size_t colon = line.find(':');
+  if (colon == std::string::npos || headers.size() >= 100) return size;
+  const size_t begin = line.find_first_not_of(" \t", colon + 1);
+  const size_t end = line.find_last_not_of(" \t\r\n");
+  if (begin != std::string::npos && end != std::string::npos && begin <= end)
+    headers[lower_case(line.substr(0, colon))] = line.substr(begin, end + 1 - begin);
+  return size;
+}
+
+}  // namespace
+
+struct Transfers::State {
+  Env& env;
+  const int stall_s;
+  const CurlLibrary& curl = curl_library();
+  CURLM* const multi = curl.multi_init();
+  // The thread's own:
+  std::map<uint64_t, std::unique_ptr<Transfer>> running;
+  std::multimap<int64_t, std::function<void()>> timers;  // by time
+  uint64_t last = 0;
+
+  Mutex mutex;
+  std::vector<std::function<void()>> posted GUARDED_BY(mutex);
+  bool ending GUARDED_BY(mutex) = false;
+  std::optional<ThreadPool> thread;  // uses all of the above
+
+  State(Env& e, int stall) : env(e), stall_s(stall) {
+    curl.multi_setopt(multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, kMostConnections);
+    curl.multi_setopt(multi, CURLMOPT_MAXCONNECTS, kMostConnections);
+    thread.emplace(1, "store");
+    thread->submit([this] { run(); });
+  }
+  ~State() {
+    {
+      const MutexLock lock(mutex);
+      ending = true;
+    }
+    curl.wakeup(multi);
+    thread.reset();
+    for (auto& [number, transfer] : running) curl.remove_handle(multi, transfer->easy);
+    running.clear();
+    curl.multi_cleanup(multi);
+  }
+
+  void run() {
+    // Signals are other threads' affair; TLS writes to a closed connection would raise SIGPIPE.
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    while (run_posted()) {
+      const int64_t now = env.now_ns();
+      while (!timers.empty() && timers.begin()->first <= now) {
+        const auto due = timers.extract(timers.begin());
+        due.mapped()();
+      }
+      int count = 0;
+      curl.perform(multi, &count);
+      finish_ended();
+      int wait_ms = 1000;
+      if (!timers.empty())
+        wait_ms = int(std::clamp<int64_t>((timers.begin()->first - env.now_ns()) / 1'000'000 + 1, 0,
+                                          wait_ms));
+      curl.poll(multi, nullptr, 0, wait_ms, nullptr);
+    }
+  }
+
+  // False once this ends.
+  bool run_posted() {
+    std::vector<std::function<void()>> functions;
+    {
+      const MutexLock lock(mutex);
+      if (ending) return false;
+      functions.swap(posted);
+    }
+    for (const auto& function : functions) function();
+    return true;
+  }
+
+  void finish_ended() {
+    int left = 0;
+    while (CURLMsg* const message = curl.info_read(multi, &left)) {
+      if (message->msg != CURLMSG_DONE) continue;
+      CURL* const easy = message->easy_handle;
+      const CURLcode code = message->data.result;
+      const auto found = std::ranges::find_if(
+          running, [&](const auto& entry) { return entry.second->easy == easy; });
+      if (found == running.end()) continue;
+      const std::unique_ptr<Transfer> transfer = std::move(running.extract(found).mapped());
+      curl.remove_handle(multi, easy);
+      HttpReply& reply = transfer->reply;
+      reply.status = transfer->status();
+      // The body of an error may be cut off.
+      const bool cut = code == CURLE_WRITE_ERROR && !reply.too_long;
+      if (code != CURLE_OK && !cut) {
+        const std::string text = transfer->problem.c_str();
+        reply.error = text.empty() ? curl.strerror(code) : text;
+        reply.is_final = comes_again(code);
+      }
+      char* target = nullptr;
+      curl.getinfo(easy, CURLINFO_REDIRECT_URL, &target);
+      if (target) reply.redirect = target;
+      transfer->done(std::move(reply));
+    }
+  }
+
+  void set_up(Transfer& transfer, const HttpRequest& request) {
+    CURL* const easy = transfer.easy;
+    for (const std::string& header : request.headers)
+      transfer.headers = curl.slist_append(transfer.headers, header.c_str());
+    const auto set = [&](CURLoption option, auto value) { curl.setopt(easy, option, value); };
+    set(CURLOPT_URL, request.url.c_str());
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_NETRC, long(CURL_NETRC_IGNORED));
+    set(CURLOPT_USERAGENT, "saturate/" SATURATE_VERSION);
+    set(CURLOPT_CONNECTTIMEOUT, long(kConnectSeconds));
+    set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
+    set(CURLOPT_LOW_SPEED_TIME, long(stall_s));
+    set(CURLOPT_HTTP_VERSION, long(CURL_HTTP_VERSION_2TLS));
+    set(CURLOPT_WRITEFUNCTION, &take_body);
+    set(CURLOPT_WRITEDATA, &transfer);
+    set(CURLOPT_HEADERFUNCTION, &take_header);
+    set(CURLOPT_HEADERDATA, &transfer);
+    set(CURLOPT_ERRORBUFFER, transfer.problem.data());
+    if (request.signer) {
+      const std::string scope = "aws:amz:" + request.region + ":s3";
+      set(CURLOPT_AWS_SIGV4, scope.c_str());
+      set(CURLOPT_USERNAME, request.signer->key.c_str());
+      set(CURLOPT_PASSWORD, request.signer->secret.c_str());
+      // S3 requires the body's hash, which libcurl 7.88 omits.
+      transfer.headers = curl.slist_append(transfer.headers, kHashOfNothing);
+      if (const std::string& token = request.signer->token; !token.empty())
+        transfer.headers =
+            curl.slist_append(transfer.headers, ("x-amz-security-token: " + token).c_str());
+    }
+    set(CURLOPT_HTTPHEADER, transfer.headers);
+  }
+};
+
+Transfers::Transfers(Env& env, int stall_s) : state_(std::make_unique<State>(env, stall_s)) {}
+Transfers::~Transfers() = default;
+
+void Transfers::post(std::function<void()> function) {
+  {
+    const MutexLock lock(state_->mutex);
+    state_->posted.push_back(std::move(function));
+  }
+  state_->curl.wakeup(state_->multi);
+}
+
+uint64_t Transfers::start(const HttpRequest& request, Done done) {
+  auto transfer = std::make_unique<Transfer>();
+  transfer->easy = state_->curl.easy_init();
+  if (!transfer->easy) throw std::bad_alloc();
+  transfer->most = request.most;
+  transfer->reply.body.reserve(request.most);
+  transfer->done = std::move(done);
+  state_->set_up(*transfer, request);
+  state_->curl.add_handle(state_->multi, transfer->easy);
+  state_->running.emplace(++state_->last, std::move(transfer));
+  return state_->last;
+}
+
+void Transfers::cancel(uint64_t number) {
+  const auto found = state_->running.find(number);
+  if (found == state_->running.end()) return;
+  state_->curl.remove_handle(state_->multi, found->second->easy);
+  state_->running.erase(found);
+}
+
+void Transfers::after(double seconds, std::function<void()> function) {
+  state_->timers.emplace(state_->env.now_ns() + int64_t(seconds * 1e9), std::move(function));
+}
+
+#else
+
+struct Transfers::State {};
+
+Transfers::Transfers(Env&, int) {
+  fail(ErrorKind::kUsage,
+       "this saturate was built without libcurl, so it reads no http(s)://, "
+       "s3:// or gs://",
+       "data.source",
+       "Build it again after apt install libcurl4-openssl-dev (tools/setup.sh does so)");
+}
+Transfers::~Transfers() = default;
+void Transfers::post(std::function<void()>) {}
+uint64_t Transfers::start(const HttpRequest&, Done) {
+  return 0;
+}
+void Transfers::cancel(uint64_t) {}
+void Transfers::after(double, std::function<void()>) {}
+
+#endif
+
+}  // namespace saturate

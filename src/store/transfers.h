@@ -1,0 +1,69 @@
+// HTTP transfers of one process: many at a time on one thread, over connections that are kept, by
+// libcurl's multi interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "saturate/data/env.h"
+#include "store/credentials.h"
+
+namespace saturate {
+
+// A GET.
+struct HttpRequest {
+  std::string url;
+  std::vector<std::string> headers;   // "Name: value"
+  std::optional<Credentials> signer;  // signs with AWS Signature Version 4
+  std::string region;                 // for the signature
+  size_t most = 0;                    // bytes of the body; the transfer of a longer one is ended
+};
+
+struct HttpReply {
+  int status = 0;                              // 0: none came
+  std::string error;                           // empty if the reply is complete
+  bool too_long = false;                       // the body was longer than asked for
+  bool is_final = false;                       // an error that comes again, as a bad certificate
+  std::map<std::string, std::string> headers;  // by name in lower case
+  std::vector<std::byte> body;
+  std::string redirect;  // where to, as a whole URL; "" if nowhere
+
+  std::string header(const std::string& name) const {
+    const auto found = headers.find(name);
+    return found == headers.end() ? "" : found->second;
+  }
+};
+
+class Transfers {
+ public:
+  using Done = std::function<void(HttpReply&&)>;
+
+  // A transfer that moves less than 1 KB/s for `stall_s` seconds fails. Fails with kUsage if there
+  // is no libcurl, or saturate was built without.
+  Transfers(Env& env, int stall_s);
+  // Ends all transfers; nothing is called any more.
+  ~Transfers();
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  // Runs a function on the transfers' thread; from any thread. It must not throw.
+  void post(std::function<void()> function);
+
+  // On the transfers' thread only:
+  // Begins a transfer. `done` is called later, unless it is cancelled. Returns its number.
+  uint64_t start(const HttpRequest& request, Done done);
+  void cancel(uint64_t number);
+  void after(double seconds, std::function<void()> function);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace saturate

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Runs a command against an S3 server of moto's that checks signatures, for `make s3-test`.
+
+    tests/s3_server.py COMMAND...
+
+Exits with the command's status, or with 77 if moto is not installed.
+"""
+
+import logging
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    # Requests that are not checked: those that make the user and the bucket. Read when moto is imported.
+    os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "5"
+    try:
+        import boto3
+        from moto.server import ThreadedMotoServer
+    except ImportError as error:
+        print(f"skipped: moto is not installed ({error})", file=sys.stderr)
+        return 77
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    plain = dict(endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    iam, s3 = boto3.client("iam", **plain), boto3.client("s3", **plain)
+    iam.create_user(UserName="reader")
+    iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument="""{"Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}""")
+    key = iam.create_access_key(UserName="reader")["AccessKey"]
+    s3.create_bucket(Bucket="bucket")
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder, "object")
+        file.write_bytes(random.Random(1).randbytes(100_000))
+        s3.put_object(Bucket="bucket", Key="data/a b+\u00e4.shard", Body=file.read_bytes())
+        environment = dict(os.environ, AWS_ENDPOINT_URL=endpoint, AWS_REGION="us-east-1",
+                           AWS_ACCESS_KEY_ID=key["AccessKeyId"], AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"],
+                           SATURATE_S3_SERVER=endpoint, SATURATE_S3_FILE=str(file))
+        status = subprocess.run(sys.argv[1:], env=environment).returncode
+    server.stop()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

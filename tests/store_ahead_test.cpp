@@ -1,0 +1,187 @@
+// What readers announce: requested in that order, merged, within the budget, after those who wait.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "store/object_store.h"
+#include "tests/store_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::noise_text;
+using testing::quick_tuning;
+using testing::StoreServer;
+using testing::wait_for;
+
+constexpr size_t kAheadSize = 200'000;
+
+class StoreAhead : public ::testing::Test {
+ protected:
+  StoreAhead() { server.put("/a", text); }
+  ~StoreAhead() override { release = true; }
+
+  // Replies to requests for the range at `offset` wait for `release`.
+  void hold(uint64_t offset) {
+    server.tamper([this, offset](const HttpAsk& ask, HttpAnswer&) {
+      if (ask.first == offset) wait_for([this] { return release.load(); });
+    });
+  }
+  std::string read_range(ObjectStore& store, const ObjectStore::ObjectPtr& object, uint64_t offset,
+                         size_t length) {
+    std::vector<std::byte> out(length);
+    store.read(object, offset, out);
+    return testing::to_text(out);
+  }
+  // The requests after the one that opened the object, by their first bytes.
+  std::vector<uint64_t> order() const {
+    std::vector<uint64_t> firsts;
+    for (const HttpAsk& ask : server.asks())
+      if (ask.number > 0) firsts.push_back(ask.first);
+    return firsts;
+  }
+  bool asked(size_t count) {
+    return wait_for([&] { return order().size() >= count; });
+  }
+
+  const std::string text = noise_text(kAheadSize);
+  std::atomic<bool> release{false};
+  StoreServer server;
+};
+
+TEST_F(StoreAhead, IsFetchedInOrderAndReadWithoutAnotherRequest) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  const std::vector<uint64_t> offsets{150'000, 20'000, 90'000, 50'000};
+  for (const uint64_t offset : offsets) store.announce(object, offset, 1'000);
+  ASSERT_TRUE(asked(4));
+  for (const uint64_t offset : offsets)
+    EXPECT_EQ(read_range(store, object, offset, 1'000), text.substr(offset, 1'000));
+  EXPECT_EQ(order(), offsets);
+}
+
+TEST_F(StoreAhead, AReaderThatWaitsGoesFirst) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  hold(20'000);
+  for (const uint64_t offset : {20'000, 50'000, 90'000, 150'000})
+    store.announce(object, offset, 1'000);
+  ASSERT_TRUE(asked(1));
+  EXPECT_EQ(read_range(store, object, 150'000, 1'000), text.substr(150'000, 1'000));
+  EXPECT_EQ(read_range(store, object, 199'000, 1'000), text.substr(199'000)) << "not announced";
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 150'000, 199'000}));
+  release = true;
+  ASSERT_TRUE(asked(5));
+  EXPECT_EQ(read_range(store, object, 90'000, 1'000), text.substr(90'000, 1'000));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 150'000, 199'000, 50'000, 90'000}));
+}
+
+TEST_F(StoreAhead, NeighboursBecomeOneRequest) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  tuning.merged_bytes = 8'000;
+  tuning.merged_gap = 100;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  hold(150'000);
+  store.announce(object, 150'000, 10);
+  ASSERT_TRUE(asked(1));
+  // Out of order; the last two are too far away.
+  const std::vector<uint64_t> offsets{22'100, 20'000, 21'050, 23'250, 27'500};
+  for (const uint64_t offset : offsets) store.announce(object, offset, 1'000);
+  release = true;
+  ASSERT_TRUE(asked(4));
+  for (const uint64_t offset : offsets)
+    EXPECT_EQ(read_range(store, object, offset, 1'000), text.substr(offset, 1'000)) << offset;
+  const auto asks = server.asks();
+  ASSERT_EQ(asks.size(), 5u);
+  EXPECT_EQ(asks[2].first, 20'000u);
+  EXPECT_EQ(asks[2].last, 23'099u);
+}
+
+TEST_F(StoreAhead, NeverHoldsMoreThanTheBudget) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_bytes = 2'500;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  for (uint64_t i = 0; i < 10; ++i) store.announce(object, 10'000 * (i + 1), 1'000);
+  ASSERT_TRUE(asked(2));
+  EXPECT_EQ(read_range(store, object, 199'000, 100), text.substr(199'000, 100));
+  EXPECT_EQ(order().size(), 3u) << "the budget holds two";
+  for (uint64_t i = 0; i < 10; ++i)
+    EXPECT_EQ(read_range(store, object, 10'000 * (i + 1), 1'000),
+              text.substr(10'000 * (i + 1), 1'000));
+  EXPECT_EQ(order().size(), 11u);
+}
+
+TEST_F(StoreAhead, WhatIsWithdrawnFreesTheBudget) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_bytes = 1'000;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  hold(20'000);
+  for (const uint64_t offset : {20'000, 50'000, 90'000}) store.announce(object, offset, 1'000);
+  ASSERT_TRUE(asked(1));
+  store.forget(object, 50'000);  // waits in the queue
+  store.forget(object, 20'000);  // loads
+  release = true;
+  ASSERT_TRUE(asked(2));
+  EXPECT_EQ(read_range(store, object, 90'000, 1'000), text.substr(90'000, 1'000));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 90'000}));
+  store.announce(object, 120'000, 1'000);
+  ASSERT_TRUE(asked(3));
+  store.forget_all(object);  // loads, or is there
+  store.announce(object, 130'000, 1'000);
+  EXPECT_TRUE(asked(4));
+}
+
+TEST_F(StoreAhead, AFailureAheadIsNotTheReaders) {
+  StoreOptions options;
+  options.timeout_s = 0;  // no second attempt
+  ObjectStore store(env(), options, quick_tuning());
+  const auto object = store.open(server.url("/a"));
+  std::atomic<bool> fails{true};
+  server.tamper([&](const HttpAsk&, HttpAnswer& answer) {
+    if (fails) answer = {503, {}, "busy"};
+  });
+  const uint64_t before = store.counts().bytes;
+  store.announce(object, 20'000'000, 1'000);  // past the end: ignored
+  store.announce(object, 20'000, 1'000);
+  ASSERT_TRUE(wait_for([&] { return store.counts().bytes == before + 4; }));
+  fails = false;
+  read_range(store, object, 90'000, 10);  // after the failure, on the one thread of transfers
+  EXPECT_EQ(read_range(store, object, 20'000, 1'000), text.substr(20'000, 1'000));
+}
+
+TEST_F(StoreAhead, ManyReadersGetTheirOwnBytes) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_bytes = 20'000;
+  tuning.ahead_requests = 3;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  std::atomic<size_t> good{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < 100; ++i) {
+        const uint64_t offset = 10'000 + (i * 37 + t * 13) % 180 * 1'000;
+        store.announce(object, offset + 1'000, 700);
+        good += read_range(store, object, offset, 700) == text.substr(offset, 700);
+        if (i % 10 == 9) store.forget(object, offset + 1'000);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 400u);
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,215 @@
+// Keys, endpoints and signatures of S3. A server of moto's checks the signatures (make s3-test).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "saturate/data/error.h"
+#include "store/credentials.h"
+#include "store/object_store.h"
+#include "store/store_url.h"
+#include "tests/store_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::noise_text;
+using testing::quick_tuning;
+using testing::ScopedVariable;
+using testing::StoreServer;
+using testing::TempDir;
+
+// No settings but those of the test.
+class StoreS3 : public ::testing::Test {
+ protected:
+  TempDir home;
+  const std::string credentials_file = home / ".aws/credentials";
+  const std::string config_file = home / ".aws/config";
+  const ScopedVariable variables[13] = {
+      {"HOME", home.path().c_str()},
+      {"AWS_ACCESS_KEY_ID", nullptr},
+      {"AWS_SECRET_ACCESS_KEY", nullptr},
+      {"AWS_SESSION_TOKEN", nullptr},
+      {"AWS_PROFILE", nullptr},
+      {"AWS_SHARED_CREDENTIALS_FILE", nullptr},
+      {"AWS_CONFIG_FILE", nullptr},
+      {"AWS_ENDPOINT_URL", nullptr},
+      {"AWS_ENDPOINT_URL_S3", nullptr},
+      {"AWS_REGION", nullptr},
+      {"AWS_DEFAULT_REGION", nullptr},
+      {"AWS_S3_ADDRESSING_STYLE", nullptr},
+      {"AWS_WEB_IDENTITY_TOKEN_FILE", nullptr},
+  };
+};
+
+TEST_F(StoreS3, KeysComeFromTheEnvironmentThenFromTheProfile) {
+  EXPECT_FALSE(find_credentials(env()));
+  testing::write_file(config_file,
+                      "[default]\nregion = eu-west-1\n[profile work]\naws_access_key_id=W\n"
+                      "aws_secret_access_key = w=w\nregion=eu-north-1\n");
+  EXPECT_FALSE(find_credentials(env())) << "the profile holds none";
+  testing::write_file(
+      credentials_file,
+      "# mine\r\n[default]\r\naws_access_key_id = D\r\naws_secret_access_key = d\r\n"
+      "aws_session_token = t\r\n");
+  auto found = find_credentials(env());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->key + found->secret + found->token, "Ddt");
+  EXPECT_EQ(find_s3_settings(env()).region, "eu-west-1");
+  {
+    const ScopedVariable profile("AWS_PROFILE", "work");
+    EXPECT_EQ(find_credentials(env())->secret, "w=w");
+    EXPECT_EQ(find_s3_settings(env()).region, "eu-north-1");
+  }
+  const ScopedVariable key("AWS_ACCESS_KEY_ID", "E"), secret("AWS_SECRET_ACCESS_KEY", "e");
+  EXPECT_EQ(find_credentials(env())->key, "E");
+  EXPECT_EQ(find_credentials(env())->token, "") << "the file's token is not of this key";
+}
+
+TEST_F(StoreS3, HalfAKeyAMissingProfileAndAWebIdentityAreErrors) {
+  {
+    const ScopedVariable key("AWS_ACCESS_KEY_ID", "E");
+    EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage);
+  }
+  {
+    const ScopedVariable profile("AWS_PROFILE", "none");
+    EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage);
+  }
+  const ScopedVariable token("AWS_WEB_IDENTITY_TOKEN_FILE", "/x");
+  EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage);
+}
+
+TEST_F(StoreS3, AddressesOfObjects) {
+  const auto url = [](const char* of) { return locate_object(env(), of).url; };
+  EXPECT_EQ(url("s3://bucket/a b/+\u00e4%.shard"),
+            "https://bucket.s3.us-east-1.amazonaws.com/a%20b/%2B%C3%A4%25.shard");
+  EXPECT_EQ(url("s3://my.bucket/a"), "https://s3.us-east-1.amazonaws.com/my.bucket/a");
+  EXPECT_EQ(url("gs://bucket/a"), "https://storage.googleapis.com/bucket/a");
+  const ScopedVariable region("AWS_REGION", "eu-central-1");
+  EXPECT_EQ(url("s3://bucket/a"), "https://bucket.s3.eu-central-1.amazonaws.com/a");
+  const ScopedVariable endpoint("AWS_ENDPOINT_URL", "http://minio:9000/");
+  EXPECT_EQ(url("s3://bucket/a"), "http://minio:9000/bucket/a");
+  const ScopedVariable style("AWS_S3_ADDRESSING_STYLE", "virtual");
+  EXPECT_EQ(url("s3://bucket/a"), "http://bucket.minio:9000/a");
+  const ScopedVariable bad("AWS_S3_ADDRESSING_STYLE", "sideways");
+  EXPECT_EQ(error_of([&] { url("s3://bucket/a"); }).kind(), ErrorKind::kUsage);
+}
+
+TEST_F(StoreS3, RedirectsStayOnTheHostOrInTls) {
+  EXPECT_TRUE(may_redirect("http://a/x", "http://A/y"));
+  EXPECT_TRUE(may_redirect("https://a/x", "https://b/y"));
+  EXPECT_FALSE(may_redirect("http://a/x", "http://b/y"));
+  EXPECT_FALSE(may_redirect("http://a/x", "http://a:81/y"));
+  EXPECT_FALSE(may_redirect("https://a/x", "http://a/y"));
+  EXPECT_FALSE(may_redirect("http://a/x", "file:///etc/passwd"));
+  EXPECT_FALSE(may_redirect("https://a/x", "https://user:password@b/y"));
+}
+
+class StoreS3Server : public StoreS3 {
+ protected:
+  StoreS3Server() {
+    server.put("/bucket/a", text);
+    write_key("FIRST");
+  }
+  void write_key(const std::string& name) const {
+    testing::write_file(credentials_file, "[default]\naws_access_key_id=" + name +
+                                              "KEY\naws_secret_access_key=SECRETSECRET\n"
+                                              "aws_session_token=" +
+                                              name + "TOKEN\n");
+  }
+  std::string read_some(ObjectStore& store, const ObjectStore::ObjectPtr& object) const {
+    std::vector<std::byte> out(100);
+    store.read(object, 50'000, out);
+    return testing::to_text(out);
+  }
+  const std::string text = noise_text(100'000);
+  StoreServer server;
+  const ScopedVariable endpoint{"AWS_ENDPOINT_URL", server.url("").c_str()};
+};
+
+TEST_F(StoreS3Server, RequestsAreSigned) {
+  ObjectStore store(env(), {}, quick_tuning());
+  EXPECT_EQ(read_some(store, store.open("s3://bucket/a")), text.substr(50'000, 100));
+  for (const HttpAsk& ask : server.asks()) {
+    EXPECT_NE(ask.head.find("AWS4-HMAC-SHA256 Credential=FIRSTKEY/"), std::string::npos);
+    EXPECT_NE(ask.head.find("/us-east-1/s3/aws4_request"), std::string::npos);
+    EXPECT_NE(ask.head.find("FIRSTTOKEN"), std::string::npos);
+    for (const char* header :
+         {"host;", "x-amz-content-sha256;", "x-amz-date", "x-amz-security-token"})
+      EXPECT_NE(ask.head.find(header, ask.head.find("SignedHeaders=")), std::string::npos)
+          << header;
+    EXPECT_EQ(ask.head.find("SECRET"), std::string::npos);
+  }
+}
+
+TEST_F(StoreS3Server, WithoutKeysRequestsAreNotSigned) {
+  std::filesystem::remove(credentials_file);
+  ObjectStore store(env(), {}, quick_tuning());
+  EXPECT_EQ(read_some(store, store.open("s3://bucket/a")), text.substr(50'000, 100));
+  EXPECT_EQ(server.asks()[0].head.find("Authorization"), std::string::npos);
+}
+
+TEST_F(StoreS3Server, ExpiredKeysAreReadAgain) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  server.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.head.find("FIRSTTOKEN") != std::string::npos)
+      answer = {400, {}, "<Error><Code>ExpiredToken</Code></Error>"};
+  });
+  const Error error = error_of([&] { read_some(store, object); });
+  EXPECT_NE(error.remedy().find("profile default in " + credentials_file), std::string::npos)
+      << error.what();
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  write_key("SECOND");
+  EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+}
+
+TEST_F(StoreS3Server, KeysNeverFollowARedirect) {
+  StoreServer other;
+  other.put("/bucket/a", text);
+  server.tamper([&](const HttpAsk&, HttpAnswer& a) {
+    a = {307, {{"Location", other.url("/bucket/a")}}, ""};
+  });
+  ObjectStore store(env(), {}, quick_tuning());
+  const Error error = error_of([&] { store.open("s3://bucket/a"); });
+  EXPECT_NE(error.remedy().find("AWS_ENDPOINT_URL"), std::string::npos);
+  for (const char* secret : {"FIRSTKEY", "SECRET", "TOKEN"})
+    EXPECT_EQ(std::string(error.what()).find(secret), std::string::npos);
+  EXPECT_EQ(other.asks().size(), 0u);
+}
+
+TEST_F(StoreS3Server, AnotherRegionIsNamed) {
+  server.tamper([](const HttpAsk&, HttpAnswer& a) {
+    a = {301, {{"x-amz-bucket-region", "eu-north-1"}}, "<Code>PermanentRedirect</Code>"};
+  });
+  ObjectStore store(env(), {}, quick_tuning());
+  const Error error = error_of([&] { store.open("s3://bucket/a"); });
+  EXPECT_EQ(error.remedy(), "Set AWS_REGION=eu-north-1");
+}
+
+// SATURATE_S3_SERVER: the endpoint that tests/s3_server.py runs the test with, which checks
+// signatures. Its bucket holds "data/a b+\u00e4.shard", the text of noise_text(100'000).
+TEST(StoreS3Moto, AcceptsTheSignaturesAndServesTheRanges) {
+  const char* const endpoint = std::getenv("SATURATE_S3_SERVER");
+  if (!endpoint) GTEST_SKIP() << "make s3-test runs it, with moto";
+  const std::string url = "s3://bucket/data/a b+\u00e4.shard";
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open(url);
+  const std::string expected = testing::read_text(std::getenv("SATURATE_S3_FILE"));
+  ASSERT_EQ(object->size, expected.size());
+  std::vector<std::byte> out(1'000);
+  for (const uint64_t offset : {5'000, 50'000, 99'000}) {
+    store.read(object, offset, out);
+    EXPECT_EQ(testing::to_text(out), expected.substr(offset, out.size()));
+  }
+  const ScopedVariable wrong("AWS_SECRET_ACCESS_KEY", "wrong");
+  ObjectStore other(env(), {}, quick_tuning());
+  const Error error = error_of([&] { other.open(url); });
+  EXPECT_NE(error.reason().find("access is denied"), std::string::npos) << error.what();
+}
+
+}  // namespace
+}  // namespace saturate
