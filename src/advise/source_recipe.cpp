@@ -163,6 +163,9 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
                                              std::span<const std::string> overrides) {
   const SourceParts parts = find_source_parts(env, source);
   const auto data = open_dataset(env, parts.train);
+  if (!data->tensors().empty())
+    fail(ErrorKind::kUsage, "the source has tensors, and models are trained on images", parts.train,
+         "Read it with a Loader, in C++ or Python, and train in that program");
   if (data->classes().size() < 2)
     fail(ErrorKind::kData, "all images have the same class", parts.train,
          "Put the images of each class in a separate folder");
