@@ -57,7 +57,7 @@ TEST(DataCommand, TensorsAreInspectedAndVerifiedAndNotTrained) {
   EXPECT_NE(verified.out.find("1 of 3 samples are broken"), std::string::npos) << verified.out;
   expect_error(run_saturate("data pack " + uri + " --out shard:" + (dir / "a.shard")), 2,
                {"tensors"});
-  for (const std::string& recipe : {uri, write_small_recipe(dir, uri)})
+  for (const std::string& recipe : {uri, dir / "a.csv", write_small_recipe(dir, uri)})
     expect_error(run_saturate("train " + recipe + " --out " + (dir / "run")), 2,
                  {"the source has tensors", "a.csv", "Loader"});
 }

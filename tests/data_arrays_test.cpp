@@ -58,6 +58,19 @@ TEST(NpySource, FortranOrderAndBigEndianAreConverted) {
   EXPECT_FALSE(dataset->tensors()[0].is_target);
 }
 
+TEST(NpySource, LargeOrNegativeNumbersAreNoClasses) {
+  const TempDir dir;
+  const auto classes = [&](const std::vector<int32_t>& y) {
+    write_file(dir / "y.npy", npy("<i4", "2,", raw(y)));
+    return open_dataset(env(), dir / "y.npy")->classes().size();
+  };
+  EXPECT_EQ(classes({3, 65535}), 65536u);
+  EXPECT_EQ(classes({3, 65536}), 0u);
+  EXPECT_EQ(classes({-1, 1}), 0u);
+  write_file(dir / "y.npy", npy("<u8", "1,", std::string(8, '\xff')));
+  EXPECT_TRUE(open_dataset(env(), dir / "y.npy")->classes().empty());
+}
+
 TEST(NpySource, ABoolIsZeroOrOne) {
   const TempDir dir;
   write_file(dir / "y.npy", npy("|b1", "3,", std::string("\0\x07\1", 3)));

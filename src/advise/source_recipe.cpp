@@ -155,7 +155,10 @@ bool names_source(Env& env, const std::string& text) {
   if (text.ends_with(".toml")) return false;
   const std::string scheme = text.substr(0, text.find(':'));
   const auto is_known = [&](const auto& entry) { return entry.name == scheme; };
-  return env.is_directory(text) || text.ends_with(".tar") || text.ends_with(".shard") ||
+  constexpr std::string_view kEndings[] = {".tar", ".shard", ".npy",
+                                           ".npz", ".csv",   ".safetensors"};
+  const auto is_ending = [&](std::string_view ending) { return text.ends_with(ending); };
+  return env.is_directory(text) || std::ranges::any_of(kEndings, is_ending) ||
          (scheme != text && std::ranges::any_of(dataset_sources(), is_known));
 }
 
