@@ -89,7 +89,8 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
                     (part == "train" || part == "held") && !source.empty();
   if (!good) fail_form(rest);
   // A table is normalised by the part to train on, also in the other one.
-  const bool fits = source.starts_with("csv:") && source.find(",fit=") == std::string::npos &&
+  const bool fits = scheme_of_source(env, source) == "csv" &&
+                    source.find(",fit=") == std::string::npos &&
                     source.find(",held=") == std::string::npos;
   auto split =
       make_split(open_dataset(env, fits ? source + ",held=" + std::to_string(every) : source),
