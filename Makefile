@@ -191,7 +191,7 @@ tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHAN
 	@tools/setup.sh --dev
 	@cmake --preset tidy --log-level=NOTICE >/dev/null
 	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py; else $(CPP_FILES); fi | \
-	  grep -E '^src/(base|recipe|store|data|image)/.*\.cpp$$|^src/(model/.*pickle|model/safetensors_header|reduce/shared_|reduce/binding).*\.cpp$$' | \
+	  grep -E '^src/(base|recipe|store|data|image)/.*\.cpp$$|^src/(model/.*pickle|reduce/shared_|reduce/binding).*\.cpp$$' | \
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
 	@tools/check_locks.sh $(JOBS)
 

@@ -12,7 +12,7 @@ cmake -S "$root/examples" -B "$build/installed" -G Ninja --log-level=NOTICE \
   -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >/dev/null
 cmake --build "$build/installed" -j "${JOBS:-2}" -- --quiet
 cd "$build/installed"
-for example in loader_alone own_dataset own_augmentation own_loop scaler_and_checkpointing frozen_encoder \
+for example in loader_alone own_dataset own_augmentation table own_loop scaler_and_checkpointing frozen_encoder \
     ddp_in_own_loop; do
   echo "== $example"
   "./$example"

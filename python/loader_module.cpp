@@ -43,6 +43,38 @@ nb::dlpack::dtype dlpack_type(PixelType type) {
   return {uint8_t(is_float16 ? Code::Float : Code::Bfloat), 16, 1};
 }
 
+nb::dlpack::dtype dlpack_type(ElementType type) {
+  switch (type) {
+    case ElementType::kBool:
+      return nb::dtype<bool>();
+    case ElementType::kUint8:
+      return nb::dtype<uint8_t>();
+    case ElementType::kInt8:
+      return nb::dtype<int8_t>();
+    case ElementType::kUint16:
+      return nb::dtype<uint16_t>();
+    case ElementType::kInt16:
+      return nb::dtype<int16_t>();
+    case ElementType::kUint32:
+      return nb::dtype<uint32_t>();
+    case ElementType::kInt32:
+      return nb::dtype<int32_t>();
+    case ElementType::kUint64:
+      return nb::dtype<uint64_t>();
+    case ElementType::kInt64:
+      return nb::dtype<int64_t>();
+    case ElementType::kFloat16:
+      return dlpack_type(PixelType::kFloat16);
+    case ElementType::kBfloat16:
+      return dlpack_type(PixelType::kBfloat16);
+    case ElementType::kFloat32:
+      return nb::dtype<float>();
+    case ElementType::kFloat64:
+      return nb::dtype<double>();
+  }
+  return nb::dtype<uint8_t>();
+}
+
 // An array that owns its numbers.
 template <class Value>
 nb::object array_of(std::vector<Value> values, std::initializer_list<size_t> shape) {
@@ -69,7 +101,7 @@ class PyLoader {
         mixes_(setup.mixes),
         mixable_(setup.train && (recipe_.augment.mixup > 0 || recipe_.augment.cutmix > 0)),
         data_(open_data(setup, recipe_)),
-        loader_(std::make_unique<Loader>(*data_, loader_options(recipe_, setup, data_->has_masks()),
+        loader_(std::make_unique<Loader>(*data_, loader_options(recipe_, setup, *data_),
                                          recipe_.augment, allocator_of(setup))),
         batches_(loader_->batches()) {}
   ~PyLoader() { close(); }
@@ -101,7 +133,8 @@ class PyLoader {
 
   // (images, target, names, place in the epoch, mix), or None at the end; `target` is the labels,
   // (labels, mixed labels, lambda), soft labels or masks; `mix` is None, or how the caller has to
-  // mix the images. A signal's exception (Ctrl-C) ends the wait; the next call then returns the
+  // mix the images. Of a source with tensors, `images` is a dictionary of all fields, and `target`
+  // None. A signal's exception (Ctrl-C) ends the wait; the next call then returns the
   // batch.
   nb::object next(uint64_t pass) {
     std::optional<Taken> taken;
@@ -119,8 +152,10 @@ class PyLoader {
     nb::list names;
     for (const BatchSample& sample : batch.samples)
       if (!sample.name.empty()) names.append(name_of(sample.name));
-    const nb::object result = nb::make_tuple(images(batch), target(batch), names, batch.place,
-                                             mixes_ ? nb::none() : mix_of(batch.mix));
+    const bool tensors = batch.columns != nullptr;
+    const nb::object result = nb::make_tuple(tensors ? columns(batch) : images(batch),
+                                             tensors ? nb::none() : target(batch), names,
+                                             batch.place, mixes_ ? nb::none() : mix_of(batch.mix));
     batch.pixels.reset();
     batch.masks.reset();
     const std::unique_lock one_consumer(consuming_, std::try_to_lock);
@@ -141,6 +176,13 @@ class PyLoader {
   std::vector<double> mean() const { return recipe_.augment.mean; }
   std::vector<double> deviation() const { return recipe_.augment.std; }
   bool has_masks() const { return data_->has_masks(); }
+  // The name of each field, and whether it is the target; empty for images.
+  nb::list fields() const {
+    nb::list list;
+    for (const TensorField& field : data_->tensors())
+      list.append(nb::make_tuple(text_of(field.name), field.is_target));
+    return list;
+  }
   nb::list classes() const {
     nb::list list;
     for (const std::string& name : data_->classes()) list.append(text_of(name));
@@ -202,6 +244,20 @@ class PyLoader {
       mix_images(batch.mix, batch.type, batch.output == BatchOutput::kPlanar, batch.count(),
                  batch.size, batch.pixels.get());
     held_ = std::move(taken);
+  }
+
+  static nb::object columns(const Batch& batch) {
+    nb::dict fields;
+    for (const BatchColumn& column : *batch.columns) {
+      std::vector<size_t> shape = {batch.count()};
+      shape.insert(shape.end(), column.field.shape.begin(), column.field.shape.end());
+      fields[text_of(column.field.name)] = nb::cast(
+          nb::ndarray<nb::array_api>(batch.pixels.get() + column.offset, shape.size(), shape.data(),
+                                     keeper(batch.pixels), nullptr, dlpack_type(column.field.type),
+                                     nb::device::cpu::value, 0),
+          nb::rv_policy::reference);
+    }
+    return fields;
   }
 
   nb::object images(const Batch& batch) const {
@@ -346,6 +402,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("mean", &PyLoader::mean)
       .def_prop_ro("std", &PyLoader::deviation)
       .def_prop_ro("has_masks", &PyLoader::has_masks)
+      .def_prop_ro("fields", &PyLoader::fields)
       .def_prop_ro("classes", &PyLoader::classes);
 }
 

@@ -37,9 +37,6 @@ Recipe recipe_of(const Setup& setup) {
   Recipe recipe = parse_recipe("", "saturate.Loader", all);
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
   if (recipe.train.batch == kAutomatic) recipe.train.batch = TrainOptions().batch;
-  if (recipe.augment.size == 0)
-    fail(ErrorKind::kUsage, "the size of the images is not set", "augment.size",
-         "Set size=, the side of the images in pixels");
   if (recipe.data.cache.mode == CacheMode::kDevice)
     fail(ErrorKind::kUsage, "the Python loader holds no images on a device", "data.cache",
          "Set data.cache=ram");
@@ -59,6 +56,15 @@ std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
                          recipe.data.threads);
     data = cache_dataset(std::move(data), recipe.data.cache);
   }
+  if (!data->tensors().empty()) {
+    if (setup.soft_labels)
+      fail(ErrorKind::kUsage, "the source has tensors, and soft labels are of images", setup.source,
+           "Leave soft_labels out");
+    return data;
+  }
+  if (recipe.augment.size == 0)
+    fail(ErrorKind::kUsage, "the size of the images is not set", "augment.size",
+         "Set size=, the side of the images in pixels");
   const bool mixes = recipe.augment.mixup > 0 || recipe.augment.cutmix > 0;
   if (data->has_masks() && (mixes || setup.soft_labels))
     fail(ErrorKind::kUsage, "masks cannot be mixed, nor be soft labels", setup.source,
@@ -86,7 +92,7 @@ BufferAllocator allocator_of(const Setup& setup) {
   };
 }
 
-LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, bool masks) {
+LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dataset& data) {
   LoaderOptions options;
   options.batch = size_t(recipe.train.batch);
   options.shard = {setup.rank, setup.world, recipe.distributed.uneven};
@@ -102,7 +108,8 @@ LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, bool mask
   // Interleaved memory can be viewed as planes; uint8 batches are never planar.
   if (setup.planar && options.type != PixelType::kUint8) options.output = BatchOutput::kPlanar;
   options.names = setup.names;
-  options.masks = masks;
+  options.masks = data.has_masks();
+  if (!data.tensors().empty()) options.output = BatchOutput::kTensors;
   options.seed = recipe.seed;
   return options;
 }

@@ -32,7 +32,7 @@ struct Setup {
 Recipe recipe_of(const Setup& setup);
 // Released meanwhile is Python's lock.
 std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe);
-LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, bool masks);
+LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dataset& data);
 // Memory that Setup::allocate makes, or none.
 BufferAllocator allocator_of(const Setup& setup);
 

@@ -36,6 +36,32 @@ TEST(DataCommand, PackWritesEveryFormatAndInspectReadsIt) {
   EXPECT_NE(seen.out.find("width    8 to 8"), std::string::npos) << seen.out;
 }
 
+TEST(DataCommand, TensorsAreInspectedAndVerifiedAndNotTrained) {
+  const TempDir dir;
+  write_file(dir / "a.csv", "size,town,price\n1,a,10\n3,b,30\n2,a,\n");
+  const std::string uri = "csv:" + (dir / "a.csv");
+  const CommandResult seen = run_saturate("data inspect " + uri + " --json " + (dir / "r.json"));
+  ASSERT_EQ(seen.exit_code, 0) << seen.err;
+  EXPECT_NE(seen.out.find("samples  3 in 0 classes"), std::string::npos) << seen.out;
+  EXPECT_NE(seen.out.find("field    x: float32 [3], -1.22474 to 1.22474"), std::string::npos)
+      << seen.out;
+  EXPECT_NE(seen.out.find("field    y: float32 [], the target, 10 to 30, mean 20"),
+            std::string::npos)
+      << seen.out;
+  const auto json = nlohmann::json::parse(read_text(dir / "r.json"));
+  ASSERT_EQ(json["fields"].size(), 2u);
+  EXPECT_EQ(json["fields"][1]["target"], true);
+  EXPECT_EQ(json["broken"].size(), 1u);
+  const CommandResult verified = run_saturate("data verify " + uri);
+  EXPECT_EQ(verified.exit_code, 3);
+  EXPECT_NE(verified.out.find("1 of 3 samples are broken"), std::string::npos) << verified.out;
+  expect_error(run_saturate("data pack " + uri + " --out shard:" + (dir / "a.shard")), 2,
+               {"tensors"});
+  for (const std::string& recipe : {uri, dir / "a.csv", write_small_recipe(dir, uri)})
+    expect_error(run_saturate("train " + recipe + " --out " + (dir / "run")), 2,
+                 {"the source has tensors", "a.csv", "Loader"});
+}
+
 TEST(DataCommand, InspectExaminesTenThousandImagesUnlessToldAll) {
   const TempDir dir;
   const std::string synth = "synth:size=8,classes=3,count=";

@@ -8,6 +8,7 @@
 #include "data/bytes.h"
 #include "data/export.h"
 #include "data/lmdb_format.h"
+#include "tests/array_testing.h"
 #include "tests/format_testing.h"
 #include "tests/fuzz/fuzz_image.h"
 #include "tests/fuzz/fuzz_index.h"
@@ -110,6 +111,32 @@ TEST(Fuzz, Tar) {
          gunzip(format_golden("wds-numbers.tar.gz")), gunzip(format_golden("wds-names.tar.gz"))},
         fix_tar_checksums,
         4000});
+}
+
+TEST(Fuzz, Arrays) {
+  using testing::npy;
+  fuzz({"npy",
+        {npy("<f4", "3, 2", std::string(24, 'x')), npy(">i2", "2, 3", std::string(12, 'x'), true),
+         npy("|u1", "6,", "abcdef")},
+        nullptr,
+        6000});
+  fuzz({"npz", {testing::small_npz(false), testing::small_npz(true)}, nullptr, 6000});
+  fuzz({"safetensors", {testing::small_safetensors()}, nullptr, 3000});
+}
+
+TEST(Fuzz, Csv) {
+  fuzz({"csv",
+        {"a,b,c\n1,x,3\n2,\"y,\"\"\nz\",4\n,x,5\n", "1;2\r\n3;4\r\n", "k\tv\na\tno\nb\tyes\n"},
+        nullptr,
+        6000});
+}
+
+TEST(Fuzz, Tokens) {
+  // Of the default context, 1,024 tokens.
+  fuzz({"tokens",
+        {std::string(4200, 'x'), testing::llmc_tokens(std::vector<uint16_t>(2100, 7), 2100)},
+        nullptr,
+        300});
 }
 
 TEST(Fuzz, Cifar) {

@@ -57,7 +57,7 @@ class Iteration:
         staged, names, index = self._staged[0]  # if what follows fails, the next call tries again
         batch = self._converted(staged)
         if loader._names:
-            batch = (*batch, names)
+            batch = (batch, names) if isinstance(batch, dict) else (*batch, names)
         if loader._transform is not None:
             batch = loader._transform(batch)
         self._staged.popleft()
@@ -81,11 +81,13 @@ class Iteration:
             self._staged.append((staged, names, index))
             self._found = None
 
-    def _converted(self, staged: Any) -> Tuple[Any, ...]:
+    def _converted(self, staged: Any) -> Any:
         if self._loader._feed:
             return self._loader._feed.ready(staged)
         images, target = staged
         convert = self._loader._convert
+        if isinstance(images, dict):
+            return {name: convert(array) for name, array in images.items()}
         if not isinstance(target, tuple):
             return convert(images), convert(target)
         labels, mixed, lam = target

@@ -86,7 +86,7 @@ class Loader:
 
     Batches
         batch: images in a batch, of all ranks together. Instead, batch_size: images of one rank.
-        size: side of the images in pixels. Required.
+        size: side of the images in pixels. Required, except for tensors.
         dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded.
         layout: "nchw" or "nhwc".
         to: "numpy" (the default), "torch" (the default with `device`), "jax", "tensorflow", "dlpack" (which every
@@ -102,6 +102,10 @@ class Loader:
     of the Beta distribution). With either of these two, labels are (labels, mixed_labels, lam), and the loss is
         lam * loss(output, labels) + (1 - lam) * loss(output, mixed_labels)
     With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes.
+
+    A source of tensors ("npy:", "npz:", "safetensors:", "csv:", "tokens:") has batches of all its fields by name,
+    such as {"x": ..., "y": ...}, with the types of the file; `target` is the name of the one to predict. Arguments
+    about images are then errors.
 
     A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
 
@@ -161,6 +165,8 @@ class Loader:
                 "data.shuffle": shuffle, "train.drop_last": drop_last, "distributed.uneven": uneven,
                 "data.threads": threads, "data.prefetch": prefetch, "data.decode": decode, "data.cache": cache,
                 "data.on_error": on_error, "seed": seed, **(options or {})}
+        self._of_images = {"size": size, "crop": crop, "padding": padding, "flip": flip, "mixup": mixup,
+                           "cutmix": cutmix, "mean": mean, "std": std, "decode": decode, "device": device}
         overrides = [f"{key}={_text(value)}" for key, value in keys.items() if value is not None]
         self._names, self._transform = bool(names), batch_transform
         self._core, self._own, self._feed = self._opened(source, processes, classes, overrides, train, dtype, layout,
@@ -189,6 +195,10 @@ class Loader:
                          overrides=overrides, train=train,
                          dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self.rank, world=self.world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
+            given = [name for name, value in self._of_images.items() if value is not None]
+            if core.fields and given:
+                raise Error(f"{given[0]} is for images, and the source has tensors ({text}): leave {given[0]} out"
+                            + (", and move the tensors with .to()" if given[0] == "device" else ""))
             feed = None if device is None else devices.DeviceFeed(device, dtype, layout, core.mean, core.std)
         except BaseException:
             if own:
@@ -247,6 +257,11 @@ class Loader:
     def classes(self) -> List[str]:
         """Names of the classes; a label is an index into them."""
         return self._core.classes
+
+    @property
+    def target(self) -> Optional[str]:
+        """The name of the field to predict, if the source has tensors and one of them is."""
+        return next((name for name, is_target in self._core.fields if is_target), None)
 
     @property
     def skipped(self) -> List[Tuple[str, str]]:

@@ -155,7 +155,10 @@ bool names_source(Env& env, const std::string& text) {
   if (text.ends_with(".toml")) return false;
   const std::string scheme = text.substr(0, text.find(':'));
   const auto is_known = [&](const auto& entry) { return entry.name == scheme; };
-  return env.is_directory(text) || text.ends_with(".tar") || text.ends_with(".shard") ||
+  constexpr std::string_view kEndings[] = {".tar", ".shard", ".npy",
+                                           ".npz", ".csv",   ".safetensors"};
+  const auto is_ending = [&](std::string_view ending) { return text.ends_with(ending); };
+  return env.is_directory(text) || std::ranges::any_of(kEndings, is_ending) ||
          (scheme != text && std::ranges::any_of(dataset_sources(), is_known));
 }
 
@@ -163,6 +166,9 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
                                              std::span<const std::string> overrides) {
   const SourceParts parts = find_source_parts(env, source);
   const auto data = open_dataset(env, parts.train);
+  if (!data->tensors().empty())
+    fail(ErrorKind::kUsage, "the source has tensors, and models are trained on images", parts.train,
+         "Read it with a Loader, in C++ or Python, and train in that program");
   if (data->classes().size() < 2)
     fail(ErrorKind::kData, "all images have the same class", parts.train,
          "Put the images of each class in a separate folder");

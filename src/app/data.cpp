@@ -87,6 +87,20 @@ nlohmann::ordered_json to_json(const std::vector<BrokenSample>& samples) {
   return broken;
 }
 
+nlohmann::ordered_json to_json(const std::vector<FieldReport>& fields) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const FieldReport& of : fields)
+    json.push_back({{"name", as_utf8(of.field.name)},
+                    {"type", element_name(of.field.type)},
+                    {"shape", of.field.shape},
+                    {"target", of.field.is_target},
+                    {"min", of.min},
+                    {"max", of.max},
+                    {"mean", of.mean},
+                    {"not_finite", of.not_finite}});
+  return json;
+}
+
 std::string to_json(const DatasetReport& report) {
   nlohmann::ordered_json classes = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
@@ -104,6 +118,7 @@ std::string to_json(const DatasetReport& report) {
                                  {"height", to_json(report.height)},
                                  {"classes", classes},
                                  {"broken", to_json(report.broken)}};
+  if (!report.fields.empty()) json["fields"] = to_json(report.fields);
   if (!report.has_masks) return json_text(json);
   nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
@@ -130,16 +145,16 @@ void print_broken(const DatasetReport& report, const char* indent) {
     fmt::print("{}{}: {}\n", indent, printable(sample.name), printable(sample.reason));
 }
 
-void print_report(const DatasetReport& report, const std::string& source) {
-  const size_t sound = report.looked_at - report.broken.size();
-  const bool sampled = report.looked_at < report.samples;
-  const double scale = double(report.samples) / double(std::max<size_t>(1, report.looked_at));
-  fmt::print("{}\n", printable(source));
-  fmt::print("  images   {} in {} classes, {}{:.1f} MB\n", report.samples, report.classes.size(),
-             sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
-  if (sampled)
-    fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
-               report.has_masks ? "" : " except classes", report.looked_at);
+void print_fields(const DatasetReport& report) {
+  for (const FieldReport& of : report.fields)
+    fmt::print("  field    {}: {} [{}]{}, {:.6g} to {:.6g}, mean {:.6g}{}\n",
+               printable(of.field.name), element_name(of.field.type),
+               fmt::join(of.field.shape, ", "), of.field.is_target ? ", the target" : "", of.min,
+               of.max, of.mean,
+               of.not_finite == 0 ? "" : fmt::format("; {} not finite", of.not_finite));
+}
+
+void print_images(const DatasetReport& report) {
   fmt::print("  format   {} JPEG, {} PNG, {}{} raw; {} grey, {} colour, {} CMYK or RGBA\n",
              report.jpeg, report.png,
              report.webp + report.avif > 0
@@ -147,21 +162,36 @@ void print_report(const DatasetReport& report, const std::string& source) {
                  : "",
              report.raw, report.components[1] + report.components[2], report.components[3],
              report.components[4]);
-  if (sound > 0) {
+  if (report.looked_at > report.broken.size()) {
     fmt::print("  width    {} to {}, median {}\n", report.width.min, report.width.max,
                report.width.median);
     fmt::print("  height   {} to {}, median {}\n", report.height.min, report.height.max,
                report.height.median);
   }
   print_pixels(report);
+}
+
+void print_report(const DatasetReport& report, const std::string& source) {
+  const bool sampled = report.looked_at < report.samples;
+  const double scale = double(report.samples) / double(std::max<size_t>(1, report.looked_at));
+  fmt::print("{}\n", printable(source));
+  fmt::print("  {}  {} in {} classes, {}{:.1f} MB\n", report.fields.empty() ? "images " : "samples",
+             report.samples, report.classes.size(), sampled ? "about " : "",
+             double(report.bytes) * scale * 1e-6);
+  if (sampled)
+    fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
+               report.has_masks ? "" : " except classes", report.looked_at);
+  report.fields.empty() ? print_images(report) : print_fields(report);
   constexpr size_t kShown = 20;
-  fmt::print("  classes\n");
+  if (!report.classes.empty()) fmt::print("  classes\n");
   for (size_t i = 0; i < std::min(kShown, report.classes.size()); ++i)
     fmt::print("    {:>8}  {}\n", report.class_samples[i], printable(report.classes[i]));
   if (report.classes.size() > kShown)
     fmt::print("    and {} more (--json FILE lists all)\n", report.classes.size() - kShown);
-  fmt::print("  broken   {} by their headers; saturate data verify decodes every image\n",
-             report.broken.size());
+  fmt::print("  broken   {} {}; saturate data verify {} every {}\n", report.broken.size(),
+             report.fields.empty() ? "by their headers" : "of those read",
+             report.fields.empty() ? "decodes" : "reads",
+             report.fields.empty() ? "image" : "sample");
   print_broken(report, "    ");
 }
 
@@ -187,8 +217,8 @@ int verify(const InspectArguments& arguments) {
   Env& env = Env::posix();
   const DatasetReport report = examine(env, arguments, "verify", InspectDepth::kPixels, SIZE_MAX);
   print_broken(report, "");
-  fmt::print("{} of {} images are broken ({})\n", report.broken.size(), report.samples,
-             printable(arguments.source));
+  fmt::print("{} of {} {} are broken ({})\n", report.broken.size(), report.samples,
+             report.fields.empty() ? "images" : "samples", printable(arguments.source));
   const nlohmann::ordered_json json = {{"source", arguments.source},
                                        {"samples", report.samples},
                                        {"broken", to_json(report.broken)}};

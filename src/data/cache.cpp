@@ -70,7 +70,7 @@ class CachedDataset : public Dataset {
  public:
   CachedDataset(std::unique_ptr<Dataset> source, const CacheOptions& options)
       : source_(std::move(source)),
-        decodes_(options.form == CacheForm::kDecoded),
+        decodes_(options.form == CacheForm::kDecoded && source_->tensors().empty()),
         limit_(options.gb > 0 ? budget_of(options.gb) : held + available_memory() / 2),
         slots_(source_->size()) {}
   ~CachedDataset() override {
@@ -83,6 +83,7 @@ class CachedDataset : public Dataset {
   size_t size() const override { return slots_.size(); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool has_masks() const override { return source_->has_masks(); }
+  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
   std::string warning() const override { return source_->warning(); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (look_ahead() == 0) return source_->advise(advice, first, count);

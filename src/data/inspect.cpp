@@ -1,11 +1,13 @@
 #include "data/inspect.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/thread_pool.h"
+#include "data/elements.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
@@ -30,6 +32,7 @@ struct Finding {
   uint64_t bytes = 0;
   int64_t label = -1;  // -1 if the sample could not be read
   std::string name, error;
+  std::vector<FieldReport> fields;  // of tensors; `mean` is the sum so far
   std::vector<uint32_t> pixels;  // [256], pixel count of each class number, if the mask was decoded
 };
 
@@ -64,11 +67,38 @@ void read_whole(const Dataset& dataset, size_t index, Inspector& inspector, Find
   out.info = probe_sample(inspector.decoder, inspector.sample);
 }
 
+void read_tensors(const Dataset& dataset, size_t index, Inspector& inspector, Finding& out) {
+  read_sample(dataset, index, inspector.sample);
+  out.bytes = inspector.sample.bytes.size();
+  const std::byte* from = inspector.sample.bytes.data();
+  for (const TensorField& field : dataset.tensors()) {
+    FieldReport& report = out.fields.emplace_back(FieldReport{field, INFINITY, -INFINITY});
+    const size_t size = bytes_of(field.type), bytes = field.bytes();
+    for (size_t at = 0; at < bytes; at += size) {
+      const double value = as_number(field.type, from + at);
+      if (!std::isfinite(value)) {
+        ++report.not_finite;
+        continue;
+      }
+      ++report.finite;
+      report.min = std::min(report.min, value);
+      report.max = std::max(report.max, value);
+      report.mean += value;
+    }
+    from += bytes;
+  }
+}
+
 void inspect_one(const Dataset& dataset, const IndexedSource* indexed, size_t index,
                  InspectDepth depth, Inspector& inspector, Finding& out) {
   inspector.sample.name.clear();
   inspector.sample.label = -1;
   try {
+    if (!dataset.tensors().empty()) {
+      read_tensors(dataset, index, inspector, out);
+      out.label = inspector.sample.label;
+      return;
+    }
     if (indexed && depth == InspectDepth::kHeaders && !dataset.has_masks())
       read_header(*indexed, index, inspector, out);
     else
@@ -121,10 +151,12 @@ class Tally {
     report_.class_samples.resize(report_.classes.size());
     report_.has_masks = dataset.has_masks();
     report_.class_pixels.resize(report_.has_masks ? report_.classes.size() : 0);
+    for (const TensorField& field : dataset.tensors())
+      report_.fields.push_back({field, INFINITY, -INFINITY});
   }
 
   void add_label(int64_t label) {
-    if (label >= 0) ++report_.class_samples[size_t(label)];
+    if (label >= 0 && !report_.classes.empty()) ++report_.class_samples[size_t(label)];
   }
 
   void add(size_t index, Finding& found, bool count_label) {
@@ -136,6 +168,7 @@ class Tally {
     }
     add_pixels(found.pixels);
     report_.bytes += found.bytes;
+    if (!report_.fields.empty()) return add_fields(found.fields);
     ++*count_of(report_, found.info.format);
     ++report_.components[found.info.components];
     ++widths_[found.info.width];
@@ -147,10 +180,26 @@ class Tally {
               [](const BrokenSample& a, const BrokenSample& b) { return a.index < b.index; });
     report_.width = spread_of(widths_);
     report_.height = spread_of(heights_);
+    for (FieldReport& field : report_.fields)
+      if (field.finite > 0)
+        field.mean /= double(field.finite);
+      else
+        field.min = field.max = 0;
     return std::move(report_);
   }
 
  private:
+  void add_fields(const std::vector<FieldReport>& found) {
+    for (size_t i = 0; i < found.size(); ++i) {
+      FieldReport& field = report_.fields[i];
+      field.min = std::min(field.min, found[i].min);
+      field.max = std::max(field.max, found[i].max);
+      field.mean += found[i].mean;
+      field.finite += found[i].finite;
+      field.not_finite += found[i].not_finite;
+    }
+  }
+
   void add_pixels(const std::vector<uint32_t>& pixels) {
     if (pixels.empty()) return;
     for (size_t i = 0; i < report_.classes.size(); ++i) {

@@ -22,6 +22,13 @@ struct Spread {
   int min = 0, median = 0, max = 0;  // the lower median for an even number
 };
 
+// The values of a field in the valid samples among those inspected.
+struct FieldReport {
+  TensorField field;
+  double min = 0, max = 0, mean = 0;  // of the finite values
+  uint64_t finite = 0, not_finite = 0;
+};
+
 // Counts of the valid samples among those inspected, except the first three.
 struct DatasetReport {
   size_t samples = 0;    // of the source
@@ -38,10 +45,11 @@ struct DatasetReport {
   bool has_masks = false;
   std::vector<uint64_t> class_pixels;
   uint64_t ignored_pixels = 0;
+  std::vector<FieldReport> fields;  // of tensors; the members about images are then 0
 };
 
 enum class InspectDepth {
-  kHeaders,  // reads each image's header, and its mask
+  kHeaders,  // reads each image's header, and its mask; of tensors all
   kPixels,   // decodes each image, which also finds truncated and corrupt data
 };
 

@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "base/spans.h"
 #include "base/thread_pool.h"
+#include "data/batch_columns.h"
 #include "data/batch_ring.h"
 #include "data/buffer_pool.h"
 #include "data/read_ahead.h"
@@ -21,21 +22,6 @@ namespace saturate {
 namespace {
 
 constexpr size_t kSkippedKept = 100;
-
-size_t image_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
-  if (options.output == BatchOutput::kPlaces) return 0;
-  return size_t(augment.size) * size_t(augment.size) * 3 * bytes_of(options.pixel_type());
-}
-
-size_t mask_bytes(const LoaderOptions& options, const AugmentOptions& augment) {
-  return options.masks ? size_t(augment.size) * size_t(augment.size) : 0;
-}
-
-// This process's samples of a full batch.
-size_t local_batch_size(const LoaderOptions& options) {
-  const size_t world = size_t(options.shard.world), rank = size_t(options.shard.rank);
-  return (options.batch + world - 1 - rank) / world;
-}
 
 // Few enough to divide each batch evenly among threads, enough to amortise the cost of claiming.
 size_t samples_a_claim(const LoaderOptions& options) {
@@ -59,7 +45,15 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "Give masks:PATH, or synth:masks=true,...");
   require(!options.masks || !places, "masks cannot be combined with places", "LoaderOptions::masks",
           "Leave places out");
-  require(augment.size > 0, "size of the images is not set", "augment.size", "Set it to 1 or more");
+  const bool tensors = options.output == BatchOutput::kTensors;
+  require(
+      tensors != dataset.tensors().empty(),
+      tensors ? "the source has images, and no tensors" : "the source has tensors, and no images",
+      "data.source", tensors ? "Ask for another output" : "Give a source of images");
+  require(!tensors || (augment.mixup == 0 && augment.cutmix == 0), "tensors cannot be mixed",
+          "augment.mixup", "Set augment.mixup=0 and augment.cutmix=0");
+  require(tensors || augment.size > 0, "size of the images is not set", "augment.size",
+          "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy", "Give rand 8 operations or less");
   make_normalize(augment);  // fails here, and not on a thread, which could not report it
@@ -94,8 +88,9 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderOptions options;
   const AugmentOptions augment;
-  const size_t image_size, mask_size;  // bytes
-  SourceIndex* const source_index;     // null: the dataset has none
+  const std::vector<SampleColumn> columns;                       // and an empty one after the last
+  const std::shared_ptr<const std::vector<BatchColumn>> fields;  // null for images
+  SourceIndex* const source_index;                               // null: the dataset has none
   ScanIndex own_index;
   ScanIndex* const scan_index;  // null: off
   BufferPool buffers;
@@ -118,11 +113,11 @@ struct Loader::State {
       : dataset(data),
         options(opt),
         augment(aug),
-        image_size(image_bytes(opt, aug)),
-        mask_size(mask_bytes(opt, aug)),
+        columns(columns_of(data, opt, aug)),
+        fields(fields_of(data, columns)),
         source_index(data.source_index()),
         scan_index(source_index ? source_index->points() : &own_index),
-        buffers((image_size + mask_size) * local_batch_size(opt), std::move(allocate)),
+        buffers(columns.back().offset, std::move(allocate)),
         // Held samples are not read.
         ahead(data, opt.shuffle, opt.seed, size_t(opt.prefetch + 1) * local_batch_size(opt),
               opt.output == BatchOutput::kPlaces),
@@ -160,13 +155,24 @@ struct Loader::State {
     BatchSample& sample = batch.samples[place];
     try {
       SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, scan_index);
-      reader.read(claim.epoch, sample, batch.pixels.get() + place * image_size);
+      if (fields)
+        store(reader.read_tensors(sample), batch, place);
+      else
+        reader.read(claim.epoch, sample, batch.pixels.get() + place * columns[0].size);
       sample.label = handed_out(sample.label);
-      if (options.masks) reader.read_mask(masks_of(batch) + place * mask_size);
+      if (options.masks) reader.read_mask(masks_of(batch) + place * columns[1].size);
       sample.name.clear();
       if (options.names) sample.name = name_of(made, sample.index);
     } catch (...) {
       note_failure(made, sample.index, place, failures);
+    }
+  }
+
+  void store(std::span<const std::byte> values, const Batch& batch, size_t place) const {
+    for (const SampleColumn& column : columns) {
+      std::memcpy(batch.pixels.get() + column.offset + place * column.size, values.data(),
+                  column.size);
+      values = values.subspan(column.size);
     }
   }
 
@@ -194,9 +200,8 @@ struct Loader::State {
                                                                : label;
   }
 
-  // They are stored behind the images of a full batch.
   uint8_t* masks_of(const Batch& batch) const {
-    return reinterpret_cast<uint8_t*>(batch.pixels.get() + image_size * local_batch_size(options));
+    return reinterpret_cast<uint8_t*>(batch.pixels.get() + columns[1].offset);
   }
 
   // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
@@ -222,12 +227,11 @@ struct Loader::State {
         continue;
       }
       if (kept != i) {
-        if (image_size > 0)
-          std::memcpy(batch.pixels.get() + kept * image_size, batch.pixels.get() + i * image_size,
-                      image_size);
-        if (options.masks)
-          std::memcpy(masks_of(batch) + kept * mask_size, masks_of(batch) + i * mask_size,
-                      mask_size);
+        for (const SampleColumn& column : columns) {
+          if (column.size == 0) continue;
+          std::byte* const values = batch.pixels.get() + column.offset;
+          std::memcpy(values + kept * column.size, values + i * column.size, column.size);
+        }
         batch.samples[kept] = std::move(batch.samples[i]);
       }
       ++kept;
@@ -255,6 +259,7 @@ struct Loader::State {
     out.output = options.output;
     out.type = options.pixel_type();
     out.size = augment.size;
+    out.columns = fields;
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
     out.place = taken;

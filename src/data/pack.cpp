@@ -164,9 +164,11 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
 
 PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& options,
                         const ProgressCallback& progress) {
-  if (dataset.has_masks())
-    fail(ErrorKind::kUsage, "the source has masks, and packed formats hold only images",
-         options.out, "Train on the source itself; data.cache=ram keeps both");
+  if (dataset.has_masks() || !dataset.tensors().empty())
+    fail(ErrorKind::kUsage,
+         std::string("the source has ") + (dataset.has_masks() ? "masks" : "tensors") +
+             ", and packed formats hold only images",
+         options.out, "Train on the source itself; data.cache=ram keeps all of a sample");
   Abilities stores{};
   const auto writer = open_writer(env, dataset, options, stores);
   ProgressMeter meter(progress, dataset.size());

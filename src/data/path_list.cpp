@@ -141,6 +141,10 @@ std::string scheme_of_file(Env& env, const std::string& path) {
   if (text.substr(kTarMagic) == "ustar" || has(name, ".tar") || name.ends_with(".tgz"))
     return "tar";
   if (text.starts_with(std::string_view("\0\0\x08\x03", 4)) || is_idx_name(name)) return "idx";
+  if (text.starts_with("\x93NUMPY") || name.ends_with(".npy")) return "npy";
+  for (const char* ending : {"npz", "safetensors", "csv"})
+    if (name.ends_with(std::string(".") + ending)) return ending;
+  if (name.ends_with(".tsv")) return "csv";
   if (name.ends_with(".mdb") || name.ends_with(".lmdb")) return "lmdb";
   return name.ends_with(".bin") ? "cifar" : "";
 }

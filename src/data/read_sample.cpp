@@ -45,6 +45,21 @@ void require_label(const Dataset& dataset, size_t index, const std::string& name
        sample_place(index, name), "Give each sample the position of its class in classes()");
 }
 
+void require_fields(const Dataset& dataset, size_t index, const Sample& sample) {
+  const std::vector<TensorField>& fields = dataset.tensors();
+  const bool is_tensors = sample.encoding == SampleEncoding::kTensors;
+  if (is_tensors != fields.empty() &&
+      (!is_tensors || sample.bytes.size() == bytes_of(std::span(fields))))
+    return;
+  fail(ErrorKind::kData,
+       fields.empty()
+           ? "the sample is of tensors, and the dataset describes none"
+           : "the sample does not have the " + std::to_string(bytes_of(std::span(fields))) +
+                 " bytes of tensors that the dataset describes",
+       sample_place(index, sample.name),
+       "Return the values of all fields of tensors(), as SampleEncoding::kTensors");
+}
+
 }  // namespace
 
 void read_sample(const Dataset& dataset, size_t index, Sample& out) {
@@ -53,6 +68,7 @@ void read_sample(const Dataset& dataset, size_t index, Sample& out) {
   if (out.name.empty()) out.name = sample_place(index, "");
   const int64_t label = std::exchange(out.label, -1);  // an invalid label must not be used
   require_label(dataset, index, out.name, label);
+  require_fields(dataset, index, out);
   out.label = label;
 }
 

@@ -8,7 +8,19 @@
 namespace saturate {
 namespace {
 
+struct Element {
+  const char* name;
+  size_t bytes;
+};
+constexpr Element kElements[] = {  // by ElementType
+    {"bool", 1},     {"uint8", 1},   {"int8", 1},   {"uint16", 2}, {"int16", 2},
+    {"uint32", 4},   {"int32", 4},   {"uint64", 8}, {"int64", 8},  {"float16", 2},
+    {"bfloat16", 2}, {"float32", 4}, {"float64", 8}};
+
 void check_raw(const Sample& sample) {
+  if (sample.encoding == SampleEncoding::kTensors)
+    fail(ErrorKind::kData, "the sample is of tensors, and an image is needed", sample.name,
+         "Give a source of images");
   const bool sized =
       sample.width > 0 && sample.height > 0 && (sample.channels == 1 || sample.channels == 3) &&
       sample.bytes.size() == size_t(sample.width) * size_t(sample.height) * size_t(sample.channels);
@@ -21,6 +33,31 @@ void check_raw(const Sample& sample) {
 }
 
 }  // namespace
+
+size_t bytes_of(ElementType type) {
+  return kElements[size_t(type)].bytes;
+}
+
+const char* element_name(ElementType type) {
+  return kElements[size_t(type)].name;
+}
+
+size_t TensorField::bytes() const {
+  size_t bytes = bytes_of(type);
+  for (const int64_t size : shape) bytes *= size_t(size);
+  return bytes;
+}
+
+size_t bytes_of(std::span<const TensorField> fields) {
+  size_t bytes = 0;
+  for (const TensorField& field : fields) bytes += field.bytes();
+  return bytes;
+}
+
+const std::vector<TensorField>& Dataset::tensors() const {
+  static const std::vector<TensorField> none;
+  return none;
+}
 
 uint64_t Dataset::bytes(size_t index) const {
   Sample sample;

@@ -49,6 +49,15 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
     split_planes<uint16_t>(interleaved_, out);
 }
 
+std::span<const std::byte> SampleReader::read_tensors(BatchSample& sample) {
+  name_ = &sample_.name;
+  const Span span("read");
+  read_sample(dataset_, sample.index, sample_);
+  sample.label = sample_.label;
+  sample.effects.count = 0;
+  return sample_.bytes;
+}
+
 void SampleReader::locate(uint32_t epoch, BatchSample& sample) {
   const HeldSample& held = options_.held[sample.index];
   if (held.width == 0) fail_broken(sample.index);

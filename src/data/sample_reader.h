@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "image/fast_decoder.h"
@@ -25,6 +26,10 @@ class SampleReader {
   // used with kPlaces, and sets all of `sample` but the name. Random parameters depend on (seed,
   // epoch, index) only.
   void read(uint32_t epoch, BatchSample& sample, std::byte* out);
+
+  // The values of a sample of tensors, valid until the next call; sets all of `sample` but the
+  // name.
+  std::span<const std::byte> read_tensors(BatchSample& sample);
 
   // The mask of the last sample read, transformed by the same geometry, including effects left
   // unfinished: [size, size]. REQUIRES: options.masks.

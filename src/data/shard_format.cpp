@@ -150,6 +150,7 @@ void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t wid
 PayloadKind kind_of(const Sample& sample) {
   switch (sample.encoding) {
     case SampleEncoding::kEncoded:
+    case SampleEncoding::kTensors:  // refused before: a dataset of tensors is never packed
       break;
     case SampleEncoding::kRaw:
       return PayloadKind::kRaw;

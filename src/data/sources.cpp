@@ -30,6 +30,19 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"lmdb", "lmdb:PATH, an LMDB of `saturate data pack`", open_lmdb},
     {"idx", "idx:IMAGES[,LABELS] or idx:FOLDER[,split=test], the MNIST family, .gz too", open_idx},
     {"cifar", "cifar:FOLDER[,split=test] or cifar:FILE, binary CIFAR-10 or CIFAR-100", open_cifar},
+    {"npy",
+     "npy:FILE[,FILE...] or npy:FOLDER, arrays [samples, ...] of numpy.save; target=NAME, "
+     "fields=NAME+NAME",
+     open_npy},
+    {"npz", "npz:FILE, arrays of numpy.savez; options as npy", open_npz},
+    {"safetensors", "safetensors:FILE, tensors [samples, ...]; options as npy", open_safetensors},
+    {"csv",
+     "csv:FILE, the rows of a table; target=COLUMN, ignore=COLUMN+COLUMN, fit=FILE, classes=true",
+     open_csv},
+    {"tokens",
+     "tokens:FILE[,FILE...], token numbers of nanoGPT or llm.c; context=N, vocabulary=N, "
+     "type=uint32",
+     open_tokens},
     {"split",
      "split:train,1/N,SOURCE and split:held,1/N,SOURCE: a source without every N-th image, and "
      "these",

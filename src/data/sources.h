@@ -20,6 +20,11 @@ std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_csv(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest);
 
 // The scheme of a source: from SCHEME:REST, or detected from a path without one; "" if neither.

@@ -18,6 +18,7 @@ class SplitSource : public Source {
   size_t size() const override { return held_ ? held_size() : source_->size() - held_size(); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool has_masks() const override { return source_->has_masks(); }
+  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
   std::string warning() const override { return source_->warning(); }
   void read(size_t index, Sample& out) const override { source_->read(place(index), out); }
   const DecodedSample* decoded(size_t index) const override {
@@ -89,7 +90,13 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
                     std::from_chars(share.data() + 2, end, every).ptr == end && every >= 2 &&
                     (part == "train" || part == "held") && !source.empty();
   if (!good) fail_form(rest);
-  auto split = make_split(open_dataset(env, source), every, part == "held");
+  // A table is normalised by the part to train on, also in the other one.
+  const bool fits = scheme_of_source(env, source) == "csv" &&
+                    source.find(",fit=") == std::string::npos &&
+                    source.find(",held=") == std::string::npos;
+  auto split =
+      make_split(open_dataset(env, fits ? source + ",held=" + std::to_string(every) : source),
+                 every, part == "held");
   if (split->size() == 0)
     fail(ErrorKind::kData, "the source has too few images for one of " + std::to_string(every),
          source, "Hold out a larger share, as 1/2");

@@ -114,9 +114,11 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
                                        const std::string& uri, const StageOptions& options,
                                        int threads, const ProgressCallback& progress) {
   if (options.mode == StageMode::kNone) return source;
-  if (source->has_masks())
-    fail(ErrorKind::kUsage, uri + " has masks, and a staged copy holds only images", "data.stage",
-         "Set data.stage=none; data.cache=ram keeps masks too");
+  if (source->has_masks() || !source->tensors().empty())
+    fail(ErrorKind::kUsage,
+         uri + (source->has_masks() ? " has masks" : " has tensors") +
+             ", and a staged copy holds only images",
+         "data.stage", "Set data.stage=none; data.cache=ram keeps all of a sample");
   static std::atomic<int> counter{0};
   const std::string& folder = options.folder;
   if (!env.is_directory(folder))

@@ -10,7 +10,7 @@
 #include <span>
 
 #include "base/checksum.h"
-#include "model/safetensors_header.h"
+#include "data/safetensors_header.h"
 #include "model/safetensors_types.h"
 #include "saturate/data/error.h"
 

@@ -178,6 +178,9 @@ void resolve_machine(Recipe& recipe, const at::Device& device) {
 }
 
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
+  if (!data.tensors().empty())
+    fail(ErrorKind::kUsage, "the source has tensors, and models are trained on images",
+         recipe.data.source, "Read it with a Loader, in C++ or Python, and train in that program");
   require_masks(recipe.train.task, data, recipe.data.source);
   const int classes = int(data.classes().size());
   if (classes == 0)

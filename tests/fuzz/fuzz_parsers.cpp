@@ -7,7 +7,7 @@
 
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
-#include "model/safetensors_header.h"
+#include "data/safetensors_header.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 #include "tests/fuzz/memory_env.h"

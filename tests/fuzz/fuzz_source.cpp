@@ -33,6 +33,13 @@ size_t fuzz_source(const std::string& scheme, std::span<const std::byte> bytes) 
     for (size_t i = 0; i < dataset->size(); ++i) {
       try {
         dataset->read(i, sample);
+        if (!dataset->tensors().empty() &&
+            sample.bytes.size() != bytes_of(std::span(dataset->tensors())))
+          throw std::logic_error("a sample of another size");
+        if (dataset->classes().empty() && sample.label == 0) {
+          ++read;
+          continue;
+        }
         if (sample.label < 0 || size_t(sample.label) >= dataset->classes().size())
           throw std::logic_error("label out of range");
         if (sample.encoding == SampleEncoding::kSegmented) decode_sample(decoder, sample, image);

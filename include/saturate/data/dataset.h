@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sources of samples. A Dataset maps an index to an image, encoded or as pixels, and a label;
-// everything else (order, decoding, augmentation, batches) is built on top of it.
+// Sources of samples. A Dataset maps an index to an image, encoded or as pixels, and a label, or to
+// named tensors; everything else (order, decoding, augmentation, batches) is built on top of it.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +23,48 @@ enum class SampleEncoding {
   kRaw,      // uint8 [height, width, channels]
   // A JPEG that can be decoded in parts: kind 3 of docs/shard_format.md.
   kSegmented,
+  // The values of Dataset::tensors(), in that order, without gaps, little-endian.
+  kTensors,
 };
 
-// One image. Reusing a Sample avoids allocations; every Dataset sets all fields of its encoding.
+// The type of a tensor's values, as numpy and torch name them.
+enum class ElementType {
+  kBool,
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kUint64,
+  kInt64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+};
+size_t bytes_of(ElementType type);
+const char* element_name(ElementType type);  // "float32", ...
+
+// One of the named tensors of a sample, the same for all samples of a dataset.
+struct TensorField {
+  std::string name;
+  ElementType type = ElementType::kFloat32;
+  std::vector<int64_t> shape;  // of one sample; empty: a single value
+  bool is_target = false;      // predicted from the other fields; at most one is
+  int64_t values = 0;          // whole numbers in [0, values), such as classes; 0: any
+  size_t bytes() const;        // of one sample
+  bool operator==(const TensorField&) const = default;
+};
+size_t bytes_of(std::span<const TensorField> fields);
+
+// One sample. Reusing a Sample avoids allocations; every Dataset sets all fields of its encoding.
 struct Sample {
   std::vector<std::byte> bytes;
   SampleEncoding encoding = SampleEncoding::kEncoded;
   int width = 0, height = 0;  // pixels; not for kEncoded
   int channels = 0;           // kRaw only: 1 grey, 3 RGB
-  int64_t label = 0;          // index into Dataset::classes(); 0 for sources with masks
+  int64_t label = 0;          // index into Dataset::classes(); 0 for sources without, or with masks
   std::string name;           // for messages: a path, or archive.tar:member
   StoredMask mask;            // for sources with masks
 };
@@ -54,9 +87,12 @@ class Dataset {
   // Reads sample `index`. Fails with kData naming the sample. REQUIRES: index < size().
   virtual void read(size_t index, Sample& out) const = 0;
   // Class names, sorted bytewise except for sources with masks; a label is an index into them.
+  // Empty for tensors without a target that is a class.
   virtual const std::vector<std::string>& classes() const = 0;
   // Whether every sample has a mask, which gives the class of each pixel.
   virtual bool has_masks() const { return false; }
+  // The fields of every sample, if samples are named tensors; empty if they are images.
+  virtual const std::vector<TensorField>& tensors() const;
   // The decoded sample in memory, valid as long as the dataset; else null, and read() must be used.
   // Errors as of read() and decode_sample().
   virtual const DecodedSample* decoded(size_t /*index*/) const { return nullptr; }

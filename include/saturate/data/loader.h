@@ -62,6 +62,13 @@ enum class BatchOutput {
   // No pixels: the consumer holds the images, and finishes them. They are held cropped as in
   // evaluation; for training under kRandomResized whole.
   kPlaces,
+  kTensors,  // the fields of Dataset::tensors(), as columns; nothing is augmented
+};
+
+// A field of all samples of a batch: [count, shape...] from `offset` of Batch::pixels on.
+struct BatchColumn {
+  TensorField field;
+  size_t offset = 0;  // bytes, a multiple of 64
 };
 
 // One sample of a batch.
@@ -74,8 +81,10 @@ struct BatchSample {
 };
 
 struct Batch {
-  // Null with kPlaces. Returns to the loader's pool when the last owner drops it.
+  // Null with kPlaces; with kTensors, all columns. Returns to the loader's pool when the last owner
+  // drops it.
   std::shared_ptr<std::byte> pixels;
+  std::shared_ptr<const std::vector<BatchColumn>> columns;  // with kTensors; else null
   // With LoaderOptions::masks: uint8 [count, size, size], the class of each pixel, kIgnoredClass
   // outside the image.
   std::shared_ptr<std::byte> masks;
@@ -108,7 +117,7 @@ struct LoaderOptions {
   bool drop_last = false;  // skip an incomplete last batch
   bool train = true;       // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
-  BatchOutput output = BatchOutput::kInterleaved;
+  BatchOutput output = BatchOutput::kInterleaved;  // kTensors if and only if the dataset's are
   // The type of finished pixels: uint8 as decoded, or bfloat16, float16 or float32, normalised.
   PixelType type = PixelType::kFloat32;
   bool names = false;  // batches carry their samples' names
@@ -134,8 +143,8 @@ struct LoaderOptions {
 // thread.
 class Loader {
  public:
-  // `dataset` must outlive the loader. `augment.size` must be set. `allocate` may be empty; it is
-  // called on the consumer's thread. Fails with kUsage on options out of range.
+  // `dataset` must outlive the loader. `augment.size` must be set, except with kTensors. `allocate`
+  // may be empty; it is called on the consumer's thread. Fails with kUsage on options out of range.
   Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
          BufferAllocator allocate = {});
   // Waits for the samples being read. Delivered batches stay valid.

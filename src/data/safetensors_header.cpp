@@ -1,4 +1,4 @@
-#include "model/safetensors_header.h"
+#include "data/safetensors_header.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -12,11 +12,11 @@ namespace {
 using nlohmann::json;
 
 // {name: {"shape": [...]}} is three deep; anything deeper is not a safetensors header.
-constexpr int kMaxDepth = 3;
+constexpr int kMaxHeaderDepth = 3;
 // The maximum of torch's iterators.
 constexpr size_t kMaxDimensions = 64;
 
-struct Place {
+struct TensorPlace {
   const std::string& path;
   const std::string& tensor;
   [[noreturn]] void fail(const std::string& what) const {
@@ -28,7 +28,7 @@ struct Place {
 json parse_strictly(const std::string& text, const std::string& path) {
   std::vector<std::set<std::string>> keys;  // seen so far, per open object
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
-    if (depth > kMaxDepth) fail_safetensors("the header is nested too deep", path);
+    if (depth > kMaxHeaderDepth) fail_safetensors("the header is nested too deep", path);
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     if (event == json::parse_event_t::key) {
@@ -56,7 +56,7 @@ const SafetensorsElement* element_named(const json& value) {
   return nullptr;
 }
 
-const json& member(const json& object, const char* key, const Place& place) {
+const json& member(const json& object, const char* key, const TensorPlace& place) {
   const auto found = object.find(key);
   if (found == object.end()) place.fail(std::string("has no ") + key);
   return *found;
@@ -65,7 +65,7 @@ const json& member(const json& object, const char* key, const Place& place) {
 // The shape, and its size in `bytes`. Zeros count as ones in the overflow check, because torch
 // multiplies such shapes out for its strides.
 std::vector<int64_t> parse_shape(const json& value, int64_t element_bytes, uint64_t& bytes,
-                                 const Place& place) {
+                                 const TensorPlace& place) {
   if (!value.is_array() || value.size() > kMaxDimensions) place.fail("has no valid shape");
   std::vector<int64_t> shape;
   int64_t product = element_bytes;
@@ -82,7 +82,7 @@ std::vector<int64_t> parse_shape(const json& value, int64_t element_bytes, uint6
   return shape;
 }
 
-SafetensorsEntry parse_entry(const json& value, const Place& place) {
+SafetensorsEntry parse_entry(const json& value, const TensorPlace& place) {
   if (!value.is_object()) place.fail("is not described by an object");
   const auto* type = element_named(member(value, "dtype", place));
   if (type == nullptr) place.fail("has an unknown dtype");
@@ -118,7 +118,7 @@ void check_cover(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes,
                            [](const auto& entry) { return std::pair(entry.begin, entry.end); });
   uint64_t position = 0;
   for (const auto& entry : entries) {
-    const Place place{path, entry.name};
+    const TensorPlace place{path, entry.name};
     if (entry.end > data_bytes) place.fail("lies outside the file");
     if (entry.begin < position) place.fail("overlaps the one before it");
     if (entry.begin > position) place.fail("leaves a hole before it");

@@ -1,0 +1,238 @@
+#include "data/array_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "data/elements.h"
+#include "data/path_list.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr uint64_t kReadAtOnce = 64 << 20;  // bytes
+constexpr int64_t kMaxClassNumbers = 1 << 16;
+
+// [first index fastest] to [last index fastest].
+std::vector<std::byte> in_c_order(const std::vector<std::byte>& values, const ArrayLayout& layout) {
+  const size_t size = bytes_of(layout.type), rank = layout.shape.size();
+  std::vector<size_t> strides(rank), index(rank);  // in `values`
+  size_t stride = size;
+  for (size_t i = 0; i < rank; ++i) {
+    strides[i] = stride;
+    stride *= size_t(layout.shape[i]);
+  }
+  std::vector<std::byte> out(values.size());
+  size_t from = 0;
+  for (size_t at = 0; at < out.size(); at += size) {
+    std::memcpy(out.data() + at, values.data() + from, size);
+    for (size_t i = rank; i-- > 0;) {
+      from += strides[i];
+      if (++index[i] < size_t(layout.shape[i])) break;
+      from -= index[i] * strides[i];
+      index[i] = 0;
+    }
+  }
+  return out;
+}
+
+void swap_bytes(std::vector<std::byte>& values, size_t size) {
+  for (auto at = values.begin(); at != values.end(); at += ptrdiff_t(size))
+    std::reverse(at, at + ptrdiff_t(size));
+}
+
+// Files may store any byte; in memory, a bool is 0 or 1.
+void limit_bools(ElementType type, std::span<std::byte> values) {
+  if (type != ElementType::kBool) return;
+  for (std::byte& value : values) value = std::byte(value != std::byte{0});
+}
+
+StoredArray described(const std::string& name, const ArrayLayout& layout) {
+  StoredArray array;
+  array.field.name = name;
+  array.field.type = layout.type;
+  array.field.shape.assign(layout.shape.begin() + 1, layout.shape.end());
+  array.samples = size_t(layout.shape[0]);
+  return array;
+}
+
+class ArraySource : public IndexedSource {
+ public:
+  ArraySource(std::vector<StoredArray> arrays, std::string path)
+      : arrays_(std::move(arrays)), path_(std::move(path)) {
+    find_classes();
+    for (const StoredArray& array : arrays_) fields_.push_back(array.field);
+    bytes_ = bytes_of(std::span(fields_));
+  }
+
+  size_t size() const override { return arrays_.front().samples; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  const std::vector<TensorField>& tensors() const override { return fields_; }
+  uint64_t bytes(size_t) const override { return bytes_; }
+  int64_t label(size_t index) const override {
+    if (classes_.empty()) return 0;
+    const StoredArray& target = arrays_[target_];
+    return whole_number(target.field.type,
+                        target.values.data() + index * bytes_of(target.field.type));
+  }
+  void read(size_t index, Sample& out) const override {
+    out.name.assign(path_).append(":").append(std::to_string(index));
+    out.encoding = SampleEncoding::kTensors;
+    out.label = label(index);
+    out.bytes.resize(bytes_);
+    std::byte* to = out.bytes.data();
+    for (const StoredArray& array : arrays_) {
+      array.read(index, to);
+      to += array.field.bytes();
+    }
+  }
+
+ private:
+  // A target of small whole numbers, one for each sample, is a class.
+  void find_classes() {
+    const auto found = std::ranges::find_if(
+        arrays_, [](const StoredArray& array) { return array.field.is_target; });
+    if (found == arrays_.end() || found->file || !found->field.shape.empty() ||
+        !is_whole(found->field.type))
+      return;
+    target_ = size_t(found - arrays_.begin());
+    const size_t size = bytes_of(found->field.type);
+    int64_t most = 0;
+    for (size_t i = 0; i < found->samples; ++i) {
+      const int64_t value = whole_number(found->field.type, found->values.data() + i * size);
+      if (value < 0 || value >= kMaxClassNumbers) return;
+      most = std::max(most, value);
+    }
+    found->field.values = most + 1;
+    classes_ = number_classes(size_t(most) + 1);
+  }
+
+  std::vector<StoredArray> arrays_;
+  const std::string path_;
+  std::vector<TensorField> fields_;
+  std::vector<std::string> classes_;
+  size_t target_ = 0;  // if there are classes: the array of labels
+  size_t bytes_ = 0;   // of a sample
+};
+
+std::string listed(const std::vector<StoredArray>& arrays) {
+  std::string names;
+  for (const StoredArray& array : arrays) names += (names.empty() ? "" : ", ") + array.field.name;
+  return names;
+}
+
+std::vector<StoredArray>::iterator find_array(std::vector<StoredArray>& arrays,
+                                              const std::string& name, const std::string& path) {
+  const auto found = std::ranges::find_if(
+      arrays, [&](const StoredArray& array) { return array.field.name == name; });
+  if (found != arrays.end()) return found;
+  fail(ErrorKind::kUsage, "there is no array \"" + name + "\"", path, "It has " + listed(arrays));
+}
+
+// Moves the chosen arrays to the front, in the chosen order, and removes the others.
+void choose(std::vector<StoredArray>& arrays, const ArrayChoice& choice, const std::string& path) {
+  if (choice.fields.empty()) return;
+  auto end = arrays.begin();
+  for (const std::string& name : choice.fields) {
+    const auto found = find_array(arrays, name, path);
+    if (found < end)
+      fail(ErrorKind::kUsage, "fields names the array \"" + name + "\" twice", path,
+           "Name each once");
+    std::rotate(end, found, found + 1);
+    ++end;
+  }
+  arrays.erase(end, arrays.end());
+}
+
+void mark_target(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
+                 const std::string& path) {
+  if (!choice.target.empty()) {
+    find_array(arrays, choice.target, path)->field.is_target = true;
+    return;
+  }
+  for (const char* usual : {"y", "target", "label", "labels"})
+    for (StoredArray& array : arrays)
+      if (array.field.name == usual) {
+        array.field.is_target = true;
+        return;
+      }
+}
+
+}  // namespace
+
+void measure(ArrayLayout& layout, const std::string& where) {
+  const auto refuse = [&](const char* what) {
+    fail(ErrorKind::kData, what, where, "Write arrays of [samples, ...]");
+  };
+  if (layout.shape.empty()) refuse("the array is a single value, without samples");
+  uint64_t bytes = bytes_of(layout.type);
+  for (const int64_t size : layout.shape) {
+    if (size <= 0) refuse(size < 0 ? "the array has a negative size" : "the array has no values");
+    if (__builtin_mul_overflow(bytes, uint64_t(size), &bytes))
+      refuse("the array has more values than can be counted");
+  }
+  layout.bytes = bytes;
+}
+
+void StoredArray::read(size_t index, std::byte* out) const {
+  const size_t bytes = field.bytes();
+  if (!file) {
+    std::memcpy(out, values.data() + index * bytes, bytes);
+    return;
+  }
+  file->read_at(offset + uint64_t(index) * bytes, {out, bytes});
+  limit_bools(field.type, {out, bytes});
+}
+
+StoredArray stored_in_memory(std::vector<std::byte> values, const std::string& name,
+                             const ArrayLayout& layout) {
+  StoredArray array = described(name, layout);
+  if (layout.is_big_endian) swap_bytes(values, bytes_of(layout.type));
+  if (layout.is_fortran && layout.shape.size() > 1) values = in_c_order(values, layout);
+  limit_bools(layout.type, values);
+  array.values = std::move(values);
+  return array;
+}
+
+StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
+                      const std::string& name, const ArrayLayout& layout) {
+  const bool may_be_classes = layout.shape.size() == 1 && is_whole(layout.type);
+  const bool as_is = !layout.is_big_endian && (!layout.is_fortran || layout.shape.size() == 1);
+  if (as_is && !may_be_classes && layout.bytes > kReadAtOnce) {
+    StoredArray array = described(name, layout);
+    array.file = std::move(file);
+    array.offset = offset;
+    return array;
+  }
+  std::vector<std::byte> values(layout.bytes);
+  file->read_at(offset, values);
+  return stored_in_memory(std::move(values), name, layout);
+}
+
+ArrayChoice take_array_choice(std::string& rest) {
+  ArrayChoice choice;
+  choice.target = take_option(rest, "target");
+  const std::string fields = take_option(rest, "fields");
+  for (size_t begin = 0; begin < fields.size();) {
+    const size_t end = std::min(fields.find('+', begin), fields.size());
+    choice.fields.push_back(fields.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return choice;
+}
+
+std::unique_ptr<Dataset> make_array_source(std::vector<StoredArray> arrays,
+                                           const ArrayChoice& choice, const std::string& path) {
+  choose(arrays, choice, path);
+  mark_target(arrays, choice, path);
+  for (const StoredArray& array : arrays)
+    if (array.samples != arrays.front().samples)
+      fail(ErrorKind::kData,
+           "array " + arrays.front().field.name + " has " + std::to_string(arrays.front().samples) +
+               " samples, and array " + array.field.name + " has " + std::to_string(array.samples),
+           path, "Name those that belong together with ,fields=NAME+NAME");
+  return std::make_unique<ArraySource>(std::move(arrays), path);
+}
+
+}  // namespace saturate

@@ -1,0 +1,30 @@
+// The memory of a loader's batches.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "saturate/data/loader.h"
+
+namespace saturate {
+
+// This process's samples of a full batch.
+size_t local_batch_size(const LoaderOptions& options);
+
+// A part of every sample: those of a batch follow one another in its memory.
+struct SampleColumn {
+  size_t offset = 0;  // bytes from the batch's memory on
+  size_t size = 0;    // bytes of one sample
+};
+
+// An image's pixels and its mask, both possibly of no bytes, or the fields; then one of no bytes at
+// the end.
+std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions& options,
+                                     const AugmentOptions& augment);
+
+// The dataset's fields with the offsets of `columns`; null for images.
+std::shared_ptr<const std::vector<BatchColumn>> fields_of(const Dataset& dataset,
+                                                          const std::vector<SampleColumn>& columns);
+
+}  // namespace saturate

@@ -1,0 +1,291 @@
+// csv:FILE[,target=COLUMN][,ignore=A+B][,fit=FILE][,held=N][,classes=true]: the rows of a table.
+// Columns are numbers or categories, as the training part has them: the file, without every N-th
+// row (held), or another file (fit). That part's means, deviations and categories apply.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "data/bytes.h"
+#include "data/csv_format.h"
+#include "data/path_list.h"
+#include "data/sources.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kMaxCategories = 1000;  // of a column that is not the target
+constexpr size_t kMaxTargetClasses = size_t{1} << 16;
+
+struct CsvOptions {
+  std::string target;  // empty: the last column
+  std::vector<std::string> ignored;
+  size_t held = 0;       // the training part is without every N-th row; 0: all
+  bool classes = false;  // the target's numbers are classes
+};
+
+// A column as the training part has it.
+struct TableColumn {
+  std::string name;
+  bool is_target = false, is_ignored = false;
+  bool is_number = true;                // so far, while reading
+  std::vector<std::string> categories;  // sorted bytewise; not of numbers
+  double mean = 0, deviation = 1;       // of numbers
+  // While reading: the distinct texts, up to a limit, and sums over numbers (Welford).
+  std::set<std::string> seen = {};
+  double count = 0, squares = 0;
+
+  // Values of a sample that are computed from the column.
+  size_t width() const { return is_target || is_ignored ? 0 : is_number ? 1 : categories.size(); }
+};
+
+// pandas' words for it.
+bool is_missing(std::string_view cell) {
+  for (const char* word : {"", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?"})
+    if (cell == word) return true;
+  return false;
+}
+
+std::optional<double> number_in(std::string_view cell) {
+  if (cell.starts_with('+')) cell.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) return {};
+  return value;
+}
+
+std::string read_text(Env& env, const std::string& path) {
+  std::vector<std::byte> bytes;
+  env.read_into(path, bytes);
+  const std::string_view text = as_text(bytes);
+  if (text.starts_with("\x1f\x8b") || text.starts_with("PK\x03\x04"))
+    fail(ErrorKind::kData, "the table is compressed, or a spreadsheet", path,
+         "Decompress it, or save it as CSV");
+  return std::string(text);
+}
+
+class CsvTable {
+ public:
+  CsvTable(std::string_view text, const std::string& path) : reader_(text, path), path_(path) {
+    if (!reader_.next(names_)) fail(ErrorKind::kData, "the table is empty", path, "Give another");
+    has_header_ = false;
+    for (const std::string& name : names_) has_header_ = has_header_ || !number_in(name);
+    if (has_header_) return;
+    pending_ = names_;
+    for (size_t i = 0; i < names_.size(); ++i) names_[i] = std::to_string(i);
+  }
+
+  // As in the first line; numbered from 0 if that holds only numbers.
+  const std::vector<std::string>& names() const { return names_; }
+  bool next(std::vector<std::string>& cells) {
+    if (pending_.empty()) return reader_.next(cells);
+    cells = std::exchange(pending_, {});
+    return true;
+  }
+  std::string where() const { return reader_.where(); }
+
+ private:
+  CsvReader reader_;
+  const std::string& path_;
+  std::vector<std::string> names_, pending_;
+  bool has_header_ = true;
+};
+
+size_t column_named(const std::vector<std::string>& names, const std::string& name,
+                    const std::string& path) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return i;
+  fail(ErrorKind::kUsage, "there is no column \"" + name + "\"", path, suggest(name, names));
+}
+
+std::vector<TableColumn> named_columns(const std::vector<std::string>& names,
+                                       const CsvOptions& options, const std::string& path) {
+  std::vector<TableColumn> columns(names.size());
+  for (size_t i = 0; i < names.size(); ++i) columns[i].name = names[i];
+  if (std::set(names.begin(), names.end()).size() != names.size())
+    fail(ErrorKind::kData, "two columns have the same name", path, "Rename one of them");
+  for (const std::string& name : options.ignored)
+    columns[column_named(names, name, path)].is_ignored = true;
+  TableColumn& target =
+      options.target.empty() ? columns.back() : columns[column_named(names, options.target, path)];
+  if (target.is_ignored)
+    fail(ErrorKind::kUsage, "column \"" + target.name + "\" is the target, and ignored", path,
+         "Name the target with target=COLUMN");
+  target.is_target = true;
+  target.is_number = !options.classes;
+  return columns;
+}
+
+void add_cell(TableColumn& column, const std::string& cell) {
+  if (is_missing(cell)) return;
+  if (column.seen.size() <= kMaxTargetClasses) column.seen.insert(cell);
+  const auto value = column.is_number ? number_in(cell) : std::nullopt;
+  column.is_number = value.has_value();
+  if (!value) return;
+  const double before = *value - column.mean;
+  column.mean += before / ++column.count;
+  column.squares += before * (*value - column.mean);
+}
+
+void finish(TableColumn& column, const std::string& path) {
+  if (column.is_ignored) return;
+  if (column.seen.empty())
+    fail(ErrorKind::kData, "column \"" + column.name + "\" has no values in the training part",
+         path, "Remove it with ignore=" + column.name);
+  if (column.is_number) {
+    // The population's, as scikit-learn's StandardScaler; that of a constant column is 1.
+    const double variance = column.squares / column.count;
+    column.deviation = variance > 0 ? std::sqrt(variance) : 1;
+  } else if (column.seen.size() > (column.is_target ? kMaxTargetClasses : kMaxCategories)) {
+    fail(ErrorKind::kData,
+         "column \"" + column.name + "\" has texts, more than " +
+             std::to_string(column.is_target ? kMaxTargetClasses : kMaxCategories) +
+             " different ones",
+         path, "Correct cells that should be numbers, or remove it with ignore=" + column.name);
+  } else {
+    column.mean = 0;
+    column.categories.assign(column.seen.begin(), column.seen.end());
+  }
+  column.seen.clear();
+}
+
+std::vector<TableColumn> fit_columns(std::string_view text, const std::string& path,
+                                     const CsvOptions& options) {
+  CsvTable table(text, path);
+  std::vector<TableColumn> columns = named_columns(table.names(), options, path);
+  std::vector<std::string> cells;
+  for (size_t row = 0; table.next(cells); ++row) {
+    if (options.held > 0 && row % options.held == options.held / 2) continue;
+    for (size_t i = 0; i < columns.size(); ++i)
+      if (!columns[i].is_ignored) add_cell(columns[i], cells[i]);
+  }
+  for (TableColumn& column : columns) finish(column, path);
+  return columns;
+}
+
+// A number normalised, or the index of a category; NaN if it is missing or not known.
+float coded(const TableColumn& column, const std::string& cell, const std::string& where) {
+  if (column.is_ignored || is_missing(cell)) return std::nanf("");
+  if (column.is_number) {
+    const auto value = number_in(cell);
+    if (!value)
+      fail(ErrorKind::kData,
+           "column \"" + column.name + "\" is of numbers, and the cell is \"" + cell + "\"", where,
+           "Correct it, or leave the cell empty");
+    return float(column.is_target ? *value : (*value - column.mean) / column.deviation);
+  }
+  const auto found = std::ranges::lower_bound(column.categories, cell);
+  const bool known = found != column.categories.end() && *found == cell;
+  return known ? float(found - column.categories.begin()) : std::nanf("");
+}
+
+class CsvSource : public IndexedSource {
+ public:
+  CsvSource(std::string path, std::vector<TableColumn> columns, std::string_view text)
+      : path_(std::move(path)), columns_(std::move(columns)) {
+    CsvTable table(text, path_);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      names.push_back(columns_[i].name);
+      width_ += columns_[i].width();
+      if (columns_[i].is_target) target_ = i;
+    }
+    if (table.names() != names)
+      fail(ErrorKind::kData, "the table has other columns than the training part", path_,
+           "Give both the same columns in the same order");
+    if (width_ == 0)
+      fail(ErrorKind::kData, "the table has no column but the target", path_, "Add a column");
+    std::vector<std::string> cells;
+    while (table.next(cells))
+      for (size_t i = 0; i < columns_.size(); ++i)
+        cells_.push_back(coded(columns_[i], cells[i], table.where()));
+    if (cells_.empty()) fail(ErrorKind::kData, "the table has no rows", path_, "Give another");
+    const TableColumn& target = columns_[target_];
+    fields_ = {{"x", ElementType::kFloat32, {int64_t(width_)}},
+               {"y",
+                target.is_number ? ElementType::kFloat32 : ElementType::kInt64,
+                {},
+                true,
+                int64_t(target.categories.size())}};
+  }
+
+  size_t size() const override { return cells_.size() / columns_.size(); }
+  const std::vector<std::string>& classes() const override { return columns_[target_].categories; }
+  const std::vector<TensorField>& tensors() const override { return fields_; }
+  uint64_t bytes(size_t) const override { return bytes_of(std::span(fields_)); }
+  int64_t label(size_t index) const override {
+    const float value = cells_[index * columns_.size() + target_];
+    return columns_[target_].is_number ? 0 : std::isnan(value) ? -1 : int64_t(value);
+  }
+
+  void read(size_t index, Sample& out) const override {
+    out.name.assign(path_).append(": row ").append(std::to_string(index));
+    out.encoding = SampleEncoding::kTensors;
+    out.bytes.assign(size_t(bytes(index)), std::byte{0});
+    std::byte* to = out.bytes.data();
+    const float* const row = cells_.data() + index * columns_.size();
+    if (std::isnan(row[target_]))
+      fail(ErrorKind::kData, "the target is missing, or a class that the training part has not",
+           out.name, "Correct it, or skip such rows with data.on_error=skip");
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const TableColumn& column = columns_[i];
+      const float set = column.is_number ? row[i] : 1;
+      if (column.width() > 0 && !std::isnan(row[i]))
+        std::memcpy(to + (column.is_number ? 0 : size_t(row[i])) * sizeof set, &set, sizeof set);
+      to += column.width() * sizeof set;
+    }
+    out.label = label(index);
+    if (columns_[target_].is_number)
+      std::memcpy(to, &row[target_], sizeof(float));
+    else
+      std::memcpy(to, &out.label, sizeof out.label);
+  }
+
+ private:
+  const std::string path_;
+  const std::vector<TableColumn> columns_;
+  size_t target_ = 0;         // its column
+  size_t width_ = 0;          // values of a sample's x
+  std::vector<float> cells_;  // [rows, columns], as of coded()
+  std::vector<TensorField> fields_;
+};
+
+CsvOptions take_csv_options(std::string& rest, std::string& fit) {
+  CsvOptions options;
+  options.target = take_option(rest, "target");
+  fit = take_option(rest, "fit");
+  const std::string ignored = take_option(rest, "ignore"), held = take_option(rest, "held"),
+                    classes = take_option(rest, "classes");
+  for (size_t begin = 0; begin < ignored.size();) {
+    const size_t end = std::min(ignored.find('+', begin), ignored.size());
+    options.ignored.push_back(ignored.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  options.classes = classes == "true";
+  const char* const held_end = held.data() + held.size();
+  const auto parsed = std::from_chars(held.data(), held_end, options.held);
+  if (!held.empty() && (parsed.ptr != held_end || parsed.ec != std::errc() || options.held < 2))
+    fail(ErrorKind::kUsage, "held=" + held + " is not a whole number from 2 on", "data.source",
+         "Write held=5 if every fifth row is held out");
+  if (!classes.empty() && classes != "true" && classes != "false")
+    fail(ErrorKind::kUsage, "classes=" + classes + " is neither true nor false", "data.source",
+         "Write classes=true if the target's numbers are classes");
+  return options;
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_csv(Env& env, const std::string& rest) {
+  std::string path = rest, fit;
+  const CsvOptions options = take_csv_options(path, fit);
+  const std::string text = read_text(env, path);
+  std::vector<TableColumn> columns = fit.empty() ? fit_columns(text, path, options)
+                                                 : fit_columns(read_text(env, fit), fit, options);
+  return std::make_unique<CsvSource>(std::move(path), std::move(columns), text);
+}
+
+}  // namespace saturate

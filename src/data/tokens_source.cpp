@@ -1,0 +1,146 @@
+// tokens:FILE[,FILE...][,context=N][,vocabulary=N][,type=uint16|uint32]: flat files of token
+// numbers. A sample is N tokens, x, and the token after each of them, y; the samples of a file
+// follow one another without a gap.
+//
+// A file of nanoGPT has nothing but tokens. One of llm.c begins with 256 int32: a magic number, a
+// version and the number of tokens (its dataloader.h).
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "data/path_list.h"
+#include "data/sources.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+constexpr int32_t kMagic16 = 20240520, kMagic32 = 20240801;  // of llm.c
+constexpr size_t kLlmcHeaderBytes = 256 * sizeof(int32_t);
+constexpr size_t kContext = 1024;  // GPT-2's
+
+struct TokenFile {
+  std::string path;
+  std::unique_ptr<ReadableFile> file;
+  uint64_t offset = 0, tokens = 0;
+  size_t width = 2;  // bytes of a token
+  size_t end = 0;    // samples of this file and those before it
+};
+
+size_t number_option(std::string& rest, const char* key, size_t otherwise) {
+  const std::string text = take_option(rest, key);
+  if (text.empty()) return otherwise;
+  size_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ptr != end || parsed.ec != std::errc() || value == 0 || value > (size_t{1} << 32))
+    fail(ErrorKind::kUsage, std::string(key) + "=" + text + " is not a whole number from 1 on",
+         "data.source", "Write tokens:FILE,context=256");
+  return value;
+}
+
+TokenFile open_token_file(Env& env, const std::string& path, size_t width) {
+  TokenFile opened;
+  opened.path = path;
+  opened.file = env.open_readable(path);
+  opened.width = width;
+  const uint64_t size = opened.file->size();
+  std::array<int32_t, 3> header{};
+  if (size >= kLlmcHeaderBytes) opened.file->read_at(0, std::as_writable_bytes(std::span(header)));
+  const bool is_16 = header[0] == kMagic16 && header[1] == 1,
+             is_32 = header[0] == kMagic32 && header[1] == 7;
+  if (is_16 || is_32) {
+    opened.width = is_16 ? 2 : 4;
+    opened.offset = kLlmcHeaderBytes;
+  }
+  const uint64_t bytes = size - opened.offset;
+  opened.tokens = bytes / opened.width;
+  if (bytes % opened.width != 0)
+    fail(ErrorKind::kData, "the file does not hold a whole number of tokens", path,
+         "Check its type: uint16, or with ,type=uint32 uint32");
+  if (opened.offset > 0 && opened.tokens != uint64_t(uint32_t(header[2])))
+    fail(ErrorKind::kData,
+         "the header claims " + std::to_string(uint32_t(header[2])) + " tokens, and " +
+             std::to_string(opened.tokens) + " follow",
+         path, "It may be truncated: write or fetch it again");
+  return opened;
+}
+
+class TokensSource : public IndexedSource {
+ public:
+  TokensSource(std::vector<TokenFile> files, size_t context, size_t vocabulary)
+      : files_(std::move(files)), context_(context), vocabulary_(vocabulary) {
+    const std::vector<int64_t> shape = {int64_t(context)};
+    fields_ = {{"x", ElementType::kInt64, shape, false, int64_t(vocabulary)},
+               {"y", ElementType::kInt64, shape, true, int64_t(vocabulary)}};
+    for (TokenFile& file : files_) {
+      size_ += size_t(file.tokens > 0 ? (file.tokens - 1) / context : 0);
+      file.end = size_;
+    }
+    if (size_ == 0)
+      fail(ErrorKind::kData,
+           "there are fewer tokens than a sample has, " + std::to_string(context) + " and one more",
+           files_.front().path, "Lower context");
+  }
+
+  size_t size() const override { return size_; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  const std::vector<TensorField>& tensors() const override { return fields_; }
+  uint64_t bytes(size_t) const override { return bytes_of(std::span(fields_)); }
+  int64_t label(size_t) const override { return 0; }
+
+  void read(size_t index, Sample& out) const override {
+    const auto file = std::ranges::upper_bound(files_, index, {}, &TokenFile::end);
+    const size_t first = file == files_.begin() ? 0 : std::prev(file)->end;
+    const uint64_t token = uint64_t(index - first) * context_;
+    out.name.assign(file->path).append(": token ").append(std::to_string(token));
+    out.encoding = SampleEncoding::kTensors;
+    out.label = 0;
+    out.bytes.resize(2 * context_ * sizeof(int64_t));
+    std::vector<std::byte> raw((context_ + 1) * file->width);
+    file->file->read_at(file->offset + token * file->width, raw);
+    int64_t previous = 0;
+    for (size_t i = 0; i <= context_; ++i) {
+      uint32_t value = 0;
+      std::memcpy(&value, raw.data() + i * file->width, file->width);
+      if (vocabulary_ > 0 && value >= vocabulary_)
+        fail(ErrorKind::kData,
+             "token " + std::to_string(token + i) + " is " + std::to_string(value) +
+                 ", and the vocabulary has " + std::to_string(vocabulary_),
+             out.name, "Correct vocabulary, or the file's type");
+      const int64_t next = value;
+      if (i > 0) {
+        std::memcpy(out.bytes.data() + (i - 1) * sizeof next, &previous, sizeof next);
+        std::memcpy(out.bytes.data() + (context_ + i - 1) * sizeof next, &next, sizeof next);
+      }
+      previous = next;
+    }
+  }
+
+ private:
+  std::vector<TokenFile> files_;
+  const size_t context_, vocabulary_;  // vocabulary: 0 if not given
+  size_t size_ = 0;
+  std::vector<TensorField> fields_;
+  const std::vector<std::string> classes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
+  std::string list = rest;
+  const size_t context = number_option(list, "context", kContext),
+               vocabulary = number_option(list, "vocabulary", 0);
+  const std::string type = take_option(list, "type");
+  if (!type.empty() && type != "uint16" && type != "uint32")
+    fail(ErrorKind::kUsage, "type=" + type + " is neither uint16 nor uint32", "data.source",
+         "Write type=uint16 or type=uint32");
+  std::vector<TokenFile> files;
+  for (const std::string& path : expand_paths(env, list, "tokens"))
+    files.push_back(open_token_file(env, path, type == "uint32" ? 4 : 2));
+  return std::make_unique<TokensSource>(std::move(files), context, vocabulary);
+}
+
+}  // namespace saturate
