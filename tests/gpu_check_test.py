@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -314,6 +315,25 @@ class Staged(InFolder):
                      "tools/peers/gpu_step.py", "tools/model_twins.py"):
             self.assertTrue((self.folder / name).is_file(), name)
         self.assertTrue(os.access(self.folder / "tools/gpu-check", os.X_OK))
+
+    def test_the_command_of_a_wheel_replaces_the_built_one(self):
+        wheel = self.folder / "some.whl"
+        (self.folder / "lib").mkdir()
+        (self.folder / "saturate").write_text("built")
+        for names, refused in ((["saturate_train/bin/saturate"], True),
+                               (["saturate_train/bin/saturate-cuda", "saturate_train.libs/libfmt-1.so"], False)):
+            with zipfile.ZipFile(wheel, "w") as archive:
+                for name in names:
+                    archive.writestr(name, name)
+            with mock.patch.object(stage, "set_rpath"):
+                if refused:
+                    self.assertRaisesRegex(SystemExit, "without CUDA", stage.take_command, wheel, self.folder)
+                    self.assertEqual((self.folder / "saturate").read_text(), "built")
+                else:
+                    stage.take_command(wheel, self.folder)
+        self.assertEqual((self.folder / "saturate").read_text(), "saturate_train/bin/saturate-cuda")
+        self.assertTrue(os.access(self.folder / "saturate", os.X_OK))
+        self.assertTrue((self.folder / "lib/libfmt-1.so").is_file())
 
     def test_archives_are_compressed_with_xz(self):
         for name in stage.ARCHIVES:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 LIMIT = 60 << 20  # bytes, for the whole folder
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
@@ -53,6 +54,25 @@ def places_of(programs):
     return dict(re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE))
 
 
+def set_rpath(program):
+    # The old RPATH, which also applies to the libraries' own dependencies.
+    subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, program], check=True)
+
+
+def take_command(wheel, folder):
+    """Replaces the command by that of a wheel, and adds the libraries inside the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        if "saturate_train/bin/saturate-cuda" not in names:
+            sys.exit(f"gpu-check: {wheel} is built without CUDA. Build it with make wheels, where nvcc is")
+        (folder / "saturate").write_bytes(archive.read("saturate_train/bin/saturate-cuda"))
+        for name in names:
+            if name.startswith("saturate_train.libs/"):
+                (folder / "lib" / pathlib.Path(name).name).write_bytes(archive.read(name))
+    (folder / "saturate").chmod(0o755)
+    set_rpath(folder / "saturate")
+
+
 def copy_programs(programs, folder, root):
     (folder / "lib").mkdir()
     torch = pathlib.Path(output_of(root / "tools/find_torch.sh").strip())
@@ -66,8 +86,7 @@ def copy_programs(programs, folder, root):
         target = folder / name
         shutil.copy(path, target)
         subprocess.run(["strip", "--strip-unneeded", target], check=True)
-        # The old RPATH, which also applies to the libraries' own dependencies.
-        subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, target], check=True)
+        set_rpath(target)
 
 
 def copy_files(folder, root):
@@ -93,8 +112,8 @@ def sizes(folder):
                             if path.is_file()) for entry in sorted(folder.iterdir())}
 
 
-def stage(folder, programs, root, cifar):
-    """`programs`: {name: path}. `cifar`: the archives' folder, or None."""
+def stage(folder, programs, root, cifar, wheel=None):
+    """`programs`: {name: path}. `cifar`: the archives' folder, or None. `wheel`: whose command to take, or None."""
     for tool in ("patchelf", "strip", "ldd"):
         if not shutil.which(tool):
             sys.exit(f"gpu-check: --stage needs {tool}: run tools/setup.sh --dev")
@@ -104,6 +123,8 @@ def stage(folder, programs, root, cifar):
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     copy_programs(programs, fresh, root)
+    if wheel:
+        take_command(wheel, fresh)
     copy_files(fresh, root)
     if cifar:
         pack_cifar(cifar, fresh)
