@@ -15,10 +15,11 @@ roots=${SATURATE_BARE_ROOTS:-$PWD/build/bare-roots}
 here() { chroot "$root" /usr/bin/env -i HOME=/root PATH=/opt/venv/bin:/usr/bin:/bin "$@"; }
 pip() { here python3 -m pip --disable-pip-version-check -q "$@"; }
 megabytes() { du -smc "$@" | tail -n 1 | cut -f 1; }
-timed() { # VARIABLE COMMAND...: sets it to the seconds taken
-  local before=$SECONDS
-  "${@:2}"
-  printf -v "$1" %d $((SECONDS - before))
+timed() { # VARIABLE COMMAND...: sets it to "SECONDS CPU_SECONDS"
+  local TIMEFORMAT='%0R %0U %0S' taken
+  { taken=$({ time "${@:2}" >&3 2>&3; } 2>&1); } 3>&2
+  set -- "$1" $taken
+  printf -v "$1" '%d %d' "$2" $(($3 + $4))
 }
 
 make_root() {
@@ -69,13 +70,16 @@ assert right >= 490, right
 print(f"Python {platform.python_version()}, torch {torch.__version__}")
 PY
   )
+  local title="$suite, $found"
   cat <<ROWS
-$suite, $found: download of packages|s|$download
-$suite: packages|MB|$downloaded
-$suite: pip install of them|s|$install
-$suite: installed|MB|$(($(megabytes "$root/opt/venv") - empty))
-$suite: saturate's part of it|MB|$(megabytes "$root"/opt/venv/lib/python3*/site-packages/saturate*)
-$suite: saturate train demo|s|$train
+$title: download|s|${download% *}
+$title: packages|MB|$downloaded
+$title: pip install of these|s|${install% *}
+$title: the same, time of the CPU|s|${install#* }
+$title: installed|MB|$(($(megabytes "$root/opt/venv") - empty))
+$title: saturate's part of it|MB|$(megabytes "$root"/opt/venv/lib/python3*/site-packages/saturate*)
+$title: saturate train demo|s|${train% *}
+$title: the same, time of the CPU|s|${train#* }
 ROWS
 }
 

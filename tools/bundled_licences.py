@@ -37,8 +37,9 @@ def text_of(package):
     return f"\n\n{'-' * 80}\n".join(parts)
 
 
-def add(wheel, packages):
-    """`packages`: those whose headers or files were compiled in. Libraries are found in the wheel."""
+def add(wheel, packages, expression):
+    """`packages`: those whose headers or files were compiled in. Libraries are found in the wheel. `expression`: SPDX's,
+    of the wheel with them."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel], check=True,
                        stdout=subprocess.DEVNULL)
@@ -51,6 +52,7 @@ def add(wheel, packages):
         metadata = (info / "METADATA").read_text()
         head, gap, description = metadata.partition("\n\n")
         head = re.sub(r"\nLicense-File: .*", "", head.rstrip("\n"))
+        head = re.sub(r"\nLicense-Expression: .*", f"\nLicense-Expression: {expression}", head)
         files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         lines = "".join(f"\nLicense-File: {name}" for name in files)
         (info / "METADATA").write_text(head + lines + (gap or "\n") + description)

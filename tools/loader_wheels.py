@@ -18,7 +18,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST, STABLE = (3, 10), (3, 12)  # nanobind's first Python; the first with a stable ABI for it
-PROBE = "import sys, sysconfig as s, os, venv, ensurepip; print(*sys.version_info[:2], os.path.exists(s.get_path('include') + '/Python.h'))"
+PROBE = """import os, sys, sysconfig, venv, ensurepip
+print(*sys.version_info[:2], os.path.exists(sysconfig.get_path('include') + '/Python.h'))"""
 PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
 
 

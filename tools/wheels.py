@@ -30,6 +30,8 @@ RUNPATH = ":".join(["$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/cu13/lib", 
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
 # Debian packages whose headers or files are compiled in.
 IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
+SPDX_LOADER = "BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND libpng-2.0"
+SPDX_COMMAND = f"{SPDX_LOADER} AND Apache-2.0 AND BSD-2-Clause"
 # What `saturate completion` prints, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
          "zsh": "zsh/site-functions/_saturate", "fish": "fish/vendor_completions.d/saturate.fish"}
@@ -54,12 +56,12 @@ def torch_minor(program):
     sys.exit(f"wheels: {program} does not say which LibTorch it was built with. Build it with make command")
 
 
-def repair(wheel, packages, scratch):
+def repair(wheel, packages, expression, scratch):
     """Copies the libraries that a wheel needs into it, or fails where one needs a newer system; then their licences."""
     excluded = [part for name in TORCH_LIBRARIES for part in ("--exclude", name)]
     run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", scratch, *excluded, wheel)
     made, = scratch.glob("*.whl")
-    bundled_licences.add(made, packages)
+    bundled_licences.add(made, packages, expression)
     shutil.move(made, DIST / made.name)
 
 
@@ -124,9 +126,9 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         scratch = pathlib.Path(name)
         for wheel in dict.fromkeys(loader_wheels.build(ROOT / "build/loader-wheels").values()):
-            repair(wheel, IN_LOADER, scratch / "repaired")
+            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired")
         programs = dict(zip(("saturate", "saturate-cuda"), sys.argv[1:]))
-        repair(command_wheel(scratch, programs, minor), IN_COMMAND, scratch / "repaired")
+        repair(command_wheel(scratch, programs, minor), IN_COMMAND, SPDX_COMMAND, scratch / "repaired")
     for wheel in sorted(DIST.glob("saturate*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB  {wheel.relative_to(ROOT)}")
 
