@@ -325,7 +325,7 @@ class Staged(InFolder):
             with zipfile.ZipFile(wheel, "w") as archive:
                 for name in names:
                     archive.writestr(name, name)
-            with mock.patch.object(stage, "set_rpath"):
+            with mock.patch.object(stage, "set_rpath"), mock.patch.object(stage, "use_instead"):
                 if refused:
                     self.assertRaisesRegex(SystemExit, "without CUDA", stage.take_command, wheel, self.folder)
                     self.assertEqual((self.folder / "saturate").read_text(), "built")
@@ -334,6 +334,21 @@ class Staged(InFolder):
         self.assertEqual((self.folder / "saturate").read_text(), "saturate_train/bin/saturate-cuda")
         self.assertTrue(os.access(self.folder / "saturate", os.X_OK))
         self.assertTrue((self.folder / "lib/libfmt-1.so").is_file())
+
+    def test_libraries_of_a_wheel_replace_those_of_the_same_name(self):
+        ours = ("libfmt.so.9", "libgtest.so.1", "libssl.so.3", "libz.so.1")
+        for name in (*ours, "libssl-0a1b2c3d.so.3", "libfmt-0a1b2c3d.so.9.1.0", "libz-0a1b2c3d.so.12"):
+            (self.folder / name).touch()
+        needs = {"tests": ["libfmt.so.9", "libz.so.1"], "libgtest.so.1": ["libfmt.so.9"]}
+        calls = []
+        with mock.patch.object(stage, "needed_by", lambda path: needs.get(path.name, [])), \
+                mock.patch.object(stage.subprocess, "run", lambda command, check: calls.append(command[2:])):
+            stage.use_instead(self.folder, [pathlib.Path("tests")])
+        left = {path.name for path in self.folder.iterdir()}
+        self.assertEqual(left & set(ours), {"libgtest.so.1", "libz.so.1"})  # libz.so.12 is another
+        hashed = "libfmt-0a1b2c3d.so.9.1.0"
+        self.assertEqual([(*call[:2], call[2].name) for call in calls],
+                         [("libfmt.so.9", hashed, "tests"), ("libfmt.so.9", hashed, "libgtest.so.1")])
 
     def test_archives_are_compressed_with_xz(self):
         for name in stage.ARCHIVES:

@@ -59,8 +59,22 @@ def set_rpath(program):
     subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, program], check=True)
 
 
+def use_instead(lib, programs):
+    """Has `programs` and the libraries in `lib` use those of a wheel (libfmt-0a1b2c3d.so.9.1.0) and removes the others
+    of the same name (libfmt.so.9)."""
+    names = {path.name: re.sub(r"-[0-9a-f]{8}(?=\.so)", "", path.name) for path in lib.iterdir()}
+    hashed = {plain: name for name, plain in names.items() if name != plain}
+    instead = {name: other for name in names.keys() - set(hashed.values()) for plain, other in hashed.items()
+               if plain == name or plain.startswith(name + ".")}
+    for name in instead:
+        (lib / name).unlink()
+    for user in [*programs, *lib.iterdir()]:
+        for name in instead.keys() & set(needed_by(user)):
+            subprocess.run(["patchelf", "--replace-needed", name, instead[name], user], check=True)
+
+
 def take_command(wheel, folder):
-    """Replaces the command by that of a wheel, and adds the libraries inside the wheel."""
+    """Replaces the command by that of a wheel, and the libraries by those inside the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         if "saturate_train/bin/saturate-cuda" not in names:
@@ -71,6 +85,7 @@ def take_command(wheel, folder):
                 (folder / "lib" / pathlib.Path(name).name).write_bytes(archive.read(name))
     (folder / "saturate").chmod(0o755)
     set_rpath(folder / "saturate")
+    use_instead(folder / "lib", [path for path in folder.iterdir() if path.is_file()])
 
 
 def copy_programs(programs, folder, root):
