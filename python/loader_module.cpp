@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "gains.h"
 #include "loader_setup.h"
 #include "saturate/data/effects.h"
 #include "saturate/data/error.h"
@@ -318,6 +319,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
   module.def("launched_world", &launched_world);
+  register_gains(module);
   nb::class_<PyLoader>(module, "Loader")
       .def(
           "__init__",

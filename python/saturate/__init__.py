@@ -8,11 +8,12 @@
         for images, labels in loader:
             ...
 
-And the time of any training loop by phase: saturate.watch().
+And the time of any training loop by phase: saturate.watch(). Why it is slow: saturate.diagnose().
 """
 
 from ._core import Error, __version__
+from .diagnosing import Cause, Diagnosis, diagnose
 from .loader import Loader
 from .watching import Watch, watch
 
-__all__ = ["Error", "Loader", "Watch", "__version__", "watch"]
+__all__ = ["Cause", "Diagnosis", "Error", "Loader", "Watch", "__version__", "diagnose", "watch"]
