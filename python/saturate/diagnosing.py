@@ -33,8 +33,9 @@ class Cause:
     is_trade: bool
 
     def to_dict(self) -> Dict[str, Any]:
+        edit = self.remedy.edit
         return {"name": self.name, "gain": self.gain, "low": self.interval[0], "high": self.interval[1],
-                "remedy": self.remedy.text, "lines": list(self.remedy.lines)}
+                "remedy": self.remedy.text, "lines": list(self.remedy.lines), "edit": edit and edit._asdict()}
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,16 @@ def _of_training(gain: Gain, start_share: float) -> Gain:
     return Gain(*(1 / (start_share + (1 - start_share) / each) if each > 0 else 0.0 for each in gain))
 
 
-def _order(causes: List[WhatIf]) -> List[WhatIf]:
-    def ratio(each: WhatIf) -> float:
-        return each.gain.ratio if each.gain else 1.0
+def _ratio(what_if: WhatIf) -> float:
+    return what_if.gain.ratio if what_if.gain else 0.0
 
-    causes = sorted(causes, key=lambda each: (each.is_trade or ratio(each) < CLEAR, -ratio(each)))
+
+def _order(causes: List[WhatIf]) -> List[WhatIf]:
+    """The first one is the cause: by gain, but an error before whatever has a price, if its gain is clear or alike."""
+    causes = sorted(causes, key=lambda each: (each.is_trade or _ratio(each) < CLEAR, -_ratio(each)))
     if causes and causes[0].is_trade:
         for each in causes:
-            if not each.is_trade and math.log(ratio(each)) >= ALIKE * math.log(ratio(causes[0])):
+            if not each.is_trade and math.log(_ratio(each)) >= ALIKE * math.log(_ratio(causes[0])):
                 return [each, *(other for other in causes if other is not each)]
     return causes
 
@@ -120,9 +123,7 @@ def _best_of_each(what_ifs: Sequence[WhatIf]) -> List[WhatIf]:
     """Several values of one setting are one cause."""
     best: Dict[str, WhatIf] = {}
     for each in what_ifs:
-        if each.name not in best:
-            best[each.name] = each
-        elif each.gain and (not best[each.name].gain or each.gain.ratio > best[each.name].gain.ratio):  # type: ignore[union-attr]
+        if each.name not in best or _ratio(each) > _ratio(best[each.name]):
             best[each.name] = each
     return list(best.values())
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from typing import Any, Callable, Iterator, List, Optional
 
 from .loader import Loader
+from .patching import Edit
 from .turns import Remedy, WhatIf
 
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache
@@ -47,7 +49,9 @@ def rebuilt(loader: Any, *, is_endless: bool = True, **changes: Any) -> Any:
     else:
         named.update(batch_size=None, sampler=endless(loader.sampler))
     named.update(changes)
-    made = DataLoader(**named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about more workers than cores, which is what is tried
+        made = DataLoader(**named)
     made._saturate = True  # type: ignore[attr-defined]  # diagnose's own
     return made
 
@@ -56,15 +60,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _line(argument: str) -> Remedy:
-    return Remedy(f"Change the DataLoader's argument to {argument}", (f"DataLoader(..., {argument})",))
+def _argument(loader: Any, name: str, value: Any) -> Remedy:
+    return Remedy(f"Change the DataLoader's argument to {name}={value}", (f"DataLoader(..., {name}={value})",),
+                  Edit("DataLoader", {name: value}, getattr(loader, "_saturate_line", 0)))
 
 
 def _workers(loader: Any) -> List[WhatIf]:
     now, machine = loader.num_workers, cores()
 
     def with_workers(name: str, number: int) -> WhatIf:
-        return WhatIf(name, _line(f"num_workers={number}"),
+        return WhatIf(name, _argument(loader, "num_workers", number),
                       batches=lambda: rebuilt(loader, num_workers=number))
 
     if now == 0:
@@ -73,7 +78,7 @@ def _workers(loader: Any) -> List[WhatIf]:
     found = [with_workers("workers-too-few", number) for number in (2 * now, 4 * now)]
     found += [with_workers("workers-too-many", number) for number in sorted({fewer, 0} - {now}, reverse=True)]
     factor = loader.prefetch_factor or 2
-    found.append(WhatIf("prefetch", _line(f"prefetch_factor={4 * factor}"),
+    found.append(WhatIf("prefetch", _argument(loader, "prefetch_factor", 4 * factor),
                         batches=lambda: rebuilt(loader, prefetch_factor=4 * factor)))
     return found
 
@@ -95,7 +100,8 @@ def _batch_size(loader: Any) -> List[WhatIf]:
         return []
     size = 2 * sampler.batch_size
     larger = BatchSampler(sampler.sampler, size, sampler.drop_last)
-    remedy = Remedy(f"Use batches of {size}, and scale the learning rate with them", (f"DataLoader(..., batch_size={size})",))
+    remedy = Remedy(f"Use batches of {size}, and scale the learning rate with them",
+                    (f"DataLoader(..., batch_size={size})",))
     return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,
                    is_trade=True, has_own_limit=True,
                    skipped="" if len(loader.dataset) >= size else f"the dataset has fewer than {size} samples")]
@@ -161,7 +167,8 @@ def _replacement(loader: Any) -> List[WhatIf]:
         return Loader(**(arguments or {}))
 
     shown = ", ".join(f"{name}={value!r}" for name, value in (arguments or {}).items() if name != "source")
-    remedy = Remedy("Use saturate's loader instead", (f"saturate.Loader({(arguments or {}).get('source')!r}, {shown})",))
+    source = (arguments or {}).get("source")
+    remedy = Remedy("Use saturate's loader instead", (f"saturate.Loader({source!r}, {shown})",))
     return [WhatIf("saturate-loader", remedy, batches=opened, is_trade=True, skipped=why_not)]
 
 
@@ -187,6 +194,10 @@ def own_batches(loader: Any) -> Callable[[], Any]:
     if isinstance(loader, Loader):
         return lambda: Loader(**loader._arguments)
     return (lambda: rebuilt(loader)) if is_copied(loader) else (lambda: loader)
+
+
+def persistent_remedy(loader: Any) -> Remedy:
+    return _argument(loader, "persistent_workers", True)
 
 
 def epoch_start(loader: Any, is_persistent: bool, clock: Callable[[], float], rounds: int) -> Optional[List[float]]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import runpy
 import sys
 import threading
-from typing import Any, Collection, Dict, Iterator, List, Optional, Sequence
+import types
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence
 
+from ._core import Error
 from .diagnosing import Diagnosis, conclude
+from .loader_what_ifs import own_batches
 from .observing import STEPS, Observation
 from .patches import replaced
 from .session import Session
+from .turns import Arm, Turns
 
 
 class Finished(BaseException):
@@ -43,8 +47,8 @@ class _Watched:
 class ScriptLoop:
     """Takes over the first DataLoader with whose batches an optimizer makes steps. `on_known` starts that."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self, torch: Any, path: str) -> None:
+        self.torch, self._path = torch, path
         self.seen = Observation(torch)
         self.loader: Any = None
         self._batches: Optional[Iterator[Any]] = None
@@ -74,7 +78,8 @@ class ScriptLoop:
             batches = original(loader)
             return batches if is_own or self.loader is not None else _Watched(self, loader, batches)
 
-        with replaced(DataLoader, "__iter__", iterate), self._stack:
+        with replaced(DataLoader, "__iter__", iterate), replaced(
+                DataLoader, "__init__", self._noting_line(DataLoader.__init__)), self._stack:
             self._stack.enter_context(self.seen.active())
             try:
                 yield
@@ -82,6 +87,17 @@ class ScriptLoop:
                 close = getattr(self._batches, "close", None)
                 if close is not None:
                     close()
+
+    def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A DataLoader's line in the script, for a patch."""
+        @functools.wraps(original)
+        def initialise(loader: Any, *arguments: Any, **named: Any) -> None:
+            original(loader, *arguments, **named)
+            frame: Any = sys._getframe(1)
+            if frame.f_code.co_filename == self._path:
+                loader._saturate_line = frame.f_lineno
+
+        return initialise
 
     def is_known(self, loader: Any) -> bool:
         """Called before each batch of a loader."""
@@ -118,8 +134,9 @@ class ScriptLoop:
 
 
 class DiagnosedLoop(ScriptLoop):
-    def __init__(self, torch: Any, seconds: float, only: Optional[Collection[str]], skip: Collection[str]) -> None:
-        super().__init__(torch)
+    def __init__(self, torch: Any, path: str, seconds: float, only: Optional[Collection[str]],
+                 skip: Collection[str]) -> None:
+        super().__init__(torch, path)
         self.session: Optional[Session] = None
         self._arguments = {"seconds": seconds, "only": only, "skip": skip}
 
@@ -140,22 +157,71 @@ class DiagnosedLoop(ScriptLoop):
         return conclude(self.session)
 
 
-def run_script(path: str, arguments: Sequence[str]) -> None:
-    """As `python path arguments` does."""
+def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:
+    """As `python path arguments` does. source: a file with the text that runs in place of the script's."""
     sys.argv = [path, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
-    runpy.run_path(path, run_name="__main__")
+    with open(source or path, "rb") as file:
+        code = compile(file.read(), path, "exec")
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=path, __cached__=None)
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+class MeasuredLoop(ScriptLoop):
+    """Runs some more steps as they are, and notes their losses: the values that backward starts from."""
+
+    def __init__(self, torch: Any, path: str, steps: int) -> None:
+        super().__init__(torch, path)
+        self._steps = steps
+        self.rate = 0.0                # steps/s
+        self.losses: List[Any] = []
+
+    def begin(self) -> Iterator[Any]:
+        backward = self.torch.autograd.backward
+
+        def noting(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            first = tensors if isinstance(tensors, self.torch.Tensor) else tensors[0]
+            if first.numel() == 1:
+                self.losses.append(first.detach())
+            return backward(tensors, *arguments, **named)
+
+        arm = Arm(own_batches(self.loader))
+        turns = Turns(self.torch.cuda.synchronize if self.torch.cuda.is_available() else lambda: None)
+        with replaced(self.torch.autograd, "backward", noting):
+            pace = yield from turns.steps(arm, contextlib.nullcontext, 0.0, self._steps)
+        self.rate = pace.steps_per_s
+
+    def loss(self) -> Optional[float]:
+        last = [float(each) for each in self.losses[3 * len(self.losses) // 4:]]
+        return sum(last) / len(last) if last else None
+
+
+def measure_script(path: str, arguments: Sequence[str], steps: int, source: Optional[str] = None) -> Dict[str, Any]:
+    """Steps/s, and the mean loss of the last quarter of the steps."""
+    import torch
+
+    loop = MeasuredLoop(torch, path, steps)
+    try:
+        with loop.active():
+            run_script(path, arguments, source)
+    except (Finished, SystemExit):
+        pass
+    if not loop.rate:
+        raise Error(f"the script ended within {steps} steps ({path}). Give fewer seconds")
+    return {"rate": loop.rate, "loss": loop.loss()}
 
 
 def diagnose_script(path: str, arguments: Sequence[str], *, seconds: float, only: Optional[Collection[str]] = None,
-                    skip: Collection[str] = ()) -> Diagnosis:
+                    skip: Collection[str] = (), source: Optional[str] = None) -> Diagnosis:
     """Runs the script until its loop is measured. Raises what the script raises before that."""
     import torch
 
-    loop = DiagnosedLoop(torch, seconds, only, skip)
+    loop = DiagnosedLoop(torch, path, seconds, only, skip)
     try:
         with loop.active():
-            run_script(path, arguments)
+            run_script(path, arguments, source)
     except Finished:
         pass
     except SystemExit as end:

@@ -6,7 +6,8 @@ import contextlib
 import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
-from .loader_what_ifs import epoch_start, is_copied, loader_what_ifs, own_batches
+from .group_turns import GroupTurns, world_of
+from .loader_what_ifs import epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
 from .observing import STEPS, Observation
 from .restoring import Kept
 from .step_what_ifs import step_what_ifs
@@ -52,6 +53,9 @@ class Session:
                     while self.seen.steps < STEPS:
                         yield self._own.next()
                         self.seen.steps += 1
+            if world_of(self.torch) > 1:
+                yield from self._group()
+                return
             yield from self._limits()
             self.results = self._wanted()
             yield from self._first_pass()
@@ -59,6 +63,12 @@ class Session:
         finally:
             self._own.close()
             self._kept.restore()
+
+    def _group(self) -> NoPace:
+        """Processes that train together make the same steps: only what is between them is measured."""
+        measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
+        yield from measured.run(self.seconds)
+        self.pace, self.results = measured.pace, measured.what_ifs()
 
     def _left(self) -> float:
         return self.seconds - (self._clock() - self._begin)
@@ -80,7 +90,7 @@ class Session:
         self._kept.restore()
 
     def _wanted(self) -> List[WhatIf]:
-        found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu)]
+        found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if (self._only is None or each.name in self._only)
                  and each.name not in self._skip]
         for each in found:
@@ -161,8 +171,7 @@ class Session:
         if now and stays and self.pace:
             epoch = steps / self.pace.steps_per_s
             self.start_share = min(now) / (min(now) + epoch)
-            what_if = WhatIf(name, Remedy("Keep the workers from epoch to epoch", (
-                "DataLoader(..., persistent_workers=True)",)), is_inferred=True)
+            what_if = WhatIf(name, persistent_remedy(loader), is_inferred=True)
             what_if.before = [1 / (epoch + each) for each in now]
             what_if.after = [1 / (epoch + each) for each in stays]
             what_if.conclude()

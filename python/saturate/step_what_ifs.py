@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 from typing import Any, Callable, Dict, Iterator, List
 
 from .loader_what_ifs import cores
 from .observing import Observation
 from .patches import replaced, without_calls
+from .patching import Edit
 from .turns import Remedy, WhatIf
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+COMPILE_S = 120     # of measuring, from which on torch.compile is tried
 LEAST_CALLS = 0.25  # of a kind, per step, that removing them can be measured
 
 REMEDIES: Dict[str, Remedy] = {
@@ -67,7 +71,7 @@ def _leftovers(seen: Observation) -> List[WhatIf]:
     found = []
     if seen.is_anomaly:
         found.append(WhatIf("anomaly-mode", Remedy("Switch anomaly detection off", (
-            "torch.autograd.set_detect_anomaly(False)",)), _without_anomaly(seen.torch)))
+            "torch.autograd.set_detect_anomaly(False)",), Edit("set_detect_anomaly", {"mode": False})), _without_anomaly(seen.torch)))
     if seen.is_profiled:
         found.append(WhatIf("profiler-on", Remedy("Profile a few steps only", (
             "with torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3)) as p:",)),
@@ -84,13 +88,15 @@ def _set_to_none(seen: Observation) -> List[WhatIf]:
     def change() -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for owner in owners:
-                original = owner.zero_grad
-                stack.enter_context(replaced(owner, "zero_grad", lambda this, set_to_none=True, _call=original:
-                                             _call(this, True)))
+                def zero_grad(this: Any, set_to_none: bool = True, _call: Any = owner.zero_grad) -> Any:
+                    return _call(this, True)
+
+                stack.enter_context(replaced(owner, "zero_grad", zero_grad))
             yield
 
-    return [WhatIf("set-to-none", Remedy("Do not fill gradients with zeros", ("optimizer.zero_grad(set_to_none=True)",)),
-                   change)]
+    remedy = Remedy("Do not fill gradients with zeros", ("optimizer.zero_grad(set_to_none=True)",),
+                    Edit("zero_grad", {"set_to_none": True}))
+    return [WhatIf("set-to-none", remedy, change)]
 
 
 def _fused(seen: Observation) -> List[WhatIf]:
@@ -99,7 +105,8 @@ def _fused(seen: Observation) -> List[WhatIf]:
     if not targets:
         return []
     name = type(targets[0]).__name__
-    remedy = Remedy("Update all weights in one call", (f"torch.optim.{name}(..., fused=True)",))
+    remedy = Remedy("Update all weights in one call", (f"torch.optim.{name}(..., fused=True)",),
+                    Edit(name, {"fused": True}))
     movable = all(parameter.is_floating_point() and parameter.device.type in ("cpu", "cuda")
                   for each in targets for group in each.param_groups for parameter in group["params"])
 
@@ -245,10 +252,38 @@ def _threads(torch: Any, has_gpu: bool) -> List[WhatIf]:
         finally:
             torch.set_num_threads(now)
 
-    return [WhatIf("threads", Remedy("Compute on one thread for each core", (f"torch.set_num_threads({best})",)), change)]
+    remedy = Remedy("Compute on one thread for each core", (f"torch.set_num_threads({best})",),
+                    Edit("set_num_threads", {"number": best}))
+    return [WhatIf("threads", remedy, change)]
 
 
-def step_what_ifs(seen: Observation, has_gpu: bool) -> List[WhatIf]:
+def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
+    targets = [each for each in seen.modules if getattr(each, "_compiled_call_impl", None) is None]
+    if not targets:
+        return []
+    why = ""
+    if seconds < COMPILE_S:
+        why = f"compiling takes up to a minute: give {COMPILE_S} seconds or more"
+    elif not has_gpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")):
+        why = "there is no C++ compiler"
+    compiled: List[Any] = []
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        if not compiled:
+            compiled.extend(seen.torch.compile(each._call_impl) for each in targets)
+        with contextlib.ExitStack() as stack:
+            for each, call in zip(targets, compiled):
+                stack.callback(setattr, each, "_compiled_call_impl", None)
+                each._compiled_call_impl = call
+            yield
+
+    return [WhatIf("compile", Remedy("Compile the model", ("model = torch.compile(model)",)), change, is_trade=True,
+                   skipped=why)]
+
+
+def step_what_ifs(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
     """Those that cannot fail first: in a script, a failure ends the measurement."""
     return [*_leftovers(seen), *_called_often(seen), *_set_to_none(seen), *_threads(seen.torch, has_gpu),
-            *_flags(seen.torch, has_gpu), *_fused(seen), *_channels_last(seen), *_autocast(seen, has_gpu)]
+            *_flags(seen.torch, has_gpu), *_fused(seen), *_channels_last(seen), *_autocast(seen, has_gpu),
+            *_compiled(seen, has_gpu, seconds)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._core import Error, is_worth, may_be_worth, paired_gain
+from .patching import Edit
 from .phases import size_of
 
 Change = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -21,6 +22,7 @@ WAITED = 0.2         # of a step: its batch was not ready, so that nothing is le
 class Remedy(NamedTuple):
     text: str
     lines: Tuple[str, ...] = ()  # to change, or to add
+    edit: Optional[Edit] = None  # the same, if it is only arguments
 
     def __str__(self) -> str:
         return "\n    ".join((self.text, *self.lines))
@@ -138,6 +140,20 @@ class Turns:
                     samples, steps = samples + size, steps + 1
                 else:
                     begin, self._is_interrupted = begin + self.clock() - self._yielded, False
+            self._synchronize()
+            elapsed = max(self.clock() - begin, 1e-9)
+        return Pace(samples / elapsed, steps / elapsed)
+
+    def fixed(self, arm: Arm, change: Change, steps: int) -> Steps:
+        """A turn of one step to settle and as many others, neither more nor fewer."""
+        with change():
+            yield arm.next()
+            self._synchronize()
+            begin, samples = self.clock(), 0
+            for _ in range(steps):
+                batch = arm.next()
+                samples += size_of(batch) or 1
+                yield batch
             self._synchronize()
             elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)

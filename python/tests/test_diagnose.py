@@ -1,13 +1,10 @@
 """saturate.diagnose(): statistics of the command, what-ifs in turns, and everything as before at the end. The time of
 most tests is a clock that the parts of a step move."""
 
-import contextlib
 import copy
 import json
 import math
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -63,7 +60,7 @@ class Data(torch.utils.data.Dataset):
 class Loop:
     """A loop whose parts take known times: loading a sample, computing, and `extra(loop)` in each step."""
 
-    def __init__(self, load=0.0, compute=0.1, extra=None, **named):
+    def __init__(self, load=0.0001, compute=0.1, extra=None, **named):
         self.clock, self.compute, self.extra = Clock(), compute, extra
         self.model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Dropout(),
                                          torch.nn.Flatten(), torch.nn.Linear(144, 5))
@@ -80,7 +77,7 @@ class Loop:
         if self.extra:
             self.extra(self)
 
-    def diagnose(self, seconds=600, only=None, skip=()):
+    def diagnose(self, seconds=100, only=None, skip=()):
         session = Session(torch, self.loader, Observation(torch), seconds=seconds, only=only, skip=skip,
                           clock=self.clock)
         drive(session, self.step)
@@ -135,7 +132,7 @@ def save(loop):
 
 
 @pytest.mark.parametrize("cause, owner, attribute, call", [
-    ("item-in-loop", torch.Tensor, "item", item),
+    ("item-in-loop", torch.Tensor, "tolist", item),
     ("checkpoint-saves", torch, "save", save),
     ("print-in-loop", __import__("builtins"), "print", lambda loop: print("loss")),
     ("logging", __import__("os"), "fsync", lambda loop: __import__("os").fsync(loop.file.fileno())),
@@ -268,7 +265,7 @@ def test_everything_is_as_before_to_the_bit(steps_before):
         if diagnosed:
             before = state_of(loop, scheduler)
             addresses = [each.data_ptr() for each in loop.model.parameters()]
-            found = loop.diagnose()
+            found = loop.diagnose(seconds=20)
             measured = names([*found.causes, *found.uncertain, *found.idle])
             assert {"data-loading", "fused-optimizer", "channels-last"} <= set(measured)
             assert same(state_of(loop, scheduler), before)
