@@ -57,6 +57,11 @@ constexpr double kBusyCores = 0.9;
 constexpr double kEvaluationShare = 0.05;
 constexpr double kSaveShare = 0.01;
 
+double least_gain(const WhatIf& what_if) {
+  const bool costs = what_if.alters == Alters::kTraining || what_if.cause == Cause::kEvaluation;
+  return costs ? kWorthGainTraining : kWorthGain;
+}
+
 WhatIf inferred(Cause cause, const Gain& gain, std::string note,
                 std::vector<std::string> settings = {}) {
   return {.cause = cause,
@@ -305,14 +310,11 @@ double Measurements::checkpoint_share() const {
 }
 
 bool is_worth(const WhatIf& what_if) {
-  const bool costs = what_if.alters == Alters::kTraining || what_if.cause == Cause::kEvaluation;
-  const double least = costs ? kWorthGainTraining : kWorthGain;
-  return what_if.gain && what_if.gain->ratio >= least && what_if.gain->low > 1;
+  return what_if.gain && is_worth(*what_if.gain, least_gain(what_if));
 }
 
 bool may_be_worth(const WhatIf& what_if) {
-  return what_if.gain && !is_worth(what_if) && what_if.gain->low <= 1 &&
-         what_if.gain->high >= kOpenGain;
+  return what_if.gain && may_be_worth(*what_if.gain, least_gain(what_if));
 }
 
 Diagnosis classify(const Measurements& found) {

@@ -121,13 +121,6 @@ struct Diagnosis {
   std::vector<WhatIf> fixes, uncertain, idle, skipped;
 };
 
-// Minimum speedup for a change to be worth doing, which must also be significant. A change that
-// alters training, or leaves less information, needs the larger one.
-inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;
-
-// A speedup whose interval reaches from at most 1 to this is neither shown nor ruled out.
-inline constexpr double kOpenGain = 1.25;
-
 // Whether a speedup is worth the change.
 bool is_worth(const WhatIf& what_if);
 // Whether it was measured too imprecisely to tell.

@@ -61,6 +61,14 @@ Gain paired_gain(std::span<const double> before, std::span<const double> after) 
   return logs.size() <= kStudent.size() + 1 ? students_gain(logs) : signed_rank_gain(logs);
 }
 
+bool is_worth(const Gain& gain, double least) {
+  return gain.ratio >= least && gain.low > 1;
+}
+
+bool may_be_worth(const Gain& gain, double least) {
+  return !is_worth(gain, least) && gain.low <= 1 && gain.high >= kOpenGain;
+}
+
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();

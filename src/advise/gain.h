@@ -26,6 +26,18 @@ inline Gain exactly(double ratio) {
 // then 0 to infinity. Throws kUsage if the numbers of rounds differ or are 0.
 Gain paired_gain(std::span<const double> before, std::span<const double> after);
 
+// Minimum speedup for a change to be worth doing, which must also be significant. A change that
+// alters training, or leaves less information, needs the larger one.
+inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;
+
+// A speedup whose interval reaches from at most 1 to this is neither shown nor ruled out.
+inline constexpr double kOpenGain = 1.25;
+
+// Whether a speedup of at least `least` is shown: worth the change.
+bool is_worth(const Gain& gain, double least);
+// Whether it was measured too imprecisely to tell.
+bool may_be_worth(const Gain& gain, double least);
+
 // The middle value, or the mean of the two middle ones. REQUIRES: not empty.
 double median_of(std::vector<double> values);
 

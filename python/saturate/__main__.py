@@ -1,0 +1,94 @@
+"""python -m saturate diagnose script.py [arguments of the script]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, List, Optional
+
+from ._core import Error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m saturate")
+    commands = parser.add_subparsers(dest="command", required=True)
+    diagnose = commands.add_parser("diagnose", help="measure why a script's training loop is slow")
+    diagnose.add_argument("--seconds", type=float, default=60, help="about how long to measure (60)")
+    diagnose.add_argument("--only", metavar="NAME,NAME", help="names of causes to measure")
+    diagnose.add_argument("--skip", metavar="NAME,NAME", default="", help="names of causes not to measure")
+    diagnose.add_argument("--json", metavar="FILE", help="where to write the result")
+    tune = commands.add_parser("tune", help="make a script's training loop faster by a patch")
+    tune.add_argument("--seconds", type=float, default=60, help="about how long to measure before each change (60)")
+    tune.add_argument("--write", action="store_true", help="change the script")
+    tune.add_argument("--json", metavar="FILE", help="where to write the result")
+    measure = commands.add_parser("measure", help="steps/s and loss of a script's training loop")
+    measure.add_argument("--steps", type=int, default=100, help="number of steps (100)")
+    measure.add_argument("--json", metavar="FILE", help="where to write the result")
+    for command in (diagnose, measure):
+        command.add_argument("--source", metavar="FILE", help="a text to run in place of the script's")
+    for command in (diagnose, tune, measure):
+        command.add_argument("script", help="a Python script that trains with torch")
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _write_json(path: Optional[str], value: Any) -> None:
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1, default=str)
+            file.write("\n")
+
+
+def _names(text: Optional[str]) -> Optional[List[str]]:
+    return None if text is None else [name for name in text.split(",") if name]
+
+
+def _diagnose(arguments: Any) -> None:
+    from .scripts import diagnose_script
+
+    found = diagnose_script(arguments.script, arguments.arguments, seconds=arguments.seconds,
+                            only=_names(arguments.only), skip=_names(arguments.skip) or (), source=arguments.source)
+    _write_json(arguments.json, found.to_dict())
+    sys.stdout.flush()
+    if found.not_found:
+        print(f"saturate: the training loop was not found, and the script ran as it is. Not found: "
+              f"{'; '.join(found.not_found)}. Call saturate.diagnose(step, loader) in the script", file=sys.stderr)
+    else:
+        print(f"\n{found}")
+
+
+def _tune(arguments: Any) -> None:
+    from .tuning import tune
+
+    found = tune(arguments.script, arguments.arguments, seconds=arguments.seconds, write=arguments.write)
+    _write_json(arguments.json, found.to_dict())
+    print(found)
+
+
+def _measure(arguments: Any) -> None:
+    from .scripts import measure_script
+
+    found = measure_script(arguments.script, arguments.arguments, arguments.steps, arguments.source)
+    _write_json(arguments.json, found)
+    print(f"{found['rate']:.3g} steps/s, loss {found['loss']}")
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    try:
+        if not os.path.isfile(arguments.script):
+            raise Error(f"there is no such script ({arguments.script}). Check the path")
+        for name in ("seconds", "steps"):
+            if not getattr(arguments, name, 1) > 0:
+                raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")
+        {"diagnose": _diagnose, "tune": _tune, "measure": _measure}[arguments.command](arguments)
+    except Error as failure:
+        print(f"saturate: error: {failure}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

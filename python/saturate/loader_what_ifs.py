@@ -1,0 +1,215 @@
+"""What-ifs of a torch DataLoader: copies of it with one argument changed. The loader itself is never iterated."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from typing import Any, Callable, Iterator, List, Optional
+
+from .loader import Loader
+from .patching import Edit
+from .turns import Remedy, WhatIf
+
+REPRESENTATIVES = 256  # samples that stand for the dataset in a cache
+
+
+class Endless:
+    """A sampler that begins again at its end, so that no turn contains the end of an epoch."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            is_empty = True
+            for each in self._sampler:
+                is_empty = False
+                yield each
+            if is_empty:
+                return
+
+
+def rebuilt(loader: Any, *, is_endless: bool = True, **changes: Any) -> Any:
+    """A DataLoader with the same arguments apart from `changes`, and without end."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    workers = changes.get("num_workers", loader.num_workers)
+    named = {"dataset": loader.dataset, "num_workers": workers, "collate_fn": loader.collate_fn,
+             "pin_memory": loader.pin_memory, "timeout": loader.timeout if workers else 0,
+             "worker_init_fn": loader.worker_init_fn, "generator": loader.generator,
+             "multiprocessing_context": loader.multiprocessing_context if workers else None}
+    if workers:
+        named["prefetch_factor"] = loader.prefetch_factor or 2
+    endless = Endless if is_endless else (lambda sampler: sampler)
+    if isinstance(loader.dataset, IterableDataset):
+        named.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
+    elif changes.get("batch_sampler", loader.batch_sampler) is not None:
+        named["batch_sampler"] = endless(changes.pop("batch_sampler", loader.batch_sampler))
+    else:
+        named.update(batch_size=None, sampler=endless(loader.sampler))
+    named.update(changes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about more workers than cores, which is what is tried
+        made = DataLoader(**named)
+    made._saturate = True  # type: ignore[attr-defined]  # diagnose's own
+    return made
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _argument(loader: Any, name: str, value: Any) -> Remedy:
+    return Remedy(f"Change the DataLoader's argument to {name}={value}", (f"DataLoader(..., {name}={value})",),
+                  Edit("DataLoader", {name: value}, getattr(loader, "_saturate_line", 0)))
+
+
+def _workers(loader: Any) -> List[WhatIf]:
+    now, machine = loader.num_workers, cores()
+
+    def with_workers(name: str, number: int) -> WhatIf:
+        return WhatIf(name, _argument(loader, "num_workers", number),
+                      batches=lambda: rebuilt(loader, num_workers=number))
+
+    if now == 0:
+        return [with_workers("data-loading", number) for number in sorted({machine, 2 * machine})]
+    fewer = machine if machine < now else now // 2
+    found = [with_workers("workers-too-few", number) for number in (2 * now, 4 * now)]
+    found += [with_workers("workers-too-many", number) for number in sorted({fewer, 0} - {now}, reverse=True)]
+    factor = loader.prefetch_factor or 2
+    found.append(WhatIf("prefetch", _argument(loader, "prefetch_factor", 4 * factor),
+                        batches=lambda: rebuilt(loader, prefetch_factor=4 * factor)))
+    return found
+
+
+def _pinning(loader: Any, has_gpu: bool) -> List[WhatIf]:
+    if loader.pin_memory:
+        return []
+    remedy = Remedy("Pin the batches' memory, and copy them without waiting",
+                    ("DataLoader(..., pin_memory=True)", "images = images.to(device, non_blocking=True)"))
+    return [WhatIf("pin-memory", remedy, batches=lambda: rebuilt(loader, pin_memory=True),
+                   skipped="" if has_gpu else "there is no GPU")]
+
+
+def _batch_size(loader: Any) -> List[WhatIf]:
+    from torch.utils.data import BatchSampler
+
+    sampler = loader.batch_sampler
+    if type(sampler) is not BatchSampler:
+        return []
+    size = 2 * sampler.batch_size
+    larger = BatchSampler(sampler.sampler, size, sampler.drop_last)
+    remedy = Remedy(f"Use batches of {size}, and scale the learning rate with them",
+                    (f"DataLoader(..., batch_size={size})",))
+    return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,
+                   is_trade=True, has_own_limit=True,
+                   skipped="" if len(loader.dataset) >= size else f"the dataset has fewer than {size} samples")]
+
+
+def _available_bytes() -> float:
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return float("inf")
+
+
+def _bytes_of(image: Any) -> int:
+    size = getattr(image, "size", None)
+    if isinstance(size, tuple):  # of PIL
+        return int(size[0]) * int(size[1]) * len(image.getbands())
+    return int(getattr(image, "nbytes", 0))
+
+
+def _with_decoded(loader: Any, paths: List[str]) -> Callable[[], Any]:
+    def opened() -> Any:
+        from torch.utils.data import BatchSampler, SequentialSampler
+
+        dataset = copy.copy(loader.dataset)
+        decode = loader.dataset.loader
+        kept = {path: decode(path) for path in paths}
+        for image in kept.values():
+            if hasattr(image, "load"):
+                image.load()
+        dataset.loader = lambda path: kept[path].copy() if hasattr(kept[path], "copy") else kept[path]
+        dataset.samples = dataset.samples[:len(paths)]
+        size = min(loader.batch_size or 1, len(paths))
+        return rebuilt(loader, dataset=dataset, batch_sampler=BatchSampler(SequentialSampler(paths), size, True))
+
+    return opened
+
+
+def _decode_cache(loader: Any) -> List[WhatIf]:
+    """Of torchvision's DatasetFolder, whose loader(path) decodes."""
+    dataset = loader.dataset
+    samples, decode = getattr(dataset, "samples", None), getattr(dataset, "loader", None)
+    if not isinstance(samples, list) or not samples or not callable(decode) or loader.batch_size is None:
+        return []
+    paths = [str(path) for path, *_ in samples[:REPRESENTATIVES]]
+    remedy = Remedy("Keep decoded images in memory (from the second epoch on)",
+                    ("from functools import lru_cache", "dataset.loader = lru_cache(None)(dataset.loader)",
+                     "# and num_workers=0 or persistent_workers=True, so that the cache lives on"))
+    what_if = WhatIf("decode-cache", remedy, batches=_with_decoded(loader, paths), is_trade=True)
+    needed, available = len(samples) * _bytes_of(decode(paths[0])), _available_bytes()
+    if needed > available / 2:
+        what_if.skipped = f"the images take {needed / 1e9:.1f} GB, and {available / 1e9:.1f} GB are free"
+    return [what_if]
+
+
+def _replacement(loader: Any) -> List[WhatIf]:
+    from .replacing import replacement_of
+
+    arguments, why_not = replacement_of(loader)
+    if arguments is None and not why_not:
+        return []
+
+    def opened() -> Any:
+        return Loader(**(arguments or {}))
+
+    shown = ", ".join(f"{name}={value!r}" for name, value in (arguments or {}).items() if name != "source")
+    source = (arguments or {}).get("source")
+    remedy = Remedy("Use saturate's loader instead", (f"saturate.Loader({source!r}, {shown})",))
+    return [WhatIf("saturate-loader", remedy, batches=opened, is_trade=True, skipped=why_not)]
+
+
+def loader_what_ifs(loader: Any, has_gpu: bool) -> List[WhatIf]:
+    """For a torch DataLoader; nothing else has arguments that are known."""
+    from torch.utils.data import DataLoader
+
+    if not isinstance(loader, DataLoader):
+        return []
+    return [*_workers(loader), *_pinning(loader, has_gpu), *_decode_cache(loader), *_replacement(loader),
+            *_batch_size(loader)]
+
+
+def is_copied(loader: Any) -> bool:
+    """Whether a copy of the loader is measured, so that an iteration in progress is not touched."""
+    from torch.utils.data import DataLoader
+
+    return isinstance(loader, (DataLoader, Loader))
+
+
+def own_batches(loader: Any) -> Callable[[], Any]:
+    """The loop's batches."""
+    if isinstance(loader, Loader):
+        return lambda: Loader(**loader._arguments)
+    return (lambda: rebuilt(loader)) if is_copied(loader) else (lambda: loader)
+
+
+def persistent_remedy(loader: Any) -> Remedy:
+    return _argument(loader, "persistent_workers", True)
+
+
+def epoch_start(loader: Any, is_persistent: bool, clock: Callable[[], float], rounds: int) -> Optional[List[float]]:
+    """Seconds from the beginning of an epoch to its first batch, by round; the first one warms up."""
+    made = rebuilt(loader, is_endless=False, persistent_workers=is_persistent)
+    found, batches = [], None
+    for _ in range(rounds + 1):
+        if not is_persistent:
+            batches = None  # ends the workers of the last epoch
+        begin = clock()
+        batches = iter(made)
+        if next(batches, None) is None:
+            return None
+        found.append(clock() - begin)
+    return found[1:]

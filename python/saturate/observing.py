@@ -1,0 +1,86 @@
+"""What a step does, seen in its first steps by hooks on torch: its modules, optimizers and calls."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List
+
+from .patches import Calls, Counted, calls_of, replaced
+
+STEPS = 3  # that are observed
+
+
+class Observation:
+    """Filled while active(). `modules` are outermost and had gradients; `steps` is counted by the user of this."""
+
+    def __init__(self, torch: Any, model: Any = None, optimizer: Any = None) -> None:
+        self.torch = torch
+        self.modules: List[Any] = [] if model is None else [model]
+        self.optimizers: List[Any] = [] if optimizer is None else [optimizer]
+        self.calls: Calls = calls_of(torch)
+        self.counted = Counted()
+        self.steps = 0
+        self.optimizer_steps = 0
+        self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
+        self._finds_modules = model is None
+        self._depth = 0
+
+    @property
+    def groups(self) -> List[Any]:
+        """DistributedDataParallel modules."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        return [each for module in self.modules for each in module.modules() if
+                isinstance(each, DistributedDataParallel)]
+
+    def per_step(self, cause: str) -> float:
+        return self.counted.calls.get(cause, 0) / max(1, self.steps)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        from torch.nn.modules import module as modules
+        from torch.optim import optimizer as optimizers
+
+        handles = [modules.register_module_forward_pre_hook(self._enter),
+                   modules.register_module_forward_hook(self._leave, always_call=True),
+                   optimizers.register_optimizer_step_post_hook(self._after_step)]
+        with contextlib.ExitStack() as stack:
+            for handle in handles:
+                stack.callback(handle.remove)
+            stack.enter_context(self.counted.active(self.calls))
+            for owner in (self.torch.optim.Optimizer, self.torch.nn.Module):
+                stack.enter_context(replaced(owner, "zero_grad", self._zeroing(owner.zero_grad)))
+            yield
+
+    def _zeroing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def zero_grad(this: Any, set_to_none: bool = True) -> Any:
+            self.is_zeroed = self.is_zeroed or not set_to_none
+            return original(this, set_to_none)
+
+        return zero_grad
+
+    def _enter(self, module: Any, *_: Any) -> None:
+        self._depth += 1
+        if self._depth > 1 or not self.torch.is_grad_enabled():
+            return
+        self.is_anomaly = self.is_anomaly or self.torch.is_anomaly_enabled()
+        self.is_profiled = self.is_profiled or self.torch._C._autograd._profiler_enabled()
+        self.is_autocast = self.is_autocast or self.torch.is_autocast_enabled("cpu") or (
+            self.torch.is_autocast_enabled("cuda"))
+        has_weights = any(True for _ in module.parameters())
+        if self._finds_modules and has_weights and all(each is not module for each in self.modules):
+            self.modules.append(module)
+
+    def _leave(self, *_: Any) -> None:
+        self._depth = max(0, self._depth - 1)
+
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self.optimizer_steps += 1
+        if all(each is not optimizer for each in self.optimizers):
+            self.optimizers.append(optimizer)
+
+    def missing(self) -> List[str]:
+        """What was not found, for one line."""
+        found: Dict[str, bool] = {"a module with weights that is called with gradients": bool(self.modules),
+                                  "an optimizer that makes a step": bool(self.optimizers)}
+        return [name for name, is_there in found.items() if not is_there]

@@ -1,0 +1,111 @@
+"""Changes of torch and Python for the time of a `with` block: to count calls of a step, and to try a step without
+them."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import logging
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+# Calls that a step may make, by the cause that they would be. (owner, names)
+Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
+
+
+def calls_of(torch: Any) -> Calls:
+    found: Calls = {
+        "item-in-loop": [(torch.Tensor, ("item", "tolist", "__float__", "__int__", "__bool__"))],
+        "print-in-loop": [(builtins, ("print",))],
+        "logging": [(logging.Logger, ("handle",)), (os, ("fsync",))],
+        "checkpoint-saves": [(torch, ("save",))],
+    }
+    tensorboard = sys.modules.get("torch.utils.tensorboard")
+    if tensorboard is not None:
+        found["logging"].append((tensorboard.SummaryWriter, (
+            "add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure")))
+    return found
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    own = vars(owner).get(name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if own is not None:
+            setattr(owner, name, own)
+        else:
+            delattr(owner, name)  # it was inherited
+
+
+def _is_from_torch(frame: Any) -> bool:
+    """torch's own optimizers call item(), which no user can leave out."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
+
+
+class Counted:
+    """Calls, and the seconds in them; a call within another one counts once."""
+
+    def __init__(self) -> None:
+        self.calls: Dict[str, int] = {}
+        self.seconds: Dict[str, float] = {}
+        self._is_inside = False
+
+    def wrapper(self, cause: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **named: Any) -> Any:
+            if self._is_inside or _is_from_torch(sys._getframe(1)):
+                return original(*arguments, **named)
+            self._is_inside, begin = True, time.perf_counter()
+            try:
+                return original(*arguments, **named)
+            finally:
+                self._is_inside = False
+                self.calls[cause] = self.calls.get(cause, 0) + 1
+                self.seconds[cause] = self.seconds.get(cause, 0.0) + time.perf_counter() - begin
+
+        return counted
+
+    @contextlib.contextmanager
+    def active(self, calls: Calls) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for cause, places in calls.items():
+                for owner, names in places:
+                    for name in names:
+                        stack.enter_context(replaced(owner, name, self.wrapper(cause, getattr(owner, name))))
+            yield
+
+
+def _silent(original: Callable[..., Any], is_value: bool) -> Callable[..., Any]:
+    values: Dict[Tuple[Any, int], Any] = {}
+
+    def silent(*arguments: Any, **named: Any) -> Any:
+        frame = sys._getframe(1)
+        if _is_from_torch(frame):
+            return original(*arguments, **named)
+        if not is_value:
+            return None
+        place = (frame.f_code, frame.f_lineno)  # each place gets its first value again, without waiting for it
+        if place not in values:
+            values[place] = original(*arguments, **named)
+        return values[place]
+
+    return silent
+
+
+def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A step without the calls of a cause. Values that a step reads are those of its first time."""
+    wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop"))
+                for owner, names in calls[cause] for name in names]
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for owner, name, value in wrappers:
+                stack.enter_context(replaced(owner, name, value))
+            yield
+
+    return change

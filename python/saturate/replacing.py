@@ -1,0 +1,53 @@
+"""saturate's loader in place of a DataLoader over torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+SCALINGS = ("ToTensor", "ToImage", "PILToTensor", "ConvertImageDtype", "ToDtype", "ToPureTensor")
+
+
+def _side(size: Any) -> Optional[int]:
+    sides = list(size) if isinstance(size, (list, tuple)) else [size]
+    return int(sides[0]) if len(set(sides)) == 1 else None
+
+
+def _flat(transform: Any) -> List[Any]:
+    parts = getattr(transform, "transforms", None)
+    if parts is None:
+        return [] if transform is None else [transform]
+    return [part for each in parts for part in _flat(each)]
+
+
+def _add(part: Any, found: Dict[str, Any]) -> bool:
+    """Adds the arguments of a transform; False if it has no counterpart."""
+    name = type(part).__name__
+    if name in SCALINGS:
+        found["dtype"] = "float32"
+    elif name == "RandomResizedCrop" and _side(part.size):
+        found.update(size=_side(part.size), crop="random_resized",
+                     options={"augment.scale": list(part.scale), "augment.ratio": list(part.ratio)})
+    elif name == "RandomHorizontalFlip":
+        found["flip"] = float(part.p)
+    elif name == "Normalize":
+        found.update(mean=[float(each) for each in part.mean], std=[float(each) for each in part.std])
+    else:
+        return False
+    return True
+
+
+def replacement_of(loader: Any) -> Tuple[Optional[Dict[str, Any]], str]:
+    """saturate.Loader's arguments, and why there are none; neither for a dataset of another kind."""
+    dataset = loader.dataset
+    if not any(each.__module__.startswith("torchvision.") and each.__name__ == "ImageFolder"
+               for each in type(dataset).__mro__):
+        return None, ""
+    if loader.batch_size is None:
+        return None, "batches are not made by batch_size"
+    found: Dict[str, Any] = {"flip": 0.0, "mean": [0.0] * 3, "std": [1.0] * 3}
+    for part in _flat(dataset.transform):
+        if not _add(part, found):
+            return None, f"saturate.Loader has no counterpart of the transform {type(part).__name__}"
+    if "crop" not in found or "dtype" not in found or dataset.target_transform is not None:
+        return None, "only RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize have counterparts"
+    return {"source": f"folder:{dataset.root}", "batch_size": loader.batch_size, "to": "torch", **found}, ""

@@ -1,0 +1,140 @@
+"""Keeps the state of a training, and restores it to the bit: weights, gradients, optimizers, schedulers, loss scale,
+random numbers, samplers. Tensors, dicts and lists stay the same objects."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from typing import Any, Callable, Dict, Iterable, List, Set
+
+Restore = Callable[[], None]
+
+
+def _keep_tensor(tensor: Any) -> Restore:
+    copy, data = tensor.detach().to("cpu", copy=True), tensor.data
+    grad = tensor.grad if tensor.is_leaf else None
+    keep_grad = _keep_tensor(grad) if grad is not None else None
+    is_dense = str(tensor.layout) == "torch.strided"
+
+    def restore() -> None:
+        if is_dense and (tensor.data_ptr() != data.data_ptr() or tensor.stride() != data.stride()):
+            tensor.data = data  # a what-if has replaced its memory
+        tensor.data.copy_(copy)
+        if tensor.is_leaf:
+            tensor.grad = grad
+        if keep_grad:
+            keep_grad()
+
+    return restore
+
+
+def _keep_dict(value: Dict[Any, Any], seen: Set[int], torch: Any) -> Restore:
+    items = dict(value)
+    parts = [_keep(item, seen, torch) for item in items.values()]
+
+    def restore() -> None:
+        value.clear()
+        value.update(items)
+        for part in parts:
+            part()
+
+    return restore
+
+
+def _keep_list(value: List[Any], seen: Set[int], torch: Any) -> Restore:
+    items = list(value)
+    parts = [_keep(item, seen, torch) for item in items]
+
+    def restore() -> None:
+        value[:] = items
+        for part in parts:
+            part()
+
+    return restore
+
+
+def _nothing() -> None:
+    pass
+
+
+def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
+    """Of a tensor, dict or list, however nested; other values are taken to be immutable."""
+    if id(value) in seen:
+        return _nothing
+    if isinstance(value, torch.Tensor):
+        seen.add(id(value))
+        return _keep_tensor(value)
+    if isinstance(value, torch.Generator):
+        seen.add(id(value))
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if isinstance(value, dict):
+        seen.add(id(value))
+        return _keep_dict(value, seen, torch)
+    if isinstance(value, list):
+        seen.add(id(value))
+        return _keep_list(value, seen, torch)
+    if isinstance(value, tuple):
+        parts = [_keep(item, seen, torch) for item in value]
+        return lambda: [part() for part in parts] and None
+    return _nothing
+
+
+class Kept:
+    """The state of `objects` and of everything of torch's that trains: all modules, optimizers, schedulers and
+    scalers of this process, and all generators of random numbers. restore() may be called several times."""
+
+    def __init__(self, torch: Any, objects: Iterable[Any] = ()) -> None:
+        self._parts: List[Restore] = []
+        self._torch = torch
+        seen: Set[int] = set()
+        kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
+                 torch.Generator)
+        found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+        for each in found:
+            if issubclass(type(each), torch.nn.Module):
+                self._keep_module(each, seen)
+        for each in [*found, *objects]:
+            if not issubclass(type(each), torch.nn.Module):
+                self._keep_object(each, seen)
+        self._keep_random()
+
+    def _keep_module(self, module: Any, seen: Set[int]) -> None:
+        training = module.training
+
+        def restore_mode() -> None:
+            if module.training != training:
+                module.training = training
+
+        self._parts.append(restore_mode)
+        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            is_empty = tensor.is_meta or isinstance(tensor, self._torch.nn.parameter.UninitializedTensorMixin)
+            if id(tensor) not in seen and not is_empty:
+                seen.add(id(tensor))
+                self._parts.append(_keep_tensor(tensor))
+
+    def _keep_object(self, value: Any, seen: Set[int]) -> None:
+        if isinstance(value, (dict, list, tuple, self._torch.Tensor, self._torch.Generator)):
+            self._parts.append(_keep(value, seen, self._torch))
+        elif callable(getattr(value, "load_state_dict", None)) and not type(value).__module__.startswith("torch."):
+            state = value.state_dict()
+            self._parts.append(lambda: value.load_state_dict(state))
+        elif hasattr(value, "__dict__"):
+            self._parts.append(_keep(vars(value), seen, self._torch))
+
+    def _keep_random(self) -> None:
+        torch, numpy = self._torch, sys.modules.get("numpy")
+        python, host = random.getstate(), torch.get_rng_state()
+        self._parts += [lambda: random.setstate(python), lambda: torch.set_rng_state(host)]
+        if numpy is not None:
+            arrays = numpy.random.get_state()
+            self._parts.append(lambda: numpy.random.set_state(arrays))
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            devices = torch.cuda.get_rng_state_all()
+            self._parts.append(lambda: torch.cuda.set_rng_state_all(devices))
+
+    def restore(self) -> None:
+        with self._torch.no_grad():
+            for part in self._parts:
+                part()

@@ -1,0 +1,236 @@
+"""A script's own training loop, found by wrapping torch's classes, and measured while the script runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+import types
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence
+
+from ._core import Error
+from .diagnosing import Diagnosis, conclude
+from .loader_what_ifs import own_batches
+from .observing import STEPS, Observation
+from .patches import replaced
+from .session import Session
+from .turns import Arm, Turns
+
+
+class Finished(BaseException):
+    """Ends the script: no `except Exception` of its own stops it."""
+
+
+class _Watched:
+    """A script's iteration over a DataLoader, until its loop is known."""
+
+    def __init__(self, run: ScriptLoop, loader: Any, batches: Any) -> None:
+        self._run, self._loader, self._batches = run, loader, batches
+
+    def __iter__(self) -> _Watched:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def __next__(self) -> Any:
+        if self._run.is_known(self._loader):
+            return self._run.next_batch()
+        return next(self._batches)
+
+
+class ScriptLoop:
+    """Takes over the first DataLoader with whose batches an optimizer makes steps. `on_known` starts that."""
+
+    def __init__(self, torch: Any, path: str) -> None:
+        self.torch, self._path = torch, path
+        self.seen = Observation(torch)
+        self.loader: Any = None
+        self._batches: Optional[Iterator[Any]] = None
+        self._counts: Dict[int, int] = {}     # batches of each loader
+        self._loaders: List[Any] = []         # kept, so that an id stays its own
+        self._stack = contextlib.ExitStack()  # of the search
+        self._thread = threading.get_ident()
+
+    def begin(self) -> Iterator[Any]:
+        """The batches of the measurement, once the loop is known."""
+        raise NotImplementedError
+
+    def interrupted(self) -> None:
+        """The loop begins to iterate again."""
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        from torch.utils.data import DataLoader
+
+        original = DataLoader.__iter__
+
+        def iterate(loader: Any) -> Any:
+            is_own = getattr(loader, "_saturate", False) or threading.get_ident() != self._thread
+            if not is_own and loader is self.loader:
+                self.interrupted()
+                return _Watched(self, loader, iter(()))
+            batches = original(loader)
+            return batches if is_own or self.loader is not None else _Watched(self, loader, batches)
+
+        with replaced(DataLoader, "__iter__", iterate), replaced(
+                DataLoader, "__init__", self._noting_line(DataLoader.__init__)), self._stack:
+            self._stack.enter_context(self.seen.active())
+            try:
+                yield
+            finally:
+                close = getattr(self._batches, "close", None)
+                if close is not None:
+                    close()
+
+    def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A DataLoader's line in the script, for a patch."""
+        @functools.wraps(original)
+        def initialise(loader: Any, *arguments: Any, **named: Any) -> None:
+            original(loader, *arguments, **named)
+            frame: Any = sys._getframe(1)
+            if frame.f_code.co_filename == self._path:
+                loader._saturate_line = frame.f_lineno
+
+        return initialise
+
+    def is_known(self, loader: Any) -> bool:
+        """Called before each batch of a loader."""
+        if self.loader is not None:
+            return loader is self.loader
+        count = self._counts.get(id(loader), 0)
+        if count == 0:
+            self._loaders.append(loader)
+            self._steps_before = self.seen.optimizer_steps
+            self.seen.counted.calls.clear()
+            self.seen.counted.seconds.clear()
+        self._counts[id(loader)] = count + 1
+        if count < STEPS or self.seen.optimizer_steps == self._steps_before:
+            return False
+        self.seen.steps = count
+        self._stack.close()
+        self.loader = loader
+        self._batches = self.begin()
+        return True
+
+    def next_batch(self) -> Any:
+        assert self._batches is not None
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise Finished from None
+
+    def missing(self) -> List[str]:
+        found = [] if self._loaders else ["a torch DataLoader that is iterated"]
+        found += self.seen.missing()
+        if not found and self.loader is None:
+            found.append(f"a loop over a DataLoader with {STEPS + 1} batches and an optimizer's steps")
+        return found
+
+
+class DiagnosedLoop(ScriptLoop):
+    def __init__(self, torch: Any, path: str, seconds: float, only: Optional[Collection[str]],
+                 skip: Collection[str]) -> None:
+        super().__init__(torch, path)
+        self.session: Optional[Session] = None
+        self._arguments = {"seconds": seconds, "only": only, "skip": skip}
+
+    def begin(self) -> Iterator[Any]:
+        self.session = Session(self.torch, self.loader, self.seen, **self._arguments)
+        return self.session.run()
+
+    def interrupted(self) -> None:
+        if self.session:
+            self.session.turns.interrupted()
+
+    def conclude(self) -> Optional[Diagnosis]:
+        if self.session is None:
+            return None
+        for each in self.session.results:
+            if not each.gain and not each.skipped:
+                each.skipped = "there was no time: the script ended"
+        return conclude(self.session)
+
+
+def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:
+    """As `python path arguments` does. source: a file with the text that runs in place of the script's."""
+    sys.argv = [path, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    with open(source or path, "rb") as file:
+        code = compile(file.read(), path, "exec")
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=path, __cached__=None)
+    sys.modules["__main__"] = module
+    exec(code, module.__dict__)
+
+
+class MeasuredLoop(ScriptLoop):
+    """Runs some more steps as they are, and notes their losses: the values that backward starts from."""
+
+    def __init__(self, torch: Any, path: str, steps: int) -> None:
+        super().__init__(torch, path)
+        self._steps = steps
+        self.rate = 0.0                # steps/s
+        self.losses: List[Any] = []
+
+    def begin(self) -> Iterator[Any]:
+        backward = self.torch.autograd.backward
+
+        def noting(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            first = tensors if isinstance(tensors, self.torch.Tensor) else tensors[0]
+            if first.numel() == 1:
+                self.losses.append(first.detach())
+            return backward(tensors, *arguments, **named)
+
+        arm = Arm(own_batches(self.loader))
+        turns = Turns(self.torch.cuda.synchronize if self.torch.cuda.is_available() else lambda: None)
+        with replaced(self.torch.autograd, "backward", noting):
+            pace = yield from turns.steps(arm, contextlib.nullcontext, 0.0, self._steps)
+        self.rate = pace.steps_per_s
+
+    def loss(self) -> Optional[float]:
+        last = [float(each) for each in self.losses[3 * len(self.losses) // 4:]]
+        return sum(last) / len(last) if last else None
+
+
+def measure_script(path: str, arguments: Sequence[str], steps: int, source: Optional[str] = None) -> Dict[str, Any]:
+    """Steps/s, and the mean loss of the last quarter of the steps."""
+    import torch
+
+    loop = MeasuredLoop(torch, path, steps)
+    try:
+        with loop.active():
+            run_script(path, arguments, source)
+    except (Finished, SystemExit):
+        pass
+    if not loop.rate:
+        raise Error(f"the script ended within {steps} steps ({path}). Give fewer seconds")
+    return {"rate": loop.rate, "loss": loop.loss()}
+
+
+def diagnose_script(path: str, arguments: Sequence[str], *, seconds: float, only: Optional[Collection[str]] = None,
+                    skip: Collection[str] = (), source: Optional[str] = None) -> Diagnosis:
+    """Runs the script until its loop is measured. Raises what the script raises before that."""
+    import torch
+
+    loop = DiagnosedLoop(torch, path, seconds, only, skip)
+    try:
+        with loop.active():
+            run_script(path, arguments, source)
+    except Finished:
+        pass
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    except Exception as failure:
+        current = loop.session.current if loop.session else None
+        if current is None:
+            raise
+        lines = str(failure).strip().splitlines() or [type(failure).__name__]
+        current.skipped, current.gain = f"the script failed with it: {lines[0]}", None
+    return loop.conclude() or Diagnosis("undecided", None, not_found=loop.missing())

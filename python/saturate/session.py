@@ -1,0 +1,203 @@
+"""The measurement: a generator of batches, whose consumer makes one step with each."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Callable, Collection, Generator, List, Optional
+
+from .group_turns import GroupTurns, world_of
+from .loader_what_ifs import epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
+from .observing import STEPS, Observation
+from .restoring import Kept
+from .step_what_ifs import step_what_ifs
+from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
+
+FIRST_ROUNDS, MOST_ROUNDS = 3, 12
+FIRST_SHARE = 0.55     # of the time, for a first measurement of each
+HOPELESS = 1.02        # the end of an interval that is not measured further
+NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
+TURN_SHARE = 1 / 200   # of the time
+MOST_TURN_S, LEAST_TURN_S = 1.0, 0.05
+
+NoPace = Generator[Any, None, None]
+
+
+class Session:
+    """`next()` on run() returns the batch of the next step. `results` are complete to the last finished round, also if
+    the loop ends early."""
+
+    def __init__(self, torch: Any, loader: Any, seen: Observation, *, seconds: float, only: Optional[Collection[str]],
+                 skip: Collection[str], objects: Collection[Any] = (), kept: Optional[Kept] = None,
+                 clock: Callable[[], float] = time.perf_counter) -> None:
+        self.torch, self.loader, self.seen = torch, loader, seen
+        self.seconds, self._only, self._skip = seconds, only, skip
+        self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self.turns = Turns(torch.cuda.synchronize if self.has_gpu else lambda: None, clock)
+        self._clock = clock
+        self._kept = kept or Kept(torch, [*objects, *samplers_of(loader)])
+        self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
+        self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, seconds * TURN_SHARE))
+        self.results: List[WhatIf] = []
+        self.current: Optional[WhatIf] = None
+        self.pace: Optional[Pace] = None      # of the loop as it is
+        self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
+        self.start_share = 0.0                # of an epoch, until its first batch
+        self.failed: Optional[BaseException] = None
+
+    def run(self) -> NoPace:
+        self._begin = self._clock()
+        try:
+            if self.seen.steps < STEPS:
+                with self.seen.active():
+                    while self.seen.steps < STEPS:
+                        yield self._own.next()
+                        self.seen.steps += 1
+            if world_of(self.torch) > 1:
+                yield from self._group()
+                return
+            yield from self._limits()
+            self.results = self._wanted()
+            yield from self._first_pass()
+            yield from self._second_pass()
+        finally:
+            self._own.close()
+            self._kept.restore()
+
+    def _group(self) -> NoPace:
+        """Processes that train together make the same steps: only what is between them is measured."""
+        measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
+        yield from measured.run(self.seconds)
+        self.pace, self.results = measured.pace, measured.what_ifs()
+
+    def _left(self) -> float:
+        return self.seconds - (self._clock() - self._begin)
+
+    def _limits(self) -> NoPace:
+        """The loop, one batch held, and the loader alone."""
+        batch = self._own.next()
+        fixed = held(batch)
+        whole, without_input, alone = [], [], []
+        for number in range(2 * FIRST_ROUNDS):
+            pace = yield from self.turns.steps(self._own, contextlib.nullcontext, self._turn_s)
+            whole.append(pace)
+            without_input.append((yield from self.turns.steps(fixed, contextlib.nullcontext, self._turn_s)))
+            alone.append(self.turns.loading(self._own, self._turn_s))
+            if number + 1 >= FIRST_ROUNDS and self._left() < 0.85 * self.seconds:
+                break
+        self.pace = sorted(whole)[len(whole) // 2]
+        self.held_gain, self.loading_gain = (_gain_of(whole, other) for other in (without_input, alone))
+        self._kept.restore()
+
+    def _wanted(self) -> List[WhatIf]:
+        found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
+        found = [each for each in found if (self._only is None or each.name in self._only)
+                 and each.name not in self._skip]
+        for each in found:
+            limit = self.held_gain if each.is_input else self.loading_gain
+            if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
+                each.skipped = ("the step is the limit, not its input" if each.is_input
+                                else "the input is the limit, not the step")
+        return found
+
+    def _first_pass(self) -> NoPace:
+        yield from self._persistence()
+        open_ = [each for each in self.results if not each.skipped and each.gain is None]
+        for number, each in enumerate(open_):
+            left = self._left() - (1 - FIRST_SHARE) * self.seconds
+            if left <= 0:
+                each.skipped = "there was no time: give more seconds"
+                continue
+            yield from self._rounds(each, FIRST_ROUNDS, left / (len(open_) - number))
+
+    def _second_pass(self) -> NoPace:
+        """Measures those again that matter: the greatest of many noisy gains is too great."""
+        open_ = [each for each in self.results if each.before and (each.is_worth() or each.may_be_worth())]
+        open_.sort(key=lambda each: -(each.gain or Gain(0, 0, 0)).ratio)
+        for number, each in enumerate(open_):
+            left = self._left()
+            if left <= 0:
+                return
+            first = each.before, each.after
+            each.before, each.after = [], []
+            yield from self._rounds(each, MOST_ROUNDS, left / min(2, len(open_) - number))
+            if len(each.before) < FIRST_ROUNDS:
+                each.before, each.after = first
+                each.conclude()
+
+    def _rounds(self, what_if: WhatIf, rounds: int, seconds: float) -> NoPace:
+        """Interleaves the loop and the loop with the change, in alternating order."""
+        begin, self.current, is_changed = self._clock(), what_if, False
+        other = self._own if what_if.batches is None else Arm(what_if.batches)
+        try:
+            for number in range(rounds):
+                paces = {}
+                for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
+                    arm = other if is_changed else self._own
+                    change = what_if.change if is_changed else contextlib.nullcontext
+                    paces[is_changed] = yield from self.turns.steps(arm, change, self._turn_s)
+                what_if.before.append(paces[False].samples_per_s)
+                what_if.after.append(paces[True].samples_per_s)
+                what_if.conclude()
+                spent = self._clock() - begin
+                if spent * (number + 2) / (number + 1) > seconds and number + 1 >= FIRST_ROUNDS:
+                    break
+                if number + 1 >= FIRST_ROUNDS and what_if.gain and what_if.gain.high < HOPELESS:
+                    break
+        except Exception as failure:  # of the step, or of opening the batches
+            if not is_changed:
+                raise
+            what_if.skipped, what_if.gain = f"it failed: {_first_line(failure)}", None
+            what_if.before, what_if.after = [], []
+        finally:
+            if other is not self._own:
+                other.close()
+            self._kept.restore()
+            self.current = None
+
+    def _persistence(self) -> NoPace:
+        """The beginning of an epoch, with workers that start and with workers that stay."""
+        loader, name = self.loader, "persistent-workers"
+        applies = getattr(loader, "num_workers", 0) and not loader.persistent_workers and self.pace is not None
+        if not applies or name in self._skip or (self._only is not None and name not in self._only):
+            return
+        try:
+            steps = len(loader)
+        except TypeError:
+            return
+        now = epoch_start(loader, False, self._clock, FIRST_ROUNDS)
+        stays = epoch_start(loader, True, self._clock, FIRST_ROUNDS)
+        self._kept.restore()
+        if now and stays and self.pace:
+            epoch = steps / self.pace.steps_per_s
+            self.start_share = min(now) / (min(now) + epoch)
+            what_if = WhatIf(name, persistent_remedy(loader), is_inferred=True)
+            what_if.before = [1 / (epoch + each) for each in now]
+            what_if.after = [1 / (epoch + each) for each in stays]
+            what_if.conclude()
+            what_if.before, what_if.after = [], []
+            self.results.append(what_if)
+        return
+        yield  # a generator, as its neighbours are
+
+
+def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
+    what_if = WhatIf("", Remedy(""))
+    what_if.before = [pace.samples_per_s for pace in before]
+    what_if.after = [pace.samples_per_s for pace in after]
+    what_if.conclude()
+    return what_if.gain or Gain(1, 1, 1)
+
+
+def _first_line(failure: BaseException) -> str:
+    lines = str(failure).strip().splitlines()
+    return lines[0] if lines else type(failure).__name__
+
+
+def samplers_of(loader: Any) -> List[Any]:
+    """Objects that hold a loader's place."""
+    found = [getattr(loader, name, None) for name in ("generator", "sampler", "batch_sampler")]
+    found.append(getattr(found[2], "sampler", None))
+    if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
+        found.append(loader)
+    return [each for each in found if each is not None]

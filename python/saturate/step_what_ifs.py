@@ -1,0 +1,289 @@
+"""What-ifs of a step: the same step with one setting of torch changed while its turn lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Any, Callable, Dict, Iterator, List
+
+from .loader_what_ifs import cores
+from .observing import Observation
+from .patches import replaced, without_calls
+from .patching import Edit
+from .turns import Remedy, WhatIf
+
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+COMPILE_S = 120     # of measuring, from which on torch.compile is tried
+LEAST_CALLS = 0.25  # of a kind, per step, that removing them can be measured
+
+REMEDIES: Dict[str, Remedy] = {
+    "item-in-loop": Remedy("Read values rarely: each read waits for the device",
+                           ("if step % 100 == 0:", "    print(loss.item())  # and sum losses as loss.detach()")),
+    "print-in-loop": Remedy("Print rarely", ("if step % 100 == 0:", "    print(...)")),
+    "logging": Remedy("Log rarely, and do not flush to the disk each time", ("if step % 100 == 0:", "    log(...)")),
+    "checkpoint-saves": Remedy("Save checkpoints more rarely", ("if step % 1000 == 0:", "    torch.save(...)")),
+}
+
+
+def _called_often(seen: Observation) -> List[WhatIf]:
+    return [WhatIf(cause, remedy, without_calls(cause, seen.calls))
+            for cause, remedy in REMEDIES.items() if seen.per_step(cause) >= LEAST_CALLS]
+
+
+def _without_anomaly(torch: Any) -> Callable[[], Any]:
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        was_on, checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+        torch.set_anomaly_enabled(False)
+        try:
+            with replaced(torch, "set_anomaly_enabled", lambda *_, **__: None):
+                yield
+        finally:
+            torch.set_anomaly_enabled(was_on, checked)
+
+    return change
+
+
+def _without_profiler(torch: Any) -> Callable[[], Any]:
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        profile, outer = torch.autograd.profiler.profile, torch._C._autograd._profiler_enabled()
+        kinds = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
+        if outer:
+            torch._C._autograd._toggle_collection_dynamic(False, kinds)
+        with contextlib.ExitStack() as stack:
+            if not outer:  # the step starts it
+                stack.enter_context(replaced(profile, "__enter__", lambda this: this))
+                stack.enter_context(replaced(profile, "__exit__", lambda *_: False))
+                stack.enter_context(replaced(torch.profiler.profile, "start", lambda this: None))
+                stack.enter_context(replaced(torch.profiler.profile, "stop", lambda this: None))
+            try:
+                yield
+            finally:
+                if outer:
+                    torch._C._autograd._toggle_collection_dynamic(True, kinds)
+
+    return change
+
+
+def _leftovers(seen: Observation) -> List[WhatIf]:
+    found = []
+    if seen.is_anomaly:
+        found.append(WhatIf("anomaly-mode", Remedy("Switch anomaly detection off", (
+            "torch.autograd.set_detect_anomaly(False)",), Edit("set_detect_anomaly", {"mode": False})), _without_anomaly(seen.torch)))
+    if seen.is_profiled:
+        found.append(WhatIf("profiler-on", Remedy("Profile a few steps only", (
+            "with torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3)) as p:",)),
+            _without_profiler(seen.torch)))
+    return found
+
+
+def _set_to_none(seen: Observation) -> List[WhatIf]:
+    if not seen.is_zeroed:
+        return []
+    owners = (seen.torch.optim.Optimizer, seen.torch.nn.Module)
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for owner in owners:
+                def zero_grad(this: Any, set_to_none: bool = True, _call: Any = owner.zero_grad) -> Any:
+                    return _call(this, True)
+
+                stack.enter_context(replaced(owner, "zero_grad", zero_grad))
+            yield
+
+    remedy = Remedy("Do not fill gradients with zeros", ("optimizer.zero_grad(set_to_none=True)",),
+                    Edit("zero_grad", {"set_to_none": True}))
+    return [WhatIf("set-to-none", remedy, change)]
+
+
+def _fused(seen: Observation) -> List[WhatIf]:
+    targets = [each for each in seen.optimizers if type(each).__name__ in FUSED and type(each).__module__.startswith(
+        "torch.optim") and not any(group.get("fused") for group in each.param_groups)]
+    if not targets:
+        return []
+    name = type(targets[0]).__name__
+    remedy = Remedy("Update all weights in one call", (f"torch.optim.{name}(..., fused=True)",),
+                    Edit(name, {"fused": True}))
+    movable = all(parameter.is_floating_point() and parameter.device.type in ("cpu", "cuda")
+                  for each in targets for group in each.param_groups for parameter in group["params"])
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for each in targets:
+                for group in each.param_groups:
+                    stack.callback(group.update, {name: group.get(name) for name in ("fused", "foreach")})
+                    group.update(fused=True, foreach=False)
+                _move_counts(each, True)
+                stack.callback(_move_counts, each, False)
+            yield
+
+    return [WhatIf("fused-optimizer", remedy, change,
+                   skipped="" if movable else "its parameters are not all floating-point on a CPU or GPU")]
+
+
+def _move_counts(optimizer: Any, to_device: bool) -> None:
+    """A fused step on a GPU counts its steps there; any other one on the host."""
+    for parameter, state in optimizer.state.items():
+        if "step" in state and getattr(parameter, "is_cuda", False):
+            state["step"] = state["step"].to(parameter.device if to_device else "cpu")
+
+
+def _channels_last(seen: Observation) -> List[WhatIf]:
+    torch = seen.torch
+    models = [module for module in seen.modules if any(
+        isinstance(each, torch.nn.Conv2d) and not each.weight.is_contiguous(memory_format=torch.channels_last)
+        for each in module.modules())]
+    if not models:
+        return []
+
+    def convert(_: Any, arguments: Any) -> Any:
+        return tuple(each.contiguous(memory_format=torch.channels_last)
+                     if isinstance(each, torch.Tensor) and each.dim() == 4 else each for each in arguments)
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        weights = [each for module in models for each in module.parameters() if each.dim() == 4]
+        for weight in weights:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        handles = [module.register_forward_pre_hook(convert) for module in models]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for weight in weights:
+                weight.data = weight.data.contiguous()
+
+    return [WhatIf("channels-last", Remedy("Store images and weights by pixel", (
+        "model = model.to(memory_format=torch.channels_last)",
+        "images = images.to(memory_format=torch.channels_last)")), change)]
+
+
+def _has_bf16(torch: Any, has_gpu: bool) -> bool:
+    if has_gpu:
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    try:
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    except AttributeError:
+        return False
+
+
+def _autocast(seen: Observation, has_gpu: bool) -> List[WhatIf]:
+    torch = seen.torch
+    if seen.is_autocast or not seen.modules:
+        return []
+
+    def as_float(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.float() if value.is_floating_point() else value
+        if isinstance(value, dict):
+            for name in list(value):
+                value[name] = as_float(value[name])
+        return type(value)(as_float(each) for each in value) if type(value) in (list, tuple) else value
+
+    def casting(kind: Any) -> Callable[[], Any]:
+        @contextlib.contextmanager
+        def change() -> Iterator[None]:
+            with contextlib.ExitStack() as stack:
+                for module in seen.modules:
+                    def forward(*arguments: Any, _call: Any = module.forward, **named: Any) -> Any:
+                        with torch.autocast("cuda" if has_gpu else "cpu", dtype=kind):
+                            return as_float(_call(*arguments, **named))
+
+                    stack.enter_context(replaced(module, "forward", forward))
+                yield
+
+        return change
+
+    device = "cuda" if has_gpu else "cpu"
+    bf16 = Remedy("Compute in bfloat16", (f'with torch.autocast("{device}", dtype=torch.bfloat16):',
+                                          "    loss = criterion(model(images), labels)"))
+    fp16 = Remedy("Compute in float16, with a loss scale", ('scaler = torch.amp.GradScaler("cuda")',
+                                                            'with torch.autocast("cuda", dtype=torch.float16):'))
+    return [WhatIf("autocast-bf16", bf16, casting(torch.bfloat16), is_trade=True,
+                   skipped="" if _has_bf16(torch, has_gpu) else "this processor has no bfloat16"),
+            WhatIf("autocast-fp16", fp16, casting(torch.float16), is_trade=True,
+                   skipped="" if has_gpu else "there is no GPU")]
+
+
+def _flags(torch: Any, has_gpu: bool) -> List[WhatIf]:
+    """Settings of a GPU's libraries."""
+    def setting(places: Dict[str, Any]) -> Callable[[], Any]:
+        @contextlib.contextmanager
+        def change() -> Iterator[None]:
+            with contextlib.ExitStack() as stack:
+                for path, value in places.items():
+                    owner, name = torch.backends, path
+                    while "." in name:
+                        first, _, name = name.partition(".")
+                        owner = getattr(owner, first)
+                    stack.callback(setattr, owner, name, getattr(owner, name))
+                    setattr(owner, name, value)
+                yield
+
+        return change
+
+    why = "" if has_gpu else "there is no GPU"
+    found = []
+    if not torch.backends.cuda.matmul.allow_tf32:
+        found.append(WhatIf("tf32", Remedy("Multiply float32 as TF32", ('torch.set_float32_matmul_precision("high")',)),
+                            setting({"cuda.matmul.allow_tf32": True, "cudnn.allow_tf32": True}), is_trade=True,
+                            skipped=why))
+    if not torch.backends.cudnn.benchmark:
+        found.append(WhatIf("cudnn-benchmark", Remedy("Let cuDNN choose by measuring", (
+            "torch.backends.cudnn.benchmark = True",)), setting({"cudnn.benchmark": True}), skipped=why))
+    return found
+
+
+def _threads(torch: Any, has_gpu: bool) -> List[WhatIf]:
+    now, best = torch.get_num_threads(), cores()
+    if now == best or has_gpu:
+        return []
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        torch.set_num_threads(best)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(now)
+
+    remedy = Remedy("Compute on one thread for each core", (f"torch.set_num_threads({best})",),
+                    Edit("set_num_threads", {"number": best}))
+    return [WhatIf("threads", remedy, change)]
+
+
+def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
+    targets = [each for each in seen.modules if getattr(each, "_compiled_call_impl", None) is None]
+    if not targets:
+        return []
+    why = ""
+    if seconds < COMPILE_S:
+        why = f"compiling takes up to a minute: give {COMPILE_S} seconds or more"
+    elif not has_gpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")):
+        why = "there is no C++ compiler"
+    compiled: List[Any] = []
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        if not compiled:
+            compiled.extend(seen.torch.compile(each._call_impl) for each in targets)
+        with contextlib.ExitStack() as stack:
+            for each, call in zip(targets, compiled):
+                stack.callback(setattr, each, "_compiled_call_impl", None)
+                each._compiled_call_impl = call
+            yield
+
+    return [WhatIf("compile", Remedy("Compile the model", ("model = torch.compile(model)",)), change, is_trade=True,
+                   skipped=why)]
+
+
+def step_what_ifs(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
+    """Those that cannot fail first: in a script, a failure ends the measurement."""
+    return [*_leftovers(seen), *_called_often(seen), *_set_to_none(seen), *_threads(seen.torch, has_gpu),
+            *_flags(seen.torch, has_gpu), *_fused(seen), *_channels_last(seen), *_autocast(seen, has_gpu),
+            *_compiled(seen, has_gpu, seconds)]

@@ -1,0 +1,163 @@
+"""saturate.tune(): makes a script's training loop faster by a patch that is measured before it is offered."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from ._core import Error, is_worth, paired_gain
+from .diagnosing import WIDTH
+from .patching import Edit, edited
+from .turns import Gain
+
+MOST_CHANGES = 4
+ROUNDS = 3             # of the script and the changed script
+LEAST_STEPS = 16       # that a loss is taken from
+RUN_SHARE = 0.2        # of the seconds, for one run of the script
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """`diff` is empty if nothing pays. `is_kept`: it is faster and learns as well."""
+
+    diff: str
+    changes: List[str] = field(default_factory=list)          # causes that the diff removes
+    gain: Optional[Gain] = None                               # of the whole diff, measured
+    loss_before: Optional[float] = None
+    loss_after: Optional[float] = None
+    is_kept: bool = False
+    is_written: bool = False
+    by_hand: List[Dict[str, Any]] = field(default_factory=list)  # causes whose lines are to be added by hand
+    why_not: str = ""
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {**vars(self), "gain": None if self.gain is None else self.gain._asdict()}
+
+    def __str__(self) -> str:
+        lines = [self.diff.rstrip("\n")] if self.diff else ["no change of the script's text pays"]
+        if self.gain:
+            lines += ["", f"{self.gain.ratio:.2f} times as fast [{self.gain.low:.2f}, {self.gain.high:.2f}]"]
+        if self.loss_after is not None and self.loss_before is not None:
+            lines.append(f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after")
+        if self.why_not:
+            lines.append(self.why_not)
+        if self.diff and self.is_kept:
+            lines.append("written" if self.is_written else "nothing is written: add --write, or write=True")
+        for cause in self.by_hand:
+            lines += ["", f"by hand: {cause['name']}, about {cause['gain']:.2f} times as fast"[:WIDTH],
+                      *(f"    {line}" for line in cause["lines"])]
+        return "\n".join(lines)
+
+
+class _Script:
+    """Runs of a script in separate processes, with a changed text."""
+
+    def __init__(self, path: str, arguments: Sequence[str], folder: str) -> None:
+        self._path, self._arguments, self._folder = path, list(arguments), folder
+
+    def run(self, command: str, text: str, *options: str) -> Dict[str, Any]:
+        source, result = os.path.join(self._folder, "script.py"), os.path.join(self._folder, "result.json")
+        with open(source, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        if os.path.exists(result):
+            os.unlink(result)
+        run = subprocess.run([sys.executable, "-m", "saturate", command, "--source", source, "--json", result, *options,
+                              self._path, *self._arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             stdin=subprocess.DEVNULL, text=True, errors="replace")
+        if run.returncode or not os.path.exists(result):
+            last = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
+            raise Error(f"the script failed: {last} ({self._path}). Run it alone")
+        with open(result, encoding="utf-8") as file:
+            return dict(json.load(file))
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    """Complete or not at all."""
+    temporary = f"{path}.saturate-{os.getpid()}"
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        shutil.copymode(path, temporary)
+        os.replace(temporary, os.path.realpath(path))
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def _apply_best(text: str, causes: List[Dict[str, Any]], by_hand: Dict[str, Dict[str, Any]]) -> Optional[tuple]:
+    """(name, the changed text) of the first cause that can be edited; those before it are for the user's hands."""
+    for cause in causes:
+        edit = cause.get("edit")
+        changed = edited(text, Edit(**edit)) if edit else None
+        if changed is not None:
+            return cause["name"], changed
+        by_hand[cause["name"]] = cause
+    return None
+
+
+def _compared(script: _Script, before: str, after: str, steps: int, tolerance: float) -> Dict[str, Any]:
+    runs: Dict[str, List[Dict[str, Any]]] = {before: [], after: []}
+    for number in range(ROUNDS):
+        for text in ((before, after) if number % 2 == 0 else (after, before)):
+            runs[text].append(script.run("measure", text, "--steps", str(steps)))
+    gain = Gain(*paired_gain(*([run["rate"] for run in runs[text]] for text in (before, after))))
+    losses = [[run["loss"] for run in runs[text] if run["loss"] is not None] for text in (before, after)]
+    found: Dict[str, Any] = {"gain": gain}
+    why_not = "" if is_worth(tuple(gain), False) else "it is not faster, measured again"
+    if all(losses):
+        found.update(loss_before=statistics.median(losses[0]), loss_after=statistics.median(losses[1]))
+        if not found["loss_after"] <= max(losses[0]) + tolerance * abs(max(losses[0])):
+            why_not = "it learns worse"
+    return {**found, "why_not": why_not, "is_kept": not why_not}
+
+
+def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *, seconds: float = 60,
+         write: bool = False, tolerance: float = 0.05) -> Tuning:
+    """Diagnoses a script, and changes its text where that pays.
+
+    Changes that do not alter the training are made one by one, with a diagnosis of `seconds` before each. Then the
+    script and the changed one run in turns: the changes are kept if that is faster, and the loss of as many steps is
+    at most `tolerance` higher. Nothing is written without write=True. Lines of other changes are in `by_hand`.
+    Raises saturate.Error if the script fails.
+    """
+    path = os.fspath(script)
+    if not os.path.isfile(path):
+        raise Error(f"there is no such script ({path}). Check the path")
+    before = text = _read(path)
+    changes: List[str] = []
+    by_hand: Dict[str, Dict[str, Any]] = {}
+    steps = LEAST_STEPS
+    with tempfile.TemporaryDirectory(prefix="saturate-") as folder:
+        runs = _Script(path, arguments, folder)
+        for _ in range(MOST_CHANGES):
+            skip = ",".join([*changes, *by_hand])
+            found = runs.run("diagnose", text, "--seconds", str(seconds), "--skip", skip)
+            if found["not_found"]:
+                raise Error(f"the training loop was not found: {'; '.join(found['not_found'])} ({path}). "
+                            "Call saturate.diagnose(step, loader) in the script")
+            steps = max(steps, int(RUN_SHARE * seconds * found["rate"]))
+            change = _apply_best(text, found["causes"], by_hand)
+            if change is None:
+                break
+            changes.append(change[0])
+            text = change[1]
+        if text == before:
+            return Tuning("", by_hand=list(by_hand.values()))
+        compared = _compared(runs, before, text, steps, tolerance)
+    diff = "".join(difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), path, path))
+    if write and compared["is_kept"]:
+        _write(path, text)
+    return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=write and compared["is_kept"], **compared)

@@ -1,0 +1,182 @@
+"""Measures a loop in short turns: the batches of a generator are the loop's own, or those of a what-if."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+from ._core import Error, is_worth, may_be_worth, paired_gain
+from .patching import Edit
+from .phases import size_of
+
+Change = Callable[[], contextlib.AbstractContextManager[Any]]
+
+LEAST_STEPS = 3      # of a turn
+MOST_SETTLING = 32   # steps before a turn is measured
+WAITED = 0.2         # of a step: its batch was not ready, so that nothing is left from a rest
+
+
+class Remedy(NamedTuple):
+    text: str
+    lines: Tuple[str, ...] = ()  # to change, or to add
+    edit: Optional[Edit] = None  # the same, if it is only arguments
+
+    def __str__(self) -> str:
+        return "\n    ".join((self.text, *self.lines))
+
+
+class Gain(NamedTuple):
+    """A ratio of rates, with its 95 % confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass
+class WhatIf:
+    """The loop with one change. `batches` opens its batches; None: the loop's own."""
+
+    name: str
+    remedy: Remedy
+    change: Change = contextlib.nullcontext
+    batches: Optional[Callable[[], Iterable[Any]]] = None
+    alters: bool = False     # the training
+    is_trade: bool = False   # it costs something: memory, precision, another library
+    is_inferred: bool = False
+    has_own_limit: bool = False  # it may gain although neither input nor step are the limit
+    gain: Optional[Gain] = None
+    skipped: str = ""
+    before: List[float] = field(default_factory=list)  # samples/s, by round
+    after: List[float] = field(default_factory=list)
+
+    @property
+    def is_input(self) -> bool:
+        return self.batches is not None and not self.has_own_limit
+
+    def conclude(self) -> None:
+        if self.before:
+            self.gain = Gain(*paired_gain(self.before, self.after))
+
+    def is_worth(self) -> bool:
+        return self.gain is not None and is_worth(tuple(self.gain), self.alters)
+
+    def may_be_worth(self) -> bool:
+        return self.gain is not None and may_be_worth(tuple(self.gain), self.alters)
+
+
+def ahead_of(loader: Any) -> int:
+    """Batches that are loaded ahead."""
+    return int(getattr(loader, "num_workers", 0) or 0) * int(getattr(loader, "prefetch_factor", None) or 2)
+
+
+class Arm:
+    """Batches for turns; between them its workers only fill their queues."""
+
+    def __init__(self, batches: Callable[[], Iterable[Any]], *, is_made_here: bool = True) -> None:
+        self._open, self._is_made_here, self.ahead = batches, is_made_here, 0
+        self._source: Any = None
+        self._batches: Optional[Iterator[Any]] = None
+
+    def next(self) -> Any:
+        if self._batches is not None:
+            try:
+                return next(self._batches)
+            except StopIteration:
+                pass
+        if self._source is None:
+            self._source = self._open()
+            self.ahead = ahead_of(self._source)
+        self._batches = iter(self._source)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise Error("the loader has no batch (saturate.diagnose). Give it a dataset that is not empty") from None
+
+    def close(self) -> None:
+        self._batches = None  # ends the workers
+        close = getattr(self._source, "close", None)
+        if close is not None and self._is_made_here:
+            close()
+        self._source = None
+
+
+class Pace(NamedTuple):
+    samples_per_s: float
+    steps_per_s: float
+
+
+Steps = Generator[Any, None, Pace]
+
+
+class Turns:
+    """Makes turns. `synchronize` waits for the device."""
+
+    def __init__(self, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock, self._synchronize = clock, synchronize
+        self._yielded = 0.0
+        self._is_interrupted = False
+
+    def interrupted(self) -> None:
+        """The loop did something else since its last batch, such as the end of an epoch: that step does not count."""
+        self._is_interrupted = True
+
+    def steps(self, arm: Arm, change: Change, seconds: float, least: int = LEAST_STEPS) -> Steps:
+        """Yields the batches of a turn, and returns its rates."""
+        with change():
+            yield from self._settle(arm)
+            self._synchronize()
+            self._is_interrupted = False
+            begin, samples, steps = self.clock(), 0, 0
+            while steps < least or self.clock() - begin < seconds:
+                batch = arm.next()
+                size = size_of(batch) or 1
+                self._yielded = self.clock()
+                yield batch
+                if not self._is_interrupted:
+                    samples, steps = samples + size, steps + 1
+                else:
+                    begin, self._is_interrupted = begin + self.clock() - self._yielded, False
+            self._synchronize()
+            elapsed = max(self.clock() - begin, 1e-9)
+        return Pace(samples / elapsed, steps / elapsed)
+
+    def fixed(self, arm: Arm, change: Change, steps: int) -> Steps:
+        """A turn of one step to settle and as many others, neither more nor fewer."""
+        with change():
+            yield arm.next()
+            self._synchronize()
+            begin, samples = self.clock(), 0
+            for _ in range(steps):
+                batch = arm.next()
+                samples += size_of(batch) or 1
+                yield batch
+            self._synchronize()
+            elapsed = max(self.clock() - begin, 1e-9)
+        return Pace(samples / elapsed, steps / elapsed)
+
+    def _settle(self, arm: Arm) -> Generator[Any, None, None]:
+        for number in range(min(arm.ahead, MOST_SETTLING) + 1):
+            begin = self.clock()
+            batch = arm.next()
+            taken = self.clock()
+            yield batch
+            if number > 0 and taken - begin > WAITED * (self.clock() - begin):
+                return
+
+    def loading(self, arm: Arm, seconds: float) -> Pace:
+        """The loader without steps."""
+        for _ in range(min(arm.ahead, MOST_SETTLING) + 1):
+            arm.next()
+        begin, samples, steps = self.clock(), 0, 0
+        while steps < LEAST_STEPS or self.clock() - begin < seconds:
+            samples, steps = samples + (size_of(arm.next()) or 1), steps + 1
+        elapsed = max(self.clock() - begin, 1e-9)
+        return Pace(samples / elapsed, steps / elapsed)
+
+
+def held(batch: Any) -> Arm:
+    return Arm(lambda: itertools.repeat(batch))

@@ -1,0 +1,333 @@
+"""saturate.diagnose(): statistics of the command, what-ifs in turns, and everything as before at the end. The time of
+most tests is a clock that the parts of a step move."""
+
+import copy
+import json
+import math
+import random
+
+import pytest
+
+import saturate
+from saturate._core import is_worth, may_be_worth, paired_gain
+
+torch = pytest.importorskip("torch")
+
+from saturate.diagnosing import conclude, drive  # noqa: E402
+from saturate.observing import Observation  # noqa: E402
+from saturate.session import Session  # noqa: E402
+
+
+def test_the_statistics_are_those_of_the_command():
+    """The values of tests/advise_gain_test.cpp."""
+    ratio, low, high = paired_gain([100, 110, 95, 102], [150, 160, 147, 149])
+    assert (ratio, low, high) == pytest.approx((1.490217, 1.424049, 1.559460), abs=1e-4)
+    x = [1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30]
+    y = [0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29]
+    gain = paired_gain([math.exp(each) for each in x], [math.exp(each) for each in y])
+    assert [math.log(each) for each in gain] == pytest.approx([-0.46, -0.786, -0.010], abs=1e-9)
+    with pytest.raises(saturate.Error, match="rounds"):
+        paired_gain([1, 2], [])
+
+
+def test_the_thresholds_are_those_of_the_command():
+    assert is_worth((1.06, 1.01, 1.1), False) and not is_worth((1.06, 1.01, 1.1), True)
+    assert not is_worth((1.5, 0.99, 2), False) and may_be_worth((1.5, 0.99, 2), False)
+    assert not may_be_worth((1.1, 0.99, 1.2), False) and not may_be_worth((1.5, 1.4, 1.6), False)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1e-6  # reading it takes time, so that nothing is free
+        return self.now
+
+
+class Data(torch.utils.data.Dataset):
+    def __init__(self, clock, seconds, size=64):
+        self.clock, self.seconds, self.size = clock, seconds, size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        self.clock.now += self.seconds
+        return torch.full((3, 8, 8), float(index)), index % 5
+
+
+class Loop:
+    """A loop whose parts take known times: loading a sample, computing, and `extra(loop)` in each step."""
+
+    def __init__(self, load=0.0001, compute=0.1, extra=None, **named):
+        self.clock, self.compute, self.extra = Clock(), compute, extra
+        self.model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Dropout(),
+                                         torch.nn.Flatten(), torch.nn.Linear(144, 5))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.loader = torch.utils.data.DataLoader(Data(self.clock, load), batch_size=8, shuffle=True, **named)
+
+    def step(self, batch):
+        images, labels = batch
+        loss = torch.nn.functional.cross_entropy(self.model(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.clock.now += self.compute
+        if self.extra:
+            self.extra(self)
+
+    def diagnose(self, seconds=100, only=None, skip=()):
+        session = Session(torch, self.loader, Observation(torch), seconds=seconds, only=only, skip=skip,
+                          clock=self.clock)
+        drive(session, self.step)
+        return conclude(session)
+
+
+def names(causes):
+    return [cause.name for cause in causes]
+
+
+NOT_TIMED = ("fused-optimizer", "channels-last", "autocast-bf16", "threads", "batch-size")  # as fast, to this clock
+
+
+def test_slow_samples_are_loaded_by_workers():
+    found = Loop(load=0.05).diagnose(only=["data-loading", "fused-optimizer"])
+    assert found.verdict == "cause" and names(found.causes) == ["data-loading"]
+    assert found.causes[0].gain == pytest.approx(5, rel=0.01)  # 0.4 s of 0.5
+    assert any("num_workers=" in line for line in found.causes[0].remedy.lines)
+    assert found.rate == pytest.approx(2, rel=0.01)
+
+
+def taking(name, seconds):
+    """A step that calls something, which takes so long."""
+    def slow(monkeypatch, owner, attribute, call):
+        original = getattr(owner, attribute)
+
+        def slower(*arguments, **named):
+            clock.append(seconds)
+            return original(*arguments, **named)
+
+        clock = []
+        monkeypatch.setattr(owner, attribute, slower)
+
+        def extra(loop):
+            call(loop)
+            loop.clock.now += sum(clock)
+            clock.clear()
+
+        return extra
+
+    return slow
+
+
+def item(loop):
+    return loop.model[0].bias.sum().item()
+
+
+def save(loop):
+    import io
+
+    torch.save({"a": 1}, io.BytesIO())
+
+
+@pytest.mark.parametrize("cause, owner, attribute, call", [
+    ("item-in-loop", torch.Tensor, "tolist", item),
+    ("checkpoint-saves", torch, "save", save),
+    ("print-in-loop", __import__("builtins"), "print", lambda loop: print("loss")),
+    ("logging", __import__("os"), "fsync", lambda loop: __import__("os").fsync(loop.file.fileno())),
+])
+def test_calls_of_a_step(monkeypatch, tmp_path, capsys, cause, owner, attribute, call):
+    loop = Loop(compute=0.1)
+    loop.file = open(tmp_path / "log", "w")
+    loop.extra = taking(cause, 0.1)(monkeypatch, owner, attribute, call)
+    before = vars(owner).get(attribute)
+    found = loop.diagnose(skip=NOT_TIMED)
+    loop.file.close()
+    assert names(found.causes) == [cause]
+    assert found.causes[0].gain == pytest.approx(2, rel=0.01)
+    assert vars(owner).get(attribute) is before
+
+
+def test_anomaly_mode_is_found_and_comes_back():
+    def extra(loop):
+        loop.clock.now += 0.3 * torch.is_anomaly_enabled()
+
+    loop = Loop(extra=extra)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        found = loop.diagnose(skip=NOT_TIMED)
+        assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
+    assert names(found.causes) == ["anomaly-mode"] and found.causes[0].gain == pytest.approx(4, rel=0.01)
+
+
+def test_a_profiler_around_the_loop_is_found():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        found = Loop().diagnose(only=["profiler-on"])
+    assert "profiler-on" in names(found.idle)
+
+
+def test_gradients_filled_with_zeros():
+    loop = Loop()
+
+    def zeroing(loop):
+        begin = loop.model[0].weight.grad
+        loop.optimizer.zero_grad(set_to_none=False)
+        loop.clock.now += 0.1 if loop.model[0].weight.grad is begin else 0
+
+    loop.extra = zeroing
+    found = loop.diagnose(skip=NOT_TIMED)
+    assert names(found.causes) == ["set-to-none"] and found.causes[0].gain == pytest.approx(2, rel=0.01)
+
+
+def test_a_healthy_loop():
+    found = Loop().diagnose(skip=("batch-size",))
+    assert found.verdict == "healthy" and not found.causes
+    reasons = dict(found.skipped)
+    assert "the step is the limit" in reasons["data-loading"]
+    assert "GPU" in reasons["pin-memory"] and "GPU" in reasons["tf32"]
+    text = str(found)
+    assert text.startswith("healthy") and max(len(line) for line in text.splitlines()) <= 80
+    json.dumps(found.to_dict())
+
+
+def test_too_little_time_is_undecided():
+    found = Loop(load=0.05).diagnose(seconds=1e-3)
+    assert found.verdict == "undecided" and any("time" in why for _, why in found.skipped)
+
+
+def test_a_larger_batch():
+    found = Loop(compute=0.1).diagnose(only=["batch-size"])
+    assert names(found.causes) == ["batch-size"] and found.causes[0].gain == pytest.approx(2, rel=0.01)
+    assert found.causes[0].alters
+
+
+def test_a_failing_what_if_is_skipped_and_a_failing_step_is_raised():
+    loop = Loop()
+
+    def refuses(loop):
+        if loop.optimizer.param_groups[0].get("fused"):
+            raise RuntimeError("no fused steps here\nmore")
+
+    loop.extra = refuses
+    found = loop.diagnose(only=["fused-optimizer"])
+    assert dict(found.skipped)["fused-optimizer"] == "it failed: no fused steps here"
+    assert loop.optimizer.param_groups[0].get("fused") is None
+
+    def fails(loop):
+        raise ZeroDivisionError
+
+    loop.extra = fails
+    with pytest.raises(ZeroDivisionError):
+        loop.diagnose()
+
+
+def state_of(loop, scheduler):
+    tensors = [*loop.model.parameters(), *loop.model.buffers()]
+    return copy.deepcopy([[each.detach().clone() for each in tensors],
+                          [None if each.grad is None else each.grad.clone() for each in loop.model.parameters()],
+                          [each.stride() for each in tensors], loop.optimizer.state_dict(), scheduler.state_dict(),
+                          torch.get_rng_state(), random.getstate(), loop.loader.generator.get_state(),
+                          [module.training for module in loop.model.modules()]])
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.equal(b)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(left, right) for left, right in zip(a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_everything_is_as_before_to_the_bit(steps_before):
+    """Also if no step was made before, and the rest of an iteration in progress."""
+    import numpy
+
+    def trained(diagnosed):
+        torch.manual_seed(1)
+        random.seed(2)
+        numpy.random.seed(3)
+        loop = Loop(load=0.001, generator=torch.Generator().manual_seed(4))
+        scheduler = torch.optim.lr_scheduler.StepLR(loop.optimizer, 2)
+        weights = [id(each) for each in loop.model.parameters()]
+
+        def extra(loop):
+            scheduler.step()
+            random.random()
+            numpy.random.rand()
+
+        loop.extra = extra
+        batches = iter(loop.loader)
+        for _ in range(steps_before):
+            loop.step(next(batches))
+        if diagnosed:
+            before = state_of(loop, scheduler)
+            addresses = [each.data_ptr() for each in loop.model.parameters()]
+            found = loop.diagnose(seconds=20)
+            measured = names([*found.causes, *found.uncertain, *found.idle])
+            assert {"data-loading", "fused-optimizer", "channels-last"} <= set(measured)
+            assert same(state_of(loop, scheduler), before)
+            assert [each.data_ptr() for each in loop.model.parameters()] == addresses
+            assert [id(each) for each in loop.model.parameters()] == weights
+        for batch in batches:
+            loop.step(batch)
+        return state_of(loop, scheduler), random.random(), numpy.random.rand()
+
+    assert same(trained(True), trained(False))
+
+
+def test_objects_of_the_user_are_restored():
+    class Average:
+        def __init__(self):
+            self.value = 1.0
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+
+    average, counts = Average(), {"steps": 0}
+
+    loop = Loop()
+
+    def step(batch):
+        loop.step(batch)
+        average.value += 1
+        counts["steps"] += 1
+
+    saturate.diagnose(step, loop.loader, seconds=0.5, state=[average, counts], only=[])
+    assert average.value == 1.0 and counts == {"steps": 0}
+
+
+def test_a_loader_of_saturate_keeps_its_place():
+    loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch")
+    model = torch.nn.Linear(192, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch):
+        torch.nn.functional.cross_entropy(model(batch[0].flatten(1)), batch[1]).backward()
+        optimizer.step()
+
+    batches = iter(loader)
+    first = next(batches)
+    before = loader.state_dict()
+    found = saturate.diagnose(step, loader, seconds=1)
+    assert found.rate > 0 and loader.state_dict() == before
+    rest = [first, *batches]
+    again = list(saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch"))
+    assert all(a[0].equal(b[0]) for a, b in zip(rest, again)) and len(rest) == len(again)
+
+
+def test_wrong_arguments():
+    loop = Loop()
+    with pytest.raises(saturate.Error, match="iterator"):
+        saturate.diagnose(loop.step, iter(loop.loader))
+    with pytest.raises(TypeError, match="function"):
+        saturate.diagnose(loop.loader, loop.step)
+    with pytest.raises(ValueError, match="seconds"):
+        saturate.diagnose(loop.step, loop.loader, seconds=0)
+    with pytest.raises(saturate.Error, match="no batch"):
+        saturate.diagnose(loop.step, [])
