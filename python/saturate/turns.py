@@ -122,7 +122,6 @@ class Turns:
 
     def __init__(self, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock, self._synchronize = clock, synchronize
-        self._yielded = 0.0
         self._is_interrupted = False
 
     def interrupted(self) -> None:
@@ -138,14 +137,14 @@ class Turns:
             begin, samples, steps = self.clock(), 0, 0
             latest = begin + STRETCH * seconds
             while steps < least or (self.clock() - begin < seconds and self.clock() < latest):
+                taken = self.clock()
                 batch = arm.next()
                 size = size_of(batch) or 1
-                self._yielded = self.clock()
                 yield batch
                 if not self._is_interrupted:
                     samples, steps = samples + size, steps + 1
                 else:
-                    begin, self._is_interrupted = begin + self.clock() - self._yielded, False
+                    begin, self._is_interrupted = begin + self.clock() - taken, False
             self._synchronize()
             elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)

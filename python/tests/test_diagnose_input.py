@@ -131,4 +131,5 @@ def test_an_error_comes_before_a_change_with_a_price():
     assert [cause.name for cause in found.causes] == ["data-loading", "autocast-bf16"] and found.verdict == "cause"
     assert found.causes[0].remedy.text == "four" and [cause.name for cause in found.idle] == ["prefetch"]
     Session.start_share = 0.5  # half of an epoch is its beginning
-    assert conclude(Session).causes[0].gain == pytest.approx(1 / (0.5 + 0.5 / 1.5))
+    first, second = conclude(Session).causes  # no longer clear
+    assert first.name == "autocast-bf16" and second.gain == pytest.approx(1 / (0.5 + 0.5 / 1.5))
