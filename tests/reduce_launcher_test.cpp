@@ -171,7 +171,7 @@ TEST(Heartbeat, ReportsEachPositionAndWhetherTheRunWaits) {
   const auto hears = [&](const std::string& line) {
     return becomes_true([&] {
       char bytes[256];
-      const ssize_t count = read(ends[0], bytes, sizeof bytes);
+      const ssize_t count = ::read(ends[0], bytes, sizeof bytes);
       if (count > 0) heard.append(bytes, size_t(count));
       return heard.find(line + "\n") != std::string::npos;
     });

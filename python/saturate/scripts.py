@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+import time
 import types
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence
 
@@ -135,10 +136,10 @@ class ScriptLoop:
 
 class DiagnosedLoop(ScriptLoop):
     def __init__(self, torch: Any, path: str, seconds: float, only: Optional[Collection[str]],
-                 skip: Collection[str]) -> None:
+                 skip: Collection[str], clock: Callable[[], float]) -> None:
         super().__init__(torch, path)
         self.session: Optional[Session] = None
-        self._arguments = {"seconds": seconds, "only": only, "skip": skip}
+        self._arguments: Dict[str, Any] = {"seconds": seconds, "only": only, "skip": skip, "clock": clock}
 
     def begin(self) -> Iterator[Any]:
         self.session = Session(self.torch, self.loader, self.seen, **self._arguments)
@@ -159,14 +160,17 @@ class DiagnosedLoop(ScriptLoop):
 
 def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:
     """As `python path arguments` does. source: a file with the text that runs in place of the script's."""
-    sys.argv = [path, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
     with open(source or path, "rb") as file:
         code = compile(file.read(), path, "exec")
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=path, __cached__=None)
-    sys.modules["__main__"] = module
-    exec(code, module.__dict__)
+    before = sys.argv, sys.path[:], sys.modules["__main__"]
+    try:
+        sys.argv, sys.modules["__main__"] = [path, *arguments], module
+        sys.path[0] = os.path.dirname(os.path.abspath(path))
+        exec(code, module.__dict__)
+    finally:
+        sys.argv, sys.path[:], sys.modules["__main__"] = before
 
 
 class MeasuredLoop(ScriptLoop):
@@ -214,11 +218,12 @@ def measure_script(path: str, arguments: Sequence[str], steps: int, source: Opti
 
 
 def diagnose_script(path: str, arguments: Sequence[str], *, seconds: float, only: Optional[Collection[str]] = None,
-                    skip: Collection[str] = (), source: Optional[str] = None) -> Diagnosis:
+                    skip: Collection[str] = (), source: Optional[str] = None,
+                    clock: Callable[[], float] = time.perf_counter) -> Diagnosis:
     """Runs the script until its loop is measured. Raises what the script raises before that."""
     import torch
 
-    loop = DiagnosedLoop(torch, path, seconds, only, skip)
+    loop = DiagnosedLoop(torch, path, seconds, only, skip, clock)
     try:
         with loop.active():
             run_script(path, arguments, source)

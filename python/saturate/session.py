@@ -17,8 +17,8 @@ FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 FIRST_SHARE = 0.55     # of the time, for a first measurement of each
 HOPELESS = 1.02        # the end of an interval that is not measured further
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
-TURN_SHARE = 1 / 200   # of the time
-MOST_TURN_S, LEAST_TURN_S = 1.0, 0.05
+TURN_SHARE = 1 / 150   # of the time
+MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
 NoPace = Generator[Any, None, None]
 

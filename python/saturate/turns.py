@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Callable, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -16,6 +17,8 @@ Change = Callable[[], contextlib.AbstractContextManager[Any]]
 
 LEAST_STEPS = 3      # of a turn
 MOST_SETTLING = 32   # steps before a turn is measured
+MOST_LOADED = 100    # batches of a turn without steps
+STRETCH = 3          # times as long as planned a turn takes at most, with what interrupts it
 WAITED = 0.2         # of a step: its batch was not ready, so that nothing is left from a rest
 
 
@@ -90,7 +93,9 @@ class Arm:
         if self._source is None:
             self._source = self._open()
             self.ahead = ahead_of(self._source)
-        self._batches = iter(self._source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about more workers than cores, which is what is tried
+            self._batches = iter(self._source)
         try:
             return next(self._batches)
         except StopIteration:
@@ -117,7 +122,6 @@ class Turns:
 
     def __init__(self, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock, self._synchronize = clock, synchronize
-        self._yielded = 0.0
         self._is_interrupted = False
 
     def interrupted(self) -> None:
@@ -131,15 +135,16 @@ class Turns:
             self._synchronize()
             self._is_interrupted = False
             begin, samples, steps = self.clock(), 0, 0
-            while steps < least or self.clock() - begin < seconds:
+            latest = begin + STRETCH * seconds
+            while steps < least or (self.clock() - begin < seconds and self.clock() < latest):
+                taken = self.clock()
                 batch = arm.next()
                 size = size_of(batch) or 1
-                self._yielded = self.clock()
                 yield batch
                 if not self._is_interrupted:
                     samples, steps = samples + size, steps + 1
                 else:
-                    begin, self._is_interrupted = begin + self.clock() - self._yielded, False
+                    begin, self._is_interrupted = begin + self.clock() - taken, False
             self._synchronize()
             elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)
@@ -172,7 +177,7 @@ class Turns:
         for _ in range(min(arm.ahead, MOST_SETTLING) + 1):
             arm.next()
         begin, samples, steps = self.clock(), 0, 0
-        while steps < LEAST_STEPS or self.clock() - begin < seconds:
+        while steps < LEAST_STEPS or (self.clock() - begin < seconds and steps < MOST_LOADED):
             samples, steps = samples + (size_of(arm.next()) or 1), steps + 1
         elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)

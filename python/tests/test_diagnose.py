@@ -77,7 +77,7 @@ class Loop:
         if self.extra:
             self.extra(self)
 
-    def diagnose(self, seconds=100, only=None, skip=()):
+    def diagnose(self, seconds=200, only=None, skip=()):
         session = Session(torch, self.loader, Observation(torch), seconds=seconds, only=only, skip=skip,
                           clock=self.clock)
         drive(session, self.step)
@@ -122,7 +122,7 @@ def taking(name, seconds):
 
 
 def item(loop):
-    return loop.model[0].bias.sum().item()
+    float(loop.model[0].bias.sum())  # torch itself calls item() and tolist()
 
 
 def save(loop):
@@ -132,7 +132,7 @@ def save(loop):
 
 
 @pytest.mark.parametrize("cause, owner, attribute, call", [
-    ("item-in-loop", torch.Tensor, "tolist", item),
+    ("item-in-loop", torch.Tensor, "__float__", item),
     ("checkpoint-saves", torch, "save", save),
     ("print-in-loop", __import__("builtins"), "print", lambda loop: print("loss")),
     ("logging", __import__("os"), "fsync", lambda loop: __import__("os").fsync(loop.file.fileno())),
@@ -265,7 +265,7 @@ def test_everything_is_as_before_to_the_bit(steps_before):
         if diagnosed:
             before = state_of(loop, scheduler)
             addresses = [each.data_ptr() for each in loop.model.parameters()]
-            found = loop.diagnose(seconds=20)
+            found = loop.diagnose(seconds=60)
             measured = names([*found.causes, *found.uncertain, *found.idle])
             assert {"data-loading", "fused-optimizer", "channels-last"} <= set(measured)
             assert same(state_of(loop, scheduler), before)

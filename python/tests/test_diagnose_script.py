@@ -61,18 +61,52 @@ def script(tmp_path):
     return path
 
 
-def test_a_script_is_diagnosed_as_it_is(script, tmp_path):
-    """Its loop breaks off each epoch, and evaluates in between."""
-    result = run("diagnose", "--seconds", 4, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
+class Clock:
+    """Moved by the script, so that its times are known."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1e-6
+        return self.now
+
+
+TIMED = (SCRIPT.replace("time.sleep(0.002)", "builtins.clock.now += 0.01")
+         .replace("optimizer.step()", "optimizer.step(); builtins.clock.now += 0.01")
+         .replace("with torch.no_grad():", "builtins.clock.now += 100\n        with torch.no_grad():")
+         .replace("import sys", "import sys\nimport builtins"))
+
+
+def test_a_script_is_diagnosed_as_it_is(script, monkeypatch, capsys):
+    """Its loop breaks off each epoch, and evaluates in between, which does not count."""
+    import builtins
+
+    from saturate.scripts import diagnose_script
+
+    clock = Clock()
+    monkeypatch.setattr(builtins, "clock", clock, raising=False)
+    script.write_text(TIMED)
+    before = list(sys.argv), list(sys.path), sys.modules["__main__"]
+    found = diagnose_script(str(script), ["100000"], seconds=1e5, only=["data-loading", "fused-optimizer"], clock=clock)
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    assert [cause.name for cause in found.causes] == ["data-loading"] and found.rate == pytest.approx(20, rel=0.01)
+    assert found.causes[0].gain == pytest.approx(5, rel=0.01)
+    edit = found.causes[0].remedy.edit
+    assert edit.call == "DataLoader" and "batch_size=4, shuffle=True" in TIMED.splitlines()[edit.line - 1]
+    assert "trained" not in capsys.readouterr().out and script.read_text() == TIMED
+
+
+def test_the_command_writes_json(script, tmp_path):
+    result = run("diagnose", "--seconds", 2, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
     assert result.returncode == 0, result.stderr
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["verdict"] == "cause" and found["unit"] == "steps/s" and found["rate"] > 0
-    (cause,) = found["causes"]
-    assert cause["name"] == "data-loading" and cause["low"] > 1 and cause["low"] <= cause["gain"] <= cause["high"]
-    assert cause["edit"]["call"] == "DataLoader" and "DataLoader(Data(), batch_size=4, shuffle=True)" in (
-        SCRIPT.splitlines()[cause["edit"]["line"] - 1])
-    assert "cause: data-loading" in result.stdout and "trained" not in result.stdout
-    assert script.read_text() == SCRIPT
+    assert found["unit"] == "steps/s" and found["rate"] > 0 and found["not_found"] == []
+    assert found["verdict"] in result.stdout and "trained" not in result.stdout
+    result = run("measure", "--steps", 8, "--json", tmp_path / "found.json", script, 1000)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["rate"] > 0 and 0 < found["loss"] < 100
 
 
 @pytest.mark.parametrize("text, missing", [
@@ -105,12 +139,56 @@ def test_errors(script, tmp_path):
     assert result.returncode == 1 and "IndexError" in result.stderr
 
 
-def test_tune_shows_a_patch_and_writes_when_asked(script):
-    found = saturate.tune(script, ["1000"], seconds=3)
-    assert found.changes[0] == "data-loading" and "+" in found.diff and "num_workers=" in found.diff
-    assert script.read_text() == SCRIPT and not found.is_written
-    assert found.loss_before == pytest.approx(found.loss_after, rel=0.2)
-    assert "--write" in str(found) or found.why_not
+WORKERS = {"name": "data-loading", "gain": 3.0, "lines": ["num_workers=2"],
+           "edit": {"call": "DataLoader", "arguments": {"num_workers": 2}, "line": 2}}
+BY_HAND = {"name": "print-in-loop", "gain": 4.0, "lines": ["print rarely"], "edit": None}
+TEXT = "import torch\nDataLoader(data)\nDataLoader(held_out)\n"
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Known results in place of runs: with workers a script is three times as fast."""
+    from saturate import tuning
+
+    commands = []
+
+    class Runs:
+        loss, rate = 1.0, 30.0
+
+        def run(self, command, text, *options):
+            commands.append((command, *options))
+            has_workers = "num_workers" in text
+            if command == "diagnose":
+                return {"not_found": [], "rate": 10.0, "causes": [BY_HAND] if has_workers else [BY_HAND, WORKERS]}
+            return {"rate": self.rate if has_workers else 10.0, "loss": self.loss if has_workers else 1.0}
+
+    made = Runs()
+    made.commands, made.path = commands, tmp_path / "train.py"
+    made.path.write_text(TEXT)
+    monkeypatch.setattr(tuning, "_Script", lambda *_: made)
+    return made
+
+
+def test_tune_shows_a_patch_and_writes_when_asked(runs):
+    found = saturate.tune(runs.path)
+    assert found.changes == ["data-loading"] and found.is_kept and not found.is_written
+    assert "-DataLoader(data)\n+DataLoader(data, num_workers=2)\n" in found.diff
+    assert found.gain.ratio == pytest.approx(3) and runs.path.read_text() == TEXT
+    assert "nothing is written" in str(found) and "print rarely" in str(found)
+    assert [command for command, *_ in runs.commands] == ["diagnose"] * 2 + ["measure"] * 6
+    assert runs.commands[1][-1] == "data-loading,print-in-loop"  # is not measured again
+    runs.path.chmod(0o750)
+    assert saturate.tune(runs.path, write=True).is_written
+    assert "DataLoader(data, num_workers=2)\nDataLoader(held_out)" in runs.path.read_text()
+    assert runs.path.stat().st_mode & 0o777 == 0o750 and [each.name for each in runs.path.parent.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
+                                                (1.0, 10.1, "not faster")])
+def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):
+    runs.loss, runs.rate = loss, rate
+    found = saturate.tune(runs.path, write=True)
+    assert not found.is_kept and reason in str(found) and runs.path.read_text() == TEXT
 
 
 @pytest.mark.parametrize("before, edit, after", [

@@ -1,0 +1,135 @@
+"""What-ifs of a DataLoader's arguments: which there are, and that copies deliver the same samples."""
+
+import itertools
+import os
+
+import pytest
+
+from saturate.diagnosing import conclude
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+from saturate.loader_what_ifs import Endless, cores, epoch_start, loader_what_ifs, rebuilt  # noqa: E402
+from saturate.patches import calls_of, without_calls  # noqa: E402
+from saturate.replacing import replacement_of  # noqa: E402
+from saturate.turns import Gain, Remedy, WhatIf  # noqa: E402
+
+
+def part(name, **values):
+    return type(name, (), values)()
+
+
+class ImageFolder(Dataset):
+    __module__ = "torchvision.datasets.folder"  # stands for torchvision's
+    root, target_transform = "photos", None
+
+    def __init__(self, *parts):
+        self.samples = [(f"photos/a/{number}.png", number % 3) for number in range(10)]
+        self.transform = part("Compose", transforms=list(parts))
+        self.decoded = []
+
+    def loader(self, path):
+        self.decoded.append(path)
+        return torch.full((2, 3), int(path.split("/")[-1][:-4]))
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        path, label = self.samples[index]
+        return self.loader(path) * 2, label
+
+
+CROP = part("RandomResizedCrop", size=(32, 32), scale=(0.08, 1.0), ratio=(0.75, 4 / 3))
+
+
+def test_a_folder_with_known_transforms_has_a_loader_of_saturate():
+    dataset = ImageFolder(CROP, part("RandomHorizontalFlip", p=0.5), part("ToTensor"),
+                          part("Normalize", mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2)))
+    arguments, why = replacement_of(DataLoader(dataset, batch_size=4))
+    assert why == "" and arguments == {
+        "source": "folder:photos", "batch_size": 4, "to": "torch", "flip": 0.5, "mean": [0.5, 0.4, 0.3],
+        "std": [0.2] * 3, "size": 32, "crop": "random_resized", "dtype": "float32",
+        "options": {"augment.scale": [0.08, 1.0], "augment.ratio": [0.75, 4 / 3]}}
+
+
+@pytest.mark.parametrize("parts, reason", [
+    ([CROP, part("ColorJitter")], "ColorJitter"), ([CROP], "counterparts"),
+    ([part("RandomResizedCrop", size=(32, 16), scale=(0, 1), ratio=(1, 1)), part("ToTensor")], "RandomResizedCrop")])
+def test_other_transforms_have_none(parts, reason):
+    arguments, why = replacement_of(DataLoader(ImageFolder(*parts), batch_size=4))
+    assert arguments is None and reason in why
+    assert replacement_of(DataLoader(list(range(3)))) == (None, "")
+
+
+def by_name(loader):
+    return {what_if.name: what_if for what_if in loader_what_ifs(loader, has_gpu=False)}
+
+
+def test_decoded_images_are_kept():
+    dataset = ImageFolder(CROP)
+    what_if = by_name(DataLoader(dataset, batch_size=4))["decode-cache"]
+    assert not what_if.skipped
+    batches = list(itertools.islice(what_if.batches(), 4))  # two batches of 4, again and again
+    assert [batch[0][:, 0, 0].tolist() for batch in batches] == [[0, 2, 4, 6], [8, 10, 12, 14]] * 2
+    assert len(dataset.decoded) == 1 + len(dataset)  # one to learn its size
+    dataset[0]
+    assert len(dataset.decoded) == 2 + len(dataset)  # the user's dataset decodes as before
+
+
+def test_what_ifs_follow_the_arguments():
+    data = list(range(64))
+    none = by_name(DataLoader(data, batch_size=4))
+    assert {"data-loading", "pin-memory", "batch-size"} == set(none) and none["pin-memory"].skipped
+    some = by_name(DataLoader(data, batch_size=4, num_workers=2))
+    assert {"workers-too-few", "workers-too-many", "prefetch"} <= set(some) and "data-loading" not in some
+    assert "batch-size" not in by_name(DataLoader(data, batch_sampler=[[0, 1], [2]]))
+    assert by_name(DataLoader(data[:5], batch_size=4))["batch-size"].skipped
+    assert loader_what_ifs([1, 2], has_gpu=False) == []
+    assert cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("named", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None},
+                                   {"batch_sampler": [[0, 3], [1]]}])
+def test_a_copy_delivers_the_same_batches_without_end(named):
+    loader = DataLoader(list(range(10)), **named)
+    once = [torch.as_tensor(batch).tolist() for batch in loader]
+    again = [torch.as_tensor(batch).tolist() for batch in itertools.islice(rebuilt(loader), 2 * len(once))]
+    assert again == 2 * once
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(6))
+
+
+def test_streams_and_empty_samplers():
+    assert [batch.tolist() for batch in rebuilt(DataLoader(Stream(), batch_size=4))] == [[0, 1, 2, 3], [4, 5]]
+    assert list(Endless([])) == []
+    assert epoch_start(DataLoader(list(range(8)), batch_size=4), False, iter(range(99)).__next__, 2) == [1, 1]
+
+
+def test_values_that_a_step_reads_are_those_of_its_first_time():
+    values = iter(range(10))
+    with without_calls("item-in-loop", calls_of(torch))():
+        read = [torch.tensor(next(values)).item() for _ in range(3)]
+        other = torch.tensor(next(values)).item()
+    assert read == [0, 0, 0] and other == 3 and torch.tensor(5).item() == 5
+
+
+def test_an_error_comes_before_a_change_with_a_price():
+    class Session:
+        start_share, pace = 0.0, None
+        results = [WhatIf("autocast-bf16", Remedy(""), is_trade=True, gain=Gain(3, 2, 4)),
+                   WhatIf("data-loading", Remedy(""), gain=Gain(1.3, 1.2, 1.4)),
+                   WhatIf("data-loading", Remedy("four"), gain=Gain(1.5, 1.4, 1.6)),
+                   WhatIf("prefetch", Remedy(""), gain=Gain(1.01, 0.99, 1.02))]
+
+    found = conclude(Session)
+    assert [cause.name for cause in found.causes] == ["data-loading", "autocast-bf16"] and found.verdict == "cause"
+    assert found.causes[0].remedy.text == "four" and [cause.name for cause in found.idle] == ["prefetch"]
+    Session.start_share = 0.5  # half of an epoch is its beginning
+    first, second = conclude(Session).causes  # no longer clear
+    assert first.name == "autocast-bf16" and second.gain == pytest.approx(1 / (0.5 + 0.5 / 1.5))
