@@ -94,7 +94,7 @@ struct Loader::State {
   ScanIndex own_index;
   ScanIndex* const scan_index;  // null: off
   BufferPool buffers;
-  ReadAhead ahead;
+  ReadAhead ahead;  // of nothing if samples are held: they are not read
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch already consumed or skipped
   bool ended = true;           // stop() was called since the epoch began
@@ -118,7 +118,6 @@ struct Loader::State {
         source_index(data.source_index()),
         scan_index(source_index ? source_index->points() : &own_index),
         buffers(columns.back().offset, std::move(allocate)),
-        // Held samples are not read.
         ahead(data, opt.shuffle, opt.seed, size_t(opt.prefetch + 1) * local_batch_size(opt),
               opt.output == BatchOutput::kPlaces),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
