@@ -70,8 +70,9 @@ def _without_profiler(torch: Any) -> Callable[[], Any]:
 def _leftovers(seen: Observation) -> List[WhatIf]:
     found = []
     if seen.is_anomaly:
-        found.append(WhatIf("anomaly-mode", Remedy("Switch anomaly detection off", (
-            "torch.autograd.set_detect_anomaly(False)",), Edit("set_detect_anomaly", {"mode": False})), _without_anomaly(seen.torch)))
+        remedy = Remedy("Switch anomaly detection off", ("torch.autograd.set_detect_anomaly(False)",),
+                        Edit("set_detect_anomaly", {"mode": False}))
+        found.append(WhatIf("anomaly-mode", remedy, _without_anomaly(seen.torch)))
     if seen.is_profiled:
         found.append(WhatIf("profiler-on", Remedy("Profile a few steps only", (
             "with torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3)) as p:",)),

@@ -278,6 +278,21 @@ def test_everything_is_as_before_to_the_bit(steps_before):
     assert same(trained(True), trained(False))
 
 
+def test_an_interrupt_restores_too():
+    loop, steps = Loop(), []
+    before = [each.detach().clone() for each in loop.model.parameters()]
+
+    def interrupt(loop):
+        steps.append(1)
+        if len(steps) == 40:
+            raise KeyboardInterrupt
+
+    loop.extra = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        loop.diagnose()
+    assert all(a.equal(b) for a, b in zip(before, loop.model.parameters())) and not loop.optimizer.state
+
+
 def test_objects_of_the_user_are_restored():
     class Average:
         def __init__(self):

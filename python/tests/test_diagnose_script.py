@@ -180,7 +180,8 @@ def test_tune_shows_a_patch_and_writes_when_asked(runs):
     runs.path.chmod(0o750)
     assert saturate.tune(runs.path, write=True).is_written
     assert "DataLoader(data, num_workers=2)\nDataLoader(held_out)" in runs.path.read_text()
-    assert runs.path.stat().st_mode & 0o777 == 0o750 and [each.name for each in runs.path.parent.iterdir()] == ["train.py"]
+    assert runs.path.stat().st_mode & 0o777 == 0o750
+    assert [each.name for each in runs.path.parent.iterdir()] == ["train.py"]
 
 
 @pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
