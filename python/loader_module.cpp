@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -69,6 +70,7 @@ class PyLoader {
         soft_(setup.soft_labels),
         mixes_(setup.mixes),
         mixable_(setup.train && (recipe_.augment.mixup > 0 || recipe_.augment.cutmix > 0)),
+        vectors_(setup.vectors),
         data_(open_data(setup, recipe_)),
         loader_(std::make_unique<Loader>(*data_, loader_options(recipe_, setup, data_->has_masks()),
                                          recipe_.augment, allocator_of(setup))),
@@ -229,6 +231,7 @@ class PyLoader {
   // The heavier labels come first, as in DeviceBatch.
   nb::object target(const Batch& batch) const {
     if (data_->has_masks()) return masks(batch);
+    if (vectors_) return vectors_->is_float() ? several<float>(batch) : several<int64_t>(batch);
     const size_t count = batch.count();
     std::vector<int64_t> own(count), other(count);
     for (size_t i = 0; i < count; ++i) {
@@ -244,6 +247,33 @@ class PyLoader {
     if (!mixable_) return array_of(std::move(own), {count});
     return nb::make_tuple(array_of(std::move(own), {count}), array_of(std::move(other), {count}),
                           lambda);
+  }
+
+  // target() of samples with several labels each.
+  template <class Value>
+  nb::object several(const Batch& batch) const {
+    const size_t count = batch.count(), width = vectors_->width();
+    std::vector<Value> own(count * width), other(own.size());
+    for (size_t i = 0; i < count; ++i) {
+      const auto values = vectors_->at<Value>(batch.samples[i].index);
+      std::ranges::copy(values, own.begin() + std::ptrdiff_t(i * width));
+      std::ranges::copy(values,
+                        other.begin() + std::ptrdiff_t((i + batch.mix.offset) % count * width));
+    }
+    double lambda = batch.mix.lambda;
+    if (lambda < 0.5) {
+      own.swap(other);
+      lambda = 1 - lambda;
+    }
+    if (soft_) {
+      std::vector<float> weighted(own.size());
+      for (size_t i = 0; i < own.size(); ++i)
+        weighted[i] = float(lambda * double(own[i]) + (1 - lambda) * double(other[i]));
+      return array_of(std::move(weighted), {count, width});
+    }
+    if (!mixable_) return array_of(std::move(own), {count, width});
+    return nb::make_tuple(array_of(std::move(own), {count, width}),
+                          array_of(std::move(other), {count, width}), lambda);
   }
 
   nb::object soft(const std::vector<int64_t>& own, const std::vector<int64_t>& other,
@@ -265,8 +295,9 @@ class PyLoader {
 
   const Recipe recipe_;
   const bool planar_, soft_;
-  const bool mixes_;    // pixels; the labels always
-  const bool mixable_;  // whether labels are pairs
+  const bool mixes_;                             // pixels; the labels always
+  const bool mixable_;                           // whether labels are pairs
+  const std::shared_ptr<LabelVectors> vectors_;  // null: a sample has one label, or a mask
   const std::shared_ptr<Dataset> data_;
   mutable std::mutex consuming_;    // the loader has one consumer at a time
   std::unique_ptr<Loader> loader_;  // null once closed; guarded by consuming_
@@ -324,17 +355,20 @@ NB_MODULE(_core, module) {
       .def(
           "__init__",
           [](PyLoader* loader, std::string source, nb::object own, size_t own_size,
-             std::vector<std::string> classes, std::vector<std::string> overrides, bool train,
-             std::string dtype, bool planar, bool names, int rank, int world, bool soft_labels,
-             bool mixes, nb::object allocate) {
-            new (loader) PyLoader({std::move(source), std::move(own), own_size, std::move(classes),
-                                   std::move(overrides), train, planar, names, std::move(dtype),
-                                   rank, world, soft_labels, mixes, std::move(allocate)});
+             std::string own_target, std::vector<std::string> classes,
+             std::vector<std::string> overrides, bool train, std::string dtype, bool planar,
+             bool names, int rank, int world, bool soft_labels, bool mixes, nb::object allocate) {
+            auto vectors =
+                own_target == "labels" ? std::make_shared<LabelVectors>(own_size) : nullptr;
+            new (loader)
+                PyLoader({std::move(source), std::move(own), own_size, std::move(classes),
+                          own_target == "mask", vectors, std::move(overrides), train, planar, names,
+                          std::move(dtype), rank, world, soft_labels, mixes, std::move(allocate)});
           },
-          nb::arg("source"), nb::arg("own").none(), nb::arg("own_size"), nb::arg("classes"),
-          nb::arg("overrides"), nb::arg("train"), nb::arg("dtype"), nb::arg("planar"),
-          nb::arg("names"), nb::arg("rank"), nb::arg("world"), nb::arg("soft_labels"),
-          nb::arg("mixes"), nb::arg("allocate").none())
+          nb::arg("source"), nb::arg("own").none(), nb::arg("own_size"), nb::arg("own_target"),
+          nb::arg("classes"), nb::arg("overrides"), nb::arg("train"), nb::arg("dtype"),
+          nb::arg("planar"), nb::arg("names"), nb::arg("rank"), nb::arg("world"),
+          nb::arg("soft_labels"), nb::arg("mixes"), nb::arg("allocate").none())
       .def("start_epoch", &PyLoader::start_epoch)
       .def("next", &PyLoader::next)
       .def("close", &PyLoader::close)

@@ -53,7 +53,8 @@ std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
     const nb::gil_scoped_release others_run;
     data = open_input(Env::posix(), setup.source, recipe.data);
   } else {
-    data = make_own_dataset(setup.own, setup.own_size, setup.classes);
+    data =
+        make_own_dataset(setup.own, setup.own_size, setup.classes, setup.own_masks, setup.vectors);
     const nb::gil_scoped_release others_run;
     data = stage_dataset(Env::posix(), std::move(data), setup.source, recipe.data.stage,
                          recipe.data.threads);
@@ -63,7 +64,7 @@ std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
   if (data->has_masks() && (mixes || setup.soft_labels))
     fail(ErrorKind::kUsage, "masks cannot be mixed, nor be soft labels", setup.source,
          "Leave mixup, cutmix and soft_labels out");
-  if (setup.soft_labels && data->classes().empty())
+  if (setup.soft_labels && !setup.vectors && data->classes().empty())
     fail(ErrorKind::kUsage, "the number of classes is not known", "soft_labels",
          "Name the classes with classes=[...]");
   return data;

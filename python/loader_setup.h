@@ -18,8 +18,10 @@ struct Setup {
   std::string source;    // a recipe's; if `own` is used, for messages only
   nanobind::object own;  // None, or what make_own_dataset() reads with
   size_t own_size = 0;
-  std::vector<std::string> classes;    // of `own`
-  std::vector<std::string> overrides;  // of the recipe
+  std::vector<std::string> classes;  // of `own`
+  bool own_masks = false;
+  std::shared_ptr<LabelVectors> vectors;  // null: `own` has one label each, or masks
+  std::vector<std::string> overrides;     // of the recipe
   bool train = true, planar = true, names = false;
   std::string dtype;
   int rank = 0, world = 1;

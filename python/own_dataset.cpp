@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -70,17 +71,25 @@ thread_local int reading = 0;
 
 class OwnDataset : public Dataset {
  public:
-  OwnDataset(nb::object read, size_t size, std::vector<std::string> classes)
-      : read_(shared_object(std::move(read))), size_(size), classes_(std::move(classes)) {}
+  OwnDataset(nb::object read, size_t size, std::vector<std::string> classes, bool masks,
+             std::shared_ptr<LabelVectors> vectors)
+      : read_(shared_object(std::move(read))),
+        size_(size),
+        classes_(std::move(classes)),
+        masks_(masks),
+        vectors_(std::move(vectors)) {}
 
   size_t size() const override { return size_; }
   const std::vector<std::string>& classes() const override { return classes_; }
+  bool has_masks() const override { return masks_; }
 
   void read(size_t index, Sample& out) const override {
     const nb::gil_scoped_acquire locked;
     const Reading here;
     try {
-      take(nb::cast<nb::tuple>(nb::handle(read_.get())(index)), out);
+      const auto item = nb::cast<nb::tuple>(nb::handle(read_.get())(index));
+      take_target(item[4], index, out);
+      take(item, out);
     } catch (nb::python_error& error) {
       fail_reading(error, index);
     }
@@ -92,11 +101,29 @@ class OwnDataset : public Dataset {
     ~Reading() { --reading; }
   };
 
+  void take_target(nb::handle target, size_t index, Sample& out) const {
+    out.label = 0;
+    if (!masks_ && !vectors_) {
+      out.label = nb::cast<int64_t>(target);
+      return;
+    }
+    const auto parts = nb::cast<nb::tuple>(target);
+    const nb::object bytes = parts[vectors_ ? 1 : 0];
+    const BufferView view(bytes);
+    const auto* from = static_cast<const std::byte*>((*view).buf);
+    const std::span<const std::byte> values(from, size_t((*view).len));
+    if (vectors_) return vectors_->put(index, nb::cast<bool>(parts[0]), values);
+    out.mask.bytes.assign(values.begin(), values.end());
+    out.mask.width = nb::cast<int>(parts[1]);
+    out.mask.height = nb::cast<int>(parts[2]);
+    out.mask.is_raw = out.mask.width > 0;
+    out.mask.name = "mask of sample " + std::to_string(index);
+  }
+
   static void take(const nb::tuple& item, Sample& out) {
     out.width = nb::cast<int>(item[1]);
     out.height = nb::cast<int>(item[2]);
     out.channels = nb::cast<int>(item[3]);
-    out.label = nb::cast<int64_t>(item[4]);
     out.encoding = out.width > 0 ? SampleEncoding::kRaw : SampleEncoding::kEncoded;
     const CallAtEnd done{item[6]};
     {
@@ -114,6 +141,8 @@ class OwnDataset : public Dataset {
   const SharedObject read_;
   const size_t size_;
   const std::vector<std::string> classes_;
+  const bool masks_;
+  const std::shared_ptr<LabelVectors> vectors_;  // or null
 };
 
 }  // namespace
@@ -130,9 +159,29 @@ bool is_reading_own() {
   return reading > 0;
 }
 
+void LabelVectors::put(size_t index, bool is_float, std::span<const std::byte> values) {
+  const size_t width = values.size() / (is_float ? sizeof(float) : sizeof(int64_t));
+  if (width_ == 0) {
+    width_ = width;
+    is_float_ = is_float;
+    values_.resize(size_ * values.size());
+  }
+  const auto text = [](size_t count, bool floats) {
+    return std::to_string(count) + (floats ? " of float32" : " of int64");
+  };
+  if (width != width_ || is_float != is_float_)
+    fail(ErrorKind::kData,
+         "it has " + text(width, is_float) + " as labels, and earlier samples have " +
+             text(width_, is_float_),
+         "sample " + std::to_string(index), "Return as many labels of one type for each sample");
+  std::copy(values.begin(), values.end(), values_.begin() + std::ptrdiff_t(index * values.size()));
+}
+
 std::unique_ptr<Dataset> make_own_dataset(nb::object read, size_t size,
-                                          std::vector<std::string> classes) {
-  return std::make_unique<OwnDataset>(std::move(read), size, std::move(classes));
+                                          std::vector<std::string> classes, bool masks,
+                                          std::shared_ptr<LabelVectors> vectors) {
+  return std::make_unique<OwnDataset>(std::move(read), size, std::move(classes), masks,
+                                      std::move(vectors));
 }
 
 }  // namespace saturate

@@ -79,7 +79,10 @@ class Loader:
             __getitem__ and __len__ whose items are (image, label): the image as bytes of a JPEG or PNG, as an
             array of uint8 [height, width, 3 or 1], or as a PIL image; the label as an integer. torchvision's
             ImageFolder without transforms is read without Python's decoder.
-        classes: names of the classes of such a dataset; by default its `classes`.
+        target: of the items of such a dataset: "label"; "labels", a list or array [k] of numbers, which make int64
+            [N, k], or float32 [N, k] if they are floats or bools; or "mask", the class of each pixel, as an array of
+            uint8 [height, width], a PIL image of mode L or P, or bytes of a PNG.
+        classes: names of the classes of such a dataset; by default its `classes`. Needed for masks.
         processes: processes that call its __getitem__; 0: the loader's threads do, one at a time holding Python's
             lock. Use them if that call computes in Python for long; the dataset is then pickled.
         train: whether to augment randomly and shuffle; otherwise the centre crop, in order.
@@ -101,7 +104,8 @@ class Loader:
     border in pixels of the last two), flip (probability, or "alternate"), mean, std, and mixup and cutmix (alpha
     of the Beta distribution). With either of these two, labels are (labels, mixed_labels, lam), and the loss is
         lam * loss(output, labels) + (1 - lam) * loss(output, mixed_labels)
-    With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes.
+    With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes; several labels
+    [N, k] are mixed as numbers.
 
     A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
 
@@ -137,7 +141,7 @@ class Loader:
                  rank: Optional[int] = None, world: Optional[int] = None, uneven: str = "pad",
                  threads: Optional[int] = None, num_workers: Optional[int] = None, processes: int = 0,
                  prefetch: Optional[int] = None, decode: Optional[str] = None, cache: Optional[str] = None,
-                 on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None,
+                 on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None, target: str = "label",
                  seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if layout not in ("nchw", "nhwc"):
@@ -163,18 +167,20 @@ class Loader:
                 "data.on_error": on_error, "seed": seed, **(options or {})}
         overrides = [f"{key}={_text(value)}" for key, value in keys.items() if value is not None]
         self._names, self._transform = bool(names), batch_transform
-        self._core, self._own, self._feed = self._opened(source, processes, classes, overrides, train, dtype, layout,
-                                                         soft_labels, device)
+        self._core, self._own, self._feed = self._opened(source, processes, classes, target, overrides, train, dtype,
+                                                         layout, soft_labels, device)
         self._at = Place()                         # for state_dict() and the next iteration
         self._running: Optional[Place] = None      # the place of the one iteration that may take batches
         self._starting = threading.Lock()          # one iteration at a time
         _open.add(self)
 
-    def _opened(self, source: Any, processes: int, classes: Optional[Sequence[str]], overrides: List[str], train: bool,
-                dtype: str, layout: str, soft_labels: bool, device: Any) -> Tuple[_Core, Optional[OwnSource], Any]:
+    def _opened(self, source: Any, processes: int, classes: Optional[Sequence[str]], target: str, overrides: List[str],
+                train: bool, dtype: str, layout: str, soft_labels: bool,
+                device: Any) -> Tuple[_Core, Optional[OwnSource], Any]:
         text = text_of_source(source)
-        if text is not None and (processes or classes is not None):
-            raise TypeError("processes and classes are for a dataset of your own; a source that is a text has classes")
+        if text is not None and (processes or classes is not None or target != "label"):
+            raise TypeError("processes, classes and target are for a dataset of your own; a source that is a text has "
+                            "classes, and masks or labels")
         allocate, form = None, (dtype, layout)
         if device is not None:
             from . import device as devices
@@ -182,10 +188,15 @@ class Loader:
             allocate = devices.allocator(device)
             if dtype in devices.TYPES:  # else _core refuses it
                 form = ("uint8", "nhwc")
-        own = None if text is not None else open_source(source, processes)
+        names = [] if text is not None else classes_of(source, classes)
+        if target == "mask" and not 2 <= len(names) <= 255:
+            raise TypeError(f"a dataset with masks needs the names of its 2 to 255 classes, and {len(names)} are known "
+                            "(classes). Give classes=[...]")
+        own = None if text is not None else open_source(source, processes, target)
         try:
             core = _Core(source=text or "the dataset", own=None if own is None else own.read,
-                         own_size=own.size if own else 0, classes=classes_of(source, classes) if own else [],
+                         own_size=own.size if own else 0, own_target=target,
+                         classes=names,
                          overrides=overrides, train=train,
                          dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self.rank, world=self.world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)

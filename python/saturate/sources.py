@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
+import array
 import operator
 import os
 import sys
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-# The form that _core reads: (buffer, width, height, channels, label, name, done). Width 0: an encoded image.
-Packed = Tuple[Any, int, int, int, int, Optional[bytes], Optional[Callable[[], object]]]
+# The form that _core reads: (buffer, width, height, channels, target, name, done). Width 0: an encoded image.
+Packed = Tuple[Any, int, int, int, Any, Optional[bytes], Optional[Callable[[], object]]]
 
 ENCODED_ENDINGS = (".jpg", ".jpeg", ".png")
 
 
-def packed(item: Any) -> Packed:
+def packed(item: Any, target: str) -> Packed:
     """The result of a dataset's __getitem__."""
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise TypeError(f"__getitem__ returned {_kind(item)} instead of (image, label)")
-    image, label = item
-    return (*_pixels(image), _label(label), None, None)
+        raise TypeError(f"__getitem__ returned {_kind(item)} instead of (image, {target})")
+    image, value = item
+    return (*_pixels(image), TARGETS[target](value), None, None)
 
 
 def _label(label: Any) -> int:
     try:
         number = operator.index(label)
     except TypeError:
-        raise TypeError(f"its label is {_kind(label)} instead of an integer") from None
+        hint = '; for several labels use target="labels", for a mask target="mask"' if hasattr(label, "__len__") else ""
+        raise TypeError(f"its label is {_kind(label)} instead of an integer{hint}") from None
     if not -2**63 <= number < 2**63:
         raise ValueError(f"its label {number} does not fit 64 bits")
     return number
 
 
+def _labels(labels: Any) -> Tuple[bool, bytes]:
+    """(whether they are floats, their bytes): int64 if all are integers, else float32."""
+    values = labels.tolist() if hasattr(labels, "tolist") else labels
+    if not isinstance(values, (list, tuple)) or not values or not all(isinstance(one, (int, float)) for one in values):
+        raise TypeError(f"its labels are {_kind(labels)} instead of a list or array [k] of numbers")
+    is_float = any(isinstance(one, (bool, float)) for one in values)
+    try:
+        return is_float, array.array("f" if is_float else "q", values).tobytes()
+    except OverflowError:
+        raise ValueError("one of its labels does not fit 64 bits") from None
+
+
+def _mask(mask: Any) -> Tuple[Any, int, int]:
+    """(bytes, width, height); width 0: a PNG."""
+    if isinstance(mask, (bytes, bytearray, memoryview)):
+        return bytes(mask), 0, 0
+    if _is_pil(mask):
+        if mask.mode not in ("L", "P"):
+            raise TypeError(f'its mask has mode "{mask.mode}" instead of "L" or "P": a class for each pixel')
+        return mask.tobytes(), *mask.size
+    shape, dtype = getattr(mask, "shape", None), str(getattr(mask, "dtype", ""))
+    if shape is None or not hasattr(mask, "__array_interface__"):
+        raise TypeError(f"its mask is {_kind(mask)} instead of an array of uint8, a PIL image, or bytes of a PNG")
+    if dtype != "uint8" or len(shape) != 2 or 0 in shape:
+        raise TypeError(f"its mask is an array of {dtype} {list(shape)} instead of uint8 [height, width]: the class of "
+                        "each pixel, or 255")
+    return mask.tobytes(), shape[1], shape[0]
+
+
+# What the second part of an item is.
+TARGETS = {"label": _label, "labels": _labels, "mask": _mask}
+
+
+def _is_pil(image: Any) -> bool:
+    return hasattr(image, "tobytes") and hasattr(image, "mode") and hasattr(image, "convert")
+
+
 def _pixels(image: Any) -> Tuple[Any, int, int, int]:
     if isinstance(image, (bytes, bytearray, memoryview)):
         return image, 0, 0, 0
-    if hasattr(image, "tobytes") and hasattr(image, "mode") and hasattr(image, "convert"):  # PIL's
+    if _is_pil(image):
         if image.mode not in ("RGB", "L"):
             image = image.convert("RGB")
         width, height = image.size
@@ -60,12 +99,13 @@ def _kind(value: Any) -> str:
 class OwnSource:
     """A dataset of the user's own, read in this process: Python's lock is held in its __getitem__ alone."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, target: str) -> None:
         self.dataset = dataset
+        self.target = target
         self.size = len(dataset)
 
     def read(self, index: int) -> Packed:
-        return packed(self.dataset[index])
+        return packed(self.dataset[index], self.target)
 
     def close(self) -> None:
         pass
@@ -106,13 +146,16 @@ def text_of_source(source: Any) -> Optional[str]:
     return None
 
 
-def open_source(source: Any, processes: int) -> OwnSource:
+def open_source(source: Any, processes: int, target: str) -> OwnSource:
     """A dataset's reader, on the loader's threads or on processes."""
+    if target not in TARGETS:
+        raise ValueError(f'target={target!r}: use "label", "labels" or "mask"')
     if processes > 0:
         from .workers import ProcessSource
 
-        return ProcessSource(source, processes)
-    return ImageFolderSource(source) if is_plain_image_folder(source) else OwnSource(source)
+        return ProcessSource(source, processes, target)
+    is_plain = target == "label" and is_plain_image_folder(source)
+    return (ImageFolderSource if is_plain else OwnSource)(source, target)
 
 
 def classes_of(source: Any, classes: Optional[Sequence[str]]) -> List[str]:

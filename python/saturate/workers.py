@@ -49,7 +49,7 @@ def _inherited(descriptor: Any) -> SharedMemory:
     return SharedMemory(descriptor.detach())
 
 
-def serve(connection: Any, memory: SharedMemory, dataset: Any) -> None:
+def serve(connection: Any, memory: SharedMemory, dataset: Any, target: str) -> None:
     """A process: reads the samples that it is asked for until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that trains
     while True:
@@ -58,7 +58,7 @@ def serve(connection: Any, memory: SharedMemory, dataset: Any) -> None:
         except EOFError:
             return
         try:
-            buffer, *form, _, _ = packed(dataset[index])
+            buffer, *form, _, _ = packed(dataset[index], target)
             view = memoryview(buffer).cast("B")
             fits = view.nbytes <= SHARED_BYTES
             if fits:
@@ -81,10 +81,10 @@ def _sendable(error: Exception) -> Any:
 class Worker:
     """One process, and the end of its pipe in this one."""
 
-    def __init__(self, context: Any, dataset: Any) -> None:
+    def __init__(self, context: Any, dataset: Any, target: str) -> None:
         self.memory = SharedMemory.new()
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, self.memory, dataset), daemon=True,
+        self.process = context.Process(target=serve, args=(theirs, self.memory, dataset, target), daemon=True,
                                        name="saturate-dataset")
         try:
             self.process.start()
@@ -116,14 +116,14 @@ class Worker:
 class ProcessSource(OwnSource):
     """Each read is given to a free process; so there are as many at once as processes."""
 
-    def __init__(self, dataset: Any, processes: int) -> None:
-        super().__init__(dataset)
+    def __init__(self, dataset: Any, processes: int, target: str) -> None:
+        super().__init__(dataset, target)
         context = multiprocessing.get_context("spawn")
         self._all: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         try:
             for _ in range(processes):
-                self._all.append(Worker(context, dataset))
+                self._all.append(Worker(context, dataset, target))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self.close()
             raise TypeError(f"the dataset cannot be sent to processes: {error}. Make it of module-level classes and "
@@ -141,11 +141,11 @@ class ProcessSource(OwnSource):
                 self._free.put(worker)
         if isinstance(reply, BaseException):
             raise reply
-        data, width, height, channels, label = reply
+        data, *form = reply
         if isinstance(data, bytes):
-            return data, width, height, channels, label, None, None
+            return (data, *form, None, None)  # type: ignore[return-value]
         view = memoryview(worker.memory.bytes)[:data]
-        return view, width, height, channels, label, None, functools.partial(self._give_back, worker, view)
+        return (view, *form, None, functools.partial(self._give_back, worker, view))  # type: ignore[return-value]
 
     def _give_back(self, worker: Worker, view: memoryview) -> None:
         view.release()

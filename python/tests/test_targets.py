@@ -101,3 +101,115 @@ def test_masks_outlive_the_loader_and_are_255_outside():
 def test_masks_are_not_mixed(arguments):
     with pytest.raises(saturate.Error, match="masks cannot"):
         saturate.Loader(SYNTH + ",masks=true", size=8, **arguments)
+
+
+class Own:
+    """Grey images, each of one level; the target is a function of the index."""
+
+    def __init__(self, target, count=21, classes=None):
+        self.target, self.count = target, count
+        if classes:
+            self.classes = classes
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return np.full((8, 8), index, np.uint8), self.target(index)
+
+
+def batches(target, kind, epochs=1, **arguments):
+    loader = saturate.Loader(Own(target), target=kind, dtype="uint8", **{"batch": 8, "size": 8, "crop": "none",
+                                                                        "flip": 0, **arguments})
+    return [pair for _ in range(epochs) for pair in loader]
+
+
+def ints(index):
+    return [index, -index, index % 3]
+
+
+def floats(index):
+    return np.array([index / 2, index], np.float32)
+
+
+def bools(index):
+    return (index % 2 == 0, True)
+
+
+@pytest.mark.parametrize("kind, dtype", [(ints, np.int64), (floats, np.float32), (bools, np.float32)])
+@pytest.mark.parametrize("arguments", [{}, {"cache": "ram:decoded"}, {"processes": 1}, {"rank": 1, "world": 2}])
+def test_several_labels_belong_to_their_images(kind, dtype, arguments):
+    found = 0
+    for images, labels in batches(kind, "labels", epochs=3, **arguments):
+        levels = images[:, 0, 0, 0]
+        assert labels.dtype == dtype and labels.shape == (len(levels), len(kind(0)))
+        assert np.array_equal(labels, np.array([kind(int(level)) for level in levels], dtype))
+        found += len(levels)
+    assert found == (33 if "world" in arguments else 63)
+
+
+def test_several_labels_are_mixed_like_one():
+    arguments = {"batch": 8, "size": 8, "mixup": 1.0, "flip": 0}
+    loaders = [saturate.Loader(Own(lambda index: index), classes=[str(i) for i in range(21)], **arguments),
+               saturate.Loader(Own(lambda index: [index, index + 100]), target="labels", **arguments),
+               saturate.Loader(Own(lambda index: [index, 0.5]), target="labels", soft_labels=True, **arguments)]
+    for one, several, soft in zip(*loaders):
+        (labels, mixed, lam), (many, many_mixed, same), (weighted) = one[1], several[1], soft[1]
+        assert lam == same and np.array_equal(many, np.stack([labels, labels + 100], 1))
+        assert np.array_equal(many_mixed, np.stack([mixed, mixed + 100], 1))
+        assert np.allclose(weighted, np.stack([lam * labels + (1 - lam) * mixed, np.full(len(labels), 0.5)], 1))
+
+
+def blobs(index):
+    mask = np.zeros((8, 8), np.uint8)
+    mask[index % 8, :] = 1 + index % 2
+    mask[0, 0] = 255
+    return mask
+
+
+def as_pil(index):
+    return pytest.importorskip("PIL.Image").fromarray(blobs(index))
+
+
+def as_png(index):
+    import io
+
+    memory = io.BytesIO()
+    as_pil(index).save(memory, "png")
+    return memory.getvalue()
+
+
+@pytest.mark.parametrize("kind", [blobs, as_pil, as_png])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_masks_belong_to_their_images(kind, processes):
+    found = 0
+    for images, masks in batches(kind, "mask", classes=["ground", "a", "b"], train=False, processes=processes):
+        levels = images[:, 0, 0, 0]
+        assert masks.dtype == np.uint8
+        assert np.array_equal(masks, np.stack([blobs(int(level)) for level in levels]))
+        found += len(levels)
+    assert found == 21
+
+
+def test_an_unusable_target_names_the_sample_and_the_remedy():
+    for target, kind, message in [
+            (ints, "label", r'label is list instead of an integer; for several labels use target="labels"'),
+            (lambda index: index, "labels", "labels are int instead of a list or array"),
+            (lambda index: [], "labels", "labels are list"), (lambda index: ["a"], "labels", "labels are list"),
+            (lambda index: [[1]], "labels", "labels are list"), (lambda index: [2**63], "labels", "64 bits"),
+            (lambda index: [1] * (1 + (index == 5)), "labels", "2 of int64 as labels, and earlier samples have 1 of"),
+            (lambda index: [1.5 if index == 5 else 1], "labels", "1 of float32 as labels"),
+            (lambda index: 3, "mask", "mask is int instead of an array"),
+            (lambda index: np.zeros((8, 8)), "mask", r"array of float64 \[8, 8\] instead of uint8"),
+            (lambda index: np.zeros((8, 9), np.uint8), "mask", "9 x 8 pixels"),
+            (lambda index: np.full((8, 8), 7, np.uint8), "mask", "class 7"), (lambda index: b"x", "mask", "mask of")]:
+        classes = ["a", "b"] if kind == "mask" else None
+        with pytest.raises(saturate.Error, match=message) as failure:
+            batches(target, kind, classes=classes, shuffle=False, threads=1)
+        assert "sample" in str(failure.value)
+    with pytest.raises(TypeError, match="2 to 255 classes"):
+        batches(blobs, "mask")
+    with pytest.raises(ValueError, match="use \"label\", \"labels\" or \"mask\""):
+        batches(ints, "boxes")
+    with pytest.raises(TypeError, match="target are for a dataset of your own"):
+        saturate.Loader(SYNTH, batch=8, size=8, target="labels")
