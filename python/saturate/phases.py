@@ -4,46 +4,69 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import time
+from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from .device_time import DeviceTime, cuda_time
+from .worker_time import WorkerTimes
 
 # The phases of metrics.jsonl.
 NAMES = ("wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint", "evaluation",
          "other")
-WAIT, COPY, FORWARD, BACKWARD, OPTIMIZER, HOST, EVALUATION = (
-    NAMES.index(name) for name in ("wait", "copy", "forward", "backward", "optimizer", "host", "evaluation"))
+WAIT, COPY, FORWARD, BACKWARD, REDUCE, OPTIMIZER, HOST, EVALUATION = (
+    NAMES.index(name) for name in ("wait", "copy", "forward", "backward", "reduce", "optimizer", "host", "evaluation"))
+
+COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier")  # of torch.distributed that a loop may call
 
 
 class PhaseClock:
-    """Belongs to the thread that made it; calls from other threads change nothing. Phases nest."""
+    """Belongs to the thread that made it; calls from other threads change nothing. Phases nest. `device`, if there is
+    one, is told of each phase but `host`."""
+
+    __slots__ = ("_clock", "_outer", "_since", "begin", "device", "now", "phase", "spent", "thread")
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
-        self.thread = threading.get_ident()
-        self.begin = self._since = clock()
+        self.thread: Optional[int] = get_ident()
+        self.device: Optional[DeviceTime] = None
+        self.begin = self.now = self._since = clock()  # now: the end of the last step
         self.spent = [0] * len(NAMES)  # nanoseconds
         self._outer: List[int] = []    # phases that are interrupted
         self.phase = HOST
 
     def enter(self, phase: int) -> None:
-        if threading.get_ident() == self.thread:
-            now = self._clock()
-            self.spent[self.phase] += now - self._since
+        if get_ident() == self.thread:
+            now, before = self._clock(), self.phase
+            self.spent[before] += now - self._since
             self._since = now
-            self._outer.append(self.phase)
+            self._outer.append(before)
             self.phase = phase
+            if self.device is not None and phase != HOST:
+                self.device.mark(phase)
 
     def leave(self) -> None:
-        if threading.get_ident() == self.thread and self._outer:
+        if get_ident() == self.thread and self._outer:
             now = self._clock()
             self.spent[self.phase] += now - self._since
             self._since = now
-            self.phase = self._outer.pop()
+            self.phase = phase = self._outer.pop()
+            if self.device is not None and phase != HOST:
+                self.device.mark(phase)
+
+    def switch(self, before: int, phase: int) -> None:
+        """From phase `before` to another in its place; for any thread, while the clock's own waits for it."""
+        if self.phase == before:
+            now = self._clock()
+            self.spent[before] += now - self._since
+            self._since = now
+            self.phase = phase
+            if self.device is not None:
+                self.device.mark(phase)
 
     def settle(self) -> int:
         """The end of a step: the time now. A phase that an exception left open is closed."""
-        now = self._clock()
+        self.now = now = self._clock()
         self.spent[self.phase] += now - self._since
         self._since = now
         self._outer.clear()
@@ -76,6 +99,7 @@ class Hooks:
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
+        self.workers = WorkerTimes()
         from .iteration import Iteration
 
         self._wrap(Iteration, "__next__", WAIT, self._on_batch)
@@ -105,10 +129,14 @@ class Hooks:
 
         self._torch = torch
         self._wrap(dataloader._BaseDataLoaderIter, "__next__", WAIT, self._on_batch)
-        self._wrap(torch.autograd, "backward", BACKWARD)
-        if torch.cuda.is_available():
+        multi = dataloader._MultiProcessingDataLoaderIter
+        self._replace(multi, "__init__", self.workers.wrapped(multi.__init__))
+        self._clock.device = cuda_time(torch, len(NAMES))
+        if self._clock.device is not None:
             self._wrap(torch.Tensor, "to", COPY)
             self._wrap(torch.Tensor, "cuda", COPY)
+        self._wrap_backward(torch)
+        self._wrap_collectives(torch)
         for handle in (optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER)),
                        optimizer.register_optimizer_step_post_hook(self._after_optimizer)):
             self._undo.append(handle.remove)
@@ -118,25 +146,77 @@ class Hooks:
             self._search = [modules.register_module_forward_pre_hook(self._search_enter),
                             modules.register_module_forward_hook(self._search_leave, always_call=True)]
 
+    def _wrap_collectives(self, torch: Any) -> None:
+        if not torch.distributed.is_available():
+            return
+        from torch.nn.parallel import DistributedDataParallel
+
+        for name in COLLECTIVES:
+            self._wrap(torch.distributed, name, REDUCE)
+        if hasattr(DistributedDataParallel, "_sync_buffers"):
+            self._wrap(DistributedDataParallel, "_sync_buffers", REDUCE)
+
+    def _wrap_backward(self, torch: Any) -> None:
+        original, clock, engine = torch.autograd.backward, self._clock, torch.autograd.Variable._execution_engine
+        distributed = torch.distributed
+        is_distributed = distributed.is_initialized if distributed.is_available() else lambda: False
+
+        def last_gradient() -> None:
+            clock.switch(BACKWARD, REDUCE)
+
+        def first_gradient(_: Any) -> None:
+            engine.queue_callback(last_gradient)  # before DDP's own, which waits
+
+        def hooked(roots: Any) -> Any:
+            root = roots[0] if isinstance(roots, (list, tuple)) and roots else roots
+            if isinstance(root, torch.Tensor) and root.requires_grad:
+                return root.register_hook(first_gradient)
+            return None
+
+        @functools.wraps(original)
+        def backward(*arguments: Any, **named: Any) -> Any:
+            if get_ident() != clock.thread:
+                return original(*arguments, **named)
+            hook = hooked(arguments[0] if arguments else named.get("tensors")) if is_distributed() else None
+            is_nested = clock.phase == BACKWARD  # a checkpointed part's: DDP may wait at its end
+            if not is_nested:
+                clock.enter(BACKWARD)
+            try:
+                return original(*arguments, **named)
+            finally:
+                if is_nested:
+                    clock.switch(REDUCE, BACKWARD)
+                else:
+                    clock.leave()
+                if hook is not None:
+                    hook.remove()
+
+        self._replace(torch.autograd, "backward", backward)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
+        own = vars(owner).get(name)
+        setattr(owner, name, value)
+        self._undo.append(lambda: setattr(owner, name, own) if own is not None else delattr(owner, name))
+
     def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any], None]] = None) -> None:
         original, clock = getattr(owner, name), self._clock
 
+        enter, leave = clock.enter, clock.leave
+
         @functools.wraps(original)
         def wrapper(*arguments: Any, **named: Any) -> Any:
-            if clock.phase == phase or threading.get_ident() != clock.thread:  # within a call that is counted
+            if clock.phase == phase or get_ident() != clock.thread:  # within a call that is counted
                 return original(*arguments, **named)
-            clock.enter(phase)
+            enter(phase)
             try:
                 result = original(*arguments, **named)
             finally:
-                clock.leave()
+                leave()
             if then is not None:
                 then(result)
             return result
 
-        own = vars(owner).get(name)
-        setattr(owner, name, wrapper)
-        self._undo.append(lambda: setattr(owner, name, own) if own is not None else delattr(owner, name))
+        self._replace(owner, name, wrapper)
 
     def _add_module(self, module: Any) -> None:
         self._known[id(module)] = module  # kept, so that its id stays its own
@@ -150,7 +230,7 @@ class Hooks:
         self._clock.leave()
 
     def _search_enter(self, module: Any, *_: Any) -> None:
-        if threading.get_ident() != self._clock.thread:
+        if get_ident() != self._clock.thread:
             return
         self._depth += 1
         if self._depth == 1 and id(module) not in self._known:
@@ -158,12 +238,12 @@ class Hooks:
             self._enter_module()
 
     def _search_leave(self, *_: Any) -> None:
-        if threading.get_ident() == self._clock.thread and self._depth > 0:
+        if get_ident() == self._clock.thread and self._depth > 0:
             self._depth -= 1
 
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._clock.leave()
-        if threading.get_ident() == self._clock.thread:
+        if get_ident() == self._clock.thread:
             self._on_optimizer(optimizer)
 
 

@@ -1,4 +1,4 @@
-"""A run folder that `saturate report` reads: metrics.jsonl and host.json."""
+"""A run folder that `saturate report` reads (metrics.jsonl and host.json), and TensorBoard's events."""
 
 from __future__ import annotations
 
@@ -6,63 +6,32 @@ import json
 import math
 import os
 import platform
-import resource
 import sys
-import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ._core import Error, __version__
 from .phases import NAMES
+from .telemetry import device_peak_memory, peak_memory
+from .world import found_world
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+# Of a record, for TensorBoard; it has the names that the command's has.
+SCALARS = ("loss", "lr", "images_per_s", "memory_peak_bytes")
 
 
-def peak_memory() -> int:
-    """Bytes of this process, on the host, so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class Reading(NamedTuple):
+    """What was counted up to a time."""
+
+    time_ns: int
+    steps: int
+    samples: int
+    phases: List[int]                          # nanoseconds
+    workers: Tuple[int, ...]                   # see WorkerTimes.read()
+    device: Optional[Tuple[int, List[int]]]    # measured steps; nanoseconds by phase
 
 
 def finite(value: Optional[float]) -> Optional[float]:
     """None for numbers that JSON lacks."""
     return value if value is not None and math.isfinite(value) else None
-
-
-class Telemetry:
-    """This process's resources since the last reading. Without Linux's /proc values are null."""
-
-    def __init__(self) -> None:
-        self._last = self._now()
-
-    @staticmethod
-    def _now() -> Dict[str, Optional[float]]:
-        io: Dict[str, int] = {}
-        try:
-            with open("/proc/self/io") as file:
-                io = {name: int(value) for name, value in (line.split(":") for line in file)}
-        except (OSError, ValueError):
-            pass
-        return {"time": time.perf_counter(), "cpu": time.process_time(), "read": io.get("read_bytes"),
-                "write": io.get("write_bytes")}
-
-    def read(self) -> Dict[str, Optional[float]]:
-        now, last = self._now(), self._last
-        self._last = now
-        seconds = (now["time"] or 0) - (last["time"] or 0)
-
-        def rate(name: str) -> Optional[float]:
-            value, before = now[name], last[name]
-            return None if value is None or before is None or seconds <= 0 else (value - before) / seconds
-
-        return {"cores": rate("cpu"), "rss_bytes": resident_memory(), "disk_read_bytes_per_s": rate("read"),
-                "disk_write_bytes_per_s": rate("write")}
-
-
-def resident_memory() -> Optional[int]:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * PAGE
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def host() -> Dict[str, Any]:
@@ -94,13 +63,84 @@ class RunFolder:
         self._file.close()
 
 
-def record_of(kind: str, step: int, epoch: float, samples: int, time_s: float, period: List[int], images: int,
-              loss: Optional[float], lr: Optional[float], telemetry: Dict[str, Any]) -> Dict[str, Any]:
-    """A line of metrics.jsonl. `period`: nanoseconds by phase; `images`: samples in it."""
-    phases = {name: spent / 1e9 for name, spent in zip(NAMES, period)}
+def summary_writer() -> Any:
+    """TensorBoard's writer that torch comes with."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise Error(f"TensorBoard's events cannot be written: {error} (tensorboard). Install torch and the package "
+                    "tensorboard, or leave tensorboard out") from error
+    return SummaryWriter
+
+
+class EventFiles:
+    """TensorBoard's events."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, record: Dict[str, Any]) -> None:
+        if record["kind"] != "step":
+            return
+        values = {**{name: record[name] for name in SCALARS}, **record["telemetry"]}
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(f"{name}/train", value, record["step"])
+        for group in ("phases", "device_phases"):
+            spent = record[group] or {}
+            total = sum(spent.values())
+            for name, seconds in spent.items():
+                if total > 0:
+                    title = "share_of_time" if group == "phases" else "share_of_device_time"
+                    self._writer.add_scalar(f"{title}/{name}", seconds / total, record["step"])
+        if record["workers"]:
+            self._writer.add_scalar("worker_s_per_batch/train", record["workers"]["busy_s"] / max(
+                1, record["workers"]["batches"]), record["step"])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> List[Any]:
+    """Rank 0's; other ranks have none."""
+    if tensorboard is True and out is None:
+        raise Error("there is no folder for TensorBoard's events (tensorboard). Give out= too, or the folder in place "
+                    "of True")
+    if found_world()[0] != 0:
+        return []
+    if tensorboard is not False:
+        kind, folder = summary_writer(), out if tensorboard is True else tensorboard
+    outputs: List[Any] = [] if out is None else [RunFolder(out)]
+    if tensorboard is not False:
+        path = os.fspath(folder)
+        outputs.append(EventFiles(kind(os.path.join(path, "tb") if tensorboard is True else path)))
+    return outputs
+
+
+def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:
+    """A GPU's seconds by phase between the two; the measured steps stand for all."""
+    if now.device is None or before.device is None or now.device[0] == before.device[0]:
+        return None
+    scale = (now.steps - before.steps) / (now.device[0] - before.device[0])
+    return {name: (spent - earlier) * scale / 1e9
+            for name, spent, earlier in zip(NAMES, now.device[1], before.device[1])}
+
+
+def worker_times(before: Reading, now: Reading, count: int) -> Optional[Dict[str, float]]:
+    busy, cpu, batches = (value - earlier for value, earlier in zip(now.workers, before.workers))
+    if not batches and not count:
+        return None
+    return {"count": count, "batches": batches, "busy_s": busy / 1e9, "cpu_s": cpu / 1e9}
+
+
+def record_of(kind: str, epoch: float, before: Reading, now: Reading, begin_ns: int, workers: int) -> Dict[str, Any]:
+    """A line of metrics.jsonl of the time from `before` on, without the loss, the rate and the telemetry."""
+    phases = {name: (spent - earlier) / 1e9 for name, spent, earlier in zip(NAMES, now.phases, before.phases)}
     training_s = sum(phases.values()) - phases["evaluation"] - phases["checkpoint"]
-    return {"kind": kind, "step": step, "epoch": epoch, "samples": samples, "time_s": time_s,
-            "loss": finite(loss), "accuracy": None, "accuracy5": None, "lr": finite(lr),
+    images = now.samples - before.samples
+    return {"kind": kind, "step": now.steps, "epoch": epoch, "samples": now.samples,
+            "time_s": (now.time_ns - begin_ns) / 1e9, "loss": None, "accuracy": None, "accuracy5": None, "lr": None,
             "images_per_s": images / training_s if images and training_s > 0 else None, "phases": phases,
-            "memory_peak_bytes": peak_memory(), "tensor_peak_bytes": None, "telemetry": telemetry, "streams": None,
-            "device_phases": None}
+            "memory_peak_bytes": peak_memory(), "tensor_peak_bytes": None, "telemetry": None, "streams": None,
+            "device_phases": device_phases(before, now), "workers": worker_times(before, now, workers),
+            "device_memory_peak_bytes": device_peak_memory()}

@@ -6,11 +6,13 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Union
 
 from ._core import Error
+from .device_time import EVERY, LONG_STEP_NS
 from .phases import NAMES, WAIT, Hooks, PhaseClock, shares, size_of
-from .records import RunFolder, Telemetry, record_of
+from .records import Reading, device_phases, finite, open_outputs, record_of, worker_times
+from .telemetry import Gpu, Telemetry
 
-SEARCH_STEPS = 2      # after which modules that were never outermost cost nothing
-RECORD_NS = 10**9     # between two records
+SEARCH_STEPS = 2     # after which modules that were never outermost cost nothing
+RECORD_NS = 10**9    # between two records
 
 _active: List[Watch] = []
 
@@ -32,12 +34,15 @@ class Watch:
     wait: in next() of `loader`, of any torch DataLoader, and of any saturate.Loader. forward: in the outermost
     modules, which are found during the first two steps, or in `model`; without gradients it is evaluation.
     backward: in torch.autograd.backward. optimizer: in step() of any torch.optim.Optimizer. copy: on a machine with a
-    GPU, in Tensor.to and Tensor.cuda. host: everything else. These are times of the thread that made the Watch, on
-    the host: on a GPU they show when the host launches work, and where it waits.
+    GPU, in Tensor.to and Tensor.cuda. reduce: with several processes, the end of a backward after its last gradient,
+    in which DDP waits for its all-reduces, and calls of torch.distributed's collectives. host: everything else. These
+    are times of the thread that made the Watch, on the host: on a GPU they show when the host launches work, and where
+    it waits. `device_phases` has the GPU's own time, and `workers` the time inside a DataLoader's workers.
 
     loader: what to iterate over; may be left out.
     out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of; must not hold a
         run. On other ranks than 0 nothing is written. By default nothing is written.
+    tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
     model: the outermost module. Give it if it is compiled by torch.compile, which may compile again if modules are
         searched.
 
@@ -45,7 +50,7 @@ class Watch:
     """
 
     def __init__(self, loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
-                 model: Any = None) -> None:
+                 model: Any = None, tensorboard: Union[bool, str, os.PathLike[str]] = False) -> None:
         if _active:
             raise Error("another watch is measuring (saturate.watch). Close it first")
         self.loader = loader
@@ -56,19 +61,17 @@ class Watch:
         self._optimizer: Any = None   # the last one that made a step
         self._has_stepped = False     # an optimizer, since the last step
         self._loss: Any = None
-        from .world import found_world
-
-        self._folder = RunFolder(out) if out is not None and found_world()[0] == 0 else None
-        self._telemetry, self._total_telemetry = Telemetry(), Telemetry()
+        self._outputs = open_outputs(out, tensorboard)
+        gpu = Gpu()
+        self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
         self._clock = PhaseClock()
-        self._last = list(self._clock.spent)
-        self._last_ns, self._last_samples = self._clock.begin, 0
         try:
             self._hooks = Hooks(self._clock, self._on_batch, self._on_optimizer, model)
         except BaseException:
-            if self._folder:
-                self._folder.close()
+            for output in self._outputs:
+                output.close()
             raise
+        self._begin = self._last = self._reading()
         self._is_open = True
         _active.append(self)
 
@@ -113,8 +116,11 @@ class Watch:
         now = self._clock.settle()
         if self.steps == SEARCH_STEPS:
             self._hooks.end_search()
-        if now - self._last_ns >= RECORD_NS:
-            self._record("step", now)
+        if self._clock.device is not None:
+            mean_ns = (now - self._clock.begin) / self.steps
+            self._clock.device.end_step(mean_ns >= LONG_STEP_NS or self.steps % EVERY == 0)
+        if now - self._last.time_ns >= RECORD_NS:
+            self._record("step")
 
     def _on_batch(self, batch: Any) -> None:
         self.samples += size_of(batch)
@@ -131,19 +137,26 @@ class Watch:
         except TypeError:
             return float(self._begun_epochs - 1)
 
-    def _record(self, kind: str, now: int) -> None:
-        spent = self._clock.spent
-        is_end = kind == "end"  # which has the totals
-        period = spent if is_end else [value - before for value, before in zip(spent, self._last)]
-        if self._folder:
+    def _reading(self) -> Reading:
+        device = self._clock.device
+        if device is not None:
+            device.read()
+        return Reading(self._clock.now, self.steps, self.samples, list(self._clock.spent), self._hooks.workers.read(),
+                       None if device is None else (device.steps, list(device.spent)))
+
+    def _record(self, kind: str) -> None:
+        reading, is_end = self._reading(), kind == "end"  # which has the totals
+        if self._outputs:
             groups = getattr(self._optimizer, "param_groups", None) or [{}]
             rate = groups[0].get("lr")
-            self._folder.write(record_of(
-                kind, self.steps, self._epoch(), self.samples, (now - self._clock.begin) / 1e9, period,
-                self.samples if is_end else self.samples - self._last_samples,
-                None if self._loss is None else float(self._loss), None if rate is None else float(rate),
-                (self._total_telemetry if is_end else self._telemetry).read()))
-        self._last, self._last_ns, self._last_samples = list(spent), now, self.samples
+            record = record_of(kind, self._epoch(), self._begin if is_end else self._last, reading,
+                               self._clock.begin, self._hooks.workers.count)
+            record.update(loss=None if self._loss is None else finite(float(self._loss)),
+                          lr=None if rate is None else finite(float(rate)),
+                          telemetry=(self._total_telemetry if is_end else self._telemetry).read())
+            for output in self._outputs:
+                output.write(record)
+        self._last = reading
 
     def close(self) -> None:
         """Ends the measurement and removes every hook."""
@@ -152,11 +165,11 @@ class Watch:
         self._is_open = False
         self._hooks.remove()
         _active.remove(self)
-        now = self._clock.settle()
-        self._record("end", now)
+        self._clock.settle()
+        self._record("end")
         self._loss = self._optimizer = None
-        if self._folder:
-            self._folder.close()
+        for output in self._outputs:
+            output.close()
 
     def __enter__(self) -> Watch:
         return self
@@ -169,13 +182,38 @@ class Watch:
         """Seconds by phase so far."""
         return {name: spent / 1e9 for name, spent in zip(NAMES, self._clock.spent)}
 
+    @property
+    def device_phases(self) -> Optional[Dict[str, float]]:
+        """Seconds of the GPU by phase so far, on the loop's stream: of short steps one in seven is measured, and stands
+        for the others. None without a GPU. This has not run on a GPU yet."""
+        return device_phases(self._begin, self._reading())
+
+    @property
+    def workers(self) -> Optional[Dict[str, float]]:
+        """Of the DataLoader workers that started since: `count`, those running now; `batches` that they made so far;
+        `busy_s` and `cpu_s`, the seconds and CPU seconds that this took. None without any."""
+        return worker_times(self._begin, self._reading(), self._hooks.workers.count)
+
     def __str__(self) -> str:
         total = sum(self._clock.spent) / 1e9
         rate = self.samples / total if total > 0 else 0.0
         parts = ", ".join(f"{name} {share:.1%}" for name, share in shares(self._clock.spent)) or "nothing yet"
-        return f"{self.steps} steps, {self.samples} samples in {total:.1f} s, {rate:.0f} samples/s: {parts}"
+        text = f"{self.steps} steps, {self.samples} samples in {total:.1f} s, {rate:.0f} samples/s: {parts}"
+        workers = self.workers
+        if workers and workers["batches"]:
+            text += f"; workers: {workers['busy_s'] / workers['batches'] * 1e3:.1f} ms a batch"
+        return text
 
 
-def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None, model: Any = None) -> Watch:
+def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None, model: Any = None,
+          tensorboard: Union[bool, str, os.PathLike[str]] = False) -> Watch:
     """Measures where a training loop's time goes: see saturate.Watch."""
-    return Watch(loader, out=out, model=model)
+    return Watch(loader, out=out, model=model, tensorboard=tensorboard)
+
+
+def _stop_in_child() -> None:
+    for one in _active:  # its thread has the same number in a forked process, such as a DataLoader's worker
+        one._clock.thread = None
+
+
+os.register_at_fork(after_in_child=_stop_in_child)

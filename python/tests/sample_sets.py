@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import time
 
 import numpy as np
 
@@ -77,3 +78,28 @@ def png_of(array):
     file = io.BytesIO()
     Image.fromarray(array).save(file, "PNG")
     return file.getvalue()
+
+
+class Sleeping:
+    """24 samples, each of which takes a known time without computing."""
+
+    SECONDS = 0.003
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        time.sleep(self.SECONDS)
+        return index
+
+
+class NoteWorker:
+    """A program's worker_init_fn: notes each worker that starts, in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __call__(self, worker):
+        import uuid
+
+        open(os.path.join(self.folder, f"{worker}-{uuid.uuid4()}"), "w").close()

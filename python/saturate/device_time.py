@@ -1,0 +1,75 @@
+"""A GPU's time by phase, from CUDA events that are read once the GPU has passed them, so that nothing waits for it.
+
+This has not run on a GPU yet; tests use events that a test moves.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Callable, Deque, List, Optional, Tuple
+
+RING = 256              # events that the GPU may be behind
+EVERY = 7               # of short steps one in so many is measured; loops rarely have a period of 7
+LONG_STEP_NS = 5 * 10**6  # a step of this length and above is always measured
+
+
+class DeviceTime:
+    """Events on the stream of the loop: a phase's time is from its event to the next one, as in the command's
+    `device_phases`. Time between two phases counts for the first."""
+
+    def __init__(self, count: int, make_event: Callable[[], Any], is_usable: Callable[[], bool]) -> None:
+        self._make, self._is_usable = make_event, is_usable
+        self._free: List[Any] = []
+        self._made = 0
+        self._placed: Deque[Tuple[Any, Optional[int]]] = collections.deque()  # phase None: not measured
+        self.spent = [0] * count  # nanoseconds
+        self.steps = 0            # measured, and passed by the GPU
+        self._measures = True     # this step
+
+    def mark(self, phase: int) -> None:
+        """From here on the stream's time belongs to `phase`."""
+        if self._measures and not (self._placed and self._placed[-1][1] == phase):
+            self._place(phase)
+
+    def end_step(self, measure_next: bool) -> None:
+        if self._measures:
+            self._place(None)
+            self.read()
+        self._measures = measure_next
+
+    def _place(self, phase: Optional[int]) -> None:
+        if not self._is_usable():
+            return
+        if not self._free and self._made == RING:
+            self.read()
+        if not self._free and self._made == RING:  # the GPU is far behind: the rest of the step is not measured
+            self._placed[-1] = (self._placed[-1][0], None)
+            self._measures = False
+            return
+        if not self._free:
+            self._free.append(self._make())
+            self._made += 1
+        event = self._free[-1]
+        try:
+            event.record()
+        except RuntimeError:  # such as on a device that failed: the loop's own call reports it
+            self._measures = False
+            return
+        self._placed.append((self._free.pop(), phase))
+
+    def read(self) -> None:
+        """Adds what the GPU has passed. Does not wait for it."""
+        while len(self._placed) > 1 and self._placed[1][0].query():
+            event, phase = self._placed.popleft()
+            if phase is not None:
+                self.spent[phase] += round(event.elapsed_time(self._placed[0][0]) * 1e6)
+                self.steps += self._placed[0][1] is None
+            self._free.append(event)
+
+
+def cuda_time(torch: Any, count: int) -> Optional[DeviceTime]:
+    """None without a GPU. Events are made once the loop uses it, and none while it captures a graph."""
+    if not torch.cuda.is_available():
+        return None
+    return DeviceTime(count, lambda: torch.cuda.Event(enable_timing=True),
+                      lambda: torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing())

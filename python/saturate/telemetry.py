@@ -1,0 +1,113 @@
+"""The resources that a process uses, by the names of the command's telemetry (docs/watch.md)."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from typing import Any, Dict, Optional
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Values = Dict[str, Optional[float]]
+
+
+def peak_memory() -> int:
+    """Bytes of this process, on the host, so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def device_peak_memory() -> Optional[int]:
+    """Bytes of tensors on the current GPU so far; None if the loop uses none."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.max_memory_allocated())
+
+
+def resident_memory() -> Optional[int]:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * PAGE
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _disk_bytes() -> Dict[str, int]:
+    try:
+        with open("/proc/self/io") as file:
+            return {name: int(value) for name, value in (line.split(":") for line in file)}
+    except (OSError, ValueError):
+        return {}
+
+
+def _network_bytes() -> Values:
+    try:
+        with open("/proc/net/dev") as file:
+            rows = [line.replace(":", " ").split() for line in file if ":" in line]
+        outside = [row for row in rows if row[0] != "lo"]
+        return {"receive": sum(int(row[1]) for row in outside), "send": sum(int(row[9]) for row in outside)}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+class Gpu:
+    """The loop's GPU, read through NVIDIA's package nvidia-ml-py if it is installed; other processes' work counts.
+    This has not run on a GPU yet."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._handle: Any = None
+
+    def read(self) -> Values:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return {}
+        try:
+            if self._nvml is None:
+                import pynvml  # type: ignore[import-untyped]
+
+                pynvml.nvmlInit()
+                self._nvml = pynvml
+                uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            nvml, handle = self._nvml, self._handle
+            if handle is None:
+                return {}
+            busy = nvml.nvmlDeviceGetUtilizationRates(handle)
+            return {"gpu_busy": busy.gpu / 100, "gpu_memory_busy": busy.memory / 100,
+                    "gpu_memory_bytes": nvml.nvmlDeviceGetMemoryInfo(handle).used,
+                    "gpu_power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+                    "gpu_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                    "gpu_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
+        except Exception:  # no package, no driver, or a GPU without one of the values; the loop must go on
+            self._nvml, self._handle = self._nvml or False, None
+            return {}
+
+
+class Telemetry:
+    """Of this process and its machine since the last reading. Unknown values are null."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._last = self._now()
+
+    @staticmethod
+    def _now() -> Values:
+        disk, net = _disk_bytes(), _network_bytes()
+        return {"time": time.perf_counter(), "cpu": time.process_time(), "read": disk.get("read_bytes"),
+                "write": disk.get("write_bytes"), "receive": net.get("receive"), "send": net.get("send")}
+
+    def read(self) -> Values:
+        now, last = self._now(), self._last
+        self._last = now
+        seconds = (now["time"] or 0) - (last["time"] or 0)
+
+        def rate(name: str) -> Optional[float]:
+            value, before = now[name], last[name]
+            return None if value is None or before is None or seconds <= 0 else (value - before) / seconds
+
+        return {"cores": rate("cpu"), "rss_bytes": resident_memory(), "disk_read_bytes_per_s": rate("read"),
+                "disk_write_bytes_per_s": rate("write"), "net_receive_bytes_per_s": rate("receive"),
+                "net_send_bytes_per_s": rate("send"), **self._gpu.read()}
