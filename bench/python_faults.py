@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Plants twenty faults in five training loops, and has `python -m saturate diagnose` find them.
+
+    bench/python_faults.py [--only LOOP[:CAUSE]] [--rounds 3] [--seconds 8] [--scripts DIR] [--json FILE] [--table FILE]
+
+A fault is a change of a script's arguments or text. For each of the faults, and for each loop without one, it records
+the first cause that diagnose names, the gain that it predicts, and the realised gain: the ratio of the steps/s of the
+script without and with the fault, in interleaved runs of --seconds each. torchvision's reference script and timm's
+train.py are downloaded from GitHub into --scripts (build/python-faults/scripts) unless they are there already. Needs
+the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose package is missing is skipped.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import runpy
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+
+from planted_faults import FAULTS, LOOPS, SOURCES
+
+ROOT = pathlib.Path(__file__).resolve().parent
+WARM_STEPS = 6
+TIME_LIMIT_S = 600
+
+
+def measure_rate():
+    """This process runs a script, and ends after some seconds of steps: RESULT SECONDS SCRIPT ARGUMENTS."""
+    result, seconds, script, *arguments = sys.argv[2:]
+    import multiprocessing
+
+    from torch.optim import optimizer
+
+    state = {"steps": 0, "begin": 0.0}
+
+    def after_step(*_):
+        state["steps"] += 1
+        now = time.perf_counter()
+        if state["steps"] == WARM_STEPS:
+            state["begin"] = now
+        elif state["steps"] > WARM_STEPS and now - state["begin"] >= float(seconds):
+            pathlib.Path(result).write_text(json.dumps((state["steps"] - WARM_STEPS) / (now - state["begin"])))
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            os._exit(0)
+
+    optimizer.register_optimizer_step_post_hook(after_step)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+def make_images(folder, per_class=160, classes=2, side=256):
+    """JPEG files of smooth noise, in one folder per class, below train and val."""
+    if (folder / "complete").exists():
+        return
+    import numpy
+    from PIL import Image
+
+    random = numpy.random.default_rng(0)
+    for part, count in (("train", per_class), ("val", 32)):
+        for label in range(classes):
+            place = folder / part / str(label)
+            place.mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                small = random.integers(0, 255, (side // 8, side // 8, 3), dtype=numpy.uint8)
+                Image.fromarray(small).resize((side, side), Image.BICUBIC).save(place / f"{number}.jpg", quality=92)
+    (folder / "complete").touch()
+
+
+def fetch_scripts(folder):
+    for name, address in SOURCES.items():
+        place = folder / name
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                place.write_bytes(answer.read())
+
+
+def planted(loop, fault, scripts, work):
+    """A copy of the loop's script with the fault, or without (None): (script, arguments)."""
+    folder = work / f"{loop.name}-{fault.cause if fault else 'healthy'}"
+    shutil.rmtree(folder, ignore_errors=True)
+    source = (ROOT / "loops" if loop.is_own else scripts) / loop.script
+    if loop.is_own:
+        folder.mkdir(parents=True)
+        shutil.copy(source, folder)
+    else:
+        shutil.copytree(source.parent, folder)
+    script = folder / source.name
+    text = script.read_text()
+    for before, after in fault.edits(loop) if fault else []:
+        if text.count(before) < 1:
+            sys.exit(f"python_faults: error: {loop.script} has no text {before!r} ({fault.cause}). It is of another "
+                     "version: adapt bench/planted_faults.py")
+        text = text.replace(before, after, 1)
+    script.write_text(text)
+    arguments = [*loop.arguments, *(fault.arguments if fault else [])]
+    return script, [part.format(data=work / "images", out=folder) for part in arguments]
+
+
+def run(command, script, log):
+    with open(log, "w") as file:
+        return subprocess.run(command, cwd=script.parent, stdout=file, stderr=subprocess.STDOUT,
+                              timeout=TIME_LIMIT_S).returncode
+
+
+def diagnosed(script, arguments, seconds):
+    """What diagnose says, or a line that says why it says nothing."""
+    answer = script.parent / "diagnosis.json"
+    answer.unlink(missing_ok=True)
+    begin = time.monotonic()
+    code = run([sys.executable, "-m", "saturate", "diagnose", "--seconds", str(seconds), "--json", str(answer),
+                str(script), *arguments], script, script.parent / "diagnose.log")
+    taken = time.monotonic() - begin
+    if code != 0 or not answer.exists():
+        lines = (script.parent / "diagnose.log").read_text().strip().splitlines() or [""]
+        return {"verdict": f"no answer, exit code {code}: {lines[-1]}", "rate": None, "causes": []}, taken
+    return json.loads(answer.read_text()), taken
+
+
+def rate(script, arguments, seconds):
+    answer = script.parent / "rate.json"
+    answer.unlink(missing_ok=True)
+    code = run([sys.executable, __file__, "--rate", str(answer), str(seconds), str(script), *arguments], script,
+               script.parent / "rate.log")
+    if not answer.exists():
+        sys.exit(f"python_faults: error: {script} made too few steps, exit code {code}. See "
+                 f"{script.parent / 'rate.log'}")
+    return json.loads(answer.read_text())
+
+
+def gains(slow, fast, options):
+    """(median, lowest, highest) of the ratio of both rates, round by round."""
+    ratios = []
+    for number in range(options.rounds):
+        order = (slow, fast) if number % 2 else (fast, slow)
+        rates = {id(one): rate(*one, options.seconds) for one in order}
+        ratios.append(rates[id(fast)] / rates[id(slow)])
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
+def row_of(loop, fault, scripts, work, options):
+    slow = planted(loop, fault, scripts, work)
+    answer, taken = diagnosed(*slow, options.diagnose_seconds)
+    causes = answer.get("causes") or []
+    first = causes[0] if causes else None
+    row = {"name": f"{loop.name}, {fault.cause if fault else 'healthy'}", "loop": loop.name, "fault": fault.cause if fault else None, "verdict": answer.get("verdict"),
+           "rate": answer.get("rate"), "first": first and first["name"], "predicted": first and first["gain"],
+           "low": first and first["low"], "high": first and first["high"], "diagnose_s": round(taken, 1),
+           "causes": [cause["name"] for cause in causes], "uncertain": answer.get("uncertain"), "not_found": answer.get("not_found")}
+    if fault:
+        median, low, high = gains(slow, planted(loop, None, scripts, work), options)
+        row.update(unit="realised gain", median=median, min=low, max=high, n=options.rounds,
+                   right=bool(first) and first["name"] in fault.accepted)
+    else:
+        row.update(median=None, right=not causes)
+    row["load"] = os.getloadavg()[0]
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def result_of(rows):
+    """For results/: rows of the faults, with their realised gains, and those of the healthy loops."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    return {"bench": "python_faults", "commit": commit.strip(),
+            "host": {"cores": len(os.sched_getaffinity(0)), "torch": importlib.metadata.version("torch")},
+            "rows": [row for row in rows if row["fault"]], "healthy": [row for row in rows if not row["fault"]]}
+
+
+def table(rows):
+    """Markdown."""
+    def ratio(value):
+        return "" if value is None else f"{value:.2f}"
+
+    lines = ["| loop | planted | first cause | predicted gain | realised gain | right |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        interval = f" [{ratio(row['low'])}, {ratio(row['high'])}]" if row["predicted"] is not None else ""
+        lines.append(f"| {row['loop']} | {row['fault'] or 'nothing'} | {row['first'] or 'none'} | "
+                     f"{ratio(row['predicted'])}{interval} | {ratio(row['median'])} | "
+                     f"{'yes' if row['right'] else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def chosen(only):
+    """(loop, fault or None) in order; a loop without a fault comes first."""
+    name, _, cause = only.partition(":")
+    for loop in LOOPS:
+        if name and loop.name != name:
+            continue
+        if loop.package and importlib.util.find_spec(loop.package) is None:
+            print(f"python_faults: {loop.name} is skipped: {loop.package} is not installed", file=sys.stderr)
+            continue
+        for fault in [None, *(fault for fault in FAULTS if fault.loop == loop.name)]:
+            if not cause or cause == (fault.cause if fault else "healthy"):
+                yield loop, fault
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="LOOP or LOOP:CAUSE, such as bare:healthy")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8, help="of each run that measures a rate")
+    parser.add_argument("--diagnose-seconds", type=float, default=60, help="of each diagnosis")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-faults")
+    parser.add_argument("--scripts", type=pathlib.Path)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--table", type=pathlib.Path)
+    options = parser.parse_args()
+    work = options.work.resolve()
+    scripts = (options.scripts or work / "scripts").resolve()
+    pairs = list(chosen(options.only))
+    if not pairs:
+        sys.exit(f"python_faults: error: nothing is called {options.only} (--only). Loops are "
+                 + ", ".join(loop.name for loop in LOOPS))
+    make_images(work / "images")
+    if any(not loop.is_own for loop, _ in pairs):
+        fetch_scripts(scripts)
+    rows = []
+    for loop, fault in pairs:
+        rows.append(row_of(loop, fault, scripts, work, options))
+        if options.json:  # a run that is interrupted keeps what it has measured
+            options.json.write_text(json.dumps(result_of(rows), indent=2) + "\n")
+        if options.table:
+            options.table.write_text(table(rows))
+    print(table(rows))
+    return 0 if all(row["right"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rate"]:
+        measure_rate()
+    else:
+        sys.exit(main())

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""How much longer a training step takes under saturate.watch(), torch.profiler and TraceML: CPU steps of 0.8 to 10 ms.
+
+    bench/watch_overhead.py [--rounds 20] [--seconds 1.2] [--steps 0.8,1.4,10] [--cpu] [--json FILE]
+
+Each round runs a block of steps without and one with each of them, in an order that rotates, on one thread. Prints the
+median ratio of the times to the block without, its 95 % interval from order statistics, and the difference of the
+fastest blocks. TraceML (traceml-ai on PyPI; skipped if its command `traceml` is missing) patches torch for the whole
+process and needs its own launcher, so it has a separate process; the other blocks share one. On a busy machine use
+--cpu (CPU time of the process instead of wall time) and many short blocks. Needs torch and the package.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Client, Listener
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+def training(width):
+    """A network of seven modules, and a function that makes one step of it."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+
+    def step(batch):
+        inputs, labels = batch
+        loss = loss_of(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, step
+
+
+def batches(count):
+    import torch
+
+    batch = torch.randn(64, 256), torch.randint(10, (64,))
+    for _ in range(count):
+        yield batch
+
+
+@contextlib.contextmanager
+def watched():
+    import saturate
+
+    with tempfile.TemporaryDirectory() as folder, saturate.watch(out=folder) as watch:
+        yield lambda loss: watch.step(loss=loss)
+
+
+@contextlib.contextmanager
+def profiled():
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        yield lambda loss: profiler.step()
+
+
+@contextlib.contextmanager
+def plain():
+    yield None
+
+
+TOOLS = {"without": plain, "saturate.watch": watched, "torch.profiler": profiled}
+
+
+def block_seconds(tool, width, count, clock):
+    """Of `count` steps after two."""
+    model, step = training(width)
+    trace = None
+    if tool == "TraceML":
+        import traceml_ai
+
+        trace = traceml_ai.trace_step
+    with TOOLS.get(tool, plain)() as after:
+        begin = 0.0
+        for number, batch in enumerate(batches(count + 2)):
+            if number == 2:  # after which watch has found the modules
+                begin = clock()
+            with trace(model) if trace else contextlib.nullcontext():
+                loss = step(batch)
+            if after:
+                after(loss)
+        return clock() - begin
+
+
+def work(address):
+    """A process that measures blocks on request."""
+    import torch
+
+    torch.set_num_threads(1)
+    with Client(address) as connection:
+        first = True
+        while True:
+            try:
+                tool, width, count, clock = connection.recv()
+            except EOFError:
+                return
+            if first and tool == "TraceML":
+                import traceml_ai
+
+                traceml_ai.init(mode="auto")
+            first = False
+            connection.send(block_seconds(tool, width, count, CLOCKS[clock]))
+
+
+class Worker:
+    def __init__(self, folder, launcher):
+        address = os.path.join(folder, "traceml" if launcher else "plain")
+        with Listener(address) as listener:
+            own = [sys.executable, __file__] if not launcher else [
+                launcher, "run", __file__, "--mode", "summary", "--logs-dir", os.path.join(folder, "logs"), "--args"]
+            self.process = subprocess.Popen([*own, "--work", address], stdout=subprocess.DEVNULL)
+            self.connection = listener.accept()
+
+    def seconds(self, *request):
+        self.connection.send(request)
+        return self.connection.recv()
+
+    def close(self):
+        self.connection.close()
+        self.process.wait()
+
+
+def calibrated(worker, milliseconds, clock):
+    """The width whose step takes about as long."""
+    low, high = 16, 4096
+    while high - low > 8:
+        width = (low + high) // 2
+        count = max(2, int(60 / milliseconds))
+        taken = min(worker.seconds("without", width, count, clock) for _ in range(3)) / count * 1e3
+        low, high = (width, high) if taken < milliseconds else (low, width)
+    return high
+
+
+def interval(ratios):
+    """95 % for the median (binomial)."""
+    ordered, count = sorted(ratios), len(ratios)
+    rank = max(0, int((count - 1.96 * math.sqrt(count)) / 2))
+    return ordered[rank], ordered[count - 1 - rank]
+
+
+def compared(workers, milliseconds, options, clock):
+    width = calibrated(workers["without"], milliseconds, clock)
+    count = max(10, int(options.seconds / milliseconds * 1e3))
+    tools, times, loads = list(workers), {tool: [] for tool in workers}, []
+    for number in range(options.rounds):
+        turn = number % len(tools)
+        for tool in tools[turn:] + tools[:turn]:
+            times[tool].append(workers[tool].seconds(tool, width, count, clock) / count * 1e3)
+        loads.append(os.getloadavg()[0])
+    base = times["without"]
+    rows = []
+    for tool in tools[1:]:
+        ratios = [taken / without for taken, without in zip(times[tool], base)]
+        low, high = interval(ratios)
+        rows.append({"name": f"{tool}, {milliseconds:g} ms", "unit": "ratio of times",
+                     "step_ms": statistics.median(base), "median": statistics.median(ratios), "min": low, "max": high,
+                     "n": options.rounds, "added_us": (min(times[tool]) - min(base)) * 1e3,
+                     "load": statistics.median(loads)})
+        print(f"{rows[-1]['name']}: {rows[-1]['median']:.4f} [{low:.4f}, {high:.4f}] times as long, "
+              f"fastest blocks {rows[-1]['added_us']:+.1f} us a step; load {rows[-1]['load']:.1f}", flush=True)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=1.2, help="of a block")
+    parser.add_argument("--steps", default="0.8,1.4,10", help="milliseconds")
+    parser.add_argument("--cpu", action="store_true", help="CPU time instead of wall time")
+    parser.add_argument("--json")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        return work(options.work)
+    clock = "cpu" if options.cpu else "wall"
+    launcher = shutil.which("traceml", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        one = Worker(folder, None)
+        workers = {tool: one for tool in TOOLS}
+        if launcher:
+            workers["TraceML"] = Worker(folder, launcher)
+        else:
+            print("TraceML is skipped: there is no command traceml (pip install traceml-ai)", file=sys.stderr)
+        for milliseconds in map(float, options.steps.split(",")):
+            rows += compared(workers, milliseconds, options, clock)
+        for worker in set(workers.values()):
+            worker.close()
+    if options.json:
+        import torch
+
+        with open(options.json, "w") as file:
+            commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=os.path.dirname(__file__) or ".",
+                                    capture_output=True, text=True).stdout.strip()
+            host = {"cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "threads": 1, "clock": clock}
+            loads = sorted(row["load"] for row in rows)
+            json.dump({"bench": "watch_overhead", "commit": commit, "host": host, "rows": rows,
+                       "note": f"The machine's load was {loads[0]:.1f} to {loads[-1]:.1f}."}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The faults of bench/python_faults.py can be planted, and its table is right. Needs pytest alone."""
+
+import pathlib
+import sys
+
+import pytest
+
+BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+sys.dont_write_bytecode = True
+
+import planted_faults  # noqa: E402
+import python_faults  # noqa: E402
+
+# Lines of the scripts of others, in which faults are planted.
+OTHERS = {"torchvision": """import torch
+def train_one_epoch(model, data_loader):
+    metric_logger = utils.MetricLogger(delimiter="  ")
+    for image, target in data_loader:
+        acc1, acc5 = utils.accuracy(output, target, topk=(1, 5))
+""", "timm": """import torch
+def train_one_epoch(loader, optimizer):
+    second_order = hasattr(optimizer, 'is_second_order') and optimizer.is_second_order
+    for input, target in loader:
+        num_updates += 1
+"""}
+
+
+def test_there_are_twenty_faults_in_five_loops():
+    loops = [loop.name for loop in planted_faults.LOOPS]
+    assert len(planted_faults.FAULTS) == 20 and len(set(loops)) == 5
+    assert {fault.loop for fault in planted_faults.FAULTS} == set(loops)
+
+
+@pytest.mark.parametrize("fault", planted_faults.FAULTS, ids=lambda fault: f"{fault.loop}-{fault.cause}")
+def test_each_fault_changes_its_script(fault, tmp_path):
+    loop = next(loop for loop in planted_faults.LOOPS if loop.name == fault.loop)
+    scripts = tmp_path / "scripts"
+    if not loop.is_own:
+        (scripts / loop.script).parent.mkdir(parents=True)
+        (scripts / loop.script).write_text(OTHERS[loop.name])
+    healthy, healthy_arguments = python_faults.planted(loop, None, scripts, tmp_path)
+    faulty, arguments = python_faults.planted(loop, fault, scripts, tmp_path)
+    compile(faulty.read_text(), faulty, "exec")
+    same_arguments = [one.replace(f"-{fault.cause}", "-healthy") for one in arguments] == healthy_arguments
+    assert (healthy.read_text() != faulty.read_text()) != (not same_arguments)  # one of the two
+    assert not any("{" in part for part in arguments)
+
+
+def test_a_script_of_another_version_is_an_error(tmp_path):
+    loop = next(loop for loop in planted_faults.LOOPS if loop.name == "timm")
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm/train.py").write_text("pass\n")
+    fault = next(fault for fault in planted_faults.FAULTS if fault.loop == "timm" and not fault.arguments)
+    with pytest.raises(SystemExit, match="another version"):
+        python_faults.planted(loop, fault, tmp_path, tmp_path)
+
+
+def test_the_table():
+    rows = [{"loop": "bare", "fault": None, "first": None, "predicted": None, "low": None, "high": None,
+             "median": None, "right": True},
+            {"loop": "bare", "fault": "threads", "first": "prefetch", "predicted": 1.256, "low": 1.1, "high": 1.4,
+             "median": 3.0, "right": False}]
+    assert python_faults.table(rows).splitlines()[2:] == [
+        "| bare | nothing | none |  |  | yes |", "| bare | threads | prefetch | 1.26 [1.10, 1.40] | 3.00 | no |"]
