@@ -20,7 +20,7 @@ using testing::TempDir;
 using testing::values_of;
 using testing::write_file;
 
-Sample read(const Dataset& dataset, size_t index) {
+Sample sample_of(const Dataset& dataset, size_t index) {
   Sample sample;
   dataset.read(index, sample);
   return sample;
@@ -37,7 +37,7 @@ TEST(NpySource, SamplesAreRowsAndALabelIsAClass) {
             (std::vector<TensorField>{{"x", ElementType::kFloat64, {2}, false, 0},
                                       {"y", ElementType::kUint8, {}, true, 3}}));
   EXPECT_EQ(dataset->classes(), (std::vector<std::string>{"0", "1", "2"}));
-  const Sample sample = read(*dataset, 1);
+  const Sample sample = sample_of(*dataset, 1);
   EXPECT_EQ(sample.encoding, SampleEncoding::kTensors);
   EXPECT_EQ(values_of<double>(sample.bytes, 2), (std::vector<double>{3, 4}));
   EXPECT_EQ(sample.bytes.size(), 17u);
@@ -52,8 +52,8 @@ TEST(NpySource, FortranOrderAndBigEndianAreConverted) {
   // [[1, 2, 3], [4, 5, 6]] by columns, the high byte first.
   write_file(dir / "f.npy", npy(">i2", "2, 3", std::string("\0\1\0\4\0\2\0\5\0\3\0\6", 12), true));
   const auto dataset = open_dataset(env(), dir / "f.npy");
-  EXPECT_EQ(values_of<int16_t>(read(*dataset, 0).bytes, 3), (std::vector<int16_t>{1, 2, 3}));
-  EXPECT_EQ(values_of<int16_t>(read(*dataset, 1).bytes, 3), (std::vector<int16_t>{4, 5, 6}));
+  EXPECT_EQ(values_of<int16_t>(sample_of(*dataset, 0).bytes, 3), (std::vector<int16_t>{1, 2, 3}));
+  EXPECT_EQ(values_of<int16_t>(sample_of(*dataset, 1).bytes, 3), (std::vector<int16_t>{4, 5, 6}));
   EXPECT_TRUE(dataset->classes().empty());
   EXPECT_FALSE(dataset->tensors()[0].is_target);
 }
@@ -76,7 +76,7 @@ TEST(NpySource, ABoolIsZeroOrOne) {
   write_file(dir / "y.npy", npy("|b1", "3,", std::string("\0\x07\1", 3)));
   const auto dataset = open_dataset(env(), dir / "y.npy");
   EXPECT_EQ(dataset->classes().size(), 2u);
-  EXPECT_EQ(read(*dataset, 1).bytes[0], std::byte{1});
+  EXPECT_EQ(sample_of(*dataset, 1).bytes[0], std::byte{1});
 }
 
 TEST(NpySource, ALargeArrayIsReadFromTheFile) {
@@ -92,10 +92,10 @@ TEST(NpySource, ALargeArrayIsReadFromTheFile) {
     file.put(7);
   }
   const auto dataset = open_dataset(env(), "npy:" + path);
-  EXPECT_EQ(read(*dataset, kRows - 1).bytes[0], std::byte{7});
-  EXPECT_EQ(read(*dataset, kRows - 2).bytes[0], std::byte{0});
+  EXPECT_EQ(sample_of(*dataset, kRows - 1).bytes[0], std::byte{7});
+  EXPECT_EQ(sample_of(*dataset, kRows - 2).bytes[0], std::byte{0});
   std::filesystem::resize_file(path, begin + kRows * kRow - 1);
-  EXPECT_EQ(error_of([&] { read(*dataset, kRows - 1); }).kind(), ErrorKind::kData);
+  EXPECT_EQ(error_of([&] { sample_of(*dataset, kRows - 1); }).kind(), ErrorKind::kData);
 }
 
 TEST(NpySource, HostileFilesAreRefusedWithAReason) {
@@ -149,7 +149,7 @@ TEST(NpzSource, StoredAndCompressedHoldTheSameSamples) {
   for (const char* name : {"a.npz", "b.npz"}) {
     const auto dataset = open_dataset(env(), dir / name);
     ASSERT_EQ(dataset->size(), 5u);
-    const Sample sample = read(*dataset, 4);
+    const Sample sample = sample_of(*dataset, 4);
     EXPECT_EQ(values_of<float>(sample.bytes, 2), (std::vector<float>{4, 4.5})) << name;
     EXPECT_EQ(sample.label, 1) << name;
   }
@@ -165,12 +165,13 @@ TEST(NpzSource, SamplesEqualNumpys) {
   uint64_t hash = 0;
   for (; expected >> std::dec >> index >> std::hex >> hash;)
     for (const auto& dataset : {stored.get(), compressed.get()})
-      EXPECT_EQ(testing::hash_bytes(read(*dataset, index).bytes), hash) << index;
+      EXPECT_EQ(testing::hash_bytes(sample_of(*dataset, index).bytes), hash) << index;
   EXPECT_EQ(index, 3u);
   const auto array = open_dataset(env(), testing::format_golden("fortran-big-endian.npy"));
   const auto same =
       open_dataset(env(), "npz:" + testing::format_golden("arrays.npz") + ",fields=float32");
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(read(*array, i).bytes, read(*same, i).bytes) << i;
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(sample_of(*array, i).bytes, sample_of(*same, i).bytes) << i;
 }
 
 TEST(NpzSource, FieldsAndTargetCanBeChosen) {
@@ -228,9 +229,9 @@ TEST(SafetensorsSource, ReadsTensorsAndRefusesDamage) {
   write_file(dir / "a.safetensors", text);
   const auto dataset = open_dataset(env(), dir / "a.safetensors");
   ASSERT_EQ(dataset->size(), 3u);
-  EXPECT_EQ(values_of<float>(read(*dataset, 2).bytes, 2), (std::vector<float>{4, 5}));
-  EXPECT_EQ(read(*dataset, 0).label, 0);
-  EXPECT_EQ(read(*dataset, 2).label, 1);
+  EXPECT_EQ(values_of<float>(sample_of(*dataset, 2).bytes, 2), (std::vector<float>{4, 5}));
+  EXPECT_EQ(sample_of(*dataset, 0).label, 0);
+  EXPECT_EQ(sample_of(*dataset, 2).label, 1);
   for (const std::string& bad :
        {text.substr(0, text.size() - 1), text.substr(0, 5), testing::small_safetensors("F64")}) {
     write_file(dir / "b.safetensors", bad);
@@ -250,13 +251,13 @@ TEST(TokensSource, SamplesAreTokensAndThoseThatFollow) {
   const std::vector<std::vector<int64_t>> expected = {
       {1, 2, 3, 2, 3, 4}, {4, 5, 6, 5, 6, 7}, {10, 11, 12, 11, 12, 13}};
   for (size_t i = 0; i < 3; ++i)
-    EXPECT_EQ(values_of<int64_t>(read(*dataset, i).bytes, 6), expected[i]) << i;
-  EXPECT_EQ(read(*dataset, 1).name, (dir / "a.bin") + ": token 3");
+    EXPECT_EQ(values_of<int64_t>(sample_of(*dataset, i).bytes, 6), expected[i]) << i;
+  EXPECT_EQ(sample_of(*dataset, 1).name, (dir / "a.bin") + ": token 3");
   EXPECT_TRUE(dataset->tensors()[1].is_target);
   EXPECT_EQ(open_dataset(env(), "tokens:" + (dir / "a.bin") + ",context=7")->size(), 1u);
   write_file(dir / "c.bin", raw(std::vector<uint32_t>{1, 70000, 3}));
   const auto wide = open_dataset(env(), "tokens:" + (dir / "c.bin") + ",context=2,type=uint32");
-  EXPECT_EQ(values_of<int64_t>(read(*wide, 0).bytes, 4),
+  EXPECT_EQ(values_of<int64_t>(sample_of(*wide, 0).bytes, 4),
             (std::vector<int64_t>{1, 70000, 70000, 3}));
 }
 
@@ -265,8 +266,8 @@ TEST(TokensSource, TokensOutsideTheVocabularyAndBadFilesAreErrors) {
   write_file(dir / "a.bin", raw(std::vector<uint16_t>{1, 2, 3, 4, 50}));
   const std::string uri = "tokens:" + (dir / "a.bin");
   const auto dataset = open_dataset(env(), uri + ",context=2,vocabulary=50");
-  read(*dataset, 0);
-  const Error outside = error_of([&] { read(*dataset, 1); });
+  sample_of(*dataset, 0);
+  const Error outside = error_of([&] { sample_of(*dataset, 1); });
   EXPECT_EQ(outside.kind(), ErrorKind::kData);
   EXPECT_EQ(outside.reason(), "token 4 is 50, and the vocabulary has 50");
   EXPECT_EQ(error_of([&] { open_dataset(env(), uri + ",context=5"); }).kind(), ErrorKind::kData);
