@@ -26,12 +26,12 @@ at::ScalarType type_named(std::string_view name) {
 // Reads the storage of that key into `bytes`, or fails.
 using ReadStorage = std::function<void(const std::string& key, std::span<std::byte> bytes)>;
 // The size in the file of the storage of that key; UINT64_MAX if missing.
-using StorageBytes = std::function<uint64_t(const std::string& key)>;
+using CountStorage = std::function<uint64_t(const std::string& key)>;
 
 // Reads each storage once, and only if a tensor needs it.
 class Storages {
  public:
-  Storages(StorageBytes bytes_of, ReadStorage read, const std::string& path)
+  Storages(CountStorage bytes_of, ReadStorage read, const std::string& path)
       : bytes_of_(std::move(bytes_of)), read_(std::move(read)), path_(path) {}
 
   at::Tensor view(const PickledTensor& tensor) {
@@ -57,7 +57,7 @@ class Storages {
     return storage;
   }
 
-  StorageBytes bytes_of_;
+  CountStorage bytes_of_;
   ReadStorage read_;
   const std::string& path_;
   std::map<std::string, at::Tensor> storages_;
