@@ -46,15 +46,15 @@ struct StorageVariant {
     order_of.resize(std::min(order_of.size(), arguments.samples));
     if (cold)
       for (const uint32_t sample : order_of) data.advise(ReadAdvice::kNotAgain, sample, 1);
-    ReadAhead ahead(data, shuffle, kSeed);
+    ReadAhead ahead(data, shuffle, kSeed, size_t(2 * threads), /*idle=*/false);
     std::vector<Sample> scratch(size_t(threads), Sample{});
     std::atomic<size_t> next{0};
     std::atomic<uint64_t> bytes{0};
     const int64_t start = env.now_ns();
-    ahead.start(epoch, 0);
+    ahead.start(epoch, 0, order_of, 0, order_of.size());
     parallel_for(size_t(threads), threads, [&](size_t thread) {
       for (size_t i; (i = next++) < order_of.size();) {
-        if (thread == 0) ahead.advance(i);
+        if (thread == 0) ahead.advance(i, i);
         data.read(order_of[i], scratch[thread]);
         bytes += scratch[thread].bytes.size();
       }
