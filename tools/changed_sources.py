@@ -2,8 +2,8 @@
 """Prints the C++ sources that differ from the commit in .ci/checked, and those that include a changed header, also
 through other headers.
 
-The commit is the last one on which `make ci-full` passed. If git does not have it, as in a shallow clone, every source
-is printed.
+The commit is the last one that passed clang-tidy and 60 s of each fuzzer over everything. If git does not have it, as
+in a shallow clone, every source is printed.
 """
 
 import collections
