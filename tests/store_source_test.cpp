@@ -196,6 +196,18 @@ TEST_F(StoreSource, CachedSamplesAreNotFetchedAhead) {
   EXPECT_EQ(server.asks().size(), before);
 }
 
+// The index of JPEGs wraps the source, whose samples are still announced.
+TEST_F(StoreSource, FastDecodingWithAnIndexEqualsTheLocalSource) {
+  DataOptions fast;
+  fast.decode = DecodeMode::kFast;
+  fast.index = {IndexMode::kFile, folder / "far.points"};
+  LoaderOptions options = loader_options(2, ShuffleMode::kFull);
+  options.decode = DecodeMode::kFast;
+  const auto there = open_input(env(), far("tar"), fast);
+  EXPECT_GT(there->look_ahead(), 0u);
+  EXPECT_EQ(batches_of(*there, options), batches_of(*open_dataset(env(), local("tar")), options));
+}
+
 TEST_F(StoreSource, OpensByItselfAndKeepsWhatItReadOnDisk) {
   DataOptions options;
   options.store.cache_dir = folder / "cache";

@@ -26,6 +26,7 @@ class View : public Dataset {
   }
   uint64_t bytes(size_t index) const override { return source_->bytes(pick(index)); }
   SourceIndex* source_index() const override { return source_->source_index(); }
+  uint64_t look_ahead() const override { return picks_.empty() ? source_->look_ahead() : 0; }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (picks_.empty()) source_->advise(advice, first, count);
   }

@@ -189,6 +189,7 @@ class IndexedDataset : public Dataset {
   void read(size_t index, Sample& out) const override { source_->read(index, out); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool has_masks() const override { return source_->has_masks(); }
+  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
   const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
   std::string warning() const override { return source_->warning(); }
   uint64_t bytes(size_t index) const override { return source_->bytes(index); }
@@ -196,6 +197,7 @@ class IndexedDataset : public Dataset {
     source_->advise(advice, first, count);
   }
   SourceIndex* source_index() const override { return index_.get(); }
+  uint64_t look_ahead() const override { return source_->look_ahead(); }
 
  private:
   const std::shared_ptr<SourceIndex> index_;
