@@ -70,7 +70,7 @@ std::string read_text(Env& env, const std::string& path) {
 
 class CsvTable {
  public:
-  CsvTable(std::string_view text, const std::string& path) : reader_(text, path), path_(path) {
+  CsvTable(std::string_view text, const std::string& path) : reader_(text, path) {
     if (!reader_.next(names_)) fail(ErrorKind::kData, "the table is empty", path, "Give another");
     has_header_ = false;
     for (const std::string& name : names_) has_header_ = has_header_ || !number_in(name);
@@ -90,7 +90,6 @@ class CsvTable {
 
  private:
   CsvReader reader_;
-  const std::string& path_;
   std::vector<std::string> names_, pending_;
   bool has_header_ = true;
 };

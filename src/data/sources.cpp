@@ -111,7 +111,7 @@ std::string path_of_source(const std::string& uri) {
   if (is_store_url(uri)) return uri;
   const size_t colon = uri.find(':');
   if (colon == std::string::npos) return uri;
-  const std::string rest = uri.substr(colon + 1);
+  std::string rest = uri.substr(colon + 1);
   if (!uri.starts_with("split:")) return rest;
   const size_t comma = rest.find(','), second = rest.find(',', comma + 1);
   const bool is_whole = comma != std::string::npos && second != std::string::npos;

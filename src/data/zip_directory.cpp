@@ -11,8 +11,7 @@
 namespace saturate {
 namespace {
 
-constexpr size_t kEndBytes = 22, kLocator64Bytes = 20, kEnd64Bytes = 56, kEntryBytes = 46,
-                 kLocalBytes = 30;
+constexpr size_t kEndBytes = 22, kLocator64Bytes = 20, kEnd64Bytes = 56, kLocalBytes = 30;
 constexpr uint32_t kEndMagic = 0x06054b50, kLocator64Magic = 0x07064b50, kEnd64Magic = 0x06064b50,
                    kEntryMagic = 0x02014b50, kLocalMagic = 0x04034b50;
 constexpr uint64_t kDeflateRatio = 1032;  // of deflate, from zlib's technical notes
