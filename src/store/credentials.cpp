@@ -102,8 +102,8 @@ std::optional<Credentials> find_credentials(Env& env) {
 
 S3Settings find_s3_settings(Env& env) {
   const auto first_of = [&](const char* a, const char* b, const char* key) {
-    if (const std::string value = variable(a); !value.empty()) return value;
-    if (const std::string value = variable(b); !value.empty()) return value;
+    if (std::string value = variable(a); !value.empty()) return value;
+    if (std::string value = variable(b); !value.empty()) return value;
     return config_value(env, key);
   };
   S3Settings settings;

@@ -189,7 +189,8 @@ void ObjectStore::load(std::vector<PiecePtr> pieces, bool ahead) {
   const uint64_t first = pieces.front()->offset;
   const uint64_t end = pieces.back()->offset + pieces.back()->length;
   client_.fetch(object, first, end - first,
-                [this, pieces = std::move(pieces), ahead](auto&& bytes, const auto& error) {
+                [this, pieces = std::move(pieces), ahead](std::vector<std::byte>&& bytes,
+                                                          const std::exception_ptr& error) {
                   take(pieces, ahead, std::move(bytes), error);
                 });
 }
