@@ -156,6 +156,7 @@ void ObjectStore::load_announced() {
 // merged size and the budget. Sorted by offset.
 std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
   std::vector<PiecePtr> found{piece};
+  const uint64_t held = held_;
   uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
   const auto fits = [&](const Piece& other) {
     const uint64_t low = std::min(first, other.offset);
@@ -165,7 +166,7 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
     const bool apart = other.offset >= end || other.offset + other.length <= first;
     return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
            gap <= tuning_.merged_gap && high - low <= tuning_.merged_bytes &&
-           held_ + sum + other.length <= tuning_.ahead_bytes;
+           held + sum + other.length <= tuning_.ahead_bytes;
   };
   const auto self = announced_.find({piece->object.get(), piece->offset});
   for (auto at = std::next(self); at != announced_.end() && fits(*at->second); ++at) {
