@@ -1,5 +1,7 @@
 #include "tests/paths.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 namespace saturate::testing {
@@ -7,6 +9,10 @@ namespace {
 
 // The command would set it and re-execute itself, which hundreds of tests would wait for.
 [[maybe_unused]] const int kNoNewStart = setenv("GOMP_SPINCOUNT", "2000", /*overwrite=*/0);
+
+// Commands keep indexes of JPEGs there, and not in the cache of whoever runs the tests.
+[[maybe_unused]] const int kOwnCache = setenv(
+    "XDG_CACHE_HOME", ("/tmp/saturate-tests-" + std::to_string(getuid())).c_str(), /*overwrite=*/1);
 
 // The folder of a stage made by tools/gpu-check, with the command and some of the project's files.
 std::string staged_or(const std::string& file, const std::string& built) {
