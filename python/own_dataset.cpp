@@ -88,6 +88,7 @@ class OwnDataset : public Dataset {
     const Reading here;
     try {
       const auto item = nb::cast<nb::tuple>(nb::handle(read_.get())(index));
+      const CallAtEnd done{item[6]};
       take_target(item[4], index, out);
       take(item, out);
     } catch (nb::python_error& error) {
@@ -125,7 +126,6 @@ class OwnDataset : public Dataset {
     out.height = nb::cast<int>(item[2]);
     out.channels = nb::cast<int>(item[3]);
     out.encoding = out.width > 0 ? SampleEncoding::kRaw : SampleEncoding::kEncoded;
-    const CallAtEnd done{item[6]};
     {
       const BufferView view(item[0]);
       const nb::gil_scoped_release others_run;

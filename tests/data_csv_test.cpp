@@ -71,6 +71,20 @@ TEST(CsvSource, ATargetOfTextsOrOfNamedClassesIsAClass) {
   EXPECT_EQ(numbers->classes().size(), 3u);
 }
 
+TEST(CsvSource, ANumberThatIsNotFiniteIsNamed) {
+  const TempDir dir;
+  write_file(dir / "a.csv", "v,y\n1,2\ninf,3\n");
+  const Error error = error_of([&] { open_dataset(env(), "csv:" + (dir / "a.csv")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(std::string(error.what()).find("\"v\" has a number that is not finite"),
+            std::string::npos)
+      << error.what();
+  EXPECT_NE(std::string(error.what()).find("a.csv:3"), std::string::npos) << error.what();
+  write_file(dir / "b.csv", "v,y\ninf,2\nb,3\n");  // a word among words
+  EXPECT_EQ(open_dataset(env(), "csv:" + (dir / "b.csv"))->tensors()[0].shape,
+            (std::vector<int64_t>{2}));
+}
+
 TEST(CsvSource, TheHeldOutRowsHaveTheTrainingPartsStatistics) {
   const TempDir dir;
   // Row 1 of each three is held out: its values and its category are not known in training.

@@ -10,16 +10,18 @@ namespace {
 using testing::error_of;
 using testing::MemoryDataset;
 
-// "COUNT" noise images.
+// "COUNT" or "URL/COUNT" noise images.
 std::unique_ptr<Dataset> open_noise(Env&, const std::string& rest) {
   std::vector<std::string> files;
-  for (size_t i = 0; i < std::stoul(rest); ++i) files.push_back(testing::noise_jpeg(8, 8, i));
+  const size_t count = std::stoul(rest.substr(rest.rfind('/') + 1));
+  for (size_t i = 0; i < count; ++i) files.push_back(testing::noise_jpeg(8, 8, i));
   return std::make_unique<MemoryDataset>(std::move(files));
 }
 
 TEST(OwnSource, IsOpenedByItsSchemeWithTheRestOfTheText) {
   add_source("noise", "noise:COUNT, of a test", open_noise);
   EXPECT_EQ(open_dataset(Env::posix(), "noise:5")->size(), 5u);
+  EXPECT_EQ(open_dataset(Env::posix(), "noise:https://host/3")->size(), 3u) << "its own affair";
   const Error again = error_of([] { add_source("noise", "another", open_noise); });
   EXPECT_EQ(again.exit_code(), 2);
   EXPECT_EQ(again.reason(), "there is a source \"noise:\" already");

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "base/fault_env.h"
+#include "store/extent_cache.h"
 #include "store/object_store.h"
+#include "store/store_url.h"
 #include "tests/store_testing.h"
 
 namespace saturate {
@@ -78,6 +80,26 @@ TEST_F(StoreCache, AnotherVersionOfTheObjectIsNotTakenForIt) {
   server.put("/a", text, "\"2\"");
   ObjectStore second(env(), options(), quick_tuning());
   EXPECT_EQ(read_all(second), 10u);
+}
+
+TEST_F(StoreCache, KnowsWhatAnotherProcessWroteSince) {
+  ExtentCache one(env(), folder / "cache", 1, quick_tuning()),
+      other(env(), folder / "cache", 1, quick_tuning());
+  const auto bytes = std::make_shared<const std::vector<std::byte>>(100, std::byte{7});
+  EXPECT_FALSE(other.has("object", 0, 100));
+  one.write_later("object", 0, bytes);
+  one.flush();
+  EXPECT_TRUE(other.has("object", 0, 100));
+  std::vector<std::byte> out(100);
+  EXPECT_TRUE(other.read("object", 0, out));
+  EXPECT_EQ(out, *bytes);
+}
+
+TEST(StoreUrl, WithoutASignatureIsTheSameEachTime) {
+  EXPECT_EQ(unsigned_url("https://h/a?id=1&X-Amz-Signature=s&b=2"), "https://h/a?id=1&b=2");
+  EXPECT_EQ(unsigned_url("https://h/a?sig=x&se=2026"), "https://h/a");
+  EXPECT_EQ(unsigned_url("https://h/a?sign=x"), "https://h/a?sign=x");
+  EXPECT_EQ(unsigned_url("https://h/a"), "https://h/a");
 }
 
 TEST_F(StoreCache, DamagedEntriesAreFetchedAgain) {

@@ -30,8 +30,8 @@ RUNPATH = ":".join(["$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/cu13/lib", 
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
 # Debian packages whose headers or files are compiled in.
 IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
-SPDX_LOADER = "BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND libpng-2.0"
-SPDX_COMMAND = f"{SPDX_LOADER} AND Apache-2.0 AND BSD-2-Clause"
+SPDX_LOADER = "Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND libpng-2.0"
+SPDX_COMMAND = SPDX_LOADER
 # What `saturate completion` prints, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
          "zsh": "zsh/site-functions/_saturate", "fish": "fish/vendor_completions.d/saturate.fish"}

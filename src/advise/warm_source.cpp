@@ -21,6 +21,7 @@ class View : public Dataset {
   void read(size_t index, Sample& out) const override { source_->read(pick(index), out); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool has_masks() const override { return source_->has_masks(); }
+  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(pick(index));
   }

@@ -38,6 +38,9 @@ struct TableColumn {
   // While reading: the distinct texts, up to a limit, and sums over numbers (Welford).
   std::set<std::string> seen = {};
   double count = 0, squares = 0;
+  std::string not_finite = {};  // where such a number is
+
+  size_t most_categories() const { return is_target ? kMaxTargetClasses : kMaxCategories; }
 
   // Values of a sample that are computed from the column.
   size_t width() const { return is_target || is_ignored ? 0 : is_number ? 1 : categories.size(); }
@@ -54,7 +57,7 @@ std::optional<double> number_in(std::string_view cell) {
   if (cell.starts_with('+')) cell.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || end != cell.data() + cell.size() || !std::isfinite(value)) return {};
+  if (error != std::errc() || end != cell.data() + cell.size()) return {};
   return value;
 }
 
@@ -119,12 +122,16 @@ std::vector<TableColumn> named_columns(const std::vector<std::string>& names,
   return columns;
 }
 
-void add_cell(TableColumn& column, const std::string& cell) {
+void add_cell(TableColumn& column, const std::string& cell, const CsvTable& table) {
   if (is_missing(cell)) return;
-  if (column.seen.size() <= kMaxTargetClasses) column.seen.insert(cell);
+  if (column.seen.size() <= column.most_categories()) column.seen.insert(cell);
   const auto value = column.is_number ? number_in(cell) : std::nullopt;
   column.is_number = value.has_value();
   if (!value) return;
+  if (!std::isfinite(*value)) {
+    if (column.not_finite.empty()) column.not_finite = table.where();
+    return;
+  }
   const double before = *value - column.mean;
   column.mean += before / ++column.count;
   column.squares += before * (*value - column.mean);
@@ -135,15 +142,17 @@ void finish(TableColumn& column, const std::string& path) {
   if (column.seen.empty())
     fail(ErrorKind::kData, "column \"" + column.name + "\" has no values in the training part",
          path, "Remove it with ignore=" + column.name);
+  if (column.is_number && !column.not_finite.empty())
+    fail(ErrorKind::kData, "column \"" + column.name + "\" has a number that is not finite",
+         column.not_finite, "Correct it, or leave the cell empty");
   if (column.is_number) {
     // The population's, as scikit-learn's StandardScaler; that of a constant column is 1.
     const double variance = column.squares / column.count;
     column.deviation = variance > 0 ? std::sqrt(variance) : 1;
-  } else if (column.seen.size() > (column.is_target ? kMaxTargetClasses : kMaxCategories)) {
+  } else if (column.seen.size() > column.most_categories()) {
     fail(ErrorKind::kData,
          "column \"" + column.name + "\" has texts, more than " +
-             std::to_string(column.is_target ? kMaxTargetClasses : kMaxCategories) +
-             " different ones",
+             std::to_string(column.most_categories()) + " different ones",
          path, "Correct cells that should be numbers, or remove it with ignore=" + column.name);
   } else {
     column.mean = 0;
@@ -160,7 +169,7 @@ std::vector<TableColumn> fit_columns(std::string_view text, const std::string& p
   for (size_t row = 0; table.next(cells); ++row) {
     if (options.held > 0 && row % options.held == options.held / 2) continue;
     for (size_t i = 0; i < columns.size(); ++i)
-      if (!columns[i].is_ignored) add_cell(columns[i], cells[i]);
+      if (!columns[i].is_ignored) add_cell(columns[i], cells[i], table);
   }
   for (TableColumn& column : columns) finish(column, path);
   return columns;
@@ -171,7 +180,7 @@ float coded(const TableColumn& column, const std::string& cell, const std::strin
   if (column.is_ignored || is_missing(cell)) return std::nanf("");
   if (column.is_number) {
     const auto value = number_in(cell);
-    if (!value)
+    if (!value || !std::isfinite(*value))
       fail(ErrorKind::kData,
            "column \"" + column.name + "\" is of numbers, and the cell is \"" + cell + "\"", where,
            "Correct it, or leave the cell empty");

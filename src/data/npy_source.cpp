@@ -48,7 +48,9 @@ std::vector<std::string> find_npy_files(Env& env, const std::string& rest) {
 StoredArray open_member(const std::shared_ptr<const ReadableFile>& file, const ZipMember& member,
                         const std::string& path) {
   const std::string where = path + ":" + member.name, name = array_name(member.name);
-  if (member.is_deflated) {
+  // Larger ones are read sample by sample, and their checksum is not verified.
+  constexpr uint64_t kMostInMemory = uint64_t{64} << 20;
+  if (member.is_deflated || member.size <= kMostInMemory) {
     std::vector<std::byte> bytes = read_member(member, *file, path);
     const NpyHeader header = parse_npy_header(
         std::span(bytes).first(std::min(bytes.size(), kNpyHeaderBytes)), bytes.size(), where);

@@ -15,6 +15,7 @@
 #include "data/sources.h"
 #include "image/fast_decoder.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -56,7 +57,9 @@ std::string absolute_source(Env& env, const std::string& uri) {
     const size_t comma = std::min(rest.find(',', at), rest.size());
     const std::string part = rest.substr(at, comma - at);
     const bool is_option = part.find('=') < part.find('/');
-    all += "\n" + (is_option || part.empty() ? part : absolute_path(part));
+    all += "\n" + (is_option || part.empty() ? part
+                   : is_store_url(part)      ? store_name(part)
+                                             : absolute_path(part));
     at = comma + 1;
   }
   return all;

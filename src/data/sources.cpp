@@ -137,7 +137,10 @@ std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreO
 }  // namespace
 
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const StoreOptions& store) {
-  if (is_store_url(path_of_source(uri))) return open_far(env, uri, store);
+  const bool is_programs_own = std::ranges::any_of(
+      dataset_sources().subspan(std::size(kSources)),
+      [&](const auto& entry) { return uri.starts_with(std::string(entry.name) + ":"); });
+  if (!is_programs_own && is_store_url(path_of_source(uri))) return open_far(env, uri, store);
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

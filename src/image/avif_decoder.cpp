@@ -20,7 +20,11 @@ int avif_orientation(const avifImage& image) {
   constexpr int kMirrored[2][4] = {{4, 5, 2, 7}, {2, 7, 4, 5}};
   const int turns = image.transformFlags & AVIF_TRANSFORM_IROT ? image.irot.angle & 3 : 0;
   if (!(image.transformFlags & AVIF_TRANSFORM_IMIR)) return kTurned[turns];
+#if AVIF_VERSION >= 1000000
+  return kMirrored[image.imir.axis & 1][turns];
+#else
   return kMirrored[image.imir.mode & 1][turns];
+#endif
 }
 
 [[noreturn]] void fail_avif(avifResult result, const std::string& where) {

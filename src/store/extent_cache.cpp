@@ -77,9 +77,9 @@ ExtentCache::ExtentCache(Env& env, const std::string& folder, double gb, const S
   try {
     env_.make_directories(folder_);
     const MutexLock lock(mutex_);
+    if (gb > 0) budget_ = uint64_t(std::min(gb * 1e9, kMostBudget));
     scan();
-    budget_ =
-        gb > 0 ? uint64_t(std::min(gb * 1e9, kMostBudget)) : total_ + env_.free_bytes(folder_) / 2;
+    if (gb <= 0) budget_ = total_ + env_.free_bytes(folder_) / 2;
   } catch (const Error& error) {
     note_failure(error.what());
   }
@@ -114,7 +114,14 @@ void ExtentCache::scan() {
 
 void ExtentCache::scan_object(const std::string& name) {
   Old old{name, 0};
-  for (const FileInfo& entry : env_.list(folder_ + "/" + name)) {
+  std::vector<FileInfo> entries;
+  try {
+    entries = env_.list(folder_ + "/" + name);
+  } catch (const Error&) {
+    if (env_.is_directory(folder_ + "/" + name)) throw;
+    return;  // another process has removed it
+  }
+  for (const FileInfo& entry : entries) {
     if (entry.name.starts_with(kUnfinished) && is_abandoned(entry.name))
       env_.remove(folder_ + "/" + name + "/" + entry.name);
     const auto length =
@@ -128,9 +135,12 @@ void ExtentCache::scan_object(const std::string& name) {
 }
 
 bool ExtentCache::has(const std::string& identity, uint64_t offset, uint64_t length) const {
-  const uint64_t hash = entry_hash(folder_of(identity), entry_name(offset, length));
-  const MutexLock lock(mutex_);
-  return known_.contains(hash);
+  const std::string folder = folder_of(identity), name = entry_name(offset, length);
+  {
+    const MutexLock lock(mutex_);
+    if (known_.contains(entry_hash(folder, name))) return true;
+  }
+  return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
 }
 
 bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<std::byte> out) {

@@ -84,6 +84,7 @@ void RangeClient::send(const FetchPtr& fetch) {
   request.url = object.redirected.empty() ? object.location.url : object.redirected;
   request.headers.push_back(range_header(fetch->offset, fetch->length));
   request.most = size_t(fetch->length);
+  request.timeout_s = std::max(1.0, double(fetch->deadline_ns - env_.now_ns()) * 1e-9);
   if (object.location.is_bucket) {
     if (!signer_) signer_ = find_credentials(env_);
     request.signer = fetch->signer = *signer_;

@@ -24,7 +24,8 @@ struct StoreObject {
   // Identifies these bytes for the cache on disk; "" if the server does not say which they are.
   std::string identity() const {
     const std::string& version = etag.empty() ? modified : etag;
-    return version.empty() ? "" : name + "\n" + version + "\n" + std::to_string(size);
+    if (version.empty()) return "";
+    return unsigned_url(location.url) + "\n" + version + "\n" + std::to_string(size);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "store/store_url.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "saturate/data/error.h"
 #include "store/credentials.h"
@@ -62,6 +63,47 @@ std::string store_name(const std::string& url) {
   const size_t host = name.find("://") + 3, slash = std::min(name.find('/', host), name.size());
   const size_t at = name.rfind('@', slash);
   return at != std::string::npos && at >= host ? name.erase(host, at + 1 - host) : name;
+}
+
+std::string source_name(const std::string& source) {
+  std::string shown;
+  for (size_t at = 0; at < source.size();) {
+    const size_t end = std::min(source.find(',', at), source.size());
+    const std::string part = source.substr(at, end - at);
+    const bool is_url = part.find("http://") != part.npos || part.find("https://") != part.npos;
+    shown += is_url ? part.substr(0, part.find_first_of("?#")) : part;
+    if (end < source.size()) shown += ',';
+    at = end + 1;
+  }
+  return shown;
+}
+
+std::string unsigned_url(const std::string& url) {
+  // Of Amazon, Google, CloudFront and Azure; Azure's dates are st and se.
+  constexpr std::string_view kSigning[] = {"x-amz-",
+                                           "x-goog-",
+                                           "awsaccesskeyid=",
+                                           "googleaccessid=",
+                                           "signature=",
+                                           "expires=",
+                                           "key-pair-id=",
+                                           "policy=",
+                                           "sig=",
+                                           "st=",
+                                           "se=",
+                                           "token="};
+  const size_t query = url.find('?');
+  std::string kept = url.substr(0, query);
+  char before = '?';
+  for (size_t at = query; at < url.size();) {
+    const size_t end = std::min(url.find('&', at + 1), url.size());
+    const std::string parameter = url.substr(at + 1, end - at - 1);
+    if (std::ranges::none_of(kSigning,
+                             [&](auto start) { return starts_with_word(parameter, start); }))
+      kept += std::exchange(before, '&') + parameter;
+    at = end;
+  }
+  return kept;
 }
 
 std::string host_of(std::string_view url) {

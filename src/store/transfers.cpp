@@ -187,6 +187,7 @@ struct Transfers::State {
     set(CURLOPT_NETRC, long(CURL_NETRC_IGNORED));
     set(CURLOPT_USERAGENT, "saturate/" SATURATE_VERSION);
     set(CURLOPT_CONNECTTIMEOUT, long(kConnectSeconds));
+    set(CURLOPT_TIMEOUT_MS, long(std::min(request.timeout_s * 1e3, 1e9)));
     set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
     set(CURLOPT_LOW_SPEED_TIME, long(stall_s));
     set(CURLOPT_HTTP_VERSION, long(CURL_HTTP_VERSION_2TLS));

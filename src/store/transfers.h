@@ -23,6 +23,7 @@ struct HttpRequest {
   std::optional<Credentials> signer;  // signs with AWS Signature Version 4
   std::string region;                 // for the signature
   size_t most = 0;                    // bytes of the body; the transfer of a longer one is ended
+  double timeout_s = 0;               // of the whole transfer; 0: none
 };
 
 struct HttpReply {
