@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
-from ._core import Error
+from ._core import Error, is_worth
 from .observing import Observation
 from .session import Session
 from .turns import Gain, Remedy, WhatIf
@@ -128,6 +128,17 @@ def _best_of_each(what_ifs: Sequence[WhatIf]) -> List[WhatIf]:
     return list(best.values())
 
 
+def _input_limit(session: Session, measured: Sequence[WhatIf]) -> List[Cause]:
+    """Nothing that was measured is worth doing, but steps wait for their batches."""
+    gain = _of_training(session.held_gain, session.start_share)
+    least = CLEAR if any(each.is_input for each in measured) else 1.0  # less may be cores that both need
+    if not session.is_wanted("data-loading") or not is_worth(tuple(gain), False) or gain.low < least:
+        return []
+    remedy = Remedy("Load batches faster, or ahead of the steps",
+                    ("# inferred from steps with one held batch: at most this",))
+    return [Cause("data-loading", gain.ratio, (gain.low, gain.high), remedy, False, False)]
+
+
 def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
     results = _best_of_each(session.results)
     for each in results:
@@ -144,8 +155,12 @@ def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
     idle = [each for each in measured if not each.is_worth() and not each.may_be_worth()]
     skipped = [(each.name, each.skipped or NO_TIME) for each in results if not each.gain]
     is_short = any(why.startswith(NO_TIME) for _, why in skipped) or session.pace is None
-    verdict = "cause" if worth else "undecided" if uncertain or is_short else "healthy"
-    return Diagnosis(verdict, session.pace.steps_per_s if session.pace else None, causes(worth), causes(uncertain),
+    found = causes(worth)
+    if not (worth or uncertain or is_short):
+        found = _input_limit(session, measured)
+        idle = [each for each in idle if each.name not in [cause.name for cause in found]]  # it is in one list only
+    verdict = "cause" if found else "undecided" if uncertain or is_short else "healthy"
+    return Diagnosis(verdict, session.pace.steps_per_s if session.pace else None, found, causes(uncertain),
                      causes(idle), skipped, list(not_found))
 
 

@@ -14,10 +14,12 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 # Calls that a step may make, by the cause that they would be. (owner, names)
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
 
+MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop may wait for another one
+
 
 def calls_of(torch: Any) -> Calls:
     found: Calls = {
-        "item-in-loop": [(torch.Tensor, ("item", "tolist", "__float__", "__int__", "__bool__"))],
+        "item-in-loop": [(torch.Tensor, ("item", "tolist", "__float__", "__int__"))],
         "print-in-loop": [(builtins, ("print",))],
         "logging": [(logging.Logger, ("handle",)), (os, ("fsync",))],
         "checkpoint-saves": [(torch, ("save",))],
@@ -79,7 +81,7 @@ class Counted:
             yield
 
 
-def _silent(original: Callable[..., Any], is_value: bool) -> Callable[..., Any]:
+def _silent(original: Callable[..., Any], is_value: bool, repeats: Dict[Any, int]) -> Callable[..., Any]:
     values: Dict[Tuple[Any, int], Any] = {}
 
     def silent(*arguments: Any, **named: Any) -> Any:
@@ -89,6 +91,9 @@ def _silent(original: Callable[..., Any], is_value: bool) -> Callable[..., Any]:
         if not is_value:
             return None
         place = (frame.f_code, frame.f_lineno)  # each place gets its first value again, without waiting for it
+        repeats[place] = repeats.get(place, 0) + 1
+        if repeats[place] > MOST_REPEATS:
+            return original(*arguments, **named)
         if place not in values:
             values[place] = original(*arguments, **named)
         return values[place]
@@ -96,16 +101,19 @@ def _silent(original: Callable[..., Any], is_value: bool) -> Callable[..., Any]:
     return silent
 
 
-def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """A step without the calls of a cause. Values that a step reads are those of its first time."""
-    wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop"))
+def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[Callable[[], None]]]:
+    """A step without the calls of a cause. Values that a step reads are those of its first time. The `with` block's
+    value is to be called before each step."""
+    repeats: Dict[Any, int] = {}  # in this step, by place
+    wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop", repeats))
                 for owner, names in calls[cause] for name in names]
 
     @contextlib.contextmanager
-    def change() -> Iterator[None]:
+    def change() -> Iterator[Callable[[], None]]:
         with contextlib.ExitStack() as stack:
             for owner, name, value in wrappers:
                 stack.enter_context(replaced(owner, name, value))
-            yield
+            repeats.clear()
+            yield repeats.clear
 
     return change

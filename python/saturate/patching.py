@@ -66,6 +66,8 @@ def _changed(text: _Text, call: ast.Call, name: str, value: Any) -> Optional[Cha
     if not parts:
         return text.end(call) - 1, text.end(call) - 1, f"{name}={value!r}"
     last = max(text.end(part) for part in parts)
+    if last >= text.end(call):  # a generator, which may be the only argument without its parentheses
+        return None
     while text.bytes[last:last + 1] == b")" and last < text.end(call) - 1:  # a part in parentheses
         last += 1
     return last, last, f", {name}={value!r}"
@@ -101,7 +103,8 @@ def edited(source: str, edit: Edit) -> Optional[str]:
     for begin, end, new in sorted(changes, key=lambda each: each[0], reverse=True):
         result = result[:begin] + new.encode() + result[end:]
     found = result.decode()
-    if found == source:
+    try:
+        ast.parse(found)
+    except SyntaxError:
         return None
-    ast.parse(found)
-    return found
+    return found if found != source else None

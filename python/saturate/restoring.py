@@ -3,6 +3,7 @@ random numbers, samplers. Tensors, dicts and lists stay the same objects."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 import sys
@@ -54,6 +55,17 @@ def _keep_list(value: List[Any], seen: Set[int], torch: Any) -> Restore:
     return restore
 
 
+def _keep_entries(value: Dict[Any, Any]) -> Restore:
+    """Which objects a dict refers to, but not what is in them."""
+    items = dict(value)
+
+    def restore() -> None:
+        value.clear()
+        value.update(items)
+
+    return restore
+
+
 def _nothing() -> None:
     pass
 
@@ -89,9 +101,9 @@ class Kept:
         self._parts: List[Restore] = []
         self._torch = torch
         seen: Set[int] = set()
-        kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler,
-                 torch.Generator)
-        found = [each for each in gc.get_objects() if issubclass(type(each), kinds)]
+        self._kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
+                       torch.amp.GradScaler, torch.Generator)
+        found = [each for each in gc.get_objects() if issubclass(type(each), self._kinds)]
         for each in found:
             if issubclass(type(each), torch.nn.Module):
                 self._keep_module(each, seen)
@@ -108,6 +120,13 @@ class Kept:
                 module.training = training
 
         self._parts.append(restore_mode)
+        is_lazy = isinstance(module, self._torch.nn.modules.lazy.LazyModuleMixin)
+        is_of_torch = type(module).__module__.startswith("torch.")  # some, such as DDP, also have state in C++
+        if not is_lazy and not is_of_torch:
+            self._parts.append(_keep_entries(vars(module)))
+        for name in ("_parameters", "_buffers"):
+            if isinstance(vars(module).get(name), dict):
+                self._parts.append(_keep_entries(vars(module)[name]))
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
             is_empty = tensor.is_meta or isinstance(tensor, self._torch.nn.parameter.UninitializedTensorMixin)
             if id(tensor) not in seen and not is_empty:
@@ -117,11 +136,15 @@ class Kept:
     def _keep_object(self, value: Any, seen: Set[int]) -> None:
         if isinstance(value, (dict, list, tuple, self._torch.Tensor, self._torch.Generator)):
             self._parts.append(_keep(value, seen, self._torch))
-        elif callable(getattr(value, "load_state_dict", None)) and not type(value).__module__.startswith("torch."):
-            state = value.state_dict()
-            self._parts.append(lambda: value.load_state_dict(state))
+        elif self._has_own_state(value):
+            state = copy.deepcopy(value.state_dict())  # it may refer to what the object goes on changing
+            self._parts.append(lambda: value.load_state_dict(copy.deepcopy(state)))
         elif hasattr(value, "__dict__"):
             self._parts.append(_keep(vars(value), seen, self._torch))
+
+    def _has_own_state(self, value: Any) -> bool:
+        is_of_torch = isinstance(value, self._kinds) or type(value).__module__.startswith("torch.")
+        return callable(getattr(value, "load_state_dict", None)) and not is_of_torch
 
     def _keep_random(self) -> None:
         torch, numpy = self._torch, sys.modules.get("numpy")

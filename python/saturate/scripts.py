@@ -161,9 +161,9 @@ class DiagnosedLoop(ScriptLoop):
 def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:
     """As `python path arguments` does. source: a file with the text that runs in place of the script's."""
     with open(source or path, "rb") as file:
-        code = compile(file.read(), path, "exec")
+        code = compile(file.read(), path, "exec", dont_inherit=True)
     module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=path, __cached__=None)
+    module.__dict__.update(__file__=os.path.abspath(path), __cached__=None)
     before = sys.argv, sys.path[:], sys.modules["__main__"]
     try:
         sys.argv, sys.modules["__main__"] = [path, *arguments], module

@@ -89,10 +89,12 @@ class Session:
         self.held_gain, self.loading_gain = (_gain_of(whole, other) for other in (without_input, alone))
         self._kept.restore()
 
+    def is_wanted(self, name: str) -> bool:
+        return (self._only is None or name in self._only) and name not in self._skip
+
     def _wanted(self) -> List[WhatIf]:
         found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
-        found = [each for each in found if (self._only is None or each.name in self._only)
-                 and each.name not in self._skip]
+        found = [each for each in found if self.is_wanted(each.name)]
         for each in found:
             limit = self.held_gain if each.is_input else self.loading_gain
             if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
@@ -159,7 +161,7 @@ class Session:
         """The beginning of an epoch, with workers that start and with workers that stay."""
         loader, name = self.loader, "persistent-workers"
         applies = getattr(loader, "num_workers", 0) and not loader.persistent_workers and self.pace is not None
-        if not applies or name in self._skip or (self._only is not None and name not in self._only):
+        if not applies or not self.is_wanted(name):
             return
         try:
             steps = len(loader)
@@ -171,7 +173,7 @@ class Session:
         if now and stays and self.pace:
             epoch = steps / self.pace.steps_per_s
             self.start_share = min(now) / (min(now) + epoch)
-            what_if = WhatIf(name, persistent_remedy(loader), is_inferred=True)
+            what_if = WhatIf(name, persistent_remedy(), is_inferred=True)
             what_if.before = [1 / (epoch + each) for each in now]
             what_if.after = [1 / (epoch + each) for each in stays]
             what_if.conclude()
@@ -195,9 +197,10 @@ def _first_line(failure: BaseException) -> str:
 
 
 def samplers_of(loader: Any) -> List[Any]:
-    """Objects that hold a loader's place."""
+    """Objects that hold a loader's place. Not a loader that is only copied: its iteration in progress would lose it."""
     found = [getattr(loader, name, None) for name in ("generator", "sampler", "batch_sampler")]
     found.append(getattr(found[2], "sampler", None))
-    if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
+    has_state = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+    if has_state and not is_copied(loader):
         found.append(loader)
     return [each for each in found if each is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from .loader_what_ifs import cores
 from .observing import Observation
@@ -211,6 +211,15 @@ def _autocast(seen: Observation, has_gpu: bool) -> List[WhatIf]:
                    skipped="" if has_gpu else "there is no GPU")]
 
 
+def _uses_tf32(torch: Any) -> Tuple[bool, str]:
+    """Also why that cannot be told, if so."""
+    try:
+        is_on, _ = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        return bool(is_on), ""
+    except RuntimeError:
+        return False, "it is set in torch's old and its new way, which torch refuses to read"
+
+
 def _flags(torch: Any, has_gpu: bool) -> List[WhatIf]:
     """Settings of a GPU's libraries."""
     def setting(places: Dict[str, Any]) -> Callable[[], Any]:
@@ -230,10 +239,11 @@ def _flags(torch: Any, has_gpu: bool) -> List[WhatIf]:
 
     why = "" if has_gpu else "there is no GPU"
     found = []
-    if not torch.backends.cuda.matmul.allow_tf32:
+    is_tf32, why_no_tf32 = _uses_tf32(torch) if has_gpu else (False, why)
+    if not is_tf32:
         found.append(WhatIf("tf32", Remedy("Multiply float32 as TF32", ('torch.set_float32_matmul_precision("high")',)),
                             setting({"cuda.matmul.allow_tf32": True, "cudnn.allow_tf32": True}), is_trade=True,
-                            skipped=why))
+                            skipped=why_no_tf32))
     if not torch.backends.cudnn.benchmark:
         found.append(WhatIf("cudnn-benchmark", Remedy("Let cuDNN choose by measuring", (
             "torch.backends.cudnn.benchmark = True",)), setting({"cudnn.benchmark": True}), skipped=why))

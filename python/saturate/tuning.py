@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._core import Error, is_worth, paired_gain
 from .diagnosing import WIDTH
@@ -20,6 +20,7 @@ from .turns import Gain
 
 MOST_CHANGES = 4
 ROUNDS = 3             # of the script and the changed script
+TRIAL_STEPS = 1        # that show whether a changed script runs at all
 LEAST_STEPS = 16       # that a loss is taken from
 RUN_SHARE = 0.2        # of the seconds, for one run of the script
 
@@ -49,7 +50,7 @@ class Tuning:
             lines.append(f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after")
         if self.why_not:
             lines.append(self.why_not)
-        if self.diff and self.is_kept:
+        if self.diff and self.is_kept and not self.why_not:
             lines.append("written" if self.is_written else "nothing is written: add --write, or write=True")
         for cause in self.by_hand:
             lines += ["", f"by hand: {cause['name']}, about {cause['gain']:.2f} times as fast"[:WIDTH],
@@ -84,6 +85,13 @@ def _read(path: str) -> str:
         return file.read()
 
 
+def _is_still(path: str, text: str) -> bool:
+    try:
+        return _read(path) == text
+    except (OSError, ValueError):
+        return False
+
+
 def _write(path: str, text: str) -> None:
     """Complete or not at all."""
     temporary = f"{path}.saturate-{os.getpid()}"
@@ -97,12 +105,21 @@ def _write(path: str, text: str) -> None:
             os.unlink(temporary)
 
 
-def _apply_best(text: str, causes: List[Dict[str, Any]], by_hand: Dict[str, Dict[str, Any]]) -> Optional[tuple]:
-    """(name, the changed text) of the first cause that can be edited; those before it are for the user's hands."""
+def _is_runnable(script: _Script, text: str) -> bool:
+    try:
+        script.run("measure", text, "--steps", str(TRIAL_STEPS))
+    except Error:
+        return False
+    return True
+
+
+def _apply_best(script: _Script, text: str, causes: List[Dict[str, Any]],
+                by_hand: Dict[str, Dict[str, Any]]) -> Optional[Tuple[str, str]]:
+    """(name, the changed text) of the first cause whose edit runs; those before it are for the user's hands."""
     for cause in causes:
         edit = cause.get("edit")
         changed = edited(text, Edit(**edit)) if edit else None
-        if changed is not None:
+        if changed is not None and _is_runnable(script, changed):
             return cause["name"], changed
         by_hand[cause["name"]] = cause
     return None
@@ -130,7 +147,8 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
 
     Changes that do not alter the training are made one by one, with a diagnosis of `seconds` before each. Then the
     script and the changed one run in turns: the changes are kept if that is faster, and the loss of as many steps is
-    at most `tolerance` higher. Nothing is written without write=True. Lines of other changes are in `by_hand`.
+    at most `tolerance` higher. Nothing is written without write=True, or if the file has changed meanwhile. Lines of
+    other changes are in `by_hand`.
     Raises saturate.Error if the script fails.
     """
     path = os.fspath(script)
@@ -149,7 +167,7 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
                 raise Error(f"the training loop was not found: {'; '.join(found['not_found'])} ({path}). "
                             "Call saturate.diagnose(step, loader) in the script")
             steps = max(steps, int(RUN_SHARE * seconds * found["rate"]))
-            change = _apply_best(text, found["causes"], by_hand)
+            change = _apply_best(runs, text, found["causes"], by_hand)
             if change is None:
                 break
             changes.append(change[0])
@@ -158,6 +176,9 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
             return Tuning("", by_hand=list(by_hand.values()))
         compared = _compared(runs, before, text, steps, tolerance)
     diff = "".join(difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), path, path))
-    if write and compared["is_kept"]:
+    is_written = write and compared["is_kept"] and _is_still(path, before)
+    if is_written:
         _write(path, text)
-    return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=write and compared["is_kept"], **compared)
+    elif write and compared["is_kept"]:
+        compared["why_not"] = f"nothing is written: {path} was changed meanwhile"
+    return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=is_written, **compared)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import copy
 import time
 import warnings
+from collections import UserDict
 from dataclasses import dataclass, field
-from typing import Any, Callable, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._core import Error, is_worth, may_be_worth, paired_gain
 from .patching import Edit
 from .phases import size_of
 
+# The block's value is None, or to be called before each step.
 Change = Callable[[], contextlib.AbstractContextManager[Any]]
 
 LEAST_STEPS = 3      # of a turn
@@ -130,8 +132,8 @@ class Turns:
 
     def steps(self, arm: Arm, change: Change, seconds: float, least: int = LEAST_STEPS) -> Steps:
         """Yields the batches of a turn, and returns its rates."""
-        with change():
-            yield from self._settle(arm)
+        with change() as begin_step:
+            yield from self._settle(arm, begin_step)
             self._synchronize()
             self._is_interrupted = False
             begin, samples, steps = self.clock(), 0, 0
@@ -140,6 +142,8 @@ class Turns:
                 taken = self.clock()
                 batch = arm.next()
                 size = size_of(batch) or 1
+                if begin_step:
+                    begin_step()
                 yield batch
                 if not self._is_interrupted:
                     samples, steps = samples + size, steps + 1
@@ -163,11 +167,13 @@ class Turns:
             elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)
 
-    def _settle(self, arm: Arm) -> Generator[Any, None, None]:
+    def _settle(self, arm: Arm, begin_step: Optional[Callable[[], None]]) -> Generator[Any, None, None]:
         for number in range(min(arm.ahead, MOST_SETTLING) + 1):
             begin = self.clock()
             batch = arm.next()
             taken = self.clock()
+            if begin_step:
+                begin_step()
             yield batch
             if number > 0 and taken - begin > WAITED * (self.clock() - begin):
                 return
@@ -183,5 +189,43 @@ class Turns:
         return Pace(samples / elapsed, steps / elapsed)
 
 
+class _Held:
+    """One batch again and again, as it was, although steps may take parts out of it or write to its tensors."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._tensors: Dict[int, Tuple[Any, Any, Tuple[int, bool]]] = {}  # by id: its copy, what steps get, its state
+        self._fresh(batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self._fresh(self._batch)
+
+    def _fresh(self, value: Any) -> Any:
+        if hasattr(value, "_version") and hasattr(value, "clone"):
+            return self._fresh_tensor(value)
+        if isinstance(value, (dict, UserDict)):
+            made = copy.copy(value)
+            for name in value:
+                made[name] = self._fresh(value[name])
+            return made
+        if isinstance(value, tuple) and hasattr(value, "_make"):
+            return value._make(self._fresh(each) for each in value)
+        return type(value)(self._fresh(each) for each in value) if type(value) in (list, tuple) else value
+
+    def _fresh_tensor(self, tensor: Any) -> Any:
+        def state(of: Any) -> Tuple[int, bool]:
+            return of._version, of.requires_grad
+
+        if id(tensor) not in self._tensors:  # self._batch keeps it, so that its id stays its own
+            self._tensors[id(tensor)] = tensor.detach().clone(), tensor, state(tensor)
+        kept, given, before = self._tensors[id(tensor)]
+        if state(given) != before:
+            given = kept.clone()
+            self._tensors[id(tensor)] = kept, given, state(given)
+        return given
+
+
 def held(batch: Any) -> Arm:
-    return Arm(lambda: itertools.repeat(batch))
+    batches = _Held(batch)
+    return Arm(lambda: batches)

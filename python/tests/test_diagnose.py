@@ -190,6 +190,28 @@ def test_a_healthy_loop():
     json.dumps(found.to_dict())
 
 
+class Iterable:
+    """Batches of a loader, and nothing that could be changed."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+def test_a_slow_input_without_arguments_is_inferred():
+    loop = Loop(load=0.05)
+    loop.loader = Iterable(loop.loader)
+    found = loop.diagnose(skip=[*NOT_TIMED, "compile"])
+    assert found.verdict == "cause" and names(found.causes) == ["data-loading"]
+    assert found.causes[0].gain == pytest.approx(5, rel=0.01) and "inferred" in found.causes[0].remedy.lines[0]
+    assert loop.diagnose(skip=[*NOT_TIMED, "compile", "data-loading"]).verdict == "healthy"
+    loop = Loop()
+    loop.loader = Iterable(loop.loader)
+    assert loop.diagnose(skip=[*NOT_TIMED, "compile"]).verdict == "healthy"
+
+
 def test_too_little_time_is_undecided():
     found = Loop(load=0.05).diagnose(seconds=1e-3)
     assert found.verdict == "undecided" and any("time" in why for _, why in found.skipped)
@@ -331,9 +353,13 @@ def test_a_loader_of_saturate_keeps_its_place():
     before = loader.state_dict()
     found = saturate.diagnose(step, loader, seconds=1)
     assert found.rate > 0 and loader.state_dict() == before
-    rest = [first, *batches]
-    again = list(saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch"))
-    assert all(a[0].equal(b[0]) for a, b in zip(rest, again)) and len(rest) == len(again)
+    second = next(batches)
+    assert loader.state_dict()["batch"] == 2  # it goes on counting
+    both = [first, second, *batches, *loader]
+    same_arguments = saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch")
+    again = [*same_arguments, *same_arguments]
+    assert all(a[0].equal(b[0]) for a, b in zip(both, again)) and len(both) == len(again)
+    assert loader.state_dict() == same_arguments.state_dict()
 
 
 def test_wrong_arguments():

@@ -11,9 +11,12 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
-from saturate.loader_what_ifs import Endless, cores, epoch_start, loader_what_ifs, rebuilt  # noqa: E402
+from saturate.loader_what_ifs import (  # noqa: E402
+    Endless, cores, epoch_start, loader_what_ifs, persistent_remedy, rebuilt)
 from saturate.patches import calls_of, without_calls  # noqa: E402
 from saturate.replacing import replacement_of  # noqa: E402
+from saturate.step_what_ifs import step_what_ifs  # noqa: E402
+from saturate.observing import Observation  # noqa: E402
 from saturate.turns import Gain, Remedy, WhatIf  # noqa: E402
 
 
@@ -89,6 +92,7 @@ def test_what_ifs_follow_the_arguments():
     assert by_name(DataLoader(data[:5], batch_size=4))["batch-size"].skipped
     assert loader_what_ifs([1, 2], has_gpu=False) == []
     assert cores() == len(os.sched_getaffinity(0))
+    assert persistent_remedy().edit is None  # tune could not measure it
 
 
 @pytest.mark.parametrize("named", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None},
@@ -117,6 +121,32 @@ def test_values_that_a_step_reads_are_those_of_its_first_time():
         read = [torch.tensor(next(values)).item() for _ in range(3)]
         other = torch.tensor(next(values)).item()
     assert read == [0, 0, 0] and other == 3 and torch.tensor(5).item() == 5
+
+
+def test_a_step_that_waits_for_a_value_ends():
+    def step(error):
+        while error.item() > 1:
+            error = error / 2
+        while error > 0.1:  # a condition reads the value itself
+            error = error / 2
+        return error
+
+    with without_calls("item-in-loop", calls_of(torch))() as begin_step:
+        for _ in range(3):
+            begin_step()
+            assert step(torch.tensor(2.0)).tolist() < 0.1
+
+
+def test_settings_that_cannot_be_read_are_skipped(monkeypatch):
+    class Refusing:
+        @property
+        def allow_tf32(self):
+            raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch.backends.cuda, "matmul", Refusing())
+    for has_gpu, reason in ((True, "refuses"), (False, "GPU")):
+        found = {each.name: each for each in step_what_ifs(Observation(torch), has_gpu, 1)}
+        assert reason in found["tf32"].skipped
 
 
 def test_an_error_comes_before_a_change_with_a_price():

@@ -97,6 +97,15 @@ def test_a_script_is_diagnosed_as_it_is(script, monkeypatch, capsys):
     assert "trained" not in capsys.readouterr().out and script.read_text() == TIMED
 
 
+def test_a_script_runs_as_python_runs_it(tmp_path, monkeypatch, capsys):
+    from saturate.scripts import run_script
+
+    (tmp_path / "train.py").write_text("def f(x: int): pass\nprint(f.__annotations__['x'] is int, __file__)")
+    monkeypatch.chdir(tmp_path)
+    run_script("train.py", [])
+    assert capsys.readouterr().out.split() == ["True", str(tmp_path / "train.py")]
+
+
 def test_the_command_writes_json(script, tmp_path):
     result = run("diagnose", "--seconds", 2, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
     assert result.returncode == 0, result.stderr
@@ -153,11 +162,13 @@ def runs(monkeypatch, tmp_path):
     commands = []
 
     class Runs:
-        loss, rate = 1.0, 30.0
+        loss, rate, refused = 1.0, 30.0, ""
 
         def run(self, command, text, *options):
             commands.append((command, *options))
             has_workers = "num_workers" in text
+            if self.refused and self.refused in text:
+                raise saturate.Error("the script failed")
             if command == "diagnose":
                 return {"not_found": [], "rate": 10.0, "causes": [BY_HAND] if has_workers else [BY_HAND, WORKERS]}
             return {"rate": self.rate if has_workers else 10.0, "loss": self.loss if has_workers else 1.0}
@@ -175,8 +186,8 @@ def test_tune_shows_a_patch_and_writes_when_asked(runs):
     assert "-DataLoader(data)\n+DataLoader(data, num_workers=2)\n" in found.diff
     assert found.gain.ratio == pytest.approx(3) and runs.path.read_text() == TEXT
     assert "nothing is written" in str(found) and "print rarely" in str(found)
-    assert [command for command, *_ in runs.commands] == ["diagnose"] * 2 + ["measure"] * 6
-    assert runs.commands[1][-1] == "data-loading,print-in-loop"  # is not measured again
+    assert [command for command, *_ in runs.commands] == ["diagnose", "measure", "diagnose"] + ["measure"] * 6
+    assert runs.commands[2][-1] == "data-loading,print-in-loop"  # is not measured again
     runs.path.chmod(0o750)
     assert saturate.tune(runs.path, write=True).is_written
     assert "DataLoader(data, num_workers=2)\nDataLoader(held_out)" in runs.path.read_text()
@@ -190,6 +201,26 @@ def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):
     runs.loss, runs.rate = loss, rate
     found = saturate.tune(runs.path, write=True)
     assert not found.is_kept and reason in str(found) and runs.path.read_text() == TEXT
+
+
+def test_tune_leaves_a_change_that_does_not_run_to_the_user(runs):
+    runs.refused = "num_workers"
+    found = saturate.tune(runs.path, write=True)
+    assert found.diff == "" and [each["name"] for each in found.by_hand] == ["print-in-loop", "data-loading"]
+    assert runs.path.read_text() == TEXT
+
+
+def test_tune_does_not_overwrite_what_was_saved_meanwhile(runs, monkeypatch):
+    run = runs.run
+
+    def saving(command, text, *options):
+        runs.path.write_text("# new\n" + TEXT)
+        return run(command, text, *options)
+
+    monkeypatch.setattr(runs, "run", saving)
+    found = saturate.tune(runs.path, write=True)
+    assert found.is_kept and not found.is_written and "changed meanwhile" in str(found)
+    assert runs.path.read_text() == "# new\n" + TEXT
 
 
 @pytest.mark.parametrize("before, edit, after", [
@@ -214,6 +245,8 @@ def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):
      "o.zero_grad()\no.zero_grad(set_to_none=True)"),
     ("o.zero_grad()", Edit("zero_grad", {"set_to_none": True}), None),
     ("print()", Edit("print", {"end": ""}), "print(end='')"),
+    ("Adam(p for p in ps)", Edit("Adam", {"fused": True}), None),
+    ("f(Adam(p for p in ps), lr=1)", Edit("Adam", {"fused": True}), None),
 ])
 def test_edits(before, edit, after):
     assert edited(before, edit) == after
