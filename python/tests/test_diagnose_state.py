@@ -1,0 +1,130 @@
+"""saturate.diagnose() puts back what is not torch's too, and steps may change their batches."""
+
+import collections
+
+import pytest
+
+import saturate
+
+torch = pytest.importorskip("torch")
+
+from saturate.restoring import Kept  # noqa: E402
+from saturate.turns import held  # noqa: E402
+
+
+class OwnAdam(torch.optim.Adam):
+    """As those of other packages: torch's state_dict() refers to its tensors and dicts."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        return super().step(closure)
+
+
+def test_an_optimizer_that_is_not_of_torch():
+    model = torch.nn.Linear(3, 1)
+    optimizer = OwnAdam(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+
+    def state():
+        moments = [each["exp_avg"].clone() for each in optimizer.state.values()]
+        steps = [int(each["step"]) for each in optimizer.state.values()]
+        return moments, steps, optimizer.calls, optimizer.param_groups[0]["lr"]
+
+    step()
+    kept, before = Kept(torch), state()
+    for _ in range(2):  # it is restored again and again
+        step()
+        optimizer.param_groups[0]["lr"] = 0.5
+        kept.restore()
+        after = state()
+        assert all(a.equal(b) for a, b in zip(before[0], after[0])) and before[1:] == after[1:]
+
+
+def test_an_object_whose_state_is_its_own():
+    class Average:
+        def __init__(self):
+            self.values = {"mean": torch.zeros(2), "seen": [1]}
+
+        def state_dict(self):
+            return self.values
+
+        def load_state_dict(self, values):
+            self.values = values
+
+    average = Average()
+    kept = Kept(torch, [average])
+    for _ in range(2):
+        average.values["mean"].add_(1)
+        average.values["seen"].append(2)
+        kept.restore()
+        assert average.values["mean"].tolist() == [0, 0] and average.values["seen"] == [1]
+
+
+def test_attributes_and_buffers_that_a_module_replaces():
+    class Averaging(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("ema", torch.zeros(2))
+            self.last, self.calls = torch.zeros(2), 0
+
+        def forward(self, values):
+            self.ema = self.ema * 0.9 + values
+            self.last, self.calls, self.size = values, self.calls + 1, len(values)
+            return values
+
+    module = Averaging().train()
+    ema, last = module.ema, module.last
+    kept = Kept(torch)
+    for _ in range(2):
+        module.eval()(torch.ones(2))
+        kept.restore()
+        assert module.ema is ema and module.last is last and module.calls == 0 and module.training
+        assert not hasattr(module, "size") and ema.tolist() == [0, 0] and list(module.state_dict()) == ["ema"]
+
+
+Pair = collections.namedtuple("Pair", "images labels")
+
+
+def test_a_held_batch_is_the_same_in_each_step():
+    given = collections.UserDict(images=torch.ones(2), parts=[Pair(torch.zeros(1), "a"), (3,)], noise=torch.ones(1))
+    arm = held({"labels": torch.ones(1), "inputs": given})
+    first = arm.next()["inputs"]["images"]
+    for _ in range(3):
+        batch = arm.next()
+        assert batch["inputs"]["images"] is first  # as long as no step writes to it
+        assert batch.pop("labels").tolist() == [1]
+    for _ in range(3):
+        inputs = arm.next()["inputs"]
+        assert inputs["images"].tolist() == [1, 1] and not inputs["noise"].requires_grad
+        assert type(inputs) is collections.UserDict and type(inputs["parts"][0]) is Pair
+        assert inputs["parts"][0].images.tolist() == [0] and len(inputs["parts"]) == 2
+        inputs["images"].mul_(2)
+        inputs["noise"].requires_grad_()
+        inputs["parts"][0].images.unsqueeze_(0)
+        inputs["parts"].pop()
+        inputs.clear()
+
+
+def test_a_step_may_take_its_batch_apart():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch):
+        labels = batch.pop("labels")
+        batch["images"].sub_(labels)
+        assert batch["images"].tolist() == [[0, 0]] * 2
+        optimizer.zero_grad()
+        model(batch["images"]).sum().backward()
+        optimizer.step()
+
+    data = [{"images": torch.ones(2), "labels": torch.ones(2)} for _ in range(8)]
+    found = saturate.diagnose(step, torch.utils.data.DataLoader(data, batch_size=2), seconds=0.5, only=[])
+    assert found.rate > 0
