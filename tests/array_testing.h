@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "saturate/data/dataset.h"
-#include "tests/data_testing.h"
+#include "tests/format_testing.h"
 
 namespace saturate::testing {
 
@@ -48,7 +48,7 @@ class ZipText {
  public:
   explicit ZipText(bool deflated) : deflated_(deflated) {}
   void add(const std::string& name, const std::string& bytes) {
-    const std::string stored = deflated_ ? deflate_raw(bytes) : bytes;
+    const std::string stored = deflated_ ? deflated(bytes, -15) : bytes;
     const auto crc =
         uint32_t(crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), uInt(bytes.size())));
     std::string common = number<uint16_t>(20) + number<uint16_t>(0) +
@@ -71,19 +71,6 @@ class ZipText {
   template <class T>
   static std::string number(T value) {
     return {reinterpret_cast<const char*>(&value), sizeof value};
-  }
-  static std::string deflate_raw(const std::string& bytes) {
-    z_stream stream{};
-    deflateInit2(&stream, 9, Z_DEFLATED, -15, 8, Z_DEFAULT_STRATEGY);
-    std::string out(deflateBound(&stream, bytes.size()), '\0');
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
-    stream.avail_in = uInt(bytes.size());
-    stream.next_out = reinterpret_cast<Bytef*>(out.data());
-    stream.avail_out = uInt(out.size());
-    deflate(&stream, Z_FINISH);
-    out.resize(stream.total_out);
-    deflateEnd(&stream);
-    return out;
   }
 
   const bool deflated_;

@@ -23,6 +23,13 @@ TEST(TerminalText, TerminalControlsAreEscapedByteByByte) {
 }
 
 // U+96DB is e9 9b 9b.
+TEST(TerminalText, QueriesOfUrlsAreNotShown) {
+  EXPECT_EQ(printable("no https://h/a?sig=x (tar:http://h:1/b?y,http://c?z). Why?"),
+            "no https://h/a (tar:http://h:1/b,http://c). Why?");
+  EXPECT_EQ(printable("s3://b/a?x file?y"), "s3://b/a?x file?y");
+  EXPECT_EQ(shell_word("http://h/a?b=1"), "'http://h/a?b=1'") << "is to be run";
+}
+
 TEST(TerminalText, AContinuationByteIsNotAControl) {
   const std::string text = "\u96db caf\u00e9 \U0001f6d1 \xe0\xa4\xb9";
   EXPECT_EQ(printable(text), text);

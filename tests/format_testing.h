@@ -25,9 +25,10 @@ inline std::string gunzip(const std::string& path) {
   return text;
 }
 
-inline std::string gzip(const std::string& text) {
+// Deflated; `window_bits` as of zlib's deflateInit2.
+inline std::string deflated(const std::string& text, int window_bits) {
   z_stream stream{};
-  deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  deflateInit2(&stream, 9, Z_DEFLATED, window_bits, 8, Z_DEFAULT_STRATEGY);
   std::string out(deflateBound(&stream, text.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = uInt(text.size());
@@ -37,6 +38,10 @@ inline std::string gzip(const std::string& text) {
   out.resize(stream.total_out);
   deflateEnd(&stream);
   return out;
+}
+
+inline std::string gzip(const std::string& text) {
+  return deflated(text, 15 + 16);
 }
 
 // A line of a golden's .tsv.

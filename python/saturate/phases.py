@@ -21,8 +21,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier")  # of torch.d
 
 
 class PhaseClock:
-    """Belongs to the thread that made it; calls from other threads change nothing. Phases nest. `device`, if there is
-    one, is told of each phase but `host`."""
+    """Belongs to the thread that made it; calls from other threads change nothing. Phases nest. `device`, if
+    set, is notified of each phase except `host`."""
 
     __slots__ = ("_clock", "_outer", "_since", "begin", "device", "now", "phase", "spent", "thread")
 

@@ -15,7 +15,6 @@
 #include "record/json_fields.h"
 #include "saturate/data/dataset.h"
 #include "saturate/progress.h"
-#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -175,7 +174,7 @@ void print_images(const DatasetReport& report) {
 void print_report(const DatasetReport& report, const std::string& source) {
   const bool sampled = report.looked_at < report.samples;
   const double scale = double(report.samples) / double(std::max<size_t>(1, report.looked_at));
-  fmt::print("{}\n  {}  {} in {} classes, {}{:.1f} MB\n", printable(source_name(source)),
+  fmt::print("{}\n  {}  {} in {} classes, {}{:.1f} MB\n", printable(source),
              report.fields.empty() ? "images " : "samples", report.samples, report.classes.size(),
              sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
   if (sampled)
@@ -218,9 +217,8 @@ int verify(const InspectArguments& arguments) {
   const DatasetReport report = examine(env, arguments, "verify", InspectDepth::kPixels, SIZE_MAX);
   print_broken(report, "");
   fmt::print("{} of {} {} are broken ({})\n", report.broken.size(), report.samples,
-             report.fields.empty() ? "images" : "samples",
-             printable(source_name(arguments.source)));
-  const nlohmann::ordered_json json = {{"source", source_name(arguments.source)},
+             report.fields.empty() ? "images" : "samples", printable(arguments.source));
+  const nlohmann::ordered_json json = {{"source", arguments.source},
                                        {"samples", report.samples},
                                        {"broken", to_json(report.broken)}};
   if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));

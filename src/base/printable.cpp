@@ -62,6 +62,18 @@ std::string escaped(const std::string& text, const IsBad& is_bad, const Others& 
   return safe;
 }
 
+// Without the queries of http(s):// URLs.
+std::string without_queries(std::string text) {
+  for (size_t at = 0; (at = text.find("://", at)) != text.npos; ++at) {
+    const std::string_view before = std::string_view(text).substr(0, at);
+    if (!before.ends_with("http") && !before.ends_with("https")) continue;
+    const size_t end = std::min(text.find_first_of(" ,;\"'()<>\n", at), text.size());
+    const size_t query = text.find('?', at);
+    if (query < end) text.erase(query, end - query);
+  }
+  return text;
+}
+
 void append_bytes(std::string& safe, std::string_view bytes) {
   safe += bytes;
 }
@@ -74,7 +86,7 @@ bool is_plain(char c) {
 }  // namespace
 
 std::string printable(const std::string& text) {
-  return escaped(text, is_harmful, append_bytes);
+  return escaped(without_queries(text), is_harmful, append_bytes);
 }
 
 std::string as_utf8(const std::string& text) {
@@ -86,7 +98,7 @@ std::string as_utf8(const std::string& text) {
 
 std::string shell_word(const std::string& text) {
   if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
-  if (printable(text) == text) {
+  if (escaped(text, is_harmful, append_bytes) == text) {
     std::string quoted = "'";
     for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return quoted + "'";

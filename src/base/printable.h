@@ -7,7 +7,8 @@ namespace saturate {
 
 // Text from untrusted data, safe for a terminal: one line, without control sequences or
 // bidirectional marks. Control characters (and raw bytes 0x80 to 0x9f outside UTF-8), direction
-// marks and line separators become \x1b, byte by byte. Everything else, UTF-8 or not, is unchanged.
+// marks and line separators become \x1b, byte by byte. Queries of http(s):// URLs, which may hold a
+// signature, are removed. Everything else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
 // Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x9b. Names that

@@ -4,7 +4,6 @@
 
 #include "data/sources.h"
 #include "saturate/data/error.h"
-#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -100,7 +99,7 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
                  every, part == "held");
   if (split->size() == 0)
     fail(ErrorKind::kData, "the source has too few images for one of " + std::to_string(every),
-         source_name(source), "Hold out a larger share, as 1/2");
+         source, "Hold out a larger share, as 1/2");
   return split;
 }
 

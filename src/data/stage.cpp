@@ -18,7 +18,6 @@
 #include "data/sample_writer.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
-#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -77,8 +76,8 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
   if (needed <= free) return;
   const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
   fail(ErrorKind::kUsage,
-       source_name(uri) + " takes " + megabytes(needed) + ", and " + megabytes(free) + " are free",
-       folder, "Set data.stage to a folder with more space, or to none");
+       uri + " takes " + megabytes(needed) + ", and " + megabytes(free) + " are free", folder,
+       "Set data.stage to a folder with more space, or to none");
 }
 
 struct Copied {
@@ -117,7 +116,7 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
   if (options.mode == StageMode::kNone) return source;
   if (source->has_masks() || !source->tensors().empty())
     fail(ErrorKind::kUsage,
-         source_name(uri) + (source->has_masks() ? " has masks" : " has tensors") +
+         uri + (source->has_masks() ? " has masks" : " has tensors") +
              ", and a staged copy holds only images",
          "data.stage", "Set data.stage=none; data.cache=ram keeps all of a sample");
   static std::atomic<int> counter{0};

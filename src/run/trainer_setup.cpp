@@ -12,7 +12,6 @@
 #include "run/trainer_state.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
-#include "store/store_url.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -184,11 +183,11 @@ void Trainer::State::introduce(const Recipe& asked) {
   RunLog& log = recorder.log();
   const int processes = run.shard().world;
   log.note(fmt::format("model       {}, {}", recipe.model.name, parameters_of(learner.model())));
-  log.note(fmt::format("data        {}: {} images of {} classes", source_name(recipe.data.source),
+  log.note(fmt::format("data        {}: {} images of {} classes", recipe.data.source,
                        input.data().size(), input.data().classes().size()));
   if (evaluation.exists())
-    log.note(fmt::format("evaluation  {}: {} images", source_name(recipe.data.eval_source),
-                         evaluation.images()));
+    log.note(
+        fmt::format("evaluation  {}: {} images", recipe.data.eval_source, evaluation.images()));
   log.note(fmt::format("device      {}, {} thread{}{}, precision {}",
                        chosen(asked, recipe, "train.device"), recipe.train.threads,
                        recipe.train.threads == 1 ? "" : "s",

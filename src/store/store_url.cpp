@@ -65,19 +65,6 @@ std::string store_name(const std::string& url) {
   return at != std::string::npos && at >= host ? name.erase(host, at + 1 - host) : name;
 }
 
-std::string source_name(const std::string& source) {
-  std::string shown;
-  for (size_t at = 0; at < source.size();) {
-    const size_t end = std::min(source.find(',', at), source.size());
-    const std::string part = source.substr(at, end - at);
-    const bool is_url = part.find("http://") != part.npos || part.find("https://") != part.npos;
-    shown += is_url ? part.substr(0, part.find_first_of("?#")) : part;
-    if (end < source.size()) shown += ',';
-    at = end + 1;
-  }
-  return shown;
-}
-
 std::string unsigned_url(const std::string& url) {
   // Of Amazon, Google, CloudFront and Azure; Azure's dates are st and se.
   constexpr std::string_view kSigning[] = {"x-amz-",

@@ -14,9 +14,6 @@ bool is_store_url(std::string_view path);
 // The name of an object for messages: without the query, which may hold a signature.
 std::string store_name(const std::string& url);
 
-// A source ("SCHEME:PATH,...") for messages: URLs in it without their queries.
-std::string source_name(const std::string& source);
-
 // The URL without the parameters of its query that sign it, which are other ones each time.
 std::string unsigned_url(const std::string& url);
 
