@@ -107,7 +107,7 @@ std::vector<Operation> operations(int size) {
   return all;
 }
 
-struct Variant {
+struct AugmentVariant {
   Operation operation;
   int threads;
   BenchRow row;
@@ -115,7 +115,7 @@ struct Variant {
 
 // Images per second of one core. Effects start from a fresh cropped image each time, whose copy is
 // included: some effects are slower on their own output.
-double measure(Env& env, const Variant& variant, const Recipe& recipe,
+double measure(Env& env, const AugmentVariant& variant, const Recipe& recipe,
                const std::vector<Image>& images, const std::vector<std::vector<uint8_t>>& cut,
                double seconds) {
   std::vector<double> rates(size_t(variant.threads), 0.0);
@@ -137,8 +137,8 @@ double measure(Env& env, const Variant& variant, const Recipe& recipe,
   return std::accumulate(rates.begin(), rates.end(), 0.0) / variant.threads;
 }
 
-std::vector<Variant> make_variants(int size, const std::vector<int>& threads) {
-  std::vector<Variant> variants;
+std::vector<AugmentVariant> make_variants(int size, const std::vector<int>& threads) {
+  std::vector<AugmentVariant> variants;
   for (const int count : threads)
     for (Operation& operation : operations(size)) {
       const std::string name = fmt::format("{} threads={}", operation.name, count);
@@ -161,13 +161,13 @@ int bench_augment(const BenchInput& arguments) {
     bench.crop(images[i], {recipe.seed, 0, i});
     cut.push_back(bench.pixels);
   }
-  std::vector<Variant> variants = make_variants(recipe.augment.size, arguments.threads);
-  for (Variant& variant : variants) measure(env, variant, recipe, images, cut, 0);
+  std::vector<AugmentVariant> variants = make_variants(recipe.augment.size, arguments.threads);
+  for (AugmentVariant& variant : variants) measure(env, variant, recipe, images, cut, 0);
   for (int i = 0; i < arguments.repeats; ++i)
-    for (Variant& variant : variants)
+    for (AugmentVariant& variant : variants)
       variant.row.values.push_back(measure(env, variant, recipe, images, cut, arguments.seconds));
   BenchReport report{"augment", {}};
-  for (Variant& variant : variants) {
+  for (AugmentVariant& variant : variants) {
     variant.row.keys["us_per_image"] = 1e6 / median_of(variant.row.values);
     report.rows.push_back(std::move(variant.row));
   }
