@@ -3,7 +3,9 @@
 
   tests/same_losses_test.py COMMAND OTHER_COMMAND
 
-Weights, batches and augmentation depend on the recipe's seed alone, so only rounding in LibTorch's operators differs.
+Weights, batches and augmentation depend on the recipe's seed alone, so only rounding in LibTorch's operators can
+differ. On an AMD EPYC all 32 losses with 2.11.0 were those with 2.15.0, bit for bit; another processor's kernels may
+round otherwise.
 """
 
 import json
@@ -15,7 +17,7 @@ import tempfile
 
 RECIPE = pathlib.Path(__file__).resolve().parent.parent / "recipes/demo.toml"
 SETTINGS = ["train.threads=1", "precision.mode=fp32", "train.epochs=0.5", "schedule.warmup_epochs=0.1", "watch.every=1"]
-LIMIT = 1e-3  # relative; training amplifies the difference of one rounding, 6e-8
+LIMIT = 1e-4  # relative; training amplifies the difference of one rounding, 6e-8
 
 
 def version(command):
