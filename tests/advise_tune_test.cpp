@@ -4,10 +4,10 @@
 #include <sstream>
 
 #include "advise/tune.h"
-#include "base/fault_env.h"
 #include "record/metrics.h"
 #include "saturate/trainer.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/time_testing.h"
 
 namespace saturate {

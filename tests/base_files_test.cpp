@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/fault_env.h"
 #include "base/files.h"
 #include "base/printable.h"
 #include "saturate/data/env.h"
 #include "saturate/data/registry.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

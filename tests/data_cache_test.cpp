@@ -3,11 +3,11 @@
 
 #include <atomic>
 
-#include "base/fault_env.h"
 #include "base/thread_pool.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

@@ -5,13 +5,13 @@
 #include <cstdlib>
 #include <optional>
 
-#include "base/fault_env.h"
 #include "data/export.h"
 #include "data/index_file.h"
 #include "data/source_index.h"
 #include "image/fast_decoder.h"
 #include "saturate/data/input.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/fuzz/fuzz_index.h"
 #include "tests/jpeg_encoding.h"
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <new>
 
-#include "base/fault_env.h"
 #include "saturate/data/loader.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

@@ -9,9 +9,9 @@
 #include <set>
 #include <thread>
 
-#include "base/fault_env.h"
 #include "saturate/data/loader.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

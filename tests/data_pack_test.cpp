@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "base/fault_env.h"
 #include "data/export.h"
 #include "data/inspect.h"
 #include "saturate/data/loader.h"
+#include "tests/fault_env.h"
 #include "tests/format_testing.h"
 
 namespace saturate {

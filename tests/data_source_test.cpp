@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <set>
 
-#include "base/fault_env.h"
 #include "data/export.h"
 #include "data/inspect.h"
 #include "data/progress_meter.h"
 #include "saturate/data/input.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/jpeg_encoding.h"
 
 namespace saturate {

@@ -2,10 +2,10 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
-#include "base/fault_env.h"
 #include "data/export.h"
 #include "saturate/data/input.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

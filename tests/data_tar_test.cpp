@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <set>
 
-#include "base/fault_env.h"
 #include "data/export.h"
 #include "data/tar_format.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/paths.h"
 
 namespace saturate {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "advise/diagnose.h"
-#include "base/fault_env.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate::testing {
 

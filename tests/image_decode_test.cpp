@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "image/exif.h"
+#include "image/codec.h"
 #include "saturate/data/error.h"
 #include "saturate/data/image.h"
 #include "tests/image_testing.h"

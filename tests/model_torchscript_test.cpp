@@ -15,11 +15,11 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/fault_env.h"
 #include "model/export_model.h"
 #include "saturate/data/error.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/formula.h"
 #include "tests/paths.h"
 

@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <map>
 
-#include "base/fault_env.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/formula.h"
 #include "tests/paths.h"
 

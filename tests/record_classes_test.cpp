@@ -8,7 +8,7 @@
 #include "record/class_results.h"
 #include "report/report.h"
 #include "saturate/train_step.h"
-#include "task/answers.h"
+#include "task/class_counts.h"
 #include "tests/report_testing.h"
 
 namespace saturate {

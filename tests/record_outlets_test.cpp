@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 
-#include "base/fault_env.h"
 #include "record/sinks.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/port_testing.h"
 #include "tests/thread_testing.h"
 #include "tests/trainer_testing.h"

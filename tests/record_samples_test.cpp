@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/fault_env.h"
 #include "record/sample_gallery.h"
 #include "record/sinks.h"
 #include "report/run_extras.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/paths.h"
 #include "tests/trainer_testing.h"
 

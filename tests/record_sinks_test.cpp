@@ -4,10 +4,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/fault_env.h"
 #include "record/metrics.h"
 #include "saturate/progress.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

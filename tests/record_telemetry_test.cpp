@@ -11,7 +11,6 @@
 #include <sstream>
 #include <thread>
 
-#include "base/fault_env.h"
 #include "base/thread_pool.h"
 #include "record/metrics.h"
 #include "record/nvml.h"
@@ -20,6 +19,7 @@
 #include "record/telemetry_mean.h"
 #include "saturate/model.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/paths.h"
 #include "tests/trainer_testing.h"
 #include "trace/flop_counter.h"

@@ -2,9 +2,9 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
-#include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <map>
 
-#include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/thread_testing.h"
 
 namespace saturate {

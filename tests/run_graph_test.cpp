@@ -9,6 +9,7 @@
 #include "saturate/trainer.h"
 #include "step/graphed_step.h"
 #include "tests/app_testing.h"
+#include "tests/closure_graph.h"
 
 namespace saturate {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <sstream>
 
-#include "base/fault_env.h"
 #include "record/telemetry_log.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/trainer_testing.h"
 #include "trace/device_phases.h"
 

@@ -1,9 +1,9 @@
 // Resumes that are refused: the folder, its branch and its records stay as they are.
 #include <gtest/gtest.h>
 
-#include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
+#include "tests/fault_env.h"
 #include "tests/port_testing.h"
 #include "tests/trainer_testing.h"
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <map>
 
-#include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
+#include "tests/fault_env.h"
 #include "tests/trainer_testing.h"
 
 namespace saturate {

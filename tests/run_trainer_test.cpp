@@ -8,9 +8,9 @@
 #include <cstdlib>
 
 #include "advise/measured_trainer.h"
-#include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
+#include "tests/fault_env.h"
 #include "tests/trainer_testing.h"
 
 namespace saturate {

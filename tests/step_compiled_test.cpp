@@ -13,11 +13,11 @@
 #include <iterator>
 #include <sstream>
 
-#include "base/fault_env.h"
 #include "saturate/data/error.h"
 #include "saturate/train_step.h"
 #include "step/compiled_step.h"
 #include "tests/compiled_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

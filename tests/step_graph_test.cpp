@@ -11,6 +11,7 @@
 
 #include "saturate/data/error.h"
 #include "step/graphed_step.h"
+#include "tests/closure_graph.h"
 #include "tests/data_testing.h"
 #include "trace/device_phases.h"
 

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "base/fault_env.h"
 #include "saturate/data/error.h"
 #include "step/compiled_step.h"
 #include "tests/compiled_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {

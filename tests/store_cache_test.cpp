@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <string>
 
-#include "base/fault_env.h"
 #include "store/extent_cache.h"
 #include "store/object_store.h"
 #include "store/store_url.h"
+#include "tests/fault_env.h"
 #include "tests/store_testing.h"
 
 namespace saturate {

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "base/fault_env.h"
 #include "record/metrics.h"
 #include "saturate/trainer.h"
+#include "tests/fault_env.h"
 #include "trace/device_phases.h"
 
 namespace saturate {

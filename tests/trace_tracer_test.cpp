@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/fault_env.h"
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
+#include "tests/fault_env.h"
 #include "tests/trainer_testing.h"
 #include "trace/trace_format.h"
 #include "trace/trace_window.h"

@@ -8,7 +8,6 @@
 #include <sstream>
 #include <string_view>
 
-#include "base/log.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
 #include "run/checkpoint.h"

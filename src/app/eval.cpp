@@ -14,7 +14,7 @@
 #include "saturate/evaluator.h"
 #include "saturate/progress.h"
 #include "step/switches.h"
-#include "task/answers.h"
+#include "task/class_counts.h"
 
 namespace saturate {
 namespace {

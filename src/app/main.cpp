@@ -18,7 +18,6 @@
 #include <system_error>
 
 #include "app/command.h"
-#include "base/log.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"

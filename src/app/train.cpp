@@ -9,7 +9,6 @@
 #include "advise/source_recipe.h"
 #include "app/command.h"
 #include "app/run_folder.h"
-#include "base/log.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
 #include "run/checkpoint.h"

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/spans.h"
-#include "feed/compute_threads.h"
 #include "feed/device_stream.h"
 #include "trace/stream_clock.h"
 
@@ -105,16 +104,21 @@ void BatchPipeline::launch(Batch& batch) {
   }
 }
 
+void BatchPipeline::submit(Stream& on, const char* stage, std::function<void()> work) {
+  on.submit([this, &on, stage, work = std::move(work)] {
+    const Span span(stage);
+    const StreamClock::Work busy(clock_, on.name());
+    if (setup_.before) setup_.before(stage);
+    work();
+  });
+}
+
 void BatchPipeline::copy(Flight& flight) {
   flight.host = copy_->host_memory("the loader's batch", is_pinned(stages_.device(), flight.batch));
   flight.copied = copy_->makes("the batch as it was copied");
   copy_->copies_async(flight.host, flight.copied);
-  copy_->submit([this, &flight] {
-    const Span span("copy");
-    const StreamClock::Work busy(clock_, copy_->name());
-    begin("copy");
-    stages_.copy(flight.batch, flight.out, /*async=*/true);
-  });
+  submit(*copy_, "copy",
+         [this, &flight] { stages_.copy(flight.batch, flight.out, /*async=*/true); });
   flight.copy_done = flight.ready = copy_->record();
 }
 
@@ -126,10 +130,7 @@ void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
     });
   flight.finished = on.makes("the batch");
   flight.is_finished = true;
-  on.submit([this, &flight, &on, leave] {
-    const Span span("augment");
-    const StreamClock::Work busy(clock_, on.name());
-    begin("augment");
+  submit(on, "augment", [this, &flight, leave] {
     if (leave) return;
     stages_.finish(flight.out);
     mix_batch(flight.batch.mix, flight.out);
@@ -143,12 +144,8 @@ void BatchPipeline::encode(Flight& flight) {
     keep(*encode_, flight.finished, stages_.device(),
          [&out = flight.out] { return std::vector{out.images}; });
   flight.features = encode_->makes("its features");
-  encode_->submit([this, &flight] {
-    const Span span("encode");
-    const StreamClock::Work busy(clock_, encode_->name());
-    begin("encode");
-    flight.out.features = setup_.encode(flight.out.images);
-  });
+  submit(*encode_, "encode",
+         [this, &flight] { flight.out.features = setup_.encode(flight.out.images); });
 }
 
 void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {

@@ -55,9 +55,8 @@ class BatchPipeline {
   void encode(Flight& flight);
   void release(Flight& flight);
   void drop_copied();
-  void begin(const char* stage) const {
-    if (setup_.before) setup_.before(stage);
-  }
+  // Enqueues a stage's work, which a trace and the clock show.
+  void submit(Stream& on, const char* stage, std::function<void()> work);
 
   const BatchStages& stages_;
   const PipelineSetup setup_;

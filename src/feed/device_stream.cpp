@@ -1,10 +1,13 @@
 #include "feed/device_stream.h"
 
+#include <ATen/Parallel.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
+
+#include "base/thread_pool.h"
 
 namespace saturate {
 namespace {
@@ -65,6 +68,10 @@ class DeviceStream : public Stream {
   const std::optional<c10::Stream> stream_;
 };
 
+void require_compute_threads(int threads) {
+  if (threads > 1) const ThreadPool trial(threads, "train.threads");
+}
+
 }  // namespace
 
 std::unique_ptr<Stream> make_device_stream(const std::string& name, const c10::Device& device,
@@ -78,6 +85,18 @@ std::unique_ptr<Stream> make_current_stream(const std::string& name, const c10::
                                             StreamChecker* checker) {
   if (device.is_cpu()) return make_host_stream(name, checker);
   return std::make_unique<DeviceStream>(name, checker, device, std::nullopt);
+}
+
+void set_compute_threads(int threads) {
+  require_compute_threads(2 * (threads - 1));  // LibTorch's pool and OpenMP
+  at::set_num_threads(threads);
+  start_compute_threads();
+}
+
+void start_compute_threads() {
+  const int threads = at::get_num_threads();
+  require_compute_threads(threads);
+  at::parallel_for(0, threads, 1, [](int64_t, int64_t) {});
 }
 
 }  // namespace saturate

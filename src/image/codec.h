@@ -1,13 +1,15 @@
-// Shared by the JPEG and PNG decoders.
+// Shared by the decoders: headers, errors and orientation.
 //
 // libjpeg and libpng report errors through callbacks that must not return. Both decoders leave them
 // by longjmp to a guarded() call, never by a C++ exception through C frames; so no object with a
 // destructor may live between guarded() and the library call.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "saturate/data/error.h"
 #include "saturate/data/image.h"
@@ -42,5 +44,20 @@ const char* ending_of(ImageFormat format);
   fail(ErrorKind::kData, std::move(what), where,
        "Replace or remove the file, or set data.on_error=skip to skip such samples", thrown_at);
 }
+
+// The Orientation tag (0x0112) of a TIFF structure's first directory, as stored in EXIF after
+// "Exif\0\0". Empty if the tag is missing or the structure is damaged.
+std::optional<int> exif_orientation(std::span<const std::byte> tiff);
+
+// The tiff:Orientation of an XMP packet, Pillow's fallback if EXIF has none.
+std::optional<int> xmp_orientation(std::string_view packet);
+
+// Whether making an image of this orientation upright swaps width and height.
+inline bool exchanges_axes(int orientation) {
+  return orientation >= 5 && orientation <= 8;
+}
+
+// Writes `in` upright to `out`. Values outside [1, 8] count as upright.
+void apply_orientation(const Image& in, int orientation, Image& out);
 
 }  // namespace saturate

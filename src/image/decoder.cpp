@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "image/avif_decoder.h"
-#include "image/exif.h"
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
 #include "image/segmented_jpeg.h"

@@ -1,10 +1,10 @@
-#include "image/exif.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <utility>
+
+#include "image/codec.h"
 
 namespace saturate {
 namespace {

@@ -105,16 +105,8 @@ void plain_inverse1(const int16_t* groups, const uint16_t* quant, int count, uin
 }  // namespace
 
 InverseDct plain_inverse_dct(int size) {
-  switch (size) {
-    case 8:
-      return plain_inverse<8>;
-    case 4:
-      return plain_inverse<4>;
-    case 2:
-      return plain_inverse<2>;
-    default:
-      return plain_inverse1;
-  }
+  if (size == 1) return plain_inverse1;
+  return size == 8 ? plain_inverse<8> : size == 4 ? plain_inverse<4> : plain_inverse<2>;
 }
 
 }  // namespace saturate

@@ -6,8 +6,6 @@
 #include <new>
 #include <string_view>
 
-#include "image/exif.h"
-
 namespace saturate {
 namespace {
 

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <new>
 
-#include "image/exif.h"
-
 namespace saturate {
 
 void PngDecoder::on_error(png_structp png, png_const_charp message) {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/checksum.h"
-#include "image/exif.h"
+#include "image/codec.h"
 
 namespace saturate {
 namespace {

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "image/blend.h"
-#include "image/triangle_filter.h"
+#include "image/fast_axis.h"
 #include "saturate/data/augment.h"
 #include "saturate/data/effects.h"
 

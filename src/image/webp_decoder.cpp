@@ -9,8 +9,6 @@
 #include <new>
 #include <string_view>
 
-#include "image/exif.h"
-
 namespace saturate {
 
 #if SATURATE_HAS_WEBP

@@ -269,8 +269,7 @@ Recipe parsed(const std::string& toml, const std::string& where,
 
 std::string read_recipe(Env& env, const std::string& path) {
   try {
-    const std::vector<std::byte> bytes = read_file(env, path);
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    return text_of_file(env, path);
   } catch (const Error& error) {
     fail(ErrorKind::kUsage, "the recipe cannot be read: " + error.reason(), path,
          "Check the path; `saturate list recipes` prints those that come with saturate");

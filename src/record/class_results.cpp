@@ -87,8 +87,7 @@ std::vector<size_t> worst_classes(const ClassResults& results, size_t most) {
   std::vector<size_t> order(results.classes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::erase_if(order, [&](size_t i) { return results.classes[i].count == 0; });
-  std::ranges::stable_sort(
-      order, [&](size_t a, size_t b) { return class_score(results, a) < class_score(results, b); });
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return class_score(results, i); });
   if (order.size() > most) order.resize(most);
   return order;
 }
@@ -126,10 +125,11 @@ std::string class_results_json(const ClassResults& results) {
   add_json(json, results);
   return json_text(json, -1);
 }
+
 std::optional<ClassResults> parse_class_results(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
-  if (!json.contains("classes") || !json["classes"].is_array()) return std::nullopt;
+  if (!json.is_object() || !json.contains("classes") || !json["classes"].is_array())
+    return std::nullopt;
   ClassResults results;
   results.step = integer_at(json, "step").value_or(0);
   results.of_pixels = text_at(json, "counted") == "pixels";

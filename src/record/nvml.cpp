@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace saturate {
@@ -49,6 +50,12 @@ template <class Function>
 bool find_symbol(void* library, Function& function, const char* name) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   return function != nullptr;
+}
+
+// False too if the library has no such function.
+template <class Function, class... Arguments>
+bool ask(Function* function, Arguments... arguments) {
+  return function && function(arguments...) == kSuccess;
 }
 
 constexpr unsigned kVersion = 1;  // of nvmlGpmSupport_t and nvmlGpmMetricsGet_t
@@ -122,6 +129,36 @@ class SmActivity {
   bool has_before_ = false;
 };
 
+struct Peak {
+  std::string_view part;    // of the name; the first match counts
+  double half, tf32, fp32;  // TFLOP/s without sparsity
+};
+
+// NVIDIA's data sheets: "H200 Tensor Core GPU", "H100 Tensor Core GPU", "A100 Tensor Core GPU",
+// "L40S", "L4 Tensor Core GPU" and "A10 Tensor Core GPU". Figures given with sparsity are halved.
+constexpr std::array<Peak, 9> kPeaks = {{{"H200 NVL", 835.5, 417.5, 60},
+                                         {"H200", 989.5, 494.5, 67},
+                                         {"H100 PCIe", 756.5, 378, 51},
+                                         {"H100 NVL", 835.5, 417.5, 60},
+                                         {"H100", 989.5, 494.5, 67},
+                                         {"A100", 312, 156, 19.5},
+                                         {"L40S", 362, 183, 91.6},
+                                         {"L4", 121, 60, 30.3},
+                                         {"A10", 125, 62.5, 31.2}}};
+
+// "A10" is in "A100-SXM4-80GB", but not as a word.
+bool has_word(std::string_view text, std::string_view word) {
+  const auto is_alnum = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  for (size_t at = 0; (at = text.find(word, at)) != std::string_view::npos; ++at) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_alnum(text[at - 1])) && (end == text.size() || !is_alnum(text[end])))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct Nvml::Library {
@@ -164,7 +201,7 @@ struct Nvml::Library {
   bool choose(int gpu, const std::string& visible) {
     const std::string entry = visible.empty() ? std::to_string(gpu) : entry_of(visible, gpu);
     if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
-      return by_uuid && by_uuid(entry.c_str(), &device) == kSuccess;
+      return ask(by_uuid, entry.c_str(), &device);
     char* end = nullptr;
     const unsigned long index = std::strtoul(entry.c_str(), &end, 10);
     return !entry.empty() && *end == '\0' && by_index(unsigned(index), &device) == kSuccess;
@@ -190,36 +227,40 @@ std::unique_ptr<Nvml> Nvml::open(int gpu, const std::string& visible, const std:
 std::string Nvml::name() const {
   std::array<char, 96> text{};  // NVML_DEVICE_NAME_V2_BUFFER_SIZE
   const Library& nvml = *library_;
-  const bool known =
-      nvml.get_name && nvml.get_name(nvml.device, text.data(), unsigned(text.size())) == kSuccess;
-  return known ? text.data() : "";
+  return ask(nvml.get_name, nvml.device, text.data(), unsigned(text.size())) ? text.data() : "";
 }
 
 void Nvml::read(Telemetry& reading) {
   Library& nvml = *library_;
   reading.gpu_sm_active = nvml.activity->read();
   Utilization busy{};
-  if (nvml.utilization && nvml.utilization(nvml.device, &busy) == kSuccess) {
+  if (ask(nvml.utilization, nvml.device, &busy)) {
     reading.gpu_busy = busy.gpu / 100.0;
     reading.gpu_memory_busy = busy.memory / 100.0;
   }
   MemoryInfo memory{};
-  if (nvml.memory && nvml.memory(nvml.device, &memory) == kSuccess)
-    reading.gpu_memory_bytes = double(memory.used);
+  if (ask(nvml.memory, nvml.device, &memory)) reading.gpu_memory_bytes = double(memory.used);
   unsigned value = 0;
-  if (nvml.power && nvml.power(nvml.device, &value) == kSuccess) reading.gpu_power_w = value / 1e3;
-  if (nvml.clock && nvml.clock(nvml.device, kClockSm, &value) == kSuccess)
-    reading.gpu_clock_mhz = value;
-  if (nvml.temperature && nvml.temperature(nvml.device, kTemperatureGpu, &value) == kSuccess)
-    reading.gpu_celsius = value;
+  if (ask(nvml.power, nvml.device, &value)) reading.gpu_power_w = value / 1e3;
+  if (ask(nvml.clock, nvml.device, kClockSm, &value)) reading.gpu_clock_mhz = value;
+  if (ask(nvml.temperature, nvml.device, kTemperatureGpu, &value)) reading.gpu_celsius = value;
   unsigned long long bits = 0;
-  if (nvml.reasons && nvml.reasons(nvml.device, &bits) == kSuccess) {
+  if (ask(nvml.reasons, nvml.device, &bits)) {
     for (const Reason& reason : kReasons)
       if (bits & reason.bit)
         reading.throttle_reasons +=
             (reading.throttle_reasons.empty() ? "" : ", ") + std::string(reason.text);
     reading.gpu_throttled = reading.throttle_reasons.empty() ? 0 : 1;
   }
+}
+
+std::optional<double> peak_flop_per_s(const std::string& name, PrecisionMode mode) {
+  for (const Peak& peak : kPeaks) {
+    if (!has_word(name, peak.part)) continue;
+    if (mode == PrecisionMode::kFp32) return peak.fp32 * 1e12;
+    return (mode == PrecisionMode::kTf32 ? peak.tf32 : peak.half) * 1e12;
+  }
+  return std::nullopt;
 }
 
 }  // namespace saturate

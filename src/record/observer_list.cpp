@@ -21,15 +21,13 @@ namespace {
 template <class Call>
 void ObserverList::tell(int64_t step, const Call& call) {
   for (const auto& [observer, is_program] : entries_) {
-    if (!is_program) {
-      call(*observer);
-      continue;
-    }
     try {
       call(*observer);
     } catch (const Error& error) {
+      if (!is_program) throw;
       fail_observer(error.kind(), *observer, step, error.reason(), folder_);
     } catch (const std::exception& error) {  // torch's have a backtrace from the second line on
+      if (!is_program) throw;
       const std::string text = error.what();
       fail_observer(ErrorKind::kRun, *observer, step, text.substr(0, text.find('\n')), folder_);
     }

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "base/printable.h"
 
 namespace saturate {
@@ -156,13 +155,7 @@ void Progress::erase() {
     const size_t width = size_t(terminal_width(stream_));
     std::string below;
     for (size_t at = width; at < longest; at += width) below += "\x1b[B\x1b[2K";
-    if (!below.empty())
-      below =
-          "\x1b"
-          "7" +
-          below +
-          "\x1b"
-          "8";  // the cursor comes back
+    if (!below.empty()) below = "\0337" + below + "\0338";  // the cursor comes back
     show_text(stream_, "\r{}\x1b[K", below);
   }
   drawn_ = false;

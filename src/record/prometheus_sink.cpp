@@ -40,23 +40,15 @@ std::string name_in(const std::string& host) {
 
 // DNS rebinding: another site's page can make a browser request an address that only the browser
 // can reach, but only under the page's own host name.
-class HostNames {
- public:
-  explicit HostNames(const WatchOptions& watch)
-      : names_{"127.0.0.1", "localhost", "::1", lower(watch.prometheus_address)} {
-    std::string hosts = lower(watch.prometheus_hosts);
-    std::erase(hosts, ' ');
-    std::istringstream list(hosts);
-    for (std::string name; std::getline(list, name, ',');)
-      if (!name.empty()) names_.insert(name);
-  }
-  bool allow(const std::string& host) const {
-    return names_.contains("*") || names_.contains(name_in(host));
-  }
-
- private:
-  std::set<std::string> names_;
-};
+std::set<std::string> allowed_hosts(const WatchOptions& watch) {
+  std::set<std::string> names = {"127.0.0.1", "localhost", "::1", lower(watch.prometheus_address)};
+  std::string hosts = lower(watch.prometheus_hosts);
+  std::erase(hosts, ' ');
+  std::istringstream list(hosts);
+  for (std::string name; std::getline(list, name, ',');)
+    if (!name.empty()) names.insert(name);
+  return names;
+}
 
 // Answers connections on threads that exist before the server. httplib starts its own in the
 // server's thread, where nothing could catch that the system refuses one.
@@ -84,7 +76,10 @@ class Connections : public httplib::TaskQueue {
 class PrometheusSink : public MetricsSink {
  public:
   PrometheusSink(Env& env, const WatchOptions& watch)
-      : env_(env), names_(watch), connections_(kConnections, kKey), listener_(1, kKey) {
+      : env_(env),
+        hosts_(allowed_hosts(watch)),
+        connections_(kConnections, kKey),
+        listener_(1, kKey) {
     set_limits();
     server_.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
       answer(request, response);
@@ -152,7 +147,7 @@ class PrometheusSink : public MetricsSink {
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) {
-    if (names_.allow(request.get_header_value("Host")))
+    if (hosts_.contains("*") || hosts_.contains(name_in(request.get_header_value("Host"))))
       return response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
     response.status = 403;
     response.set_content(
@@ -183,7 +178,7 @@ class PrometheusSink : public MetricsSink {
   }
 
   Env& env_;
-  const HostNames names_;
+  const std::set<std::string> hosts_;  // "*": any
   Mutex mutex_;
   // By name, then labels.
   std::map<std::string, std::map<std::string, double>> gauges_ GUARDED_BY(mutex_);

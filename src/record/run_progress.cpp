@@ -1,8 +1,9 @@
-#include "record/run_progress.h"
-
+// A run's progress on stderr.
 #include <fmt/format.h>
 
 #include "base/printable.h"
+#include "record/sinks.h"
+#include "saturate/progress.h"
 
 namespace saturate {
 namespace {
@@ -23,24 +24,41 @@ std::string evaluation_line(const char* title, const Metrics& metrics) {
                      metrics.samples);
 }
 
+class RunProgress : public Observer {
+ public:
+  RunProgress(Progress& progress, double epochs) : progress_(progress), epochs_(epochs) {}
+
+  void after_step(const StepEvent& event, ObserverContext&) override {
+    progress_.update(event.position.step, details_);
+  }
+  void after_evaluation(const EvaluationEvent& event, ObserverContext&) override {
+    progress_.note(evaluation_line("eval", event.found.metrics));
+    if (event.found.plain)
+      progress_.note(evaluation_line("     of the weights without averaging:", *event.found.plain));
+  }
+  void on_record(MetricsRecord& record, ObserverContext&) override {
+    if (record.kind == "step")
+      details_ =
+          fmt::format("epoch {:.1f}/{:g}  loss {}  {}  {:.0f} img/s", record.epoch, epochs_,
+                      format_loss(*record.loss), accuracy_text(*record.accuracy, record.mean_iou),
+                      *record.images_per_s);
+    if (record.kind == "epoch")
+      progress_.note(fmt::format("epoch {:.3g}/{:g}  loss {}  {}  {:.0f} images/s  {}",
+                                 record.epoch, epochs_, format_loss(*record.loss),
+                                 accuracy_text(*record.accuracy, record.mean_iou),
+                                 *record.images_per_s, format_duration(record.phases->total())));
+  }
+
+ private:
+  Progress& progress_;
+  const double epochs_;
+  std::string details_;  // of the last "step" record
+};
+
 }  // namespace
 
-void RunProgress::after_evaluation(const EvaluationEvent& event, ObserverContext&) {
-  progress_.note(evaluation_line("eval", event.found.metrics));
-  if (event.found.plain)
-    progress_.note(evaluation_line("     of the weights without averaging:", *event.found.plain));
-}
-
-void RunProgress::on_record(MetricsRecord& record, ObserverContext&) {
-  if (record.kind == "step")
-    details_ = fmt::format("epoch {:.1f}/{:g}  loss {}  {}  {:.0f} img/s", record.epoch, epochs_,
-                           format_loss(*record.loss),
-                           accuracy_text(*record.accuracy, record.mean_iou), *record.images_per_s);
-  if (record.kind == "epoch")
-    progress_.note(fmt::format("epoch {:.3g}/{:g}  loss {}  {}  {:.0f} images/s  {}", record.epoch,
-                               epochs_, format_loss(*record.loss),
-                               accuracy_text(*record.accuracy, record.mean_iou),
-                               *record.images_per_s, format_duration(record.phases->total())));
+std::unique_ptr<Observer> make_run_progress(Progress& progress, double epochs) {
+  return std::make_unique<RunProgress>(progress, epochs);
 }
 
 }  // namespace saturate

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -116,9 +117,7 @@ void SampleGallery::see(const DeviceBatch& batch, const at::Tensor& logits) {
                     logits.select(0, at).to(at::kDouble).softmax(0).max().item<double>(),
                     loss,
                     batch.names.empty() ? "" : batch.names[size_t(at)]};
-    const auto place =
-        std::upper_bound(mistakes_.begin(), mistakes_.end(), loss,
-                         [](double value, const Mistake& other) { return value > other.loss; });
+    const auto place = std::ranges::upper_bound(mistakes_, loss, std::greater(), &Mistake::loss);
     mistakes_.insert(place, std::move(mistake));
     if (std::ssize(mistakes_) > count_) mistakes_.pop_back();
   }

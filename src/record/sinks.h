@@ -16,6 +16,7 @@
 namespace saturate {
 
 struct NamedTensor;  // saturate/model.h
+class Progress;
 
 // An encoded image.
 struct TaggedImage {
@@ -93,6 +94,10 @@ std::unique_ptr<MetricsSink> make_tensorboard_sink(Env& env, const Recipe& recip
 // http://ADDRESS:PORT/metrics and /healthz while it lives. Fails with kUsage if the port is taken
 // or the address is not this machine's.
 std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& watch);
+
+// Shows a run's progress, and a line for each epoch and evaluation. `progress` must outlive it.
+// `epochs`: of the whole run.
+std::unique_ptr<Observer> make_run_progress(Progress& progress, double epochs);
 
 // A record's numbers under the names that metric tools expect: "loss" of "train" and so on.
 std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& record);

@@ -17,14 +17,13 @@ std::string text_of(const std::string& path) {
   return text.str();
 }
 
-// All threads of this process.
-double process_cpu_s() {
+}  // namespace
+
+double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
-
-}  // namespace
 
 std::optional<StorageBytes> parse_proc_io(const std::string& text) {
   std::istringstream lines(text);
@@ -69,7 +68,7 @@ SystemReader::SystemReader(Env& env, std::string proc)
     : env_(env), proc_(std::move(proc)), last_(count()) {}
 
 SystemReader::Counters SystemReader::count() const {
-  return {env_.now_ns(), process_cpu_s(), parse_proc_io(text_of(proc_ + "/self/io")),
+  return {env_.now_ns(), cpu_seconds(), parse_proc_io(text_of(proc_ + "/self/io")),
           parse_net_dev(text_of(proc_ + "/net/dev"))};
 }
 

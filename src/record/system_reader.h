@@ -10,6 +10,9 @@
 
 namespace saturate {
 
+// CPU time of all threads of this process.
+double cpu_seconds();
+
 struct StorageBytes {
   int64_t read = 0, written = 0;
 };

@@ -11,7 +11,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/log.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "reduce/heartbeat.h"

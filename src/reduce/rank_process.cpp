@@ -15,7 +15,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/log.h"
+#include "base/printable.h"
 #include "reduce/heartbeat.h"
 #include "saturate/data/error.h"
 

@@ -74,8 +74,7 @@ class Rehearsal {
     // The graph keeps its memory. An evaluation, or a batch that is not full, has its own.
     const bool only_graph = recipe.train.drop_last && recipe.data.eval_source.empty();
     holds_graph_ = has_graph(recipe_, device) && !only_graph;
-    saved_bytes_ = checkpoint_bytes(*parts_.model, *parts_.optimizer, parts_.average.get(),
-                                    parts_.lookahead != nullptr);
+    saved_bytes_ = bytes_of_checkpoint(parts_);
   }
 
   // On the CPU a save copies everything, and the writer copies it again in the file's layout.

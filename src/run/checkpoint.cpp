@@ -15,6 +15,9 @@
 #include "saturate/safetensors.h"
 
 namespace saturate {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunPosition, step, epoch, batch, samples, time_s)
+
 namespace {
 
 using nlohmann::json;
@@ -34,18 +37,6 @@ constexpr int kFormatVersion = 1;
 // JSON has neither NaN nor infinities: both are stored as null.
 double number_of(const json& value) {
   return value.is_null() ? std::nan("") : value.get<double>();
-}
-
-json to_json(const RunPosition& position) {
-  return {{"step", position.step},
-          {"epoch", position.epoch},
-          {"batch", position.batch},
-          {"samples", position.samples},
-          {"time_s", position.time_s}};
-}
-
-void from_json(const json& from, RunPosition& to) {
-  to = {from.at("step"), from.at("epoch"), from.at("batch"), from.at("samples"), from.at("time_s")};
 }
 
 json or_null(const std::optional<double>& value) {
@@ -111,7 +102,7 @@ std::string state_json(const Checkpoint& checkpoint) {
   const json state = {{"version", kFormatVersion},
                       {"saturate", SATURATE_VERSION},
                       {"torch", TORCH_VERSION},
-                      {"position", to_json(checkpoint.position)},
+                      {"position", checkpoint.position},
                       {"branch", checkpoint.branch},
                       {"final_weights", checkpoint.final_weights},
                       {"epoch_metrics", to_json(checkpoint.epoch_metrics)},
@@ -140,7 +131,7 @@ Checkpoint state_of(std::map<std::string, std::string> metadata, const std::stri
     if (state.at("version").get<int>() > kFormatVersion)
       fail(ErrorKind::kRun, "the checkpoint was written by a newer saturate", path,
            "Update saturate");
-    from_json(state.at("position"), checkpoint.position);
+    checkpoint.position = state.at("position");
     checkpoint.branch = state.value("branch", 0);  // not in older files
     checkpoint.final_weights = state.value("final_weights", false);
     from_json(state.at("epoch_metrics"), checkpoint.epoch_metrics);

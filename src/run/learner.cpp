@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "run/rank_random.h"
 #include "run/setup.h"
-#include "run/training_parts.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/optimizer.h"
@@ -43,7 +41,7 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   switches_.set({.threads = recipe.train.threads});
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !run.options.resume;
-  TrainingParts parts = make_training_parts(
+  parts_ = make_training_parts(
       run.env, recipe, run.device,
       [&](Model& drawn) {
         if (from_file)
@@ -51,18 +49,14 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
                                  recipe.model.weights_prefix);
       },
       run.group, {run.options.model, run.options.task, run.options.optimizer});
-  model_ = std::move(parts.model);
-  task_ = std::move(parts.task);
-  optimizer_ = std::move(parts.optimizer);
-  average_ = std::move(parts.average);
-  lookahead_ = std::move(parts.lookahead);
   const int world = run.shard().world;
   const int micro_batch = (micro_batch_size(recipe.train) + world - 1) / world;  // of this process
   StepOptions options = step_options(recipe, micro_batch);
   if (recipe.distributed.sync_bn) options.synced_world = world;
-  step_ = std::make_unique<TrainStep>(*model_, *task_, *optimizer_, options, run.ledger);
+  step_ = std::make_unique<TrainStep>(*parts_.model, *parts_.task, *parts_.optimizer, options,
+                                      run.ledger);
   if (!recipe.train.compiled.empty())
-    step_->use_compiled(std::make_unique<CompiledStep>(run.env, recipe, *model_, world));
+    step_->use_compiled(std::make_unique<CompiledStep>(run.env, recipe, *parts_.model, world));
   if (recipe.pipeline.any()) input.feeder().use_pipeline(pipeline_setup());
 }
 
@@ -74,7 +68,7 @@ Learner::~Learner() {
 PipelineSetup Learner::pipeline_setup() {
   PipelineSetup setup{run_.recipe.pipeline};
   setup.before = run_.options.before_stage;
-  if (auto encoder = model_->facets().encoder)
+  if (auto encoder = parts_.model->facets().encoder)
     setup.encode = [this, encode = std::move(encoder->encode)](const at::Tensor& images) {
       const c10::NoGradGuard no_grad;
       AutocastScope autocast(run_.recipe.precision.mode, images.device().type());
@@ -83,17 +77,13 @@ PipelineSetup Learner::pipeline_setup() {
   return setup;
 }
 
-int64_t Learner::checkpoint_bytes() {
-  return saturate::checkpoint_bytes(*model_, *optimizer_, average_.get(), lookahead_ != nullptr);
-}
-
 void Learner::prepare() {
   const bool some_only = loaded_ && !run_.recipe.model.weights_match.empty();
-  const ModelFacets facets = model_->facets();
+  const ModelFacets facets = parts_.model->facets();
   if (facets.wanted_images == 0 || (loaded_ && !some_only) || !run_.is_first()) return;
   std::vector<std::pair<at::Tensor, at::Tensor>> kept;
   if (some_only)
-    for (const auto& tensors : {model_->parameters(), model_->buffers()})
+    for (const auto& tensors : {parts_.model->parameters(), parts_.model->buffers()})
       for (const auto& [name, tensor] : tensors)
         if (std::ranges::find(loaded_->taken, name) != loaded_->taken.end())
           kept.emplace_back(tensor.detach(), tensor.detach().clone());
@@ -104,8 +94,8 @@ void Learner::prepare() {
 
 // An infinite buffer may be a mask.
 void Learner::require_finite() const {
-  std::string name = first_non_finite(model_->parameters());
-  for (const auto& [buffer, tensor] : model_->buffers())
+  std::string name = first_non_finite(parts_.model->parameters());
+  for (const auto& [buffer, tensor] : parts_.model->buffers())
     if (name.empty() && at::isnan(tensor).any().item<bool>()) name = buffer;
   if (name.empty()) return;
   const ModelOptions& model = run_.recipe.model;
@@ -123,13 +113,14 @@ void Learner::require_finite() const {
 void Learner::join() {
   Group& group = *run_.group;
   std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : model_state(*model_)) tensors.push_back(tensor.detach());
+  for (const auto& [name, tensor] : model_state(*parts_.model)) tensors.push_back(tensor.detach());
   group.broadcast(tensors);
-  buffers_ = std::make_unique<RankBuffers>(group, *model_);
+  buffers_ = std::make_unique<RankBuffers>(group, *parts_.model);
   reducer_ =
-      std::make_unique<GradientReducer>(group, model_->parameters(), run_.recipe.distributed);
+      std::make_unique<GradientReducer>(group, parts_.model->parameters(), run_.recipe.distributed);
   step_->use_reducer(*reducer_);
-  if (run_.recipe.distributed.sync_bn) synced_ = std::make_unique<SyncBatchNorm>(*model_, group);
+  if (run_.recipe.distributed.sync_bn)
+    synced_ = std::make_unique<SyncBatchNorm>(*parts_.model, group);
   if (!run_.options.resume && group.rank() > 0)
     at::manual_seed(seed_of_rank(run_.recipe.seed, group.rank(), 0));
 }
@@ -144,7 +135,7 @@ std::string Learner::plan_graph() {
   setup.batch = run_.recipe.train.batch;
   setup.make = make ? make : [this] { return make_cuda_graph(run_.device); };
   setup.finish = [this](DeviceBatch& batch) { input_.feeder().finish(batch); };
-  graphed_ = std::make_unique<GraphedStep>(*step_, *optimizer_, run_.device, run_.ledger,
+  graphed_ = std::make_unique<GraphedStep>(*step_, *parts_.optimizer, run_.device, run_.ledger,
                                            std::move(setup));
   input_.feeder().leave_unfinished(true);
   return "";
@@ -175,23 +166,15 @@ void Learner::set_switches() {
   step_->set_switches();
 }
 
-void Learner::observe_gradients(std::function<void()> observer) {
-  step_->observe_gradients(std::move(observer));
-}
-
 void Learner::begin() {
-  model_->set_training(true);
-  if (lookahead_) lookahead_->begin();
+  parts_.model->set_training(true);
+  if (parts_.lookahead) parts_.lookahead->begin();
 }
 
 void Learner::set_rates(int64_t index) {
   const auto& own = run_.options.schedule;
   lr_ = run_.recipe.optimizer.lr * (own ? own(index) : schedule_.factor(index));
-  if (const auto momentum = schedule_.momentum(index)) optimizer_->set_momentum(*momentum);
-}
-
-void Learner::exchange_buffers() {
-  buffers_->before_step();
+  if (const auto momentum = schedule_.momentum(index)) parts_.optimizer->set_momentum(*momentum);
 }
 
 void Learner::run(DeviceBatch& batch, RunningMetrics& metrics) {
@@ -208,16 +191,17 @@ void Learner::keep_buffers(bool written_by_any) {
 }
 
 void Learner::update_averages(int64_t index, int64_t total_steps) {
-  if (!lookahead_ && !average_) return;
+  if (!parts_.lookahead && !parts_.average) return;
   Ledger::Scope scope(run_.ledger, Phase::kOptimizer);
-  if (lookahead_) lookahead_->update(index + 1, total_steps);
-  if (!average_ || !average_->is_due(index + 1, total_steps, input_.epoch_steps())) return;
-  if (average_->has_buffers()) broadcast_buffers();
-  average_->update();
+  if (parts_.lookahead) parts_.lookahead->update(index + 1, total_steps);
+  if (!parts_.average || !parts_.average->is_due(index + 1, total_steps, input_.epoch_steps()))
+    return;
+  if (parts_.average->has_buffers()) broadcast_buffers();
+  parts_.average->update();
 }
 
 void Learner::keep_average() {
-  if (average_) average_->keep();
+  if (parts_.average) parts_.average->keep();
 }
 
 void Learner::broadcast_buffers() {
@@ -229,25 +213,25 @@ void Learner::broadcast_buffers() {
 void Learner::visit(StateVisitor& visitor) {
   const std::string& path = visitor.path;
   visitor.tensors(
-      &Checkpoint::model, [&] { return model_state(*model_); },
-      [&](const auto& tensors) { load_into(*model_, tensors, path); });
+      &Checkpoint::model, [&] { return model_state(*parts_.model); },
+      [&](const auto& tensors) { load_into(*parts_.model, tensors, path); });
   visitor.tensors(  // of a sharded optimizer collective
-      &Checkpoint::optimizer, [&] { return optimizer_->state(); },
-      [&](const auto& tensors) { optimizer_->load_state(tensors); });
+      &Checkpoint::optimizer, [&] { return parts_.optimizer->state(); },
+      [&](const auto& tensors) { parts_.optimizer->load_state(tensors); });
   visitor.progress_tensors(
       &Checkpoint::scaler, [&] { return step_->scaler_state(); },
       [&](const auto& tensors) { step_->load_scaler_state(tensors); });
   visitor.progress_tensors(
       &Checkpoint::schedule, [&] { return schedule_.state(); },
       [&](const auto& tensors) { schedule_.load_state(tensors); });
-  if (average_)
+  if (parts_.average)
     visitor.tensors(
-        &Checkpoint::average, [&] { return average_->state(); },
-        [&](const auto& tensors) { average_->load_state(tensors, path); });
-  if (lookahead_)
+        &Checkpoint::average, [&] { return parts_.average->state(); },
+        [&](const auto& tensors) { parts_.average->load_state(tensors, path); });
+  if (parts_.lookahead)
     visitor.tensors(
-        &Checkpoint::lookahead, [&] { return lookahead_->state(); },
-        [&](const auto& tensors) { lookahead_->load_state(tensors, path); });
+        &Checkpoint::lookahead, [&] { return parts_.lookahead->state(); },
+        [&](const auto& tensors) { parts_.lookahead->load_state(tensors, path); });
   visitor.progress_tensors(
       &Checkpoint::random, [&] { return random_states(run_.group, run_.device); },
       [&](const auto& tensors) {

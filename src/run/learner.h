@@ -6,11 +6,10 @@
 #include <optional>
 #include <string>
 
-#include "run/lookahead.h"
 #include "run/rank_buffers.h"
 #include "run/run_input.h"
 #include "run/state_visitor.h"
-#include "run/weight_average.h"
+#include "run/training_parts.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/schedule.h"
 #include "saturate/sync_batch_norm.h"
@@ -30,17 +29,19 @@ class Learner {
   Learner(const Learner&) = delete;
   Learner& operator=(const Learner&) = delete;
 
-  Model& model() { return *model_; }
-  const Task& task() const { return *task_; }
+  Model& model() { return *parts_.model; }
+  const Task& task() const { return *parts_.task; }
   // Null without train.ema, and before its first update.
-  WeightAverage* average() { return average_ && !average_->empty() ? average_.get() : nullptr; }
+  WeightAverage* average() {
+    return parts_.average && !parts_.average->empty() ? parts_.average.get() : nullptr;
+  }
   Schedule& schedule() { return schedule_; }
   GradientReducer* reducer() { return reducer_.get(); }  // null in one process
   const TrainStep& step() const { return *step_; }
   const GraphedStep* graphed() const { return graphed_.get(); }  // null if there is none
   double lr() const { return lr_; }
   // Bytes of a checkpoint's tensors. Collective.
-  int64_t checkpoint_bytes();
+  int64_t checkpoint_bytes() { return bytes_of_checkpoint(parts_); }
 
   // Before the first step of a new run: passes the model the first training images that it needs
   // for initialisation. Weights from a file are not changed.
@@ -60,12 +61,14 @@ class Learner {
   // The process's switches, which steps of other trainers may have changed.
   void set_switches();
   // Called in each step with the gradients complete.
-  void observe_gradients(std::function<void()> observer);
+  void observe_gradients(std::function<void()> observer) {
+    step_->observe_gradients(std::move(observer));
+  }
   void begin();
   // A step, the run's number `index` from 0: set_rates(), then with other processes
   // exchange_buffers(), run(), keep_buffers(), and at last average().
   void set_rates(int64_t index);
-  void exchange_buffers();
+  void exchange_buffers() { buffers_->before_step(); }
   void run(DeviceBatch& batch, RunningMetrics& metrics);
   void keep_buffers(bool written_by_any);
   bool has_written_buffers() const { return buffers_ && buffers_->written(); }
@@ -84,11 +87,7 @@ class Learner {
   RunInput& input_;
   SwitchesScope switches_;  // first: the number of threads before the run is restored last
   std::optional<LoadedWeights> loaded_;  // where model.weights were
-  std::shared_ptr<Model> model_;
-  std::shared_ptr<const Task> task_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<WeightAverage> average_;
-  std::unique_ptr<Lookahead> lookahead_;
+  TrainingParts parts_;
   Schedule schedule_;
   std::unique_ptr<TrainStep> step_;
   std::unique_ptr<GraphedStep> graphed_;

@@ -1,4 +1,4 @@
-// Buffers of a model that several ranks train.
+// What ranks that train one model have of their own: its buffers, and random numbers.
 #pragma once
 
 #include <cstdint>
@@ -34,5 +34,17 @@ class RankBuffers {
   std::vector<int64_t> versions_;       // of read_, before the step
   bool written_ = false, asked_ = false;
 };
+
+// Of torch's random numbers, from which dropout draws: different for each rank, and after each
+// resume, so that its masks differ.
+uint64_t seed_of_rank(uint64_t seed, int rank, int64_t step);
+
+// States of the CPU's and the device's generator by name: "cpu", and "cpu.1" of rank 1. Collective
+// if `group` is not null.
+std::vector<NamedTensor> random_states(Group* group, const at::Device& device);
+// Restores this rank's of the states that random_states() returned; a rank that the saved run did
+// not have begins with seed_of_rank().
+void load_random_states(const std::vector<NamedTensor>& states, Group* group,
+                        const at::Device& device, uint64_t seed, int64_t step);
 
 }  // namespace saturate

@@ -6,16 +6,9 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "record/run_progress.h"
 
 namespace saturate {
 namespace {
-
-rusage own_usage() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return usage;
-}
 
 void set_metrics(MetricsRecord& record, const Metrics& metrics) {
   record.loss = metrics.loss;
@@ -27,15 +20,9 @@ void set_metrics(MetricsRecord& record, const Metrics& metrics) {
 }  // namespace
 
 int64_t memory_peak_bytes() {
-  return int64_t(own_usage().ru_maxrss) * 1024;
-}
-
-double cpu_seconds() {
-  const rusage usage = own_usage();
-  const auto seconds = [](const timeval& time) {
-    return double(time.tv_sec) + time.tv_usec * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t(usage.ru_maxrss) * 1024;
 }
 
 RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
@@ -68,7 +55,7 @@ void RunLog::begin(std::vector<TextFile> files) {
     sink->begin(observers_);
     observers_.add({sink});
   }
-  observers_.add({std::make_shared<RunProgress>(progress_, epochs_)});
+  observers_.add({make_run_progress(progress_, epochs_)});
   progress_.start_at(begin_step_);
   ledger_.take_memory_peaks();  // of the run, not of what came before it
 }

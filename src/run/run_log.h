@@ -19,9 +19,8 @@
 
 namespace saturate {
 
-// The largest resident memory of this process so far, and the CPU time of all its threads.
+// The largest resident memory of this process so far.
 int64_t memory_peak_bytes();
-double cpu_seconds();
 
 class RunLog {
  public:

@@ -37,11 +37,9 @@ std::vector<OptionRow> train_rows() {
   return {
       integer(SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
               "Seed of all random numbers: weights, order, augmentation. The same seed results in "
-              "the same "
-              "losses for any number of loader threads."),
+              "the same losses for any number of loader threads."),
       choice(SATURATE_OPTION(train.task),
-             std::vector<std::pair<std::string, TaskKind>>{{"classify", TaskKind::kClassify},
-                                                           {"segment", TaskKind::kSegment}},
+             {{"classify", TaskKind::kClassify}, {"segment", TaskKind::kSegment}},
              "classify predicts one class per image; segment one per pixel, with a source of "
              "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg)."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
@@ -73,13 +71,11 @@ std::vector<OptionRow> train_rows() {
           "train.tta",
           {Word("flip")
                .sets(SATURATE_MEMBER(train.eval_flip), true)
-               .means("its mirror image, "
-                      "at twice the cost"),
+               .means("its mirror image, at twice the cost"),
            Word("shift")
                .takes("pixels", SATURATE_MEMBER(train.eval_shift), {1, 16})
                .means("two copies shifted by 1 to 16 pixels (up and left, down and right), which "
-                      "together "
-                      "have equal weight, at three times the cost")},
+                      "together have equal weight, at three times the cost")},
           "Test-time augmentation: evaluation averages the logits of each image with those of "
           "changed copies, which is more accurate."),
       flag(SATURATE_OPTION(train.drop_last), "Drops an epoch's last batch if it is not full."),
@@ -119,9 +115,7 @@ std::vector<OptionRow> train_rows() {
                 "change that counts as an improvement (0), also for the best weights."),
       flag(SATURATE_OPTION(train.restore_best),
            "A run with train.early_stop ends with its best weights, not its last."),
-      choice(SATURATE_OPTION(train.device),
-             std::vector<std::pair<std::string, std::string>>{
-                 {"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
+      choice(SATURATE_OPTION(train.device), {{"auto", "auto"}, {"cpu", "cpu"}, {"cuda", "cuda"}},
              "Where the model runs; auto uses a GPU if one is available."),
       integer(SATURATE_OPTION(train.threads), {0, 1024}, "threads",
               "Intra-op threads on the CPU; 0: one per available core. Results may differ in the "
@@ -129,9 +123,7 @@ std::vector<OptionRow> train_rows() {
       text(SATURATE_OPTION(train.compiled),
            "A step compiled ahead of time by tools/compile_step.py for this recipe, such as "
            "step.pt2, which replaces the model's forward and backward; empty: none."),
-      choice(SATURATE_OPTION(train.graph),
-             std::vector<std::pair<std::string, GraphMode>>{{"off", GraphMode::kOff},
-                                                            {"auto", GraphMode::kAuto}},
+      choice(SATURATE_OPTION(train.graph), {{"off", GraphMode::kOff}, {"auto", GraphMode::kAuto}},
              "auto: captures a GPU's step, from augmentation to optimizer, as one CUDA graph after "
              "three steps and replays it from then on; if that is not possible, the run says why "
              "and uses the eager step. off: eager steps."),

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/printable.h"
@@ -55,9 +56,8 @@ std::string describe(Model& model) {
 
 // A key's value as a recipe has it.
 std::string choice_text(const Recipe& recipe, std::string_view key) {
-  for (const OptionRow& row : option_table())
-    if (row.key == key) return std::get<std::string>(row.get(recipe));
-  return "";
+  return std::get<std::string>(
+      std::ranges::find(option_table(), key, &OptionRow::key)->get(recipe));
 }
 
 // "bf16 (chosen by auto)".

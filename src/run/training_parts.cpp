@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reduce/data_parallel.h"
+#include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
 #include "step/precision.h"
@@ -107,16 +108,15 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
   return parts;
 }
 
-int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, const WeightAverage* average,
-                         bool lookahead) {
+int64_t bytes_of_checkpoint(const TrainingParts& parts) {
   const auto bytes_of = [](const std::vector<NamedTensor>& tensors) {
     int64_t bytes = 0;
     for (const auto& [name, tensor] : tensors) bytes += int64_t(tensor.nbytes());
     return bytes;
   };
-  const int64_t weights = bytes_of(model.parameters()) + bytes_of(model.buffers());
-  return weights + bytes_of(optimizer.state()) + (average ? average->bytes() : 0) +
-         (lookahead ? weights : 0);
+  const int64_t weights = bytes_of(model_state(*parts.model));
+  return weights + bytes_of(parts.optimizer->state()) +
+         (parts.average ? parts.average->bytes() : 0) + (parts.lookahead ? weights : 0);
 }
 
 StepOptions step_options(const Recipe& recipe, int micro_batch) {

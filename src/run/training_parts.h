@@ -40,10 +40,9 @@ TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& de
                                   const std::function<void(Model&)>& fill = {},
                                   Group* group = nullptr, const OwnParts& own = {});
 
-// Bytes of a checkpoint's tensors, the same at every step. With a sharded optimizer
-// to be called by all processes.
-int64_t checkpoint_bytes(Model& model, Optimizer& optimizer, const WeightAverage* average,
-                         bool lookahead);
+// Bytes of a checkpoint's tensors, the same at every step. With a sharded optimizer to be called by
+// all processes.
+int64_t bytes_of_checkpoint(const TrainingParts& parts);
 
 // `micro_batch`: images computed together, at most.
 StepOptions step_options(const Recipe& recipe, int micro_batch);

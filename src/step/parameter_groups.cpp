@@ -2,7 +2,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -54,8 +53,7 @@ std::vector<Factor> parse_factors(const std::vector<std::string>& texts) {
 }
 
 bool is_number(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
 // A parameter's name up to the first component that ends in a digit and the numbers right after it
@@ -66,8 +64,7 @@ std::string layer_name(const std::string& parameter) {
   for (size_t from = 0;;) {
     const size_t dot = parameter.find('.', from);
     if (dot == std::string::npos)
-      return name.empty() ? parameter : name;  // never the last
-                                               // component
+      return name.empty() ? parameter : name;  // never the last component
     const std::string part = parameter.substr(from, dot - from);
     if (numbered && !is_number(part)) return name;
     if (!part.empty() && is_number(part.substr(part.size() - 1))) numbered = true;
@@ -86,7 +83,7 @@ std::vector<int> layer_indices(const std::vector<NamedTensor>& parameters) {
   std::vector<std::string> seen;
   for (const auto& named : parameters) {
     const std::string layer = layer_name(named.name);
-    auto found = std::find(seen.begin(), seen.end(), layer);
+    auto found = std::ranges::find(seen, layer);
     if (found == seen.end() && weighty.contains(layer)) found = seen.insert(seen.end(), layer);
     const auto index = found == seen.end() ? std::ssize(seen) - 1 : found - seen.begin();
     indices.push_back(int(std::max<std::ptrdiff_t>(0, index)));
@@ -103,7 +100,7 @@ std::vector<double> rate_factors(const OptimizerOptions& options,
   const auto layers = layer_indices(parameters);
   std::vector<double> factors;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const auto match = std::find_if(by_pattern.begin(), by_pattern.end(), [&](const Factor& known) {
+    const auto match = std::ranges::find_if(by_pattern, [&](const Factor& known) {
       return matches(known.pattern, parameters[i].name);
     });
     factors.push_back(std::pow(options.layer_decay, layers.back() - layers[i]) *
@@ -121,8 +118,8 @@ std::vector<ParameterGroup> make_parameter_groups(const OptimizerOptions& option
   std::vector<ParameterGroup> groups;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const NamedTensor& named = parameters[i];
-    if (std::any_of(options.freeze.begin(), options.freeze.end(),
-                    [&](const std::string& pattern) { return matches(pattern, named.name); })) {
+    if (std::ranges::any_of(options.freeze,
+                            [&](const auto& pattern) { return matches(pattern, named.name); })) {
       named.tensor.requires_grad_(false);
       continue;
     }

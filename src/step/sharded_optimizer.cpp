@@ -114,9 +114,7 @@ class ShardedOptimizer : public Optimizer {
   void load_state(const std::vector<NamedTensor>& state) override {
     std::vector<NamedTensor> own;
     for (const auto& named : optimizer_->state()) {
-      const auto found = std::find_if(state.begin(), state.end(), [&](const NamedTensor& given) {
-        return given.name == named.name;
-      });
+      const auto found = std::ranges::find(state, named.name, &NamedTensor::name);
       if (found != state.end()) own.push_back(*found);
     }
     optimizer_->load_state(own);

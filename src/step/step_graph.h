@@ -1,4 +1,4 @@
-// Work captured once and replayed as a whole: a CUDA graph, and an equivalent for the CPU.
+// Work captured once and replayed as a whole: a CUDA graph, or its equivalent in tests.
 //
 // A replay repeats the device's work on the same memory. Host work is not repeated, and host
 // numbers keep their captured values: anything that changes between replays must be in device
@@ -30,8 +30,5 @@ class StepGraph {
 bool has_cuda_graphs();
 // REQUIRES: has_cuda_graphs(), a CUDA device.
 std::unique_ptr<StepGraph> make_cuda_graph(const c10::Device& device);
-// For the CPU and tests: keeps `body`, and runs it. Host code is repeated here, so captured code
-// must not use changing host numbers.
-std::unique_ptr<StepGraph> make_closure_graph();
 
 }  // namespace saturate

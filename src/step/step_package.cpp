@@ -52,15 +52,7 @@ std::vector<std::byte> read_record(caffe2::serialize::PyTorchStreamReader& archi
 }
 
 json json_of(const OptionValue& value) {
-  struct {
-    json operator()(bool v) const { return v; }
-    json operator()(int64_t v) const { return v; }
-    json operator()(double v) const { return v; }
-    json operator()(const std::string& v) const { return v; }
-    json operator()(const std::vector<double>& v) const { return v; }
-    json operator()(const std::vector<std::string>& v) const { return v; }
-  } to_json;
-  return std::visit(to_json, value);
+  return std::visit([](const auto& each) { return json(each); }, value);
 }
 
 // "KEY A, not B" for each setting in which the package and this recipe differ.

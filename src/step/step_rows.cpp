@@ -74,8 +74,7 @@ std::vector<OptionRow> schedule_rows() {
   return {
       text(SATURATE_OPTION(schedule.name), "`saturate list` prints the names."),
       choice(SATURATE_OPTION(schedule.per),
-             std::vector<std::pair<std::string, SchedulePer>>{{"step", SchedulePer::kStep},
-                                                              {"epoch", SchedulePer::kEpoch}},
+             {{"step", SchedulePer::kStep}, {"epoch", SchedulePer::kEpoch}},
              "When the learning rate changes: each step, or each epoch, like a torch scheduler "
              "whose step() is called that often. The warm-up changes it each step."),
       number(SATURATE_OPTION(schedule.warmup_epochs), {0, kInf}, "epochs",
@@ -101,8 +100,7 @@ std::vector<OptionRow> schedule_rows() {
              "onecycle: initial rate."),
       cycle_row(),
       choice(SATURATE_OPTION(schedule.metric),
-             std::vector<std::pair<std::string, PlateauMetric>>{
-                 {"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
+             {{"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
              "plateau: the evaluation metric that has to improve."),
       part_list("schedule.patience",
                 {part("patience", SATURATE_MEMBER(schedule.patience), {0, 1 << 20}),
@@ -119,15 +117,15 @@ std::vector<OptionRow> precision_rows() {
   return {
       choice(
           SATURATE_OPTION(precision.mode),
-          std::vector<std::pair<std::string, PrecisionMode>>{{"fp32", PrecisionMode::kFp32},
-                                                             {"tf32", PrecisionMode::kTf32},
-                                                             {"bf16", PrecisionMode::kBf16},
-                                                             {"fp16", PrecisionMode::kFp16},
-                                                             {"bf16-o2", PrecisionMode::kBf16O2},
-                                                             {"fp16-o2", PrecisionMode::kFp16O2},
-                                                             {"fp16-o3", PrecisionMode::kFp16O3},
-                                                             {"auto", PrecisionMode::kAuto},
-                                                             {"default", PrecisionMode::kDefault}},
+          {{"fp32", PrecisionMode::kFp32},
+           {"tf32", PrecisionMode::kTf32},
+           {"bf16", PrecisionMode::kBf16},
+           {"fp16", PrecisionMode::kFp16},
+           {"bf16-o2", PrecisionMode::kBf16O2},
+           {"fp16-o2", PrecisionMode::kFp16O2},
+           {"fp16-o3", PrecisionMode::kFp16O3},
+           {"auto", PrecisionMode::kAuto},
+           {"default", PrecisionMode::kDefault}},
           "Arithmetic of forward and backward: tf32 rounds the inputs of matrix products on a GPU, "
           "and is fp32 on a CPU; bf16 and fp16 are autocast over fp32 weights, fp16 with loss "
           "scaling; -o2 also stores the model's matrices and filters in that type, with fp32 "

@@ -10,7 +10,7 @@
 #include <atomic>
 
 #include "base/mutex.h"
-#include "feed/compute_threads.h"
+#include "feed/device_stream.h"
 #include "saturate/memory.h"
 
 namespace saturate {

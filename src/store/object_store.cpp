@@ -9,8 +9,8 @@
 namespace saturate {
 namespace {
 
-constexpr uint64_t kHeadBytes =
-    512;  // fetched to open an object, and kept: the header of any format
+// Fetched to open an object, and kept: the header of any format.
+constexpr uint64_t kHeadBytes = 512;
 
 }  // namespace
 
@@ -26,9 +26,7 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
   auto object = std::make_shared<StoreObject>();
   object->name = store_name(url);
   object->location = locate_object(env_, url);
-  const auto piece = std::make_shared<Piece>();
-  piece->object = object;
-  piece->length = kHeadBytes;
+  const auto piece = std::make_shared<Piece>(Piece{object, 0, kHeadBytes});
   {
     MutexLock lock(mutex_);
     ++piece->waiting;
@@ -69,10 +67,7 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     lock.unlock();
     if (!identity.empty() && cache_->read(identity, offset, out)) return;
     lock.lock();
-    piece = std::make_shared<Piece>();
-    piece->object = object;
-    piece->offset = offset;
-    piece->length = out.size();
+    piece = std::make_shared<Piece>(Piece{object, offset, out.size()});
   }
   ++piece->waiting;
   if (piece->state == Piece::State::kQueued) {  // late: it goes before all others
@@ -99,10 +94,7 @@ void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t le
   const MutexLock lock(mutex_);
   const auto [at, is_new] = announced_.try_emplace({object.get(), offset});
   if (!is_new) return;
-  auto piece = std::make_shared<Piece>();
-  piece->object = object;
-  piece->offset = offset;
-  piece->length = length;
+  auto piece = std::make_shared<Piece>(Piece{object, offset, length});
   piece->turn = turns_++;
   at->second = piece;
   queue_.emplace(*piece->turn, std::move(piece));

@@ -18,8 +18,8 @@
 #include "saturate/data/env.h"
 #include "store/extent_cache.h"
 #include "store/range_client.h"
-#include "store/store_object.h"
 #include "store/store_tuning.h"
+#include "store/store_url.h"
 
 namespace saturate {
 
@@ -53,11 +53,11 @@ class ObjectStore {
     ObjectPtr object;
     uint64_t offset = 0, length = 0;
     State state = State::kQueued;
-    std::optional<uint64_t> turn;  // announced: its place in queue_ and the key in it
-    bool held = false;             // counts in held_
-    int waiting = 0;               // readers
-    ExtentCache::Bytes bytes;      // kReady
-    std::exception_ptr error;      // kFailed
+    std::optional<uint64_t> turn = {};  // announced: its place in queue_ and the key in it
+    bool held = false;                  // counts in held_
+    int waiting = 0;                    // readers
+    ExtentCache::Bytes bytes = {};      // kReady
+    std::exception_ptr error = {};      // kFailed
   };
   using PiecePtr = std::shared_ptr<Piece>;
   using Key = std::pair<const StoreObject*, uint64_t>;  // object and offset

@@ -35,10 +35,10 @@ struct RangeClient::Fetch {
   std::shared_ptr<StoreObject> object;
   uint64_t offset, length;
   Done done;
-  int64_t deadline_ns = 0;
+  int64_t deadline_ns;
   int attempts = 0, lies = 0, redirects = 0;
-  std::vector<std::pair<uint64_t, int64_t>> running;  // transfers, and when they began
-  std::optional<Credentials> signer;                  // of the last request
+  std::vector<std::pair<uint64_t, int64_t>> running = {};  // transfers, and when they began
+  std::optional<Credentials> signer = {};                  // of the last request
 };
 
 RangeClient::RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning)
@@ -51,12 +51,9 @@ RangeClient::RangeClient(Env& env, const StoreOptions& options, const StoreTunin
 
 void RangeClient::fetch(std::shared_ptr<StoreObject> object, uint64_t offset, uint64_t length,
                         Done done) {
-  auto fetch = std::make_shared<Fetch>();
-  fetch->object = std::move(object);
-  fetch->offset = offset;
-  fetch->length = length;
-  fetch->done = std::move(done);
-  fetch->deadline_ns = env_.now_ns() + int64_t(options_.timeout_s * 1e9);
+  const auto fetch =
+      std::make_shared<Fetch>(Fetch{std::move(object), offset, length, std::move(done),
+                                    env_.now_ns() + int64_t(options_.timeout_s * 1e9)});
   ++requests_;
   transfers_.post([this, fetch] { begin_attempt(fetch); });
 }

@@ -17,7 +17,7 @@
 #include "saturate/data/env.h"
 #include "saturate/data/random.h"
 #include "store/range_reply.h"
-#include "store/store_object.h"
+#include "store/store_url.h"
 #include "store/store_tuning.h"
 #include "store/transfers.h"
 

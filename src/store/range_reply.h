@@ -5,7 +5,7 @@
 #include <string>
 
 #include "saturate/data/error.h"
-#include "store/store_object.h"
+#include "store/store_url.h"
 #include "store/transfers.h"
 
 namespace saturate {

@@ -1,20 +1,87 @@
 #include "store/transfers.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
-#include "store/curl_library.h"
+#ifdef SATURATE_HAS_CURL
+#define CURL_DISABLE_TYPECHECK
+#include <curl/curl.h>
+#endif
 
 namespace saturate {
 
 #ifdef SATURATE_HAS_CURL
 namespace {
+
+constexpr const char* kLibcurl = "libcurl.so.4";
+constexpr unsigned kOldest = 0x075500;  // 7.85: the list of protocols as text
+
+[[noreturn]] void fail_curl(const std::string& what) {
+  fail(
+      ErrorKind::kUsage, what, kLibcurl,
+      "Install libcurl 7.85 or newer (Debian: apt install libcurl4), which reads http(s)://, s3:// "
+      "and gs://");
+}
+
+void* open_libcurl() {
+  void* const library = dlopen(kLibcurl, RTLD_NOW | RTLD_LOCAL);
+  if (!library) fail_curl(std::string("cannot be loaded: ") + dlerror());
+  return library;
+}
+
+template <class Function>
+Function loaded(void* library, const char* name) {
+  const auto function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!function) fail_curl(std::string("it has no function ") + name);
+  return function;
+}
+
+// libcurl, loaded when it is first needed: the program starts without it, and wheels need no copy
+// of it and of the twenty libraries that it is linked to.
+struct CurlLibrary {
+#define SATURATE_CURL(name) \
+  decltype(&::curl_##name) name = loaded<decltype(name)>(library, "curl_" #name)
+  void* library = open_libcurl();
+  SATURATE_CURL(global_init);
+  SATURATE_CURL(version_info);
+  SATURATE_CURL(easy_init);
+  SATURATE_CURL(easy_setopt);
+  SATURATE_CURL(easy_getinfo);
+  SATURATE_CURL(easy_strerror);
+  SATURATE_CURL(easy_cleanup);
+  SATURATE_CURL(slist_append);
+  SATURATE_CURL(slist_free_all);
+  SATURATE_CURL(multi_init);
+  SATURATE_CURL(multi_setopt);
+  SATURATE_CURL(multi_add_handle);
+  SATURATE_CURL(multi_remove_handle);
+  SATURATE_CURL(multi_perform);
+  SATURATE_CURL(multi_info_read);
+  SATURATE_CURL(multi_poll);
+  SATURATE_CURL(multi_wakeup);
+  SATURATE_CURL(multi_cleanup);
+#undef SATURATE_CURL
+
+  CurlLibrary() {
+    const auto* version = version_info(CURLVERSION_NOW);
+    if (version->version_num < kOldest) fail_curl(std::string("is of version ") + version->version);
+    if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) fail_curl("cannot be initialised");
+  }
+};
+
+// Fails with kUsage if it is not installed, or too old. Stays loaded until the process ends.
+const CurlLibrary& curl_library() {
+  static const CurlLibrary library;
+  return library;
+}
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
 constexpr const char* kHashOfNothing =
@@ -45,12 +112,12 @@ struct Transfer {
 
   int status() const {
     long code = 0;
-    curl_library().getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
+    curl_library().easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
     return int(code);
   }
   ~Transfer() {
     if (easy) curl_library().easy_cleanup(easy);
-    curl_library().slist_free(headers);
+    curl_library().slist_free_all(headers);
   }
 };
 
@@ -108,9 +175,9 @@ struct Transfers::State {
       const MutexLock lock(mutex);
       ending = true;
     }
-    curl.wakeup(multi);
+    curl.multi_wakeup(multi);
     thread.reset();
-    for (auto& [number, transfer] : running) curl.remove_handle(multi, transfer->easy);
+    for (auto& [number, transfer] : running) curl.multi_remove_handle(multi, transfer->easy);
     running.clear();
     curl.multi_cleanup(multi);
   }
@@ -127,13 +194,13 @@ struct Transfers::State {
         due.mapped()();
       }
       int count = 0;
-      curl.perform(multi, &count);
+      curl.multi_perform(multi, &count);
       finish_ended();
       int wait_ms = 1000;
       if (!timers.empty())
         wait_ms = int(std::clamp<int64_t>((timers.begin()->first - env.now_ns()) / 1'000'000 + 1, 0,
                                           wait_ms));
-      curl.poll(multi, nullptr, 0, wait_ms, nullptr);
+      curl.multi_poll(multi, nullptr, 0, wait_ms, nullptr);
     }
   }
 
@@ -151,7 +218,7 @@ struct Transfers::State {
 
   void finish_ended() {
     int left = 0;
-    while (CURLMsg* const message = curl.info_read(multi, &left)) {
+    while (CURLMsg* const message = curl.multi_info_read(multi, &left)) {
       if (message->msg != CURLMSG_DONE) continue;
       CURL* const easy = message->easy_handle;
       const CURLcode code = message->data.result;
@@ -159,18 +226,18 @@ struct Transfers::State {
           running, [&](const auto& entry) { return entry.second->easy == easy; });
       if (found == running.end()) continue;
       const std::unique_ptr<Transfer> transfer = std::move(running.extract(found).mapped());
-      curl.remove_handle(multi, easy);
+      curl.multi_remove_handle(multi, easy);
       HttpReply& reply = transfer->reply;
       reply.status = transfer->status();
       // The body of an error may be cut off.
       const bool cut = code == CURLE_WRITE_ERROR && !reply.too_long;
       if (code != CURLE_OK && !cut) {
         const std::string text = transfer->problem.c_str();
-        reply.error = text.empty() ? curl.strerror(code) : text;
+        reply.error = text.empty() ? curl.easy_strerror(code) : text;
         reply.is_final = comes_again(code);
       }
       char* target = nullptr;
-      curl.getinfo(easy, CURLINFO_REDIRECT_URL, &target);
+      curl.easy_getinfo(easy, CURLINFO_REDIRECT_URL, &target);
       if (target) reply.redirect = target;
       transfer->done(std::move(reply));
     }
@@ -180,7 +247,7 @@ struct Transfers::State {
     CURL* const easy = transfer.easy;
     for (const std::string& header : request.headers)
       transfer.headers = curl.slist_append(transfer.headers, header.c_str());
-    const auto set = [&](CURLoption option, auto value) { curl.setopt(easy, option, value); };
+    const auto set = [&](CURLoption option, auto value) { curl.easy_setopt(easy, option, value); };
     set(CURLOPT_URL, request.url.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
@@ -219,7 +286,7 @@ void Transfers::post(std::function<void()> function) {
     const MutexLock lock(state_->mutex);
     state_->posted.push_back(std::move(function));
   }
-  state_->curl.wakeup(state_->multi);
+  state_->curl.multi_wakeup(state_->multi);
 }
 
 uint64_t Transfers::start(const HttpRequest& request, Done done) {
@@ -230,7 +297,7 @@ uint64_t Transfers::start(const HttpRequest& request, Done done) {
   transfer->reply.body.reserve(request.most);
   transfer->done = std::move(done);
   state_->set_up(*transfer, request);
-  state_->curl.add_handle(state_->multi, transfer->easy);
+  state_->curl.multi_add_handle(state_->multi, transfer->easy);
   state_->running.emplace(++state_->last, std::move(transfer));
   return state_->last;
 }
@@ -238,7 +305,7 @@ uint64_t Transfers::start(const HttpRequest& request, Done done) {
 void Transfers::cancel(uint64_t number) {
   const auto found = state_->running.find(number);
   if (found == state_->running.end()) return;
-  state_->curl.remove_handle(state_->multi, found->second->easy);
+  state_->curl.multi_remove_handle(state_->multi, found->second->easy);
   state_->running.erase(found);
 }
 

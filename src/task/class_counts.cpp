@@ -2,10 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 
@@ -65,6 +68,23 @@ at::Tensor count_classes(const at::Tensor& labels, const at::Tensor& found,
                          const at::Tensor& counted, int64_t classes) {
   return labels.is_cpu() ? count_here(labels, found, counted, classes)
                          : count_classes_spread(labels, found, counted, classes);
+}
+
+void Answers::clear() {
+  outputs_ = 0;
+  cells_.clear();
+}
+
+void Answers::add(const at::Tensor& logits, const at::Tensor& labels) {
+  if (logits.dim() != 2 || logits.size(0) == 0) return;
+  const c10::NoGradGuard no_grad;
+  outputs_ = logits.size(1);
+  cells_.push_back(labels * outputs_ + logits.argmax(1));
+}
+
+at::Tensor Answers::cells() const {
+  if (cells_.empty()) return at::empty({0}, at::kLong);
+  return at::cat(cells_).cpu();
 }
 
 }  // namespace saturate

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -76,8 +77,7 @@ std::string phases_text(const Trace& trace) {
       if (track.kind == TrackKind::kPhases && !span.name.starts_with("step "))
         spent_ns[span.name] += span.end_ns - span.begin_ns;
   std::vector<std::pair<std::string, int64_t>> phases(spent_ns.begin(), spent_ns.end());
-  std::stable_sort(phases.begin(), phases.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::ranges::stable_sort(phases, std::greater(), [](const auto& each) { return each.second; });
   std::string text = fmt::format("\n{:<48}{:>12}{:>10}\n", "phase", "ms", "share");
   for (const auto& [name, ns] : phases)
     text += fmt::format("{:<48}{:>12}{:>10}\n", name, milliseconds(ns), percent(ns, trace.wall_ns));
@@ -92,8 +92,7 @@ struct Occupation {
 
 // The spans in the window [0, wall) may overlap.
 Occupation occupation_of(std::vector<TraceSpan> spans, int64_t wall_ns) {
-  std::sort(spans.begin(), spans.end(),
-            [](const TraceSpan& a, const TraceSpan& b) { return a.begin_ns < b.begin_ns; });
+  std::ranges::sort(spans, {}, &TraceSpan::begin_ns);
   Occupation found;
   int64_t end_ns = 0;  // end of the spans so far
   const auto gap = [&](int64_t until_ns) {
@@ -197,9 +196,7 @@ std::vector<OperatorRow> operator_table(const std::vector<TraceTrack>& tracks) {
   }
   std::vector<OperatorRow> table;
   for (auto& [key, row] : rows) table.push_back(std::move(row));
-  std::stable_sort(table.begin(), table.end(), [](const OperatorRow& a, const OperatorRow& b) {
-    return a.self_ns > b.self_ns;
-  });
+  std::ranges::stable_sort(table, std::greater(), &OperatorRow::self_ns);
   return table;
 }
 
