@@ -17,8 +17,8 @@
 #include "saturate/data/env.h"
 #include "saturate/data/random.h"
 #include "store/range_reply.h"
-#include "store/store_url.h"
 #include "store/store_tuning.h"
+#include "store/store_url.h"
 #include "store/transfers.h"
 
 namespace saturate {
