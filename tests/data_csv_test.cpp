@@ -112,6 +112,20 @@ TEST(CsvSource, ATableWithoutNamesIsNumbered) {
   ASSERT_EQ(dataset->size(), 2u);
   EXPECT_EQ(row_of(*dataset, 1).y, 4.f);
   EXPECT_EQ(row_of(*dataset, 1).x, (std::vector<float>{1, 1}));
+  write_file(dir / "a.csv", "1,,3\n4,5,6\n");
+  EXPECT_EQ(open_dataset(env(), dir / "a.csv")->size(), 2u)
+      << "a cell is missing in the first line";
+  write_file(dir / "a.csv", ",?\n4,5\n");
+  EXPECT_EQ(open_dataset(env(), dir / "a.csv")->size(), 1u) << "no number: names";
+}
+
+TEST(CsvSource, ClassesThatAreNumbersAreInTheirOrder) {
+  const TempDir dir;
+  write_file(dir / "a.csv", "x,y\n1,10\n2,9\n3,-1\n4,b\n5,a\n");
+  const auto dataset = open_dataset(env(), dir / "a.csv");
+  EXPECT_EQ(dataset->classes(), (std::vector<std::string>{"-1", "9", "10", "a", "b"}));
+  for (size_t i = 0; i < 5; ++i)
+    EXPECT_EQ(row_of(*dataset, i).label, (std::vector<int64_t>{2, 1, 0, 4, 3}[i])) << i;
 }
 
 TEST(CsvSource, BrokenTablesAreRefusedAndBrokenTargetsNamed) {
@@ -129,6 +143,9 @@ TEST(CsvSource, BrokenTablesAreRefusedAndBrokenTargetsNamed) {
       {"a,a\n1,2\n", "the same name"},
       {"a\n1\n", "no column but the target"},
       {"a,b\n,1\n", "column \"a\" has no values"},
+      {"a,b,\n1,2,\n", "column \"\" has no values"},
+      {"a;b\n1,5;2\n-2,25;3\n", "column \"a\" has numbers with commas"},
+      {"a;b\n1;1,5\n2;2\n", "column \"b\" has numbers with commas"},
       {many, "column \"id\" has texts"},
       {"PK\x03\x04", "a spreadsheet"},
   };

@@ -174,8 +174,10 @@ void print_images(const DatasetReport& report) {
 void print_report(const DatasetReport& report, const std::string& source) {
   const bool sampled = report.looked_at < report.samples;
   const double scale = double(report.samples) / double(std::max<size_t>(1, report.looked_at));
-  fmt::print("{}\n  {}  {} in {} classes, {}{:.1f} MB\n", printable(source),
-             report.fields.empty() ? "images " : "samples", report.samples, report.classes.size(),
+  const bool has_classes = report.fields.empty() || !report.classes.empty();
+  fmt::print("{}\n  {}  {}{}, {}{:.1f} MB\n", printable(source),
+             report.fields.empty() ? "images " : "samples", report.samples,
+             has_classes ? fmt::format(" in {} classes", report.classes.size()) : "",
              sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
   if (sampled)
     fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",

@@ -33,7 +33,7 @@ struct TableColumn {
   std::string name;
   bool is_target = false, is_ignored = false;
   bool is_number = true;                // so far, while reading
-  std::vector<std::string> categories;  // sorted bytewise; not of numbers
+  std::vector<std::string> categories;  // in the order of before(); not of numbers
   double mean = 0, deviation = 1;       // of numbers
   // While reading: the distinct texts, up to a limit, and sums over numbers (Welford).
   std::set<std::string> seen = {};
@@ -61,6 +61,24 @@ std::optional<double> number_in(std::string_view cell) {
   return value;
 }
 
+// The order of categories: numbers by value, then texts bytewise.
+bool before(const std::string& a, const std::string& b) {
+  const auto first = number_in(a), second = number_in(b);
+  if (first && second && *first != *second) return *first < *second;
+  return first.has_value() == second.has_value() ? a < b : first.has_value();
+}
+
+// Whether all of them would be numbers with points for their commas.
+bool are_numbers_with_commas(const std::set<std::string>& cells) {
+  size_t commas = 0;
+  for (std::string cell : cells) {
+    commas += size_t(std::ranges::count(cell, ','));
+    std::ranges::replace(cell, ',', '.');
+    if (!number_in(cell)) return false;
+  }
+  return commas > 0;
+}
+
 std::string read_text(Env& env, const std::string& path) {
   std::vector<std::byte> bytes;
   env.read_into(path, bytes);
@@ -75,14 +93,17 @@ class CsvTable {
  public:
   CsvTable(std::string_view text, const std::string& path) : reader_(text, path) {
     if (!reader_.next(names_)) fail(ErrorKind::kData, "the table is empty", path, "Give another");
-    has_header_ = false;
-    for (const std::string& name : names_) has_header_ = has_header_ || !number_in(name);
-    if (has_header_) return;
+    const auto is_number = [](const std::string& cell) { return number_in(cell).has_value(); };
+    const bool is_row = std::ranges::any_of(names_, is_number) &&
+                        std::ranges::all_of(names_, [&](const std::string& cell) {
+                          return is_missing(cell) || is_number(cell);
+                        });
+    if (!is_row) return;
     pending_ = names_;
     for (size_t i = 0; i < names_.size(); ++i) names_[i] = std::to_string(i);
   }
 
-  // As in the first line; numbered from 0 if that holds only numbers.
+  // As in the first line; numbered from 0 if that holds only numbers and missing cells.
   const std::vector<std::string>& names() const { return names_; }
   bool next(std::vector<std::string>& cells) {
     if (pending_.empty()) return reader_.next(cells);
@@ -94,7 +115,6 @@ class CsvTable {
  private:
   CsvReader reader_;
   std::vector<std::string> names_, pending_;
-  bool has_header_ = true;
 };
 
 size_t column_named(const std::vector<std::string>& names, const std::string& name,
@@ -141,7 +161,12 @@ void finish(TableColumn& column, const std::string& path) {
   if (column.is_ignored) return;
   if (column.seen.empty())
     fail(ErrorKind::kData, "column \"" + column.name + "\" has no values in the training part",
-         path, "Remove it with ignore=" + column.name);
+         path,
+         column.name.empty() ? "Remove the separator at the end of each line, or name the column"
+                             : "Remove it with ignore=" + column.name);
+  if (!column.is_number && are_numbers_with_commas(column.seen))
+    fail(ErrorKind::kData, "column \"" + column.name + "\" has numbers with commas", path,
+         "Write 1.5, not 1,5; and 1000, not 1,000");
   if (column.is_number && !column.not_finite.empty())
     fail(ErrorKind::kData, "column \"" + column.name + "\" has a number that is not finite",
          column.not_finite, "Correct it, or leave the cell empty");
@@ -157,6 +182,7 @@ void finish(TableColumn& column, const std::string& path) {
   } else {
     column.mean = 0;
     column.categories.assign(column.seen.begin(), column.seen.end());
+    std::ranges::sort(column.categories, before);
   }
   column.seen.clear();
 }
@@ -186,7 +212,7 @@ float coded(const TableColumn& column, const std::string& cell, const std::strin
            "Correct it, or leave the cell empty");
     return float(column.is_target ? *value : (*value - column.mean) / column.deviation);
   }
-  const auto found = std::ranges::lower_bound(column.categories, cell);
+  const auto found = std::ranges::lower_bound(column.categories, cell, before);
   const bool known = found != column.categories.end() && *found == cell;
   return known ? float(found - column.categories.begin()) : std::nanf("");
 }
