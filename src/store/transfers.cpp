@@ -47,8 +47,9 @@ Function loaded(void* library, const char* name) {
 // libcurl, loaded when it is first needed: the program starts without it, and wheels need no copy
 // of it and of the twenty libraries that it is linked to.
 struct CurlLibrary {
-#define SATURATE_CURL(name) \
-  decltype(&::curl_##name) name = loaded<decltype(name)>(library, "curl_" #name)
+#define SATURATE_CURL(name)                                                \
+  decltype(&::curl_##name) name = /* NOLINT(bugprone-macro-parentheses) */ \
+      loaded<decltype(name)>(library, "curl_" #name)
   void* library = open_libcurl();
   SATURATE_CURL(global_init);
   SATURATE_CURL(version_info);
