@@ -132,7 +132,7 @@ TEST(Fuzz, Csv) {
 }
 
 TEST(Fuzz, Tokens) {
-  // Of the default context, 1,024 tokens.
+  // With the default context, 1,024 tokens.
   fuzz({"tokens",
         {std::string(4200, 'x'), testing::llmc_tokens(std::vector<uint16_t>(2100, 7), 2100)},
         nullptr,

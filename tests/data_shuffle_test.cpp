@@ -184,7 +184,7 @@ TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
     EXPECT_EQ(data.withdrawn.size(), 3u);
   }
   EXPECT_EQ(data.withdrawn.size(), 3u);
-  // What the threads may read before the next call is announced, whatever the budget.
+  // Samples that the threads may read before the next call are announced, whatever the budget.
   data.soon.clear();
   {
     ReadAhead ahead(data, {}, 5, 5, false);

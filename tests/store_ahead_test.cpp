@@ -1,4 +1,5 @@
-// What readers announce: requested in that order, merged, within the budget, after those who wait.
+// Announced ranges are requested in that order, merged, within the budget, and after those that
+// readers wait for.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -65,7 +65,7 @@ TEST_F(StoreCache, ServesLaterRunsAndOtherProcesses) {
   ObjectStore other(env(), options(), quick_tuning());
   EXPECT_EQ(read_all(other), 0u);
   EXPECT_EQ(other.counts().disk_hits, 10u);
-  // What is on the disk needs no read-ahead.
+  // Ranges on the disk need no read-ahead.
   const auto object = other.open(server.url("/a"));
   const size_t before = server.asks().size();
   other.announce(object, 10'000, kRangeSize);

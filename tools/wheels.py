@@ -32,7 +32,7 @@ TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*"
 IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
 SPDX_LOADER = "Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND libpng-2.0"
 SPDX_COMMAND = SPDX_LOADER
-# What `saturate completion` prints, and where pip puts it in the environment.
+# Output of `saturate completion`, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
          "zsh": "zsh/site-functions/_saturate", "fish": "fish/vendor_completions.d/saturate.fish"}
 IN_COMMAND = [*IN_LOADER, "libcli11-dev", "libprotozero-dev", "libgloo-dev", "libjs-chart.js"]

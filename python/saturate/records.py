@@ -14,7 +14,7 @@ from .phases import NAMES
 from .telemetry import device_peak_memory, peak_memory
 from .world import found_world
 
-# Of a record, for TensorBoard; it has the names that the command's has.
+# The scalars of a record, for TensorBoard, under the command's names.
 SCALARS = ("loss", "lr", "images_per_s", "memory_peak_bytes")
 
 

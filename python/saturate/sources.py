@@ -62,7 +62,7 @@ def _mask(mask: Any) -> Tuple[Any, int, int]:
     return mask.tobytes(), shape[1], shape[0]
 
 
-# What the second part of an item is.
+# Kinds of an item's second part.
 TARGETS = {"label": _label, "labels": _labels, "mask": _mask}
 
 

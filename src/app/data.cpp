@@ -247,7 +247,7 @@ void print_index(const IndexArguments& arguments, const std::string& path,
                  : " and " + shell_word("data.index=" + std::filesystem::absolute(path).string()));
 }
 
-// What was found before Ctrl-C is kept: the next call continues.
+// Ctrl-C keeps the positions found so far: the next call continues.
 int index(const IndexArguments& arguments) {
   Env& env = Env::posix();
   const bool given = !arguments.out.empty();

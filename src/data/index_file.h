@@ -30,7 +30,7 @@ struct IndexRecord {
 };
 static_assert(sizeof(IndexRecord) == 32);
 
-// What is at a path where an index belongs.
+// The state of the file at an index's path.
 enum class IndexState { kAbsent, kSound, kDamaged, kOtherFile };
 
 // For any number of threads. Only the directory is in memory.

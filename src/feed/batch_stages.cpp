@@ -176,7 +176,7 @@ void BatchStages::finish(DeviceBatch& batch) const {
   batch.labels = batch.labels.to(at::kLong).masked_fill_(ignored, kIgnoredLabel);
 }
 
-// With a rotated copy of itself.
+// Mixes the batch with a rotated copy of itself.
 void mix_batch(const Mix& mix, DeviceBatch& batch) {
   if (mix.kind == MixKind::kNone) return;
   const auto offset = int64_t(mix.offset);

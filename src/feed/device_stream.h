@@ -1,5 +1,5 @@
-// What a device computes on: its streams as saturate::Stream, through c10's interface, which is the
-// same for all device types, so that it compiles without CUDA; and on the CPU torch's threads.
+// A device's streams as saturate::Stream, through c10's interface: the same for all device types,
+// so it compiles without CUDA. And the intra-op threads of torch on the CPU.
 #pragma once
 
 #include <c10/core/Device.h>

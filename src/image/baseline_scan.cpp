@@ -87,7 +87,7 @@ void BaselineScan::plan_chunk() {
 
 bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
                          const SegmentedJpeg* segments, ScanPoints* points) {
-  // What was not transformed must not be added to another image.
+  // Coefficients that were not transformed must not be added to another image.
   if (!std::exchange(clean_, true))
     for (Lane& lane : lane_) lane.blocks.fill(0);
   segments_ = segments;

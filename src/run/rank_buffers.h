@@ -1,4 +1,5 @@
-// What ranks that train one model have of their own: its buffers, and random numbers.
+// State that each rank has of its own, in a model that several ranks train: buffers and random
+// numbers.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ class RankBuffers {
   bool written_ = false, asked_ = false;
 };
 
-// Of torch's random numbers, from which dropout draws: different for each rank, and after each
-// resume, so that its masks differ.
+// The seed of torch's random numbers: different for each rank, and after each resume, so that
+// dropout's masks differ.
 uint64_t seed_of_rank(uint64_t seed, int rank, int64_t step);
 
 // States of the CPU's and the device's generator by name: "cpu", and "cpu.1" of rank 1. Collective

@@ -56,8 +56,9 @@ std::string describe(Model& model) {
 
 // A key's value as a recipe has it.
 std::string choice_text(const Recipe& recipe, std::string_view key) {
-  return std::get<std::string>(
-      std::ranges::find(option_table(), key, &OptionRow::key)->get(recipe));
+  for (const OptionRow& row : option_table())
+    if (row.key == key) return std::get<std::string>(row.get(recipe));
+  return "";
 }
 
 // "bf16 (chosen by auto)".

@@ -58,7 +58,7 @@ class RangeClient {
   const StoreOptions options_;
   const StoreTuning tuning_;
   std::atomic<uint64_t> requests_{0}, bytes_{0}, retries_{0}, second_{0};
-  // Of the transfers' thread:
+  // Only for the transfers' thread:
   std::optional<std::optional<Credentials>> signer_;  // unset until it is needed
   std::deque<double> durations_;                      // of the last transfers, seconds
   RandomStream jitter_;

@@ -17,7 +17,7 @@ struct StoreTuning {
   uint64_t pending_cache_bytes = 64 << 20;  // waiting to be written to the disk
 };
 
-// What a store has done so far.
+// Counts of a store's work so far.
 struct StoreCounts {
   uint64_t requests = 0;      // ranges asked for, without further attempts
   uint64_t bytes = 0;         // of those, received

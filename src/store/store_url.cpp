@@ -66,7 +66,7 @@ std::string store_name(const std::string& url) {
 }
 
 std::string unsigned_url(const std::string& url) {
-  // Of Amazon, Google, CloudFront and Azure; Azure's dates are st and se.
+  // Parameters of Amazon, Google, CloudFront and Azure; Azure's dates are st and se.
   constexpr std::string_view kSigning[] = {"x-amz-",
                                            "x-goog-",
                                            "awsaccesskeyid=",

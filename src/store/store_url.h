@@ -1,8 +1,11 @@
 // Objects of stores and their names: http(s)://HOST/PATH, s3://BUCKET/KEY and gs://BUCKET/KEY.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "saturate/data/env.h"
 
