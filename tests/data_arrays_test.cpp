@@ -1,4 +1,5 @@
 // npy:, npz:, safetensors: and tokens:.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -180,6 +181,7 @@ TEST(NpzSource, FieldsAndTargetCanBeChosen) {
   zip.add("y.npy", npy("<f4", "2,", raw(std::vector<float>{1, 2})));
   zip.add("far.npy", npy("<f4", "3,", raw(std::vector<float>{1, 2, 3})));
   zip.add("x.npy", npy("<f4", "2,", raw(std::vector<float>{5, 6})));
+  zip.add("a/x.npy", npy("<f4", "3,", raw(std::vector<float>{1, 2, 3})));
   write_file(dir / "a.npz", zip.text());
   const std::string uri = "npz:" + (dir / "a.npz");
   const auto names = [&](const std::string& options) {
@@ -192,6 +194,7 @@ TEST(NpzSource, FieldsAndTargetCanBeChosen) {
   EXPECT_EQ(names(",fields=x+y"), "x y* ");
   EXPECT_EQ(names(",target=x,fields=y+x"), "y x* ");
   EXPECT_EQ(names(",fields=far"), "far ");
+  EXPECT_EQ(names(",fields=a/x+far"), "a/x far ") << "folders are part of a name";
   EXPECT_TRUE(open_dataset(env(), uri + ",fields=x+y")->classes().empty()) << "y has fractions";
   const Error lengths = error_of([&] { open_dataset(env(), uri); });
   EXPECT_NE(lengths.reason().find("array y has 2 samples, and array far has 3"), std::string::npos);
@@ -234,6 +237,18 @@ TEST(SafetensorsSource, ReadsTensorsAndRefusesDamage) {
   EXPECT_EQ(values_of<float>(sample_of(*dataset, 2).bytes, 2), (std::vector<float>{4, 5}));
   EXPECT_EQ(sample_of(*dataset, 0).label, 0);
   EXPECT_EQ(sample_of(*dataset, 2).label, 1);
+  for (const char* type : {"U16", "U32", "U64"}) {
+    const size_t bytes = size_t(std::stoi(type + 1)) / 8;
+    const std::string header = fmt::format(
+        R"({{"x":{{"dtype":"{}","shape":[2],"data_offsets":[0,{}]}}}})", type, 2 * bytes);
+    std::string file(8, '\0');
+    file[0] = char(header.size());
+    file += header + std::string(2 * bytes, '\xff');
+    write_file(dir / "u.safetensors", file);
+    const auto whole = open_dataset(env(), "safetensors:" + (dir / "u.safetensors") + ",target=x");
+    EXPECT_EQ(whole->tensors()[0].bytes(), bytes) << type;
+    EXPECT_EQ(sample_of(*whole, 1).bytes, std::vector<std::byte>(bytes, std::byte{0xff})) << type;
+  }
   for (const std::string& bad :
        {text.substr(0, text.size() - 1), text.substr(0, 5), testing::small_safetensors("F64")}) {
     write_file(dir / "b.safetensors", bad);

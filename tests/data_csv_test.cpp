@@ -136,7 +136,8 @@ TEST(CsvSource, BrokenTablesAreRefusedAndBrokenTargetsNamed) {
     std::string text, reason;
   } kCases[] = {
       {"", "the table is empty"},
-      {"a,b\n", "column \"a\" has no values"},
+      {"a,b\n", "the table has no rows"},
+      {"a,b\n1e400,2\n", "column \"a\" has a number that is not finite"},
       {"a,b\n1,2\n3\n", "the line has 1 cells, and the first has 2"},
       {"a,b\n1,\"2\n3,4\n", "a quoted cell does not end"},
       {"a,b\n1,\"2\"3\n", "continues after its closing quote"},
@@ -148,6 +149,11 @@ TEST(CsvSource, BrokenTablesAreRefusedAndBrokenTargetsNamed) {
       {"a;b\n1;1,5\n2;2\n", "column \"b\" has numbers with commas"},
       {many, "column \"id\" has texts"},
       {"PK\x03\x04", "a spreadsheet"},
+      {std::string("\xff\xfe"
+                   "a\0,\0b\0",
+                   8),
+       "the table is UTF-16"},
+      {std::string("a,b\n1\0,2\n", 9), "the table has NUL bytes"},
   };
   for (const auto& [text, reason] : kCases) {
     write_file(dir / "a.csv", text);

@@ -239,6 +239,21 @@ TEST(InspectDataset, ExaminesTheRequestedNumberOfSamples) {
   EXPECT_EQ(counting.count({FileOp::kRead, ".jpg"}), 30u);
 }
 
+// As of a store that is away: no sample is broken.
+TEST(InspectDataset, AnErrorThatIsNotOfASampleEndsIt) {
+  class Away : public Dataset {
+    size_t size() const override { return 3; }
+    const std::vector<std::string>& classes() const override { return names_; }
+    void read(size_t index, Sample&) const override {
+      fail(index == 1 ? ErrorKind::kRun : ErrorKind::kData, "gone", "object", "Wait");
+    }
+    std::vector<std::string> names_{"a"};
+  };
+  const Error error = error_of([] { inspect_dataset(Away(), InspectDepth::kPixels, 2); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_EQ(error.where(), "object");
+}
+
 // Also if the header is beyond the first part of a file that is read.
 TEST(InspectDataset, ReadsTheHeadersOfEveryKindOfSource) {
   const TempDir dir;

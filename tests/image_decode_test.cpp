@@ -168,6 +168,8 @@ TEST(Decoder, PixelLimitIsCheckedBeforeAllocation) {
             std::string::npos);
   auto jpeg = golden_input("rgb_420.jpg");
   EXPECT_NE(decode_error(jpeg, 97 * 61 - 1).reason().find("over the limit"), std::string::npos);
+  EXPECT_THROW(Decoder(45 * 29 - 1).probe(png, "a.png"), Error);
+  EXPECT_EQ(Decoder(45 * 29).probe(png, "a.png").width, 45);
   // A JPEG that claims 65500 x 65500 pixels: 12 GB.
   const std::byte start_of_frame[] = {std::byte{0xff}, std::byte{0xc0}};
   const auto frame =

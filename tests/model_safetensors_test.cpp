@@ -167,7 +167,7 @@ TEST(Safetensors, RefusesHostileTensors) {
   refuse("{}", 0, "has no dtype");
   refuse(R"({"dtype":"U8"})", 0, "has no shape");
   refuse(R"({"dtype":"U8","shape":[]})", 1, "has no data_offsets");
-  refuse(tensor("F8", "[1]", "[0,1]"), 1, "has an unknown dtype");
+  refuse(tensor("F8", "[1]", "[0,1]"), 1, "has the dtype \"F8\", which is not supported");
   refuse(tensor("U8", "[-1]", "[0,1]"), 1, "has no valid shape");
   refuse(tensor("U8", "[1.5]", "[0,1]"), 1, "has no valid shape");
   refuse(tensor("U8", "[18446744073709551616]", "[0,1]"), 1, "has no valid shape");

@@ -217,6 +217,16 @@ TEST_F(StoreRead, AStoreThatStaysAwayIsOneErrorWithinTheLimit) {
   EXPECT_GT(store.counts().retries, 3u);
 }
 
+TEST_F(StoreRead, HoweverLongTheServerAsksToWaitTheLastAttemptIsWithinTheLimit) {
+  ObjectStore store(env(), within(0.3), quick_tuning());
+  const auto object = store.open(server.url("/a"));
+  server.tamper([](const HttpAsk&, HttpAnswer& a) { a = {503, {{"Retry-After", "86400"}}, ""}; });
+  const size_t before = server.asks().size();
+  const Error error = error_of([&] { read_range(store, object, 50'000, 10); });
+  EXPECT_NE(error.reason().find("503"), std::string::npos) << error.what();
+  EXPECT_EQ(server.asks().size(), before + 2) << error.what();
+}
+
 TEST_F(StoreRead, AServerThatStartsLateIsWaitedFor) {
   const int port = testing::free_port();
   const std::string url = "http://127.0.0.1:" + std::to_string(port) + "/late";

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -57,7 +58,9 @@ std::optional<double> number_in(std::string_view cell) {
   if (cell.starts_with('+')) cell.remove_prefix(1);
   double value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || end != cell.data() + cell.size()) return {};
+  if (error == std::errc::result_out_of_range)  // infinity, or about zero
+    value = std::strtod(std::string(cell).c_str(), nullptr);
+  if (error == std::errc::invalid_argument || end != cell.data() + cell.size()) return {};
   return value;
 }
 
@@ -86,6 +89,10 @@ std::string read_text(Env& env, const std::string& path) {
   if (text.starts_with("\x1f\x8b") || text.starts_with("PK\x03\x04"))
     fail(ErrorKind::kData, "the table is compressed, or a spreadsheet", path,
          "Decompress it, or save it as CSV");
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
+    fail(ErrorKind::kData, "the table is UTF-16", path, "Save it as UTF-8");
+  if (text.find('\0') != text.npos)
+    fail(ErrorKind::kData, "the table has NUL bytes", path, "Give a table in UTF-8");
   return std::string(text);
 }
 
@@ -165,8 +172,9 @@ void finish(TableColumn& column, const std::string& path) {
          column.name.empty() ? "Remove the separator at the end of each line, or name the column"
                              : "Remove it with ignore=" + column.name);
   if (!column.is_number && are_numbers_with_commas(column.seen))
-    fail(ErrorKind::kData, "column \"" + column.name + "\" has numbers with commas", path,
-         "Write 1.5, not 1,5; and 1000, not 1,000");
+    fail(
+        ErrorKind::kData, "column \"" + column.name + "\" has numbers with commas", path,
+        "Write 1.5, not 1,5, and 1000, not 1,000; or remove the column with ignore=" + column.name);
   if (column.is_number && !column.not_finite.empty())
     fail(ErrorKind::kData, "column \"" + column.name + "\" has a number that is not finite",
          column.not_finite, "Correct it, or leave the cell empty");
@@ -192,11 +200,13 @@ std::vector<TableColumn> fit_columns(std::string_view text, const std::string& p
   CsvTable table(text, path);
   std::vector<TableColumn> columns = named_columns(table.names(), options, path);
   std::vector<std::string> cells;
-  for (size_t row = 0; table.next(cells); ++row) {
+  size_t row = 0;
+  for (; table.next(cells); ++row) {
     if (options.held > 0 && row % options.held == options.held / 2) continue;
     for (size_t i = 0; i < columns.size(); ++i)
       if (!columns[i].is_ignored) add_cell(columns[i], cells[i], table);
   }
+  if (row == 0) fail(ErrorKind::kData, "the table has no rows", path, "Add rows below its names");
   for (TableColumn& column : columns) finish(column, path);
   return columns;
 }

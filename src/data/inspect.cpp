@@ -107,6 +107,7 @@ void inspect_one(const Dataset& dataset, const IndexedSource* indexed, size_t in
       decode_sample(inspector.decoder, inspector.sample, inspector.image);
     if (dataset.has_masks()) count_pixels(dataset, inspector, out);
   } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw;  // of the store or the disk, not of the sample
     out.name = inspector.sample.name;
     out.error = error.reason();
   }

@@ -14,8 +14,7 @@ namespace {
 constexpr std::string_view kEnding = ".npy";
 
 // "a/x.npy" is the array x.
-std::string array_name(std::string_view path) {
-  path.remove_prefix(path.rfind('/') + 1);
+std::string without_ending(std::string_view path) {
   if (path.ends_with(kEnding)) path.remove_suffix(kEnding.size());
   return std::string(path);
 }
@@ -25,7 +24,9 @@ StoredArray open_npy_array(Env& env, const std::string& path) {
   std::vector<std::byte> begin(std::min<uint64_t>(file->size(), kNpyHeaderBytes));
   file->read_at(0, begin);
   const NpyHeader header = parse_npy_header(begin, file->size(), path);
-  return stored_in(std::move(file), header.values_at, array_name(path), header.layout);
+  return stored_in(std::move(file), header.values_at,
+                   without_ending(std::string_view(path).substr(path.rfind('/') + 1)),
+                   header.layout);
 }
 
 std::vector<std::string> find_npy_files(Env& env, const std::string& rest) {
@@ -47,7 +48,7 @@ std::vector<std::string> find_npy_files(Env& env, const std::string& rest) {
 
 StoredArray open_member(const std::shared_ptr<const ReadableFile>& file, const ZipMember& member,
                         const std::string& path) {
-  const std::string where = path + ":" + member.name, name = array_name(member.name);
+  const std::string where = path + ":" + member.name, name = without_ending(member.name);
   // Larger ones are read sample by sample, and their checksum is not verified.
   constexpr uint64_t kMostInMemory = uint64_t{64} << 20;
   if (member.is_deflated || member.size <= kMostInMemory) {
@@ -88,7 +89,7 @@ std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest) {
   const std::shared_ptr<const ReadableFile> file = env.open_readable(path);
   std::vector<StoredArray> arrays;
   for (const ZipMember& member : read_zip_directory(*file, path)) {
-    const std::string name = array_name(member.name);
+    const std::string name = without_ending(member.name);
     const bool wanted = choice.fields.empty() || std::ranges::count(choice.fields, name) > 0;
     const auto same = [&](const StoredArray& array) { return array.field.name == name; };
     if (std::ranges::any_of(arrays, same))

@@ -84,8 +84,11 @@ std::vector<int64_t> parse_shape(const json& value, int64_t element_bytes, uint6
 
 SafetensorsEntry parse_entry(const json& value, const TensorPlace& place) {
   if (!value.is_object()) place.fail("is not described by an object");
-  const auto* type = element_named(member(value, "dtype", place));
-  if (type == nullptr) place.fail("has an unknown dtype");
+  const json& dtype = member(value, "dtype", place);
+  const auto* type = element_named(dtype);
+  if (type == nullptr)
+    place.fail("has the dtype " + quoted_name(dtype.is_string() ? std::string(dtype) : "") +
+               ", which is not supported");
   uint64_t bytes = 0;
   auto shape = parse_shape(member(value, "shape", place), type->bytes, bytes, place);
   const auto& offsets = member(value, "data_offsets", place);

@@ -16,14 +16,17 @@ struct SafetensorsElement {
   int64_t bytes;
 };
 
-inline constexpr std::array<SafetensorsElement, 10> kSafetensorsElements{{
+inline constexpr std::array<SafetensorsElement, 13> kSafetensorsElements{{
     {"F64", 8},
     {"F32", 4},
     {"F16", 2},
     {"BF16", 2},
     {"I64", 8},
+    {"U64", 8},
     {"I32", 4},
+    {"U32", 4},
     {"I16", 2},
+    {"U16", 2},
     {"I8", 1},
     {"U8", 1},
     {"BOOL", 1},

@@ -22,7 +22,8 @@ ElementType type_named(std::string_view name) {
                               {"F16", ElementType::kFloat16}, {"BF16", ElementType::kBfloat16},
                               {"I64", ElementType::kInt64},   {"I32", ElementType::kInt32},
                               {"I16", ElementType::kInt16},   {"I8", ElementType::kInt8},
-                              {"U8", ElementType::kUint8}};
+                              {"U64", ElementType::kUint64},  {"U32", ElementType::kUint32},
+                              {"U16", ElementType::kUint16},  {"U8", ElementType::kUint8}};
   for (const Named& known : kTypes)
     if (known.name == name) return known.type;
   return ElementType::kBool;  // the only other one in kSafetensorsElements

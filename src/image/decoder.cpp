@@ -103,7 +103,9 @@ struct Decoder::State {
   template <class Codec>
   CodecHeader probe(Codec& codec, std::span<const std::byte> bytes, const std::string& where) {
     const CodecSession<Codec> session{codec};
-    return codec.open(bytes, where);
+    const CodecHeader header = codec.open(bytes, where);
+    check_pixels(header, max_pixels, where);
+    return header;
   }
 
   // Calls `use` with the decoder of that format.

@@ -16,14 +16,17 @@ struct SafetensorsType {
   at::ScalarType type;
 };
 
-inline constexpr std::array<SafetensorsType, 10> kSafetensorsTypes{{
+inline constexpr std::array<SafetensorsType, 13> kSafetensorsTypes{{
     {"F64", at::kDouble},
     {"F32", at::kFloat},
     {"F16", at::kHalf},
     {"BF16", at::kBFloat16},
     {"I64", at::kLong},
+    {"U64", at::kUInt64},
     {"I32", at::kInt},
+    {"U32", at::kUInt32},
     {"I16", at::kShort},
+    {"U16", at::kUInt16},
     {"I8", at::kChar},
     {"U8", at::kByte},
     {"BOOL", at::kBool},

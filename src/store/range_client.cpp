@@ -17,6 +17,7 @@ constexpr int kMostRedirects = 5, kMostLies = 4;
 constexpr size_t kFewDurations = 20, kMostDurations = 256;
 constexpr double kMostRetryAfter = 60;  // seconds
 constexpr int kTriesBeforeWarning = 4;
+constexpr double kLongPause = 5;                   // seconds, announced before
 constexpr int64_t kWarningEvery = 60'000'000'000;  // ns
 
 std::string range_header(uint64_t offset, uint64_t length) {
@@ -187,19 +188,22 @@ void RangeClient::renew(const FetchPtr& fetch, const std::string& what) {
 void RangeClient::retry_later(const FetchPtr& fetch, const std::string& what, double least_s) {
   const double full =
       std::min(tuning_.first_backoff_s * std::pow(2, fetch->attempts - 1), tuning_.most_backoff_s);
-  const double delay = std::max(jitter_.uniform(full / 2, full), least_s);
+  const double own = jitter_.uniform(full / 2, full);
   const int64_t now = env_.now_ns();
-  if (now + int64_t(delay * 1e9) > fetch->deadline_ns)
+  const double left = double(fetch->deadline_ns - now) * 1e-9;
+  if (own > left)
     return fail_fetch(fetch, ErrorKind::kRun,
                       "no answer in data.timeout_s = " + decimal_text(options_.timeout_s, 0) +
                           " s and " + std::to_string(fetch->attempts) +
                           " attempts; the last one: " + what,
                       "Check the network and the store, then resume the run");
-  if (fetch->attempts == kTriesBeforeWarning &&
+  // However long the server asks to wait, the last attempt is made before the time limit.
+  const double delay = std::min(std::max(own, least_s), left);
+  if ((fetch->attempts == kTriesBeforeWarning || delay > kLongPause) &&
       (warned_ns_ < 0 || now - warned_ns_ > kWarningEvery)) {
     warned_ns_ = now;
-    print_warning(fetch->object->name + ": " + what + "; trying again for up to " +
-                  decimal_text(double(fetch->deadline_ns - now) / 1e9, 0) + " s");
+    print_warning(fetch->object->name + ": " + what + "; trying again in " +
+                  decimal_text(delay, 1) + " s, for up to " + decimal_text(left, 0) + " s");
   }
   ++retries_;
   transfers_.after(delay, [this, fetch] { begin_attempt(fetch); });
