@@ -3,11 +3,10 @@
 #include <string_view>
 #include <utility>
 
-#include "image/avif_decoder.h"
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "image/webp_decoder.h"
+#include "image/webp_avif.h"
 #include "saturate/data/image.h"
 
 namespace saturate {
