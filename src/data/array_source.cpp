@@ -213,12 +213,7 @@ StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
 ArrayChoice take_array_choice(std::string& rest) {
   ArrayChoice choice;
   choice.target = take_option(rest, "target");
-  const std::string fields = take_option(rest, "fields");
-  for (size_t begin = 0; begin < fields.size();) {
-    const size_t end = std::min(fields.find('+', begin), fields.size());
-    choice.fields.push_back(fields.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  choice.fields = take_names(rest, "fields");
   return choice;
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/files.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -36,15 +37,10 @@ struct CifarFile {
 std::vector<std::string> read_names(Env& env, const std::string& path, size_t count) {
   std::vector<std::string> names;
   if (!env.exists(path)) return names;
-  std::string line;
-  for (std::byte b : read_file(env, path)) {
-    if (char(b) == '\n') {
-      if (!line.empty()) names.push_back(std::exchange(line, {}));
-    } else if (char(b) != '\r') {
-      line += char(b);
-    }
+  for (std::string& line : split_text(text_of_file(env, path), '\n')) {
+    std::erase(line, '\r');
+    if (!line.empty()) names.push_back(std::move(line));
   }
-  if (!line.empty()) names.push_back(line);
   if (names.size() == count) return names;
   fail(ErrorKind::kData,
        "file has " + std::to_string(names.size()) + " class names where " + std::to_string(count) +
@@ -154,7 +150,7 @@ struct Found {
   bool cifar100;
 };
 
-Found find_files(Env& env, const std::string& folder, const std::string& split) {
+Found find_cifar(Env& env, const std::string& folder, const std::string& split) {
   const std::string hundred = folder + (split == "test" ? "/test.bin" : "/train.bin");
   if (env.exists(hundred)) return {{hundred}, true};
   std::vector<std::string> paths;
@@ -172,15 +168,12 @@ Found find_files(Env& env, const std::string& folder, const std::string& split) 
 
 std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest) {
   std::string path = rest;
-  const std::string split = take_split(path, "cifar"), labels = take_option(path, "labels");
-  if (path.empty())
-    fail(ErrorKind::kUsage, "cifar: needs a path", "data.source", "Write cifar:PATH");
-  if (!labels.empty() && labels != "fine" && labels != "coarse")
-    fail(ErrorKind::kUsage, "labels=" + labels + " is neither fine nor coarse", "data.source",
-         "Write labels=fine or labels=coarse");
+  const std::string split = take_word(path, "split", "train", "test"),
+                    labels = take_word(path, "labels", "fine", "coarse");
+  path = take_folder(path, "cifar");
   Found found;
   if (env.is_directory(path)) {
-    found = find_files(env, path, split.empty() ? "train" : split);
+    found = find_cifar(env, path, split.empty() ? "train" : split);
   } else {
     if (!split.empty())
       fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "data.source",

@@ -262,7 +262,7 @@ std::string find_images(Env& env, const std::string& folder, const std::string& 
 
 std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest) {
   std::string list = rest;
-  const std::string split = take_split(list, "idx");
+  const std::string split = take_word(list, "split", "train", "test");
   std::vector<std::string> paths = expand_paths(env, list, "idx");
   if (paths.size() > 2)
     fail(ErrorKind::kUsage, "idx: takes one image file and one label file", "data.source",

@@ -14,6 +14,7 @@
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
+#include "data/path_list.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -167,8 +168,7 @@ class LmdbSource : public IndexedSource {
 }  // namespace
 
 std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest) {
-  if (rest.empty()) fail(ErrorKind::kUsage, "lmdb: needs a path", "data.source", "Write lmdb:PATH");
-  return std::make_unique<LmdbSource>(env, rest);
+  return std::make_unique<LmdbSource>(env, take_folder(rest, "lmdb"));
 }
 
 }  // namespace saturate

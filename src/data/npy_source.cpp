@@ -204,23 +204,6 @@ StoredArray open_npy_array(Env& env, const std::string& path) {
   return stored_in(std::move(file), header.values_at, array_name(path), header.layout);
 }
 
-std::vector<std::string> find_npy_files(Env& env, const std::string& rest) {
-  std::vector<std::string> files;
-  for (const std::string& path : expand_paths(env, rest, "npy")) {
-    if (!env.is_directory(path)) {
-      files.push_back(path);
-      continue;
-    }
-    const size_t before = files.size();
-    for (const FileInfo& info : env.list(path))
-      if (!info.is_directory && info.name.ends_with(kEnding))
-        files.push_back(path + "/" + info.name);
-    if (files.size() == before)
-      fail(ErrorKind::kData, "folder holds no .npy file", path, "Check data.source");
-  }
-  return files;
-}
-
 StoredArray open_member(const std::shared_ptr<const ReadableFile>& file, const ZipMember& member,
                         const std::string& path) {
   const std::string where = path + ":" + member.name, name = array_name(member.name);
@@ -246,7 +229,7 @@ std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest) {
   std::string list = rest;
   const ArrayChoice choice = take_array_choice(list);
   std::vector<StoredArray> arrays;
-  const std::vector<std::string> files = find_npy_files(env, list);
+  const std::vector<std::string> files = find_files(env, list, "npy");
   for (const std::string& path : files) {
     arrays.push_back(open_npy_array(env, path));
     const std::string& name = arrays.back().field.name;

@@ -1,5 +1,7 @@
 #include "data/source_index.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -39,9 +41,7 @@ std::string cache_folder() {
 
 std::string absolute_path(const std::string& path) {
   std::error_code ignored;
-  std::string text = std::filesystem::absolute(path, ignored).lexically_normal().string();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
+  return without_end_slashes(std::filesystem::absolute(path, ignored).lexically_normal().string());
 }
 
 // The parts of a source's paths, made absolute, so that they do not depend on the current folder.
@@ -53,14 +53,11 @@ std::string absolute_source(Env& env, const std::string& uri) {
     return absolute_source(env, rest);
   }
   std::string all = scheme;
-  for (size_t at = 0; at <= rest.size();) {
-    const size_t comma = std::min(rest.find(',', at), rest.size());
-    const std::string part = rest.substr(at, comma - at);
+  for (const std::string& part : split_text(rest, ',')) {
     const bool is_option = part.find('=') < part.find('/');
     all += "\n" + (is_option || part.empty() ? part
                    : is_store_url(part)      ? store_name(part)
                                              : absolute_path(part));
-    at = comma + 1;
   }
   return all;
 }
@@ -73,11 +70,9 @@ std::string index_path_of(Env& env, const std::string& uri) {
   const std::string source = absolute_source(env, uri);
   std::string name = source.substr(source.find_last_of("/\n") + 1).substr(0, 40);
   for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '-') c = '_';
-  char digits[17];
-  snprintf(digits, sizeof digits, "%016llx",
-           static_cast<unsigned long long>(scan_key(std::as_bytes(std::span(source))).checksums));
-  return folder + "/" + name + "-" + digits + ".points";
+    if (!is_letter_or_digit(c) && c != '.' && c != '-') c = '_';
+  return fmt::format("{}/{}-{:016x}.points", folder, name,
+                     scan_key(std::as_bytes(std::span(source))).checksums);
 }
 
 SourceIndex::SourceIndex(Env& env, std::string path, Kind kind)

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -54,9 +55,6 @@ inline void check_far_size(uint64_t bytes, const std::string& where) {
 // Names for `count` classes that the data only numbers, zero-padded so that they sort numerically.
 std::vector<std::string> number_classes(size_t count);
 
-// Removes ",split=train" or ",split=test" from a source's URI: returns "train", "test", or "".
-std::string take_split(std::string& rest, const std::string& scheme);
-
 // Whether a file of this name counts as a sample: .jpg, .jpeg, .png, .webp or .avif in any case,
 // and not hidden (macOS leaves "._photo.jpg" beside photo.jpg). So do .heic and .heif: decoding
 // says that they are not supported, which skipping them would hide.
@@ -64,8 +62,7 @@ inline bool is_image_name(std::string_view name) {
   if (name.empty() || name.front() == '.') return false;
   const auto dot = name.rfind('.');
   if (dot == std::string_view::npos) return false;
-  std::string ending(name.substr(dot + 1));
-  for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  const std::string ending = lower_case(name.substr(dot + 1));
   for (const char* known : {"jpg", "jpeg", "png", "webp", "avif", "heic", "heif"})
     if (ending == known) return true;
   return false;

@@ -1,7 +1,5 @@
 // split:train,1/N,SOURCE and split:held,1/N,SOURCE: another source without every N-th sample, and
 // only these. In a source ordered by class, like a folder, every class is represented.
-#include <charconv>
-
 #include "data/sources.h"
 #include "saturate/data/error.h"
 
@@ -84,12 +82,9 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
   const std::string part = rest.substr(0, comma);
   const std::string share = rest.substr(comma + 1, second - comma - 1);
   const std::string source = rest.substr(second + 1);
-  size_t every = 0;
-  const char* const end = share.data() + share.size();
-  const bool good = share.starts_with("1/") &&
-                    std::from_chars(share.data() + 2, end, every).ptr == end && every >= 2 &&
-                    (part == "train" || part == "held") && !source.empty();
-  if (!good) fail_form(rest);
+  const size_t every =
+      share.starts_with("1/") ? parsed_number<size_t>(share.substr(2)).value_or(0) : 0;
+  if (every < 2 || (part != "train" && part != "held") || source.empty()) fail_form(rest);
   // A table is normalised by the part to train on, also in the other one.
   const bool fits = scheme_of_source(env, source) == "csv" &&
                     source.find(",fit=") == std::string::npos &&

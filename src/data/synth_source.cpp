@@ -2,10 +2,8 @@
 // of a real dataset. Sample i depends only on (seed, split, i) and the image options.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <numbers>
-#include <optional>
 
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -281,17 +279,9 @@ class SynthSource : public IndexedSource {
 }
 
 template <class T>
-std::optional<T> parse(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-template <class T>
 void set_number(const std::string& key, std::string_view text, T low, T high, const char* range,
                 T& out) {
-  const auto value = parse<T>(text);
+  const auto value = parsed_number<T>(text);
   if (!value || !(*value >= low && *value <= high)) fail_range(key, text, range);
   out = *value;
 }
@@ -327,15 +317,14 @@ void set_option(SynthOptions& options, const std::string& key, std::string_view 
 
 SynthOptions parse_spec(std::string_view spec) {
   SynthOptions options;
-  while (!spec.empty()) {
-    const auto comma = std::min(spec.find(','), spec.size());
-    const std::string_view pair = spec.substr(0, comma);
+  if (spec.empty()) return options;
+  if (spec.ends_with(',')) spec.remove_suffix(1);
+  for (const std::string& pair : split_text(spec, ',')) {
     const auto equals = pair.find('=');
-    if (equals == std::string_view::npos)
-      fail(ErrorKind::kUsage, "synth option \"" + std::string(pair) + "\" has no value",
-           "data.source", "Write synth:KEY=VALUE,KEY=VALUE");
-    set_option(options, std::string(pair.substr(0, equals)), pair.substr(equals + 1));
-    spec.remove_prefix(std::min(comma + 1, spec.size()));
+    if (equals == std::string::npos)
+      fail(ErrorKind::kUsage, "synth option \"" + pair + "\" has no value", "data.source",
+           "Write synth:KEY=VALUE,KEY=VALUE");
+    set_option(options, pair.substr(0, equals), pair.substr(equals + 1));
   }
   return options;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "store/store_url.h"
 
@@ -74,7 +75,7 @@ std::optional<uint64_t> parse_decimal(std::string_view text) {
 }  // namespace
 
 bool is_tar_header(std::span<const std::byte, kTarBlock> block) {
-  const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
+  const std::string_view text = as_text(block);
   const auto sum = parse_field(text.substr(kChecksumAt, kChecksumLength));
   // Some old archivers summed signed characters.
   return sum && (int64_t(*sum) == checksum(text, false) || int64_t(*sum) == checksum(text, true));
@@ -82,7 +83,7 @@ bool is_tar_header(std::span<const std::byte, kTarBlock> block) {
 
 TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
                            uint64_t offset) {
-  const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
+  const std::string_view text = as_text(block);
   if (!is_tar_header(block)) fail_header("bad tar header: wrong checksum", path, offset);
   const auto size = parse_field(text.substr(kSizeAt, kSizeLength));
   if (!size || *size > uint64_t{1} << 62)

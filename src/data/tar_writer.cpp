@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstring>
 #include <utility>
 
@@ -48,9 +50,7 @@ void check_folder_names(const std::vector<std::string>& classes) {
 std::string member_name(const std::vector<std::string>& classes, size_t number,
                         const Sample& sample) {
   const char* const ending = ending_of(image_format_of(sample.bytes).value_or(ImageFormat::kJpeg));
-  std::string digits = std::to_string(number);
-  if (digits.size() < 8) digits.insert(0, 8 - digits.size(), '0');
-  return classes[size_t(sample.label)] + "/" + digits + ending;
+  return fmt::format("{}/{:08}{}", classes[size_t(sample.label)], number, ending);
 }
 
 void join_segments(Sample& sample) {

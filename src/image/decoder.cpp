@@ -3,6 +3,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
 #include "image/segmented_jpeg.h"
@@ -13,8 +14,7 @@ namespace saturate {
 namespace {
 
 bool begins_with(std::span<const std::byte> bytes, std::string_view text) {
-  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
-      .starts_with(text);
+  return as_text(bytes).starts_with(text);
 }
 
 bool is_png(std::span<const std::byte> bytes) {

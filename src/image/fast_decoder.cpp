@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <string_view>
+
+#include "base/text.h"
 
 namespace saturate {
 namespace {
@@ -33,8 +34,7 @@ FastDecoder::FastDecoder(int64_t max_pixels, const FastKernels& kernels, ScanInd
 
 std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
                                            const std::string& where) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (!text.starts_with("\xff\xd8\xff")) return std::nullopt;
+  if (!as_text(bytes).starts_with("\xff\xd8\xff")) return std::nullopt;
   return open(bytes, nullptr, where);
 }
 
