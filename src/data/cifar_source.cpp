@@ -2,7 +2,6 @@
 // CIFAR-10 and CIFAR-100, https://www.cs.toronto.edu/~kriz/cifar.html. A record is one label byte
 // (CIFAR-100: coarse, then fine) and 32 x 32 pixels in planes red, green, blue.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/files.h"
@@ -67,11 +66,7 @@ class CifarSource : public IndexedSource {
     const std::string folder = paths[0].substr(0, paths[0].rfind('/') + 1);
     const auto names = read_names(env, folder + layout_.names, layout_.classes);
     classes_ = names.empty() ? number_classes(layout_.classes) : names;
-    std::sort(classes_.begin(), classes_.end());
-    labels_.resize(layout_.classes);
-    std::iota(labels_.begin(), labels_.end(), 0);
-    for (size_t i = 0; i < names.size(); ++i)
-      labels_[i] = std::lower_bound(classes_.begin(), classes_.end(), names[i]) - classes_.begin();
+    labels_ = sort_classes(classes_);
   }
 
   size_t size() const override { return files_.empty() ? 0 : files_.back().end; }
@@ -119,8 +114,7 @@ class CifarSource : public IndexedSource {
  private:
   // The file of a sample, and its record in that file.
   std::pair<const CifarFile&, size_t> place_of(size_t index) const {
-    const auto file = std::upper_bound(files_.begin(), files_.end(), index,
-                                       [](size_t i, const CifarFile& f) { return i < f.end; });
+    const auto file = std::ranges::upper_bound(files_, index, {}, &CifarFile::end);
     return {*file, index - (file == files_.begin() ? 0 : std::prev(file)->end)};
   }
 

@@ -28,7 +28,7 @@ class ByteStream {
   virtual uint64_t most_left() const = 0;
 };
 
-constexpr const char* kFetchAgain = "It is truncated or damaged: fetch it again";
+constexpr const char* kFetchStream = "It is truncated or damaged: fetch it again";
 constexpr size_t kInputBytes = 1 << 18;
 // A byte of deflate data expands to at most 1032 bytes (zlib's technical notes).
 constexpr uint64_t kMaxRatio = 1032;
@@ -38,7 +38,7 @@ class PlainStream : public ByteStream {
   PlainStream(std::unique_ptr<ReadableFile> file, std::string path)
       : file_(std::move(file)), path_(std::move(path)) {}
   void read(std::span<std::byte> out) override {
-    if (out.size() > most_left()) fail(ErrorKind::kData, "file is truncated", path_, kFetchAgain);
+    if (out.size() > most_left()) fail(ErrorKind::kData, "file is truncated", path_, kFetchStream);
     file_->read_at(position_, out);
     position_ += out.size();
   }
@@ -62,7 +62,7 @@ class GzipStream : public ByteStream {
   void read(std::span<std::byte> out) override {
     while (!out.empty()) {
       const size_t got = inflate_some(out);
-      if (got == 0) fail(ErrorKind::kData, "gzip data is truncated", path_, kFetchAgain);
+      if (got == 0) fail(ErrorKind::kData, "gzip data is truncated", path_, kFetchStream);
       out = out.subspan(got);
     }
   }
@@ -84,7 +84,7 @@ class GzipStream : public ByteStream {
     const uInt room = zlib_.avail_out;
     while (zlib_.avail_out == room) {
       if (zlib_.avail_in == 0 && !refill()) {
-        if (in_member_) fail(ErrorKind::kData, "gzip data is truncated", path_, kFetchAgain);
+        if (in_member_) fail(ErrorKind::kData, "gzip data is truncated", path_, kFetchStream);
         return 0;
       }
       if (!in_member_) inflateReset(&zlib_);  // members follow one another
@@ -94,7 +94,7 @@ class GzipStream : public ByteStream {
       if (result == Z_STREAM_END)
         in_member_ = false;
       else if (result != Z_OK && result != Z_BUF_ERROR)
-        fail(ErrorKind::kData, "gzip data is damaged", path_, kFetchAgain);
+        fail(ErrorKind::kData, "gzip data is damaged", path_, kFetchStream);
     }
     return room - zlib_.avail_out;
   }

@@ -134,10 +134,7 @@ class LmdbSource : public IndexedSource {
            path_, "Create it with saturate data pack SOURCE --out lmdb:FOLDER");
     const LmdbMeta meta = parse_meta(bytes, path_);
     classes_ = meta.classes;
-    std::sort(classes_.begin(), classes_.end());
-    for (const std::string& name : meta.classes)
-      labels_.push_back(std::lower_bound(classes_.begin(), classes_.end(), name) -
-                        classes_.begin());
+    labels_ = sort_classes(classes_);
     return meta.samples;
   }
 

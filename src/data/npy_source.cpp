@@ -6,6 +6,7 @@
 
 #include "data/array_source.h"
 #include "data/bytes.h"
+#include "data/elements.h"
 #include "data/path_list.h"
 #include "data/zip_directory.h"
 #include "saturate/data/error.h"
@@ -15,7 +16,7 @@ namespace {
 
 // A prefix of this many bytes holds every header that is read (numpy's own limit is 10,000).
 constexpr size_t kNpyHeaderBytes = 12 << 10;
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
 constexpr size_t kMaxNpyDimensions = 32;  // numpy's, before version 2
 
 [[noreturn]] void refuse_npy(const std::string& what, const std::string& where,
@@ -95,16 +96,6 @@ class HeaderText {
   const std::string& where_;
 };
 
-struct NamedType {
-  std::string_view code;  // without the byte order
-  ElementType type;
-};
-constexpr NamedType kTypes[] = {
-    {"b1", ElementType::kBool},    {"u1", ElementType::kUint8},   {"i1", ElementType::kInt8},
-    {"u2", ElementType::kUint16},  {"i2", ElementType::kInt16},   {"u4", ElementType::kUint32},
-    {"i4", ElementType::kInt32},   {"u8", ElementType::kUint64},  {"i8", ElementType::kInt64},
-    {"f2", ElementType::kFloat16}, {"f4", ElementType::kFloat32}, {"f8", ElementType::kFloat64}};
-
 void set_type(std::string_view described, ArrayLayout& layout, const std::string& where) {
   constexpr const char* kConvert = "Convert it to numbers, as with array.astype(\"float32\")";
   if (described.find('O') != std::string_view::npos)
@@ -112,12 +103,11 @@ void set_type(std::string_view described, ArrayLayout& layout, const std::string
                where, kConvert);
   const char order = described.empty() ? ' ' : described.front();
   if (order == '<' || order == '>' || order == '|' || order == '=')
-    for (const NamedType& known : kTypes)
-      if (described.substr(1) == known.code) {
-        layout.type = known.type;
-        layout.is_big_endian = order == '>' && bytes_of(known.type) > 1;
-        return;
-      }
+    if (const ElementRow* known = find_element(&ElementRow::npy, described.substr(1))) {
+      layout.type = known->type;
+      layout.is_big_endian = order == '>' && known->bytes > 1;
+      return;
+    }
   refuse_npy("the array is of type \"" + std::string(described.substr(0, 40)) +
                  "\", which is not a number of numpy and torch",
              where, kConvert);
@@ -163,9 +153,9 @@ struct NpyHeader {
 // pickles, which are never read).
 NpyHeader parse_npy_header(std::span<const std::byte> begin, uint64_t size,
                            const std::string& where) {
-  if (!as_text(begin).starts_with(kMagic)) refuse_npy("it is not an array of numpy", where);
+  if (!as_text(begin).starts_with(kNpyMagic)) refuse_npy("it is not an array of numpy", where);
   ByteReader reader(begin);
-  reader.skip(kMagic.size());
+  reader.skip(kNpyMagic.size());
   const unsigned major = reader.number<uint8_t>();
   reader.skip(1);
   if (reader.ok() && (major < 1 || major > 3))

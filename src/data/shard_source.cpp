@@ -101,8 +101,7 @@ class ShardSource : public IndexedSource {
 
  private:
   std::vector<Shard>::const_iterator holder_of(size_t index) const {
-    return std::upper_bound(shards_.begin(), shards_.end(), index,
-                            [](size_t i, const Shard& s) { return i < s.end; });
+    return std::ranges::upper_bound(shards_, index, {}, &Shard::end);
   }
 
   std::vector<Shard> shards_;

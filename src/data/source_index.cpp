@@ -22,10 +22,10 @@
 namespace saturate {
 namespace {
 
-constexpr uint64_t kLeastBytes = 256 << 10;         // of an automatic file: some 100 photographs
-constexpr uint64_t kMostBytes = uint64_t{8} << 30;  // then points not used are removed
-constexpr int kSavesAnEpoch = 8;                    // at least this part of the file must be new
-constexpr int kPatientTries = 100;                  // of 0.1 s
+constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 100 photographs
+constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
+constexpr int kSavesAnEpoch = 8;    // at least this part of the file must be new
+constexpr int kPatientTries = 100;  // of 0.1 s
 
 bool is_folder_path(const char* path) {
   return path && path[0] == '/';
@@ -101,7 +101,7 @@ SourceIndex::~SourceIndex() {
 
 bool SourceIndex::is_worthwhile() const {
   return !path_.empty() && !failed_ &&
-         (kind_ == Kind::kGiven || in_file_ + points_.added() - saved_ >= kLeastBytes);
+         (kind_ == Kind::kGiven || in_file_ + points_.added() - saved_ >= kLeastIndexBytes);
 }
 
 void SourceIndex::end_epoch() noexcept {
@@ -135,7 +135,7 @@ IndexTotals SourceIndex::save(bool prune) {
   IndexState state;
   std::string problem;
   const auto present = IndexFile::open(env_, path_, state, problem);
-  const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostBytes;
+  const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
   const bool drops_unused = full || (prune && files_.size() < 2);
   const IndexFile* const file = files_.empty() ? nullptr : files_.back().get();
   const auto totals = write_index(env_, path_, points_, present.get(), [&](const ScanKey& key) {
@@ -179,27 +179,14 @@ std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
 
 namespace {
 
-class IndexedDataset : public Dataset {
+class IndexedDataset : public WrappedSource<Dataset> {
  public:
   IndexedDataset(std::unique_ptr<Dataset> source, std::shared_ptr<SourceIndex> index)
-      : index_(std::move(index)), source_(std::move(source)) {}
-  size_t size() const override { return source_->size(); }
-  void read(size_t index, Sample& out) const override { source_->read(index, out); }
-  const std::vector<std::string>& classes() const override { return source_->classes(); }
-  bool has_masks() const override { return source_->has_masks(); }
-  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
-  const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
-  std::string warning() const override { return source_->warning(); }
-  uint64_t bytes(size_t index) const override { return source_->bytes(index); }
-  void advise(ReadAdvice advice, size_t first, size_t count) const override {
-    source_->advise(advice, first, count);
-  }
+      : WrappedSource(std::move(source)), index_(std::move(index)) {}
   SourceIndex* source_index() const override { return index_.get(); }
-  uint64_t look_ahead() const override { return source_->look_ahead(); }
 
  private:
   const std::shared_ptr<SourceIndex> index_;
-  const std::unique_ptr<Dataset> source_;
 };
 
 struct Indexer {

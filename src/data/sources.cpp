@@ -69,6 +69,15 @@ std::vector<std::string> number_classes(size_t count) {
   return names;
 }
 
+std::vector<int64_t> sort_classes(std::vector<std::string>& names) {
+  const std::vector<std::string> given = names;
+  std::ranges::sort(names);
+  std::vector<int64_t> labels;
+  for (const std::string& name : given)
+    labels.push_back(std::ranges::lower_bound(names, name) - names.begin());
+  return labels;
+}
+
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources() {
   return all_sources();
 }

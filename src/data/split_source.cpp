@@ -8,16 +8,12 @@ namespace {
 
 // `Source`: Dataset or IndexedSource, which the split is as well.
 template <class Source>
-class SplitSource : public Source {
+class SplitSource : public WrappedSource<Source> {
  public:
   SplitSource(std::unique_ptr<Source> source, size_t every, bool held)
-      : source_(std::move(source)), every_(every), held_(held) {}
+      : WrappedSource<Source>(std::move(source)), every_(every), held_(held) {}
 
   size_t size() const override { return held_ ? held_size() : source_->size() - held_size(); }
-  const std::vector<std::string>& classes() const override { return source_->classes(); }
-  bool has_masks() const override { return source_->has_masks(); }
-  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
-  std::string warning() const override { return source_->warning(); }
   void read(size_t index, Sample& out) const override { source_->read(place(index), out); }
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(place(index));
@@ -31,10 +27,8 @@ class SplitSource : public Source {
     for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
   }
 
-  uint64_t look_ahead() const override { return source_->look_ahead(); }
-
  protected:
-  const Source& inner() const { return *source_; }
+  using WrappedSource<Source>::source_;
 
   // The held-out sample is the middle one of each `every_`.
   size_t held_size() const { return (source_->size() + every_ - 1 - every_ / 2) / every_; }
@@ -48,7 +42,6 @@ class SplitSource : public Source {
   }
 
  private:
-  const std::unique_ptr<Source> source_;
   const size_t every_;
   const bool held_;
 };
@@ -56,9 +49,9 @@ class SplitSource : public Source {
 class IndexedSplit : public SplitSource<IndexedSource> {
  public:
   using SplitSource::SplitSource;
-  int64_t label(size_t index) const override { return inner().label(place(index)); }
+  int64_t label(size_t index) const override { return source_->label(place(index)); }
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
-    return inner().read_start(place(index), most, out);
+    return source_->read_start(place(index), most, out);
   }
 };
 

@@ -62,18 +62,8 @@ std::optional<ImageFormat> image_format_of(std::span<const std::byte> bytes) {
 }
 
 const char* ending_of(ImageFormat format) {
-  switch (format) {
-    case ImageFormat::kPng:
-      return ".png";
-    case ImageFormat::kWebp:
-      return ".webp";
-    case ImageFormat::kAvif:
-      return ".avif";
-    case ImageFormat::kJpeg:
-    case ImageFormat::kRaw:
-      break;
-  }
-  return ".jpg";
+  constexpr const char* kEndings[] = {".jpg", ".png", ".webp", ".avif", ".jpg"};  // by ImageFormat
+  return kEndings[size_t(format)];
 }
 
 struct Decoder::State {
@@ -91,18 +81,12 @@ struct Decoder::State {
   template <class Codec>
   void decode(Codec& codec, std::span<const std::byte> bytes, const std::string& where,
               Image& out) {
-    const CodecSession<Codec> session{codec};
+    const CodecSession session(codec);
     check_pixels(codec.open(bytes, where), max_pixels, where);
     const int orientation = codec.read(where, out);
     if (orientation <= 1 || orientation > 8) return;
     std::swap(out, as_stored);
     apply_orientation(as_stored, orientation, out);
-  }
-
-  template <class Codec>
-  CodecHeader probe(Codec& codec, std::span<const std::byte> bytes, const std::string& where) {
-    const CodecSession<Codec> session{codec};
-    return codec.open(bytes, where);
   }
 
   // Calls `use` with the decoder of that format.
@@ -139,7 +123,7 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
   state.segmented.open(bytes, width, height, where);
   check_pixels({width, height, 0, 1}, state.max_pixels, where);
   const Box held = state.segmented.assemble(part, state.part);
-  const CodecSession<JpegDecoder> session{state.jpeg};
+  const CodecSession session(state.jpeg);
   state.jpeg.open(state.part, where, held.width);
   state.jpeg.read(where, out);
   if (out.width != held.width || out.height != held.height)
@@ -149,8 +133,10 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
 
 ImageInfo Decoder::probe(std::span<const std::byte> bytes, const std::string& where) {
   const ImageFormat format = detect_format(bytes, where);
-  const CodecHeader header =
-      state_->with_codec(format, [&](auto& codec) { return state_->probe(codec, bytes, where); });
+  const CodecHeader header = state_->with_codec(format, [&](auto& codec) {
+    const CodecSession session(codec);
+    return codec.open(bytes, where);
+  });
   const bool exchanged = exchanges_axes(header.orientation);
   return {format, exchanged ? header.height : header.width,
           exchanged ? header.width : header.height, header.components};
