@@ -20,8 +20,8 @@
 
 #include "advise/rung_wire.h"
 #include "reduce/heartbeat.h"
-#include "reduce/listen.h"
 #include "reduce/rank_process.h"
+#include "reduce/sockets.h"
 #include "saturate/data/world.h"
 #include "saturate/group.h"
 

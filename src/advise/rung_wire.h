@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "advise/ladder.h"
-#include "reduce/wire.h"
+#include "reduce/sockets.h"
 
 namespace saturate {
 
