@@ -15,6 +15,12 @@
 namespace saturate {
 namespace {
 
+void write_file(Env& env, const std::string& path, std::span<const std::byte> bytes) {
+  const auto file = env.open_writable(path);
+  file->append(bytes);
+  file->close();
+}
+
 void write_folder(Env& env, const Dataset& dataset, const std::string& out, int threads,
                   const ProgressCallback& progress) {
   check_folder_names(dataset.classes());
@@ -26,18 +32,10 @@ void write_folder(Env& env, const Dataset& dataset, const std::string& out, int 
     Sample sample;
     read_sample(dataset, i, sample);
     make_file(sample);
-    const auto file = env.open_writable(root + member_name(dataset.classes(), i, sample));
-    file->append(sample.bytes);
-    file->close();
+    write_file(env, root + member_name(dataset.classes(), i, sample), sample.bytes);
     meter.add_one();
   });
   folder.commit();
-}
-
-void write_file(Env& env, const std::string& path, std::span<const std::byte> bytes) {
-  const auto file = env.open_writable(path);
-  file->append(bytes);
-  file->close();
 }
 
 void write_masks(Env& env, const Dataset& dataset, const std::string& out, int threads,
